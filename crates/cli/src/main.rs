@@ -1,0 +1,2 @@
+//! The `mobifs` command.
+fn main() {}

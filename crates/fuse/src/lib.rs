@@ -1,0 +1,1 @@
+//! The FUSE kernel adapter of MobiFS.

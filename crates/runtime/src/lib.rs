@@ -1,0 +1,1 @@
+//! What moves a live MobiFS engine: threads, clock, checkpointer, control socket.

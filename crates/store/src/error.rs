@@ -1,0 +1,63 @@
+//! Errors of the stores.
+
+use std::io;
+
+/// Why a store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A call to the lower filesystem failed.
+    #[error("{action} failed: {source}")]
+    Lower {
+        /// What was being done, with the object's name or id.
+        action: String,
+        /// The lower filesystem's answer.
+        source: io::Error,
+    },
+    /// Something on disk is not what this program writes; nothing was changed.
+    #[error("{what} is damaged: {detail}")]
+    Corrupt {
+        /// The damaged thing, e.g. "journal transaction 17 at byte 40960".
+        what: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The on-disk format is newer than this program.
+    #[error(
+        "the store has format version {found}, this program knows up to {supported}; \
+         mount it with a newer mobifs"
+    )]
+    NewerFormat {
+        /// Version found on disk.
+        found: u32,
+        /// Newest version known.
+        supported: u32,
+    },
+    /// Another process has the store.
+    #[error("the store is in use by process {pid}")]
+    InUse {
+        /// Process id written by the holder; 0 if it could not be read.
+        pid: u32,
+    },
+    /// The directory cannot serve as a store.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// The object is gone or was never known.
+    #[error("object {0} is not known to the store")]
+    Unknown(mobifs_types::ObjectId),
+}
+
+impl StoreError {
+    /// The lower filesystem's error number where there is one, else `EIO`.
+    pub fn errno(&self) -> i32 {
+        const EIO: i32 = 5;
+        match self {
+            Self::Lower { source, .. } => source.raw_os_error().unwrap_or(EIO),
+            _ => EIO,
+        }
+    }
+
+    /// Wraps a lower error with what was being done.
+    pub fn lower(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Lower { action: action.into(), source }
+    }
+}

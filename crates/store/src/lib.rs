@@ -1,0 +1,18 @@
+//! Checkpoint stores of MobiFS.
+//!
+//! A [`Store`] keeps the *committed* state: what would be found after a crash. The
+//! engine keeps everything newer in memory and hands over whole transactions with
+//! the four calls of the MobiFS paper (S0 §4.5): begin transaction, append entry,
+//! end transaction, wait sync.
+//!
+//! * [`MemoryStore`]: no persistence; for tests and for measuring the engine.
+//! * [`JournalStore`]: any POSIX filesystem, reached through the [`lower::Lower`]
+//!   trait so that a test can put a simulated, crashing one below it.
+#![forbid(unsafe_code)]
+
+mod error;
+mod store;
+pub mod lower;
+
+pub use error::StoreError;
+pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};

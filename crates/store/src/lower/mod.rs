@@ -1,0 +1,224 @@
+//! The lower filesystem as the journal store uses it.
+//!
+//! Every operation names its target by an open directory and *one* path component,
+//! never by a path with several, so a symlink or a `..` planted in the store cannot
+//! lead outside it. [`PosixLower`] is the real thing; tests put a simulated
+//! filesystem here whose unsynced effects land, vanish or tear.
+
+use std::io;
+
+use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
+
+/// What `stat` says of a lower object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LowerStat {
+    /// Device, to notice other filesystems mounted inside the tree.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Kind.
+    pub kind: FileKind,
+    /// Permission, set-id and sticky bits.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of a device node.
+    pub rdev: DeviceNumber,
+    /// Size in bytes.
+    pub size: u64,
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// Number of links.
+    pub nlink: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+    /// Last change.
+    pub ctime: Timestamp,
+}
+
+/// One directory entry as the lower filesystem lists it (without `.` and `..`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LowerEntry {
+    /// The entry's name: any bytes the lower filesystem gives.
+    pub name: Vec<u8>,
+    /// Inode number.
+    pub inode: u64,
+    /// Kind, if the listing tells it.
+    pub kind: Option<FileKind>,
+}
+
+/// What [`Lower::create`] makes.
+#[derive(Clone, Debug)]
+pub enum Create<'a> {
+    /// An empty regular file.
+    Regular,
+    /// An empty directory.
+    Directory,
+    /// A symlink with this target.
+    Symlink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// A socket node.
+    Socket,
+    /// A character device.
+    CharDevice(DeviceNumber),
+    /// A block device.
+    BlockDevice(DeviceNumber),
+}
+
+/// Attributes to set on a lower object. All of them are final states.
+#[derive(Clone, Copy, Debug)]
+pub struct SetAttributes {
+    /// Permission bits; ignored for symlinks.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of content.
+    pub mtime: Timestamp,
+}
+
+/// A filesystem below the journal store.
+///
+/// Nothing is durable before a `sync_*` call returns, except what
+/// [`Lower::journal_write`] is asked to make durable. What is assumed of a real one
+/// (and granted by the simulated one) is written in `docs/DESIGN.md`, "media
+/// assumptions": a rename is atomic, sectors are not, everything else may be
+/// reordered.
+pub trait Lower: Send + Sync {
+    /// An open object. Directories and regular files are opened for use; other kinds
+    /// only by reference (`O_PATH`). Dropping closes.
+    type Handle: Send + Sync;
+
+    /// The store's root directory.
+    ///
+    /// # Errors
+    /// As `open(2)`; the same holds for all calls below with their system calls.
+    fn root(&self) -> io::Result<Self::Handle>;
+    /// Opens `name` in `directory` without following a symlink. Regular files are
+    /// opened for reading, and for writing too where permitted and `write` is set.
+    fn open(&self, directory: &Self::Handle, name: &[u8], write: bool) -> io::Result<Self::Handle>;
+    /// Attributes of an open object.
+    fn stat(&self, object: &Self::Handle) -> io::Result<LowerStat>;
+    /// Attributes of `name` in `directory`, not following a symlink.
+    fn stat_at(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<LowerStat>;
+    /// All entries of a directory.
+    fn list(&self, directory: &Self::Handle) -> io::Result<Vec<LowerEntry>>;
+    /// Target of a symlink.
+    fn read_link(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<Vec<u8>>;
+    /// Creates an object; fails with `EEXIST` if the name is taken. Its mode is 0600
+    /// (directories 0700) until attributes are set.
+    fn create(&self, directory: &Self::Handle, name: &[u8], what: Create<'_>) -> io::Result<()>;
+    /// Another link `to_name` for `name`; fails with `EEXIST`.
+    fn link(
+        &self,
+        directory: &Self::Handle,
+        name: &[u8],
+        to_directory: &Self::Handle,
+        to_name: &[u8],
+    ) -> io::Result<()>;
+    /// Renames; fails with `EEXIST` if the target exists.
+    fn rename(
+        &self,
+        directory: &Self::Handle,
+        name: &[u8],
+        to_directory: &Self::Handle,
+        to_name: &[u8],
+    ) -> io::Result<()>;
+    /// Removes an entry that is not a directory.
+    fn unlink(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn remove_directory(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<()>;
+
+    /// Reads from a regular file; short only at its end.
+    fn read_at(&self, file: &Self::Handle, out: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// As [`Lower::read_at`], but only from memory: `WouldBlock` where the device
+    /// would have to be asked.
+    fn read_cached(&self, file: &Self::Handle, out: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `content`.
+    fn write_at(&self, file: &Self::Handle, content: &[u8], offset: u64) -> io::Result<()>;
+    /// Sets the size.
+    fn truncate(&self, file: &Self::Handle, size: u64) -> io::Result<()>;
+    /// Makes a range read as zero without changing the size (punches a hole, or
+    /// writes zeros where holes are not supported).
+    fn zero_range(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()>;
+    /// Allocates room without changing size or content; `Unsupported` is no error for
+    /// callers that only want fewer fragments.
+    fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()>;
+    /// `lseek` with `SEEK_DATA`; none behind the last data.
+    fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
+    /// `lseek` with `SEEK_HOLE`; none behind the end.
+    fn seek_hole(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
+
+    /// Sets owner, mode and times of an open object.
+    fn set_attributes(&self, object: &Self::Handle, attributes: &SetAttributes) -> io::Result<()>;
+    /// All extended attributes.
+    fn xattrs(&self, object: &Self::Handle) -> io::Result<Vec<Xattr>>;
+    /// Sets (or with none removes, if present) one extended attribute.
+    fn set_xattr(&self, object: &Self::Handle, name: &[u8], value: Option<&[u8]>)
+    -> io::Result<()>;
+
+    /// Makes content and attributes of one file durable, or the entries of one
+    /// directory.
+    fn sync(&self, object: &Self::Handle) -> io::Result<()>;
+    /// Makes everything in the filesystem durable.
+    fn sync_all(&self) -> io::Result<()>;
+    /// Room.
+    fn space(&self) -> io::Result<SpaceInfo>;
+
+    /// Opens (or creates) a journal file for direct, aligned I/O. Says whether direct
+    /// I/O is really in effect.
+    fn open_journal(&self, directory: &Self::Handle, name: &[u8])
+    -> io::Result<(Self::Handle, bool)>;
+    /// Writes whole 4 KiB blocks at a block-aligned offset. With `durable` the write
+    /// is on the medium when the call returns (one FUA write where the device has
+    /// it); blocks may still tear in a crash before that.
+    fn journal_write(
+        &self,
+        journal: &Self::Handle,
+        blocks: &JournalBuffer,
+        offset: u64,
+        durable: bool,
+    ) -> io::Result<()>;
+    /// Makes earlier [`Lower::journal_write`] calls durable.
+    fn journal_flush(&self, journal: &Self::Handle) -> io::Result<()>;
+}
+
+/// Size and alignment of journal I/O.
+pub const JOURNAL_BLOCK_BYTES: usize = 4096;
+
+/// A buffer whose content starts at a [`JOURNAL_BLOCK_BYTES`] boundary, as direct I/O
+/// needs it.
+#[derive(Debug, Default)]
+pub struct JournalBuffer {
+    storage: Vec<Block>,
+}
+
+#[derive(Clone, Copy, Debug, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable)]
+#[repr(C, align(4096))]
+struct Block([u8; JOURNAL_BLOCK_BYTES]);
+
+impl JournalBuffer {
+    /// A zeroed buffer with room for `bytes`, rounded up to whole blocks.
+    pub fn zeroed(bytes: usize) -> Self {
+        let blocks = bytes.div_ceil(JOURNAL_BLOCK_BYTES);
+        Self { storage: vec![Block([0; JOURNAL_BLOCK_BYTES]); blocks] }
+    }
+
+    /// The content.
+    pub fn as_bytes(&self) -> &[u8] {
+        zerocopy::IntoBytes::as_bytes(self.storage.as_slice())
+    }
+
+    /// The content, to be filled.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        zerocopy::IntoBytes::as_mut_bytes(self.storage.as_mut_slice())
+    }
+}

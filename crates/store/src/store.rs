@@ -1,0 +1,177 @@
+//! The interface between the engine's driver and a checkpoint store.
+
+use mobifs_types::{DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr};
+
+use crate::StoreError;
+
+/// A transaction being handed over; see [`Store::begin_transaction`].
+#[derive(Debug, Default)]
+pub struct Transaction {
+    /// The entries so far.
+    pub entries: Vec<Entry>,
+}
+
+/// Proof that a transaction was accepted; [`Store::wait_sync`] makes it durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[must_use = "the transaction is durable only after wait_sync"]
+pub struct Ticket(pub u64);
+
+/// Limits of the lower filesystem that the engine must keep *before* it
+/// acknowledges an operation, because afterwards it is too late to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Room for all extended attributes of one object (names and values), in bytes;
+    /// 0 where the filesystem has none.
+    pub xattr_bytes_max: usize,
+    /// Largest file, in bytes.
+    pub file_bytes_max: u64,
+    /// Most links of one regular file.
+    pub links_max: u32,
+    /// Whether the daemon may create device nodes and give files to other users.
+    pub privileged: bool,
+    /// Whether the lower filesystem (or the mount option `ro`) forbids writing.
+    pub read_only: bool,
+}
+
+/// Committed work that has not reached its final place yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PendingWork {
+    /// Bytes of journal in use.
+    pub journal_used_bytes: u64,
+    /// Bytes of journal there are.
+    pub journal_total_bytes: u64,
+    /// Memory held by committed pages that are not applied.
+    pub held_bytes: u64,
+    /// Room that applying will take in the lower filesystem at most, in bytes.
+    pub reserved_bytes: u64,
+    /// Inodes that applying will create at most.
+    pub reserved_inodes: u64,
+    /// Bytes written to the device for commits since the store was opened (journal
+    /// and data written in place, without what applying writes).
+    pub commit_written_bytes: u64,
+    /// Bytes written by applying since the store was opened.
+    pub apply_written_bytes: u64,
+    /// Commits since the store was opened.
+    pub commits: u64,
+}
+
+/// What [`Store::seek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seek {
+    /// The next byte that may hold data.
+    Data,
+    /// The next hole (the end of the file is one).
+    Hole,
+}
+
+/// A place that keeps committed state.
+///
+/// The read calls show the state after the last accepted transaction, whether its
+/// effects lie in a journal or in the lower tree. All calls may be used from several
+/// threads; transactions are handed over by one thread at a time.
+pub trait Store: Send + Sync {
+    /// Limits to respect.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Room in the lower filesystem, without what is pending here taken off.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`].
+    fn space(&self) -> Result<SpaceInfo, StoreError>;
+
+    /// Committed attributes of an object that [`Store::list_directory`] named, that a
+    /// transaction created, or of the root.
+    ///
+    /// # Errors
+    /// [`StoreError::Unknown`] if it is gone, [`StoreError::Lower`].
+    fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError>;
+
+    /// All entries of a directory, without `.`, `..` and the store's own directory.
+    ///
+    /// # Errors
+    /// As [`Store::object`].
+    fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError>;
+
+    /// All extended attributes of an object.
+    ///
+    /// # Errors
+    /// As [`Store::object`].
+    fn xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError>;
+
+    /// Target of a symlink.
+    ///
+    /// # Errors
+    /// As [`Store::object`].
+    fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError>;
+
+    /// Reads content at `offset`; holes and bytes behind the end read as zero, so
+    /// `out` is always filled.
+    ///
+    /// # Errors
+    /// As [`Store::object`].
+    fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError>;
+
+    /// First offset at or behind `offset` that is data (or a hole), below the
+    /// committed size; none if there is no more.
+    ///
+    /// # Errors
+    /// As [`Store::object`].
+    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError>;
+
+    /// Starts a transaction. Nothing of it is visible or durable before it ends.
+    fn begin_transaction(&self) -> Transaction {
+        Transaction::default()
+    }
+
+    /// Adds an entry to the transaction.
+    fn append_entry(&self, transaction: &mut Transaction, entry: Entry) {
+        transaction.entries.push(entry);
+    }
+
+    /// Accepts the transaction as a whole: from now on the read calls show it and
+    /// every later transaction comes after it.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; the transaction then left no trace and may be handed
+    /// over again.
+    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError>;
+
+    /// Returns when the transaction of `ticket` and all before it are durable. A
+    /// store whose [`Store::end_transaction`] is durable by itself returns at once.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`].
+    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError>;
+
+    /// Brings everything committed to its final place and empties the journal.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; what is committed stays committed and the call may be
+    /// repeated.
+    fn apply(&self) -> Result<(), StoreError>;
+
+    /// What is committed but not applied, and counters.
+    fn pending(&self) -> PendingWork;
+
+    /// Keeps an object's content readable although its last link goes (it is open).
+    fn pin(&self, id: ObjectId);
+
+    /// Ends [`Store::pin`]: if the object has no link any more it may be deleted.
+    fn unpin(&self, id: ObjectId);
+
+    /// Parks pages of an object that has no link in any committed state (deleted
+    /// while open, or `O_TMPFILE`) outside memory, without making them durable.
+    /// Later [`Store::read`] calls show them. A `created` object that the store has
+    /// not seen yet becomes known by this.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`].
+    fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError>;
+
+    /// The engine no longer holds these objects in memory; the store may drop what it
+    /// remembers of them.
+    fn forget(&self, ids: &[ObjectId]);
+
+    /// From this instant on nothing more is written: what a power cut does.
+    fn cut_power(&self);
+}

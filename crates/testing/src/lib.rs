@@ -1,0 +1,1 @@
+//! Reference model, crash double and harnesses shared by the tests of MobiFS.

@@ -1,0 +1,25 @@
+//! Identifiers, units and the change records that the MobiFS crates exchange.
+//!
+//! Everything here is plain data: no clock, no file, no thread. The engine
+//! (`mobifs-core`) produces [`Entry`] values and the stores (`mobifs-store`)
+//! persist them, so neither needs to know the other.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod attributes;
+mod entry;
+mod id;
+mod name;
+mod page;
+mod range;
+mod time;
+
+pub use attributes::{Attributes, DeviceNumber, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
+pub use entry::{DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange};
+pub use id::{AppId, ObjectId, PageIndex, VctId};
+pub use name::{InvalidName, NAME_BYTES_MAX, Name};
+pub use page::{PAGE_BYTES, PAGE_BYTES_U64, Page};
+pub use range::{ByteRange, RangeSet};
+pub use time::{MonotonicNs, Timestamp};

@@ -1,0 +1,167 @@
+//! Byte ranges and sets of them.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// A half-open range of byte offsets; `end == u64::MAX` stands for "without end".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteRange {
+    /// First byte.
+    pub start: u64,
+    /// First byte behind the range.
+    pub end: u64,
+}
+
+impl ByteRange {
+    /// The range `start..end`; empty if `end <= start`.
+    pub const fn new(start: u64, end: u64) -> Self {
+        Self { start, end }
+    }
+
+    /// From `start` without end.
+    pub const fn from(start: u64) -> Self {
+        Self { start, end: u64::MAX }
+    }
+
+    /// Whether no byte lies in the range.
+    pub const fn is_empty(&self) -> bool {
+        self.end <= self.start
+    }
+
+    /// Number of bytes.
+    pub const fn len(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// A set of byte offsets, held as disjoint, non-adjacent ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeSet {
+    /// start → end
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    /// The empty set.
+    pub const fn new() -> Self {
+        Self { ranges: BTreeMap::new() }
+    }
+
+    /// Whether the set holds no byte.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Adds a range.
+    pub fn insert(&mut self, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (range.start, range.end);
+        if let Some((&s, &e)) = self.ranges.range(..=start).next_back()
+            && e >= start
+        {
+            start = s;
+            end = end.max(e);
+        }
+        let swallowed: Vec<(u64, u64)> =
+            self.ranges.range(start..=end).map(|(&s, &e)| (s, e)).collect();
+        for (s, e) in swallowed {
+            self.ranges.remove(&s);
+            end = end.max(e);
+        }
+        self.ranges.insert(start, end);
+    }
+
+    /// Takes a range out.
+    pub fn remove(&mut self, range: ByteRange) {
+        if range.is_empty() {
+            return;
+        }
+        if let Some((&s, &e)) = self.ranges.range(..range.start).next_back()
+            && e > range.start
+        {
+            self.ranges.insert(s, range.start);
+            if e > range.end {
+                self.ranges.insert(range.end, e);
+                return;
+            }
+        }
+        let inside: Vec<(u64, u64)> =
+            self.ranges.range(range.start..range.end).map(|(&s, &e)| (s, e)).collect();
+        for (s, e) in inside {
+            self.ranges.remove(&s);
+            if e > range.end {
+                self.ranges.insert(range.end, e);
+            }
+        }
+    }
+
+    /// Whether the byte at `offset` is in the set.
+    pub fn contains(&self, offset: u64) -> bool {
+        self.ranges.range(..=offset).next_back().is_some_and(|(_, &e)| e > offset)
+    }
+
+    /// Whether every byte of `range` is in the set.
+    pub fn covers(&self, range: ByteRange) -> bool {
+        range.is_empty()
+            || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &e)| e >= range.end)
+    }
+
+    /// Whether some byte of `range` is in the set.
+    pub fn intersects(&self, range: ByteRange) -> bool {
+        !range.is_empty()
+            && (self.contains(range.start)
+                || self.ranges.range(range.start..range.end).next().is_some())
+    }
+
+    /// The ranges, ascending.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = ByteRange> + '_ {
+        self.ranges.iter().map(|(&start, &end)| ByteRange { start, end })
+    }
+}
+
+impl FromIterator<ByteRange> for RangeSet {
+    fn from_iter<I: IntoIterator<Item = ByteRange>>(ranges: I) -> Self {
+        let mut set = Self::new();
+        ranges.into_iter().for_each(|range| set.insert(range));
+        set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every short sequence of inserts and removes agrees with a bitmap.
+    #[test]
+    fn agrees_with_a_bitmap() {
+        let mut state = 7_u64;
+        let mut next = |bound: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % bound
+        };
+        for _ in 0..500 {
+            let mut set = RangeSet::new();
+            let mut bitmap = [false; 32];
+            for _ in 0..12 {
+                let (a, b) = (next(32), next(33));
+                let range = ByteRange::new(a.min(b), a.max(b));
+                let add = next(2) == 0;
+                if add { set.insert(range) } else { set.remove(range) }
+                for bit in &mut bitmap[range.start as usize..range.end as usize] {
+                    *bit = add;
+                }
+                for (offset, &bit) in bitmap.iter().enumerate() {
+                    assert_eq!(set.contains(offset as u64), bit);
+                }
+                let probe = ByteRange::new(next(16), 16 + next(17));
+                let bits = &bitmap[probe.start as usize..probe.end as usize];
+                assert_eq!(set.covers(probe), bits.iter().all(|&b| b));
+                assert_eq!(set.intersects(probe), bits.iter().any(|&b| b));
+                let ranges: Vec<_> = set.iter().collect();
+                assert!(ranges.windows(2).all(|w| w[0].end < w[1].start));
+            }
+        }
+    }
+}
