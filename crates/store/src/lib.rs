@@ -11,8 +11,9 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod store;
 pub mod lower;
+mod store;
 
 pub use error::StoreError;
+pub use lower::PosixLower;
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};

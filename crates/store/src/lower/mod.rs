@@ -5,9 +5,20 @@
 //! lead outside it. [`PosixLower`] is the real thing; tests put a simulated
 //! filesystem here whose unsynced effects land, vanish or tear.
 
+mod posix;
+
 use std::io;
 
 use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
+
+pub use posix::{PosixHandle, PosixLower};
+
+use crate::Capabilities;
+
+/// What one extended attribute may take in the lower filesystem beyond its name and
+/// its value: count it for each attribute when comparing with
+/// [`Capabilities::xattr_bytes_max`].
+pub const XATTR_OVERHEAD_BYTES: usize = 32;
 
 /// What `stat` says of a lower object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,11 +183,17 @@ pub trait Lower: Send + Sync {
     fn sync_all(&self) -> io::Result<()>;
     /// Room.
     fn space(&self) -> io::Result<SpaceInfo>;
+    /// What the filesystem allows, found by trying in `scratch_directory` where no
+    /// table can tell; nothing is left there.
+    fn capabilities(&self, scratch_directory: &Self::Handle) -> io::Result<Capabilities>;
 
     /// Opens (or creates) a journal file for direct, aligned I/O. Says whether direct
     /// I/O is really in effect.
-    fn open_journal(&self, directory: &Self::Handle, name: &[u8])
-    -> io::Result<(Self::Handle, bool)>;
+    fn open_journal(
+        &self,
+        directory: &Self::Handle,
+        name: &[u8],
+    ) -> io::Result<(Self::Handle, bool)>;
     /// Writes whole 4 KiB blocks at a block-aligned offset. With `durable` the write
     /// is on the medium when the call returns (one FUA write where the device has
     /// it); blocks may still tear in a crash before that.
@@ -209,7 +226,9 @@ impl JournalBuffer {
     /// A zeroed buffer with room for `bytes`, rounded up to whole blocks.
     pub fn zeroed(bytes: usize) -> Self {
         let blocks = bytes.div_ceil(JOURNAL_BLOCK_BYTES);
-        Self { storage: vec![Block([0; JOURNAL_BLOCK_BYTES]); blocks] }
+        Self {
+            storage: vec![Block([0; JOURNAL_BLOCK_BYTES]); blocks],
+        }
     }
 
     /// The content.

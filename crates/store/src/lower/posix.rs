@@ -1,0 +1,227 @@
+//! The lower filesystem through Linux system calls.
+//!
+//! Needs `/proc` (objects held by `O_PATH` descriptors are reached through
+//! `/proc/self/fd`), which [`PosixLower::open`] checks.
+
+mod access;
+mod attributes;
+mod content;
+mod handle;
+mod journal;
+mod namespace;
+mod probe;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use mobifs_types::{ByteRange, SpaceInfo, Xattr};
+use parking_lot::RwLock;
+use rustix::fs::{self, OFlags};
+use rustix::io::Errno;
+
+use super::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+use crate::{Capabilities, StoreError};
+
+pub use handle::PosixHandle;
+
+/// A directory tree of a mounted filesystem.
+///
+/// *Permissions.* A daemon with privileges is never refused. A daemon without may
+/// meet objects of its own whose mode refuses their owner (a file with mode 0400
+/// that must be written, a directory with mode 0 whose entry must be removed): it
+/// then raises the owner's bits for the length of one system call. A process killed
+/// inside that window leaves the raised mode behind until the object's attributes
+/// are next applied; within the process nobody sees it, because [`Lower::stat`]
+/// waits for the window to close.
+#[derive(Debug)]
+pub struct PosixLower {
+    root: OwnedFd,
+    /// Held for writing while some object's mode is raised, for reading by `stat`.
+    modes: RwLock<()>,
+}
+
+impl PosixLower {
+    /// Opens the directory at `path` as the root of a store.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsuitable`] with a sentence for the user if `path` is no
+    /// directory or cannot be entered, [`StoreError::Lower`] for other failures.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let shown = path.display();
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = fs::open(path, flags, fs::Mode::empty()).map_err(|errno| match errno {
+            Errno::NOTDIR => StoreError::Unsuitable(format!(
+                "{shown} is not a directory; a store is a directory"
+            )),
+            Errno::NOENT => StoreError::Unsuitable(format!("{shown} does not exist")),
+            Errno::ACCESS => {
+                StoreError::Unsuitable(format!("{shown} may not be entered by this user"))
+            }
+            other => StoreError::lower(format!("opening {shown}"))(other.into()),
+        })?;
+        fs::stat(handle::proc_path(&root).as_str()).map_err(|errno| {
+            StoreError::Unsuitable(format!(
+                "/proc/self/fd cannot be used ({errno}); mobifs needs a mounted /proc"
+            ))
+        })?;
+        Ok(Self {
+            root,
+            modes: RwLock::new(()),
+        })
+    }
+}
+
+impl Lower for PosixLower {
+    type Handle = PosixHandle;
+
+    fn root(&self) -> io::Result<PosixHandle> {
+        PosixHandle::root(&self.root)
+    }
+
+    fn open(&self, directory: &PosixHandle, name: &[u8], write: bool) -> io::Result<PosixHandle> {
+        self.open_entry(directory, name, write)
+    }
+
+    fn stat(&self, object: &PosixHandle) -> io::Result<LowerStat> {
+        let _stable = self.modes.read();
+        attributes::stat(object)
+    }
+
+    fn stat_at(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<LowerStat> {
+        self.stat_entry(directory, name)
+    }
+
+    fn list(&self, directory: &PosixHandle) -> io::Result<Vec<LowerEntry>> {
+        self.list_entries(directory)
+    }
+
+    fn read_link(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<Vec<u8>> {
+        self.read_link_entry(directory, name)
+    }
+
+    fn create(&self, directory: &PosixHandle, name: &[u8], what: Create<'_>) -> io::Result<()> {
+        self.create_entry(directory, name, &what)
+    }
+
+    fn link(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+        to_directory: &PosixHandle,
+        to_name: &[u8],
+    ) -> io::Result<()> {
+        self.link_entry(directory, name, to_directory, to_name)
+    }
+
+    fn rename(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+        to_directory: &PosixHandle,
+        to_name: &[u8],
+    ) -> io::Result<()> {
+        self.rename_entry(directory, name, to_directory, to_name)
+    }
+
+    fn unlink(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<()> {
+        self.remove_entry(directory, name, fs::AtFlags::empty())
+    }
+
+    fn remove_directory(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<()> {
+        self.remove_entry(directory, name, fs::AtFlags::REMOVEDIR)
+    }
+
+    fn read_at(&self, file: &PosixHandle, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_content(file, out, offset)
+    }
+
+    fn read_cached(&self, file: &PosixHandle, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.read_content_cached(file, out, offset)
+    }
+
+    fn write_at(&self, file: &PosixHandle, content: &[u8], offset: u64) -> io::Result<()> {
+        self.write_content(file, content, offset)
+    }
+
+    fn truncate(&self, file: &PosixHandle, size: u64) -> io::Result<()> {
+        self.set_size(file, size)
+    }
+
+    fn zero_range(&self, file: &PosixHandle, range: ByteRange) -> io::Result<()> {
+        self.zero_content(file, range)
+    }
+
+    fn preallocate(&self, file: &PosixHandle, range: ByteRange) -> io::Result<()> {
+        self.allocate_content(file, range)
+    }
+
+    fn seek_data(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {
+        self.seek_content(file, offset, fs::SeekFrom::Data(offset))
+    }
+
+    fn seek_hole(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {
+        self.seek_content(file, offset, fs::SeekFrom::Hole(offset))
+    }
+
+    fn set_attributes(&self, object: &PosixHandle, wanted: &SetAttributes) -> io::Result<()> {
+        self.apply_attributes(object, wanted)
+    }
+
+    fn xattrs(&self, object: &PosixHandle) -> io::Result<Vec<Xattr>> {
+        self.list_xattrs(object)
+    }
+
+    fn set_xattr(&self, object: &PosixHandle, name: &[u8], value: Option<&[u8]>) -> io::Result<()> {
+        self.change_xattr(object, name, value)
+    }
+
+    fn sync(&self, object: &PosixHandle) -> io::Result<()> {
+        self.sync_object(object)
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        Ok(fs::syncfs(&self.root)?)
+    }
+
+    fn space(&self) -> io::Result<SpaceInfo> {
+        let found = fs::fstatvfs(&self.root)?;
+        let unit = found.f_frsize;
+        Ok(SpaceInfo {
+            block_bytes: unit,
+            total_bytes: found.f_blocks.saturating_mul(unit),
+            free_bytes: found.f_bfree.saturating_mul(unit),
+            available_bytes: found.f_bavail.saturating_mul(unit),
+            total_inodes: found.f_files,
+            free_inodes: found.f_ffree,
+        })
+    }
+
+    fn capabilities(&self, scratch_directory: &PosixHandle) -> io::Result<Capabilities> {
+        probe::capabilities(self, scratch_directory)
+    }
+
+    fn open_journal(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+    ) -> io::Result<(PosixHandle, bool)> {
+        self.open_journal_file(directory, name)
+    }
+
+    fn journal_write(
+        &self,
+        journal: &PosixHandle,
+        blocks: &JournalBuffer,
+        offset: u64,
+        durable: bool,
+    ) -> io::Result<()> {
+        journal::write(journal, blocks, offset, durable)
+    }
+
+    fn journal_flush(&self, journal: &PosixHandle) -> io::Result<()> {
+        journal::flush(journal)
+    }
+}

@@ -1,0 +1,160 @@
+//! Direct, aligned I/O for the journal file.
+
+use std::io::{self, IoSlice};
+
+use mobifs_types::FileKind;
+use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2, retry_on_intr};
+
+use super::handle::Access;
+use super::{PosixHandle, PosixLower, probe};
+use crate::lower::{Create, JOURNAL_BLOCK_BYTES, JournalBuffer};
+
+/// [`JOURNAL_BLOCK_BYTES`] as an offset.
+const BLOCK: u64 = JOURNAL_BLOCK_BYTES as u64;
+
+impl PosixLower {
+    pub(super) fn open_journal_file(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+    ) -> io::Result<(PosixHandle, bool)> {
+        if let Err(error) = self.create_entry(directory, name, &Create::Regular) {
+            // It may exist, and a read-only filesystem may hold one to look at.
+            let tolerated = [Errno::EXIST, Errno::ROFS].map(|e| Some(e.raw_os_error()));
+            if !tolerated.contains(&error.raw_os_error()) {
+                return Err(error);
+            }
+        }
+        let plain = self.open_entry(directory, name, true)?;
+        if plain.kind != FileKind::Regular {
+            return Err(Errno::INVAL.into());
+        }
+        let open = |access| {
+            let flags = access | OFlags::DIRECT | OFlags::NOCTTY | OFlags::CLOEXEC;
+            fs::open(plain.path().as_str(), flags, Mode::empty())
+        };
+        let opened = match open(OFlags::RDWR) {
+            Err(Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
+                open(OFlags::RDONLY).map(|fd| (fd, Access::Read))
+            }
+            other => other.map(|fd| (fd, Access::ReadWrite)),
+        };
+        match opened {
+            Ok((fd, access)) => {
+                let mut handle = PosixHandle::new(fd, FileKind::Regular, access);
+                handle.direct = true;
+                match direct_block_bytes(&handle)? {
+                    Some(bytes) if bytes as usize <= JOURNAL_BLOCK_BYTES => Ok((handle, true)),
+                    // Accepted but not done, or with larger units than ours.
+                    _ => Ok((plain, false)),
+                }
+            }
+            Err(Errno::INVAL | Errno::NOTSUP) => Ok((plain, false)),
+            Err(other) => Err(other.into()),
+        }
+    }
+}
+
+/// The alignment that direct I/O really needs on this file; none where the kernel
+/// takes the flag but goes through its page cache.
+fn direct_block_bytes(file: &PosixHandle) -> io::Result<Option<u32>> {
+    let found = fs::statx(file.fd(), "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)?;
+    if StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN) {
+        let bytes = found.stx_dio_mem_align.max(found.stx_dio_offset_align);
+        return Ok((bytes > 0).then_some(bytes));
+    }
+    // Kernels before 6.1 and filesystems that do not say: those in memory have no
+    // device to go to directly, the others mean it when they accept the flag.
+    let in_memory = probe::is_memory_filesystem(fs::fstatfs(file.fd())?.f_type);
+    Ok((!in_memory).then_some(512))
+}
+
+/// Reads through a direct descriptor, by way of an aligned buffer where `out` is not
+/// aligned itself.
+pub(super) fn read(file: &PosixHandle, out: &mut [u8], offset: u64) -> io::Result<usize> {
+    let aligned = offset.is_multiple_of(BLOCK)
+        && out.len().is_multiple_of(JOURNAL_BLOCK_BYTES)
+        && out.as_ptr().addr().is_multiple_of(JOURNAL_BLOCK_BYTES);
+    if aligned {
+        return read_aligned(file, out, offset);
+    }
+    let start = offset - offset % BLOCK;
+    let skip = usize::try_from(offset - start).unwrap_or(0);
+    let mut buffer = JournalBuffer::zeroed(skip + out.len());
+    let found = read_aligned(file, buffer.as_bytes_mut(), start)?;
+    let count = found.saturating_sub(skip).min(out.len());
+    out[..count].copy_from_slice(&buffer.as_bytes()[skip..skip + count]);
+    Ok(count)
+}
+
+fn read_aligned(file: &PosixHandle, out: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < out.len() {
+        let at = offset + done as u64;
+        let count = retry_on_intr(|| pread(file.fd(), &mut out[done..], at))?;
+        done += count;
+        // A part of a block is what the file's end leaves; going on from there would
+        // be an unaligned read.
+        if count == 0 || count % JOURNAL_BLOCK_BYTES != 0 {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+/// Writes whole blocks. See [`crate::lower::Lower::journal_write`].
+pub(super) fn write(
+    file: &PosixHandle,
+    blocks: &JournalBuffer,
+    offset: u64,
+    durable: bool,
+) -> io::Result<()> {
+    let content = blocks.as_bytes();
+    if !offset.is_multiple_of(BLOCK) {
+        return Err(Errno::INVAL.into());
+    }
+    let mut flags = if durable {
+        ReadWriteFlags::DSYNC
+    } else {
+        ReadWriteFlags::empty()
+    };
+    let mut flush_after = false;
+    let mut done = 0;
+    while done < content.len() {
+        let rest = &content[done..];
+        let at = offset + done as u64;
+        let written = retry_on_intr(|| {
+            if flags.is_empty() {
+                pwrite(file.fd(), rest, at)
+            } else {
+                pwritev2(file.fd(), &[IoSlice::new(rest)], at, flags)
+            }
+        });
+        match written {
+            Ok(count) if count > 0 && count % JOURNAL_BLOCK_BYTES == 0 => done += count,
+            Ok(count) if count == rest.len() => done += count,
+            // Part of a block: writing the block again from its start is harmless.
+            Ok(count) if count > JOURNAL_BLOCK_BYTES => {
+                done += count - count % JOURNAL_BLOCK_BYTES;
+            }
+            Ok(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::WriteZero,
+                    "the journal write made no progress",
+                ));
+            }
+            Err(Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) if !flags.is_empty() => {
+                // The filesystem cannot make one write durable: write, then flush.
+                flags = ReadWriteFlags::empty();
+                flush_after = true;
+            }
+            Err(other) => return Err(other.into()),
+        }
+    }
+    if flush_after { flush(file) } else { Ok(()) }
+}
+
+pub(super) fn flush(file: &PosixHandle) -> io::Result<()> {
+    Ok(retry_on_intr(|| fs::fdatasync(file.fd()))?)
+}

@@ -1,0 +1,194 @@
+//! Entries of directories.
+
+use std::io;
+
+use mobifs_types::FileKind;
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::handle::{Access, reopen_directory};
+use super::{PosixHandle, PosixLower, attributes};
+use crate::lower::{Create, LowerEntry, LowerStat};
+
+/// Refuses everything that is not one component of a path. Longer names than usual
+/// are left to the filesystem.
+fn check_name(name: &[u8]) -> io::Result<&[u8]> {
+    if matches!(name, b"" | b"." | b"..") || name.iter().any(|b| matches!(b, b'/' | 0)) {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(name)
+}
+
+fn kind_of(file_type: FileType) -> Option<FileKind> {
+    Some(match file_type {
+        FileType::RegularFile => FileKind::Regular,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        _ => return None,
+    })
+}
+
+impl PosixLower {
+    pub(super) fn open_entry(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+        write: bool,
+    ) -> io::Result<PosixHandle> {
+        let name = check_name(name)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let reference = self.with_access(&[directory], || {
+            fs::openat(directory.fd(), name, flags, Mode::empty())
+        })?;
+        let mode = fs::fstat(&reference)?.st_mode;
+        let kind = FileKind::from_mode(mode).ok_or(Errno::INVAL)?;
+        PosixHandle::from_reference(reference, kind, write)
+    }
+
+    pub(super) fn stat_entry(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<LowerStat> {
+        let name = check_name(name)?;
+        let look = || attributes::statx_at(directory.fd(), name);
+        let found = {
+            let _stable = self.modes.read();
+            look()
+        };
+        let found = match found {
+            Err(Errno::ACCESS) => self.with_access(&[directory], look)?,
+            other => other?,
+        };
+        attributes::to_lower_stat(&found)
+    }
+
+    pub(super) fn list_entries(&self, directory: &PosixHandle) -> io::Result<Vec<LowerEntry>> {
+        let own = self.with_access(&[directory], || reopen_directory(directory.fd()))?;
+        let mut entries = Vec::new();
+        for entry in fs::Dir::new(own)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                entries.push(LowerEntry {
+                    name: name.to_vec(),
+                    inode: entry.ino(),
+                    kind: kind_of(entry.file_type()),
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    pub(super) fn read_link_entry(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+    ) -> io::Result<Vec<u8>> {
+        let name = check_name(name)?;
+        let target = self.with_access(&[directory], || {
+            fs::readlinkat(directory.fd(), name, Vec::new())
+        })?;
+        Ok(target.into_bytes())
+    }
+
+    pub(super) fn create_entry(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+        what: &Create<'_>,
+    ) -> io::Result<()> {
+        let name = check_name(name)?;
+        let private = Mode::RUSR | Mode::WUSR;
+        self.with_access(&[directory], || {
+            let node = |kind, device| fs::mknodat(directory.fd(), name, kind, private, device);
+            match *what {
+                Create::Regular => node(FileType::RegularFile, 0),
+                Create::Directory => fs::mkdirat(directory.fd(), name, Mode::RWXU),
+                Create::Symlink(target) => fs::symlinkat(target, directory.fd(), name),
+                Create::Fifo => node(FileType::Fifo, 0),
+                Create::Socket => node(FileType::Socket, 0),
+                Create::CharDevice(device) => node(
+                    FileType::CharacterDevice,
+                    fs::makedev(device.major(), device.minor()),
+                ),
+                Create::BlockDevice(device) => node(
+                    FileType::BlockDevice,
+                    fs::makedev(device.major(), device.minor()),
+                ),
+            }
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn link_entry(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+        to_directory: &PosixHandle,
+        to_name: &[u8],
+    ) -> io::Result<()> {
+        let (name, to_name) = (check_name(name)?, check_name(to_name)?);
+        // Without AT_SYMLINK_FOLLOW a symlink itself gets the link.
+        self.with_access(&[directory, to_directory], || {
+            fs::linkat(
+                directory.fd(),
+                name,
+                to_directory.fd(),
+                to_name,
+                AtFlags::empty(),
+            )
+        })?;
+        Ok(())
+    }
+
+    /// `renameat2` with `RENAME_NOREPLACE`. Where the filesystem does not know the
+    /// flag (it answers `EINVAL`) the target is looked for first; another process
+    /// that makes it between the look and the rename would lose it.
+    pub(super) fn rename_entry(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+        to_directory: &PosixHandle,
+        to_name: &[u8],
+    ) -> io::Result<()> {
+        let (name, to_name) = (check_name(name)?, check_name(to_name)?);
+        let (from, to) = (directory.fd(), to_directory.fd());
+        self.with_access(&[directory, to_directory], || {
+            match fs::renameat_with(from, name, to, to_name, RenameFlags::NOREPLACE) {
+                // EINVAL also says "a directory into itself": the plain call repeats
+                // that answer.
+                Err(Errno::INVAL | Errno::NOSYS) => {
+                    match fs::statat(to, to_name, AtFlags::SYMLINK_NOFOLLOW) {
+                        Ok(_) => Err(Errno::EXIST),
+                        Err(Errno::NOENT) => fs::renameat(from, name, to, to_name),
+                        Err(other) => Err(other),
+                    }
+                }
+                other => other,
+            }
+        })?;
+        Ok(())
+    }
+
+    pub(super) fn remove_entry(
+        &self,
+        directory: &PosixHandle,
+        name: &[u8],
+        flags: AtFlags,
+    ) -> io::Result<()> {
+        let name = check_name(name)?;
+        self.with_access(&[directory], || fs::unlinkat(directory.fd(), name, flags))?;
+        Ok(())
+    }
+
+    pub(super) fn sync_object(&self, object: &PosixHandle) -> io::Result<()> {
+        match object.kind {
+            FileKind::Regular | FileKind::Directory => {
+                Ok(fs::fsync(self.usable(object, Access::Read)?)?)
+            }
+            // Symlinks and nodes cannot be opened, hence not synced one by one.
+            _ => Ok(fs::syncfs(&self.root)?),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Finding out what the filesystem allows, by trying.
+
+use std::io;
+
+use mobifs_types::DeviceNumber;
+use rustix::fs::{self, AtFlags, Gid, StatVfsMountFlags, Uid};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::{PosixHandle, PosixLower};
+use crate::Capabilities;
+use crate::lower::{Create, Lower};
+
+const PROBE_FILE: &[u8] = b"probe";
+const PROBE_NODE: &[u8] = b"probe-node";
+const PROBE_XATTR: &[u8] = b"user.mobifs.probe";
+
+const EXT_MAGIC: u64 = 0xEF53;
+const XFS_MAGIC: u64 = 0x5846_5342;
+const BTRFS_MAGIC: u64 = 0x9123_683E;
+const F2FS_MAGIC: u64 = 0xF2F5_2010;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+const RAMFS_MAGIC: u64 = 0x8584_58F6;
+const OVERLAYFS_MAGIC: u64 = 0x794C_7630;
+const BCACHEFS_MAGIC: u64 = 0xCA45_1A4E;
+const MSDOS_MAGIC: u64 = 0x4D44;
+const EXFAT_MAGIC: u64 = 0x2011_BAB0;
+
+/// No filesystem in use has a smaller limit.
+const FILE_BYTES_MIN: u64 = 1 << 30;
+/// Largest file of FAT, where trying would really write the zeros.
+const FAT_FILE_BYTES_MAX: u64 = (1 << 32) - 1;
+
+fn magic(f_type: fs::FsWord) -> u64 {
+    // The field is signed on some machines; all known values have 32 bits.
+    (f_type as u64) & 0xffff_ffff
+}
+
+pub(super) fn is_memory_filesystem(f_type: fs::FsWord) -> bool {
+    matches!(magic(f_type), TMPFS_MAGIC | RAMFS_MAGIC)
+}
+
+/// Most links of one file. Trying this out would take seconds, so it is a table (as
+/// `pathconf(_PC_LINK_MAX)` is); a filesystem not in it gets what Linux promises for
+/// any, 127.
+fn links_max(magic: u64) -> u32 {
+    match magic {
+        EXT_MAGIC => 65_000,
+        BTRFS_MAGIC => 65_535,
+        XFS_MAGIC => i32::MAX.cast_unsigned(),
+        F2FS_MAGIC | TMPFS_MAGIC | RAMFS_MAGIC | BCACHEFS_MAGIC => u32::MAX,
+        OVERLAYFS_MAGIC => 65_000,
+        MSDOS_MAGIC | EXFAT_MAGIC => 1,
+        _ => 127,
+    }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<Capabilities> {
+    let magic = magic(fs::fstatfs(scratch.fd())?.f_type);
+    let mut found = Capabilities {
+        xattr_bytes_max: 0,
+        file_bytes_max: FILE_BYTES_MIN,
+        links_max: links_max(magic),
+        privileged: false,
+        read_only: fs::fstatvfs(scratch.fd())?
+            .f_flag
+            .contains(StatVfsMountFlags::RDONLY),
+    };
+    if found.read_only {
+        return Ok(found);
+    }
+    remove_probes(lower, scratch)?;
+    match lower.create(scratch, PROBE_FILE, Create::Regular) {
+        Err(error) if is(&error, Errno::ROFS) => {
+            found.read_only = true;
+            return Ok(found);
+        }
+        other => other?,
+    }
+    let measured = measure(lower, scratch, magic, &mut found);
+    remove_probes(lower, scratch)?;
+    measured.map(|()| found)
+}
+
+fn remove_probes(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<()> {
+    for name in [PROBE_FILE, PROBE_NODE] {
+        match lower.unlink(scratch, name) {
+            Err(error) if !is(&error, Errno::NOENT) && !is(&error, Errno::ROFS) => {
+                return Err(error);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    lower: &PosixLower,
+    scratch: &PosixHandle,
+    magic: u64,
+    found: &mut Capabilities,
+) -> io::Result<()> {
+    let file = lower.open(scratch, PROBE_FILE, true)?;
+    found.xattr_bytes_max = xattr_bytes_max(lower, &file)?;
+    found.file_bytes_max = file_bytes_max(lower, &file, magic)?;
+    found.privileged = is_privileged(lower, scratch, &file)?;
+    Ok(())
+}
+
+/// The largest single attribute (name and value) that can be set, found by halving.
+///
+/// The room is per object on ext4 and f2fs and per attribute elsewhere, so it is a
+/// safe bound for the sum if each attribute is counted with
+/// [`crate::lower::XATTR_OVERHEAD_BYTES`] on top of its name and value.
+fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle) -> io::Result<usize> {
+    let value = vec![0x5a; 65_536];
+    let try_bytes = |bytes: usize| -> io::Result<bool> {
+        match lower.set_xattr(file, PROBE_XATTR, Some(&value[..bytes])) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(
+                    Errno::NOSPC
+                    | Errno::TOOBIG
+                    | Errno::RANGE
+                    | Errno::NOTSUP
+                    | Errno::INVAL
+                    | Errno::DQUOT
+                    | Errno::PERM
+                    | Errno::NAMETOOLONG,
+                ) => Ok(false),
+                _ => Err(error),
+            },
+        }
+    };
+    if !try_bytes(0)? {
+        return Ok(0);
+    }
+    let fits = largest(0, value.len() as u64, |bytes| {
+        try_bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
+    })?;
+    lower.set_xattr(file, PROBE_XATTR, None)?;
+    Ok(usize::try_from(fits).unwrap_or(0) + PROBE_XATTR.len())
+}
+
+/// The largest size that a sparse file can be given.
+fn file_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Result<u64> {
+    // Passing the limit of the process would end it by a signal.
+    let limit = getrlimit(Resource::Fsize)
+        .current
+        .unwrap_or(u64::MAX)
+        .min(i64::MAX as u64);
+    if magic == MSDOS_MAGIC {
+        return Ok(limit.min(FAT_FILE_BYTES_MAX));
+    }
+    if limit <= FILE_BYTES_MIN || magic == EXFAT_MAGIC {
+        // exFAT writes zeros too; it has the range, bounded by the device.
+        return Ok(limit);
+    }
+    let found = largest(FILE_BYTES_MIN, limit, |size| {
+        match lower.truncate(file, size) {
+            Ok(()) => Ok(true),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(
+                    Errno::FBIG | Errno::INVAL | Errno::NOSPC | Errno::OVERFLOW | Errno::DQUOT,
+                ) => Ok(false),
+                _ => Err(error),
+            },
+        }
+    })?;
+    lower.truncate(file, 0)?;
+    Ok(found)
+}
+
+/// The largest number in `low..=high` that `fits`, given that `low` does and that
+/// everything below a fitting number fits.
+fn largest(
+    mut low: u64,
+    high: u64,
+    mut fits: impl FnMut(u64) -> io::Result<bool>,
+) -> io::Result<u64> {
+    if fits(high)? {
+        return Ok(high);
+    }
+    let mut too_big = high;
+    while too_big - low > 1 {
+        let middle = low + (too_big - low) / 2;
+        if fits(middle)? {
+            low = middle
+        } else {
+            too_big = middle
+        }
+    }
+    Ok(low)
+}
+
+/// Tries the two things that need privileges: capabilities alone do not tell, since
+/// a user namespace has them all and still may not make devices.
+fn is_privileged(
+    lower: &PosixLower,
+    scratch: &PosixHandle,
+    file: &PosixHandle,
+) -> io::Result<bool> {
+    const OTHER_USER: u32 = 1;
+    let (uid, gid) = (Uid::from_raw(OTHER_USER), Gid::from_raw(OTHER_USER));
+    match fs::chownat(file.fd(), "", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
+        Ok(()) => {}
+        Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => return Ok(false),
+        Err(other) => return Err(other.into()),
+    }
+    // Not 0:0, which anybody may make.
+    let null = DeviceNumber::new(1, 3);
+    match lower.create(scratch, PROBE_NODE, Create::CharDevice(null)) {
+        Ok(()) => Ok(true),
+        Err(error) if is(&error, Errno::PERM) || is(&error, Errno::NOTSUP) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
