@@ -26,7 +26,10 @@ impl Page {
     /// # Panics
     /// If `content` is longer than a page.
     pub fn new(content: &[u8]) -> Self {
-        assert!(content.len() <= PAGE_BYTES, "a page holds at most 4096 bytes");
+        assert!(
+            content.len() <= PAGE_BYTES,
+            "a page holds at most 4096 bytes"
+        );
         Self(content.into())
     }
 
@@ -92,7 +95,10 @@ impl Page {
     /// # Panics
     /// If `offset + out.len()` is more than a page.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
-        assert!(offset + out.len() <= PAGE_BYTES, "a read must stay within its page");
+        assert!(
+            offset + out.len() <= PAGE_BYTES,
+            "a read must stay within its page"
+        );
         let available = self.0.len().saturating_sub(offset).min(out.len());
         out[..available].copy_from_slice(&self.0[offset.min(self.0.len())..][..available]);
         out[available..].fill(0);
@@ -108,8 +114,11 @@ impl Page {
 
 impl PartialEq for Page {
     fn eq(&self, other: &Self) -> bool {
-        let (short, long) =
-            if self.0.len() <= other.0.len() { (self, other) } else { (other, self) };
+        let (short, long) = if self.0.len() <= other.0.len() {
+            (self, other)
+        } else {
+            (other, self)
+        };
         let (head, tail) = long.0.split_at(short.0.len());
         *short.0 == *head && tail.iter().all(|&b| b == 0)
     }
@@ -149,6 +158,9 @@ mod tests {
         page.write(0, &[7; PAGE_BYTES]);
         page.zero_range(100, 200);
         let array = page.to_array();
-        assert_eq!((array[99], array[100], array[199], array[200]), (7, 0, 0, 7));
+        assert_eq!(
+            (array[99], array[100], array[199], array[200]),
+            (7, 0, 0, 7)
+        );
     }
 }

@@ -20,7 +20,10 @@ impl ByteRange {
 
     /// From `start` without end.
     pub const fn from(start: u64) -> Self {
-        Self { start, end: u64::MAX }
+        Self {
+            start,
+            end: u64::MAX,
+        }
     }
 
     /// Whether no byte lies in the range.
@@ -44,7 +47,9 @@ pub struct RangeSet {
 impl RangeSet {
     /// The empty set.
     pub const fn new() -> Self {
-        Self { ranges: BTreeMap::new() }
+        Self {
+            ranges: BTreeMap::new(),
+        }
     }
 
     /// Whether the set holds no byte.
@@ -64,8 +69,11 @@ impl RangeSet {
             start = s;
             end = end.max(e);
         }
-        let swallowed: Vec<(u64, u64)> =
-            self.ranges.range(start..=end).map(|(&s, &e)| (s, e)).collect();
+        let swallowed: Vec<(u64, u64)> = self
+            .ranges
+            .range(start..=end)
+            .map(|(&s, &e)| (s, e))
+            .collect();
         for (s, e) in swallowed {
             self.ranges.remove(&s);
             end = end.max(e);
@@ -87,8 +95,11 @@ impl RangeSet {
                 return;
             }
         }
-        let inside: Vec<(u64, u64)> =
-            self.ranges.range(range.start..range.end).map(|(&s, &e)| (s, e)).collect();
+        let inside: Vec<(u64, u64)> = self
+            .ranges
+            .range(range.start..range.end)
+            .map(|(&s, &e)| (s, e))
+            .collect();
         for (s, e) in inside {
             self.ranges.remove(&s);
             if e > range.end {
@@ -99,13 +110,20 @@ impl RangeSet {
 
     /// Whether the byte at `offset` is in the set.
     pub fn contains(&self, offset: u64) -> bool {
-        self.ranges.range(..=offset).next_back().is_some_and(|(_, &e)| e > offset)
+        self.ranges
+            .range(..=offset)
+            .next_back()
+            .is_some_and(|(_, &e)| e > offset)
     }
 
     /// Whether every byte of `range` is in the set.
     pub fn covers(&self, range: ByteRange) -> bool {
         range.is_empty()
-            || self.ranges.range(..=range.start).next_back().is_some_and(|(_, &e)| e >= range.end)
+            || self
+                .ranges
+                .range(..=range.start)
+                .next_back()
+                .is_some_and(|(_, &e)| e >= range.end)
     }
 
     /// Whether some byte of `range` is in the set.
@@ -115,9 +133,23 @@ impl RangeSet {
                 || self.ranges.range(range.start..range.end).next().is_some())
     }
 
+    /// The range that holds the byte at `offset`.
+    pub fn range_at(&self, offset: u64) -> Option<ByteRange> {
+        let (&start, &end) = self.ranges.range(..=offset).next_back()?;
+        (end > offset).then_some(ByteRange { start, end })
+    }
+
+    /// The first range that starts behind `offset`.
+    pub fn next_after(&self, offset: u64) -> Option<ByteRange> {
+        let (&start, &end) = self.ranges.range(offset.checked_add(1)?..).next()?;
+        Some(ByteRange { start, end })
+    }
+
     /// The ranges, ascending.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = ByteRange> + '_ {
-        self.ranges.iter().map(|(&start, &end)| ByteRange { start, end })
+        self.ranges
+            .iter()
+            .map(|(&start, &end)| ByteRange { start, end })
     }
 }
 
@@ -138,7 +170,9 @@ mod tests {
     fn agrees_with_a_bitmap() {
         let mut state = 7_u64;
         let mut next = |bound: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             (state >> 33) % bound
         };
         for _ in 0..500 {
@@ -148,7 +182,11 @@ mod tests {
                 let (a, b) = (next(32), next(33));
                 let range = ByteRange::new(a.min(b), a.max(b));
                 let add = next(2) == 0;
-                if add { set.insert(range) } else { set.remove(range) }
+                if add {
+                    set.insert(range)
+                } else {
+                    set.remove(range)
+                }
                 for bit in &mut bitmap[range.start as usize..range.end as usize] {
                     *bit = add;
                 }

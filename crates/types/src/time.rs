@@ -12,8 +12,15 @@ pub struct Timestamp {
 impl Timestamp {
     /// Builds a timestamp; nanoseconds are clamped below one second.
     pub const fn new(seconds: i64, nanoseconds: u32) -> Self {
-        let nanoseconds = if nanoseconds > 999_999_999 { 999_999_999 } else { nanoseconds };
-        Self { seconds, nanoseconds }
+        let nanoseconds = if nanoseconds > 999_999_999 {
+            999_999_999
+        } else {
+            nanoseconds
+        };
+        Self {
+            seconds,
+            nanoseconds,
+        }
     }
 }
 

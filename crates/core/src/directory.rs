@@ -1,0 +1,92 @@
+//! The entries of one directory, whole and authoritative.
+
+use alloc::collections::BTreeMap;
+
+use foldhash::fast::FixedState;
+use mobifs_types::{FileKind, Name, ObjectId};
+
+use crate::HashMap;
+
+/// What an entry names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub(crate) id: ObjectId,
+    pub(crate) kind: FileKind,
+    cookie: u64,
+}
+
+/// Entries by name, and by the order in which they came: a listing that continues
+/// behind a cookie sees every entry that was there all the time exactly once.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    by_name: HashMap<Name, Slot>,
+    by_cookie: BTreeMap<u64, Name>,
+    next_cookie: u64,
+}
+
+impl Directory {
+    pub(crate) fn new(hasher: FixedState) -> Self {
+        Self {
+            by_name: HashMap::with_hasher(hasher),
+            by_cookie: BTreeMap::new(),
+            next_cookie: 1,
+        }
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Slot> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Adds an entry, or lets an existing one name another object (its place in a
+    /// listing stays).
+    pub(crate) fn insert(&mut self, name: Name, id: ObjectId, kind: FileKind) {
+        if let Some(slot) = self.by_name.get_mut(&name) {
+            (slot.id, slot.kind) = (id, kind);
+            return;
+        }
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        self.by_cookie.insert(cookie, name.clone());
+        self.by_name.insert(name, Slot { id, kind, cookie });
+    }
+
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        if let Some(slot) = self.by_name.remove(name) {
+            self.by_cookie.remove(&slot.cookie);
+        }
+    }
+
+    /// Entries behind `cookie`, in order.
+    pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &Name, Slot)> {
+        self.by_cookie
+            .range(cookie.saturating_add(1)..)
+            .filter_map(|(&cookie, name)| Some((cookie, name, self.get(name.as_bytes())?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_survives_changes() {
+        let mut directory = Directory::new(FixedState::default());
+        let name = |n: u8| Name::new(&[b'a' + n]).unwrap();
+        for n in 0..10 {
+            directory.insert(name(n), ObjectId(u64::from(n) + 2), FileKind::Regular);
+        }
+        let (middle, _, _) = directory.after(0).nth(4).unwrap();
+        directory.remove(b"a");
+        directory.remove(b"h");
+        directory.insert(name(20), ObjectId(99), FileKind::Directory);
+        let rest: alloc::vec::Vec<_> = directory
+            .after(middle)
+            .map(|(_, name, _)| name.clone())
+            .collect();
+        assert_eq!(rest, [name(5), name(6), name(8), name(9), name(20)]);
+    }
+}

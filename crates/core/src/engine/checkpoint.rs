@@ -1,0 +1,349 @@
+//! Transactions on their way: close, hand out, committed.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_types::{AppId, MonotonicNs, ObjectId, ObjectState, VctId};
+
+use super::Engine;
+use crate::app::Class;
+use crate::inode::{Change, Inode};
+use crate::vct::{ClosedVct, Commit, Content, OpenVct};
+
+/// What a caller of `fsync` has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncPoint {
+    /// Nothing.
+    Now,
+    /// Until this transaction (and those it depends on) is committed.
+    Committed(VctId),
+}
+
+impl Engine {
+    /// Closes every transaction that has reached a limit; returns when the next one
+    /// will by its age.
+    pub fn tick(&mut self, now: MonotonicNs) -> Option<MonotonicNs> {
+        let due: Vec<VctId> = self
+            .open
+            .iter()
+            .filter(|(_, open)| self.is_due(open, now))
+            .map(|(&vct, _)| vct)
+            .collect();
+        due.into_iter().for_each(|vct| self.close(vct));
+        let deadline = |open: &OpenVct| {
+            let ages = open
+                .apps
+                .iter()
+                .map(|app| self.apps[app.0 as usize].policy.age_max_ms);
+            let age_ns = ages.min().unwrap_or(0).saturating_mul(1_000_000);
+            MonotonicNs(open.opened_at.0.saturating_add(age_ns))
+        };
+        self.open.values().map(deadline).min()
+    }
+
+    /// Closes all open transactions; the answer waits for everything uncommitted.
+    pub fn close_all(&mut self) -> SyncPoint {
+        let open: Vec<VctId> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|vct| self.close(vct));
+        let last = self.closed.iter().max_by_key(|(_, closed)| closed.order);
+        last.map_or(SyncPoint::Now, |(&vct, _)| SyncPoint::Committed(vct))
+    }
+
+    /// Closes what the app at `path` has open; none if there is no such app.
+    pub fn close_app(&mut self, path: &[u8]) -> Option<SyncPoint> {
+        let app = self.app_ids.get(path).copied()?;
+        Some(self.sync_point_of(&[app]))
+    }
+
+    /// Closes the transaction that has taken most memory, to make room.
+    pub fn close_largest(&mut self) {
+        let largest = self
+            .open
+            .iter()
+            .max_by_key(|(_, open)| open.bytes)
+            .map(|(&vct, _)| vct);
+        if let Some(vct) = largest {
+            self.close(vct);
+        }
+    }
+
+    /// What `fsync` of this object means: nothing in a relaxed app; in a durable one
+    /// its transaction closes here and must be committed.
+    pub fn sync_point(&mut self, id: ObjectId) -> SyncPoint {
+        let mut apps = alloc::vec![self.app_of(id)];
+        if let Some(inode) = self.inodes.get(&id) {
+            apps.extend_from_slice(&inode.linked_apps);
+        }
+        apps.retain(|app| self.apps[app.0 as usize].policy.class == Class::Durable);
+        self.sync_point_of(&apps)
+    }
+
+    fn sync_point_of(&mut self, apps: &[AppId]) -> SyncPoint {
+        for &app in apps {
+            if let Some(vct) = self.apps[app.0 as usize].open {
+                self.close(vct);
+            }
+        }
+        let last = self
+            .closed
+            .iter()
+            .filter(|(_, closed)| closed.apps.iter().any(|app| apps.contains(app)))
+            .max_by_key(|(_, closed)| closed.order);
+        last.map_or(SyncPoint::Now, |(&vct, _)| SyncPoint::Committed(vct))
+    }
+
+    /// Whether a transaction still waits for its commit.
+    pub fn is_uncommitted(&self, vct: VctId) -> bool {
+        self.closed.contains_key(&vct)
+    }
+
+    /// Whether a transaction, or one that it depends on, failed to commit.
+    pub fn has_failed(&self, vct: VctId) -> bool {
+        let needed = self.needed_by(vct);
+        needed
+            .iter()
+            .any(|vct| self.closed.get(vct).is_some_and(|closed| closed.failed))
+    }
+
+    /// Whether any closed transaction waits.
+    pub fn has_closed(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    /// Closes a transaction: its net effect is fixed, and nothing changes it any more.
+    pub(super) fn close(&mut self, vct: VctId) {
+        let Some(open) = self.open.remove(&vct) else {
+            return;
+        };
+        for &app in &open.apps {
+            self.apps[app.0 as usize].open = None;
+        }
+        let content = self.take_content(vct, &open);
+        let order = self.next_vct;
+        self.next_vct += 1;
+        let closed = ClosedVct {
+            order,
+            apps: open.apps,
+            opened_at: open.opened_at,
+            orphaned: open.orphaned,
+            held: open.held,
+            tpl: open.tpl,
+            bytes: open.bytes,
+            reserved_bytes: open.reserved_bytes,
+            reserved_inodes: open.reserved_inodes,
+            content: Arc::new(content),
+            in_flight: false,
+            failed: false,
+        };
+        let is_empty = closed.content.objects.is_empty() && closed.content.dentries.is_empty();
+        self.closed.insert(vct, closed);
+        if is_empty {
+            // Everything that happened in it was undone in it.
+            self.committed(vct);
+        }
+    }
+
+    fn take_content(&mut self, vct: VctId, open: &OpenVct) -> Content {
+        let mut content = Content {
+            objects: Vec::new(),
+            dentries: Vec::new(),
+            pages: Vec::new(),
+        };
+        for &id in &open.dirty {
+            let Some(inode) = self.inodes.get_mut(&id) else {
+                continue;
+            };
+            let Some(mut change) = inode.change.take() else {
+                continue;
+            };
+            debug_assert_eq!(
+                change.vct, vct,
+                "a dirty object's change is in its transaction"
+            );
+            // A page may be named twice: dropped, then written again.
+            change.log.sort_unstable();
+            change.log.dedup();
+            for &index in &change.log {
+                if let Some(slot) = inode.pages.get(&index).filter(|slot| slot.vct == vct) {
+                    content.pages.push((id, index, slot.page.clone()));
+                }
+            }
+            content.objects.push(object_state(id, inode, &change));
+            inode.announced = true;
+            let zeroed: Vec<_> = change.zeroed.iter().collect();
+            if !zeroed.is_empty() {
+                inode.closed_zeroed.push((vct, zeroed));
+            }
+        }
+        content.dentries = open
+            .dentries
+            .iter()
+            .filter(|(_, change)| change.before != change.now)
+            .map(|((parent, name), change)| (*parent, name.clone(), change.now))
+            .collect();
+        content
+    }
+
+    /// The closed transactions that must be committed before `vct` may be, and
+    /// itself.
+    fn needed_by(&self, vct: VctId) -> BTreeSet<VctId> {
+        let mut needed = BTreeSet::new();
+        let Some(target) = self.closed.get(&vct) else {
+            return needed;
+        };
+        needed.insert(vct);
+        let mut earlier: Vec<(VctId, &ClosedVct)> = self
+            .closed
+            .iter()
+            .filter(|(_, closed)| closed.order < target.order)
+            .map(|(&id, closed)| (id, closed))
+            .collect();
+        earlier.sort_unstable_by_key(|(_, closed)| core::cmp::Reverse(closed.order));
+        let mut found = alloc::vec![target];
+        for (id, closed) in earlier {
+            if found.iter().any(|later| later.depends_on(closed)) {
+                needed.insert(id);
+                found.push(closed);
+            }
+        }
+        needed
+    }
+
+    /// The next transaction to commit: the first closed one, or, with `towards`, the
+    /// first that this one needs. None if nothing can be committed now.
+    pub fn next_commit(&mut self, towards: Option<VctId>) -> Option<Commit> {
+        let wanted = towards.map(|vct| self.needed_by(vct));
+        let mut in_order: Vec<VctId> = self.closed.keys().copied().collect();
+        in_order.sort_unstable_by_key(|vct| self.closed.get(vct).map(|closed| closed.order));
+        let mut blocked: Vec<&ClosedVct> = Vec::new();
+        let mut chosen = None;
+        for vct in in_order {
+            let Some(closed) = self.closed.get(&vct) else {
+                continue;
+            };
+            let waits = closed.in_flight
+                || closed.failed
+                || blocked.iter().any(|earlier| closed.depends_on(earlier));
+            if waits || wanted.as_ref().is_some_and(|wanted| !wanted.contains(&vct)) {
+                blocked.push(closed);
+            } else {
+                chosen = Some(vct);
+                break;
+            }
+        }
+        let vct = chosen?;
+        let closed = self.closed.get_mut(&vct)?;
+        closed.in_flight = true;
+        let mut pins = Vec::new();
+        for &id in &closed.orphaned {
+            if let Some(inode) = self.inodes.get_mut(&id)
+                && inode.is_orphan()
+                && inode.known_to_store
+                && (inode.lookups > 0 || inode.opens > 0)
+            {
+                inode.pinned = true;
+                pins.push(id);
+            }
+        }
+        Some(Commit {
+            vct,
+            pins,
+            content: Arc::clone(&closed.content),
+        })
+    }
+
+    /// The store has the transaction, durably: its pages leave memory unless they
+    /// were written again.
+    pub fn committed(&mut self, vct: VctId) {
+        let Some(closed) = self.closed.remove(&vct) else {
+            return;
+        };
+        self.room.dirty_bytes -= closed.bytes;
+        self.room.reserved_bytes -= closed.reserved_bytes;
+        self.room.reserved_inodes -= closed.reserved_inodes;
+        let mut page_bytes = 0;
+        for (id, index, page) in &closed.content.pages {
+            page_bytes += page.stored_bytes() as u64;
+            if let Some(inode) = self.inodes.get_mut(id)
+                && inode.pages.get(index).is_some_and(|slot| slot.vct == vct)
+            {
+                inode.pages.remove(index);
+            }
+        }
+        for state in &closed.content.objects {
+            if let Some(inode) = self.inodes.get_mut(&state.id) {
+                inode.known_to_store = true;
+                inode.store_bytes = state.attributes.size;
+                inode.version += 1;
+                inode.closed_zeroed.retain(|(of, _)| *of != vct);
+            }
+        }
+        for &app in &closed.apps {
+            let failed = self
+                .closed
+                .values()
+                .any(|other| other.failed && other.apps.contains(&app));
+            let state = &mut self.apps[app.0 as usize];
+            state.failed = failed;
+            state.committed_vcts += 1;
+            state.committed_bytes += page_bytes;
+            state.committed_written_pages += closed.tpl.written_pages();
+            state.committed_overwritten_pages += closed.tpl.overwritten_pages();
+        }
+        for id in closed.held {
+            if let Some(inode) = self.inodes.get_mut(&id) {
+                inode.holds -= 1;
+                self.dispose_if_unused(id);
+            }
+        }
+    }
+
+    /// The store could not take the transaction: it stays in memory, and its apps
+    /// accept no changes until a retry succeeds.
+    pub fn commit_failed(&mut self, vct: VctId) {
+        let Some(closed) = self.closed.get_mut(&vct) else {
+            return;
+        };
+        closed.in_flight = false;
+        closed.failed = true;
+        for app in &closed.apps {
+            self.apps[app.0 as usize].failed = true;
+        }
+    }
+
+    /// Lets failed transactions be handed out again.
+    pub fn retry_failed(&mut self) {
+        self.closed
+            .values_mut()
+            .for_each(|closed| closed.failed = false);
+    }
+}
+
+/// The final state of a changed object.
+fn object_state(id: ObjectId, inode: &Inode, change: &Change) -> ObjectState {
+    let symlink_target = match &inode.body {
+        crate::inode::Body::Symlink(target) if !inode.announced => target.clone(),
+        _ => None,
+    };
+    let xattrs = change
+        .xattrs
+        .iter()
+        .map(|name| {
+            let value = inode
+                .xattrs
+                .as_ref()
+                .and_then(|known| known.get(name).cloned());
+            (Arc::clone(name), value)
+        })
+        .collect();
+    ObjectState {
+        id,
+        created: !inode.announced,
+        attributes: inode.attributes,
+        symlink_target,
+        zeroed: change.zeroed.iter().collect(),
+        allocated: change.allocated.iter().collect(),
+        xattrs,
+    }
+}

@@ -1,0 +1,225 @@
+//! Writing file content.
+
+use mobifs_types::{FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, VctId};
+
+use super::Engine;
+use crate::error::{FsError, Need, Stop};
+use crate::inode::{Inode, ORPHAN, PageSlot};
+use crate::request::{Moment, WriteAt};
+
+impl Engine {
+    /// Writes `data`; returns how much was written: all of it, unless the largest
+    /// file size cuts it off. `kill_suid_sgid` takes the set-id bits away.
+    ///
+    /// # Errors
+    /// `FileTooBig`, `IsDirectory`, `InvalidArgument` for other kinds, `ReadOnly`,
+    /// `Stale`, or a [`Need`].
+    pub fn write(
+        &mut self,
+        moment: Moment,
+        id: ObjectId,
+        at: WriteAt,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<usize, Stop> {
+        self.check_file(id)?;
+        let inode = self.inode(id)?;
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::Append => inode.attributes.size,
+        };
+        if data.is_empty() {
+            return Ok(0);
+        }
+        if offset >= self.limits.file_bytes_max {
+            return Err(FsError::FileTooBig.into());
+        }
+        let room = self.limits.file_bytes_max - offset;
+        let data = &data[..usize::try_from(room).map_or(data.len(), |room| room.min(data.len()))];
+        let end = offset + data.len() as u64;
+        let (first, last) = (PageIndex::of_offset(offset), PageIndex::of_offset(end - 1));
+        for index in [first, last] {
+            let start = index.offset();
+            // Behind the end of the file there are only zeros, so a write that
+            // reaches it from the page's start needs nothing of the old page.
+            let whole =
+                offset <= start && (end >= start + PAGE_BYTES_U64 || end >= inode.attributes.size);
+            if !whole {
+                self.base_page(inode, id, index)?;
+            }
+        }
+        self.check_capability(id)?;
+        let pages = last.0 - first.0 + 1;
+        self.require(pages * PAGE_BYTES_U64, pages * PAGE_BYTES_U64, 0)?;
+
+        let vct = self.begin_change(id, moment.now)?;
+        self.content_changed(id, moment, kill_suid_sgid)?;
+        let mut rest = data;
+        let mut position = offset;
+        while !rest.is_empty() {
+            let within = (position % PAGE_BYTES_U64) as usize;
+            let (chunk, behind) = rest.split_at(rest.len().min(PAGE_BYTES - within));
+            let index = PageIndex::of_offset(position);
+            self.edit_page(id, vct, index, |page| page.write(within, chunk))?;
+            position += chunk.len() as u64;
+            rest = behind;
+        }
+        let inode = self.inode_mut(id)?;
+        inode.attributes.size = inode.attributes.size.max(end);
+        let app = inode.app;
+        self.apps[app.0 as usize].written_bytes += data.len() as u64;
+        self.page_arrivals.retain(|arrival| arrival.0 != id);
+        self.finish(vct, moment.now);
+        Ok(data.len())
+    }
+
+    /// Content below the newest version of a page: what the store has, or zeros.
+    /// Stops if the store must be asked.
+    pub(super) fn base_page(
+        &self,
+        inode: &Inode,
+        id: ObjectId,
+        index: PageIndex,
+    ) -> Result<Page, Stop> {
+        if let Some(slot) = inode.pages.get(&index) {
+            return Ok(slot.page.clone());
+        }
+        if inode.is_zero_below(index.offset()) {
+            return Ok(Page::zero());
+        }
+        let version = inode.version;
+        self.page_arrivals
+            .iter()
+            .find(|(object, at, seen, _)| (*object, *at, *seen) == (id, index, version))
+            .map(|(.., page)| page.clone())
+            .ok_or(Stop::Need(Need::Page {
+                object: id,
+                index,
+                version,
+            }))
+    }
+
+    /// Extended attributes must be known before content changes, because a file
+    /// capability goes with it.
+    pub(super) fn check_capability(&self, id: ObjectId) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        if inode.xattrs.is_none()
+            && self.limits.xattr_bytes_max > 0
+            && inode.attributes.kind == FileKind::Regular
+        {
+            return Err(Stop::Need(Need::Xattrs {
+                id,
+                epoch: self.eviction_epoch,
+            }));
+        }
+        Ok(())
+    }
+
+    /// Times, set-id bits and the file capability follow a change of content.
+    pub(super) fn content_changed(
+        &mut self,
+        id: ObjectId,
+        moment: Moment,
+        kill_suid_sgid: bool,
+    ) -> Result<(), Stop> {
+        let inode = self.inode_mut(id)?;
+        inode.attributes.mtime = moment.wall;
+        inode.attributes.ctime = moment.wall;
+        if kill_suid_sgid {
+            inode.kill_suid_sgid();
+        }
+        inode.kill_capability();
+        Ok(())
+    }
+
+    /// Changes a page in the transaction: the three cases of S0 §4.2.
+    pub(super) fn edit_page(
+        &mut self,
+        id: ObjectId,
+        vct: VctId,
+        index: PageIndex,
+        edit: impl FnOnce(&mut Page),
+    ) -> Result<(), Stop> {
+        let Self {
+            inodes,
+            open,
+            room,
+            page_arrivals,
+            ..
+        } = self;
+        let inode = inodes.get_mut(&id).ok_or(FsError::Stale)?;
+        let overwritten;
+        let mut grown_bytes = 0;
+        match inode.pages.get_mut(&index) {
+            // The active section has it: overwrite in place.
+            Some(slot) if slot.vct == vct => {
+                let before = slot.page.stored_bytes() as u64;
+                edit(&mut slot.page);
+                // A page shrinks only when its tail becomes zero.
+                let after = slot.page.stored_bytes() as u64;
+                grown_bytes = after.saturating_sub(before);
+                let shrunk = before.saturating_sub(after);
+                account(room, open.get_mut(&vct), vct, 0, shrunk);
+                overwritten = true;
+            }
+            // A closed section has it: the closed transaction keeps its copy, the
+            // edit makes ours.
+            Some(slot) => {
+                edit(&mut slot.page);
+                slot.vct = vct;
+                overwritten = false;
+            }
+            // The log does not have it: append.
+            None => {
+                let in_hole = inode.is_zero_below(index.offset());
+                let mut page = if in_hole {
+                    inode.allocated_bytes += PAGE_BYTES_U64;
+                    Page::zero()
+                } else {
+                    let version = inode.version;
+                    page_arrivals
+                        .iter()
+                        .find(|(object, at, seen, _)| (*object, *at, *seen) == (id, index, version))
+                        .map_or_else(Page::zero, |(.., page)| page.clone())
+                };
+                edit(&mut page);
+                inode.pages.insert(index, PageSlot { page, vct });
+                overwritten = false;
+            }
+        }
+        if !overwritten {
+            grown_bytes = inode
+                .pages
+                .get(&index)
+                .map_or(0, |slot| slot.page.stored_bytes() as u64);
+            if let Some(change) = &mut inode.change {
+                change.log.push(index);
+            }
+            if let Some(open) = open.get_mut(&vct) {
+                open.reserved_bytes += PAGE_BYTES_U64;
+                room.reserved_bytes += PAGE_BYTES_U64;
+            }
+        }
+        account(room, open.get_mut(&vct), vct, grown_bytes, 0);
+        if let Some(open) = open.get_mut(&vct) {
+            open.tpl.page_written(overwritten);
+        }
+        Ok(())
+    }
+}
+
+/// Books memory that a transaction (or an orphan) gained or gave back.
+pub(super) fn account(
+    room: &mut super::memory::Room,
+    open: Option<&mut crate::vct::OpenVct>,
+    vct: VctId,
+    gained_bytes: u64,
+    freed_bytes: u64,
+) {
+    room.dirty_bytes = room.dirty_bytes + gained_bytes - freed_bytes;
+    if vct == ORPHAN {
+        room.orphan_bytes = room.orphan_bytes + gained_bytes - freed_bytes;
+    } else if let Some(open) = open {
+        open.bytes = open.bytes + gained_bytes - freed_bytes;
+    }
+}

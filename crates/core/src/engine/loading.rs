@@ -1,0 +1,254 @@
+//! Bringing objects into memory, and finding entries.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_types::{
+    AppId, DirectoryEntry, FileKind, Name, ObjectId, ObjectInfo, Page, PageIndex, Xattr,
+};
+
+use super::{Engine, ROOT_APP};
+use crate::RESERVED_NAME;
+use crate::app::App;
+use crate::directory::{Directory, Slot};
+use crate::error::{FsError, Need, Stop};
+use crate::inode::{Body, Inode};
+
+/// Pages that wait for the retried write; more than writers can wait at a time.
+const PAGE_ARRIVALS_MAX: usize = 64;
+
+impl Engine {
+    /// Answers [`Need::Object`].
+    pub fn provide_object(&mut self, id: ObjectId, epoch: u64, info: ObjectInfo) {
+        if epoch == self.eviction_epoch && !self.inodes.contains_key(&id) {
+            self.arrivals.insert(id, info);
+        }
+    }
+
+    /// Answers [`Need::Directory`].
+    pub fn provide_directory(&mut self, id: ObjectId, epoch: u64, entries: Vec<DirectoryEntry>) {
+        if epoch != self.eviction_epoch {
+            return;
+        }
+        let hasher = self.hasher.clone();
+        let Some(inode) = self.inodes.get_mut(&id) else {
+            return;
+        };
+        if let Body::Directory(loaded @ None) = &mut inode.body {
+            let mut directory = Directory::new(hasher);
+            for entry in entries {
+                if id != ObjectId::ROOT || entry.name.as_bytes() != RESERVED_NAME {
+                    directory.insert(entry.name, entry.id, entry.kind);
+                }
+            }
+            *loaded = Some(directory);
+        }
+    }
+
+    /// Answers [`Need::Xattrs`].
+    pub fn provide_xattrs(&mut self, id: ObjectId, epoch: u64, xattrs: Vec<Xattr>) {
+        if epoch != self.eviction_epoch {
+            return;
+        }
+        if let Some(inode) = self.inodes.get_mut(&id)
+            && inode.xattrs.is_none()
+        {
+            inode.xattrs = Some(xattrs.into_iter().collect::<BTreeMap<_, _>>());
+        }
+    }
+
+    /// Answers [`Need::SymlinkTarget`].
+    pub fn provide_symlink_target(&mut self, id: ObjectId, epoch: u64, target: Vec<u8>) {
+        if epoch != self.eviction_epoch {
+            return;
+        }
+        if let Some(Inode {
+            body: Body::Symlink(loaded @ None),
+            ..
+        }) = self.inodes.get_mut(&id)
+        {
+            *loaded = Some(Arc::from(target));
+        }
+    }
+
+    /// Answers [`Need::Page`].
+    pub fn provide_page(&mut self, object: ObjectId, index: PageIndex, version: u64, page: Page) {
+        if self.page_arrivals.len() >= PAGE_ARRIVALS_MAX {
+            self.page_arrivals.remove(0);
+        }
+        self.page_arrivals.push((object, index, version, page));
+    }
+
+    /// The entries of a directory.
+    pub(super) fn entries(&self, id: ObjectId) -> Result<&Directory, Stop> {
+        let inode = self.inode(id)?;
+        if !inode.is_directory() {
+            return Err(FsError::NotDirectory.into());
+        }
+        if inode.foreign {
+            return Err(FsError::CrossDevice.into());
+        }
+        inode.directory().ok_or(Stop::Need(Need::Directory {
+            id,
+            epoch: self.eviction_epoch,
+        }))
+    }
+
+    /// The entries of a directory that was found loaded before.
+    pub(super) fn entries_mut(&mut self, id: ObjectId) -> Result<&mut Directory, Stop> {
+        let epoch = self.eviction_epoch;
+        let inode = self.inode_mut(id)?;
+        inode
+            .directory_mut()
+            .ok_or(Stop::Need(Need::Directory { id, epoch }))
+    }
+
+    /// What `name` in `parent` names, if anything.
+    pub(super) fn entry(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Slot>, Stop> {
+        if name.len() > mobifs_types::NAME_BYTES_MAX {
+            return Err(FsError::NameTooLong.into());
+        }
+        Ok(self.entries(parent)?.get(name))
+    }
+
+    /// Makes sure that the object which `parent`/`name` names is in memory.
+    pub(super) fn adopt(
+        &mut self,
+        parent: ObjectId,
+        name: &[u8],
+        slot: Slot,
+    ) -> Result<ObjectId, Stop> {
+        let id = slot.id;
+        if self.inodes.contains_key(&id) {
+            self.note_link(id, parent)?;
+            return Ok(id);
+        }
+        let Some(info) = self.arrivals.remove(&id) else {
+            return Err(Stop::Need(Need::Object {
+                id,
+                epoch: self.eviction_epoch,
+            }));
+        };
+        let inode = Inode::from_store(&info, parent, Some(Name::new(name)?));
+        self.insert_inode(id, inode)?;
+        Ok(id)
+    }
+
+    /// Puts an inode into memory, keeping the count of its home.
+    pub(super) fn insert_inode(&mut self, id: ObjectId, inode: Inode) -> Result<(), Stop> {
+        self.inode_mut(inode.home)?.residents += 1;
+        self.inodes.insert(id, inode);
+        Ok(())
+    }
+
+    /// Moves an inode's home, keeping the counts.
+    pub(super) fn set_home(&mut self, id: ObjectId, home: ObjectId) -> Result<(), Stop> {
+        let before = core::mem::replace(&mut self.inode_mut(id)?.home, home);
+        if before != home {
+            self.inode_mut(home)?.residents += 1;
+            if let Some(inode) = self.inodes.get_mut(&before) {
+                inode.residents -= 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is already in memory was found through a link in `parent`: if that
+    /// is another app's, changes of the file concern both.
+    fn note_link(&mut self, id: ObjectId, parent: ObjectId) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        if inode.is_directory() || inode.home == parent {
+            return Ok(());
+        }
+        let app = self.app_of(parent);
+        if app != self.app_of(id) {
+            let inode = self.inode_mut(id)?;
+            if !inode.linked_apps.contains(&app) {
+                inode.linked_apps.push(app);
+            }
+        }
+        Ok(())
+    }
+
+    /// The app that an object belongs to: that of the nearest directory above (or the
+    /// object itself) which the rules call an app.
+    pub(super) fn app_of(&mut self, id: ObjectId) -> AppId {
+        let Some(inode) = self.inodes.get(&id) else {
+            return ROOT_APP;
+        };
+        if inode.app_epoch == self.app_epoch {
+            return inode.app;
+        }
+        let (home, is_directory, is_orphan) = (inode.home, inode.is_directory(), inode.is_orphan());
+        if is_orphan && (inode.app_epoch != 0 || !self.inodes.contains_key(&home)) {
+            // It has no place any more: it stays where it was.
+            return inode.app;
+        }
+        let app = if id == ObjectId::ROOT {
+            ROOT_APP
+        } else {
+            let above = self.app_of(home);
+            match self.path_of(id) {
+                Some(path) if is_directory && self.rules.is_app(&path) => self.app_at(path),
+                _ => above,
+            }
+        };
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            (inode.app, inode.app_epoch) = (app, self.app_epoch);
+        }
+        app
+    }
+
+    /// The app with this path, made if it is new.
+    pub(super) fn app_at(&mut self, path: Vec<u8>) -> AppId {
+        if let Some(&app) = self.app_ids.get(&path) {
+            return app;
+        }
+        let app = AppId(u32::try_from(self.apps.len()).unwrap_or(u32::MAX));
+        let policy = self.rules.policy(&path);
+        self.apps.push(App::new(path.clone(), policy));
+        self.app_ids.insert(path, app);
+        app
+    }
+
+    /// Path of a directory relative to the mount; none for the root, for other kinds
+    /// and for what is removed.
+    pub(super) fn path_of(&self, id: ObjectId) -> Option<Vec<u8>> {
+        let mut names: Vec<&Name> = Vec::new();
+        let mut at = id;
+        while at != ObjectId::ROOT {
+            let inode = self.inodes.get(&at)?;
+            names.push(inode.name.as_ref().filter(|_| inode.is_directory())?);
+            at = inode.home;
+        }
+        let parts: Vec<&[u8]> = names.iter().rev().map(|name| name.as_bytes()).collect();
+        (!parts.is_empty()).then(|| parts.join(&b'/'))
+    }
+
+    /// Fails unless the object is a directory that still exists and may be changed.
+    pub(super) fn check_directory(&self, id: ObjectId) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        if !inode.is_directory() {
+            return Err(FsError::NotDirectory.into());
+        }
+        if inode.foreign {
+            return Err(FsError::CrossDevice.into());
+        }
+        if inode.is_orphan() {
+            return Err(FsError::NotFound.into());
+        }
+        Ok(())
+    }
+
+    /// Fails unless the object is a regular file that may be used.
+    pub(super) fn check_file(&self, id: ObjectId) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        match inode.attributes.kind {
+            _ if inode.foreign => Err(FsError::CrossDevice.into()),
+            FileKind::Regular => Ok(()),
+            FileKind::Directory => Err(FsError::IsDirectory.into()),
+            _ => Err(FsError::InvalidArgument.into()),
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Limits: memory, room in the lower filesystem, and what may leave memory.
+
+use alloc::vec::Vec;
+
+use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, Page, PageIndex, SpaceInfo};
+
+use super::Engine;
+use crate::error::{FsError, Need, Stop};
+use crate::inode::{Body, Inode, ORPHAN};
+
+/// What a changed object or directory entry is charged, in memory and in room below.
+pub(super) const ENTRY_BYTES: u64 = 512;
+/// Most pages handed out by one [`Engine::spill_candidate`].
+const SPILL_PAGES_MAX: usize = 4096;
+
+/// Limits that an operation must keep before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory for what is not committed, in bytes.
+    pub memory_budget_bytes: u64,
+    /// Objects kept in memory although nothing uses them.
+    pub objects_max: usize,
+    /// Room for one object's extended attributes; 0: none are supported.
+    pub xattr_bytes_max: usize,
+    /// Largest file.
+    pub file_bytes_max: u64,
+    /// Most links of a file.
+    pub links_max: u32,
+    /// The lower filesystem lets us make devices and give files away.
+    pub privileged: bool,
+    /// Nothing may change.
+    pub read_only: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_budget_bytes: 256 << 20,
+            objects_max: 200_000,
+            xattr_bytes_max: 64 << 10,
+            file_bytes_max: i64::MAX as u64,
+            links_max: 65_000,
+            privileged: true,
+            read_only: false,
+        }
+    }
+}
+
+/// Memory used, and room promised.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Room {
+    /// Memory of open and closed transactions and of orphans.
+    pub(super) dirty_bytes: u64,
+    /// Part of it: pages of objects without a link.
+    pub(super) orphan_bytes: u64,
+    /// Room that open and closed transactions will need.
+    pub(super) reserved_bytes: u64,
+    pub(super) reserved_inodes: u64,
+    /// What the store needs for committed work that is not applied.
+    store_reserved_bytes: u64,
+    store_reserved_inodes: u64,
+    /// What the lower filesystem has; none: unlimited.
+    space: Option<SpaceInfo>,
+}
+
+impl Engine {
+    /// Tells the engine how much room the lower filesystem has, and how much of it
+    /// the store needs for committed work.
+    pub fn set_space(&mut self, space: SpaceInfo, reserved_bytes: u64, reserved_inodes: u64) {
+        self.room.space = Some(space);
+        self.room.store_reserved_bytes = reserved_bytes;
+        self.room.store_reserved_inodes = reserved_inodes;
+    }
+
+    /// Room as a user of the mount sees it: everything acknowledged is taken off.
+    pub fn space(&self) -> SpaceInfo {
+        let mut space = self.room.space.unwrap_or_default();
+        let promised = self.room.reserved_bytes + self.room.store_reserved_bytes;
+        space.free_bytes = space.free_bytes.saturating_sub(promised);
+        space.available_bytes = space.available_bytes.saturating_sub(promised);
+        let inodes = self.room.reserved_inodes + self.room.store_reserved_inodes;
+        space.free_inodes = space.free_inodes.saturating_sub(inodes);
+        space
+    }
+
+    /// Bytes of memory that uncommitted changes take.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.room.dirty_bytes
+    }
+
+    /// Bytes of memory that belong to objects without a link: a commit does not free
+    /// them, [`Engine::spill_candidate`] does.
+    pub fn orphan_bytes(&self) -> u64 {
+        self.room.orphan_bytes
+    }
+
+    /// Changes the memory budget while mounted.
+    pub fn set_memory_budget(&mut self, bytes: u64) {
+        self.limits.memory_budget_bytes = bytes;
+    }
+
+    /// Checks that a change fits in memory and below.
+    pub(super) fn require(
+        &self,
+        memory_bytes: u64,
+        room_bytes: u64,
+        inodes: u64,
+    ) -> Result<(), Stop> {
+        if self.limits.read_only {
+            return Err(FsError::ReadOnly.into());
+        }
+        let room = &self.room;
+        // A single operation larger than the whole budget still goes through alone.
+        if room.dirty_bytes > 0 && room.dirty_bytes + memory_bytes > self.limits.memory_budget_bytes
+        {
+            return Err(Stop::Need(Need::Memory));
+        }
+        let Some(space) = room.space else {
+            return Ok(());
+        };
+        let promised = room.reserved_bytes + room.store_reserved_bytes;
+        let promised_inodes = room.reserved_inodes + room.store_reserved_inodes;
+        let inodes_fit = space.total_inodes == 0 || promised_inodes + inodes <= space.free_inodes;
+        if room_bytes.saturating_add(promised) > space.available_bytes || !inodes_fit {
+            return Err(Stop::Need(Need::Space));
+        }
+        Ok(())
+    }
+
+    /// Checks a change of entries: a few of them, and perhaps a new inode.
+    pub(super) fn require_entries(&self, entries: u64, inodes: u64) -> Result<(), Stop> {
+        let bytes = entries * ENTRY_BYTES;
+        self.require(bytes, bytes + inodes * PAGE_BYTES_U64, inodes)
+    }
+
+    /// The kernel dropped `count` references to an object.
+    pub fn forget(&mut self, id: ObjectId, count: u64) {
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.lookups = inode.lookups.saturating_sub(count);
+        }
+        self.dispose_if_unused(id);
+    }
+
+    /// Frees an object without links as soon as nobody uses it: its pages at once,
+    /// itself when no transaction mentions it any more.
+    pub(super) fn dispose_if_unused(&mut self, id: ObjectId) {
+        let Some(inode) = self.inodes.get_mut(&id) else {
+            return;
+        };
+        if !inode.is_orphan() || inode.lookups > 0 || inode.opens > 0 || id == ObjectId::ROOT {
+            return;
+        }
+        let mut freed = 0;
+        inode.pages.retain(|_, slot| {
+            let keep = slot.vct != ORPHAN;
+            freed += if keep {
+                0
+            } else {
+                slot.page.stored_bytes() as u64
+            };
+            keep
+        });
+        self.room.orphan_bytes -= freed;
+        self.room.dirty_bytes -= freed;
+        if inode.holds == 0 && inode.residents == 0 {
+            self.evict(id);
+        }
+    }
+
+    /// Takes an object out of memory.
+    fn evict(&mut self, id: ObjectId) {
+        let Some(inode) = self.inodes.remove(&id) else {
+            return;
+        };
+        self.eviction_epoch += 1;
+        self.arrivals.clear();
+        if inode.pinned {
+            self.unpinned.push(id);
+        }
+        self.forgotten.push(id);
+        let home_is_done = self.inodes.get_mut(&inode.home).is_some_and(|home| {
+            home.residents -= 1;
+            home.residents == 0 && home.is_orphan()
+        });
+        if home_is_done {
+            self.dispose_if_unused(inode.home);
+        }
+    }
+
+    /// If more objects than allowed are in memory, lets unused ones go, and the
+    /// listings of directories that nothing in memory lies in.
+    pub fn trim(&mut self) {
+        if self.inodes.len() <= self.limits.objects_max {
+            return;
+        }
+        loop {
+            let unused: Vec<ObjectId> = self
+                .inodes
+                .iter()
+                .filter(|&(&id, inode)| id != ObjectId::ROOT && is_unused(inode))
+                .map(|(&id, _)| id)
+                .collect();
+            if unused.is_empty() {
+                break;
+            }
+            // Parents become unused when their last child goes: hence the loop.
+            unused.into_iter().for_each(|id| self.evict(id));
+        }
+        for inode in self.inodes.values_mut() {
+            if inode.residents == 0
+                && inode.holds == 0
+                && inode.change.is_none()
+                && inode.known_to_store
+                && !inode.is_orphan()
+                && let Body::Directory(entries) = &mut inode.body
+            {
+                *entries = None;
+            }
+        }
+        self.eviction_epoch += 1;
+        self.arrivals.clear();
+    }
+
+    /// Objects that left memory since the last call: the store may forget them.
+    pub fn take_forgotten(&mut self) -> Vec<ObjectId> {
+        core::mem::take(&mut self.forgotten)
+    }
+
+    /// Pinned objects that nobody uses since the last call: to be unpinned.
+    pub fn take_unpinned(&mut self) -> Vec<ObjectId> {
+        core::mem::take(&mut self.unpinned)
+    }
+
+    /// Pages of an object without links that may leave memory by
+    /// `Store::spill`: nothing uncommitted mentions it.
+    pub fn spill_candidate(&self) -> Option<(ObjectId, Vec<(PageIndex, Page)>)> {
+        self.inodes
+            .iter()
+            .filter(|(_, inode)| inode.is_orphan() && inode.holds == 0)
+            .map(|(&id, inode)| {
+                let pages: Vec<_> = inode
+                    .pages
+                    .iter()
+                    .filter(|(_, slot)| slot.vct == ORPHAN)
+                    .take(SPILL_PAGES_MAX)
+                    .map(|(&index, slot)| (index, slot.page.clone()))
+                    .collect();
+                (id, pages)
+            })
+            // The choice must not depend on the order of a hash table.
+            .max_by_key(|(id, pages)| (pages.len(), id.0))
+            .filter(|(_, pages)| !pages.is_empty())
+    }
+
+    /// The store has these pages of an orphan now.
+    pub fn spilled(&mut self, id: ObjectId, pages: &[(PageIndex, Page)]) {
+        let Some(inode) = self.inodes.get_mut(&id) else {
+            return;
+        };
+        inode.known_to_store = true;
+        inode.pinned = true;
+        inode.version += 1;
+        for (index, page) in pages {
+            let end = index.offset() + PAGE_BYTES_U64;
+            inode.store_bytes = inode.store_bytes.max(end);
+            let unchanged = inode
+                .pages
+                .get(index)
+                .is_some_and(|slot| slot.vct == ORPHAN && slot.page == *page);
+            if unchanged && let Some(slot) = inode.pages.remove(index) {
+                let bytes = slot.page.stored_bytes() as u64;
+                self.room.orphan_bytes -= bytes;
+                self.room.dirty_bytes -= bytes;
+                if let Some(change) = &mut inode.change {
+                    change.zeroed.remove(ByteRange::new(index.offset(), end));
+                }
+            }
+        }
+    }
+}
+
+/// Whether an object can be had from the store again at any time.
+fn is_unused(inode: &Inode) -> bool {
+    inode.lookups == 0
+        && inode.opens == 0
+        && inode.holds == 0
+        && inode.residents == 0
+        && inode.change.is_none()
+        && inode.pages.is_empty()
+        && inode.known_to_store
+        && !inode.is_orphan()
+}

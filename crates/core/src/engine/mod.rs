@@ -1,0 +1,162 @@
+//! The engine: one mount's state, and what every operation needs.
+//!
+//! Every operation first makes sure that all it needs is in memory (else it stops
+//! with [`Need`] having changed nothing), then changes everything at once, then lets
+//! the policy look at the transaction. So a transaction never ends inside an
+//! operation.
+
+mod attributes;
+mod checkpoint;
+mod create;
+mod file;
+mod loading;
+mod memory;
+mod namespace;
+mod range;
+mod read;
+mod rename;
+mod status;
+mod transaction;
+mod xattr;
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use foldhash::fast::FixedState;
+use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, VctId};
+
+pub use checkpoint::SyncPoint;
+pub use memory::Limits;
+pub use read::{ReadPlan, ReadSegment, SeekPlan};
+pub use status::{AppStatus, EngineStatus};
+
+use crate::app::{App, AppRules};
+use crate::error::{FsError, Stop};
+use crate::inode::Inode;
+use crate::vct::{ClosedVct, OpenVct};
+use crate::{HashMap, RESERVED_NAME};
+
+/// The app of everything that lies in no app directory.
+const ROOT_APP: AppId = AppId(0);
+
+/// What an [`Engine`] is made with.
+pub struct EngineConfig {
+    /// Which directories are apps, and their limits.
+    pub rules: Box<dyn AppRules>,
+    /// Limits of memory and of the lower filesystem.
+    pub limits: Limits,
+    /// Seed of the hash tables; a random number where names may be hostile.
+    pub hash_seed: u64,
+}
+
+/// One mount's state. See the crate documentation.
+pub struct Engine {
+    rules: Box<dyn AppRules>,
+    limits: Limits,
+    hasher: FixedState,
+    inodes: HashMap<ObjectId, Inode>,
+    apps: Vec<App>,
+    app_ids: BTreeMap<Vec<u8>, AppId>,
+    /// Grows when a directory moves: cached apps are looked up anew.
+    app_epoch: u64,
+    open: BTreeMap<VctId, OpenVct>,
+    closed: BTreeMap<VctId, ClosedVct>,
+    next_vct: u64,
+    next_object: u64,
+    /// Grows when something leaves memory: answers asked for before are stale.
+    eviction_epoch: u64,
+    /// Attributes that arrived for objects that the retried operation will adopt.
+    arrivals: HashMap<ObjectId, ObjectInfo>,
+    /// Committed pages that arrived for partial writes, with the inode's version.
+    page_arrivals: Vec<(ObjectId, PageIndex, u64, Page)>,
+    /// Objects that left memory since [`Engine::take_forgotten`].
+    forgotten: Vec<ObjectId>,
+    /// Pinned objects that nobody uses any more since [`Engine::take_unpinned`].
+    unpinned: Vec<ObjectId>,
+    room: memory::Room,
+}
+
+impl core::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Engine")
+            .field("objects", &self.inodes.len())
+            .field("open", &self.open.len())
+            .field("closed", &self.closed.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine over a store whose root directory is `root`.
+    pub fn new(config: EngineConfig, root: &ObjectInfo) -> Self {
+        let hasher = FixedState::with_seed(config.hash_seed);
+        let mut inodes = HashMap::with_hasher(hasher.clone());
+        let mut root_inode = Inode::from_store(root, ObjectId::ROOT, None);
+        root_inode.lookups = 1;
+        inodes.insert(ObjectId::ROOT, root_inode);
+        let root_app = App::new(b".".to_vec(), config.rules.policy(b"."));
+        let mut app_ids = BTreeMap::new();
+        app_ids.insert(b".".to_vec(), ROOT_APP);
+        Self {
+            rules: config.rules,
+            limits: config.limits,
+            hasher: hasher.clone(),
+            inodes,
+            apps: alloc::vec![root_app],
+            app_ids,
+            app_epoch: 1,
+            open: BTreeMap::new(),
+            closed: BTreeMap::new(),
+            next_vct: 1,
+            next_object: ObjectId::FIRST_NEW.0,
+            eviction_epoch: 1,
+            arrivals: HashMap::with_hasher(hasher),
+            page_arrivals: Vec::new(),
+            forgotten: Vec::new(),
+            unpinned: Vec::new(),
+            room: memory::Room::default(),
+        }
+    }
+
+    /// Replaces the app rules while mounted; open transactions go on under the new
+    /// limits.
+    pub fn set_rules(&mut self, rules: Box<dyn AppRules>) {
+        self.rules = rules;
+        for app in &mut self.apps {
+            app.policy = self.rules.policy(&app.path);
+        }
+    }
+
+    /// The inode of an object that must be in memory because the kernel (or whoever
+    /// drives the engine) holds a reference to it.
+    fn inode(&self, id: ObjectId) -> Result<&Inode, Stop> {
+        self.inodes.get(&id).ok_or(Stop::Fail(FsError::Stale))
+    }
+
+    fn inode_mut(&mut self, id: ObjectId) -> Result<&mut Inode, Stop> {
+        self.inodes.get_mut(&id).ok_or(Stop::Fail(FsError::Stale))
+    }
+
+    /// The next id for a created object: even offsets are the engine's, odd ones the
+    /// store's.
+    fn new_object_id(&mut self) -> ObjectId {
+        let id = ObjectId(self.next_object);
+        self.next_object += 2;
+        id
+    }
+
+    /// Checks a name given for a new entry.
+    fn new_name(parent: ObjectId, name: &[u8]) -> Result<Name, Stop> {
+        let name = Name::new(name)?;
+        if parent == ObjectId::ROOT && name.as_bytes() == RESERVED_NAME {
+            return Err(FsError::NotPermitted.into());
+        }
+        Ok(name)
+    }
+
+    /// Milliseconds from an earlier moment.
+    fn age_ms(now: MonotonicNs, then: MonotonicNs) -> u64 {
+        now.ms_since(then)
+    }
+}

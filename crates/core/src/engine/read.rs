@@ -1,0 +1,221 @@
+//! Reading: what to take from memory, what from the store.
+
+use alloc::vec::Vec;
+
+use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, Page, PageIndex, RangeSet};
+
+use super::Engine;
+use crate::error::Stop;
+use crate::request::{Moment, Whence};
+
+/// One piece of a [`ReadPlan`]; pieces follow each other without gaps.
+#[derive(Clone, Debug)]
+pub enum ReadSegment {
+    /// From a page in memory.
+    Page {
+        /// The page.
+        page: Page,
+        /// First byte of it.
+        offset: usize,
+        /// Number of bytes.
+        length: usize,
+    },
+    /// Zeros.
+    Zero {
+        /// Number of bytes.
+        length: usize,
+    },
+    /// From the store.
+    Store {
+        /// Offset in the file.
+        offset: u64,
+        /// Number of bytes.
+        length: usize,
+    },
+}
+
+/// Where the bytes of a read come from, at the moment the plan was made. Pages are
+/// shared, so the plan can be carried out without the engine.
+#[derive(Clone, Debug)]
+pub struct ReadPlan {
+    /// Bytes to be read: fewer than asked for only at the end of the file.
+    pub length: usize,
+    /// The pieces, in order.
+    pub segments: Vec<ReadSegment>,
+}
+
+/// What a search for data or holes needs to know, taken at one moment.
+#[derive(Clone, Debug)]
+pub struct SeekPlan {
+    size: u64,
+    /// Ranges with pages in memory.
+    dirty: RangeSet,
+    /// Ranges that read as zero where no page lies on top.
+    zeroed: RangeSet,
+}
+
+impl Engine {
+    /// Plans a read.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `InvalidArgument` for other kinds, `CrossDevice`, `Stale`.
+    pub fn read_plan(&self, id: ObjectId, offset: u64, length: usize) -> Result<ReadPlan, Stop> {
+        self.check_file(id)?;
+        let inode = self.inode(id)?;
+        let available = inode.attributes.size.saturating_sub(offset);
+        let length = usize::try_from(available).map_or(length, |available| available.min(length));
+        let mut plan = ReadPlan {
+            length,
+            segments: Vec::new(),
+        };
+        let clean = inode.pages.is_empty()
+            && inode.change.is_none()
+            && inode.closed_zeroed.is_empty()
+            && inode.known_to_store;
+        if length > 0 && clean {
+            plan.segments.push(ReadSegment::Store { offset, length });
+            return Ok(plan);
+        }
+        let end = offset + length as u64;
+        let mut position = offset;
+        while position < end {
+            let index = PageIndex::of_offset(position);
+            let piece = (end.min(index.offset() + PAGE_BYTES_U64) - position) as usize;
+            let segment = if let Some(slot) = inode.pages.get(&index) {
+                let within = (position - index.offset()) as usize;
+                ReadSegment::Page {
+                    page: slot.page.clone(),
+                    offset: within,
+                    length: piece,
+                }
+            } else if inode.is_zero_below(index.offset()) {
+                ReadSegment::Zero { length: piece }
+            } else {
+                ReadSegment::Store {
+                    offset: position,
+                    length: piece,
+                }
+            };
+            plan.push(segment);
+            position += piece as u64;
+        }
+        Ok(plan)
+    }
+
+    /// A file was read: its access time moves on, as `relatime` has it (at most once
+    /// a day, or after a change). By itself this makes nothing dirty: it is committed
+    /// with the next change of the file.
+    pub fn accessed(&mut self, id: ObjectId, moment: Moment) {
+        const DAY_SECONDS: i64 = 24 * 60 * 60;
+        if self.limits.read_only {
+            return;
+        }
+        let Some(inode) = self.inodes.get_mut(&id) else {
+            return;
+        };
+        let times = &mut inode.attributes;
+        if times.atime <= times.mtime
+            || times.atime <= times.ctime
+            || moment.wall.seconds - times.atime.seconds >= DAY_SECONDS
+        {
+            times.atime = moment.wall;
+        }
+    }
+
+    /// Plans a search for data or holes.
+    ///
+    /// # Errors
+    /// As [`Engine::read_plan`].
+    pub fn seek_plan(&self, id: ObjectId) -> Result<SeekPlan, Stop> {
+        self.check_file(id)?;
+        let inode = self.inode(id)?;
+        let dirty = inode
+            .pages
+            .keys()
+            .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
+            .collect();
+        Ok(SeekPlan {
+            size: inode.attributes.size,
+            dirty,
+            zeroed: inode.zeroed_union(),
+        })
+    }
+}
+
+impl ReadPlan {
+    /// Adds a piece, merging it with the one before where that is possible.
+    fn push(&mut self, segment: ReadSegment) {
+        match (self.segments.last_mut(), &segment) {
+            (Some(ReadSegment::Zero { length }), ReadSegment::Zero { length: more })
+            | (Some(ReadSegment::Store { length, .. }), ReadSegment::Store { length: more, .. }) => {
+                *length += more;
+            }
+            _ => self.segments.push(segment),
+        }
+    }
+}
+
+impl SeekPlan {
+    /// First offset at or behind `offset` that is what `whence` asks for; the end of
+    /// the file is a hole. None behind the end, or if there is no more data.
+    ///
+    /// `store` answers the same question for committed content.
+    ///
+    /// # Errors
+    /// What `store` fails with.
+    pub fn resolve<E>(
+        &self,
+        offset: u64,
+        whence: Whence,
+        mut store: impl FnMut(u64, Whence) -> Result<Option<u64>, E>,
+    ) -> Result<Option<u64>, E> {
+        let mut position = offset;
+        while position < self.size {
+            let next_dirty = next_start(&self.dirty, position);
+            let next_zeroed = next_start(&self.zeroed, position);
+            if let Some(end) = end_of_range_at(&self.dirty, position) {
+                if whence == Whence::Data {
+                    return Ok(Some(position));
+                }
+                position = end;
+            } else if let Some(end) = end_of_range_at(&self.zeroed, position) {
+                if whence == Whence::Hole {
+                    return Ok(Some(position));
+                }
+                position = end.min(next_dirty);
+            } else {
+                let found = store(position, whence)?.unwrap_or(match whence {
+                    Whence::Data => u64::MAX,
+                    Whence::Hole => position,
+                });
+                let boundary = next_dirty.min(next_zeroed);
+                if found < boundary {
+                    return Ok(Some(found)
+                        .filter(|&found| found < self.size)
+                        .or(self.end(whence)));
+                }
+                position = boundary;
+            }
+        }
+        Ok(if offset < self.size {
+            self.end(whence)
+        } else {
+            None
+        })
+    }
+
+    /// What a search that reached the end finds.
+    fn end(&self, whence: Whence) -> Option<u64> {
+        (whence == Whence::Hole).then_some(self.size)
+    }
+}
+
+/// End of the range that holds `offset`, if one does.
+fn end_of_range_at(set: &RangeSet, offset: u64) -> Option<u64> {
+    set.range_at(offset).map(|range| range.end)
+}
+
+/// Start of the next range behind `offset`.
+fn next_start(set: &RangeSet, offset: u64) -> u64 {
+    set.next_after(offset).map_or(u64::MAX, |range| range.start)
+}

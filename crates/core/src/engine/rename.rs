@@ -1,0 +1,236 @@
+//! Renaming: within a directory, across directories, across apps.
+
+use alloc::vec::Vec;
+
+use mobifs_types::{AppId, FileKind, Name, ObjectId, VctId};
+
+use super::Engine;
+use crate::directory::Slot;
+use crate::error::{FsError, Stop};
+use crate::request::{Moment, RenameMode};
+
+/// One side of a rename, all checked and in memory.
+struct Side {
+    parent: ObjectId,
+    name: Name,
+}
+
+impl Engine {
+    /// Renames an entry (`renameat2`).
+    ///
+    /// # Errors
+    /// `NotFound`, `Exists` (with [`RenameMode::NoReplace`]), `IsDirectory`,
+    /// `NotDirectory`, `NotEmpty`, `InvalidArgument` for a directory moved below
+    /// itself, `Busy` for what lies on another filesystem, `NameTooLong`,
+    /// `NotPermitted`, `ReadOnly`, or a [`crate::Need`].
+    pub fn rename(
+        &mut self,
+        moment: Moment,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+        mode: RenameMode,
+    ) -> Result<(), Stop> {
+        self.check_directory(from.0)?;
+        self.check_directory(to.0)?;
+        let source = self.entry(from.0, from.1)?.ok_or(FsError::NotFound)?;
+        let from = Side {
+            parent: from.0,
+            name: Self::new_name(from.0, from.1)?,
+        };
+        let to = Side {
+            parent: to.0,
+            name: Self::new_name(to.0, to.1)?,
+        };
+        let target = self.entry(to.parent, to.name.as_bytes())?;
+        let moved = self.adopt(from.parent, from.name.as_bytes(), source)?;
+        let other = match target {
+            Some(slot) => Some(self.adopt(to.parent, to.name.as_bytes(), slot)?),
+            None => None,
+        };
+        self.check_moved(moved, to.parent)?;
+        match (mode, target) {
+            (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
+            (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
+            _ => {}
+        }
+        if other == Some(moved) {
+            // Two links of one file: POSIX says that nothing happens.
+            return Ok(());
+        }
+        self.require_entries(5, 0)?;
+        match (mode, other) {
+            (RenameMode::Exchange, Some(other)) => {
+                self.check_moved(other, from.parent)?;
+                self.exchange(moment, &from, &to, (moved, source), (other, target))
+            }
+            _ => {
+                if let Some(slot) = target {
+                    self.check_replaced(source.kind, slot)?;
+                }
+                self.replace(moment, &from, &to, (moved, source.kind), other)
+            }
+        }
+    }
+
+    /// Fails for what cannot move, or cannot move there.
+    fn check_moved(&self, id: ObjectId, to_parent: ObjectId) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        if inode.foreign {
+            return Err(FsError::Busy.into());
+        }
+        if inode.is_directory() {
+            let mut at = to_parent;
+            while at != ObjectId::ROOT {
+                if at == id {
+                    return Err(FsError::InvalidArgument.into());
+                }
+                at = self.inode(at)?.home;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if an entry of kind `source` cannot take the place of `target`.
+    fn check_replaced(&self, source: FileKind, target: Slot) -> Result<(), Stop> {
+        if self.inode(target.id)?.foreign {
+            return Err(FsError::Busy.into());
+        }
+        match (
+            source == FileKind::Directory,
+            target.kind == FileKind::Directory,
+        ) {
+            (true, false) => Err(FsError::NotDirectory.into()),
+            (false, true) => Err(FsError::IsDirectory.into()),
+            (true, true) if !self.entries(target.id)?.is_empty() => Err(FsError::NotEmpty.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn replace(
+        &mut self,
+        moment: Moment,
+        from: &Side,
+        to: &Side,
+        (moved, kind): (ObjectId, FileKind),
+        replaced: Option<ObjectId>,
+    ) -> Result<(), Stop> {
+        let is_directory = kind == FileKind::Directory;
+        let mut objects = alloc::vec![moved, from.parent, to.parent];
+        objects.extend(replaced);
+        let mut vct = self.begin_rename(moment, &objects, &[(moved, to)])?;
+        let subdirectories = i32::from(is_directory);
+        vct = self.touch(vct, moved)?;
+        vct = self.touch_entries(vct, from.parent, moment, -subdirectories)?;
+        let net = if replaced.is_some() {
+            0
+        } else {
+            subdirectories
+        };
+        vct = self.touch_entries(vct, to.parent, moment, net)?;
+        if let Some(replaced) = replaced {
+            vct = self.touch(vct, replaced)?;
+        }
+        self.entries_mut(from.parent)?.remove(from.name.as_bytes());
+        self.entries_mut(to.parent)?
+            .insert(to.name.clone(), moved, kind);
+        vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), None);
+        vct = self.record_dentry(vct, (to.parent, &to.name), replaced, Some(moved));
+        self.place(moved, to, moment)?;
+        if let Some(replaced) = replaced {
+            self.drop_link(vct, replaced, moment)?;
+        }
+        self.after_rename(is_directory);
+        self.finish(vct, moment.now);
+        Ok(())
+    }
+
+    fn exchange(
+        &mut self,
+        moment: Moment,
+        from: &Side,
+        to: &Side,
+        (moved, source): (ObjectId, Slot),
+        (other, target): (ObjectId, Option<Slot>),
+    ) -> Result<(), Stop> {
+        let other_kind = target.map_or(FileKind::Regular, |slot| slot.kind);
+        let objects = [moved, other, from.parent, to.parent];
+        let mut vct = self.begin_rename(moment, &objects, &[(moved, to), (other, from)])?;
+        let came = i32::from(source.kind == FileKind::Directory);
+        let went = i32::from(other_kind == FileKind::Directory);
+        vct = self.touch(vct, moved)?;
+        vct = self.touch(vct, other)?;
+        vct = self.touch_entries(vct, from.parent, moment, went - came)?;
+        vct = self.touch_entries(vct, to.parent, moment, came - went)?;
+        self.entries_mut(from.parent)?
+            .insert(from.name.clone(), other, other_kind);
+        self.entries_mut(to.parent)?
+            .insert(to.name.clone(), moved, source.kind);
+        vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), Some(other));
+        vct = self.record_dentry(vct, (to.parent, &to.name), Some(other), Some(moved));
+        self.place(moved, to, moment)?;
+        self.place(other, from, moment)?;
+        self.after_rename(came + went > 0);
+        self.finish(vct, moment.now);
+        Ok(())
+    }
+
+    /// Gives an object its new place.
+    fn place(&mut self, id: ObjectId, side: &Side, moment: Moment) -> Result<(), Stop> {
+        let is_directory = self.inode(id)?.is_directory();
+        let before = self.app_of(id);
+        self.set_home(id, side.parent)?;
+        let after = self.app_of(side.parent);
+        let inode = self.inode_mut(id)?;
+        inode.attributes.ctime = moment.wall;
+        inode.name = Some(side.name.clone());
+        inode.app_epoch = 0;
+        if !is_directory && after != before {
+            if inode.attributes.nlink > 1 && !inode.linked_apps.contains(&before) {
+                inode.linked_apps.push(before);
+            }
+            inode.linked_apps.retain(|&app| app != after);
+        }
+        Ok(())
+    }
+
+    /// A directory moved: everything below may belong to another app now.
+    fn after_rename(&mut self, directory_moved: bool) {
+        if directory_moved {
+            self.app_epoch += 1;
+        }
+    }
+
+    /// One transaction for all apps that a rename concerns: those of the objects, the
+    /// app that a moved directory becomes, and the apps that lie below a moved
+    /// directory (what they changed before must not come after what their new app
+    /// changes later).
+    fn begin_rename(
+        &mut self,
+        moment: Moment,
+        objects: &[ObjectId],
+        moves: &[(ObjectId, &Side)],
+    ) -> Result<VctId, Stop> {
+        let mut apps: Vec<AppId> = Vec::new();
+        for &id in objects {
+            apps.push(self.app_of(id));
+            apps.extend_from_slice(&self.inode(id)?.linked_apps);
+        }
+        for &(id, to) in moves {
+            let Some(old_path) = self.path_of(id) else {
+                continue;
+            };
+            let mut prefix = old_path;
+            prefix.push(b'/');
+            let below = self.app_ids.range(prefix.clone()..);
+            apps.extend(
+                below
+                    .take_while(|(path, _)| path.starts_with(&prefix))
+                    .map(|(_, &app)| app),
+            );
+            if let Some(new_path) = self.app_place(to.parent, to.name.as_bytes()) {
+                apps.push(self.app_at(new_path));
+            }
+        }
+        self.begin_apps(apps, moment.now)
+    }
+}

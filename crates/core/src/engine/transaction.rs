@@ -1,0 +1,331 @@
+//! Changing things inside open transactions.
+
+use alloc::vec::Vec;
+
+use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, PAGE_BYTES_U64, VctId};
+
+use super::Engine;
+use super::memory::ENTRY_BYTES;
+use crate::error::{FsError, Stop};
+use crate::inode::{Change, ORPHAN};
+use crate::vct::{DentryChange, OpenVct};
+
+impl Engine {
+    /// The transaction for a change of these objects: that of their app, or, if they
+    /// are of several, the apps' joined one. Fails if one of the apps may not change.
+    pub(super) fn begin(&mut self, objects: &[ObjectId], now: MonotonicNs) -> Result<VctId, Stop> {
+        if self.limits.read_only {
+            return Err(FsError::ReadOnly.into());
+        }
+        if let [id] = objects {
+            // Nearly every operation: one object, one app.
+            let app = self.app_of(*id);
+            if self
+                .inodes
+                .get(id)
+                .is_some_and(|inode| inode.linked_apps.is_empty())
+            {
+                return self.begin_app(app, now);
+            }
+        }
+        let mut apps: Vec<AppId> = Vec::with_capacity(objects.len());
+        for &id in objects {
+            apps.push(self.app_of(id));
+            if let Some(inode) = self.inodes.get(&id) {
+                apps.extend_from_slice(&inode.linked_apps);
+            }
+        }
+        self.begin_apps(apps, now)
+    }
+
+    /// The transaction for a change of one object's content or attributes, with the
+    /// object marked as changed; [`ORPHAN`] if the object has no link.
+    pub(super) fn begin_change(&mut self, id: ObjectId, now: MonotonicNs) -> Result<VctId, Stop> {
+        let inode = self.inode_mut(id)?;
+        if inode.is_orphan() {
+            inode.change.get_or_insert_with(|| Change::new(ORPHAN));
+            return Ok(ORPHAN);
+        }
+        let vct = self.begin(&[id], now)?;
+        self.touch(vct, id)
+    }
+
+    /// As [`Engine::begin`], for apps.
+    pub(super) fn begin_apps(
+        &mut self,
+        mut apps: Vec<AppId>,
+        now: MonotonicNs,
+    ) -> Result<VctId, Stop> {
+        apps.sort_unstable();
+        apps.dedup();
+        if apps.iter().any(|app| self.apps[app.0 as usize].failed) {
+            return Err(FsError::ReadOnly.into());
+        }
+        let mut joined = None;
+        for app in apps {
+            let vct = self.begin_app(app, now)?;
+            joined = Some(match joined {
+                Some(other) => self.join(other, vct),
+                None => vct,
+            });
+        }
+        joined.ok_or(Stop::Fail(FsError::InvalidArgument))
+    }
+
+    fn begin_app(&mut self, app: AppId, now: MonotonicNs) -> Result<VctId, Stop> {
+        let state = &mut self.apps[app.0 as usize];
+        if state.failed {
+            return Err(FsError::ReadOnly.into());
+        }
+        if let Some(vct) = state.open {
+            return Ok(vct);
+        }
+        let vct = VctId(self.next_vct);
+        self.next_vct += 1;
+        state.open = Some(vct);
+        self.open.insert(vct, OpenVct::new(app, now));
+        Ok(vct)
+    }
+
+    /// Makes two open transactions one; the one that mentions more survives.
+    pub(super) fn join(&mut self, one: VctId, other: VctId) -> VctId {
+        if one == other {
+            return one;
+        }
+        let mentions = |vct| self.open.get(&vct).map_or(0, |open| open.held.len());
+        let one_is_smaller = mentions(one) < mentions(other);
+        let (gone, stays) = if one_is_smaller {
+            (one, other)
+        } else {
+            (other, one)
+        };
+        let Some(absorbed) = self.open.remove(&gone) else {
+            return stays;
+        };
+        for &id in &absorbed.held {
+            self.relabel(id, gone, stays);
+        }
+        for &app in &absorbed.apps {
+            self.apps[app.0 as usize].open = Some(stays);
+        }
+        let Some(vct) = self.open.get_mut(&stays) else {
+            return stays;
+        };
+        vct.apps.extend(absorbed.apps);
+        vct.opened_at = vct.opened_at.min(absorbed.opened_at);
+        vct.dirty.extend(absorbed.dirty);
+        vct.dentries.extend(absorbed.dentries);
+        vct.orphaned.extend(absorbed.orphaned);
+        vct.tpl.absorb(&absorbed.tpl);
+        vct.bytes += absorbed.bytes;
+        vct.reserved_bytes += absorbed.reserved_bytes;
+        vct.reserved_inodes += absorbed.reserved_inodes;
+        for id in absorbed.held {
+            if !vct.held.insert(id)
+                && let Some(inode) = self.inodes.get_mut(&id)
+            {
+                // Both held it; one hold is left.
+                inode.holds -= 1;
+            }
+        }
+        stays
+    }
+
+    /// Lets an object's uncommitted change and pages belong to another transaction.
+    fn relabel(&mut self, id: ObjectId, from: VctId, to: VctId) {
+        let Some(inode) = self.inodes.get_mut(&id) else {
+            return;
+        };
+        let Some(change) = inode.change.as_mut().filter(|change| change.vct == from) else {
+            return;
+        };
+        change.vct = to;
+        for index in &change.log {
+            if let Some(slot) = inode.pages.get_mut(index)
+                && slot.vct == from
+            {
+                slot.vct = to;
+            }
+        }
+    }
+
+    /// Keeps an object in memory until the transaction is committed.
+    pub(super) fn hold(&mut self, vct: VctId, id: ObjectId) {
+        if let Some(open) = self.open.get_mut(&vct)
+            && open.held.insert(id)
+            && let Some(inode) = self.inodes.get_mut(&id)
+        {
+            inode.holds += 1;
+        }
+    }
+
+    /// Marks an object as changed in the transaction. Should the object already be
+    /// part of another open one (its app changed by a rename meanwhile), the two are
+    /// joined; the returned id is the one to go on with.
+    pub(super) fn touch(&mut self, vct: VctId, id: ObjectId) -> Result<VctId, Stop> {
+        let inode = self.inode(id)?;
+        let mut vct = vct;
+        match inode.change.as_ref().map(|change| change.vct) {
+            Some(ORPHAN) => return Ok(vct),
+            Some(current) if current == vct => {}
+            Some(other) => vct = self.join(vct, other),
+            None => {
+                let change_of = if inode.is_orphan() { ORPHAN } else { vct };
+                self.inode_mut(id)?.change = Some(Change::new(change_of));
+                if change_of == ORPHAN {
+                    return Ok(vct);
+                }
+            }
+        }
+        self.hold(vct, id);
+        if let Some(open) = self.open.get_mut(&vct) {
+            let is_new = open.dirty.insert(id);
+            if is_new {
+                open.bytes += ENTRY_BYTES;
+                open.reserved_bytes += ENTRY_BYTES;
+                self.room.dirty_bytes += ENTRY_BYTES;
+                self.room.reserved_bytes += ENTRY_BYTES;
+            }
+        }
+        Ok(vct)
+    }
+
+    /// Records the net effect on one directory entry. A change of an entry is one
+    /// unit of staleness; changing it again is an overwrite.
+    pub(super) fn record_dentry(
+        &mut self,
+        vct: VctId,
+        (parent, name): (ObjectId, &Name),
+        before: Option<ObjectId>,
+        now: Option<ObjectId>,
+    ) -> VctId {
+        let vct = self.join_dentry(vct, parent, name);
+        for id in [Some(parent), before, now].into_iter().flatten() {
+            self.hold(vct, id);
+        }
+        let Some(open) = self.open.get_mut(&vct) else {
+            return vct;
+        };
+        let mut overwritten = true;
+        open.dentries
+            .entry((parent, name.clone()))
+            .and_modify(|change| change.now = now)
+            .or_insert_with(|| {
+                overwritten = false;
+                DentryChange { before, now }
+            });
+        open.tpl.page_written(overwritten);
+        if !overwritten {
+            open.bytes += ENTRY_BYTES;
+            open.reserved_bytes += ENTRY_BYTES;
+            self.room.dirty_bytes += ENTRY_BYTES;
+            self.room.reserved_bytes += ENTRY_BYTES;
+        }
+        vct
+    }
+
+    /// An entry where an app may lie can be changed by two apps in turn: as the app's
+    /// directory, and as a file of the app above. Two open transactions must not both
+    /// have it.
+    fn join_dentry(&mut self, vct: VctId, parent: ObjectId, name: &Name) -> VctId {
+        if self.open.len() < 2 || self.app_place(parent, name.as_bytes()).is_none() {
+            return vct;
+        }
+        let key = (parent, name.clone());
+        let other = self
+            .open
+            .iter()
+            .find(|&(&other, open)| other != vct && open.dentries.contains_key(&key))
+            .map(|(&other, _)| other);
+        other.map_or(vct, |other| self.join(vct, other))
+    }
+
+    /// Path of `name` in `parent`, if a directory there would be the root of an app.
+    pub(super) fn app_place(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
+        let path = if parent == ObjectId::ROOT {
+            name.to_vec()
+        } else {
+            [self.path_of(parent)?.as_slice(), name].join(&b'/')
+        };
+        self.rules.is_app(&path).then_some(path)
+    }
+
+    /// The object lost its last link: nothing of it needs to reach the store any
+    /// more. Its pages stay readable as long as somebody uses it; what the
+    /// transaction had of them counts as overwritten.
+    pub(super) fn orphan(&mut self, vct: VctId, id: ObjectId) {
+        let (Some(inode), Some(open)) = (self.inodes.get_mut(&id), self.open.get_mut(&vct)) else {
+            return;
+        };
+        open.orphaned.insert(id);
+        if open.dirty.remove(&id)
+            && let Some(change) = inode.change.as_mut()
+        {
+            let (mut pages, mut bytes) = (0, 0);
+            for index in &change.log {
+                if let Some(slot) = inode.pages.get_mut(index)
+                    && slot.vct == vct
+                {
+                    slot.vct = ORPHAN;
+                    pages += 1;
+                    bytes += slot.page.stored_bytes() as u64;
+                }
+            }
+            change.vct = ORPHAN;
+            open.tpl.pages_dropped(pages);
+            open.bytes -= bytes;
+            self.room.orphan_bytes += bytes;
+            let reserved = (pages * PAGE_BYTES_U64).min(open.reserved_bytes);
+            open.reserved_bytes -= reserved;
+            self.room.reserved_bytes -= reserved;
+            if !inode.announced && open.reserved_inodes > 0 {
+                open.reserved_inodes -= 1;
+                self.room.reserved_inodes -= 1;
+            }
+        }
+        self.dispose_if_unused(id);
+    }
+
+    /// An unnamed object (`O_TMPFILE`) gets its first link: what it holds belongs to
+    /// the transaction from now on.
+    pub(super) fn adopt_orphan(&mut self, vct: VctId, id: ObjectId) -> Result<VctId, Stop> {
+        let inode = self.inode_mut(id)?;
+        let Some(change) = inode.change.as_mut().filter(|change| change.vct == ORPHAN) else {
+            return self.touch(vct, id);
+        };
+        change.vct = vct;
+        let (mut pages, mut bytes) = (0, 0);
+        for slot in inode.pages.values_mut().filter(|slot| slot.vct == ORPHAN) {
+            slot.vct = vct;
+            pages += 1;
+            bytes += slot.page.stored_bytes() as u64;
+        }
+        self.room.orphan_bytes -= bytes;
+        let reserved = pages * PAGE_BYTES_U64;
+        self.room.reserved_bytes += reserved;
+        if let Some(open) = self.open.get_mut(&vct) {
+            open.bytes += bytes;
+            open.reserved_bytes += reserved;
+        }
+        self.touch(vct, id)
+    }
+
+    /// Ends an operation: closes the transaction if its policy says so.
+    pub(super) fn finish(&mut self, vct: VctId, now: MonotonicNs) {
+        let due = self
+            .open
+            .get(&vct)
+            .is_some_and(|open| self.is_due(open, now));
+        if due {
+            self.close(vct);
+        }
+    }
+
+    /// Whether a transaction has reached a limit of one of its apps.
+    pub(super) fn is_due(&self, open: &OpenVct, now: MonotonicNs) -> bool {
+        open.apps.iter().any(|app| {
+            let policy = &self.apps[app.0 as usize].policy;
+            open.tpl.is_due(&policy.tpl) || Self::age_ms(now, open.opened_at) >= policy.age_max_ms
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! One filesystem object in memory.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_types::{
+    AppId, Attributes, ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page, PageIndex, RangeSet,
+    VctId,
+};
+
+use crate::directory::Directory;
+use crate::request::Node;
+
+/// Marks changes that no transaction will carry: the object has no link.
+pub(crate) const ORPHAN: VctId = VctId(0);
+
+/// The newest version of a page: the page reverse-mapping (S0 §4.2).
+#[derive(Debug)]
+pub(crate) struct PageSlot {
+    pub(crate) page: Page,
+    /// The transaction that this version belongs to, open or closed, or [`ORPHAN`].
+    pub(crate) vct: VctId,
+}
+
+/// What one open transaction (or none, for an orphan) changes of an object.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) vct: VctId,
+    /// Ranges whose earlier content is gone; pages written since lie on top.
+    pub(crate) zeroed: RangeSet,
+    pub(crate) allocated: RangeSet,
+    /// The write log: pages in the order of their first write in this transaction.
+    /// May name pages that were dropped since; the slot decides.
+    pub(crate) log: Vec<PageIndex>,
+    pub(crate) xattrs: BTreeSet<Arc<[u8]>>,
+}
+
+impl Change {
+    pub(crate) fn new(vct: VctId) -> Self {
+        Self {
+            vct,
+            zeroed: RangeSet::new(),
+            allocated: RangeSet::new(),
+            log: Vec::new(),
+            xattrs: BTreeSet::new(),
+        }
+    }
+}
+
+/// What an inode holds besides attributes.
+#[derive(Debug)]
+pub(crate) enum Body {
+    /// Regular file.
+    File,
+    /// Directory; none while its entries are not loaded.
+    Directory(Option<Directory>),
+    /// Symlink; none while its target is not loaded.
+    Symlink(Option<Arc<[u8]>>),
+    /// Fifo, socket, device.
+    Special,
+}
+
+/// One filesystem object in memory.
+///
+/// Invariants: a directory is in memory as long as an inode that has it as `home`
+/// is; an inode with `holds > 0` (mentioned by an uncommitted transaction), looked-up
+/// or open is never evicted.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) attributes: Attributes,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) foreign: bool,
+    /// Created as `O_TMPFILE`: may get a first link although it has none.
+    pub(crate) unnamed: bool,
+    /// A transaction with the object was closed (or it came from the store): later
+    /// ones do not create it.
+    pub(crate) announced: bool,
+    /// The store has a committed (or spilled) state of the object, so content that is
+    /// not in `pages` and not zeroed comes from there.
+    pub(crate) known_to_store: bool,
+    /// Size in the store: behind it the store has nothing but zeros.
+    pub(crate) store_bytes: u64,
+    /// Parent of a directory; of other objects a directory that had a link to it.
+    pub(crate) home: ObjectId,
+    /// Name in `home`; kept current for directories, to build paths.
+    pub(crate) name: Option<Name>,
+    /// Objects in memory whose `home` this is.
+    pub(crate) residents: u64,
+    /// The app, valid while `app_epoch` is the engine's.
+    pub(crate) app: AppId,
+    pub(crate) app_epoch: u64,
+    /// Other apps with a link to this object.
+    pub(crate) linked_apps: Vec<AppId>,
+    pub(crate) lookups: u64,
+    pub(crate) opens: u64,
+    pub(crate) holds: u64,
+    /// The object lost its last link in a transaction whose commit told the store to
+    /// keep its content.
+    pub(crate) pinned: bool,
+    /// Counts commits of this object: a page read from the store is stale after one.
+    pub(crate) version: u64,
+    pub(crate) pages: BTreeMap<PageIndex, PageSlot>,
+    pub(crate) change: Option<Change>,
+    /// Zeroed ranges of closed, uncommitted transactions.
+    pub(crate) closed_zeroed: Vec<(VctId, Vec<ByteRange>)>,
+    /// All extended attributes; none while not loaded.
+    pub(crate) xattrs: Option<BTreeMap<Arc<[u8]>, Arc<[u8]>>>,
+    pub(crate) body: Body,
+}
+
+impl Inode {
+    /// An object as the store has it.
+    pub(crate) fn from_store(info: &ObjectInfo, home: ObjectId, name: Option<Name>) -> Self {
+        let body = match info.attributes.kind {
+            FileKind::Regular => Body::File,
+            FileKind::Directory => Body::Directory(None),
+            FileKind::Symlink => Body::Symlink(None),
+            _ => Body::Special,
+        };
+        Self {
+            attributes: info.attributes,
+            allocated_bytes: info.allocated_bytes,
+            foreign: info.foreign,
+            unnamed: false,
+            announced: true,
+            known_to_store: true,
+            store_bytes: info.attributes.size,
+            home,
+            name,
+            residents: 0,
+            app: AppId(0),
+            app_epoch: 0,
+            linked_apps: Vec::new(),
+            lookups: 0,
+            opens: 0,
+            holds: 0,
+            pinned: false,
+            version: 0,
+            pages: BTreeMap::new(),
+            change: None,
+            closed_zeroed: Vec::new(),
+            xattrs: None,
+            body,
+        }
+    }
+
+    /// A new object.
+    pub(crate) fn created(
+        attributes: Attributes,
+        body: Body,
+        home: ObjectId,
+        name: Option<Name>,
+    ) -> Self {
+        let info = ObjectInfo {
+            attributes,
+            allocated_bytes: 0,
+            foreign: false,
+        };
+        Self {
+            announced: false,
+            known_to_store: false,
+            store_bytes: 0,
+            xattrs: Some(BTreeMap::new()),
+            body,
+            ..Self::from_store(&info, home, name)
+        }
+    }
+
+    pub(crate) fn is_directory(&self) -> bool {
+        self.attributes.kind == FileKind::Directory
+    }
+
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.attributes.nlink == 0
+    }
+
+    pub(crate) fn node(&self, id: ObjectId) -> Node {
+        Node {
+            id,
+            attributes: self.attributes,
+            allocated_bytes: self.allocated_bytes,
+        }
+    }
+
+    pub(crate) fn directory(&self) -> Option<&Directory> {
+        match &self.body {
+            Body::Directory(entries) => entries.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn directory_mut(&mut self) -> Option<&mut Directory> {
+        match &mut self.body {
+            Body::Directory(entries) => entries.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// Whether content at `offset` that is in no slot reads as zero without asking
+    /// the store.
+    pub(crate) fn is_zero_below(&self, offset: u64) -> bool {
+        !self.known_to_store
+            || offset >= self.store_bytes
+            || self
+                .change
+                .as_ref()
+                .is_some_and(|change| change.zeroed.contains(offset))
+            || self
+                .closed_zeroed
+                .iter()
+                .any(|(_, ranges)| ranges.iter().any(|r| r.start <= offset && offset < r.end))
+    }
+
+    /// Everything that reads as zero unless a slot lies on top.
+    pub(crate) fn zeroed_union(&self) -> RangeSet {
+        let mut union: RangeSet = self
+            .closed_zeroed
+            .iter()
+            .flat_map(|(_, ranges)| ranges.iter().copied())
+            .collect();
+        if let Some(change) = &self.change {
+            change.zeroed.iter().for_each(|range| union.insert(range));
+        }
+        if !self.known_to_store {
+            union.insert(ByteRange::from(0));
+        }
+        union
+    }
+
+    /// Takes the file capability away, which every change of content does.
+    pub(crate) fn kill_capability(&mut self) {
+        const CAPABILITY: &[u8] = b"security.capability";
+        if let Some(xattrs) = &mut self.xattrs
+            && let Some((name, _)) = xattrs.remove_entry(CAPABILITY)
+            && let Some(change) = &mut self.change
+        {
+            change.xattrs.insert(name);
+        }
+    }
+
+    /// Takes away what a change of content by an unprivileged user must take away.
+    pub(crate) fn kill_suid_sgid(&mut self) {
+        use mobifs_types::{S_ISGID, S_ISUID};
+        const GROUP_EXECUTE: u16 = 0o010;
+        if self.attributes.kind == FileKind::Regular {
+            self.attributes.mode &= !S_ISUID;
+            if self.attributes.mode & GROUP_EXECUTE != 0 {
+                self.attributes.mode &= !S_ISGID;
+            }
+        }
+    }
+}
