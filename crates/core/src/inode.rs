@@ -12,6 +12,9 @@ use mobifs_types::{
 use crate::directory::Directory;
 use crate::request::Node;
 
+/// Extended attributes, name to value.
+pub(crate) type Xattrs = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
+
 /// Marks changes that no transaction will carry: the object has no link.
 pub(crate) const ORPHAN: VctId = VctId(0);
 
@@ -105,7 +108,7 @@ pub(crate) struct Inode {
     /// Zeroed ranges of closed, uncommitted transactions.
     pub(crate) closed_zeroed: Vec<(VctId, Vec<ByteRange>)>,
     /// All extended attributes; none while not loaded.
-    pub(crate) xattrs: Option<BTreeMap<Arc<[u8]>, Arc<[u8]>>>,
+    pub(crate) xattrs: Option<Xattrs>,
     pub(crate) body: Body,
 }
 

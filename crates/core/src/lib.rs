@@ -25,13 +25,14 @@ mod vct;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
-    AppStatus, Engine, EngineConfig, EngineStatus, Limits, ReadPlan, ReadSegment, SeekPlan,
-    SyncPoint,
+    AppStatus, Engine, EngineConfig, EngineStatus, Limits, ReadPlan, ReadSegment, SyncPoint,
 };
 pub use error::{FsError, Need, Stop};
+/// What a search in a file looks for; see [`Engine::content_map`].
+pub use mobifs_types::{ContentMap, Whence};
 pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,
-    TimeChange, Whence, WriteAt, XattrMode,
+    TimeChange, WriteAt, XattrMode,
 };
 pub use tpl::{Tpl, TplParameters};
 pub use vct::Commit;

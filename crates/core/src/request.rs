@@ -105,15 +105,6 @@ pub struct NodeSpec<'a> {
     pub symlink_target: Option<&'a [u8]>,
 }
 
-/// What [`crate::SeekPlan::resolve`] looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whence {
-    /// `SEEK_DATA`
-    Data,
-    /// `SEEK_HOLE`
-    Hole,
-}
-
 /// Where to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {

@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod attributes;
+mod content;
 mod entry;
 mod id;
 mod name;
@@ -17,6 +18,7 @@ mod range;
 mod time;
 
 pub use attributes::{Attributes, DeviceNumber, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
+pub use content::{ContentMap, Whence};
 pub use entry::{DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange};
 pub use id::{AppId, ObjectId, PageIndex, VctId};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name};

@@ -28,7 +28,7 @@ use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageInd
 
 pub use checkpoint::SyncPoint;
 pub use memory::Limits;
-pub use read::{ReadPlan, ReadSegment, SeekPlan};
+pub use read::{ReadPlan, ReadSegment};
 pub use status::{AppStatus, EngineStatus};
 
 use crate::app::{App, AppRules};

@@ -177,10 +177,10 @@ impl Engine {
         }
         let gone = tail.len() as u64 * PAGE_BYTES_U64;
         inode.allocated_bytes = inode.allocated_bytes.saturating_sub(gone);
-        if inode.announced || inode.known_to_store {
-            if let Some(change) = &mut inode.change {
-                change.zeroed.insert(range);
-            }
+        if (inode.announced || inode.known_to_store)
+            && let Some(change) = &mut inode.change
+        {
+            change.zeroed.insert(range);
         }
         account(room, open.get_mut(&vct), vct, 0, bytes);
         if let Some(open) = open.get_mut(&vct) {

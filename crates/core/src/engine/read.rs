@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 
-use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, Page, PageIndex, RangeSet};
+use mobifs_types::{ByteRange, ContentMap, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
 use super::Engine;
 use crate::error::Stop;
-use crate::request::{Moment, Whence};
+use crate::request::Moment;
 
 /// One piece of a [`ReadPlan`]; pieces follow each other without gaps.
 #[derive(Clone, Debug)]
@@ -42,16 +42,6 @@ pub struct ReadPlan {
     pub length: usize,
     /// The pieces, in order.
     pub segments: Vec<ReadSegment>,
-}
-
-/// What a search for data or holes needs to know, taken at one moment.
-#[derive(Clone, Debug)]
-pub struct SeekPlan {
-    size: u64,
-    /// Ranges with pages in memory.
-    dirty: RangeSet,
-    /// Ranges that read as zero where no page lies on top.
-    zeroed: RangeSet,
 }
 
 impl Engine {
@@ -122,14 +112,14 @@ impl Engine {
         }
     }
 
-    /// Plans a search for data or holes.
+    /// What a search for data or holes needs to know; the store answers for the rest.
     ///
     /// # Errors
     /// As [`Engine::read_plan`].
-    pub fn seek_plan(&self, id: ObjectId) -> Result<SeekPlan, Stop> {
+    pub fn content_map(&self, id: ObjectId) -> Result<ContentMap, Stop> {
         self.check_file(id)?;
         let inode = self.inode(id)?;
-        let dirty = inode
+        let data = inode
             .pages
             .keys()
             .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
@@ -153,69 +143,4 @@ impl ReadPlan {
             _ => self.segments.push(segment),
         }
     }
-}
-
-impl SeekPlan {
-    /// First offset at or behind `offset` that is what `whence` asks for; the end of
-    /// the file is a hole. None behind the end, or if there is no more data.
-    ///
-    /// `store` answers the same question for committed content.
-    ///
-    /// # Errors
-    /// What `store` fails with.
-    pub fn resolve<E>(
-        &self,
-        offset: u64,
-        whence: Whence,
-        mut store: impl FnMut(u64, Whence) -> Result<Option<u64>, E>,
-    ) -> Result<Option<u64>, E> {
-        let mut position = offset;
-        while position < self.size {
-            let next_dirty = next_start(&self.dirty, position);
-            let next_zeroed = next_start(&self.zeroed, position);
-            if let Some(end) = end_of_range_at(&self.dirty, position) {
-                if whence == Whence::Data {
-                    return Ok(Some(position));
-                }
-                position = end;
-            } else if let Some(end) = end_of_range_at(&self.zeroed, position) {
-                if whence == Whence::Hole {
-                    return Ok(Some(position));
-                }
-                position = end.min(next_dirty);
-            } else {
-                let found = store(position, whence)?.unwrap_or(match whence {
-                    Whence::Data => u64::MAX,
-                    Whence::Hole => position,
-                });
-                let boundary = next_dirty.min(next_zeroed);
-                if found < boundary {
-                    return Ok(Some(found)
-                        .filter(|&found| found < self.size)
-                        .or(self.end(whence)));
-                }
-                position = boundary;
-            }
-        }
-        Ok(if offset < self.size {
-            self.end(whence)
-        } else {
-            None
-        })
-    }
-
-    /// What a search that reached the end finds.
-    fn end(&self, whence: Whence) -> Option<u64> {
-        (whence == Whence::Hole).then_some(self.size)
-    }
-}
-
-/// End of the range that holds `offset`, if one does.
-fn end_of_range_at(set: &RangeSet, offset: u64) -> Option<u64> {
-    set.range_at(offset).map(|range| range.end)
-}
-
-/// Start of the next range behind `offset`.
-fn next_start(set: &RangeSet, offset: u64) -> u64 {
-    set.next_after(offset).map_or(u64::MAX, |range| range.start)
 }

@@ -1,6 +1,5 @@
 //! Extended attributes.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -9,6 +8,7 @@ use mobifs_types::{MODE_MASK, ObjectId, S_ISGID};
 use super::Engine;
 use crate::acl::{self, Acl};
 use crate::error::{FsError, Need, Stop};
+use crate::inode::Xattrs;
 use crate::request::{Moment, XattrMode};
 
 /// Longest name, with its namespace prefix (`XATTR_NAME_MAX`).
@@ -17,8 +17,6 @@ const NAME_BYTES_MAX: usize = 255;
 const VALUE_BYTES_MAX: usize = 65_536;
 /// What filesystems keep beside an attribute's name and value, at most.
 const OVERHEAD_BYTES: usize = 32;
-
-type Xattrs = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
 
 impl Engine {
     fn known_xattrs(&self, id: ObjectId) -> Result<&Xattrs, Stop> {
