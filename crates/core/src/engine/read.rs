@@ -124,11 +124,11 @@ impl Engine {
             .keys()
             .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
             .collect();
-        Ok(SeekPlan {
-            size: inode.attributes.size,
-            dirty,
-            zeroed: inode.zeroed_union(),
-        })
+        Ok(ContentMap::new(
+            inode.attributes.size,
+            data,
+            inode.zeroed_union(),
+        ))
     }
 }
 
