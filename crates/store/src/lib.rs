@@ -12,8 +12,10 @@
 
 mod error;
 pub mod lower;
+mod memory;
 mod store;
 
 pub use error::StoreError;
 pub use lower::PosixLower;
+pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};
