@@ -112,6 +112,8 @@ pub struct Commit {
     /// Objects whose last link goes but which are still in use: the store must pin
     /// them before it gets the transaction.
     pub pins: Vec<ObjectId>,
+    /// Paths of the apps whose changes it holds.
+    pub apps: Vec<Vec<u8>>,
     pub(crate) content: Arc<Content>,
 }
 
