@@ -1,1 +1,26 @@
-//! The FUSE kernel adapter of MobiFS.
+//! The FUSE kernel adapter of MobiFS: requests in, errno out.
+//!
+//! [`Session::mount`] mounts a [`mobifs_runtime::Volume`], [`Session::run`] serves it.
+//! The protocol layer is this crate's own and thin: it keeps no state for open files,
+//! and the [transport](transport) can be replaced (io_uring) and taken over by another
+//! process without the rest noticing.
+
+mod adapter;
+mod cpu;
+mod errno;
+mod mount;
+mod negotiation;
+mod options;
+mod protocol;
+mod reply;
+mod request;
+mod session;
+mod transport;
+mod workers;
+
+#[cfg(test)]
+mod tests;
+
+pub use mount::{MountError, UnmountError, is_mounted, unmount};
+pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode};
+pub use session::{Session, SessionError, SessionHandle};

@@ -1,0 +1,110 @@
+//! Attributes of objects and of the filesystem.
+
+use mobifs_runtime::{AttributeChange, Node, TimeChange};
+use mobifs_types::{MODE_MASK, NAME_BYTES_MAX, Timestamp};
+
+use super::{Adapter, Context, Outcome, fs};
+use crate::protocol::{SetAttrArgs, StatFsReply, set_attr};
+
+impl Adapter {
+    pub(super) fn set_attributes(
+        &self,
+        context: &Context<'_>,
+        args: &SetAttrArgs,
+    ) -> Outcome<Node> {
+        let change = attribute_change(args);
+        self.volume
+            .set_attributes(&context.caller(0), context.object(), &change)
+            .map_err(fs)
+    }
+
+    pub(super) fn stat_fs(&self) -> Outcome<StatFsReply> {
+        let space = self.volume.statfs().map_err(fs)?;
+        let block_bytes = space.block_bytes.max(1);
+        Ok(StatFsReply {
+            blocks: space.total_bytes / block_bytes,
+            blocks_free: space.free_bytes / block_bytes,
+            blocks_available: space.available_bytes / block_bytes,
+            files: space.total_inodes,
+            files_free: space.free_inodes,
+            block_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
+            name_bytes_max: NAME_BYTES_MAX as u32,
+            fragment_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
+            ..StatFsReply::default()
+        })
+    }
+}
+
+fn attribute_change(args: &SetAttrArgs) -> AttributeChange {
+    let given = |flag: u32| args.valid & flag != 0;
+    let time = |is_given: u32, is_now: u32, seconds: i64, ns: u32| {
+        if given(is_now) {
+            Some(TimeChange::Now)
+        } else {
+            given(is_given).then(|| TimeChange::At(Timestamp::new(seconds, ns)))
+        }
+    };
+    // A change of owner takes the set-id bits in any case; the kernel says so only
+    // for a change of size, where it depends on the caller.
+    let changes_owner = given(set_attr::UID) || given(set_attr::GID);
+    AttributeChange {
+        mode: given(set_attr::MODE).then_some(args.mode as u16 & MODE_MASK),
+        uid: given(set_attr::UID).then_some(args.uid),
+        gid: given(set_attr::GID).then_some(args.gid),
+        size: given(set_attr::SIZE).then_some(args.size),
+        atime: time(
+            set_attr::ATIME,
+            set_attr::ATIME_NOW,
+            args.atime,
+            args.atime_ns,
+        ),
+        mtime: time(
+            set_attr::MTIME,
+            set_attr::MTIME_NOW,
+            args.mtime,
+            args.mtime_ns,
+        ),
+        ctime: given(set_attr::CTIME).then(|| Timestamp::new(args.ctime, args.ctime_ns)),
+        kill_suid_sgid: given(set_attr::KILL_SUIDGID) || changes_owner,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_marked_valid_changes() {
+        let args = SetAttrArgs {
+            valid: set_attr::MODE | set_attr::MTIME | set_attr::ATIME | set_attr::ATIME_NOW,
+            mode: 0o100_644,
+            uid: 5,
+            size: 9,
+            mtime: -3,
+            mtime_ns: 7,
+            ..SetAttrArgs::default()
+        };
+        let expected = AttributeChange {
+            mode: Some(0o644),
+            atime: Some(TimeChange::Now),
+            mtime: Some(TimeChange::At(Timestamp::new(-3, 7))),
+            ..AttributeChange::default()
+        };
+        assert_eq!(attribute_change(&args), expected);
+    }
+
+    #[test]
+    fn a_new_owner_takes_the_set_id_bits() {
+        let args = SetAttrArgs {
+            valid: set_attr::GID,
+            gid: 7,
+            ..SetAttrArgs::default()
+        };
+        let expected = AttributeChange {
+            gid: Some(7),
+            kill_suid_sgid: true,
+            ..AttributeChange::default()
+        };
+        assert_eq!(attribute_change(&args), expected);
+    }
+}

@@ -1,0 +1,154 @@
+//! File content.
+
+use mobifs_runtime::{AllocateMode, AttributeChange, FsError, Whence, WriteAt};
+use mobifs_types::ObjectId;
+use rustix::io::Errno;
+
+use super::{Adapter, Context, Outcome, fs};
+use crate::protocol::{
+    CopyFileRangeArgs, CopyFileRangeReply, FallocateArgs, LseekArgs, LseekReply, ReadArgs,
+    WriteArgs, WriteReply, syscall, write,
+};
+use crate::reply::{Reply, invalidate_attributes};
+
+/// Most that one COPY_FILE_RANGE copies: enough to be worth the request, little enough
+/// to leave the worker to others soon. Callers go on by themselves.
+const COPY_BYTES_MAX: u64 = 8 << 20;
+
+impl Adapter {
+    pub(super) fn read(
+        &self,
+        context: &Context<'_>,
+        args: &ReadArgs,
+        scratch: &mut [u8],
+        reply: Reply<'_>,
+    ) {
+        let Some(out) = scratch.get_mut(..args.size as usize) else {
+            // More than was negotiated.
+            return reply.error(Errno::INVAL);
+        };
+        match self.volume.read(context.object(), args.offset, out) {
+            Ok(bytes) => reply.bytes(&out[..bytes]),
+            Err(error) => reply.error(fs(error)),
+        }
+    }
+
+    pub(super) fn write(
+        &self,
+        context: &Context<'_>,
+        args: &WriteArgs,
+        data: &[u8],
+    ) -> Outcome<WriteReply> {
+        let object = context.object();
+        let kill = args.write_flags & write::KILL_SUIDGID != 0;
+        let sync = args.flags & syscall::O_DSYNC != 0;
+        // Always at the offset: the kernel resolved O_APPEND already, and for a page
+        // written back late the flags are those of whoever has the file open.
+        let at = WriteAt::Offset(args.offset);
+        let written = self
+            .volume
+            .write(object, at, data, kill, sync)
+            .map_err(fs)?;
+        if kill {
+            self.set_id_lost(context, object);
+        }
+        // At most the size of the request, which fits.
+        Ok(WriteReply {
+            size: written as u32,
+            padding: 0,
+        })
+    }
+
+    pub(super) fn seek(&self, context: &Context<'_>, args: &LseekArgs) -> Outcome<LseekReply> {
+        let whence = match args.whence {
+            syscall::SEEK_DATA => Whence::Data,
+            syscall::SEEK_HOLE => Whence::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        let offset = self
+            .volume
+            .seek(context.object(), args.offset, whence)
+            .map_err(fs)?;
+        Ok(LseekReply { offset })
+    }
+
+    pub(super) fn allocate(&self, context: &Context<'_>, args: &FallocateArgs) -> Outcome<()> {
+        const KEEP: u32 = syscall::FALLOC_KEEP_SIZE;
+        let keep_size = args.mode & KEEP != 0;
+        let mode = match args.mode & !KEEP {
+            0 => AllocateMode::Allocate { keep_size },
+            syscall::FALLOC_PUNCH_HOLE if keep_size => AllocateMode::PunchHole,
+            syscall::FALLOC_ZERO_RANGE => AllocateMode::ZeroRange { keep_size },
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let object = context.object();
+        self.volume
+            .allocate(object, mode, args.offset, args.length)
+            .map_err(fs)?;
+        self.content_changed(context, object)
+    }
+
+    pub(super) fn copy_range(
+        &self,
+        context: &Context<'_>,
+        args: &CopyFileRangeArgs,
+    ) -> Outcome<u64> {
+        let target = ObjectId(args.node_out);
+        let length = args.length.min(COPY_BYTES_MAX);
+        let copied = self
+            .volume
+            .copy_range(
+                context.object(),
+                args.offset_in,
+                target,
+                args.offset_out,
+                length,
+            )
+            .map_err(fs)?;
+        self.content_changed(context, target)?;
+        Ok(copied as u64)
+    }
+
+    /// These two requests do not say whether the set-id bits must go. They must
+    /// unless the caller is privileged; root is the nearest that can be told.
+    fn content_changed(&self, context: &Context<'_>, object: ObjectId) -> Outcome<()> {
+        if context.header.uid == 0 || !self.set_id_files.contains(object) {
+            return Ok(());
+        }
+        let change = AttributeChange {
+            kill_suid_sgid: true,
+            ..AttributeChange::default()
+        };
+        match self
+            .volume
+            .set_attributes(&context.caller(0), object, &change)
+        {
+            Ok(_) | Err(FsError::Stale) => {}
+            Err(error) => return Err(fs(error)),
+        }
+        self.set_id_lost(context, object);
+        Ok(())
+    }
+
+    /// Makes the kernel see that a file has lost its set-id bits, if it had any.
+    fn set_id_lost(&self, context: &Context<'_>, object: ObjectId) {
+        if self.set_id_files.remove(object) {
+            invalidate_attributes(context.transport, object.0);
+        }
+    }
+}
+
+/// The two forms of the request want two forms of the answer.
+pub(super) fn send_copied(reply: Reply<'_>, bytes: u64, wide: bool) {
+    if wide {
+        reply.value(&CopyFileRangeReply {
+            bytes_copied: bytes,
+        });
+    } else {
+        // At most `COPY_BYTES_MAX`.
+        reply.value(&WriteReply {
+            size: bytes as u32,
+            padding: 0,
+        });
+    }
+}

@@ -1,0 +1,124 @@
+//! Names: lookup, new objects, links, renames.
+
+use mobifs_runtime::{FsError, NodeSpec, RenameMode};
+use mobifs_types::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::{Adapter, Context, ENTRY_VALID_SECONDS, Outcome, fs};
+use crate::protocol::{CreateArgs, EntryReply, MkNodArgs, OpenReply, open, syscall};
+use crate::reply::Reply;
+use crate::request::Operation;
+
+/// The handle of a file made by TMPFILE: the only opens that the kernel reports, and
+/// hence the only ones whose end it reports. All others have handle 0.
+pub(super) const UNNAMED_HANDLE: u64 = 1;
+
+/// What a rename does if its target exists. Whiteouts belong to overlay filesystems,
+/// which use device nodes where this is refused.
+pub(super) const fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        syscall::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        syscall::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+const fn permission_bits(mode: u32) -> u16 {
+    (mode as u16) & MODE_MASK
+}
+
+impl Adapter {
+    /// Operations that end with a directory entry.
+    pub(super) fn make_entry(
+        &self,
+        context: &Context<'_>,
+        operation: &Operation<'_>,
+    ) -> Outcome<EntryReply> {
+        let parent = context.object();
+        let node = match *operation {
+            Operation::Lookup { name } => return self.lookup(parent, name),
+            Operation::MkNod { args, name } => {
+                let spec = node_spec(&args)?;
+                self.volume
+                    .create(&context.caller(args.umask), parent, name, &spec)
+            }
+            Operation::MkDir { args, name } => {
+                let spec = NodeSpec {
+                    kind: FileKind::Directory,
+                    mode: permission_bits(args.mode),
+                    rdev: DeviceNumber::default(),
+                    symlink_target: None,
+                };
+                self.volume
+                    .create(&context.caller(args.umask), parent, name, &spec)
+            }
+            Operation::Symlink { name, target } => {
+                let spec = NodeSpec {
+                    kind: FileKind::Symlink,
+                    mode: 0o777,
+                    rdev: DeviceNumber::default(),
+                    symlink_target: Some(target),
+                };
+                self.volume.create(&context.caller(0), parent, name, &spec)
+            }
+            Operation::Link { node, name } => self.volume.link(ObjectId(node), parent, name),
+            _ => return Err(Errno::NOSYS),
+        };
+        node.map(|node| self.entry(&node)).map_err(fs)
+    }
+
+    fn lookup(&self, parent: ObjectId, name: &[u8]) -> Outcome<EntryReply> {
+        match self.volume.lookup(parent, name) {
+            Ok(node) => Ok(self.entry(&node)),
+            // The kernel may remember that there is no such name.
+            Err(FsError::NotFound) => Ok(EntryReply {
+                entry_valid_seconds: ENTRY_VALID_SECONDS,
+                ..EntryReply::default()
+            }),
+            Err(error) => Err(fs(error)),
+        }
+    }
+
+    /// `O_TMPFILE`.
+    pub(super) fn unnamed_file(&self, context: &Context<'_>, args: &CreateArgs, reply: Reply<'_>) {
+        let caller = context.caller(args.umask);
+        let mode = permission_bits(args.mode);
+        match self.volume.create_unnamed(&caller, context.object(), mode) {
+            Ok(node) => {
+                let open = OpenReply {
+                    handle: UNNAMED_HANDLE,
+                    open_flags: open::KEEP_CACHE,
+                    ..OpenReply::default()
+                };
+                reply.bytes(&[self.entry(&node).as_bytes(), open.as_bytes()].concat());
+            }
+            Err(error) => reply.error(fs(error)),
+        }
+    }
+}
+
+fn node_spec(args: &MkNodArgs) -> Outcome<NodeSpec<'static>> {
+    Ok(NodeSpec {
+        kind: FileKind::from_mode(args.mode).ok_or(Errno::INVAL)?,
+        mode: permission_bits(args.mode),
+        rdev: DeviceNumber(args.rdev),
+        symlink_target: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_three_kinds_of_rename_are_offered() {
+        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
+        assert_eq!(rename_mode(1), Ok(RenameMode::NoReplace));
+        assert_eq!(rename_mode(2), Ok(RenameMode::Exchange));
+        for flags in [3, 4, 5, u32::MAX] {
+            assert_eq!(rename_mode(flags), Err(Errno::INVAL));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Files whose set-user-id or set-group-id bit the kernel has seen.
+//!
+//! With HANDLE_KILLPRIV_V2 the kernel leaves it to us to take these bits away when
+//! somebody unprivileged writes, and the reply to WRITE has no room to say that we
+//! did. The kernel would go on to believe in the bits it remembers, and execute the
+//! changed file with its owner's rights. So it is told to ask again. This set makes
+//! the usual case (no such bits) cost one load.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mobifs_runtime::Node;
+use mobifs_types::{FileKind, ObjectId, S_ISGID, S_ISUID};
+use parking_lot::Mutex;
+
+/// A set that is nearly always empty. It may name files that have lost their bits or
+/// are gone, never the other way round: every attribute that goes to the kernel
+/// passes [`SetIdFiles::shown`].
+#[derive(Default)]
+pub(super) struct SetIdFiles {
+    count: AtomicUsize,
+    files: Mutex<HashSet<ObjectId>>,
+}
+
+impl SetIdFiles {
+    /// The kernel is about to see these attributes.
+    pub(super) fn shown(&self, node: &Node) {
+        let attributes = &node.attributes;
+        if attributes.kind == FileKind::Regular && attributes.mode & (S_ISUID | S_ISGID) != 0 {
+            let mut files = self.files.lock();
+            files.insert(node.id);
+            self.count.store(files.len(), Ordering::Release);
+        }
+    }
+
+    /// Whether the kernel may believe that the file has such a bit.
+    pub(super) fn contains(&self, id: ObjectId) -> bool {
+        self.count.load(Ordering::Acquire) > 0 && self.files.lock().contains(&id)
+    }
+
+    /// Forgets a file; says whether it was known.
+    pub(super) fn remove(&self, id: ObjectId) -> bool {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut files = self.files.lock();
+        let known = files.remove(&id);
+        self.count.store(files.len(), Ordering::Release);
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mobifs_types::Attributes;
+
+    use super::*;
+
+    fn node(id: u64, kind: FileKind, mode: u16) -> Node {
+        let attributes = Attributes {
+            kind,
+            mode,
+            uid: 0,
+            gid: 0,
+            rdev: Default::default(),
+            size: 0,
+            nlink: 1,
+            atime: Default::default(),
+            mtime: Default::default(),
+            ctime: Default::default(),
+        };
+        Node {
+            id: ObjectId(id),
+            attributes,
+            allocated_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn only_regular_files_with_such_bits_are_remembered_and_only_once() {
+        let files = SetIdFiles::default();
+        files.shown(&node(2, FileKind::Regular, 0o755));
+        files.shown(&node(3, FileKind::Directory, 0o2755));
+        assert!(!files.remove(ObjectId(2)) && !files.remove(ObjectId(3)));
+        files.shown(&node(4, FileKind::Regular, 0o4755));
+        files.shown(&node(4, FileKind::Regular, 0o4755));
+        assert!(files.contains(ObjectId(4)) && !files.contains(ObjectId(5)));
+        assert!(files.remove(ObjectId(4)));
+        assert!(!files.remove(ObjectId(4)));
+    }
+}

@@ -1,0 +1,75 @@
+//! Extended attributes.
+
+use mobifs_runtime::XattrMode;
+use rustix::io::Errno;
+
+use super::{Adapter, Context, Outcome, fs};
+use crate::protocol::{GetXattrReply, SetXattrArgs, set_xattr, syscall};
+use crate::reply::Reply;
+
+/// Names in this namespace are shown to the privileged only.
+const TRUSTED: &[u8] = b"trusted.";
+
+impl Adapter {
+    pub(super) fn get_xattr(
+        &self,
+        context: &Context<'_>,
+        size: u32,
+        name: &[u8],
+        reply: Reply<'_>,
+    ) {
+        match self.volume.get_xattr(context.object(), name) {
+            Ok(value) => send_sized(reply, size, &value),
+            Err(error) => reply.error(fs(error)),
+        }
+    }
+
+    pub(super) fn list_xattrs(&self, context: &Context<'_>, size: u32, reply: Reply<'_>) {
+        let names = match self.volume.list_xattrs(context.object()) {
+            Ok(names) => names,
+            Err(error) => return reply.error(fs(error)),
+        };
+        let mut list = Vec::new();
+        for name in &names {
+            // The kernel checks who may read or write these, not who sees the names.
+            if context.header.uid == 0 || !name.starts_with(TRUSTED) {
+                list.extend_from_slice(name);
+                list.push(0);
+            }
+        }
+        send_sized(reply, size, &list);
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        context: &Context<'_>,
+        args: &SetXattrArgs,
+        name: &[u8],
+        value: &[u8],
+    ) -> Outcome<()> {
+        let mode = match args.flags {
+            0 => XattrMode::Any,
+            syscall::XATTR_CREATE => XattrMode::Create,
+            syscall::XATTR_REPLACE => XattrMode::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        let kill_sgid = args.set_xattr_flags & set_xattr::ACL_KILL_SGID != 0;
+        self.volume
+            .set_xattr(context.object(), name, value, mode, kill_sgid)
+            .map_err(fs)
+    }
+}
+
+/// A size of zero asks how much there is.
+fn send_sized(reply: Reply<'_>, size: u32, bytes: &[u8]) {
+    match usize::try_from(size) {
+        // Values have at most 64 KiB and lists are bounded by the lower filesystem's
+        // room for them, so the length fits.
+        Ok(0) => reply.value(&GetXattrReply {
+            size: bytes.len() as u32,
+            padding: 0,
+        }),
+        Ok(size) if size >= bytes.len() => reply.bytes(bytes),
+        _ => reply.error(Errno::RANGE),
+    }
+}

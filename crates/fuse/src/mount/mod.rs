@@ -1,0 +1,140 @@
+//! Making and ending mounts.
+
+mod block;
+mod direct;
+mod error;
+mod fusermount;
+mod loop_device;
+mod table;
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount as unmount_syscall};
+
+pub use error::{MountError, UnmountError};
+pub use table::is_mounted;
+
+use crate::options::{MountOptions, SyncFsMode};
+use crate::transport::DeviceTransport;
+
+/// A mount just made: the kernel's INIT is waiting to be read.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    /// The connection with the kernel.
+    pub(crate) transport: DeviceTransport,
+    /// Absolute path of the mount point.
+    pub(crate) mountpoint: PathBuf,
+    /// Whether the mount is of the kind that `sync(2)` and `syncfs(2)` reach.
+    pub(crate) sync_reaches: bool,
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Mounts at `mountpoint`.
+pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let mountpoint = check_mountpoint(mountpoint, options)?;
+    if !is_root() {
+        if options.sync_fs == SyncFsMode::On {
+            return Err(MountError::SyncFsNotPossible {
+                reason: "it takes root to mount in a way that sync(2) reaches".to_owned(),
+            });
+        }
+        let transport = fusermount::mount(&mountpoint, options)?;
+        return Ok(Mounted {
+            transport,
+            mountpoint,
+            sync_reaches: false,
+        });
+    }
+    if options.sync_fs != SyncFsMode::Off {
+        match block::mount(&mountpoint, options) {
+            Ok(transport) => {
+                return Ok(Mounted {
+                    transport,
+                    mountpoint,
+                    sync_reaches: true,
+                });
+            }
+            Err(reason) if options.sync_fs == SyncFsMode::On => {
+                return Err(MountError::SyncFsNotPossible {
+                    reason: reason.to_string(),
+                });
+            }
+            Err(reason) => tracing::warn!(
+                %reason,
+                "sync(2) and syncfs(2) will not reach this mount; use 'mobifs sync'"
+            ),
+        }
+    }
+    let transport = direct::mount(&mountpoint, options)?;
+    Ok(Mounted {
+        transport,
+        mountpoint,
+        sync_reaches: false,
+    })
+}
+
+/// The absolute path of a directory that can be mounted over.
+fn check_mountpoint(path: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+    let mountpoint = path.canonicalize().map_err(|source| {
+        match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOENT) => MountError::MountpointMissing(path.to_owned()),
+            Some(Errno::NOTDIR) => MountError::MountpointNotDirectory(path.to_owned()),
+            Some(Errno::NOTCONN) => MountError::MountpointDead(path.to_owned()),
+            _ => MountError::Mountpoint {
+                path: path.to_owned(),
+                source,
+            },
+        }
+    })?;
+    if table::find(&mountpoint).is_some_and(|entry| entry.has_subtype(&options.subtype)) {
+        return Err(MountError::AlreadyMounted(mountpoint));
+    }
+    if !mountpoint.is_dir() {
+        return Err(MountError::MountpointNotDirectory(mountpoint));
+    }
+    Ok(mountpoint)
+}
+
+/// Ends the mount at `mountpoint`. `lazy`: take it out of the tree now and let those
+/// who still use it finish.
+///
+/// # Errors
+/// [`UnmountError`].
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
+    if !is_root() {
+        return fusermount::unmount(mountpoint, lazy);
+    }
+    let flags = if lazy {
+        UnmountFlags::DETACH
+    } else {
+        UnmountFlags::empty()
+    };
+    unmount_syscall(mountpoint, flags | UnmountFlags::NOFOLLOW)
+        .map_err(|errno| UnmountError::from_errno(mountpoint, errno))
+}
+
+/// Ends the mount now: everybody who uses it gets errors, nothing more is sent to the
+/// daemon. If that is not possible, at least takes it out of the tree.
+pub(crate) fn abort(mountpoint: &Path) -> Result<(), UnmountError> {
+    if is_root() {
+        // FORCE aborts the connection before anything else is looked at; DETACH then
+        // takes the dead mount away even though it is in use.
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        return unmount_syscall(mountpoint, flags)
+            .map_err(|errno| UnmountError::from_errno(mountpoint, errno));
+    }
+    if let Some(entry) = table::find(mountpoint) {
+        let control = format!(
+            "/sys/fs/fuse/connections/{}/abort",
+            entry.connection_number()
+        );
+        if let Err(error) = std::fs::write(&control, "1") {
+            tracing::warn!(%error, control, "cannot abort the connection");
+        }
+    }
+    fusermount::unmount(mountpoint, true)
+}

@@ -1,0 +1,161 @@
+//! The INIT exchange: which parts of the protocol both sides use.
+
+use crate::protocol::{InitReply, MAJOR, MINOR, MINOR_MIN, PAYLOAD_BYTES_MAX, init};
+use crate::request::InitRequest;
+
+/// Requests that the kernel may have under way without a process waiting for each
+/// (read-ahead, write-back, asynchronous I/O).
+const BACKGROUND_REQUESTS_MAX: u16 = 64;
+/// From this many on the kernel holds back further ones.
+const BACKGROUND_REQUESTS_CONGESTED: u16 = 48;
+
+/// What is wanted if the kernel has it.
+///
+/// Not wanted, and why:
+/// * `WRITEBACK_CACHE`: each write must reach the engine, in order, when it happens.
+/// * `ATOMIC_O_TRUNC`: opens are not sent at all, so the kernel must truncate by
+///   SETATTR.
+/// * `AUTO_INVAL_DATA`: nobody but the kernel changes files, so nothing that it has
+///   cached goes stale by itself.
+/// * `POSIX_LOCKS`, `FLOCK_LOCKS`: all lockers are on this machine; the kernel's own
+///   locks do, without a request each.
+/// * `EXPORT_SUPPORT`: a node number may be used again for another object once the
+///   kernel has forgotten it, so a file handle kept by an NFS client could name the
+///   wrong file. `NO_EXPORT_SUPPORT` makes the kernel refuse such handles.
+const WANTED: u64 = init::ASYNC_READ
+    | init::BIG_WRITES
+    | init::DONT_MASK
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::NO_OPEN_SUPPORT
+    | init::PARALLEL_DIROPS
+    | init::POSIX_ACL
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::NO_OPENDIR_SUPPORT
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::INIT_EXT
+    | init::NO_EXPORT_SUPPORT;
+
+/// Without these the adapter would be wrong, not only slow.
+const REQUIRED: u64 = init::DONT_MASK | init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
+
+/// What both sides agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    /// The protocol's minor version in use.
+    pub(crate) minor: u32,
+    /// Capabilities in use.
+    pub(crate) flags: u64,
+}
+
+impl Agreement {
+    /// Whether SETXATTR requests have their newer form.
+    pub(crate) const fn set_xattr_extended(self) -> bool {
+        self.flags & init::SETXATTR_EXT != 0
+    }
+}
+
+/// How to answer an INIT.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Ready: send the reply, then serve.
+    Agreed(Agreement, InitReply),
+    /// The kernel is of a newer major version: send the reply and expect another INIT.
+    AskAgain(InitReply),
+    /// The kernel is too old.
+    TooOld,
+}
+
+/// Decides how to answer `request`.
+pub(crate) fn negotiate(request: &InitRequest) -> Answer {
+    if request.major > MAJOR {
+        let reply = InitReply {
+            major: MAJOR,
+            minor: MINOR,
+            ..InitReply::default()
+        };
+        return Answer::AskAgain(reply);
+    }
+    let flags = WANTED & request.flags;
+    if request.major < MAJOR || request.minor < MINOR_MIN || flags & REQUIRED != REQUIRED {
+        return Answer::TooOld;
+    }
+    let minor = request.minor.min(MINOR);
+    let [low, high] = halves(flags);
+    let reply = InitReply {
+        major: MAJOR,
+        minor,
+        max_readahead_bytes: request.max_readahead_bytes,
+        flags: low,
+        flags2: high,
+        max_background: BACKGROUND_REQUESTS_MAX,
+        congestion_threshold: BACKGROUND_REQUESTS_CONGESTED,
+        max_write_bytes: PAYLOAD_BYTES_MAX as u32,
+        time_granularity_ns: 1,
+        max_pages: (PAYLOAD_BYTES_MAX / 4096) as u16,
+        ..InitReply::default()
+    };
+    Answer::Agreed(Agreement { minor, flags }, reply)
+}
+
+/// Low and high word.
+const fn halves(flags: u64) -> [u32; 2] {
+    [flags as u32, (flags >> 32) as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(minor: u32, flags: u64) -> InitRequest {
+        InitRequest {
+            major: 7,
+            minor,
+            max_readahead_bytes: 131_072,
+            flags,
+        }
+    }
+
+    #[test]
+    fn nothing_is_used_that_the_kernel_did_not_offer() {
+        let Answer::Agreed(agreement, reply) = negotiate(&kernel(45, REQUIRED)) else {
+            panic!("refused");
+        };
+        assert_eq!(agreement.flags, REQUIRED);
+        assert_eq!(
+            u64::from(reply.flags) | (u64::from(reply.flags2) << 32),
+            REQUIRED
+        );
+        assert!(!agreement.set_xattr_extended());
+    }
+
+    #[test]
+    fn nothing_is_used_that_is_not_wanted() {
+        let Answer::Agreed(agreement, reply) = negotiate(&kernel(99, u64::MAX)) else {
+            panic!("refused");
+        };
+        assert_eq!(
+            agreement,
+            Agreement {
+                minor: MINOR,
+                flags: WANTED
+            }
+        );
+        assert_eq!((reply.max_write_bytes, reply.max_pages), (1 << 20, 256));
+    }
+
+    #[test]
+    fn old_kernels_are_refused_and_newer_majors_asked_again() {
+        assert!(matches!(negotiate(&kernel(30, u64::MAX)), Answer::TooOld));
+        assert!(matches!(negotiate(&kernel(45, 0)), Answer::TooOld));
+        let newer = InitRequest {
+            major: 8,
+            ..kernel(0, 0)
+        };
+        assert!(matches!(negotiate(&newer), Answer::AskAgain(_)));
+    }
+}

@@ -1,0 +1,87 @@
+//! Answers to requests.
+
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::protocol::{InvalidateInode, NOTIFY_INVALIDATE_INODE, ReplyHeader};
+use crate::transport::Transport;
+
+/// Answers one request. Every request but FORGET is answered exactly once: the
+/// methods that send consume the value.
+pub(crate) struct Reply<'a> {
+    transport: &'a dyn Transport,
+    unique: u64,
+}
+
+impl<'a> Reply<'a> {
+    pub(crate) fn new(transport: &'a dyn Transport, unique: u64) -> Self {
+        Self { transport, unique }
+    }
+
+    /// Success with a structure.
+    pub(crate) fn value<T: IntoBytes + Immutable>(self, value: &T) {
+        self.bytes(value.as_bytes());
+    }
+
+    /// Success with bytes, which may be none.
+    pub(crate) fn bytes(self, bytes: &[u8]) {
+        self.send(0, bytes);
+    }
+
+    /// Success without content.
+    pub(crate) fn done(self) {
+        self.send(0, &[]);
+    }
+
+    /// Failure.
+    pub(crate) fn error(self, errno: Errno) {
+        self.send(-errno.raw_os_error(), &[]);
+    }
+
+    fn send(self, error: i32, payload: &[u8]) {
+        let header = header(error, self.unique, payload.len());
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
+        let parts = if payload.is_empty() {
+            &parts[..1]
+        } else {
+            &parts[..]
+        };
+        match self.transport.reply(parts) {
+            // Nobody waits any more: the sender was killed, or the mount is gone.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => {}
+            Err(errno) => {
+                tracing::error!(%errno, unique = self.unique, "the kernel refused a reply");
+            }
+        }
+    }
+}
+
+fn header(error: i32, unique: u64, payload_bytes: usize) -> ReplyHeader {
+    let bytes = size_of::<ReplyHeader>() + payload_bytes;
+    // No payload comes near 4 GiB: the largest is a READ's 1 MiB.
+    ReplyHeader {
+        len: u32::try_from(bytes).unwrap_or(u32::MAX),
+        error,
+        unique,
+    }
+}
+
+/// Makes the kernel ask again for the attributes of `node`; its cached content stays.
+pub(crate) fn invalidate_attributes(transport: &dyn Transport, node: u64) {
+    let notification = InvalidateInode {
+        node,
+        offset: -1,
+        length: 0,
+    };
+    let header = header(NOTIFY_INVALIDATE_INODE, 0, size_of::<InvalidateInode>());
+    let parts = [
+        IoSlice::new(header.as_bytes()),
+        IoSlice::new(notification.as_bytes()),
+    ];
+    match transport.notify(&parts) {
+        Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => {}
+        Err(errno) => tracing::error!(%errno, node, "the kernel refused an invalidation"),
+    }
+}

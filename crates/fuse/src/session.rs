@@ -1,0 +1,243 @@
+//! The life of a mount: first exchange with the kernel, serving, end.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mobifs_runtime::Volume;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::adapter::Adapter;
+use crate::mount::{self, MountError, UnmountError};
+use crate::negotiation::{Agreement, Answer, negotiate};
+use crate::options::MountOptions;
+use crate::protocol::REQUEST_BUFFER_BYTES;
+use crate::reply::Reply;
+use crate::request::{Operation, Request};
+use crate::transport::{DeviceTransport, Transport};
+use crate::workers::Workers;
+
+/// How long the kernel may take for its first request; it is queued before `mount(2)`
+/// returns.
+const FIRST_REQUEST_SECONDS: i64 = 30;
+
+/// What answers requests. Any number of threads call it at the same time.
+pub(crate) trait Handler: Send + Sync {
+    /// Answers one request. `scratch` is memory of the calling thread, of
+    /// [`crate::adapter::SCRATCH_BYTES`] bytes and with any content.
+    fn handle(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]);
+}
+
+/// Why serving a mount ended other than by unmounting.
+#[derive(Debug, Error)]
+pub enum SessionError {
+    /// Reading requests failed.
+    #[error("cannot read requests from the kernel: {0}")]
+    Receive(Errno),
+    /// A worker could not be started.
+    #[error("cannot start a worker thread: {0}")]
+    Spawn(#[source] std::io::Error),
+    /// A worker panicked; the mount was ended so that nobody waits for an answer.
+    #[error("a worker thread panicked; the mount was ended")]
+    Panicked,
+}
+
+/// What a session and its handles share.
+pub(crate) struct Shared {
+    pub(crate) transport: DeviceTransport,
+    pub(crate) handler: Box<dyn Handler>,
+    pub(crate) agreement: Agreement,
+    mountpoint: PathBuf,
+    /// Set by [`SessionHandle::abort`]: no request is executed any more.
+    pub(crate) aborted: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn abort(&self) -> Result<(), UnmountError> {
+        self.aborted.store(true, Ordering::SeqCst);
+        mount::abort(&self.mountpoint)
+    }
+
+    /// Ends the mount because of a failure, so that nobody waits for an answer that
+    /// will not come.
+    pub(crate) fn abort_after_failure(&self) {
+        if let Err(error) = self.abort() {
+            tracing::warn!(%error, "a failed mount could not be taken away");
+        }
+    }
+}
+
+/// A mount that is made and not yet served.
+///
+/// Dropping it unserved, or after serving ended, ends the connection with the kernel.
+pub struct Session {
+    shared: Arc<Shared>,
+    sync_reaches: bool,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("mountpoint", &self.shared.mountpoint)
+            .field("sync_reaches", &self.sync_reaches)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Mounts `volume` at `mountpoint`. When this returns, the mount is in the tree and
+    /// both sides know how to talk; requests are answered from [`Session::run`] on.
+    ///
+    /// # Errors
+    /// [`MountError`]; nothing stays mounted.
+    pub fn mount(
+        volume: Arc<Volume>,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let adapter = Adapter::new(Arc::clone(&volume));
+        let session = Self::mount_handler(Box::new(adapter), mountpoint, options)?;
+        volume.set_sync_reaches(session.sync_reaches);
+        Ok(session)
+    }
+
+    /// Mounts anything that answers requests.
+    pub(crate) fn mount_handler(
+        handler: Box<dyn Handler>,
+        mountpoint: &Path,
+        options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        let mounted = mount::mount(mountpoint, options)?;
+        let agreement = match first_exchange(&mounted.transport) {
+            Ok(agreement) => agreement,
+            Err(error) => {
+                if let Err(second) = mount::abort(&mounted.mountpoint) {
+                    tracing::warn!(error = %second, "a mount that failed could not be taken away");
+                }
+                return Err(error);
+            }
+        };
+        tracing::debug!(?agreement, sync_reaches = mounted.sync_reaches, "mounted");
+        let shared = Arc::new(Shared {
+            transport: mounted.transport,
+            handler,
+            agreement,
+            mountpoint: mounted.mountpoint,
+            aborted: AtomicBool::new(false),
+        });
+        Ok(Self {
+            shared,
+            sync_reaches: mounted.sync_reaches,
+        })
+    }
+
+    /// Whether `sync(2)` and `syncfs(2)` reach this mount. Where they do not, only
+    /// `fsync(2)` and a sync by name commit.
+    pub fn sync_reaches(&self) -> bool {
+        self.sync_reaches
+    }
+
+    /// Absolute path of the mount point.
+    pub fn mountpoint(&self) -> &Path {
+        &self.shared.mountpoint
+    }
+
+    /// For ending the mount from another thread.
+    pub fn handle(&self) -> SessionHandle {
+        SessionHandle {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+
+    /// Answers requests until the mount is ended, by whomever.
+    ///
+    /// # Errors
+    /// [`SessionError`]; the mount is then dead.
+    pub fn run(self) -> Result<(), SessionError> {
+        Workers::run(&self.shared)
+    }
+}
+
+/// Ends a mount from any thread, for example on a signal.
+#[derive(Clone)]
+pub struct SessionHandle {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for SessionHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionHandle")
+            .field("mountpoint", &self.shared.mountpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SessionHandle {
+    /// Unmounts; [`Session::run`] returns when the kernel has let go. `lazy`: out of
+    /// the tree now, and serve those who still use it until they finish.
+    ///
+    /// # Errors
+    /// [`UnmountError::Busy`] if it is in use and not `lazy`; others by reason.
+    pub fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
+        mount::unmount(&self.shared.mountpoint, lazy)
+    }
+
+    /// Ends the mount at once, as if the machine had lost power: requests under way
+    /// and later ones fail, and none is executed any more.
+    ///
+    /// # Errors
+    /// If it could not be taken out of the tree; requests fail nevertheless.
+    pub fn abort(&self) -> Result<(), UnmountError> {
+        self.shared.abort()
+    }
+}
+
+/// Waits for the kernel's INIT and answers it.
+fn first_exchange(transport: &DeviceTransport) -> Result<Agreement, MountError> {
+    let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
+    loop {
+        wait_for_request(transport)?;
+        let length = transport
+            .receive(&mut buffer)
+            .map_err(MountError::Handshake)?;
+        let request = Request::parse(&buffer[..length], false)
+            .map_err(|_| MountError::Handshake(Errno::PROTO))?;
+        let reply = Reply::new(transport, request.header.unique);
+        let Operation::Init(init) = request.operation else {
+            reply.error(Errno::IO);
+            return Err(MountError::Handshake(Errno::PROTO));
+        };
+        match negotiate(&init) {
+            Answer::Agreed(agreement, answer) => {
+                reply.value(&answer);
+                return Ok(agreement);
+            }
+            Answer::AskAgain(answer) => reply.value(&answer),
+            Answer::TooOld => {
+                reply.error(Errno::PROTO);
+                return Err(MountError::KernelTooOld);
+            }
+        }
+    }
+}
+
+/// So that a mount that never became one is an error and not a hang.
+fn wait_for_request(transport: &DeviceTransport) -> Result<(), MountError> {
+    let timeout = Timespec {
+        tv_sec: FIRST_REQUEST_SECONDS,
+        tv_nsec: 0,
+    };
+    let descriptor = transport.as_fd();
+    loop {
+        let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
+        match poll(&mut descriptors, Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(MountError::Handshake(errno)),
+            Ok(0) => return Err(MountError::Handshake(Errno::TIMEDOUT)),
+            Ok(_) => return Ok(()),
+        }
+    }
+}

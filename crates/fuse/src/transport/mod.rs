@@ -1,0 +1,35 @@
+//! How requests reach the daemon and replies leave it.
+
+mod device;
+
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+
+pub(crate) use device::DeviceTransport;
+
+/// A way to talk with the kernel. The classic one is [`DeviceTransport`]; others
+/// (io_uring) can take its place without the rest noticing.
+///
+/// Any number of threads may call any method at the same time.
+pub(crate) trait Transport: Send + Sync {
+    /// Waits for a request and reads it, whole, into `buffer`.
+    ///
+    /// # Errors
+    /// [`Errno::NODEV`] when the filesystem is unmounted or its connection aborted;
+    /// anything else is a fault of the system.
+    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Answers one request; `parts` are a `ReplyHeader` and what belongs to it.
+    ///
+    /// # Errors
+    /// What the kernel says; [`Errno::NOENT`] means that nobody waits any more.
+    fn reply(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno>;
+
+    /// Tells the kernel something it did not ask for; `parts` are a `ReplyHeader`
+    /// with the notification code in place of the error, and the notification.
+    ///
+    /// # Errors
+    /// What the kernel says; [`Errno::NOENT`] means that it does not know the object.
+    fn notify(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno>;
+}
