@@ -1,0 +1,130 @@
+//! What becomes durable, and what is found after a crash.
+
+use std::sync::Arc;
+
+use mobifs_types::FileKind;
+
+use super::effect::{Effect, Fate, InodeKey, SECTOR, close};
+use super::{CrashLower, Filesystem};
+
+impl CrashLower {
+    /// The filesystem as it is found after a crash now, with the fate of each pending
+    /// effect chosen by `chooser` (oldest first) and completed by what the landing
+    /// ones imply. It shares nothing with this one.
+    pub fn crash_image(&self, chooser: &mut dyn FnMut(&Effect) -> Fate) -> Self {
+        let filesystem = self.0.filesystem.lock();
+        let mut land: Vec<bool> = filesystem
+            .pending
+            .iter()
+            .map(|effect| chooser(effect) == Fate::Land)
+            .collect();
+        let image = filesystem.image(&mut land);
+        image.0.filesystem.lock().capabilities = filesystem.capabilities;
+        image
+    }
+}
+
+impl Filesystem {
+    fn close(&self, land: &mut [bool]) {
+        let predecessor = |key: InodeKey| {
+            let inode = self
+                .live
+                .inodes
+                .get(&key)
+                .or_else(|| self.durable.inodes.get(&key));
+            inode.and_then(|inode| inode.predecessor)
+        };
+        close(self.pending.iter(), land, predecessor);
+    }
+
+    fn image(&self, land: &mut [bool]) -> CrashLower {
+        loop {
+            self.close(land);
+            let mut state = self.durable.clone();
+            for (effect, _) in self.pending.iter().zip(&*land).filter(|&(_, &land)| land) {
+                state.apply(effect);
+            }
+            if !state.settle().is_empty() && self.order_directory_renames(land) {
+                continue;
+            }
+            for inode in state.inodes.values_mut() {
+                let (size, last) = (inode.size, inode.sectors.last_key_value());
+                if last.is_some_and(|(&last, _)| (last + 1) * SECTOR > size) {
+                    Arc::make_mut(inode).cut_content(size);
+                }
+                if inode.predecessor.is_some() {
+                    Arc::make_mut(inode).predecessor = None;
+                }
+            }
+            return CrashLower::from_state(state, self.next_key);
+        }
+    }
+
+    /// Two moves of directories, of which only the later landed, can make a cycle,
+    /// which no filesystem allows: then the moves land in order. Says whether that
+    /// adds anything.
+    fn order_directory_renames(&self, land: &mut [bool]) -> bool {
+        let is_move = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Rename {
+                    kind: FileKind::Directory,
+                    ..
+                }
+            )
+        };
+        let mut later_lands = false;
+        let mut added = false;
+        for (effect, land) in self.pending.iter().zip(land.iter_mut()).rev() {
+            if is_move(effect) {
+                added |= later_lands && !*land;
+                *land |= later_lands;
+                later_lands = *land;
+            }
+        }
+        added
+    }
+
+    /// Makes the effects that `chosen` names durable, with all that they imply.
+    pub(super) fn make_durable(&mut self, chosen: impl Fn(&Effect) -> bool) {
+        let mut land: Vec<bool> = self.pending.iter().map(chosen).collect();
+        self.close(&mut land);
+        // In the durable state a cycle could not be undone any more.
+        while self.order_directory_renames(&mut land) {
+            self.close(&mut land);
+        }
+        let mut land = land.into_iter();
+        let pending = std::mem::take(&mut self.pending);
+        for effect in pending {
+            if land.next() == Some(true) {
+                self.durable.apply(&effect);
+            } else {
+                self.pending.push(effect);
+            }
+        }
+    }
+
+    /// Makes everything durable.
+    pub(super) fn make_all_durable(&mut self) {
+        self.release_numbers();
+        self.pending.clear();
+        self.durable = self.live.clone();
+    }
+
+    /// Gives the numbers of inodes that are unlinked and closed free.
+    pub(super) fn release_numbers(&mut self) {
+        let candidates = std::mem::take(&mut self.unlinked);
+        for key in candidates {
+            let open = self
+                .open
+                .get(&key)
+                .is_some_and(|open| Arc::strong_count(open) > 1);
+            if open {
+                self.unlinked.push(key);
+            } else if let Some(inode) = self.live.inodes.remove(&key) {
+                self.open.remove(&key);
+                self.free_numbers.insert(inode.number, Some(key));
+            }
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! A crash double: a filesystem in memory below the journal store whose unsynced
+//! effects land, vanish or tear, in any subset.
+//!
+//! [`CrashLower`] keeps three things: the live state (what calls see), the durable
+//! state, and the list of effects between them. A *crash image* is the durable state
+//! plus any subset of those effects, chosen by the test, closed under four rules
+//! without which no filesystem could exist (in `effect.rs`):
+//! one name has one history, a directory exists before its entries, a removed
+//! directory was empty, an inode number names one inode. Everything else may happen,
+//! also what no journaling filesystem of today does: the last of a thousand renames
+//! lands and no other, a size without its data, data without its size, one sector out
+//! of the middle of a write, a mode without the owner set with it.
+//!
+//! What makes effects durable:
+//!
+//! | call | durable when it returns |
+//! | --- | --- |
+//! | `sync` of a file | its content, size, attributes; *not* its directory entry |
+//! | `sync` of a directory | its entries and attributes, and what these imply (a rename's other end) |
+//! | `sync_all` | everything |
+//! | `journal_write`, durable | these blocks, and the size if it grew; nothing older |
+//! | `journal_flush` | all content of the journal file |
+//!
+//! Inode numbers are reused as soon as the inode is gone and closed, as ext4 does.
+//! Times change with every write, so a store that sets them too early is found out.
+
+mod calls;
+mod effect;
+mod image;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use mobifs_store::Capabilities;
+use mobifs_types::{FileKind, SpaceInfo, Timestamp};
+use parking_lot::Mutex;
+
+pub use effect::{Effect, EntryName, Fate, InodeKey, SECTOR_BYTES};
+use state::{Inode, ROOT, State};
+
+/// `EIO`: what every call answers when the power is off.
+const EIO: i32 = 5;
+/// Before this moment there are no times in the simulation, so that a time left by
+/// the filesystem itself cannot be mistaken for one that a test has set.
+const CLOCK_START_SECONDS: i64 = 4_000_000_000;
+
+/// First inode number given out.
+const FIRST_NUMBER: u64 = 11;
+
+/// Called after each mutating call with the number of calls so far.
+pub type Hook = Box<dyn FnMut(u64, &CrashLower) + Send>;
+
+/// An open object of a [`CrashLower`].
+#[derive(Debug)]
+pub struct CrashHandle {
+    key: InodeKey,
+    /// Shared by all handles of the inode: it lives while one is left.
+    _open: Arc<()>,
+}
+
+/// A simulated filesystem; see the [module](self). Cloning gives another reference
+/// to the same one.
+#[derive(Clone)]
+pub struct CrashLower(Arc<Shared>);
+
+struct Shared {
+    filesystem: Mutex<Filesystem>,
+    hook: Mutex<Option<Hook>>,
+}
+
+struct Filesystem {
+    live: State,
+    durable: State,
+    /// Oldest first.
+    pending: Vec<Effect>,
+    next_key: InodeKey,
+    next_number: u64,
+    /// Numbers to be given out again, with the inode that had them since the last
+    /// crash.
+    free_numbers: BTreeMap<u64, Option<InodeKey>>,
+    open: HashMap<InodeKey, Arc<()>>,
+    /// Inodes without a link that may still be open.
+    unlinked: Vec<InodeKey>,
+    operations: u64,
+    cut_after: u64,
+    dead: bool,
+    faults: BTreeMap<u64, i32>,
+    space: SpaceInfo,
+    capabilities: Capabilities,
+}
+
+impl fmt::Debug for CrashLower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let filesystem = self.0.filesystem.lock();
+        f.debug_struct("CrashLower")
+            .field("operations", &filesystem.operations)
+            .field("pending", &filesystem.pending.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Default for CrashLower {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CrashLower {
+    /// An empty filesystem: a root directory, durable.
+    pub fn new() -> Self {
+        let mut root = Inode::new(
+            2,
+            FileKind::Directory,
+            Timestamp::new(CLOCK_START_SECONDS, 0),
+        );
+        root.mode = 0o755;
+        root.links = 1;
+        let mut state = State::default();
+        state.inodes.insert(ROOT, Arc::new(root));
+        Self::from_state(state, ROOT + 1)
+    }
+
+    /// A filesystem at rest; all numbers that no inode has may be given out.
+    fn from_state(state: State, next_key: InodeKey) -> Self {
+        let used: BTreeSet<u64> = state.inodes.values().map(|inode| inode.number).collect();
+        let next_number = used.last().map_or(0, |&last| last + 1).max(FIRST_NUMBER);
+        let free_numbers = (FIRST_NUMBER..next_number)
+            .filter(|number| !used.contains(number))
+            .map(|number| (number, None))
+            .collect();
+        let free = 1 << 40;
+        let filesystem = Filesystem {
+            durable: state.clone(),
+            live: state,
+            pending: Vec::new(),
+            next_key,
+            next_number,
+            free_numbers,
+            open: HashMap::new(),
+            unlinked: Vec::new(),
+            operations: 0,
+            cut_after: u64::MAX,
+            dead: false,
+            faults: BTreeMap::new(),
+            space: SpaceInfo {
+                block_bytes: 4096,
+                total_bytes: free,
+                free_bytes: free,
+                available_bytes: free,
+                total_inodes: 1 << 20,
+                free_inodes: 1 << 20,
+            },
+            capabilities: mobifs_store::MEMORY_CAPABILITIES,
+        };
+        Self(Arc::new(Shared {
+            filesystem: Mutex::new(filesystem),
+            hook: Mutex::new(None),
+        }))
+    }
+
+    /// Mutating calls so far. A durable journal write counts twice: when it is issued
+    /// (its sectors may land from then on) and when it is done.
+    pub fn operations(&self) -> u64 {
+        self.0.filesystem.lock().operations
+    }
+
+    /// Number of effects that a crash now would decide about.
+    pub fn pending_effects(&self) -> usize {
+        self.0.filesystem.lock().pending.len()
+    }
+
+    /// Power goes after the `count`th mutating call: all later calls fail.
+    pub fn cut_after(&self, count: u64) {
+        self.0.filesystem.lock().cut_after = count;
+    }
+
+    /// The `operation`th mutating call fails with `errno` and has no effect.
+    pub fn fail_operation(&self, operation: u64, errno: i32) {
+        self.0.filesystem.lock().faults.insert(operation, errno);
+    }
+
+    /// What `space` answers from now on.
+    pub fn set_space(&self, space: SpaceInfo) {
+        self.0.filesystem.lock().space = space;
+    }
+
+    /// What `capabilities` answers from now on.
+    pub fn set_capabilities(&self, capabilities: Capabilities) {
+        self.0.filesystem.lock().capabilities = capabilities;
+    }
+
+    /// Has `hook` called after each mutating call, without any lock held. Calls made
+    /// by the hook itself do not call it again.
+    pub fn set_hook(&self, hook: Hook) {
+        *self.0.hook.lock() = Some(hook);
+    }
+
+    /// Ends [`CrashLower::set_hook`]. Not from within the hook.
+    pub fn clear_hook(&self) {
+        *self.0.hook.lock() = None;
+    }
+
+    /// A counted call: fails if the power is off or a fault is planned, runs `call`,
+    /// then the hook.
+    fn mutate<T>(&self, call: impl FnOnce(&mut Filesystem) -> io::Result<T>) -> io::Result<T> {
+        let (result, operation) = {
+            let mut filesystem = self.0.filesystem.lock();
+            filesystem.check_power()?;
+            filesystem.operations += 1;
+            let operation = filesystem.operations;
+            let result = match filesystem.faults.remove(&operation) {
+                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+                None => call(&mut filesystem),
+            };
+            (result, operation)
+        };
+        let hook = self.0.hook.lock().take();
+        if let Some(mut hook) = hook {
+            hook(operation, self);
+            *self.0.hook.lock() = Some(hook);
+        }
+        result
+    }
+
+    /// A call that changes nothing.
+    fn look<T>(&self, call: impl FnOnce(&mut Filesystem) -> io::Result<T>) -> io::Result<T> {
+        let mut filesystem = self.0.filesystem.lock();
+        filesystem.check_alive()?;
+        call(&mut filesystem)
+    }
+}
+
+impl Filesystem {
+    fn check_power(&mut self) -> io::Result<()> {
+        self.dead |= self.operations >= self.cut_after;
+        self.check_alive()
+    }
+
+    /// Reads work until the first mutation after the cut was refused: before that
+    /// nobody can tell that the power is off.
+    fn check_alive(&self) -> io::Result<()> {
+        if self.dead {
+            Err(io::Error::from_raw_os_error(EIO))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::new(CLOCK_START_SECONDS + self.operations.cast_signed(), 0)
+    }
+
+    /// Has an effect on the live state, and perhaps on the medium.
+    fn record(&mut self, effect: Effect) {
+        self.live.apply(&effect);
+        self.pending.push(effect);
+    }
+}
