@@ -41,6 +41,9 @@ mod tests {
         let first = SystemClock.moment();
         let second = SystemClock.moment();
         assert!(second.now >= first.now);
-        assert!(first.wall.seconds > 1_600_000_000, "the wall clock counts from 1970");
+        assert!(
+            first.wall.seconds > 1_600_000_000,
+            "the wall clock counts from 1970"
+        );
     }
 }

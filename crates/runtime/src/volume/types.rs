@@ -1,7 +1,56 @@
 //! What a [`crate::Volume`] is made with, and how its own requests fail.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use mobifs_core::FsError;
 use mobifs_store::StoreError;
+
+use crate::{Clock, Config, Rules, SystemClock};
+
+/// What a [`crate::Volume`] is made with.
+#[derive(Clone)]
+pub struct VolumeOptions {
+    /// Which directories are apps, and their limits.
+    pub rules: Rules,
+    /// Memory for what is not committed, in bytes.
+    pub memory_budget_bytes: u64,
+    /// Objects kept in memory although nothing uses them.
+    pub objects_max: usize,
+    /// The journal is applied after this time without commits.
+    pub apply_idle: Duration,
+    /// Whether an app may be (or become) durable.
+    pub allow_durable: bool,
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Reading does not move access times.
+    pub no_access_time: bool,
+    /// Whether a checkpointer thread runs; without one the caller decides when to
+    /// commit.
+    pub background: bool,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Seed of the hash tables; none: random.
+    pub hash_seed: Option<u64>,
+}
+
+impl VolumeOptions {
+    /// What a configuration asks for, with the machine's clock.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            rules: config.rules.clone(),
+            memory_budget_bytes: config.memory_budget_bytes,
+            objects_max: config.objects_max,
+            apply_idle: config.apply_idle,
+            allow_durable: config.allow_durable,
+            read_only: false,
+            no_access_time: false,
+            background: true,
+            clock: Arc::new(SystemClock),
+            hash_seed: None,
+        }
+    }
+}
 
 /// Why a request about the volume as a whole (not one file operation) failed.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +65,7 @@ pub enum VolumeError {
         name: String,
     },
     /// Changes of an app could not be committed; they stay in memory.
-    #[error("{app} could not be committed and is read-only: {reason}")]
+    #[error("the changes of \"{app}\" could not be committed and stay in memory: {reason}")]
     NotCommitted {
         /// The first such app.
         app: String,

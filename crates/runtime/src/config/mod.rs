@@ -1,0 +1,308 @@
+//! The configuration file: TOML, every key known by name.
+
+mod raw;
+mod rules;
+mod size;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mobifs_core::{AppPolicy, Class};
+
+use crate::memory_budget;
+use raw::RawConfig;
+pub use rules::{PolicyChange, Rules};
+pub use size::parse as parse_size;
+
+/// Smallest memory budget that leaves room to work.
+const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
+
+/// Why a configuration cannot be used: one sentence that says where and what.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file is no valid TOML, or has an unknown key or a value of the wrong type.
+    #[error("{path}, line {line}: {message}", path = path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line of the fault, counted from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A value cannot be used.
+    #[error("{path}: {key}: {message}", path = path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What is wrong with its value.
+        message: String,
+    },
+}
+
+/// Everything that a mount can be told by its configuration file.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Memory for what is not committed, in bytes.
+    pub memory_budget_bytes: u64,
+    /// Size of a newly made journal; none: the store's default.
+    pub journal_bytes: Option<u64>,
+    /// Commits up to this size are one durable write; none: measured at first mount.
+    pub direct_write_max_bytes: Option<u64>,
+    /// The journal is applied after this time without commits.
+    pub apply_idle: Duration,
+    /// Unused objects kept in memory.
+    pub objects_max: usize,
+    /// Whether an app may be (or become) durable. If not, `fsync` never leaves the
+    /// kernel.
+    pub allow_durable: bool,
+    /// Apps and their limits.
+    pub rules: Rules,
+}
+
+impl Config {
+    /// What holds without a configuration file.
+    ///
+    /// # Errors
+    /// Never in practice: an empty configuration is valid.
+    pub fn defaults() -> Result<Self, ConfigError> {
+        Self::parse("", Path::new("built-in configuration"))
+    }
+
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and fault.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads a configuration from `text`; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let raw: RawConfig = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+            path: path.to_owned(),
+            line: line_of(text, error.span().map_or(0, |span| span.start)),
+            message: error.message().replace('\n', " "),
+        })?;
+        Self::from_raw(raw).map_err(|(key, message)| ConfigError::Value {
+            path: path.to_owned(),
+            key,
+            message,
+        })
+    }
+
+    fn from_raw(raw: RawConfig) -> Result<Self, (String, String)> {
+        let memory_budget_bytes = match raw.memory_budget_bytes {
+            Some(size) if size.0 < MEMORY_BUDGET_BYTES_MIN => {
+                return Err(("memory_budget_bytes".into(), "must be at least 4MiB".into()));
+            }
+            Some(size) => size.0,
+            None => memory_budget::default_bytes(),
+        };
+        let rules = raw.rules()?;
+        let allow_durable = raw.allow_durable.unwrap_or(true);
+        if !allow_durable && rules.has_durable() {
+            return Err((
+                "allow_durable".into(),
+                "is false, but a class says \"durable\"; remove one of the two".into(),
+            ));
+        }
+        Ok(Self {
+            memory_budget_bytes,
+            journal_bytes: raw.journal_bytes.map(|size| size.0),
+            direct_write_max_bytes: raw.direct_write_max_bytes.map(|size| size.0),
+            apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
+            objects_max: raw.objects_max.unwrap_or(200_000),
+            allow_durable,
+            rules,
+        })
+    }
+}
+
+/// Line (from 1) of the byte at `offset`.
+fn line_of(text: &str, offset: usize) -> usize {
+    text.bytes()
+        .take(offset)
+        .filter(|&byte| byte == b'\n')
+        .count()
+        + 1
+}
+
+/// Checks limits that contradict each other.
+fn check_policy(key: &str, policy: &AppPolicy) -> Result<(), (String, String)> {
+    if policy.tpl.staleness_min_pages > policy.tpl.staleness_max_pages {
+        return Err((
+            format!("{key}.staleness_min_bytes"),
+            "is larger than staleness_max_bytes".into(),
+        ));
+    }
+    Ok(())
+}
+
+/// Reads the name of a class.
+///
+/// # Errors
+/// A sentence that lists the classes.
+pub fn parse_class(text: &str) -> Result<Class, String> {
+    match text {
+        "relaxed" => Ok(Class::Relaxed),
+        "durable" => Ok(Class::Durable),
+        _ => Err(format!(
+            "\"{text}\" is not a class: use \"relaxed\" or \"durable\""
+        )),
+    }
+}
+
+/// Name of a class, as configuration and status write it.
+pub const fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Relaxed => "relaxed",
+        Class::Durable => "durable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mobifs_core::AppRules as _;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(text, Path::new("/etc/mobifs.toml"))
+    }
+
+    fn message(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_key_is_understood() {
+        let config = parse(
+            r#"
+            memory_budget_bytes = "64MiB"
+            journal_bytes = 33554432
+            direct_write_max_bytes = "128KiB"
+            apply_idle_ms = 1000
+            objects_max = 5000
+            allow_durable = true
+            apps = ["*", "home/*"]
+            [defaults]
+            class = "relaxed"
+            age_max_ms = 10000
+            staleness_min_bytes = "256KiB"
+            staleness_max_bytes = "10MiB"
+            slope_min_micropercent = -30000
+            [[app]]
+            match = "bank-*"
+            class = "durable"
+            [[app]]
+            match = "home/*"
+            age_max_ms = 500
+            staleness_min_bytes = 0
+            staleness_max_bytes = "1MiB"
+            slope_min_micropercent = 0
+            "#,
+        )
+        .unwrap();
+        assert_eq!(config.memory_budget_bytes, 64 << 20);
+        assert_eq!(config.journal_bytes, Some(32 << 20));
+        assert_eq!(config.direct_write_max_bytes, Some(128 << 10));
+        assert_eq!(config.apply_idle, Duration::from_secs(1));
+        assert_eq!(config.objects_max, 5000);
+        assert!(config.rules.is_app(b"home/ann"));
+        let bank = config.rules.policy(b"bank-a");
+        assert_eq!((bank.class, bank.age_max_ms), (Class::Durable, 10_000));
+        assert_eq!(bank.tpl.staleness_min_pages, 64);
+        assert_eq!(bank.tpl.slope_min_micropercent, -30_000);
+        let home = config.rules.policy(b"home/ann");
+        assert_eq!((home.class, home.age_max_ms), (Class::Relaxed, 500));
+        assert_eq!(home.tpl.staleness_max_pages, 256);
+    }
+
+    #[test]
+    fn an_empty_configuration_has_the_published_defaults() {
+        let config = Config::defaults().unwrap();
+        assert_eq!(config.rules.policy(b"any"), AppPolicy::default());
+        assert!(config.rules.is_app(b"any") && !config.rules.is_app(b"any/below"));
+        assert!(config.memory_budget_bytes <= 2 << 30);
+        assert!(!config.rules.has_durable() && config.allow_durable);
+    }
+
+    #[test]
+    fn unknown_keys_are_named_with_their_line() {
+        let text = message("apps = [\"*\"]\n\nmemory_budget = 5\n");
+        assert!(text.starts_with("/etc/mobifs.toml, line 3: "), "{text}");
+        assert!(text.contains("unknown field `memory_budget`"), "{text}");
+        let text = message("[defaults]\nage_max = 5\n");
+        assert!(
+            text.contains("line 2") && text.contains("`age_max`"),
+            "{text}"
+        );
+        let text = message("[[app]]\nmatch = \"x\"\nclas = \"durable\"\n");
+        assert!(text.contains("line 3") && text.contains("`clas`"), "{text}");
+    }
+
+    #[test]
+    fn wrong_values_are_explained() {
+        for (text, needles) in [
+            (
+                "memory_budget_bytes = \"1KiB\"",
+                &["memory_budget_bytes", "at least"][..],
+            ),
+            ("journal_bytes = \"lots\"", &["line 1", "not a size"]),
+            ("journal_bytes = -1", &["negative"]),
+            ("apps = []", &["apps", "at least one"]),
+            ("apps = [\"/srv\"]", &["apps", "outer slashes"]),
+            (
+                "[defaults]\nclass = \"fast\"",
+                &["defaults.class", "\"fast\"", "durable"],
+            ),
+            ("[defaults]\nage_max_ms = 0", &["defaults.age_max_ms"]),
+            (
+                "[defaults]\nstaleness_max_bytes = \"4KiB\"",
+                &["staleness_min_bytes", "larger"],
+            ),
+            (
+                "[[app]]\nclass = \"durable\"",
+                &["line 1", "missing field `match`"],
+            ),
+            (
+                "allow_durable = false\n[defaults]\nclass = \"durable\"",
+                &["allow_durable"],
+            ),
+            ("apps = [", &["line 1"]),
+        ] {
+            let got = message(text);
+            for needle in needles {
+                assert!(
+                    got.contains(needle),
+                    "{text:?} gave {got:?}, without {needle:?}"
+                );
+            }
+            assert!(!got.contains('\n'), "one sentence: {got:?}");
+        }
+        let absent = Config::load(Path::new("/nonexistent/mobifs.toml")).unwrap_err();
+        assert!(
+            absent
+                .to_string()
+                .contains("cannot read the configuration /nonexistent")
+        );
+    }
+}

@@ -1,0 +1,185 @@
+//! Which directories are apps, and which limits each has.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use globset::{GlobBuilder, GlobMatcher};
+use mobifs_core::{AppPolicy, AppRules, Class};
+
+/// Settings of one app or of the defaults; what is absent comes from further up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// Meaning of `fsync`.
+    pub class: Option<Class>,
+    /// Age at which a transaction closes, in milliseconds.
+    pub age_max_ms: Option<u64>,
+    /// Staleness below which a transaction stays open, in pages.
+    pub staleness_min_pages: Option<u64>,
+    /// Staleness at which a transaction closes, in pages.
+    pub staleness_max_pages: Option<u64>,
+    /// Slope of the e curve below which a transaction closes.
+    pub slope_min_micropercent: Option<i64>,
+}
+
+impl PolicyChange {
+    /// `policy` with the settings that are present.
+    pub fn apply(&self, policy: AppPolicy) -> AppPolicy {
+        let mut changed = policy;
+        changed.class = self.class.unwrap_or(policy.class);
+        changed.age_max_ms = self.age_max_ms.unwrap_or(policy.age_max_ms);
+        let tpl = &mut changed.tpl;
+        tpl.staleness_min_pages = self.staleness_min_pages.unwrap_or(tpl.staleness_min_pages);
+        tpl.staleness_max_pages = self.staleness_max_pages.unwrap_or(tpl.staleness_max_pages);
+        tpl.slope_min_micropercent = self
+            .slope_min_micropercent
+            .unwrap_or(tpl.slope_min_micropercent);
+        changed
+    }
+}
+
+/// A glob over app paths: `*` and `?` stay within one directory, `**` does not.
+#[derive(Clone, Debug)]
+pub(crate) struct AppGlob(GlobMatcher);
+
+impl AppGlob {
+    pub(crate) fn new(glob: &str) -> Result<Self, String> {
+        if glob.is_empty() || glob.starts_with('/') || glob.ends_with('/') {
+            return Err(format!(
+                "\"{glob}\" is not a path relative to the mount: leave out the outer slashes"
+            ));
+        }
+        GlobBuilder::new(glob)
+            .literal_separator(true)
+            .backslash_escape(true)
+            .build()
+            .map(|glob| Self(glob.compile_matcher()))
+            .map_err(|error| format!("\"{glob}\" is not a valid glob: {}", error.kind()))
+    }
+
+    fn matches(&self, path: &[u8]) -> bool {
+        self.0.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+}
+
+/// The app rules of a configuration, with what was changed while mounted on top.
+/// Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub(crate) apps: Arc<[AppGlob]>,
+    pub(crate) defaults: AppPolicy,
+    pub(crate) matched: Arc<[(AppGlob, PolicyChange)]>,
+    /// Changes made while mounted, by exact path; later ones win.
+    overrides: Vec<(Vec<u8>, PolicyChange)>,
+}
+
+impl Rules {
+    pub(crate) fn new(
+        apps: Vec<AppGlob>,
+        defaults: AppPolicy,
+        matched: Vec<(AppGlob, PolicyChange)>,
+    ) -> Self {
+        Self {
+            apps: apps.into(),
+            defaults,
+            matched: matched.into(),
+            overrides: Vec::new(),
+        }
+    }
+
+    /// Changes settings of one app until the configuration is loaded again.
+    pub fn set_app(&mut self, path: &[u8], change: PolicyChange) {
+        self.overrides.push((path.to_vec(), change));
+    }
+
+    /// Shortest `age_max_ms` that some app can have.
+    pub fn age_max_ms_min(&self) -> u64 {
+        let changes = self.matched.iter().map(|(_, change)| change);
+        let changes = changes.chain(self.overrides.iter().map(|(_, change)| change));
+        changes
+            .filter_map(|change| change.age_max_ms)
+            .fold(self.defaults.age_max_ms, u64::min)
+    }
+
+    /// Whether some app can be durable under these rules.
+    pub fn has_durable(&self) -> bool {
+        let changes = self.matched.iter().map(|(_, change)| change);
+        self.defaults.class == Class::Durable
+            || changes
+                .chain(self.overrides.iter().map(|(_, change)| change))
+                .any(|change| change.class == Some(Class::Durable))
+    }
+}
+
+impl AppRules for Rules {
+    fn is_app(&self, path: &[u8]) -> bool {
+        self.apps.iter().any(|glob| glob.matches(path))
+    }
+
+    fn policy(&self, path: &[u8]) -> AppPolicy {
+        let matched = self.matched.iter().find(|(glob, _)| glob.matches(path));
+        let mut policy = matched.map_or(self.defaults, |(_, change)| change.apply(self.defaults));
+        for (_, change) in self.overrides.iter().filter(|(exact, _)| exact == path) {
+            policy = change.apply(policy);
+        }
+        policy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        let durable = PolicyChange {
+            class: Some(Class::Durable),
+            ..PolicyChange::default()
+        };
+        let slow = PolicyChange {
+            age_max_ms: Some(5),
+            ..PolicyChange::default()
+        };
+        Rules::new(
+            vec![AppGlob::new("*").unwrap(), AppGlob::new("home/*").unwrap()],
+            AppPolicy::default(),
+            vec![
+                (AppGlob::new("bank-*").unwrap(), durable),
+                (AppGlob::new("*").unwrap(), slow),
+            ],
+        )
+    }
+
+    #[test]
+    fn a_star_stays_within_one_directory() {
+        let rules = rules();
+        assert!(rules.is_app(b"mail") && rules.is_app(b"home/ann"));
+        assert!(!rules.is_app(b"mail/inbox") && !rules.is_app(b"home/ann/mail"));
+        assert!(rules.is_app(b"\xff\xfe"), "names need not be UTF-8");
+    }
+
+    #[test]
+    fn the_first_match_decides_and_a_change_while_mounted_wins() {
+        let mut rules = rules();
+        assert_eq!(rules.policy(b"bank-one").class, Class::Durable);
+        assert_eq!(
+            rules.policy(b"bank-one").age_max_ms,
+            AppPolicy::default().age_max_ms
+        );
+        assert_eq!(rules.policy(b"mail").age_max_ms, 5);
+        assert_eq!(rules.policy(b"home/ann"), AppPolicy::default());
+        let durable = PolicyChange {
+            class: Some(Class::Durable),
+            ..PolicyChange::default()
+        };
+        rules.set_app(b"mail", durable);
+        assert_eq!(rules.policy(b"mail").class, Class::Durable);
+        assert_eq!(rules.policy(b"mail").age_max_ms, 5);
+    }
+
+    #[test]
+    fn bad_globs_are_refused() {
+        assert!(AppGlob::new("/abs").unwrap_err().contains("outer slashes"));
+        assert!(AppGlob::new("a[").unwrap_err().contains("not a valid glob"));
+    }
+}

@@ -1,0 +1,171 @@
+//! What `mobifs status --json` prints. The schema is documented in `docs/STATUS.md`;
+//! a change that could break a reader raises [`SCHEMA_VERSION`].
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the schema.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The state of one mount.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`SCHEMA_VERSION`].
+    pub schema: u32,
+    /// Process id of the daemon.
+    pub daemon_pid: u32,
+    /// Version of the daemon.
+    pub version: String,
+    /// Where it is mounted; none for a volume that is not.
+    pub mountpoint: Option<String>,
+    /// Uptime in milliseconds.
+    pub uptime_ms: u64,
+    /// Whether nothing may change in the whole mount.
+    pub read_only: bool,
+    /// Whether `sync(2)` and `syncfs(2)` reach the mount.
+    pub sync_reaches_mount: bool,
+    /// Memory.
+    pub memory: MemoryStatus,
+    /// The store.
+    pub store: StoreStatus,
+    /// All apps touched since the mount, by path.
+    pub apps: Vec<AppReport>,
+}
+
+/// Memory of one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Most that uncommitted changes may take.
+    pub budget_bytes: u64,
+    /// Uncommitted changes, and deleted files still in use.
+    pub used_bytes: u64,
+    /// Part of it: deleted files still in use.
+    pub deleted_in_use_bytes: u64,
+    /// Committed pages that wait for being applied.
+    pub committed_held_bytes: u64,
+    /// Files, directories, … in memory.
+    pub objects: u64,
+}
+
+/// The store below one mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// Its directory; none for one without.
+    pub path: Option<String>,
+    /// `journal` or `memory`.
+    pub kind: String,
+    /// Bytes of journal in use.
+    pub journal_used_bytes: u64,
+    /// Bytes of journal there are.
+    pub journal_total_bytes: u64,
+    /// Commits since the mount.
+    pub commits: u64,
+    /// Bytes written to the device by commits.
+    pub commit_written_bytes: u64,
+    /// Bytes written to the device by applying.
+    pub apply_written_bytes: u64,
+}
+
+/// One app of a mount.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AppReport {
+    /// Path relative to the mount; `.` for what lies in no app.
+    pub name: String,
+    /// `relaxed` or `durable`.
+    pub class: String,
+    /// What a power cut would take right now.
+    pub bytes_at_risk: u64,
+    /// Age of the oldest change that a power cut would take, in seconds.
+    pub seconds_at_risk: f64,
+    /// Transactions.
+    pub transactions: TransactionCounts,
+    /// Share of written pages that were overwritten or deleted before a commit: what
+    /// never has to reach the device.
+    pub e: f64,
+    /// Bytes that the app wrote since the mount.
+    pub bytes_written_by_app: u64,
+    /// Bytes of content handed to the store since the mount.
+    pub bytes_sent_to_store: u64,
+    /// Bytes of content that never went to the store because they were overwritten
+    /// or deleted before.
+    pub bytes_saved: u64,
+    /// The last commit since the mount, if there was one.
+    pub last_checkpoint: Option<CheckpointReport>,
+    /// Why the app accepts no changes; none if it does.
+    pub read_only: Option<String>,
+    /// Age at which a transaction closes.
+    pub age_max_ms: u64,
+    /// Staleness at which a transaction closes.
+    pub staleness_max_bytes: u64,
+}
+
+/// Transactions of one app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionCounts {
+    /// Accepting changes: 0 or 1.
+    pub open: u64,
+    /// Closed, waiting for their commit.
+    pub closed: u64,
+    /// Committed since the mount.
+    pub committed: u64,
+}
+
+/// When an app was last committed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// How long ago, in seconds.
+    pub age_seconds: f64,
+    /// When: RFC 3339, UTC.
+    pub time: String,
+}
+
+/// `2015-07-08T12:34:56.789Z`.
+pub(crate) fn rfc3339(time: mobifs_types::Timestamp) -> String {
+    const DAY_SECONDS: i64 = 86_400;
+    let (days, second) = (
+        time.seconds.div_euclid(DAY_SECONDS),
+        time.seconds.rem_euclid(DAY_SECONDS),
+    );
+    // Days since 0000-03-01, so that the leap day is the last of its year; then
+    // eras of 400 years (H. Hinnant, "chrono-compatible low-level date algorithms").
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let milliseconds = time.nanoseconds / 1_000_000;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use mobifs_types::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn dates_are_right() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_436_358_896, "2015-07-08T12:34:56.000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000Z"),
+            (-1, "1969-12-31T23:59:59.000Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp::new(seconds, 0)), expected);
+        }
+        assert_eq!(
+            rfc3339(Timestamp::new(0, 123_456_789)),
+            "1970-01-01T00:00:00.123Z"
+        );
+    }
+}

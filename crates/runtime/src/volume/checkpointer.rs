@@ -1,0 +1,126 @@
+//! The thread that commits transactions when their policy says so, and applies the
+//! journal when it is nearly full or nothing happens.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mobifs_types::MonotonicNs;
+
+use super::Shared;
+
+/// While something is uncommitted, room and limits are looked at this often.
+const ROUND_MAX: Duration = Duration::from_secs(1);
+/// Shortest sleep between two looks at ages.
+const ROUND_MIN: Duration = Duration::from_millis(10);
+
+/// How long to sleep.
+enum Sleep {
+    For(Duration),
+    /// Until somebody wakes us: nothing is open, nothing waits.
+    UntilWoken,
+}
+
+impl Shared {
+    pub(super) fn run_checkpointer(&self) {
+        let mut last_commit = self.moment().now;
+        let mut commits_seen = self.store.pending().commits;
+        while !self.stopping.load(Ordering::SeqCst) {
+            let deadline = {
+                let mut live = self.live.lock();
+                live.wake = false;
+                live.checkpointer_idle = false;
+                let deadline = live.engine.tick(self.moment().now);
+                if live.engine.dirty_bytes() > self.memory_high_bytes() {
+                    live.engine.close_largest();
+                }
+                deadline
+            };
+            self.commit_closed();
+            self.tidy_up();
+            let commits = self.store.pending().commits;
+            if commits != commits_seen {
+                commits_seen = commits;
+                last_commit = self.moment().now;
+            }
+            let apply_at = self.apply_if_due(&mut last_commit);
+            let deadline = deadline.into_iter().chain(apply_at).min();
+            self.sleep(deadline);
+        }
+    }
+
+    /// Tells the store what is not needed any more, and the engine what room there is.
+    fn tidy_up(&self) {
+        let (forgotten, unpinned, space_at) = {
+            let mut live = self.live.lock();
+            live.engine.trim();
+            (
+                live.engine.take_forgotten(),
+                live.engine.take_unpinned(),
+                live.space_at,
+            )
+        };
+        for id in unpinned {
+            self.store.unpin(id);
+        }
+        if !forgotten.is_empty() {
+            self.store.forget(&forgotten);
+        }
+        if self.moment().now.ms_since(space_at) >= 1000
+            && let Err(error) = self.refresh_space(&self.turn.lock())
+        {
+            tracing::warn!(%error, "cannot tell how much room is left");
+        }
+    }
+
+    /// Applies the journal if it is nearly full or nothing was committed for long;
+    /// says when to look again.
+    fn apply_if_due(&self, last_commit: &mut MonotonicNs) -> Option<MonotonicNs> {
+        let pending = self.store.pending();
+        if pending.journal_used_bytes == 0 || self.is_power_cut() {
+            return None;
+        }
+        let idle_ns = u64::try_from(self.options.apply_idle.as_nanos()).unwrap_or(u64::MAX);
+        let apply_at = MonotonicNs(last_commit.0.saturating_add(idle_ns));
+        let now = self.moment().now;
+        let nearly_full = pending.journal_used_bytes > pending.journal_total_bytes / 4 * 3;
+        if now < apply_at && !nearly_full {
+            return Some(apply_at);
+        }
+        match self.apply() {
+            Ok(()) => None,
+            Err(_) if self.is_power_cut() => None,
+            Err(error) => {
+                tracing::error!(%error, "cannot apply the journal; it is tried again later");
+                // As if there had been a commit just now: the next try is due when
+                // the idle time has passed again.
+                *last_commit = now;
+                Some(MonotonicNs(now.0.saturating_add(idle_ns)))
+            }
+        }
+    }
+
+    fn sleep(&self, deadline: Option<MonotonicNs>) {
+        let mut live = self.live.lock();
+        if live.wake || self.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let sleep = match deadline {
+            None => Sleep::UntilWoken,
+            Some(deadline) => {
+                let rest = Duration::from_nanos(deadline.0.saturating_sub(self.moment().now.0));
+                // A transaction that opens meanwhile may be due before `deadline`.
+                let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
+                Sleep::For(rest.clamp(Duration::from_millis(1), round))
+            }
+        };
+        match sleep {
+            Sleep::UntilWoken => {
+                live.checkpointer_idle = true;
+                self.wake.wait(&mut live);
+            }
+            Sleep::For(duration) => {
+                self.wake.wait_for(&mut live, duration);
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Handing closed transactions over to the store.
+
+use mobifs_core::{Commit, FsError, SyncPoint};
+use mobifs_store::StoreError;
+use mobifs_types::{ObjectId, VctId};
+use parking_lot::MutexGuard;
+
+use super::{Checkpoint, Shared, Volume, VolumeError};
+
+impl Shared {
+    /// Commits one transaction. The engine hears of the success together with the
+    /// store's new reservations, so that no room is promised twice in between.
+    pub(super) fn commit_one(
+        &self,
+        turn: &MutexGuard<'_, ()>,
+        commit: &Commit,
+    ) -> Result<(), StoreError> {
+        let result = self.hand_over(commit);
+        let failed = match result {
+            Ok(()) => {
+                let moment = self.moment();
+                let mut live = self.live.lock();
+                live.engine.committed(commit.vct);
+                drop(live);
+                let mut checkpoints = self.checkpoints.lock();
+                for path in &commit.apps {
+                    let last = Checkpoint {
+                        wall: moment.wall,
+                        now: moment.now,
+                    };
+                    checkpoints.insert(path.clone(), last);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.live.lock().engine.commit_failed(commit.vct);
+                if !self.is_power_cut() {
+                    tracing::error!(
+                        %error,
+                        "a commit failed; its apps are read-only until `mobifs sync` succeeds"
+                    );
+                }
+                Err(error)
+            }
+        };
+        self.note_failures(failed.as_ref().err());
+        if let Err(error) = self.refresh_space(turn) {
+            tracing::warn!(%error, "cannot tell how much room is left");
+        }
+        failed
+    }
+
+    fn hand_over(&self, commit: &Commit) -> Result<(), StoreError> {
+        for &id in &commit.pins {
+            self.store.pin(id);
+        }
+        let mut transaction = self.store.begin_transaction();
+        for entry in commit.entries() {
+            self.store.append_entry(&mut transaction, entry);
+        }
+        let ticket = self.store.end_transaction(transaction)?;
+        self.store.wait_sync(ticket)
+    }
+
+    /// Keeps the reasons for read-only apps in step with the engine.
+    fn note_failures(&self, error: Option<&StoreError>) {
+        let mut failures = self.failures.lock();
+        if error.is_none() && failures.is_empty() {
+            return;
+        }
+        let failed = self.live.lock().engine.failed_apps();
+        failures.retain(|path, _| failed.contains(path));
+        for path in failed {
+            let reason = error.map_or_else(|| "a commit failed".into(), ToString::to_string);
+            failures.entry(path).or_insert(reason);
+        }
+    }
+
+    /// Commits what is closed, one transaction after the other, giving the turn away
+    /// in between; ends when nothing can be committed any more.
+    pub(super) fn commit_closed(&self) {
+        while !self.is_power_cut() {
+            let turn = self.turn.lock();
+            let commit = self.live.lock().engine.next_commit(None);
+            let Some(commit) = commit else { return };
+            // A failure is noted with the app and does not concern the others.
+            let _failed = self.commit_one(&turn, &commit);
+        }
+    }
+
+    /// Closes everything that is open and commits what was closed by then.
+    pub(super) fn commit_all(&self) {
+        let point = self.live.lock().engine.close_all();
+        let SyncPoint::Committed(last) = point else {
+            return;
+        };
+        while !self.is_power_cut() {
+            let turn = self.turn.lock();
+            let commit = {
+                let mut live = self.live.lock();
+                // Commits go by age, so once the last is done all before it are done
+                // or have failed.
+                if !live.engine.is_uncommitted(last) {
+                    return;
+                }
+                live.engine.next_commit(None)
+            };
+            let Some(commit) = commit else { return };
+            let _failed = self.commit_one(&turn, &commit);
+        }
+    }
+
+    /// Commits one transaction and those it depends on, in the caller's thread.
+    /// Callers that wait for the turn find their transaction committed by the one
+    /// before: a group commit.
+    pub(super) fn commit_towards(&self, vct: VctId) -> Result<(), FsError> {
+        loop {
+            let turn = self.turn.lock();
+            let commit = {
+                let mut live = self.live.lock();
+                if !live.engine.is_uncommitted(vct) {
+                    return Ok(());
+                }
+                live.engine.next_commit(Some(vct))
+            };
+            // Nobody else has anything in flight while we have the turn: what cannot
+            // be handed out has failed before.
+            let Some(commit) = commit else {
+                return Err(FsError::Io);
+            };
+            self.commit_one(&turn, &commit).map_err(|_| FsError::Io)?;
+        }
+    }
+
+    /// Brings everything committed to its final place.
+    pub(super) fn apply(&self) -> Result<(), StoreError> {
+        let result = self.store.apply();
+        let refreshed = self.refresh_space(&self.turn.lock());
+        result.and(refreshed)
+    }
+
+    /// Tells the engine how much room there is. Reservations are read before the
+    /// room: should applying finish in between, the room is judged too small, never
+    /// too large.
+    pub(super) fn refresh_space(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        let pending = self.store.pending();
+        let space = self.store.space()?;
+        let now = self.moment().now;
+        let mut live = self.live.lock();
+        live.engine
+            .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
+        live.space_at = now;
+        Ok(())
+    }
+
+    /// The error that says which apps are not committed, if any.
+    pub(super) fn check_failures(&self) -> Result<(), VolumeError> {
+        if self.is_power_cut() {
+            return Err(VolumeError::PowerCut);
+        }
+        match self.failures.lock().iter().next() {
+            None => Ok(()),
+            Some((path, reason)) => Err(VolumeError::NotCommitted {
+                app: String::from_utf8_lossy(path).into_owned(),
+                reason: reason.clone(),
+            }),
+        }
+    }
+}
+
+impl Volume {
+    /// `fsync`: returns at once in a relaxed app; in a durable one when everything
+    /// that the app did before is committed.
+    ///
+    /// # Errors
+    /// `Io` if the commit failed.
+    pub fn fsync(&self, id: ObjectId) -> Result<(), FsError> {
+        self.shared.check_power()?;
+        let point = self.shared.live.lock().engine.sync_point(id);
+        match point {
+            SyncPoint::Now => Ok(()),
+            SyncPoint::Committed(vct) => self.shared.commit_towards(vct),
+        }
+    }
+
+    /// `sync(2)` and `syncfs(2)`: everything is committed when it returns.
+    ///
+    /// # Errors
+    /// `Io` if a commit failed.
+    pub fn sync_all(&self) -> Result<(), FsError> {
+        self.sync_app(None, false).map_err(|error| match error {
+            VolumeError::Fs(error) => error,
+            _ => FsError::Io,
+        })
+    }
+
+    /// Commits one app (by its path relative to the mount, `.` for what lies in no
+    /// app), or all; retries what failed before. With `apply`, everything committed
+    /// also reaches its final place.
+    ///
+    /// # Errors
+    /// [`VolumeError::UnknownApp`], [`VolumeError::NotCommitted`], or what applying
+    /// failed with.
+    pub fn sync_app(&self, name: Option<&str>, apply: bool) -> Result<(), VolumeError> {
+        self.shared
+            .check_power()
+            .map_err(|_| VolumeError::PowerCut)?;
+        self.shared.live.lock().engine.retry_failed();
+        match name {
+            None => {
+                self.shared.commit_all();
+                self.shared.check_failures()?;
+            }
+            Some(name) => self.commit_app(name)?,
+        }
+        if apply {
+            self.shared.apply()?;
+        }
+        Ok(())
+    }
+
+    fn commit_app(&self, name: &str) -> Result<(), VolumeError> {
+        let point = self.shared.live.lock().engine.close_app(name.as_bytes());
+        let point = match point {
+            Some(point) => point,
+            None if self.is_untouched_app(name)? => SyncPoint::Now,
+            None => {
+                return Err(VolumeError::UnknownApp {
+                    name: name.to_owned(),
+                });
+            }
+        };
+        let SyncPoint::Committed(vct) = point else {
+            return Ok(());
+        };
+        if self.shared.commit_towards(vct).is_err() {
+            self.shared.check_failures()?;
+            return Err(FsError::Io.into());
+        }
+        Ok(())
+    }
+
+    /// Whether `name` is an app that nobody has touched since the mount.
+    fn is_untouched_app(&self, name: &str) -> Result<bool, VolumeError> {
+        use mobifs_core::AppRules as _;
+        if !self.shared.rules.lock().is_app(name.as_bytes()) {
+            return Ok(false);
+        }
+        let mut at = ObjectId::ROOT;
+        let mut found = Vec::new();
+        let mut missing = Ok(());
+        for part in name.split('/') {
+            match self.lookup(at, part.as_bytes()) {
+                Ok(node) => {
+                    at = node.id;
+                    found.push(node);
+                }
+                Err(error) => {
+                    missing = Err(error);
+                    break;
+                }
+            }
+        }
+        found.iter().for_each(|node| self.forget(node.id, 1));
+        match missing {
+            Ok(()) => Ok(found
+                .last()
+                .is_some_and(|node| node.attributes.kind == mobifs_types::FileKind::Directory)),
+            Err(FsError::NotFound | FsError::NotDirectory | FsError::InvalidArgument) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

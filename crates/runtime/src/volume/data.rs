@@ -1,0 +1,138 @@
+//! File content.
+
+use mobifs_core::{AllocateMode, Engine, FsError, ReadSegment, Whence, WriteAt};
+use mobifs_store::Seek;
+use mobifs_types::ObjectId;
+
+use super::{Volume, store_failed};
+
+/// Most bytes that one [`Volume::copy_range`] copies; the caller goes on from there.
+const COPY_BYTES_MAX: usize = 1 << 20;
+
+impl Volume {
+    /// Reads content; fewer bytes than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// As [`Engine::read_plan`].
+    pub fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
+        let length = out.len();
+        let moment = self.shared.moment();
+        let no_access_time = self.shared.options.no_access_time;
+        let plan = self.shared.look(|engine: &mut Engine| {
+            let plan = engine.read_plan(id, offset, length)?;
+            if !no_access_time {
+                engine.accessed(id, moment);
+            }
+            Ok(plan)
+        })?;
+        let mut rest = &mut out[..plan.length];
+        for segment in &plan.segments {
+            let piece = match segment {
+                ReadSegment::Page { length, .. }
+                | ReadSegment::Zero { length }
+                | ReadSegment::Store { length, .. } => *length,
+            };
+            let (now, behind) = rest.split_at_mut(piece);
+            match segment {
+                ReadSegment::Page { page, offset, .. } => page.read(*offset, now),
+                ReadSegment::Zero { .. } => now.fill(0),
+                ReadSegment::Store { offset, .. } => {
+                    let read = self.shared.store.read(id, *offset, now);
+                    read.map_err(|error| store_failed(&error))?;
+                }
+            }
+            rest = behind;
+        }
+        Ok(plan.length)
+    }
+
+    /// Writes content. With `sync` (a file opened with `O_SYNC` or `O_DSYNC`) it is
+    /// followed by what [`Volume::fsync`] does.
+    ///
+    /// # Errors
+    /// As [`Engine::write`] and [`Volume::fsync`].
+    pub fn write(
+        &self,
+        id: ObjectId,
+        at: WriteAt,
+        data: &[u8],
+        kill_suid_sgid: bool,
+        sync: bool,
+    ) -> Result<usize, FsError> {
+        let moment = self.shared.moment();
+        let written = self
+            .shared
+            .change(|engine| engine.write(moment, id, at, data, kill_suid_sgid))?;
+        if sync {
+            self.fsync(id)?;
+        }
+        Ok(written)
+    }
+
+    /// `fallocate`.
+    ///
+    /// # Errors
+    /// As [`Engine::allocate`].
+    pub fn allocate(
+        &self,
+        id: ObjectId,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.allocate(moment, id, mode, offset, length))
+    }
+
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`.
+    ///
+    /// # Errors
+    /// `NoSuchOffset` if there is no such place, and as [`Engine::content_map`].
+    pub fn seek(&self, id: ObjectId, offset: u64, whence: Whence) -> Result<u64, FsError> {
+        let map = self.shared.look(|engine| engine.content_map(id))?;
+        let found = map.seek(offset, whence, |offset, whence| {
+            let what = match whence {
+                Whence::Data => Seek::Data,
+                Whence::Hole => Seek::Hole,
+            };
+            self.shared.store.seek(id, offset, what)
+        });
+        found
+            .map_err(|error| store_failed(&error))?
+            .ok_or(FsError::NoSuchOffset)
+    }
+
+    /// `copy_file_range`: returns how much was copied, which may be less than asked
+    /// for; 0 only at the end of `from`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for overlapping ranges of one file, and as
+    /// [`Volume::read`] and [`Volume::write`].
+    pub fn copy_range(
+        &self,
+        from: ObjectId,
+        from_offset: u64,
+        to: ObjectId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<usize, FsError> {
+        if from == to
+            && from_offset < to_offset.saturating_add(length)
+            && to_offset < from_offset.saturating_add(length)
+        {
+            return Err(FsError::InvalidArgument);
+        }
+        let mut buffer = vec![
+            0;
+            usize::try_from(length)
+                .unwrap_or(usize::MAX)
+                .min(COPY_BYTES_MAX)
+        ];
+        let read = self.read(from, from_offset, &mut buffer)?;
+        if read == 0 {
+            return Ok(0);
+        }
+        self.write(to, WriteAt::Offset(to_offset), &buffer[..read], true, false)
+    }
+}

@@ -1,0 +1,245 @@
+//! Names, attributes and extended attributes.
+
+use std::sync::Arc;
+
+use mobifs_core::{
+    AttributeChange, Caller, FsError, Node, NodeSpec, ReadDirEntry, RenameMode, Stop, XattrMode,
+};
+use mobifs_types::{ObjectId, SpaceInfo};
+
+use super::Volume;
+
+/// `statfs` looks at the lower filesystem again after this time.
+const SPACE_AGE_MAX_MS: u64 = 500;
+
+impl Volume {
+    /// Finds an entry; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::lookup`]; `Io` if the store failed (this holds for
+    /// all operations).
+    pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Node, FsError> {
+        self.shared.look(|engine| engine.lookup(parent, name))
+    }
+
+    /// The parent of a directory; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::lookup_parent`].
+    pub fn lookup_parent(&self, directory: ObjectId) -> Result<Node, FsError> {
+        self.shared.look(|engine| engine.lookup_parent(directory))
+    }
+
+    /// Gives `count` references back.
+    pub fn forget(&self, id: ObjectId, count: u64) {
+        self.shared.live.lock().engine.forget(id, count);
+    }
+
+    /// Attributes of an object in use.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::attributes`].
+    pub fn attributes(&self, id: ObjectId) -> Result<Node, FsError> {
+        self.shared.look(|engine| engine.attributes(id))
+    }
+
+    /// Changes attributes. Permissions are checked by the kernel
+    /// (`default_permissions`); the caller is for what the change takes away.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::set_attributes`].
+    pub fn set_attributes(
+        &self,
+        _caller: &Caller,
+        id: ObjectId,
+        change: &AttributeChange,
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.set_attributes(moment, id, change))
+    }
+
+    /// Target of a symlink.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::read_link`].
+    pub fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, FsError> {
+        self.shared
+            .look(|engine| engine.read_link(id))
+            .map(|target| target.to_vec())
+    }
+
+    /// Creates a file, directory, symlink or node; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::create`].
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: ObjectId,
+        name: &[u8],
+        spec: &NodeSpec<'_>,
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.create(caller, moment, parent, name, spec))
+    }
+
+    /// Creates a file without a name (`O_TMPFILE`), opened once and with one
+    /// reference counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::create_unnamed`].
+    pub fn create_unnamed(
+        &self,
+        caller: &Caller,
+        parent: ObjectId,
+        mode: u16,
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.create_unnamed(caller, moment, parent, mode))
+    }
+
+    /// Gives an object another name; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::link`].
+    pub fn link(
+        &self,
+        id: ObjectId,
+        new_parent: ObjectId,
+        new_name: &[u8],
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.link(moment, id, new_parent, new_name))
+    }
+
+    /// Removes an entry that is not a directory.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::unlink`].
+    pub fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.unlink(moment, parent, name))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::remove_directory`].
+    pub fn remove_directory(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.remove_directory(moment, parent, name))
+    }
+
+    /// Renames an entry.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::rename`].
+    pub fn rename(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new_parent: ObjectId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.rename(moment, (parent, name), (new_parent, new_name), mode))
+    }
+
+    /// An object is opened: it stays although its last link may go.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::open`].
+    pub fn open(&self, id: ObjectId) -> Result<(), FsError> {
+        self.shared.look(|engine| engine.open(id))
+    }
+
+    /// Ends [`Volume::open`].
+    pub fn release(&self, id: ObjectId) {
+        self.shared.live.lock().engine.release(id);
+    }
+
+    /// Up to `entries_max` entries behind `after_cookie` (0: from the start), without
+    /// `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::read_directory`].
+    pub fn read_directory(
+        &self,
+        id: ObjectId,
+        after_cookie: u64,
+        entries_max: usize,
+    ) -> Result<Vec<ReadDirEntry>, FsError> {
+        self.shared
+            .look(|engine| engine.read_directory(id, after_cookie, entries_max))
+    }
+
+    /// Value of one extended attribute.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::get_xattr`].
+    pub fn get_xattr(&self, id: ObjectId, name: &[u8]) -> Result<Arc<[u8]>, FsError> {
+        self.shared.look(|engine| engine.get_xattr(id, name))
+    }
+
+    /// Names of all extended attributes.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::list_xattrs`].
+    pub fn list_xattrs(&self, id: ObjectId) -> Result<Vec<Arc<[u8]>>, FsError> {
+        self.shared.look(|engine| engine.list_xattrs(id))
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::set_xattr`].
+    pub fn set_xattr(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.set_xattr(moment, id, name, value, mode, kill_sgid))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As [`mobifs_core::Engine::remove_xattr`].
+    pub fn remove_xattr(&self, id: ObjectId, name: &[u8]) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.remove_xattr(moment, id, name))
+    }
+
+    /// Room that is left after everything acknowledged.
+    ///
+    /// # Errors
+    /// `Io` if the lower filesystem cannot tell.
+    pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
+        let shared = &self.shared;
+        shared.check_power()?;
+        let space_at = shared.live.lock().space_at;
+        if shared.moment().now.ms_since(space_at) >= SPACE_AGE_MAX_MS
+            // While somebody commits, the last answer will do: it is renewed then.
+            && let Some(turn) = shared.turn.try_lock()
+        {
+            shared
+                .refresh_space(&turn)
+                .map_err(|error| super::store_failed(&error))?;
+        }
+        shared.look(|engine| Ok::<_, Stop>(engine.space()))
+    }
+}

@@ -1,0 +1,169 @@
+//! Fulfilling what the engine cannot do by itself.
+
+use mobifs_core::{Engine, FsError, Need, Stop};
+use mobifs_types::{PAGE_BYTES, Page};
+use parking_lot::MutexGuard;
+
+use super::{Live, Shared, store_failed};
+
+/// An operation that still needs something after so many answers is not getting
+/// anywhere.
+const ATTEMPTS_MAX: usize = 100_000;
+
+impl Shared {
+    /// Runs an operation that only looks.
+    pub(super) fn look<T>(
+        &self,
+        operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+    ) -> Result<T, FsError> {
+        self.run(operation, |_| {})
+    }
+
+    /// Runs an operation that changes something.
+    pub(super) fn change<T>(
+        &self,
+        operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+    ) -> Result<T, FsError> {
+        self.run(operation, |live| self.after_change(live))
+    }
+
+    fn run<T>(
+        &self,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+        after: impl Fn(&mut MutexGuard<'_, Live>),
+    ) -> Result<T, FsError> {
+        self.check_power()?;
+        let mut made_space = false;
+        for _ in 0..ATTEMPTS_MAX {
+            let mut live = self.live.lock();
+            let need = match operation(&mut live.engine) {
+                Ok(answer) => {
+                    after(&mut live);
+                    return Ok(answer);
+                }
+                Err(Stop::Fail(error)) => return Err(error),
+                Err(Stop::Need(need)) => need,
+            };
+            drop(live);
+            match need {
+                Need::Space if made_space => return Err(FsError::NoSpace),
+                Need::Space => {
+                    made_space = true;
+                    self.make_space()?;
+                }
+                Need::Memory => self.make_memory()?,
+                need => self.fetch(need)?,
+            }
+            // After a drill nothing may be waited for.
+            self.check_power()?;
+        }
+        tracing::error!("an operation did not come to an end");
+        Err(FsError::Io)
+    }
+
+    /// Brings from the store what the engine asks for.
+    fn fetch(&self, need: Need) -> Result<(), FsError> {
+        let store = &self.store;
+        match need {
+            Need::Object { id, epoch } => {
+                let info = store.object(id).map_err(|error| store_failed(&error))?;
+                self.live.lock().engine.provide_object(id, epoch, info);
+            }
+            Need::Directory { id, epoch } => {
+                let entries = store
+                    .list_directory(id)
+                    .map_err(|error| store_failed(&error))?;
+                self.live
+                    .lock()
+                    .engine
+                    .provide_directory(id, epoch, entries);
+            }
+            Need::Xattrs { id, epoch } => {
+                let xattrs = store.xattrs(id).map_err(|error| store_failed(&error))?;
+                self.live.lock().engine.provide_xattrs(id, epoch, xattrs);
+            }
+            Need::SymlinkTarget { id, epoch } => {
+                let target = store.read_link(id).map_err(|error| store_failed(&error))?;
+                self.live
+                    .lock()
+                    .engine
+                    .provide_symlink_target(id, epoch, target);
+            }
+            Need::Page {
+                object,
+                index,
+                version,
+            } => {
+                let mut content = [0; PAGE_BYTES];
+                let read = store.read(object, index.offset(), &mut content);
+                read.map_err(|error| store_failed(&error))?;
+                // Zeros at the end need no memory.
+                let end = content
+                    .iter()
+                    .rposition(|&byte| byte != 0)
+                    .map_or(0, |last| last + 1);
+                let page = Page::new(&content[..end]);
+                self.live
+                    .lock()
+                    .engine
+                    .provide_page(object, index, version, page);
+            }
+            Need::Memory | Need::Space => {}
+        }
+        Ok(())
+    }
+
+    /// Makes room in the lower filesystem as far as that is possible: what is
+    /// overwritten in the journal or deleted frees room only when it is applied.
+    fn make_space(&self) -> Result<(), FsError> {
+        self.commit_all();
+        if let Err(error) = self.apply() {
+            tracing::warn!(%error, "cannot apply the journal to make room");
+            self.check_power()?;
+        }
+        Ok(())
+    }
+
+    /// Makes room in memory: commits in the caller's thread, which is what slows
+    /// writers down to the speed of the device.
+    fn make_memory(&self) -> Result<(), FsError> {
+        let turn = self.turn.lock();
+        let commit = {
+            let mut live = self.live.lock();
+            // Somebody else may have made room while we waited for the turn.
+            if live.engine.dirty_bytes() <= self.memory_high_bytes() {
+                return Ok(());
+            }
+            live.engine.next_commit(None).or_else(|| {
+                live.engine.close_largest();
+                live.engine.next_commit(None)
+            })
+        };
+        if let Some(commit) = commit {
+            // A failure makes the app read-only; the operation finds out itself.
+            let _failed = self.commit_one(&turn, &commit);
+            return Ok(());
+        }
+        if self.spill(&turn)? {
+            return Ok(());
+        }
+        tracing::error!(
+            "memory is used up by changes that cannot be committed; see `mobifs status`"
+        );
+        Err(FsError::NoSpace)
+    }
+
+    /// Parks pages of a deleted file that is still in use outside memory; false if
+    /// there is none.
+    fn spill(&self, _turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+        let candidate = self.live.lock().engine.spill_candidate();
+        let Some((id, pages)) = candidate else {
+            return Ok(false);
+        };
+        self.store
+            .spill(id, &pages)
+            .map_err(|error| store_failed(&error))?;
+        self.live.lock().engine.spilled(id, &pages);
+        Ok(true)
+    }
+}

@@ -1,0 +1,95 @@
+//! What is going on in a volume.
+
+use std::sync::atomic::Ordering;
+
+use mobifs_core::AppStatus;
+use mobifs_types::{MonotonicNs, PAGE_BYTES_U64};
+
+use super::{Shared, Volume};
+use crate::status::{
+    AppReport, CheckpointReport, MemoryStatus, SCHEMA_VERSION, Status, StoreStatus,
+    TransactionCounts, rfc3339,
+};
+
+impl Volume {
+    /// The state at this moment. Where it is mounted and which directory the store is
+    /// in, the caller knows.
+    pub fn status(&self) -> Status {
+        let shared = &self.shared;
+        let now = shared.moment().now;
+        let (engine, read_only) = {
+            let live = shared.live.lock();
+            (live.engine.status(now), shared.options.read_only)
+        };
+        let pending = shared.store.pending();
+        let mut apps: Vec<AppReport> = engine
+            .apps
+            .iter()
+            .map(|app| shared.app_report(app, now))
+            .collect();
+        apps.sort_by(|one, other| one.name.cmp(&other.name));
+        Status {
+            schema: SCHEMA_VERSION,
+            daemon_pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mountpoint: None,
+            uptime_ms: now.ms_since(shared.started.now),
+            read_only: read_only || shared.store.capabilities().read_only,
+            sync_reaches_mount: shared.sync_reaches.load(Ordering::Relaxed),
+            memory: MemoryStatus {
+                budget_bytes: engine.memory_budget_bytes,
+                used_bytes: engine.dirty_bytes,
+                deleted_in_use_bytes: engine.orphan_bytes,
+                committed_held_bytes: pending.held_bytes,
+                objects: engine.objects,
+            },
+            store: StoreStatus {
+                path: None,
+                kind: "journal".to_owned(),
+                journal_used_bytes: pending.journal_used_bytes,
+                journal_total_bytes: pending.journal_total_bytes,
+                commits: pending.commits,
+                commit_written_bytes: pending.commit_written_bytes,
+                apply_written_bytes: pending.apply_written_bytes,
+            },
+            apps,
+        }
+    }
+}
+
+impl Shared {
+    fn app_report(&self, app: &AppStatus, now: MonotonicNs) -> AppReport {
+        let checkpoint = self.checkpoints.lock().get(&app.path).copied();
+        let read_only = app.read_only.then(|| {
+            let reason = self.failures.lock().get(&app.path).cloned();
+            reason.unwrap_or_else(|| "a commit failed".to_owned())
+        });
+        let written_pages = app.written_pages.max(1);
+        AppReport {
+            name: String::from_utf8_lossy(&app.path).into_owned(),
+            class: crate::class_name(app.policy.class).to_owned(),
+            bytes_at_risk: app.at_risk_bytes,
+            seconds_at_risk: app.at_risk_ms.unwrap_or(0) as f64 / 1e3,
+            transactions: TransactionCounts {
+                open: app.open_transactions,
+                closed: app.closed_transactions,
+                committed: app.committed_transactions,
+            },
+            e: app.overwritten_pages as f64 / written_pages as f64,
+            bytes_written_by_app: app.written_bytes,
+            bytes_sent_to_store: app.committed_bytes,
+            bytes_saved: app.overwritten_pages.saturating_mul(PAGE_BYTES_U64),
+            last_checkpoint: checkpoint.map(|last| CheckpointReport {
+                age_seconds: now.ms_since(last.now) as f64 / 1e3,
+                time: rfc3339(last.wall),
+            }),
+            read_only,
+            age_max_ms: app.policy.age_max_ms,
+            staleness_max_bytes: app
+                .policy
+                .tpl
+                .staleness_max_pages
+                .saturating_mul(PAGE_BYTES_U64),
+        }
+    }
+}
