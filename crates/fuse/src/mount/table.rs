@@ -66,8 +66,7 @@ pub(crate) fn find(mountpoint: &Path) -> Option<TableEntry> {
     table
         .lines()
         .filter_map(TableEntry::parse)
-        .filter(|e| e.mountpoint == mountpoint)
-        .next_back()
+        .rfind(|entry| entry.mountpoint == mountpoint)
 }
 
 /// Whether a FUSE filesystem of this subtype is mounted at exactly this absolute

@@ -3,6 +3,7 @@
 
 mod life;
 mod sync_fs;
+mod unprivileged;
 
 use std::path::Path;
 use std::sync::Arc;
