@@ -1,0 +1,54 @@
+# Every target is one script; run `make` for the list.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+# mount(8) looks for its helpers here and nowhere else.
+HELPERDIR ?= /sbin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build install uninstall demo test lint bench crash-campaign fuzz clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing (system packages, test suites)
+	scripts/setup.sh
+
+build: ## Build the release binaries
+	cargo build --release --locked
+
+install: ## Install the mobifs command and its mount helpers (PREFIX, DESTDIR, HELPERDIR)
+	install -D -m 755 target/release/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs
+	install -d $(DESTDIR)$(HELPERDIR)
+	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs
+	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs
+
+uninstall: ## Remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs
+	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs
+
+demo: ## SQLite, git and a package on MobiFS and on the bare disk, then a power cut
+	scripts/setup.sh --build-only
+	cargo build --release --locked
+	python3 scripts/demo.py
+
+test: ## All tests: unit, property, crash, mounted, pjdfstest, fsx
+	scripts/setup.sh
+	scripts/test.sh
+
+lint: ## Formatting, clippy, purity of the engine, file lengths, licences
+	scripts/lint.sh
+
+bench: ## Side-by-side benches (BENCH_FLAGS=--quick for a short run)
+	scripts/setup.sh --build-only
+	cargo build --release --locked
+	python3 scripts/bench.py $(BENCH_FLAGS)
+
+crash-campaign: ## Long crash search (CAMPAIGN_SEED, CAMPAIGN_CASES)
+	scripts/crash-campaign.sh
+
+fuzz: ## Random bytes for the parsers of journal and requests (FUZZ_SECONDS)
+	scripts/fuzz.sh
+
+clean: ## Remove build results and downloaded tools
+	cargo clean
+	rm -rf .cache

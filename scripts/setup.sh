@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demo need, and nothing that is already there.
+# Debian and Ubuntu with a Rust toolchain. Works offline once everything is in place.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PJDFSTEST_VERSION=0.2.2
+FSX_VERSION=0.3.2
+TOOLS_DIR=${MOBIFS_TOOLS:-$PWD/.cache/tools}
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# What each system package is needed for: a command it brings, or a file.
+PACKAGES=(
+  "gcc:gcc" "git:git" "python3:python3" "sqlite3:sqlite3"
+  "fusermount3:fuse3" "setfattr:attr" "setfacl:acl"
+  "mkfs.ext4:e2fsprogs" "mkfs.btrfs:btrfs-progs" "losetup:mount"
+  "eatmydata:eatmydata" "strace:strace" "xz:xz-utils"
+)
+
+missing_packages() {
+  local pair
+  for pair in "${PACKAGES[@]}"; do
+    PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || echo "${pair##*:}"
+  done
+}
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null 2>&1; then
+    sudo "$@"
+  else
+    return 1
+  fi
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages)
+  if [ "${#missing[@]}" = 0 ]; then
+    say "system packages: all there"
+    return
+  fi
+  command -v apt-get >/dev/null 2>&1 ||
+    die "missing: ${missing[*]}. There is no apt-get here; install them with this system's package manager."
+  say "installing system packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  if ! { as_root apt-get update -qq && as_root apt-get install -y -qq "${missing[@]}" >/dev/null; }; then
+    die "could not install: ${missing[*]}. Run as root: apt-get install ${missing[*]}"
+  fi
+}
+
+check_toolchain() {
+  command -v cargo >/dev/null 2>&1 ||
+    die "no Rust toolchain found. Install one (rustup.rs, or the package 'cargo' of a recent release)."
+}
+
+# suite NAME VERSION: a test suite from crates.io, pinned, into our own directory.
+install_suite() {
+  local name=$1 version=$2
+  if "$TOOLS_DIR/bin/$name" --version 2>/dev/null | grep -qF "$version"; then
+    say "$name $version: there"
+    return
+  fi
+  say "installing $name $version (a few minutes)"
+  CARGO_TARGET_DIR="$TOOLS_DIR/build" cargo install --quiet --locked \
+    --root "$TOOLS_DIR" --version "$version" "$name"
+}
+
+check_toolchain
+install_packages
+if [ "${1:-}" != "--build-only" ]; then
+  install_suite pjdfstest "$PJDFSTEST_VERSION"
+  install_suite fsx "$FSX_VERSION"
+  rm -rf "$TOOLS_DIR/build"
+fi
+[ -e /dev/fuse ] || say "note: /dev/fuse is not there; mounting will fail (try: modprobe fuse)"
+say "ready"

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Runs every test and ends with one line: N passed, M failed, K skipped.
+#
+#   scripts/test.sh [STEP...]     steps: cargo pjdfstest fsx (default: all)
+#
+# The mounted tests and the suites need /dev/fuse and root (loop devices, several users);
+# what cannot run here is counted as skipped, with the reason.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+STEPS=("$@")
+[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo pjdfstest fsx)
+TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+LOG_DIR=$TARGET_DIR/test-logs
+mkdir -p "$LOG_DIR" target
+passed=0 failed=0 skipped=0
+
+step() { printf '\n== %s\n' "$*"; }
+
+# count LOG: adds the "test result:" lines of cargo test, or a plain "N passed, M failed" line.
+count() {
+  local counts
+  counts=$(awk '
+    /^test result:/ { p += $4; f += $6; s += $8 }
+    /^SKIPPED / { s += 1; p -= 1 }
+    /^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5 }
+    END { printf "%d %d %d", p, f, s }' "$1")
+  read -r p f s <<<"$counts"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+# run NAME COMMAND...: a step whose failure is counted and does not stop the others.
+run() {
+  local name=$1 log=$LOG_DIR/$1.log status before=$failed started=$SECONDS
+  shift
+  step "$name"
+  "$@" 2>&1 | tee "$log"
+  status=${PIPESTATUS[0]}
+  count "$log"
+  if [ "$status" != 0 ] && [ "$failed" = "$before" ]; then
+    failed=$((failed + 1)) # it did not even get to its own closing line
+  fi
+  echo "-- $name: exit $status, $((SECONDS - started)) s"
+}
+
+step "build"
+if ! cargo build --release --locked; then
+  echo "0 passed, 1 failed, 0 skipped" | tee target/test-summary.txt
+  exit 1
+fi
+export MOBIFS_BIN=$TARGET_DIR/release/mobifs
+
+for name in "${STEPS[@]}"; do
+  case $name in
+    # Skipped mounted tests say so on a line of their own, which libtest shows with --nocapture.
+    cargo) run cargo cargo test --workspace --locked --no-fail-fast -- --show-output ;;
+    pjdfstest) run pjdfstest python3 scripts/suite_pjdfstest.py ;;
+    fsx) run fsx python3 scripts/suite_fsx.py ;;
+    *) echo "unknown step: $name" >&2; exit 2 ;;
+  esac
+done
+
+echo
+echo "$passed passed, $failed failed, $skipped skipped" | tee target/test-summary.txt
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
