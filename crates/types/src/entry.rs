@@ -42,7 +42,7 @@ pub enum Entry {
 }
 
 /// The state of one object at the end of a transaction.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectState {
     /// Which object.
     pub id: ObjectId,

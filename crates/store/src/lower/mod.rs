@@ -231,6 +231,13 @@ impl JournalBuffer {
         }
     }
 
+    /// Gives the buffer room for `bytes`, rounded up to whole blocks. Blocks that it
+    /// had keep their content, new ones are zero; memory is not given back.
+    pub fn resize(&mut self, bytes: usize) {
+        let blocks = bytes.div_ceil(JOURNAL_BLOCK_BYTES);
+        self.storage.resize(blocks, Block([0; JOURNAL_BLOCK_BYTES]));
+    }
+
     /// The content.
     pub fn as_bytes(&self) -> &[u8] {
         zerocopy::IntoBytes::as_bytes(self.storage.as_slice())

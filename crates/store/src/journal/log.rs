@@ -1,0 +1,298 @@
+//! The journal file: a log of transactions, each written by one sequential write.
+
+mod create;
+pub(super) mod header;
+mod identity;
+mod open;
+#[cfg(test)]
+mod tests;
+mod threshold;
+
+use std::io;
+
+use rustix::io::Errno;
+
+use self::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
+use super::codec;
+use super::record::Record;
+use super::superblock::{FORMAT_VERSION, LOG_START, SLOTS, Superblock};
+use crate::StoreError;
+use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
+
+/// Name of the journal in the `.mobifs` directory.
+const JOURNAL: &[u8] = b"journal";
+/// The write buffer is kept up to this size; a larger transaction gives its buffer
+/// back.
+const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
+/// [`FORMAT_VERSION`] as headers hold it.
+const HEADER_VERSION: u16 = FORMAT_VERSION as u16;
+
+/// An open journal. Used by one thread at a time.
+pub(crate) struct Log<L: Lower> {
+    /// None only if the store is read-only and has no journal.
+    journal: Option<L::Handle>,
+    direct_io: bool,
+    access: Access,
+    /// The superblock in force.
+    superblock: Superblock,
+    /// Which slots are known to hold the newest superblock that was written. Never
+    /// both false, and the next superblock is written to a slot that does not first,
+    /// so that one whole superblock exists at any instant.
+    current: [bool; SLOTS],
+    /// Counts attempts to write a superblock.
+    generation: u64,
+    /// Where the next transaction goes.
+    position: u64,
+    /// Sequence that it gets.
+    sequence: u64,
+    /// Nothing was written to the log in this epoch, not even in vain.
+    pristine: bool,
+    /// Reused for every transaction.
+    buffer: JournalBuffer,
+}
+
+/// Whether the log takes transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    ReadWrite,
+    ReadOnly,
+    /// What is on the medium behind `position` (or in a superblock) is not known, so
+    /// nothing may follow until a new epoch makes all of it void.
+    Poisoned,
+}
+
+/// How to open a [`Log`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogOptions {
+    /// Size of the journal file if it has to be made, in bytes; an empty and clean
+    /// journal of another size is replaced. Rounded down to whole blocks.
+    pub(crate) journal_bytes: u64,
+    /// Transactions up to this size are written with one durable write, larger ones
+    /// with a write and a flush; none: as remembered, or measured for a new journal.
+    pub(crate) direct_bytes_max: Option<u64>,
+    /// Identity of the store, if the journal has to be made.
+    pub(crate) uuid_if_new: [u8; 16],
+    /// Create and write nothing.
+    pub(crate) read_only: bool,
+}
+
+/// What a journal held when it was opened.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    /// Sequence and records of each transaction, in order.
+    pub(crate) transactions: Vec<(u64, Vec<Record>)>,
+    /// Bytes of journal that they take.
+    pub(crate) bytes: u64,
+    /// Bytes of an incomplete transaction behind them, which is ignored: its write
+    /// was cut short, so it was never acknowledged. What is left of one whose header
+    /// did not reach the medium is not counted.
+    pub(crate) discarded_tail_bytes: u64,
+    /// The last reset was a clean one, and nothing was written since.
+    pub(crate) clean: bool,
+}
+
+impl<L: Lower> Log<L> {
+    /// Opens the journal in the `.mobifs` directory and reads what it holds. Makes it
+    /// if the directory has none.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it
+    /// was once made, or belongs to another store, and [`StoreError::NewerFormat`]:
+    /// nothing was changed then. [`StoreError::Unsuitable`] for a size that cannot
+    /// work, [`StoreError::Lower`].
+    pub(crate) fn open(
+        lower: &L,
+        directory: &L::Handle,
+        options: &LogOptions,
+    ) -> Result<(Self, Scanned), StoreError> {
+        open::open(lower, directory, options)
+    }
+
+    /// Bytes that one transaction of these records takes in the journal.
+    pub(crate) fn transaction_bytes(records: &[Record]) -> u64 {
+        transaction_bytes(codec::encoded_bytes(records))
+    }
+
+    /// Bytes that transactions can still take in this epoch.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.total_bytes() - self.used_bytes()
+    }
+
+    /// Bytes that the transactions of this epoch take.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.position - LOG_START
+    }
+
+    /// Bytes that the transactions of an epoch can take altogether.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.superblock.journal_bytes - LOG_START
+    }
+
+    /// Whether this epoch has no transaction.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.position == LOG_START
+    }
+
+    /// Largest transaction that is written with one durable write, in bytes.
+    pub(crate) fn direct_bytes_max(&self) -> u64 {
+        self.superblock.direct_bytes_max
+    }
+
+    /// Whether writes go to the device directly, not through the kernel's page cache.
+    pub(crate) fn direct_io(&self) -> bool {
+        self.direct_io
+    }
+
+    /// Identity of the store.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.superblock.uuid
+    }
+
+    /// Writes one transaction, durable on return, and says how many bytes of journal
+    /// it took.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: `ENOSPC` if it does not fit, `EROFS` if the log is
+    /// read-only, `EIO` while the log is poisoned, or what the device says. The
+    /// transaction will then not be replayed: either none of it was written, or its
+    /// place was made void durably, or (if that failed too) the log is poisoned, that
+    /// is, takes nothing more before a [`Log::reset`]. Only a crash while it is
+    /// poisoned may find the transaction, as the last one.
+    /// [`StoreError::Corrupt`] for records that could not be read again.
+    pub(crate) fn append(&mut self, lower: &L, records: &[Record]) -> Result<u64, StoreError> {
+        self.check_writable("appending to the journal")?;
+        if !records.iter().all(codec::is_encodable) {
+            return Err(StoreError::Corrupt {
+                what: "a record to be written".to_owned(),
+                detail: "it changes bytes outside of its page".to_owned(),
+            });
+        }
+        let payload_bytes = codec::encoded_bytes(records);
+        let bytes = transaction_bytes(payload_bytes);
+        let (Ok(payload_bytes), Ok(record_count), true) = (
+            u32::try_from(payload_bytes),
+            u32::try_from(records.len()),
+            bytes <= self.free_bytes(),
+        ) else {
+            let action = format!("finding room for {bytes} bytes in the journal");
+            return Err(StoreError::lower(action)(Errno::NOSPC.into()));
+        };
+        if self.superblock.clean {
+            // The mark says that there is no transaction, so it has to go first.
+            let superblock = Superblock { clean: false, ..self.superblock };
+            self.write_superblock(lower, superblock)
+                .map_err(StoreError::lower("marking the journal as in use"))?;
+        }
+        self.fill_buffer(records, payload_bytes, record_count, bytes);
+        self.pristine = false;
+        self.write_transaction(lower, bytes)?;
+        self.position += bytes;
+        self.sequence += 1;
+        if self.buffer.as_bytes().len() > KEPT_BUFFER_BYTES {
+            self.buffer = JournalBuffer::default();
+        }
+        Ok(bytes)
+    }
+
+    /// Starts a new epoch: everything before is void. To be called only after all of
+    /// it is applied and durable. `clean` says that nothing is left to do when the
+    /// store is opened next. Ends poisoning.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then,
+    /// so the log is poisoned until a later call succeeds.
+    pub(crate) fn reset(&mut self, lower: &L, clean: bool) -> Result<(), StoreError> {
+        if self.access == Access::ReadOnly {
+            return self.check_writable("emptying the journal");
+        }
+        let unchanged = self.pristine && self.superblock.clean == clean;
+        if unchanged && self.access == Access::ReadWrite && self.current == [true; SLOTS] {
+            return Ok(());
+        }
+        let next = Superblock { clean, epoch: self.superblock.epoch + 1, ..self.superblock };
+        if let Err(source) = self.write_superblock(lower, next) {
+            self.access = Access::Poisoned;
+            return Err(StoreError::lower("emptying the journal")(source));
+        }
+        self.access = Access::ReadWrite;
+        self.position = LOG_START;
+        self.sequence = 1;
+        self.pristine = true;
+        Ok(())
+    }
+
+    fn check_writable(&self, action: &str) -> Result<(), StoreError> {
+        let errno = match self.access {
+            Access::ReadWrite => return Ok(()),
+            Access::ReadOnly => Errno::ROFS,
+            Access::Poisoned => Errno::IO,
+        };
+        Err(StoreError::lower(action)(errno.into()))
+    }
+
+    fn journal(&self) -> io::Result<&L::Handle> {
+        self.journal.as_ref().ok_or_else(|| Errno::ROFS.into())
+    }
+
+    /// Puts the transaction into the buffer, in exactly the blocks that it takes.
+    fn fill_buffer(&mut self, records: &[Record], payload_bytes: u32, record_count: u32, bytes: u64) {
+        // Both fit the address space: the records are in memory already, larger.
+        let (payload_end, bytes) = (HEADER_BYTES + payload_bytes as usize, bytes as usize);
+        self.buffer.resize(bytes);
+        let blocks = self.buffer.as_bytes_mut();
+        let payload = &mut blocks[HEADER_BYTES..payload_end];
+        codec::encode(records, payload);
+        let header = Header {
+            version: HEADER_VERSION,
+            kind: KIND_RECORDS,
+            epoch: self.superblock.epoch,
+            sequence: self.sequence,
+            payload_bytes,
+            record_count,
+            payload_crc: crc32c::crc32c(payload),
+        };
+        header.encode(self.superblock.crc_seed(), blocks);
+        blocks[payload_end..].fill(0);
+    }
+
+    fn write_transaction(&mut self, lower: &L, bytes: u64) -> Result<(), StoreError> {
+        let (offset, sequence) = (self.position, self.sequence);
+        let journal = self.journal().map_err(StoreError::lower("writing the journal"))?;
+        let written = if bytes <= self.superblock.direct_bytes_max {
+            lower.journal_write(journal, &self.buffer, offset, true)
+        } else {
+            lower
+                .journal_write(journal, &self.buffer, offset, false)
+                .and_then(|()| lower.journal_flush(journal))
+        };
+        let Err(source) = written else { return Ok(()) };
+        // What reached the medium is not known. Without its header it is nothing.
+        let void = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
+        if let Err(error) = lower.journal_write(journal, &void, offset, true) {
+            tracing::error!(
+                sequence, offset, %error,
+                "a failed transaction cannot be taken back; the journal is closed"
+            );
+            self.access = Access::Poisoned;
+        }
+        let action = format!("writing journal transaction {sequence} at byte {offset}");
+        Err(StoreError::lower(action)(source))
+    }
+
+    /// Writes `next` (but for its generation) to both slots, one after the other.
+    fn write_superblock(&mut self, lower: &L, next: Superblock) -> io::Result<()> {
+        self.generation += 1;
+        let next = Superblock { generation: self.generation, ..next };
+        let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
+        next.encode(block.as_bytes_mut());
+        let first = usize::from(self.current == [true, false]);
+        for slot in [first, 1 - first] {
+            self.current[slot] = false;
+            let offset = (slot * JOURNAL_BLOCK_BYTES) as u64;
+            lower.journal_write(self.journal()?, &block, offset, true)?;
+            self.current[slot] = true;
+        }
+        self.superblock = next;
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! Opening a journal: which of the possible states the directory is in.
+
+use std::io;
+
+use super::create::{self, Made, UNFINISHED};
+use super::identity::{self, Identity};
+use super::{Access, JOURNAL, Log, LogOptions, Scanned};
+use crate::StoreError;
+use crate::journal::scan::{self, Found};
+use crate::journal::superblock::{JOURNAL_BYTES_MIN, LOG_START, SLOTS, Superblock, choose, parse};
+use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
+
+pub(super) fn open<L: Lower>(
+    lower: &L,
+    directory: &L::Handle,
+    options: &LogOptions,
+) -> Result<(Log<L>, Scanned), StoreError> {
+    let journal_bytes = wanted_bytes(options)?;
+    let identity = identity::read(lower, directory)?;
+    if exists(lower, directory, JOURNAL)? {
+        return existing(lower, directory, options, journal_bytes, identity);
+    }
+    if identity.is_some() && !exists(lower, directory, UNFINISHED)? {
+        return Err(StoreError::Corrupt {
+            what: "the store".to_owned(),
+            detail: "its journal is missing, and with it what was committed and not yet applied; \
+                     to go on without, remove the file .mobifs/id too"
+                .to_owned(),
+        });
+    }
+    let superblock = Superblock {
+        uuid: options.uuid_if_new,
+        journal_bytes,
+        epoch: 1,
+        generation: 1,
+        direct_bytes_max: options.direct_bytes_max.unwrap_or(0),
+        clean: true,
+    };
+    let log = if options.read_only {
+        absent(superblock)
+    } else {
+        let measure = options.direct_bytes_max.is_none();
+        fresh(create::first(lower, directory, superblock, measure)?)
+    };
+    Ok((log, nothing()))
+}
+
+fn wanted_bytes(options: &LogOptions) -> Result<u64, StoreError> {
+    let block = JOURNAL_BLOCK_BYTES as u64;
+    let bytes = options.journal_bytes - options.journal_bytes % block;
+    if !options.read_only && !(JOURNAL_BYTES_MIN..1 << 62).contains(&bytes) {
+        return Err(StoreError::Unsuitable(format!(
+            "a journal of {} bytes cannot be used; it takes at least {JOURNAL_BYTES_MIN}",
+            options.journal_bytes
+        )));
+    }
+    Ok(bytes)
+}
+
+fn existing<L: Lower>(
+    lower: &L,
+    directory: &L::Handle,
+    options: &LogOptions,
+    journal_bytes: u64,
+    identity: Option<Identity>,
+) -> Result<(Log<L>, Scanned), StoreError> {
+    let (journal, direct_io) = lower
+        .open_journal(directory, JOURNAL)
+        .map_err(StoreError::lower("opening the journal"))?;
+    let (superblock, current) = read_superblock(lower, &journal)?;
+    check_identity(&superblock, identity)?;
+    check_size(lower, &journal, &superblock)?;
+    let found = scan::scan(&superblock, &mut |offset, buffer: &mut JournalBuffer| {
+        read_blocks(lower, &journal, offset, buffer)
+    })?;
+    let mut log = Log {
+        journal: Some(journal),
+        direct_io,
+        access: if options.read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        },
+        generation: superblock.generation,
+        current,
+        position: found.end,
+        sequence: found.next_sequence,
+        pristine: superblock.clean && found.end == LOG_START && found.discarded_tail_bytes == 0,
+        superblock,
+        buffer: JournalBuffer::default(),
+    };
+    let scanned = scanned(&superblock, found);
+    if !options.read_only {
+        log = make_ready(log, lower, directory, options, journal_bytes)?;
+    }
+    Ok((log, scanned))
+}
+
+/// The writes that opening may do, now that everything is known to be sound.
+fn make_ready<L: Lower>(
+    mut log: Log<L>,
+    lower: &L,
+    directory: &L::Handle,
+    options: &LogOptions,
+    journal_bytes: u64,
+) -> Result<Log<L>, StoreError> {
+    create::discard(lower, directory, UNFINISHED)
+        .map_err(StoreError::lower("removing an unfinished journal"))?;
+    let mut wanted = log.superblock;
+    wanted.direct_bytes_max = options.direct_bytes_max.unwrap_or(wanted.direct_bytes_max);
+    if log.pristine && log.superblock.journal_bytes != journal_bytes {
+        let epoch = wanted.epoch + 1;
+        let resized = Superblock {
+            journal_bytes,
+            epoch,
+            ..wanted
+        };
+        match create::replacement(lower, directory, resized) {
+            Ok(made) => return Ok(fresh(made)),
+            // The size is a wish: the old journal works, if it is still there.
+            Err(error) if exists(lower, directory, JOURNAL)? => {
+                tracing::warn!(%error, journal_bytes, "the journal keeps its size");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    // Also after a crash or damage that left only one good copy.
+    if wanted != log.superblock || log.current != [true; SLOTS] {
+        log.write_superblock(lower, wanted)
+            .map_err(StoreError::lower("writing the journal's superblock"))?;
+    }
+    Ok(log)
+}
+
+fn read_superblock<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+) -> Result<(Superblock, [bool; SLOTS]), StoreError> {
+    let mut blocks = JournalBuffer::zeroed(SLOTS * JOURNAL_BLOCK_BYTES);
+    read_blocks(lower, journal, 0, &mut blocks)?;
+    let (first, second) = blocks.as_bytes().split_at(JOURNAL_BLOCK_BYTES);
+    choose([parse(first), parse(second)])
+}
+
+fn check_identity(superblock: &Superblock, identity: Option<Identity>) -> Result<(), StoreError> {
+    let detail = match identity {
+        Some(Identity::Uuid(uuid)) if uuid == superblock.uuid => return Ok(()),
+        Some(Identity::Uuid(uuid)) => format!(
+            "it belongs to another store: it is of {}, the store is {}",
+            identity::text(superblock.uuid).trim_end(),
+            identity::text(uuid).trim_end()
+        ),
+        Some(Identity::Illegible) => "the store's identity, .mobifs/id, is damaged".to_owned(),
+        None => "the store's identity, .mobifs/id, is missing".to_owned(),
+    };
+    Err(StoreError::Corrupt {
+        what: "journal".to_owned(),
+        detail,
+    })
+}
+
+fn check_size<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+    superblock: &Superblock,
+) -> Result<(), StoreError> {
+    let found = lower
+        .stat(journal)
+        .map_err(StoreError::lower("looking at the journal"))?
+        .size;
+    if found < superblock.journal_bytes {
+        return Err(cut_short(found, superblock.journal_bytes));
+    }
+    Ok(())
+}
+
+fn read_blocks<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+    offset: u64,
+    buffer: &mut JournalBuffer,
+) -> Result<(), StoreError> {
+    let wanted = buffer.as_bytes().len();
+    let count = lower
+        .read_at(journal, buffer.as_bytes_mut(), offset)
+        .map_err(|source| {
+            StoreError::lower(format!("reading the journal at byte {offset}"))(source)
+        })?;
+    if count < wanted {
+        return Err(cut_short(offset + count as u64, offset + wanted as u64));
+    }
+    Ok(())
+}
+
+fn cut_short(found: u64, expected: u64) -> StoreError {
+    StoreError::Corrupt {
+        what: "journal".to_owned(),
+        detail: format!("it was cut short: it ends at byte {found}, but {expected} are needed"),
+    }
+}
+
+fn exists<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> Result<bool, StoreError> {
+    match lower.stat_at(directory, name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(StoreError::lower(format!(
+            "looking for .mobifs/{}",
+            name.escape_ascii()
+        ))(error)),
+    }
+}
+
+fn fresh<L: Lower>(made: Made<L>) -> Log<L> {
+    Log {
+        journal: Some(made.journal),
+        direct_io: made.direct_io,
+        access: Access::ReadWrite,
+        generation: made.superblock.generation,
+        superblock: made.superblock,
+        current: [true; SLOTS],
+        position: LOG_START,
+        sequence: 1,
+        pristine: true,
+        buffer: JournalBuffer::default(),
+    }
+}
+
+/// A read-only store without a journal: empty, and without room.
+fn absent<L: Lower>(superblock: Superblock) -> Log<L> {
+    Log {
+        journal: None,
+        direct_io: false,
+        access: Access::ReadOnly,
+        generation: superblock.generation,
+        superblock: Superblock {
+            journal_bytes: LOG_START,
+            ..superblock
+        },
+        current: [false; SLOTS],
+        position: LOG_START,
+        sequence: 1,
+        pristine: true,
+        buffer: JournalBuffer::default(),
+    }
+}
+
+fn scanned(superblock: &Superblock, found: Found) -> Scanned {
+    Scanned {
+        clean: superblock.clean && found.transactions.is_empty() && found.discarded_tail_bytes == 0,
+        bytes: found.end - LOG_START,
+        transactions: found.transactions,
+        discarded_tail_bytes: found.discarded_tail_bytes,
+    }
+}
+
+fn nothing() -> Scanned {
+    Scanned {
+        transactions: Vec::new(),
+        bytes: 0,
+        discarded_tail_bytes: 0,
+        clean: true,
+    }
+}

@@ -1,0 +1,251 @@
+//! The first two blocks of a journal.
+//!
+//! Both slots hold the same superblock except while it is being replaced: then one
+//! slot is written durably before the other is touched, so that at any instant one of
+//! them is whole, and afterwards either may be lost without consequence.
+
+use crate::StoreError;
+use crate::lower::JOURNAL_BLOCK_BYTES;
+
+/// Format version of superblock, headers and records that this program writes.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Number of slots.
+pub(super) const SLOTS: usize = 2;
+/// Where transactions start.
+pub(super) const LOG_START: u64 = (SLOTS * JOURNAL_BLOCK_BYTES) as u64;
+/// Smallest journal, in bytes.
+pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 * 1024;
+
+const MAGIC: [u8; 8] = *b"MobiFSj\0";
+/// The checksum covers everything before itself. In every format version it is here.
+const CRC_AT: usize = 124;
+const CLEAN: u32 = 1;
+/// Counters beyond this are not reached by counting; they would overflow.
+const COUNTER_MAX: u64 = u64::MAX / 2;
+
+/// What a superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Superblock {
+    /// Identity of the store.
+    pub(super) uuid: [u8; 16],
+    /// Size of the journal with its superblocks, in bytes; whole blocks.
+    pub(super) journal_bytes: u64,
+    /// Transactions of other epochs are void.
+    pub(super) epoch: u64,
+    /// Counts superblock writes; of two different slots the higher one is valid.
+    pub(super) generation: u64,
+    /// Transactions up to this size are written with one durable write.
+    pub(super) direct_bytes_max: u64,
+    /// The epoch has no transaction, and nothing is left to do at the next mount.
+    pub(super) clean: bool,
+}
+
+/// One slot as it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// Whole.
+    Valid(Superblock),
+    /// Whole, but of a format that this program does not know.
+    Newer(u32),
+    /// Anything else.
+    Damaged,
+}
+
+impl Superblock {
+    /// Writes the superblock into a block.
+    pub(super) fn encode(&self, block: &mut [u8]) {
+        block.fill(0);
+        block[..8].copy_from_slice(&MAGIC);
+        block[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let flags = if self.clean { CLEAN } else { 0 };
+        block[12..16].copy_from_slice(&flags.to_le_bytes());
+        block[16..32].copy_from_slice(&self.uuid);
+        block[32..40].copy_from_slice(&self.journal_bytes.to_le_bytes());
+        block[40..48].copy_from_slice(&self.epoch.to_le_bytes());
+        block[48..56].copy_from_slice(&self.generation.to_le_bytes());
+        block[56..64].copy_from_slice(&self.direct_bytes_max.to_le_bytes());
+        let crc = crc32c::crc32c(&block[..CRC_AT]);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Seed of the header checksums: binds every transaction to its store, so that a
+    /// journal of another store, kept as a file inside this one, is never taken for
+    /// part of this journal.
+    pub(super) fn crc_seed(&self) -> u32 {
+        crc32c::crc32c(&self.uuid)
+    }
+}
+
+/// Reads one slot. Total: any bytes give an answer.
+pub(super) fn parse(block: &[u8]) -> Slot {
+    if block.len() < CRC_AT + 4
+        || block[..8] != MAGIC
+        || u32_at(block, CRC_AT) != crc32c::crc32c(&block[..CRC_AT])
+    {
+        return Slot::Damaged;
+    }
+    let version = u32_at(block, 8);
+    if version > FORMAT_VERSION {
+        return Slot::Newer(version);
+    }
+    let flags = u32_at(block, 12);
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&block[16..32]);
+    let superblock = Superblock {
+        uuid,
+        journal_bytes: u64_at(block, 32),
+        epoch: u64_at(block, 40),
+        generation: u64_at(block, 48),
+        direct_bytes_max: u64_at(block, 56),
+        clean: flags & CLEAN != 0,
+    };
+    let sensible = version == FORMAT_VERSION
+        && flags & !CLEAN == 0
+        && superblock.journal_bytes >= LOG_START
+        && superblock.journal_bytes <= COUNTER_MAX
+        && superblock
+            .journal_bytes
+            .is_multiple_of(JOURNAL_BLOCK_BYTES as u64)
+        && superblock.epoch <= COUNTER_MAX
+        && superblock.generation <= COUNTER_MAX;
+    if sensible {
+        Slot::Valid(superblock)
+    } else {
+        Slot::Damaged
+    }
+}
+
+/// The superblock in force, and which slots hold it.
+pub(super) fn choose(slots: [Slot; SLOTS]) -> Result<(Superblock, [bool; SLOTS]), StoreError> {
+    let mut newest: Option<Superblock> = None;
+    for slot in slots {
+        match slot {
+            Slot::Newer(found) => {
+                return Err(StoreError::NewerFormat {
+                    found,
+                    supported: FORMAT_VERSION,
+                });
+            }
+            Slot::Valid(one) if newest.is_none_or(|other| one.generation > other.generation) => {
+                newest = Some(one);
+            }
+            Slot::Valid(_) | Slot::Damaged => {}
+        }
+    }
+    let damaged = |detail: &str| StoreError::Corrupt {
+        what: "journal superblock".to_owned(),
+        detail: detail.to_owned(),
+    };
+    let newest = newest.ok_or_else(|| damaged("neither of its two copies is whole"))?;
+    let contradicts = |slot: &Slot| matches!(slot, Slot::Valid(one) if one.generation == newest.generation && *one != newest);
+    if slots.iter().any(contradicts) {
+        return Err(damaged("its two copies contradict each other"));
+    }
+    Ok((newest, slots.map(|slot| slot == Slot::Valid(newest))))
+}
+
+/// Little-endian number at `at`; the caller has checked the length.
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut number = [0; 4];
+    number.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(number)
+}
+
+/// As [`u32_at`].
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock() -> Superblock {
+        Superblock {
+            uuid: *b"0123456789abcdef",
+            journal_bytes: 1 << 20,
+            epoch: 7,
+            generation: 9,
+            direct_bytes_max: 65_536,
+            clean: true,
+        }
+    }
+
+    fn encoded(superblock: &Superblock) -> Vec<u8> {
+        let mut block = vec![0xaa; JOURNAL_BLOCK_BYTES];
+        superblock.encode(&mut block);
+        block
+    }
+
+    /// A block with a changed field and a checksum that is right again.
+    fn forged(change: impl Fn(&mut [u8])) -> Vec<u8> {
+        let mut block = encoded(&superblock());
+        change(&mut block);
+        let crc = crc32c::crc32c(&block[..CRC_AT]);
+        block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        block
+    }
+
+    #[test]
+    fn survives_encoding_and_no_flipped_bit_goes_unnoticed() {
+        let block = encoded(&superblock());
+        assert_eq!(parse(&block), Slot::Valid(superblock()));
+        for bit in 0..(CRC_AT + 4) * 8 {
+            let mut flipped = block.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse(&flipped), Slot::Damaged, "bit {bit}");
+        }
+        assert_eq!(parse(&[]), Slot::Damaged);
+        assert_eq!(parse(&[0; JOURNAL_BLOCK_BYTES]), Slot::Damaged);
+    }
+
+    #[test]
+    fn impossible_values_are_damage_even_with_a_right_checksum() {
+        for (at, value) in [
+            (32, 4097),
+            (32, 0),
+            (32, u64::MAX - 4095),
+            (40, u64::MAX),
+            (48, u64::MAX),
+        ] {
+            let block = forged(|block| block[at..at + 8].copy_from_slice(&value.to_le_bytes()));
+            assert_eq!(parse(&block), Slot::Damaged, "{value} at {at}");
+        }
+        assert_eq!(parse(&forged(|block| block[12] = 2)), Slot::Damaged);
+        assert_eq!(parse(&forged(|block| block[8] = 0)), Slot::Damaged);
+        assert_eq!(parse(&forged(|block| block[8] = 2)), Slot::Newer(2));
+    }
+
+    #[test]
+    fn the_newer_whole_slot_wins() {
+        let (old, new) = (
+            superblock(),
+            Superblock {
+                generation: 10,
+                epoch: 8,
+                ..superblock()
+            },
+        );
+        let (old, new_slot) = (Slot::Valid(old), Slot::Valid(new));
+        assert_eq!(choose([old, new_slot]).unwrap(), (new, [false, true]));
+        assert_eq!(choose([new_slot, old]).unwrap(), (new, [true, false]));
+        assert_eq!(choose([new_slot, new_slot]).unwrap(), (new, [true, true]));
+        assert_eq!(
+            choose([Slot::Damaged, new_slot]).unwrap(),
+            (new, [false, true])
+        );
+        let other = Slot::Valid(Superblock { epoch: 3, ..new });
+        for slots in [[Slot::Damaged; 2], [new_slot, other]] {
+            assert!(matches!(choose(slots), Err(StoreError::Corrupt { .. })));
+        }
+        assert!(matches!(
+            choose([new_slot, Slot::Newer(5)]),
+            Err(StoreError::NewerFormat {
+                found: 5,
+                supported: 1
+            })
+        ));
+    }
+}
