@@ -58,6 +58,9 @@ impl StoreError {
 
     /// Wraps a lower error with what was being done.
     pub fn lower(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Lower { action: action.into(), source }
+        move |source| Self::Lower {
+            action: action.into(),
+            source,
+        }
     }
 }

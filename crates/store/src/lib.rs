@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod journal;
 pub mod lower;
 mod memory;
 mod store;
 
 pub use error::StoreError;
+pub use journal::{Inspection, JournalOptions, JournalStore, RecoveryReport, inspect};
 pub use lower::PosixLower;
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};

@@ -1,6 +1,8 @@
 //! The interface between the engine's driver and a checkpoint store.
 
-use mobifs_types::{DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr};
+use mobifs_types::{
+    DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+};
 
 use crate::StoreError;
 

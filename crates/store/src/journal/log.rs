@@ -179,7 +179,10 @@ impl<L: Lower> Log<L> {
         };
         if self.superblock.clean {
             // The mark says that there is no transaction, so it has to go first.
-            let superblock = Superblock { clean: false, ..self.superblock };
+            let superblock = Superblock {
+                clean: false,
+                ..self.superblock
+            };
             self.write_superblock(lower, superblock)
                 .map_err(StoreError::lower("marking the journal as in use"))?;
         }
@@ -209,7 +212,11 @@ impl<L: Lower> Log<L> {
         if unchanged && self.access == Access::ReadWrite && self.current == [true; SLOTS] {
             return Ok(());
         }
-        let next = Superblock { clean, epoch: self.superblock.epoch + 1, ..self.superblock };
+        let next = Superblock {
+            clean,
+            epoch: self.superblock.epoch + 1,
+            ..self.superblock
+        };
         if let Err(source) = self.write_superblock(lower, next) {
             self.access = Access::Poisoned;
             return Err(StoreError::lower("emptying the journal")(source));
@@ -235,7 +242,13 @@ impl<L: Lower> Log<L> {
     }
 
     /// Puts the transaction into the buffer, in exactly the blocks that it takes.
-    fn fill_buffer(&mut self, records: &[Record], payload_bytes: u32, record_count: u32, bytes: u64) {
+    fn fill_buffer(
+        &mut self,
+        records: &[Record],
+        payload_bytes: u32,
+        record_count: u32,
+        bytes: u64,
+    ) {
         // Both fit the address space: the records are in memory already, larger.
         let (payload_end, bytes) = (HEADER_BYTES + payload_bytes as usize, bytes as usize);
         self.buffer.resize(bytes);
@@ -257,7 +270,9 @@ impl<L: Lower> Log<L> {
 
     fn write_transaction(&mut self, lower: &L, bytes: u64) -> Result<(), StoreError> {
         let (offset, sequence) = (self.position, self.sequence);
-        let journal = self.journal().map_err(StoreError::lower("writing the journal"))?;
+        let journal = self
+            .journal()
+            .map_err(StoreError::lower("writing the journal"))?;
         let written = if bytes <= self.superblock.direct_bytes_max {
             lower.journal_write(journal, &self.buffer, offset, true)
         } else {
@@ -282,7 +297,10 @@ impl<L: Lower> Log<L> {
     /// Writes `next` (but for its generation) to both slots, one after the other.
     fn write_superblock(&mut self, lower: &L, next: Superblock) -> io::Result<()> {
         self.generation += 1;
-        let next = Superblock { generation: self.generation, ..next };
+        let next = Superblock {
+            generation: self.generation,
+            ..next
+        };
         let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
         next.encode(block.as_bytes_mut());
         let first = usize::from(self.current == [true, false]);

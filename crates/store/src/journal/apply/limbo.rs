@@ -1,0 +1,143 @@
+//! What is left in `limbo/` and `stage/` when everything has its final place.
+
+use mobifs_types::{FileKind, ObjectId};
+
+use super::super::JournalStore;
+use crate::StoreError;
+use crate::lower::Lower;
+
+impl<L: Lower> JournalStore<L> {
+    /// Deletes what has no name any more and is not in use. A failure leaves it for
+    /// the next time.
+    pub(super) fn empty_limbo(&self) {
+        let (gone, kept): (Vec<ObjectId>, Vec<ObjectId>) = {
+            let state = self.state.read();
+            state.table.in_limbo().into_iter().partition(|id| {
+                let names = state
+                    .table
+                    .get(*id)
+                    .map_or(0, |location| location.names.len());
+                names > 0 || (!state.pinned.contains(id) && !self.is_held_by_links(*id))
+            })
+        };
+        let kept_names: Vec<Vec<u8>> = {
+            let state = self.state.read();
+            let inodes = kept.iter().filter_map(|id| state.table.get(*id));
+            inodes
+                .map(|location| location.inode.to_string().into_bytes())
+                .collect()
+        };
+        match self.lower.list(&self.own.limbo) {
+            Ok(entries) => {
+                for entry in entries
+                    .iter()
+                    .filter(|entry| !kept_names.contains(&entry.name))
+                {
+                    if let Err(error) = self.delete_from_limbo(&entry.name) {
+                        tracing::warn!(%error, "emptying limbo failed, will be retried");
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "listing limbo failed, will be retried"),
+        }
+        let mut state = self.state.write();
+        for id in gone {
+            let names = state
+                .table
+                .get(id)
+                .map_or(0, |location| location.names.len());
+            if names > 0 {
+                if let Some(location) = state.table.get_mut(id) {
+                    location.in_limbo = false;
+                }
+            } else {
+                state.table.remove(id);
+                self.handles.lock().remove(id);
+            }
+        }
+    }
+
+    /// Whether the lower filesystem has further names of an object that has none we
+    /// know: somebody may still use it through the one that was removed.
+    fn is_held_by_links(&self, id: ObjectId) -> bool {
+        self.cached_handle(id)
+            .and_then(|handle| self.lower.stat(&handle).ok())
+            .is_some_and(|stat| stat.kind != FileKind::Directory && stat.nlink > 1)
+    }
+
+    /// Deletes one entry of `limbo/`. A directory that is not empty holds something
+    /// that somebody else put there meanwhile: it is kept in `lost/`.
+    pub(in super::super) fn delete_from_limbo(&self, name: &[u8]) -> Result<(), StoreError> {
+        let shown = name.escape_ascii();
+        let failed = || StoreError::lower(format!("deleting limbo/{shown}"));
+        let Some(stat) = self.stat_at(&self.own.limbo, name)? else {
+            return Ok(());
+        };
+        if stat.kind != FileKind::Directory {
+            return self.lower.unlink(&self.own.limbo, name).map_err(failed());
+        }
+        let directory = self
+            .lower
+            .open(&self.own.limbo, name, true)
+            .map_err(failed())?;
+        if self.lower.list(&directory).map_err(failed())?.is_empty() {
+            return self
+                .lower
+                .remove_directory(&self.own.limbo, name)
+                .map_err(failed());
+        }
+        tracing::warn!("a deleted directory was not empty; it is kept as .mobifs/lost/{shown}");
+        self.lower
+            .rename(&self.own.limbo, name, &self.own.lost, name)
+            .map_err(failed())
+    }
+
+    /// Deletes what is left in `stage/`: new objects that were removed again, and
+    /// overflow files. A failure leaves it for the next time.
+    pub(in super::super) fn sweep_stage(&self) {
+        let entries = match self.lower.list(&self.own.stage) {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(%error, "listing stage failed, will be retried");
+                return;
+            }
+        };
+        for entry in entries {
+            let id = std::str::from_utf8(&entry.name)
+                .ok()
+                .and_then(|name| name.parse().ok());
+            let id = id.map(ObjectId);
+            let in_use = id.is_some_and(|id| {
+                let state = self.state.read();
+                state.pinned.contains(&id) || state.spilled.contains_key(&id)
+            });
+            if in_use {
+                continue;
+            }
+            let Ok(Some(stat)) = self.stat_at(&self.own.stage, &entry.name) else {
+                continue;
+            };
+            let deleted = match stat.kind {
+                FileKind::Directory => self.lower.remove_directory(&self.own.stage, &entry.name),
+                _ => self.lower.unlink(&self.own.stage, &entry.name),
+            };
+            if let Err(error) = deleted {
+                tracing::warn!(%error, "emptying stage failed, will be retried");
+            }
+            if let Some(id) = id {
+                let mut state = self.state.write();
+                let unnamed = state
+                    .table
+                    .get(id)
+                    .is_some_and(|location| location.names.is_empty());
+                if unnamed {
+                    state.table.remove(id);
+                    self.handles.lock().remove(id);
+                } else if let Some(location) = state.table.get_mut(id) {
+                    // Another link took its place in the tree.
+                    location.in_stage = false;
+                }
+            }
+        }
+    }
+}

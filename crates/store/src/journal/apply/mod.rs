@@ -1,0 +1,104 @@
+//! Bringing committed state to the lower tree.
+//!
+//! Redo by state: every step looks at what is there and brings it to the final
+//! state, so it may be repeated from any partial earlier attempt. The order matters
+//! for crashes only at the barriers:
+//!
+//! 1. New objects are made in `stage/`, complete. *Barrier*, then the journal records
+//!    their inodes: from now on they can be recognised wherever they are.
+//! 2. Content of existing files is brought up to date in place.
+//! 3. Every entry that does not name its final object is moved to `limbo/`, under
+//!    its inode number. *Barrier*: nothing can take a place that is not free.
+//! 4. Every entry gets its final object, from `limbo/`, `stage/` or another name.
+//!    Directories get their final attributes.
+//! 5. *Barrier*, then the journal starts a new epoch. Only now is `limbo/` emptied:
+//!    no inode number that the journal mentions is ever used again before.
+
+mod content;
+mod limbo;
+mod stage;
+mod tree;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mobifs_types::{Name, ObjectId};
+
+use super::pending::PendingObject;
+use super::{JournalStore, Writer};
+use crate::StoreError;
+use crate::lower::Lower;
+
+/// What an apply has to do, taken at its start. Nothing is committed while it runs.
+struct Work {
+    objects: HashMap<ObjectId, Arc<PendingObject>>,
+    dentries: Vec<((ObjectId, Name), Option<ObjectId>)>,
+}
+
+impl<L: Lower> JournalStore<L> {
+    /// Applies everything pending and starts a new epoch of the journal.
+    pub(super) fn apply_all(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+        let work = {
+            let state = self.state.read();
+            Work {
+                objects: state.pending.objects.clone(),
+                dentries: state
+                    .pending
+                    .dentries
+                    .iter()
+                    .map(|(k, v)| (k.clone(), *v))
+                    .collect(),
+            }
+        };
+        if work.objects.is_empty() && work.dentries.is_empty() && writer.log.is_empty() {
+            return Ok(());
+        }
+        {
+            let _tree = self.tree.read();
+            self.stage_new_objects(writer, &work)?;
+            self.apply_contents(&work)?;
+        }
+        {
+            let _tree = self.tree.write();
+            self.rearrange(&work)?;
+            self.apply_directory_attributes(&work)?;
+        }
+        self.lower
+            .sync_all()
+            .map_err(StoreError::lower("making applied changes durable"))?;
+        writer.log.reset(&self.lower, false)?;
+        self.publish_log(&writer.log);
+        writer.recorded.clear();
+        writer.overflowed = false;
+        {
+            let _tree = self.tree.write();
+            self.settle(&work);
+        }
+        self.empty_limbo();
+        self.sweep_stage();
+        Ok(())
+    }
+
+    /// The applied state is the lower tree's: nothing is pending any more, and staged
+    /// objects are ordinary ones.
+    fn settle(&self, work: &Work) {
+        let mut state = self.state.write();
+        state.pending.clear();
+        let gone: Vec<ObjectId> = work
+            .objects
+            .iter()
+            .filter(|(id, object)| object.created && state.table.get(**id).is_none())
+            .map(|(&id, _)| id)
+            .collect();
+        drop(state);
+        let mut handles = self.handles.lock();
+        gone.into_iter().for_each(|id| handles.remove(id));
+    }
+
+    fn count_applied(&self, bytes: u64) {
+        self.counters
+            .apply_written_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,160 @@
+//! New objects, made complete in `stage/` before they get their names.
+
+use std::sync::Arc;
+
+use mobifs_types::{Attributes, FileKind, ObjectId};
+
+use super::super::lookup::{found, missing};
+use super::super::pending::PendingObject;
+use super::super::record::Record;
+use super::super::{JournalStore, Writer};
+use super::Work;
+use crate::StoreError;
+use crate::lower::{Create, Lower};
+
+impl<L: Lower> JournalStore<L> {
+    /// Makes all new objects that have a name (or are in use without one), and
+    /// records their inodes.
+    pub(super) fn stage_new_objects(
+        &self,
+        writer: &mut Writer<L>,
+        work: &Work,
+    ) -> Result<(), StoreError> {
+        let mut bindings = Vec::new();
+        let mut created: Vec<(ObjectId, &Arc<PendingObject>)> = work
+            .objects
+            .iter()
+            .filter(|(_, object)| object.created)
+            .map(|(&id, object)| (id, object))
+            .collect();
+        created.sort_unstable_by_key(|(id, _)| *id);
+        for (id, object) in created {
+            let attributes = object.attributes.ok_or_else(|| missing(id))?;
+            let (is_linked, is_pinned) = {
+                let state = self.state.read();
+                (state.pending.is_linked(id), state.pinned.contains(&id))
+            };
+            if !is_linked && !is_pinned {
+                // Created and removed again: it never needs to exist below.
+                continue;
+            }
+            self.stage_object(id, object, &attributes)?;
+            if object.bound.is_none() {
+                let inode = self.stage_inode(id)?;
+                self.state.write().table.insert(id, inode, attributes.kind);
+                if let Some(location) = self.state.write().table.get_mut(id) {
+                    location.in_stage = true;
+                }
+                if is_linked {
+                    bindings.push((id, inode));
+                }
+            }
+        }
+        if bindings.is_empty() {
+            return Ok(());
+        }
+        self.lower
+            .sync_all()
+            .map_err(StoreError::lower("making new objects durable"))?;
+        let records: Vec<Record> = bindings
+            .iter()
+            .map(|&(id, inode)| Record::Bind { id, inode })
+            .collect();
+        writer.log.append(&self.lower, &records)?;
+        let mut state = self.state.write();
+        for (id, inode) in bindings {
+            state.pending.object_mut(id).bound = Some(inode);
+        }
+        Ok(())
+    }
+
+    fn stage_inode(&self, id: ObjectId) -> Result<u64, StoreError> {
+        let name = id.0.to_string();
+        let stat = self
+            .stat_at(&self.own.stage, name.as_bytes())?
+            .ok_or_else(|| missing(id))?;
+        Ok(stat.inode)
+    }
+
+    fn stage_object(
+        &self,
+        id: ObjectId,
+        object: &PendingObject,
+        attributes: &Attributes,
+    ) -> Result<(), StoreError> {
+        if object.bound.is_none() {
+            self.create_staged(id, object, attributes)?;
+        }
+        let handle = self.require_handle(id)?;
+        if attributes.kind == FileKind::Regular {
+            self.write_staged(id, object, attributes.size, &handle)?;
+        }
+        self.apply_xattrs(id, object, &handle)?;
+        if attributes.kind != FileKind::Directory {
+            self.apply_attributes(id, attributes, &handle)?;
+        }
+        Ok(())
+    }
+
+    fn create_staged(
+        &self,
+        id: ObjectId,
+        object: &PendingObject,
+        attributes: &Attributes,
+    ) -> Result<(), StoreError> {
+        let name = id.0.to_string();
+        let what = match attributes.kind {
+            FileKind::Regular => Create::Regular,
+            FileKind::Directory => Create::Directory,
+            FileKind::Symlink => Create::Symlink(
+                object
+                    .symlink_target
+                    .as_deref()
+                    .ok_or_else(|| missing(id))?,
+            ),
+            FileKind::Fifo => Create::Fifo,
+            FileKind::Socket => Create::Socket,
+            FileKind::CharDevice => Create::CharDevice(attributes.rdev),
+            FileKind::BlockDevice => Create::BlockDevice(attributes.rdev),
+        };
+        let failed = || StoreError::lower(format!("making new object {id}"));
+        let there = found(self.lower.stat_at(&self.own.stage, name.as_bytes()));
+        if let Some(stat) = there.map_err(failed())? {
+            // An earlier attempt made it, or direct data is in it. Anything but a
+            // file may be torn (a symlink without its target): make it anew.
+            if stat.kind == FileKind::Regular && attributes.kind == FileKind::Regular {
+                return Ok(());
+            }
+            self.handles.lock().remove(id);
+            match stat.kind {
+                FileKind::Directory => self
+                    .lower
+                    .remove_directory(&self.own.stage, name.as_bytes()),
+                _ => self.lower.unlink(&self.own.stage, name.as_bytes()),
+            }
+            .map_err(failed())?;
+        } else if !object.direct.is_empty() {
+            // Data that was durable before the transaction that mentions it is gone.
+            return Err(missing(id));
+        }
+        self.lower
+            .create(&self.own.stage, name.as_bytes(), what)
+            .map_err(failed())
+    }
+
+    /// Content of a new file: everything but what was written directly is zeros, then
+    /// pages lie on top.
+    fn write_staged(
+        &self,
+        id: ObjectId,
+        object: &PendingObject,
+        size: u64,
+        handle: &L::Handle,
+    ) -> Result<(), StoreError> {
+        let mut gaps: mobifs_types::RangeSet =
+            core::iter::once(mobifs_types::ByteRange::from(0)).collect();
+        object.direct.iter().for_each(|range| gaps.remove(range));
+        self.zero_ranges(id, &gaps, handle)?;
+        self.write_pages(id, object, size, handle)
+    }
+}

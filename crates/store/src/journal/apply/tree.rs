@@ -1,0 +1,155 @@
+//! Names: detach what does not belong, attach what does.
+
+use std::collections::HashMap;
+
+use mobifs_types::{FileKind, Name, ObjectId};
+
+use super::super::JournalStore;
+use super::super::lookup::missing;
+use super::Work;
+use crate::StoreError;
+use crate::lower::Lower;
+
+impl<L: Lower> JournalStore<L> {
+    /// Gives every pending entry its final object. The caller holds `tree` for
+    /// writing.
+    pub(super) fn rearrange(&self, work: &Work) -> Result<(), StoreError> {
+        let mut missing_names: Vec<(ObjectId, &Name, ObjectId)> = Vec::new();
+        let mut detached = false;
+        for ((parent, name), child) in &work.dentries {
+            let there = self.settle_entry(*parent, name, *child)?;
+            detached |= there == There::Detached;
+            if let Some(child) = *child
+                && there != There::Final
+            {
+                missing_names.push((*parent, name, child));
+            }
+        }
+        if detached {
+            self.lower
+                .sync_all()
+                .map_err(StoreError::lower("making detached entries durable"))?;
+        }
+        let mut wanted: HashMap<ObjectId, usize> = HashMap::new();
+        for (_, _, child) in &missing_names {
+            *wanted.entry(*child).or_default() += 1;
+        }
+        for (parent, name, child) in missing_names {
+            let left = wanted.entry(child).or_default();
+            *left = left.saturating_sub(1);
+            self.attach(parent, name, child, *left == 0)?;
+        }
+        Ok(())
+    }
+
+    /// Moves away what an entry names, unless it is its final object.
+    fn settle_entry(
+        &self,
+        parent: ObjectId,
+        name: &Name,
+        child: Option<ObjectId>,
+    ) -> Result<There, StoreError> {
+        let Some(directory) = self.handle(parent)? else {
+            // The directory came and went within the epoch, or is gone with an
+            // earlier attempt: it has no entries.
+            return if child.is_none() {
+                Ok(There::Nothing)
+            } else {
+                Err(missing(parent))
+            };
+        };
+        let Some(stat) = self.stat_at(&directory, name.as_bytes())? else {
+            return Ok(There::Nothing);
+        };
+        let inode_of = |id: ObjectId| {
+            let state = self.state.read();
+            let known = state.table.get(id).map(|location| location.inode);
+            known.or_else(|| state.pending.object(id).and_then(|object| object.bound))
+        };
+        if let Some(child) = child
+            && inode_of(child) == Some(stat.inode)
+            && stat.device == self.device
+        {
+            let mut state = self.state.write();
+            state.table.insert(child, stat.inode, stat.kind);
+            state.table.add_name(child, parent, name);
+            return Ok(There::Final);
+        }
+        let failed = || StoreError::lower(format!("detaching \"{name}\""));
+        let limbo_name = stat.inode.to_string().into_bytes();
+        let waiting = self.stat_at(&self.own.limbo, &limbo_name)?;
+        match waiting {
+            // Another name of it was detached before.
+            Some(waiting) if waiting.inode == stat.inode && stat.kind != FileKind::Directory => {
+                self.lower
+                    .unlink(&directory, name.as_bytes())
+                    .map_err(failed())?;
+            }
+            _ => self
+                .lower
+                .rename(&directory, name.as_bytes(), &self.own.limbo, &limbo_name)
+                .map_err(failed())?,
+        }
+        let mut state = self.state.write();
+        if let Some(id) = state.table.id_of(stat.inode) {
+            state.table.remove_name(id, parent, name);
+            if let Some(location) = state.table.get_mut(id) {
+                location.in_limbo = true;
+            }
+        }
+        Ok(There::Detached)
+    }
+
+    /// Gives an object one of its final names. If it is the `last` one missing, a
+    /// name that is only ours moves there, else another link is made.
+    fn attach(
+        &self,
+        parent: ObjectId,
+        name: &Name,
+        child: ObjectId,
+        last: bool,
+    ) -> Result<(), StoreError> {
+        let directory = self.require_handle(parent)?;
+        let place = self.place(child)?.ok_or_else(|| missing(child))?;
+        let is_directory = self.kind_of(child) == Some(FileKind::Directory);
+        let failed = || StoreError::lower(format!("attaching \"{name}\""));
+        let (from, to) = (
+            (&place.directory, &place.name),
+            (&directory, name.as_bytes()),
+        );
+        if place.is_own && (last || is_directory) {
+            self.lower
+                .rename(from.0, from.1, to.0, to.1)
+                .map_err(failed())?;
+        } else {
+            self.lower
+                .link(from.0, from.1, to.0, to.1)
+                .map_err(failed())?;
+        }
+        let stat = self
+            .stat_at(&directory, name.as_bytes())?
+            .ok_or_else(|| missing(child))?;
+        let mut state = self.state.write();
+        state.table.insert(child, stat.inode, stat.kind);
+        state.table.add_name(child, parent, name);
+        if place.is_own
+            && (last || is_directory)
+            && let Some(location) = state.table.get_mut(child)
+        {
+            location.in_limbo = false;
+            location.in_stage = false;
+        }
+        Ok(())
+    }
+}
+
+/// What [`JournalStore::settle_entry`] found, and left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum There {
+    /// No entry.
+    Nothing,
+    /// Something else, which is in `limbo/` now.
+    Detached,
+    /// The final object.
+    Final,
+}

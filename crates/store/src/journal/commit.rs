@@ -1,0 +1,684 @@
+//! Accepting a transaction: large new data to its place, the rest to the journal.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+
+use mobifs_types::{
+    ByteRange, Entry, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
+    RangeSet,
+};
+
+use super::lookup::missing;
+use super::pending::PendingPage;
+use super::record::{Record, diff};
+use super::{JournalStore, Writer};
+use crate::lower::{Create, Lower};
+use crate::{StoreError, Ticket, Transaction};
+
+/// A run of new pages of this length is written to its place at once.
+const RUN_PAGES_MIN: usize = 16;
+/// With this much new data in one transaction…
+const MANY_FILES_BYTES: u64 = 1 << 20;
+/// …runs of this length are, too, if the file is new.
+const MANY_FILES_RUN_PAGES_MIN: usize = 4;
+/// With more files than this, one sync of the filesystem is cheaper than one each.
+const SYNCED_FILES_MAX: usize = 16;
+/// Largest single write of direct data.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+/// Journal that a new object takes at apply for recording its inode, at most.
+const BIND_BYTES: u64 = 32;
+
+/// A transaction sorted by what its entries are.
+struct Sorted {
+    states: Vec<ObjectState>,
+    dentries: Vec<(ObjectId, Name, Option<ObjectId>)>,
+    pages: BTreeMap<ObjectId, BTreeMap<PageIndex, Page>>,
+}
+
+/// Pages that go to their place in the lower file at once.
+struct DirectRun {
+    object: ObjectId,
+    range: ByteRange,
+    created: bool,
+}
+
+impl<L: Lower> JournalStore<L> {
+    pub(super) fn commit(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+        if self.read_only {
+            let source = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
+            return Err(StoreError::lower("committing")(source));
+        }
+        let sorted = Sorted::new(transaction);
+        let mut writer = self.writer.lock();
+        self.make_room(&mut writer, &sorted)?;
+        let tree = self.tree.read();
+        let runs = self.choose_direct(&mut writer, &sorted)?;
+        let direct_bytes = self.write_direct(&runs, &sorted)?;
+        let mut recorded = HashSet::new();
+        let mut records = Vec::new();
+        self.record_places(&writer, sorted.mentioned(), &mut recorded, &mut records)?;
+        records.extend(sorted.states.iter().cloned().map(Record::Object));
+        records.extend(
+            sorted
+                .dentries
+                .iter()
+                .map(|(parent, name, child)| Record::Dentry {
+                    parent: *parent,
+                    name: name.clone(),
+                    child: *child,
+                }),
+        );
+        let (direct, spilled) = self.direct_records(&runs, &sorted)?;
+        let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
+        let (page_records, kept) = self.page_records(&sorted, &placed)?;
+        let fixed = records.len();
+        // Direct ranges come before pages, which lie on top of them.
+        records.extend(
+            direct
+                .iter()
+                .map(|&(object, range)| Record::Direct { object, range }),
+        );
+        records.extend(page_records);
+        let room = writer
+            .log
+            .free_bytes()
+            .saturating_sub(self.bind_reserve(&sorted));
+        let mut overflow_bytes = 0;
+        let overflows = Log::<L>::transaction_bytes(&records) > room;
+        if overflows {
+            records.truncate(fixed + direct.len());
+            overflow_bytes = self.write_overflow(&mut writer, &kept, &mut records)?;
+        }
+        let written = writer.log.append(&self.lower, &records)?;
+        self.publish_log(&writer.log);
+        writer.recorded.extend(recorded);
+        self.merge(sorted, &direct, &spilled, kept);
+        let bytes = written + direct_bytes + overflow_bytes;
+        self.counters
+            .commit_written_bytes
+            .fetch_add(bytes, Ordering::Relaxed);
+        self.counters.commits.fetch_add(1, Ordering::Relaxed);
+        let ticket = Ticket(writer.next_ticket);
+        writer.next_ticket += 1;
+        drop(tree);
+        if overflows {
+            // The pages of an overflow must be in place before anything changes them
+            // again. If that fails now, the next commit tries first.
+            writer.overflowed = true;
+            if let Err(error) = self.apply_all(&mut writer) {
+                tracing::warn!(%error, "applying a large transaction failed, will be retried");
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// Applies what is pending if the transaction might not fit behind it.
+    fn make_room(&self, writer: &mut Writer<L>, sorted: &Sorted) -> Result<(), StoreError> {
+        let held_bytes = self.state.read().pending.held_bytes;
+        let needed = sorted.journal_bytes_max() + self.bind_reserve(sorted);
+        let is_full = !writer.log.is_empty() && needed > writer.log.free_bytes();
+        if writer.overflowed || is_full || held_bytes > self.held_bytes_max {
+            self.apply_all(writer)?;
+        }
+        Ok(())
+    }
+
+    /// Journal that apply will need to record the inodes of new objects.
+    fn bind_reserve(&self, sorted: &Sorted) -> u64 {
+        let created = sorted.states.iter().filter(|state| state.created).count() as u64;
+        (self.state.read().pending.created + created) * BIND_BYTES + 2 * PAGE_BYTES_U64
+    }
+
+    /// Finds the runs of pages that may be written to their place before the
+    /// transaction is: where the journal says, durably, that nothing is there, so that
+    /// a crash in between leaves no trace. For files that grow, says so first.
+    fn choose_direct(
+        &self,
+        writer: &mut Writer<L>,
+        sorted: &Sorted,
+    ) -> Result<Vec<DirectRun>, StoreError> {
+        let new_bytes = sorted.created_page_bytes();
+        let mut runs = Vec::new();
+        let mut guards = Vec::new();
+        for state in &sorted.states {
+            let Some(pages) = sorted.pages.get(&state.id) else {
+                continue;
+            };
+            let pending = self.state.read().pending.objects.get(&state.id).cloned();
+            let created = state.created || pending.as_ref().is_some_and(|object| object.created);
+            let length_min = if created && new_bytes >= MANY_FILES_BYTES {
+                MANY_FILES_RUN_PAGES_MIN
+            } else {
+                RUN_PAGES_MIN
+            };
+            for range in page_runs(pages, length_min) {
+                let allowed = match &pending {
+                    Some(object) if created => {
+                        object.bound.is_none() && !object.direct.intersects(range)
+                    }
+                    None if created => true,
+                    Some(object) if object.zeroed.covers(range) => true,
+                    _ => {
+                        let guard = self.guard(state.id, pending.as_deref(), range)?;
+                        let needed = guard.is_some();
+                        guards.extend(guard);
+                        needed
+                    }
+                };
+                if allowed {
+                    runs.push(DirectRun {
+                        object: state.id,
+                        range,
+                        created,
+                    });
+                }
+            }
+        }
+        self.write_guards(writer, guards)?;
+        Ok(runs)
+    }
+
+    /// A state that says "behind its end this file is empty", if that is so where the
+    /// range lies.
+    fn guard(
+        &self,
+        id: ObjectId,
+        pending: Option<&super::pending::PendingObject>,
+        range: ByteRange,
+    ) -> Result<Option<ObjectState>, StoreError> {
+        let handle = self.require_handle(id)?;
+        let stat = self
+            .lower
+            .stat(&handle)
+            .map_err(StoreError::lower(format!("stat of {id}")))?;
+        let committed = pending
+            .and_then(|object| object.attributes)
+            .unwrap_or_else(|| super::read::attributes_of(&stat));
+        let end = committed
+            .size
+            .max(stat.size)
+            .next_multiple_of(PAGE_BYTES_U64);
+        let is_behind = range.start >= end
+            && pending.is_none_or(|object| {
+                !object
+                    .pages
+                    .keys()
+                    .next_back()
+                    .is_some_and(|last| last.offset() >= end)
+            });
+        Ok(is_behind.then(|| ObjectState {
+            id,
+            created: false,
+            attributes: committed,
+            symlink_target: None,
+            zeroed: vec![ByteRange::from(end)],
+            allocated: Vec::new(),
+            xattrs: Vec::new(),
+        }))
+    }
+
+    fn write_guards(
+        &self,
+        writer: &mut Writer<L>,
+        mut guards: Vec<ObjectState>,
+    ) -> Result<(), StoreError> {
+        guards.dedup_by_key(|guard| guard.id);
+        if guards.is_empty() {
+            return Ok(());
+        }
+        let mut recorded = HashSet::new();
+        let mut records = Vec::new();
+        let ids = guards.iter().map(|guard| guard.id);
+        self.record_places(writer, ids, &mut recorded, &mut records)?;
+        records.extend(guards.iter().cloned().map(Record::Object));
+        let written = writer.log.append(&self.lower, &records)?;
+        self.counters
+            .commit_written_bytes
+            .fetch_add(written, Ordering::Relaxed);
+        writer.recorded.extend(recorded);
+        let mut state = self.state.write();
+        guards
+            .iter()
+            .for_each(|guard| state.pending.merge_state(guard));
+        Ok(())
+    }
+
+    /// Writes direct runs to their place and makes them durable; returns the bytes.
+    fn write_direct(&self, runs: &[DirectRun], sorted: &Sorted) -> Result<u64, StoreError> {
+        let mut files = Vec::new();
+        let mut bytes = 0;
+        let mut any_created = false;
+        for run in runs {
+            let failed = || StoreError::lower(format!("writing new data of {}", run.object));
+            let handle = if run.created {
+                any_created = true;
+                self.stage_file(run.object)?
+            } else {
+                self.require_handle(run.object)?
+            };
+            // Only against fragmentation; without it the write itself allocates.
+            let _ = self.lower.preallocate(&handle, run.range);
+            let Some(pages) = sorted.pages.get(&run.object) else {
+                continue;
+            };
+            let (first, end) = (PageIndex::of_offset(run.range.start), run.range.end);
+            let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(run.range.len() as usize));
+            let mut start = run.range.start;
+            for (index, page) in pages.range(first..PageIndex::of_offset(end)) {
+                buffer.extend_from_slice(page.stored());
+                buffer.resize((index.offset() + PAGE_BYTES_U64 - start) as usize, 0);
+                if buffer.len() >= WRITE_BYTES_MAX {
+                    self.lower
+                        .write_at(&handle, &buffer, start)
+                        .map_err(failed())?;
+                    start += buffer.len() as u64;
+                    buffer.clear();
+                }
+            }
+            if !buffer.is_empty() {
+                self.lower
+                    .write_at(&handle, &buffer, start)
+                    .map_err(failed())?;
+            }
+            bytes += run.range.len();
+            if files.last().is_none_or(|(last, _)| *last != run.object) {
+                files.push((run.object, handle));
+            }
+        }
+        let synced = if files.len() > SYNCED_FILES_MAX {
+            self.lower.sync_all()
+        } else {
+            let each = files
+                .iter()
+                .try_for_each(|(_, handle)| self.lower.sync(handle));
+            each.and_then(|()| {
+                if any_created {
+                    self.lower.sync(&self.own.stage)
+                } else {
+                    Ok(())
+                }
+            })
+        };
+        synced.map_err(StoreError::lower("making new data durable"))?;
+        Ok(bytes)
+    }
+
+    /// The stage file of a new object, made if it is not there.
+    pub(super) fn stage_file(&self, id: ObjectId) -> Result<std::sync::Arc<L::Handle>, StoreError> {
+        if let Some(handle) = self.cached_handle(id) {
+            return Ok(handle);
+        }
+        let name = id.0.to_string();
+        match self
+            .lower
+            .create(&self.own.stage, name.as_bytes(), Create::Regular)
+        {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::lower(format!("making stage file {name}"))(
+                    error,
+                ));
+            }
+            _ => {}
+        }
+        self.require_handle(id)
+    }
+
+    /// Ranges that are (or, of spilled objects, already were) written to their place,
+    /// and the spilled objects among them.
+    fn direct_records(
+        &self,
+        runs: &[DirectRun],
+        sorted: &Sorted,
+    ) -> Result<(Vec<(ObjectId, ByteRange)>, Vec<ObjectId>), StoreError> {
+        let mut direct: Vec<_> = runs.iter().map(|run| (run.object, run.range)).collect();
+        let mut spilled = Vec::new();
+        for state in sorted.states.iter().filter(|state| state.created) {
+            let Some(mut ranges) = self.state.read().spilled.get(&state.id).cloned() else {
+                continue;
+            };
+            state.zeroed.iter().for_each(|&range| ranges.remove(range));
+            let handle = self.require_handle(state.id)?;
+            self.lower
+                .sync(&handle)
+                .and_then(|()| self.lower.sync(&self.own.stage))
+                .map_err(StoreError::lower(format!(
+                    "making spilled data of {} durable",
+                    state.id
+                )))?;
+            direct.extend(ranges.iter().map(|range| (state.id, range)));
+            spilled.push(state.id);
+        }
+        Ok((direct, spilled))
+    }
+
+    /// Where objects of the lower tree are, for those that the epoch has not recorded
+    /// yet, parents included.
+    fn record_places(
+        &self,
+        writer: &Writer<L>,
+        ids: impl Iterator<Item = ObjectId>,
+        recorded: &mut HashSet<ObjectId>,
+        records: &mut Vec<Record>,
+    ) -> Result<(), StoreError> {
+        let state = self.state.read();
+        let mut waiting: Vec<ObjectId> = ids.collect();
+        while let Some(id) = waiting.pop() {
+            if id == ObjectId::ROOT || writer.recorded.contains(&id) || !recorded.insert(id) {
+                continue;
+            }
+            let Some(location) = state.table.get(id).filter(|location| !location.in_stage) else {
+                // Created in this epoch: the transactions say all there is.
+                continue;
+            };
+            let (parent, name) = match location.names.first() {
+                Some((parent, name)) => (*parent, name.as_bytes().to_vec()),
+                // It waits in limbo, under its inode number.
+                None => (ObjectId::ROOT, Vec::new()),
+            };
+            waiting.push(parent);
+            records.push(Record::Known {
+                id,
+                inode: location.inode,
+                kind: location.kind,
+                parent,
+                name,
+            });
+        }
+        Ok(())
+    }
+
+    /// Records of the pages that are not written to their place: the bytes that
+    /// changed. Also returns the pages that really changed.
+    #[allow(clippy::type_complexity)]
+    fn page_records(
+        &self,
+        sorted: &Sorted,
+        placed: &BTreeMap<ObjectId, RangeSet>,
+    ) -> Result<(Vec<Record>, Vec<(ObjectId, PageIndex, Page)>), StoreError> {
+        let mut records = Vec::new();
+        let mut kept = Vec::new();
+        for state in &sorted.states {
+            let Some(pages) = sorted.pages.get(&state.id) else {
+                continue;
+            };
+            let base = Base::new(self, state)?;
+            let placed = placed.get(&state.id);
+            for (&index, page) in pages {
+                if placed.is_some_and(|ranges| ranges.contains(index.offset())) {
+                    continue;
+                }
+                let (fresh, runs) = match base.of(self, index)? {
+                    BasePage::Unknown => (true, diff(None, page)),
+                    BasePage::Zero => (true, diff(None, page)),
+                    BasePage::Known(base) => (false, diff(Some(&base), page)),
+                };
+                // Nothing changed: what is committed stays.
+                if runs.is_empty() && !matches!(base.of(self, index)?, BasePage::Unknown) {
+                    continue;
+                }
+                records.push(Record::Bytes {
+                    object: state.id,
+                    index,
+                    fresh,
+                    runs,
+                });
+                kept.push((state.id, index, page.clone()));
+            }
+        }
+        Ok((records, kept))
+    }
+
+    /// Puts the pages of a transaction that no journal could hold into a file of their
+    /// own, durably, and records where they are; returns the bytes written.
+    fn write_overflow(
+        &self,
+        writer: &mut Writer<L>,
+        pages: &[(ObjectId, PageIndex, Page)],
+        records: &mut Vec<Record>,
+    ) -> Result<u64, StoreError> {
+        let file = writer.next_ticket;
+        let name = format!("t{file}");
+        let failed = || StoreError::lower(format!("writing overflow file {name}"));
+        match self
+            .lower
+            .create(&self.own.stage, name.as_bytes(), Create::Regular)
+        {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(failed()(error));
+            }
+            _ => {}
+        }
+        let handle = self
+            .lower
+            .open(&self.own.stage, name.as_bytes(), true)
+            .map_err(failed())?;
+        let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX);
+        let mut start = 0;
+        for (number, (object, index, page)) in pages.iter().enumerate() {
+            let offset = number as u64 * PAGE_BYTES_U64;
+            records.push(Record::Staged {
+                object: *object,
+                index: *index,
+                file,
+                offset,
+            });
+            buffer.extend_from_slice(page.stored());
+            buffer.resize((offset + PAGE_BYTES_U64 - start) as usize, 0);
+            if buffer.len() >= WRITE_BYTES_MAX || number + 1 == pages.len() {
+                self.lower
+                    .write_at(&handle, &buffer, start)
+                    .map_err(failed())?;
+                start += buffer.len() as u64;
+                buffer.clear();
+            }
+        }
+        self.lower
+            .sync(&handle)
+            .and_then(|()| self.lower.sync(&self.own.stage))
+            .map_err(failed())?;
+        Ok(start)
+    }
+
+    /// Lets reads see the transaction.
+    fn merge(
+        &self,
+        sorted: Sorted,
+        direct: &[(ObjectId, ByteRange)],
+        spilled: &[ObjectId],
+        kept: Vec<(ObjectId, PageIndex, Page)>,
+    ) {
+        let mut state = self.state.write();
+        sorted
+            .states
+            .iter()
+            .for_each(|object| state.pending.merge_state(object));
+        for (parent, name, child) in sorted.dentries {
+            state.pending.merge_dentry(parent, name, child);
+        }
+        for &(id, range) in direct {
+            state.pending.merge_direct(id, range);
+        }
+        for (id, index, page) in kept {
+            state
+                .pending
+                .merge_page(id, index, PendingPage::Whole(page));
+        }
+        for id in spilled {
+            state.spilled.remove(id);
+        }
+    }
+}
+
+/// What is committed of a page, to see what changed.
+enum BasePage {
+    Zero,
+    Known(Page),
+    /// It would have to be read from the device: the whole page goes to the journal.
+    Unknown,
+}
+
+/// Where the committed pages of one object come from.
+struct Base<'a, L: Lower> {
+    state: &'a ObjectState,
+    pending: Option<std::sync::Arc<super::pending::PendingObject>>,
+    lower: Option<(std::sync::Arc<L::Handle>, u64)>,
+}
+
+impl<'a, L: Lower> Base<'a, L> {
+    fn new(store: &JournalStore<L>, state: &'a ObjectState) -> Result<Self, StoreError> {
+        let pending = store.state.read().pending.objects.get(&state.id).cloned();
+        let lower = if state.created {
+            None
+        } else {
+            match store.handle(state.id)? {
+                Some(handle) => {
+                    let stat = store
+                        .lower
+                        .stat(&handle)
+                        .map_err(StoreError::lower(format!("stat of {}", state.id)))?;
+                    Some((handle, stat.size))
+                }
+                // Created in this epoch, and not staged.
+                None if pending.is_some() => None,
+                None => return Err(missing(state.id)),
+            }
+        };
+        Ok(Self {
+            state,
+            pending,
+            lower,
+        })
+    }
+
+    fn of(&self, store: &JournalStore<L>, index: PageIndex) -> Result<BasePage, StoreError> {
+        let offset = index.offset();
+        if self
+            .state
+            .zeroed
+            .iter()
+            .any(|range| range.start <= offset && offset < range.end)
+        {
+            return Ok(BasePage::Zero);
+        }
+        if let Some(pending) = &self.pending {
+            match pending.pages.get(&index) {
+                Some(PendingPage::Whole(page)) => return Ok(BasePage::Known(page.clone())),
+                Some(_) => return Ok(BasePage::Unknown),
+                None if pending.hides_lower(index) => return Ok(BasePage::Zero),
+                None => {}
+            }
+        }
+        let Some((handle, size)) = &self.lower else {
+            return Ok(BasePage::Zero);
+        };
+        if offset >= *size {
+            return Ok(BasePage::Zero);
+        }
+        let mut content = [0; PAGE_BYTES];
+        match store.lower.read_cached(handle, &mut content, offset) {
+            Ok(length) if length == PAGE_BYTES || offset + length as u64 >= *size => {
+                Ok(BasePage::Known(Page::new(&content)))
+            }
+            // Not in memory, or only in part; or the filesystem cannot tell.
+            _ => Ok(BasePage::Unknown),
+        }
+    }
+}
+
+impl Sorted {
+    fn new(transaction: Transaction) -> Self {
+        let mut sorted = Self {
+            states: Vec::new(),
+            dentries: Vec::new(),
+            pages: BTreeMap::new(),
+        };
+        for entry in transaction.entries {
+            match entry {
+                Entry::Object(state) => sorted.states.push(state),
+                Entry::Dentry {
+                    parent,
+                    name,
+                    child,
+                } => {
+                    sorted.dentries.push((parent, name, child));
+                }
+                Entry::Page {
+                    object,
+                    index,
+                    page,
+                } => {
+                    sorted.pages.entry(object).or_default().insert(index, page);
+                }
+            }
+        }
+        sorted
+    }
+
+    fn mentioned(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        let states = self.states.iter().map(|state| state.id);
+        let dentries = self
+            .dentries
+            .iter()
+            .flat_map(|(parent, _, child)| [Some(*parent), *child]);
+        states.chain(dentries.flatten())
+    }
+
+    fn created_page_bytes(&self) -> u64 {
+        let created = self.states.iter().filter(|state| state.created);
+        let pages = created
+            .filter_map(|state| self.pages.get(&state.id))
+            .map(BTreeMap::len);
+        pages.sum::<usize>() as u64 * PAGE_BYTES_U64
+    }
+
+    /// What the transaction takes in the journal at most, if no page goes elsewhere.
+    fn journal_bytes_max(&self) -> u64 {
+        let states: usize = self
+            .states
+            .iter()
+            .map(|state| {
+                let xattrs: usize = state
+                    .xattrs
+                    .iter()
+                    .map(|(name, value)| name.len() + value.as_ref().map_or(0, |v| v.len()) + 16)
+                    .sum();
+                let target = state
+                    .symlink_target
+                    .as_ref()
+                    .map_or(0, |target| target.len());
+                // The state and a guard for it, and where it and its parents are.
+                768 + xattrs + target + 20 * (state.zeroed.len() + state.allocated.len())
+            })
+            .sum();
+        let dentries = self.dentries.len() * 640;
+        let pages: usize = self
+            .pages
+            .values()
+            .flatten()
+            .map(|(_, p)| p.stored_bytes() + 64)
+            .sum();
+        (states + dentries + pages + 2 * PAGE_BYTES) as u64
+    }
+}
+
+/// Runs of at least `length_min` consecutive pages, as byte ranges.
+fn page_runs(pages: &BTreeMap<PageIndex, Page>, length_min: usize) -> Vec<ByteRange> {
+    let all: RangeSet = pages
+        .keys()
+        .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
+        .collect();
+    all.iter()
+        .filter(|range| range.len() >= length_min as u64 * PAGE_BYTES_U64)
+        .collect()
+}
+
+fn ranges_by_object(runs: &[DirectRun]) -> BTreeMap<ObjectId, RangeSet> {
+    let mut by_object: BTreeMap<ObjectId, RangeSet> = BTreeMap::new();
+    for run in runs {
+        by_object.entry(run.object).or_default().insert(run.range);
+    }
+    by_object
+}
+
+use super::gate::Gate;
+type Log<L> = super::log::Log<Gate<L>>;

@@ -1,0 +1,159 @@
+//! A lower filesystem whose power can be cut.
+
+use std::io;
+
+use mobifs_types::{ByteRange, SpaceInfo, Xattr};
+use parking_lot::RwLock;
+
+use crate::Capabilities;
+use crate::lower::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+
+/// Passes everything on to the filesystem below until the power is cut; from then on
+/// nothing that could change it.
+#[derive(Debug)]
+pub(crate) struct Gate<L> {
+    lower: L,
+    /// Read-held during every change, so that cutting waits for those under way.
+    cut: RwLock<bool>,
+}
+
+impl<L> Gate<L> {
+    pub(crate) const fn new(lower: L) -> Self {
+        Self {
+            lower,
+            cut: RwLock::new(false),
+        }
+    }
+
+    /// From the return of this call on, nothing changes below.
+    pub(crate) fn cut_power(&self) {
+        *self.cut.write() = true;
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&L) -> io::Result<T>) -> io::Result<T> {
+        let cut = self.cut.read();
+        if *cut {
+            return Err(io::Error::other("the power was cut by request"));
+        }
+        change(&self.lower)
+    }
+}
+
+impl<L: Lower> Lower for Gate<L> {
+    type Handle = L::Handle;
+
+    fn root(&self) -> io::Result<Self::Handle> {
+        self.lower.root()
+    }
+    fn open(&self, directory: &Self::Handle, name: &[u8], write: bool) -> io::Result<Self::Handle> {
+        self.lower.open(directory, name, write)
+    }
+    fn stat(&self, object: &Self::Handle) -> io::Result<LowerStat> {
+        self.lower.stat(object)
+    }
+    fn stat_at(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<LowerStat> {
+        self.lower.stat_at(directory, name)
+    }
+    fn list(&self, directory: &Self::Handle) -> io::Result<Vec<LowerEntry>> {
+        self.lower.list(directory)
+    }
+    fn read_link(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<Vec<u8>> {
+        self.lower.read_link(directory, name)
+    }
+    fn create(&self, directory: &Self::Handle, name: &[u8], what: Create<'_>) -> io::Result<()> {
+        self.change(|lower| lower.create(directory, name, what))
+    }
+    fn link(
+        &self,
+        directory: &Self::Handle,
+        name: &[u8],
+        to_directory: &Self::Handle,
+        to_name: &[u8],
+    ) -> io::Result<()> {
+        self.change(|lower| lower.link(directory, name, to_directory, to_name))
+    }
+    fn rename(
+        &self,
+        directory: &Self::Handle,
+        name: &[u8],
+        to_directory: &Self::Handle,
+        to_name: &[u8],
+    ) -> io::Result<()> {
+        self.change(|lower| lower.rename(directory, name, to_directory, to_name))
+    }
+    fn unlink(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<()> {
+        self.change(|lower| lower.unlink(directory, name))
+    }
+    fn remove_directory(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<()> {
+        self.change(|lower| lower.remove_directory(directory, name))
+    }
+    fn read_at(&self, file: &Self::Handle, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.lower.read_at(file, out, offset)
+    }
+    fn read_cached(&self, file: &Self::Handle, out: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.lower.read_cached(file, out, offset)
+    }
+    fn write_at(&self, file: &Self::Handle, content: &[u8], offset: u64) -> io::Result<()> {
+        self.change(|lower| lower.write_at(file, content, offset))
+    }
+    fn truncate(&self, file: &Self::Handle, size: u64) -> io::Result<()> {
+        self.change(|lower| lower.truncate(file, size))
+    }
+    fn zero_range(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
+        self.change(|lower| lower.zero_range(file, range))
+    }
+    fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
+        self.change(|lower| lower.preallocate(file, range))
+    }
+    fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
+        self.lower.seek_data(file, offset)
+    }
+    fn seek_hole(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
+        self.lower.seek_hole(file, offset)
+    }
+    fn set_attributes(&self, object: &Self::Handle, attributes: &SetAttributes) -> io::Result<()> {
+        self.change(|lower| lower.set_attributes(object, attributes))
+    }
+    fn xattrs(&self, object: &Self::Handle) -> io::Result<Vec<Xattr>> {
+        self.lower.xattrs(object)
+    }
+    fn set_xattr(
+        &self,
+        object: &Self::Handle,
+        name: &[u8],
+        value: Option<&[u8]>,
+    ) -> io::Result<()> {
+        self.change(|lower| lower.set_xattr(object, name, value))
+    }
+    fn sync(&self, object: &Self::Handle) -> io::Result<()> {
+        self.change(|lower| lower.sync(object))
+    }
+    fn sync_all(&self) -> io::Result<()> {
+        self.change(Lower::sync_all)
+    }
+    fn space(&self) -> io::Result<SpaceInfo> {
+        self.lower.space()
+    }
+    fn capabilities(&self, scratch_directory: &Self::Handle) -> io::Result<Capabilities> {
+        self.change(|lower| lower.capabilities(scratch_directory))
+    }
+    fn open_journal(
+        &self,
+        directory: &Self::Handle,
+        name: &[u8],
+    ) -> io::Result<(Self::Handle, bool)> {
+        self.change(|lower| lower.open_journal(directory, name))
+    }
+    fn journal_write(
+        &self,
+        journal: &Self::Handle,
+        blocks: &JournalBuffer,
+        offset: u64,
+        durable: bool,
+    ) -> io::Result<()> {
+        self.change(|lower| lower.journal_write(journal, blocks, offset, durable))
+    }
+    fn journal_flush(&self, journal: &Self::Handle) -> io::Result<()> {
+        self.change(|lower| lower.journal_flush(journal))
+    }
+}

@@ -1,0 +1,303 @@
+//! Finding objects in the lower tree, and open handles on them.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use mobifs_types::{FileKind, ObjectId};
+
+use super::{Directories, JournalStore};
+use crate::StoreError;
+use crate::lower::{Lower, LowerStat};
+
+/// Open handles kept.
+const HANDLES_MAX: usize = 512;
+/// No directory tree is deeper; a journal that says so is damaged.
+const DEPTH_MAX: usize = 100_000;
+
+/// A cache of open handles; the least recently used go first.
+#[derive(Debug)]
+pub(crate) struct Handles<H> {
+    open: HashMap<ObjectId, (u64, Arc<H>)>,
+    clock: u64,
+}
+
+impl<H> Default for Handles<H> {
+    fn default() -> Self {
+        Self {
+            open: HashMap::new(),
+            clock: 0,
+        }
+    }
+}
+
+impl<H> Handles<H> {
+    fn get(&mut self, id: ObjectId) -> Option<Arc<H>> {
+        self.clock += 1;
+        let (used, handle) = self.open.get_mut(&id)?;
+        *used = self.clock;
+        Some(Arc::clone(handle))
+    }
+
+    fn insert(&mut self, id: ObjectId, handle: Arc<H>) {
+        if self.open.len() >= HANDLES_MAX {
+            let mut ages: Vec<u64> = self.open.values().map(|(used, _)| *used).collect();
+            let (_, &mut middle, _) = ages.select_nth_unstable(HANDLES_MAX / 2);
+            self.open.retain(|_, (used, _)| *used > middle);
+        }
+        self.clock += 1;
+        self.open.insert(id, (self.clock, handle));
+    }
+
+    pub(crate) fn remove(&mut self, id: ObjectId) {
+        self.open.remove(&id);
+    }
+}
+
+/// A name in a directory of the lower filesystem.
+pub(crate) struct Place<H> {
+    pub(crate) directory: Arc<H>,
+    pub(crate) name: Vec<u8>,
+    /// Not one of the tree's names, but one in `limbo/` or `stage/`.
+    pub(crate) is_own: bool,
+}
+
+/// An error if `what` could not be found where everything says it should be.
+pub(crate) fn missing(id: ObjectId) -> StoreError {
+    StoreError::Corrupt {
+        what: format!("the store's tree ({id})"),
+        detail: "an object that committed changes belong to is not there; it was removed behind \
+                 the back of the store"
+            .to_owned(),
+    }
+}
+
+/// None for "not there", the error for everything else.
+pub(crate) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+// Callers hold the `tree` lock in either mode, so that nothing moves meanwhile.
+impl<L: Lower> JournalStore<L> {
+    /// A handle on an object, if the lower filesystem has it.
+    pub(crate) fn handle(&self, id: ObjectId) -> Result<Option<Arc<L::Handle>>, StoreError> {
+        self.handle_at_depth(id, 0)
+    }
+
+    /// A handle that is open already.
+    pub(crate) fn cached_handle(&self, id: ObjectId) -> Option<Arc<L::Handle>> {
+        self.handles.lock().get(id)
+    }
+
+    /// A handle on an object that must exist.
+    pub(crate) fn require_handle(&self, id: ObjectId) -> Result<Arc<L::Handle>, StoreError> {
+        self.handle(id)?.ok_or_else(|| missing(id))
+    }
+
+    fn handle_at_depth(
+        &self,
+        id: ObjectId,
+        depth: usize,
+    ) -> Result<Option<Arc<L::Handle>>, StoreError> {
+        if let Some(handle) = self.cached_handle(id) {
+            return Ok(Some(handle));
+        }
+        if id == ObjectId::ROOT {
+            let root = self
+                .lower
+                .root()
+                .map_err(StoreError::lower("opening the store"))?;
+            let root = Arc::new(root);
+            self.handles.lock().insert(id, Arc::clone(&root));
+            return Ok(Some(root));
+        }
+        let Some(place) = self.place_at_depth(id, depth)? else {
+            return Ok(None);
+        };
+        let opened = self
+            .lower
+            .open(&place.directory, &place.name, !self.read_only);
+        let opened = found(opened).map_err(StoreError::lower(format!("opening {id}")))?;
+        let Some(handle) = opened.map(Arc::new) else {
+            return Ok(None);
+        };
+        self.handles.lock().insert(id, Arc::clone(&handle));
+        Ok(Some(handle))
+    }
+
+    /// A name of the object in the lower filesystem, and what is there.
+    pub(crate) fn place(&self, id: ObjectId) -> Result<Option<Place<L::Handle>>, StoreError> {
+        self.place_at_depth(id, 0)
+    }
+
+    fn place_at_depth(
+        &self,
+        id: ObjectId,
+        depth: usize,
+    ) -> Result<Option<Place<L::Handle>>, StoreError> {
+        if depth > DEPTH_MAX {
+            return Err(StoreError::Corrupt {
+                what: "the journal".to_owned(),
+                detail: format!("{id} lies below itself"),
+            });
+        }
+        let (location, bound) = {
+            let state = self.state.read();
+            let bound = state.pending.object(id).and_then(|object| object.bound);
+            (state.table.get(id).cloned(), bound)
+        };
+        let inode = location.as_ref().map(|location| location.inode).or(bound);
+        if let Some(location) = &location {
+            for (parent, name) in &location.names {
+                let Some(directory) = self.handle_at_depth(*parent, depth + 1)? else {
+                    continue;
+                };
+                if self.is_there(&directory, name.as_bytes(), inode)? {
+                    let name = name.as_bytes().to_vec();
+                    return Ok(Some(Place {
+                        directory,
+                        name,
+                        is_own: false,
+                    }));
+                }
+            }
+        }
+        if let Some(inode) = inode {
+            let name = inode.to_string().into_bytes();
+            if self.is_there(&self.own.limbo, &name, Some(inode))? {
+                let directory = Arc::clone(&self.own.limbo);
+                return Ok(Some(Place {
+                    directory,
+                    name,
+                    is_own: true,
+                }));
+            }
+        }
+        let name = id.0.to_string().into_bytes();
+        if self.is_there(&self.own.stage, &name, inode)? {
+            let directory = Arc::clone(&self.own.stage);
+            return Ok(Some(Place {
+                directory,
+                name,
+                is_own: true,
+            }));
+        }
+        let Some(inode) = inode else { return Ok(None) };
+        self.attached_place(id, inode, depth)
+    }
+
+    /// One of the names that pending entries give an object: an earlier, interrupted
+    /// apply may have attached it there.
+    fn attached_place(
+        &self,
+        id: ObjectId,
+        inode: u64,
+        depth: usize,
+    ) -> Result<Option<Place<L::Handle>>, StoreError> {
+        let names = self.state.read().pending.names_of(id);
+        for (parent, name) in names {
+            let Some(directory) = self.handle_at_depth(parent, depth + 1)? else {
+                continue;
+            };
+            if self.is_there(&directory, name.as_bytes(), Some(inode))? {
+                let name = name.as_bytes().to_vec();
+                return Ok(Some(Place {
+                    directory,
+                    name,
+                    is_own: false,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether `name` exists and, if the inode is known, is that object.
+    fn is_there(
+        &self,
+        directory: &L::Handle,
+        name: &[u8],
+        inode: Option<u64>,
+    ) -> Result<bool, StoreError> {
+        let stat = self.stat_at(directory, name)?;
+        Ok(stat.is_some_and(|stat| inode.is_none_or(|inode| stat.inode == inode)))
+    }
+
+    pub(crate) fn stat_at(
+        &self,
+        directory: &L::Handle,
+        name: &[u8],
+    ) -> Result<Option<LowerStat>, StoreError> {
+        found(self.lower.stat_at(directory, name)).map_err(StoreError::lower(format!(
+            "looking at \"{}\"",
+            name.escape_ascii()
+        )))
+    }
+
+    /// Kind of an object, from what is pending or known.
+    pub(crate) fn kind_of(&self, id: ObjectId) -> Option<FileKind> {
+        let state = self.state.read();
+        let pending = state
+            .pending
+            .object(id)
+            .and_then(|object| object.attributes);
+        pending
+            .map(|attributes| attributes.kind)
+            .or_else(|| state.table.get(id).map(|location| location.kind))
+    }
+}
+
+impl<L: Lower> Directories<L> {
+    /// Opens (and makes, unless `read_only`) the store's own directories.
+    pub(crate) fn open(lower: &L, read_only: bool) -> Result<Option<Self>, StoreError> {
+        use crate::lower::Create;
+        let open = |parent: &L::Handle, name: &[u8]| -> Result<Option<L::Handle>, StoreError> {
+            let shown = name.escape_ascii();
+            if let Some(handle) = found(lower.open(parent, name, true))
+                .map_err(StoreError::lower(format!("opening {shown}")))?
+            {
+                let stat = lower
+                    .stat(&handle)
+                    .map_err(StoreError::lower("looking at .mobifs"))?;
+                if stat.kind != FileKind::Directory {
+                    return Err(StoreError::Unsuitable(format!(
+                        "{shown} in the store is not a directory; it does not belong to MobiFS"
+                    )));
+                }
+                return Ok(Some(handle));
+            }
+            if read_only {
+                return Ok(None);
+            }
+            lower
+                .create(parent, name, Create::Directory)
+                .and_then(|()| lower.sync(parent))
+                .and_then(|()| lower.open(parent, name, true))
+                .map(Some)
+                .map_err(StoreError::lower(format!("making the directory {shown}")))
+        };
+        let root = lower
+            .root()
+            .map_err(StoreError::lower("opening the store"))?;
+        let Some(mobifs) = open(&root, super::OWN_DIRECTORY)? else {
+            return Ok(None);
+        };
+        let (Some(stage), Some(limbo), Some(lost)) = (
+            open(&mobifs, b"stage")?,
+            open(&mobifs, b"limbo")?,
+            open(&mobifs, b"lost")?,
+        ) else {
+            return Ok(None);
+        };
+        let [mobifs, stage, limbo, lost] = [mobifs, stage, limbo, lost].map(Arc::new);
+        Ok(Some(Self {
+            mobifs,
+            stage,
+            limbo,
+            lost,
+        }))
+    }
+}

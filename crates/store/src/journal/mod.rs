@@ -1,0 +1,250 @@
+//! The journal store: a checkpointer over any POSIX filesystem.
+//!
+//! A transaction is one sequential write to the journal ([`log`]); what it says is
+//! merged into [`pending`], where reads find it, and is brought to the lower tree
+//! later ([`apply`]), when many transactions have become one. After a crash the
+//! journal is merged and applied the same way. `docs/DESIGN.md` argues why every
+//! crash ends in a state that existed; `docs/FORMAT.md` has the bytes.
+
+mod apply;
+mod codec;
+mod commit;
+mod gate;
+mod inspect;
+mod log;
+mod lookup;
+mod orphans;
+mod pending;
+mod read;
+mod record;
+mod recovery;
+mod scan;
+mod superblock;
+mod table;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mobifs_types::{
+    DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, RangeSet, SpaceInfo, Xattr,
+};
+use parking_lot::{Mutex, RwLock};
+
+use self::gate::Gate;
+use self::log::Log;
+use self::lookup::Handles;
+use self::pending::Pending;
+use self::table::Table;
+use crate::lower::Lower;
+use crate::{Capabilities, PendingWork, Seek, Store, StoreError, Ticket, Transaction};
+
+pub use self::inspect::{Inspection, inspect};
+pub use self::recovery::RecoveryReport;
+
+/// Name of the store's own directory in its root.
+pub(crate) const OWN_DIRECTORY: &[u8] = b".mobifs";
+
+/// How to open a [`JournalStore`].
+#[derive(Clone, Copy, Debug)]
+pub struct JournalOptions {
+    /// Size of the journal, if it has to be made.
+    pub journal_bytes: u64,
+    /// Largest transaction that is written with one durable write instead of write
+    /// and flush; none: measured when the journal is made, and remembered.
+    pub direct_bytes_max: Option<u64>,
+    /// Identity of the store, if it has to be made.
+    pub uuid_if_new: [u8; 16],
+    /// Write nothing; what a journal holds is shown but not applied.
+    pub read_only: bool,
+    /// Memory that committed, unapplied pages may hold before a commit applies them.
+    pub held_bytes_max: u64,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            journal_bytes: 64 << 20,
+            direct_bytes_max: None,
+            uuid_if_new: [0; 16],
+            read_only: false,
+            held_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// Handles on `.mobifs` and what lies in it.
+#[derive(Debug)]
+pub(crate) struct Directories<L: Lower> {
+    mobifs: Arc<L::Handle>,
+    stage: Arc<L::Handle>,
+    limbo: Arc<L::Handle>,
+    lost: Arc<L::Handle>,
+}
+
+/// What commits and applies change; whoever holds it is the only writer.
+struct Writer<L: Lower> {
+    log: Log<Gate<L>>,
+    /// Objects whose place the journal's epoch records already.
+    recorded: HashSet<ObjectId>,
+    /// An overflow transaction could not be applied yet: nothing may follow it.
+    overflowed: bool,
+    next_ticket: u64,
+}
+
+/// What reads need.
+struct State {
+    pending: Pending,
+    table: Table,
+    /// Objects that are in use without a link: `pin`.
+    pinned: HashSet<ObjectId>,
+    /// Ranges spilled to stage files of objects that no transaction created yet.
+    spilled: HashMap<ObjectId, RangeSet>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    commits: AtomicU64,
+    commit_written_bytes: AtomicU64,
+    apply_written_bytes: AtomicU64,
+}
+
+/// A store over a POSIX filesystem. See the module's documentation.
+///
+/// Locks are taken in the order of the fields: `writer`, `tree`, `state`, `handles`.
+pub struct JournalStore<L: Lower> {
+    lower: Gate<L>,
+    own: Directories<Gate<L>>,
+    device: u64,
+    capabilities: Capabilities,
+    read_only: bool,
+    held_bytes_max: u64,
+    writer: Mutex<Writer<L>>,
+    /// Write-held while names in the lower tree move.
+    tree: RwLock<()>,
+    state: RwLock<State>,
+    handles: Mutex<Handles<L::Handle>>,
+    counters: Counters,
+    /// Copies of the log's figures, so that asking does not wait for a commit.
+    journal_used_bytes: AtomicU64,
+    journal_total_bytes: AtomicU64,
+}
+
+impl<L: Lower> std::fmt::Debug for JournalStore<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("JournalStore")
+            .field("read_only", &self.read_only)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<L: Lower> JournalStore<L> {
+    /// Applies everything and marks the journal clean.
+    ///
+    /// # Errors
+    /// As [`Store::apply`].
+    pub fn close(&self) -> Result<(), StoreError> {
+        if self.read_only {
+            return Ok(());
+        }
+        let mut writer = self.writer.lock();
+        self.apply_all(&mut writer)?;
+        writer.log.reset(&self.lower, true)?;
+        self.publish_log(&writer.log);
+        Ok(())
+    }
+
+    fn publish_log(&self, log: &Log<Gate<L>>) {
+        self.journal_used_bytes
+            .store(log.used_bytes(), Ordering::Relaxed);
+        self.journal_total_bytes
+            .store(log.total_bytes(), Ordering::Relaxed);
+    }
+}
+
+impl<L: Lower> Store for JournalStore<L> {
+    fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    fn space(&self) -> Result<SpaceInfo, StoreError> {
+        self.lower
+            .space()
+            .map_err(StoreError::lower("asking for free space"))
+    }
+
+    fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
+        self.read_object(id)
+    }
+
+    fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
+        self.read_entries(id)
+    }
+
+    fn xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
+        self.read_xattrs(id)
+    }
+
+    fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
+        self.read_target(id)
+    }
+
+    fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        self.read_content(id, offset, out)
+    }
+
+    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
+        self.seek_content(id, offset, what)
+    }
+
+    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+        self.commit(transaction)
+    }
+
+    fn wait_sync(&self, _ticket: Ticket) -> Result<(), StoreError> {
+        // A transaction is durable when `end_transaction` returns.
+        Ok(())
+    }
+
+    fn apply(&self) -> Result<(), StoreError> {
+        if self.read_only {
+            return Ok(());
+        }
+        let mut writer = self.writer.lock();
+        self.apply_all(&mut writer)
+    }
+
+    fn pending(&self) -> PendingWork {
+        let state = self.state.read();
+        PendingWork {
+            journal_used_bytes: self.journal_used_bytes.load(Ordering::Relaxed),
+            journal_total_bytes: self.journal_total_bytes.load(Ordering::Relaxed),
+            held_bytes: state.pending.held_bytes,
+            reserved_bytes: state.pending.reserved_bytes,
+            reserved_inodes: state.pending.created,
+            commit_written_bytes: self.counters.commit_written_bytes.load(Ordering::Relaxed),
+            apply_written_bytes: self.counters.apply_written_bytes.load(Ordering::Relaxed),
+            commits: self.counters.commits.load(Ordering::Relaxed),
+        }
+    }
+
+    fn pin(&self, id: ObjectId) {
+        self.state.write().pinned.insert(id);
+    }
+
+    fn unpin(&self, id: ObjectId) {
+        self.release_orphan(id);
+    }
+
+    fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
+        self.spill_pages(id, pages)
+    }
+
+    fn forget(&self, ids: &[ObjectId]) {
+        self.forget_objects(ids);
+    }
+
+    fn cut_power(&self) {
+        self.lower.cut_power();
+    }
+}

@@ -1,0 +1,121 @@
+//! Objects without a link that are still in use, and what the engine forgot.
+
+use mobifs_types::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
+
+use super::JournalStore;
+use crate::StoreError;
+use crate::lower::Lower;
+
+impl<L: Lower> JournalStore<L> {
+    /// Writes pages of an object that no committed state links: nothing needs to be
+    /// durable, and no crash will show it.
+    pub(super) fn spill_pages(
+        &self,
+        id: ObjectId,
+        pages: &[(PageIndex, Page)],
+    ) -> Result<(), StoreError> {
+        // Not while an apply moves or deletes.
+        let _writer = self.writer.lock();
+        let _tree = self.tree.read();
+        let handle = match self.handle(id)? {
+            Some(handle) => handle,
+            None => self.stage_file(id)?,
+        };
+        for (index, page) in pages {
+            self.lower
+                .write_at(&handle, &page.to_array(), index.offset())
+                .map_err(StoreError::lower(format!("spilling pages of {id}")))?;
+        }
+        let stat = self
+            .lower
+            .stat(&handle)
+            .map_err(StoreError::lower("stat of a spilled file"))?;
+        let mut state = self.state.write();
+        state.pinned.insert(id);
+        let ranges = || {
+            pages
+                .iter()
+                .map(|(index, _)| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
+        };
+        if state.pending.object(id).is_some() {
+            // Its earlier transactions are not applied: what was spilled is newer.
+            ranges().for_each(|range| state.pending.merge_direct(id, range));
+        } else if state.table.get(id).is_none_or(|location| location.in_stage) {
+            let spilled = state.spilled.entry(id).or_default();
+            ranges().for_each(|range| spilled.insert(range));
+        }
+        if state.table.get(id).is_none() {
+            state.table.insert(id, stat.inode, FileKind::Regular);
+            if let Some(location) = state.table.get_mut(id) {
+                location.in_stage = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody uses an unlinked object any more: what is left of it may go.
+    pub(super) fn release_orphan(&self, id: ObjectId) {
+        let _writer = self.writer.lock();
+        let _tree = self.tree.write();
+        let location = {
+            let mut state = self.state.write();
+            state.pinned.remove(&id);
+            state.spilled.remove(&id);
+            state.table.get(id).cloned()
+        };
+        let Some(location) = location.filter(|location| location.names.is_empty()) else {
+            return;
+        };
+        if self.state.read().pending.object(id).is_some() {
+            // The next apply sees that it has no name.
+            return;
+        }
+        let result = if location.in_limbo {
+            self.delete_from_limbo(location.inode.to_string().as_bytes())
+        } else if location.in_stage {
+            self.lower
+                .unlink(&self.own.stage, id.0.to_string().as_bytes())
+                .map_err(StoreError::lower(format!("deleting {id}")))
+        } else {
+            Ok(())
+        };
+        if let Err(error) = result {
+            tracing::warn!(%error, "deleting an unlinked file failed; the next mount does it");
+        }
+        self.state.write().table.remove(id);
+        self.handles.lock().remove(id);
+    }
+
+    /// Drops what is remembered of objects that the engine does not know any more,
+    /// unless something committed still needs it.
+    pub(super) fn forget_objects(&self, ids: &[ObjectId]) {
+        let mut limbo = Vec::new();
+        {
+            let mut state = self.state.write();
+            let mut handles = self.handles.lock();
+            for &id in ids {
+                let needed = state.pinned.contains(&id)
+                    || state.pending.object(id).is_some()
+                    || state.pending.is_linked(id)
+                    || state.pending.dentries_of(id).next().is_some();
+                if needed {
+                    continue;
+                }
+                let nameless = state
+                    .table
+                    .get(id)
+                    .filter(|location| location.in_limbo && location.names.is_empty())
+                    .map(|location| location.inode);
+                if state.table.remove(id) {
+                    handles.remove(id);
+                    limbo.extend(nameless);
+                }
+            }
+        }
+        for inode in limbo {
+            if let Err(error) = self.delete_from_limbo(inode.to_string().as_bytes()) {
+                tracing::warn!(%error, "deleting an unlinked file failed; the next mount does it");
+            }
+        }
+    }
+}

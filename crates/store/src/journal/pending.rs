@@ -1,0 +1,293 @@
+//! Committed but not applied: the merged final state of the epoch's transactions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use mobifs_types::{
+    Attributes, ByteRange, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page,
+    PageIndex, RangeSet,
+};
+
+use super::record::Record;
+
+/// Bytes that changed within a page: offset and content.
+pub(crate) type Runs = Vec<(u16, Vec<u8>)>;
+
+/// Committed content of one page.
+#[derive(Clone, Debug)]
+pub(crate) enum PendingPage {
+    /// All of it.
+    Whole(Page),
+    /// Changes on top of what the lower file has, in order (after a recovery, where
+    /// the whole pages of a journal full of small changes would not fit in memory).
+    Runs {
+        /// The page below counts as zeros.
+        fresh: bool,
+        runs: Runs,
+    },
+    /// All of it, in an overflow file.
+    Overflow { file: u64, offset: u64 },
+}
+
+/// Committed changes of one object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PendingObject {
+    /// Final attributes; none if only bindings or pages are known (never for long).
+    pub(crate) attributes: Option<Attributes>,
+    /// The lower tree does not have it.
+    pub(crate) created: bool,
+    pub(crate) symlink_target: Option<Arc<[u8]>>,
+    /// Ranges of the lower content that are gone.
+    pub(crate) zeroed: RangeSet,
+    pub(crate) allocated: RangeSet,
+    pub(crate) xattrs: BTreeMap<Arc<[u8]>, Option<Arc<[u8]>>>,
+    pub(crate) pages: BTreeMap<PageIndex, PendingPage>,
+    /// Ranges of the lower (or stage) file that hold committed data already.
+    pub(crate) direct: RangeSet,
+    /// Inode of its stage file, once a journal record says so.
+    pub(crate) bound: Option<u64>,
+}
+
+/// All committed changes that are not applied.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) objects: HashMap<ObjectId, Arc<PendingObject>>,
+    pub(crate) dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
+    /// Pending entries that name an object.
+    links: HashMap<ObjectId, u32>,
+    /// Memory of pages.
+    pub(crate) held_bytes: u64,
+    /// Room that applying takes.
+    pub(crate) reserved_bytes: u64,
+    pub(crate) created: u64,
+}
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.dentries.is_empty()
+    }
+
+    pub(crate) fn object(&self, id: ObjectId) -> Option<&PendingObject> {
+        self.objects.get(&id).map(Arc::as_ref)
+    }
+
+    pub(crate) fn object_mut(&mut self, id: ObjectId) -> &mut PendingObject {
+        Arc::make_mut(self.objects.entry(id).or_default())
+    }
+
+    /// Whether some pending entry names the object.
+    pub(crate) fn is_linked(&self, id: ObjectId) -> bool {
+        self.links.contains_key(&id)
+    }
+
+    /// Number of pending entries that name the object.
+    pub(crate) fn link_count(&self, id: ObjectId) -> u32 {
+        self.links.get(&id).copied().unwrap_or(0)
+    }
+
+    /// Entries of one directory.
+    pub(crate) fn dentries_of(
+        &self,
+        parent: ObjectId,
+    ) -> impl Iterator<Item = (&Name, Option<ObjectId>)> {
+        self.dentries
+            .range((parent, Name::first())..)
+            .take_while(move |((of, _), _)| *of == parent)
+            .map(|((_, name), child)| (name, *child))
+    }
+
+    /// All pending entries that name an object. Walks all entries: for recovery only.
+    pub(crate) fn names_of(&self, id: ObjectId) -> Vec<(ObjectId, Name)> {
+        if !self.is_linked(id) {
+            return Vec::new();
+        }
+        let named = self
+            .dentries
+            .iter()
+            .filter(|(_, child)| **child == Some(id));
+        named
+            .map(|((parent, name), _)| (*parent, name.clone()))
+            .collect()
+    }
+
+    pub(crate) fn merge_state(&mut self, state: &ObjectState) {
+        let mut freed_bytes = 0;
+        let newly_created = state.created && self.object(state.id).is_none_or(|o| !o.created);
+        let object = self.object_mut(state.id);
+        object.attributes = Some(state.attributes);
+        object.created |= state.created;
+        if state.symlink_target.is_some() {
+            object.symlink_target.clone_from(&state.symlink_target);
+        }
+        for &range in &state.zeroed {
+            freed_bytes += object.drop_pages(range);
+            object.direct.remove(range);
+            object.zeroed.insert(range);
+            object.allocated.remove(range);
+        }
+        state
+            .allocated
+            .iter()
+            .for_each(|&range| object.allocated.insert(range));
+        for (name, value) in &state.xattrs {
+            object.xattrs.insert(Arc::clone(name), value.clone());
+        }
+        self.held_bytes -= freed_bytes;
+        self.created += u64::from(newly_created);
+        let allocated: u64 = state.allocated.iter().map(ByteRange::len).sum();
+        self.reserved_bytes += PAGE_BYTES_U64 / 8 + allocated;
+    }
+
+    pub(crate) fn merge_dentry(&mut self, parent: ObjectId, name: Name, child: Option<ObjectId>) {
+        let before = self.dentries.insert((parent, name), child).flatten();
+        if let Some(child) = child {
+            *self.links.entry(child).or_default() += 1;
+        }
+        if let Some(before) = before {
+            match self.links.get_mut(&before) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => {
+                    self.links.remove(&before);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn merge_page(&mut self, id: ObjectId, index: PageIndex, page: PendingPage) {
+        let gained = page.held_bytes();
+        let before = self.object_mut(id).pages.insert(index, page);
+        match before {
+            Some(before) => self.held_bytes -= before.held_bytes(),
+            None => self.reserved_bytes += PAGE_BYTES_U64,
+        }
+        self.held_bytes += gained;
+    }
+
+    /// Changed bytes on top of what is committed.
+    pub(crate) fn merge_runs(&mut self, id: ObjectId, index: PageIndex, fresh: bool, runs: Runs) {
+        let page = match self.object_mut(id).pages.remove(&index) {
+            Some(before) if !fresh => {
+                self.held_bytes -= before.held_bytes();
+                before.with(runs)
+            }
+            before => {
+                self.held_bytes -= before.map_or(0, |before| before.held_bytes());
+                PendingPage::Runs { fresh, runs }
+            }
+        };
+        self.merge_page(id, index, page);
+    }
+
+    pub(crate) fn merge_direct(&mut self, id: ObjectId, range: ByteRange) {
+        let object = self.object_mut(id);
+        let freed = object.drop_pages(range);
+        object.zeroed.remove(range);
+        object.direct.insert(range);
+        self.held_bytes -= freed;
+    }
+
+    /// Merges a record as recovery finds it; `Known` is not for this.
+    pub(crate) fn merge_record(&mut self, record: Record) {
+        match record {
+            Record::Known { .. } => {}
+            Record::Object(state) => self.merge_state(&state),
+            Record::Dentry {
+                parent,
+                name,
+                child,
+            } => self.merge_dentry(parent, name, child),
+            Record::Bytes {
+                object,
+                index,
+                fresh,
+                runs,
+            } => {
+                self.merge_runs(object, index, fresh, runs);
+            }
+            Record::Direct { object, range } => self.merge_direct(object, range),
+            Record::Staged {
+                object,
+                index,
+                file,
+                offset,
+            } => {
+                self.merge_page(object, index, PendingPage::Overflow { file, offset });
+            }
+            Record::Bind { id, inode } => self.object_mut(id).bound = Some(inode),
+        }
+    }
+
+    /// Forgets everything: it is applied.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl PendingObject {
+    /// Drops pages inside a range (page aligned); returns the memory they held.
+    fn drop_pages(&mut self, range: ByteRange) -> u64 {
+        let mut inside = self.pages.split_off(&PageIndex::of_offset(range.start));
+        if range.end != u64::MAX {
+            let mut behind = inside.split_off(&PageIndex::of_offset(range.end));
+            self.pages.append(&mut behind);
+        }
+        inside.values().map(PendingPage::held_bytes).sum()
+    }
+
+    /// Whether the pending content is that of a new SQLite database.
+    pub(crate) fn is_database(&self) -> bool {
+        const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+        match self.pages.get(&PageIndex(0)) {
+            Some(PendingPage::Whole(page)) => page.stored().starts_with(SQLITE_MAGIC),
+            _ => false,
+        }
+    }
+
+    /// Whether the lower content of a page counts as zeros.
+    pub(crate) fn hides_lower(&self, index: PageIndex) -> bool {
+        let offset = index.offset();
+        if self.created {
+            !self.direct.contains(offset)
+        } else {
+            self.zeroed.contains(offset)
+        }
+    }
+}
+
+impl PendingPage {
+    fn held_bytes(&self) -> u64 {
+        match self {
+            Self::Whole(page) => page.stored_bytes() as u64,
+            Self::Runs { runs, .. } => runs.iter().map(|(_, bytes)| bytes.len() as u64 + 32).sum(),
+            Self::Overflow { .. } => 0,
+        }
+    }
+
+    /// The page with further changes on top. Changes on top of an overflow page do
+    /// not occur: a transaction with overflow is applied before the next.
+    fn with(self, more: Runs) -> Self {
+        match self {
+            Self::Whole(mut page) => {
+                write_runs(&mut page, &more);
+                Self::Whole(page)
+            }
+            Self::Runs { fresh, mut runs } => {
+                runs.extend(more);
+                Self::Runs { fresh, runs }
+            }
+            Self::Overflow { .. } => Self::Runs {
+                fresh: false,
+                runs: more,
+            },
+        }
+    }
+}
+
+/// Writes changed bytes into a page.
+pub(crate) fn write_runs(page: &mut Page, runs: &[(u16, Vec<u8>)]) {
+    for (offset, bytes) in runs {
+        let offset = usize::from(*offset).min(PAGE_BYTES);
+        let length = bytes.len().min(PAGE_BYTES - offset);
+        page.write(offset, &bytes[..length]);
+    }
+}

@@ -1,0 +1,355 @@
+//! The committed state: what is pending, over the lower tree.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mobifs_types::{
+    Attributes, ByteRange, ContentMap, DirectoryEntry, FileKind, Name, ObjectId, ObjectInfo,
+    PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, RangeSet, Whence, Xattr,
+};
+
+use super::JournalStore;
+use super::lookup::missing;
+use super::pending::{PendingObject, PendingPage, write_runs};
+use crate::lower::{Lower, LowerStat};
+use crate::{Seek, StoreError};
+
+/// One piece of a read.
+enum Piece {
+    Zero,
+    Lower,
+    Page(
+        PendingPage,
+        /* the lower content counts as zeros */ bool,
+    ),
+}
+
+impl<L: Lower> JournalStore<L> {
+    pub(super) fn read_object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
+        let _tree = self.tree.read();
+        let object = self.state.read().pending.objects.get(&id).cloned();
+        let stat = self.stat(id)?;
+        if object.is_none() && stat.is_none() {
+            return Err(StoreError::Unknown(id));
+        }
+        let lower_bytes = stat.map_or(0, |stat| stat.allocated_bytes);
+        if let Some(object) = object
+            && let Some(attributes) = object.attributes
+        {
+            let pages = object.pages.len() as u64 * PAGE_BYTES_U64;
+            let most = attributes.size.next_multiple_of(PAGE_BYTES_U64) + pages;
+            let allocated_bytes = (lower_bytes + pages).min(most.max(lower_bytes));
+            return Ok(ObjectInfo {
+                attributes,
+                allocated_bytes,
+                foreign: false,
+            });
+        }
+        let stat = stat.ok_or(StoreError::Unknown(id))?;
+        Ok(ObjectInfo {
+            attributes: attributes_of(&stat),
+            allocated_bytes: lower_bytes,
+            foreign: stat.device != self.device,
+        })
+    }
+
+    /// What the lower filesystem says of an object, at one of its places.
+    fn stat(&self, id: ObjectId) -> Result<Option<LowerStat>, StoreError> {
+        if id == ObjectId::ROOT {
+            let root = self.require_handle(id)?;
+            return self
+                .lower
+                .stat(&root)
+                .map(Some)
+                .map_err(StoreError::lower("stat of the root"));
+        }
+        let location = self.state.read().table.get(id).cloned();
+        let (inode, names) = location.map_or((0, Vec::new()), |at| (at.inode, at.names));
+        for (parent, name) in names {
+            let Some(directory) = self.handle(parent)? else {
+                continue;
+            };
+            // What lies on another filesystem is shown, to be told as foreign.
+            if let Some(stat) = self.stat_at(&directory, name.as_bytes())?
+                && (stat.device != self.device || stat.inode == inode)
+            {
+                return Ok(Some(stat));
+            }
+        }
+        match self.place(id)? {
+            None => Ok(None),
+            Some(place) => self.stat_at(&place.directory, &place.name),
+        }
+    }
+
+    pub(super) fn read_entries(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
+        let _tree = self.tree.read();
+        let mut entries: BTreeMap<Name, (u64, Option<FileKind>)> = BTreeMap::new();
+        let handle = self.handle(id)?;
+        if handle.is_none() && self.state.read().pending.object(id).is_none() {
+            return Err(StoreError::Unknown(id));
+        }
+        if let Some(handle) = &handle {
+            let listed = self.lower.list(handle);
+            for entry in listed.map_err(StoreError::lower(format!("listing {id}")))? {
+                let is_own = id == ObjectId::ROOT && entry.name == super::OWN_DIRECTORY;
+                // A name that no path can hold cannot be used by anyone either.
+                if let Ok(name) = Name::new(&entry.name)
+                    && !is_own
+                {
+                    entries.insert(name, (entry.inode, entry.kind));
+                }
+            }
+            for (name, (_, kind)) in entries.iter_mut().filter(|(_, (_, kind))| kind.is_none()) {
+                *kind = self.stat_at(handle, name.as_bytes())?.map(|stat| stat.kind);
+            }
+        }
+        let mut state = self.state.write();
+        let changed: Vec<(Name, Option<ObjectId>)> = state
+            .pending
+            .dentries_of(id)
+            .map(|(name, child)| (name.clone(), child))
+            .collect();
+        let mut result = Vec::with_capacity(entries.len());
+        for (name, _) in &changed {
+            entries.remove(name);
+        }
+        for (name, (inode, kind)) in entries {
+            // Gone between listing and looking: not ours to report.
+            let Some(kind) = kind else { continue };
+            let child = state.table.adopt(inode, kind, id, &name);
+            result.push(DirectoryEntry {
+                name,
+                id: child,
+                kind,
+            });
+        }
+        for (name, child) in changed {
+            let Some(child) = child else { continue };
+            let pending = state
+                .pending
+                .object(child)
+                .and_then(|object| object.attributes);
+            let kind = pending
+                .map(|attributes| attributes.kind)
+                .or_else(|| state.table.get(child).map(|location| location.kind));
+            let kind = kind.ok_or_else(|| missing(child))?;
+            result.push(DirectoryEntry {
+                name,
+                id: child,
+                kind,
+            });
+        }
+        Ok(result)
+    }
+
+    pub(super) fn read_xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
+        let _tree = self.tree.read();
+        let object = self.state.read().pending.objects.get(&id).cloned();
+        let mut xattrs: BTreeMap<Arc<[u8]>, Arc<[u8]>> = BTreeMap::new();
+        let lower = match &object {
+            Some(object) if object.created => None,
+            _ => self.handle(id)?,
+        };
+        if let Some(handle) = lower {
+            let found = self.lower.xattrs(&handle);
+            xattrs.extend(found.map_err(StoreError::lower(format!("attributes of {id}")))?);
+        } else if object.is_none() {
+            return Err(StoreError::Unknown(id));
+        }
+        for (name, value) in object.iter().flat_map(|object| &object.xattrs) {
+            match value {
+                Some(value) => xattrs.insert(Arc::clone(name), Arc::clone(value)),
+                None => xattrs.remove(name),
+            };
+        }
+        Ok(xattrs.into_iter().collect())
+    }
+
+    pub(super) fn read_target(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
+        let _tree = self.tree.read();
+        let pending = self.state.read().pending.objects.get(&id).cloned();
+        if let Some(target) = pending.and_then(|object| object.symlink_target.clone()) {
+            return Ok(target.to_vec());
+        }
+        let place = self.place(id)?.ok_or(StoreError::Unknown(id))?;
+        self.lower
+            .read_link(&place.directory, &place.name)
+            .map_err(StoreError::lower(format!("target of {id}")))
+    }
+
+    pub(super) fn read_content(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let object = self.state.read().pending.objects.get(&id).cloned();
+        let Some(object) = object else {
+            let handle = self
+                .handle_for_content(id)?
+                .ok_or(StoreError::Unknown(id))?;
+            return self.read_lower(&handle, offset, out);
+        };
+        let handle = self.handle_for_content(id)?;
+        let mut position = offset;
+        let mut rest = out;
+        while !rest.is_empty() {
+            let index = PageIndex::of_offset(position);
+            let within = (position - index.offset()) as usize;
+            let (mut length, piece) = (PAGE_BYTES - within, object.piece(index));
+            if matches!(piece, Piece::Lower) {
+                // Clean stretches go in one read.
+                let end = position + rest.len() as u64;
+                let mut next = PageIndex(index.0 + 1);
+                while next.offset() < end && matches!(object.piece(next), Piece::Lower) {
+                    next.0 += 1;
+                }
+                length = (next.offset() - position) as usize;
+            }
+            let (now, later) = rest.split_at_mut(length.min(rest.len()));
+            match piece {
+                Piece::Zero => now.fill(0),
+                Piece::Lower => match &handle {
+                    Some(handle) => self.read_lower(handle, position, now)?,
+                    None => now.fill(0),
+                },
+                Piece::Page(page, hidden) => {
+                    let lower = handle.as_deref().filter(|_| !hidden);
+                    self.resolve_page(index, &page, lower)?.read(within, now);
+                }
+            }
+            position += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// The content of a pending page, whatever form it has.
+    pub(super) fn resolve_page(
+        &self,
+        index: PageIndex,
+        page: &PendingPage,
+        lower: Option<&L::Handle>,
+    ) -> Result<Page, StoreError> {
+        let mut content = [0; PAGE_BYTES];
+        match page {
+            PendingPage::Whole(page) => return Ok(page.clone()),
+            PendingPage::Overflow { file, offset } => {
+                let name = format!("t{file}");
+                let handle = self
+                    .lower
+                    .open(&self.own.stage, name.as_bytes(), false)
+                    .map_err(StoreError::lower(format!("opening overflow file {name}")))?;
+                self.read_lower(&handle, *offset, &mut content)?;
+                Ok(Page::new(&content))
+            }
+            PendingPage::Runs { fresh, runs } => {
+                if let Some(lower) = lower.filter(|_| !fresh) {
+                    self.read_lower(lower, index.offset(), &mut content)?;
+                }
+                let mut page = Page::new(&content);
+                write_runs(&mut page, runs);
+                Ok(page)
+            }
+        }
+    }
+
+    /// A handle on a file, without waiting for a rearrangement if it is open already.
+    fn handle_for_content(&self, id: ObjectId) -> Result<Option<Arc<L::Handle>>, StoreError> {
+        if let Some(handle) = self.cached_handle(id) {
+            return Ok(Some(handle));
+        }
+        let _tree = self.tree.read();
+        self.handle(id)
+    }
+
+    /// Reads from a lower file; what lies behind its end is zeros.
+    pub(super) fn read_lower(
+        &self,
+        handle: &L::Handle,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let read = self.lower.read_at(handle, out, offset);
+        let length = read.map_err(StoreError::lower(format!("reading at offset {offset}")))?;
+        out[length..].fill(0);
+        Ok(())
+    }
+
+    pub(super) fn seek_content(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, StoreError> {
+        let whence = match what {
+            Seek::Data => Whence::Data,
+            Seek::Hole => Whence::Hole,
+        };
+        let object = self.state.read().pending.objects.get(&id).cloned();
+        let handle = self.handle_for_content(id)?;
+        let below = |offset: u64, whence: Whence| {
+            let Some(handle) = &handle else {
+                return Ok(None);
+            };
+            match whence {
+                Whence::Data => self.lower.seek_data(handle, offset),
+                Whence::Hole => self.lower.seek_hole(handle, offset),
+            }
+            .map_err(StoreError::lower(format!("seeking in {id}")))
+        };
+        match object
+            .as_ref()
+            .and_then(|object| Some((object, object.attributes?)))
+        {
+            Some((object, attributes)) => object
+                .content_map(attributes.size)
+                .seek(offset, whence, below),
+            None if handle.is_none() => Err(StoreError::Unknown(id)),
+            None => below(offset, whence),
+        }
+    }
+}
+
+impl PendingObject {
+    fn piece(&self, index: PageIndex) -> Piece {
+        let hidden = self.hides_lower(index);
+        match self.pages.get(&index) {
+            Some(page) => Piece::Page(page.clone(), hidden),
+            None if hidden => Piece::Zero,
+            None => Piece::Lower,
+        }
+    }
+
+    fn content_map(&self, size: u64) -> ContentMap {
+        let data = self
+            .pages
+            .keys()
+            .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
+            .collect();
+        let mut zeroed = self.zeroed.clone();
+        if self.created {
+            zeroed = RangeSet::new();
+            zeroed.insert(ByteRange::from(0));
+            self.direct.iter().for_each(|range| zeroed.remove(range));
+        }
+        ContentMap::new(size, data, zeroed)
+    }
+}
+
+/// What the mounted view shows of a lower object.
+pub(super) fn attributes_of(stat: &LowerStat) -> Attributes {
+    Attributes {
+        kind: stat.kind,
+        mode: stat.mode,
+        uid: stat.uid,
+        gid: stat.gid,
+        rdev: stat.rdev,
+        size: stat.size,
+        nlink: stat.nlink,
+        atime: stat.atime,
+        mtime: stat.mtime,
+        ctime: stat.ctime,
+    }
+}

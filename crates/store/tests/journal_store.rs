@@ -1,0 +1,260 @@
+//! The journal store on a real directory: what is committed is there, whether it was
+//! applied, recovered, or only read.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use mobifs_store::{JournalOptions, JournalStore, PosixLower, Store};
+use mobifs_types::{
+    Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Page, PageIndex,
+    Timestamp,
+};
+
+fn open(path: &Path) -> JournalStore<PosixLower> {
+    let options = JournalOptions {
+        journal_bytes: 1 << 20,
+        direct_bytes_max: Some(128 << 10),
+        uuid_if_new: [7; 16],
+        ..JournalOptions::default()
+    };
+    JournalStore::open(PosixLower::open(path).unwrap(), &options)
+        .unwrap()
+        .0
+}
+
+fn attributes(kind: FileKind, size: u64) -> Attributes {
+    let time = Timestamp::new(1_700_000_000, 5);
+    Attributes {
+        kind,
+        mode: if kind == FileKind::Directory {
+            0o755
+        } else {
+            0o640
+        },
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        rdev: DeviceNumber(0),
+        size,
+        nlink: 1,
+        atime: time,
+        mtime: time,
+        ctime: time,
+    }
+}
+
+fn state(id: ObjectId, kind: FileKind, size: u64, created: bool) -> Entry {
+    Entry::Object(ObjectState {
+        id,
+        created,
+        attributes: attributes(kind, size),
+        symlink_target: None,
+        zeroed: Vec::new(),
+        allocated: Vec::new(),
+        xattrs: Vec::new(),
+    })
+}
+
+fn dentry(parent: ObjectId, name: &str, child: Option<ObjectId>) -> Entry {
+    Entry::Dentry {
+        parent,
+        name: Name::new(name.as_bytes()).unwrap(),
+        child,
+    }
+}
+
+fn page(object: ObjectId, index: u64, content: &[u8]) -> Entry {
+    Entry::Page {
+        object,
+        index: PageIndex(index),
+        page: Page::new(content),
+    }
+}
+
+fn commit(store: &impl Store, entries: Vec<Entry>) {
+    let mut transaction = store.begin_transaction();
+    for entry in entries {
+        store.append_entry(&mut transaction, entry);
+    }
+    let ticket = store.end_transaction(transaction).unwrap();
+    store.wait_sync(ticket).unwrap();
+}
+
+const fn new_id(number: u64) -> ObjectId {
+    ObjectId(ObjectId::FIRST_NEW.0 + 2 * number)
+}
+
+/// A directory with a small file, a large file and a rename of an old one.
+fn first_transaction(store: &impl Store) -> Vec<u8> {
+    let old = store.list_directory(ObjectId::ROOT).unwrap()[0].id;
+    let (directory, small, large) = (new_id(1), new_id(2), new_id(3));
+    let content: Vec<u8> = (0..50 * 4096_u32).map(|n| (n / 7) as u8).collect();
+    let mut entries = vec![
+        state(directory, FileKind::Directory, 0, true),
+        state(small, FileKind::Regular, 5, true),
+        state(large, FileKind::Regular, content.len() as u64 - 10, true),
+        state(old, FileKind::Regular, 8192, false),
+        dentry(ObjectId::ROOT, "app", Some(directory)),
+        dentry(directory, "small", Some(small)),
+        dentry(directory, "large", Some(large)),
+        dentry(ObjectId::ROOT, "old", None),
+        dentry(directory, "moved", Some(old)),
+        page(small, 0, b"hello"),
+        page(old, 1, b"second page"),
+    ];
+    for (index, chunk) in content.chunks(4096).enumerate() {
+        entries.push(page(large, index as u64, chunk));
+    }
+    commit(store, entries);
+    content
+}
+
+fn check_view(store: &impl Store, content: &[u8]) {
+    let root = store.list_directory(ObjectId::ROOT).unwrap();
+    assert_eq!(root.len(), 1);
+    let app = root[0].id;
+    let mut names: Vec<_> = store.list_directory(app).unwrap();
+    names.sort_by(|a, b| a.name.cmp(&b.name));
+    let [large, moved, small] = [0, 1, 2].map(|n: usize| names[n].id);
+    let mut bytes = vec![9; 5];
+    store.read(small, 0, &mut bytes).unwrap();
+    assert_eq!(bytes, b"hello");
+    let mut bytes = vec![9; content.len() - 10];
+    store.read(large, 0, &mut bytes).unwrap();
+    assert!(bytes == content[..content.len() - 10]);
+    let mut bytes = vec![9; 4096 + 16];
+    store.read(moved, 0, &mut bytes).unwrap();
+    assert_eq!(&bytes[..4], b"1111");
+    assert_eq!(&bytes[4096..], b"second page\0\0\0\0\0");
+    assert_eq!(store.object(moved).unwrap().attributes.size, 8192);
+}
+
+fn check_tree(path: &Path, content: &[u8]) {
+    assert_eq!(std::fs::read(path.join("app/small")).unwrap(), b"hello");
+    assert!(std::fs::read(path.join("app/large")).unwrap() == content[..content.len() - 10]);
+    let moved = std::fs::read(path.join("app/moved")).unwrap();
+    assert_eq!(
+        (moved.len(), &moved[..2], &moved[4096..4103]),
+        (8192, &b"11"[..], &b"second "[..])
+    );
+    assert!(!path.join("old").exists());
+    let meta = std::fs::metadata(path.join("app/small")).unwrap();
+    assert_eq!(
+        (meta.mode() & 0o7777, meta.mtime(), meta.mtime_nsec()),
+        (0o640, 1_700_000_000, 5)
+    );
+}
+
+fn prepared() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("old"), "1".repeat(100)).unwrap();
+    directory
+}
+
+#[test]
+fn committed_state_can_be_read_then_applied() {
+    let directory = prepared();
+    let store = open(directory.path());
+    let content = first_transaction(&store);
+    check_view(&store, &content);
+    assert!(!directory.path().join("app").exists(), "applied lazily");
+    store.apply().unwrap();
+    check_view(&store, &content);
+    check_tree(directory.path(), &content);
+    store.close().unwrap();
+    let own = directory.path().join(".mobifs");
+    for inner in ["stage", "limbo", "lost"] {
+        assert_eq!(
+            std::fs::read_dir(own.join(inner)).unwrap().count(),
+            0,
+            "{inner}"
+        );
+    }
+}
+
+#[test]
+fn committed_state_survives_the_store() {
+    let directory = prepared();
+    let store = open(directory.path());
+    let content = first_transaction(&store);
+    store.cut_power();
+    drop(store);
+    let store = open(directory.path());
+    check_tree(directory.path(), &content);
+    check_view(&store, &content);
+}
+
+#[test]
+fn hard_links_exchanges_and_removals_are_redone() {
+    let directory = prepared();
+    std::fs::create_dir_all(directory.path().join("a/deep")).unwrap();
+    std::fs::create_dir(directory.path().join("b")).unwrap();
+    std::fs::write(directory.path().join("a/deep/file"), "in a").unwrap();
+    let store = open(directory.path());
+    let root = store.list_directory(ObjectId::ROOT).unwrap();
+    let id = |name: &str| {
+        root.iter()
+            .find(|e| e.name.as_bytes() == name.as_bytes())
+            .unwrap()
+            .id
+    };
+    let (a, b, old) = (id("a"), id("b"), id("old"));
+    let deep = store.list_directory(a).unwrap()[0].id;
+    commit(
+        &store,
+        vec![
+            state(a, FileKind::Directory, 0, false),
+            state(b, FileKind::Directory, 0, false),
+            state(deep, FileKind::Directory, 0, false),
+            state(old, FileKind::Regular, 100, false),
+            // a and b swap, a's child moves into what is now named a, old gets a
+            // second name there and keeps none of its first.
+            dentry(ObjectId::ROOT, "a", Some(b)),
+            dentry(ObjectId::ROOT, "b", Some(a)),
+            dentry(a, "deep", None),
+            dentry(b, "deep", Some(deep)),
+            dentry(deep, "one", Some(old)),
+            dentry(deep, "two", Some(old)),
+            dentry(ObjectId::ROOT, "old", None),
+        ],
+    );
+    store.close().unwrap();
+    let read = |path: &str| std::fs::read_to_string(directory.path().join(path)).unwrap();
+    assert_eq!(read("a/deep/file"), "in a");
+    assert_eq!(read("a/deep/one"), read("a/deep/two"));
+    let links = std::fs::metadata(directory.path().join("a/deep/one"))
+        .unwrap()
+        .nlink();
+    assert_eq!(links, 2);
+    assert_eq!(
+        std::fs::read_dir(directory.path().join("b"))
+            .unwrap()
+            .count(),
+        0
+    );
+    assert!(!directory.path().join("old").exists());
+}
+
+#[test]
+fn appending_much_to_an_old_file_is_written_once() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("log"), vec![b'x'; 10_000]).unwrap();
+    let store = open(directory.path());
+    let log = store.list_directory(ObjectId::ROOT).unwrap()[0].id;
+    let mut entries = vec![state(log, FileKind::Regular, 3 * 4096 + 64 * 4096, false)];
+    entries.extend((3..67).map(|index| page(log, index, &[b'y'; 4096])));
+    commit(&store, entries);
+    let before = store.pending();
+    assert!(
+        before.journal_used_bytes < 64 << 10,
+        "only the mention is in the journal"
+    );
+    store.cut_power();
+    drop(store);
+    let store = open(directory.path());
+    let content = std::fs::read(directory.path().join("log")).unwrap();
+    assert_eq!(content.len(), 67 * 4096);
+    assert!(content[..10_000].iter().all(|&b| b == b'x'));
+    assert!(content[10_000..3 * 4096].iter().all(|&b| b == 0));
+    assert!(content[3 * 4096..].iter().all(|&b| b == b'y'));
+    drop(store);
+}
