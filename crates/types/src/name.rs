@@ -42,6 +42,11 @@ impl Name {
         Ok(Self(bytes.into()))
     }
 
+    /// The name that sorts before all others.
+    pub fn first() -> Self {
+        Self([1].into())
+    }
+
     /// Checks `bytes` without copying them.
     ///
     /// # Errors
