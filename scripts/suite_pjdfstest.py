@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""pjdfstest, complete, on a MobiFS mount over a real ext4, compared with its list exactly.
+
+  suite_pjdfstest.py [--bare]     --bare: on the ext4 itself, with an empty list
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from lib.disk import LoopImage, loop_devices_work, scratch_dir
+from lib.mount import MobiMount
+from lib.process import ROOT, Cleanup, Failed, main_guard, say, suite_binary
+
+SUITES = ROOT / "scripts" / "suites"
+# The suite remounts read-only for these; see `run_suite`.
+REMOUNTING = "erofs"
+
+
+def fitting_directory(parent: Path) -> Path:
+    """A directory whose path length suits the suite.
+
+    pjdfstest 0.2.2 makes the longest legal path out of components of 127 characters and
+    miscounts if the remainder behind its two temporary directories is 0 or 1.
+    """
+    path = parent / "m"
+    while (4095 - len(str(path)) - 2 * len("/.tmpXXXXXX")) % 127 < 2:
+        path = path.with_name(path.name + "m")
+    return path
+
+
+def outcomes(output: str) -> dict[str, str]:
+    """Case name -> ok, FAILED or skipped, with the suite's words for a failure."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", output)
+    pattern = re.compile(r"^(\S+::\S+)\s+(ok|FAILED|skipped)$\n?(\t.*)?", re.MULTILINE)
+    found = {}
+    for match in pattern.finditer(plain):
+        name, outcome, detail = match.groups()
+        found[name] = outcome if outcome != "FAILED" else f"FAILED: {(detail or '').strip()}"
+    return found
+
+
+def run_once(config: Path, path: Path, secondary: Path, *patterns: str) -> dict[str, str]:
+    command = [suite_binary("pjdfstest"), "-c", config, "-p", path, "-s", secondary, *patterns]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+    )
+    found = outcomes(done.stdout)
+    if "Summary" not in done.stdout or not found:
+        raise Failed(f"pjdfstest did not run to its end:\n{done.stdout[-2000:]}{done.stderr}")
+    return found
+
+
+def run_suite(scratch: Path, path: Path, secondary: Path) -> dict[str, str]:
+    """All cases. Those that remount run on their own afterwards: a case of the suite keeps a
+    file open for writing, and the kernel then refuses the remount, on ext4 too."""
+    config = SUITES / "pjdfstest.toml"
+    found = run_once(config, path, secondary)
+    remounting = scratch / "pjdfstest-remount.toml"
+    remounting.write_text(
+        config.read_text().replace("allow_remount = false", "allow_remount = true")
+    )
+    again = run_once(remounting, path, secondary, REMOUNTING)
+    strangers = [name for name in again if found.get(name) != "skipped"]
+    if strangers:
+        raise Failed(f"cases ran twice: {strangers}")
+    return {**found, **again}
+
+
+def compare(found: dict[str, str], expected: dict[str, str]) -> int:
+    """Prints every difference and the closing line; returns the exit status."""
+    bad = 0
+    for name, outcome in found.items():
+        if outcome.startswith("FAILED") and name not in expected:
+            say(f"unexpected: {name} {outcome}")
+            bad += 1
+        elif outcome == "ok" and name in expected:
+            say(f"unexpected: {name} passed, but the list says: {expected[name]}")
+            bad += 1
+    for name in expected.keys() - found.keys():
+        say(f"unexpected: the list names {name}, which the suite does not have")
+        bad += 1
+    known = sum(1 for name in expected if found.get(name, "").startswith("FAILED"))
+    skipped = sum(1 for outcome in found.values() if outcome == "skipped")
+    say(f"pjdfstest: {len(found)} cases, {known} failed as listed")
+    say(f"{len(found) - bad - skipped} passed, {bad} failed, {skipped} skipped")
+    return 1 if bad else 0
+
+
+def main() -> int:
+    reason = loop_devices_work()
+    if reason or not Path("/dev/fuse").exists():
+        say(f"SKIPPED pjdfstest: {reason or 'no /dev/fuse'}")
+        say("0 passed, 0 failed, 1 skipped")
+        return 0
+    bare = "--bare" in sys.argv[1:]
+    expected = tomllib.loads((SUITES / "pjdfstest-expected.toml").read_text())["expected"]
+    with Cleanup() as cleanup:
+        scratch = scratch_dir(cleanup, "pjdfstest")
+        lower = LoopImage(cleanup, scratch, "ext4", 2048)
+        secondary = LoopImage(cleanup, scratch, "ext4", 128)
+        path = fitting_directory(scratch)
+        if bare:
+            path.mkdir()
+            subprocess.run(["mount", "--bind", lower.mountpoint, path], check=True)
+            cleanup.callback(subprocess.run, ["umount", str(path)], check=True)
+            # A remount of the bind mount would only change the bind; the suite must see the
+            # filesystem itself.
+            subprocess.run(["umount", str(lower.mountpoint)], check=True)
+        else:
+            mount = MobiMount(cleanup, lower.mountpoint / "store", path)
+            mount.mount()
+        path.chmod(0o755)
+        say(f"pjdfstest on {'ext4' if bare else 'MobiFS over ext4'}")
+        return compare(run_suite(scratch, path, secondary.mountpoint), {} if bare else expected)
+
+
+if __name__ == "__main__":
+    main_guard(main)
