@@ -1,5 +1,17 @@
 //! Reference model, crash double and harnesses shared by the tests of MobiFS.
 //!
 //! * [`crash`]: a filesystem in memory whose unsynced effects a crash loses or tears;
+//! * [`model`]: a filesystem in memory that is obviously correct;
+//! * [`operations`]: what a test does to a filesystem, generated and shrunk;
+//! * [`target`]: filesystems that execute operations and show their tree;
+//! * [`timeline`]: the model's history, app by app, and what of it a power cut may
+//!   leave;
+//! * [`harness`]: runs scripts against a target and the model.
 
 pub mod crash;
+pub mod harness;
+pub mod model;
+pub mod operations;
+pub mod target;
+pub mod timeline;
+pub mod tree;

@@ -1,0 +1,146 @@
+//! What real programs do: sequences of calls that belong together.
+
+use super::generator::Generator;
+use super::{FileRef, Operation, Payload, RenameMode};
+
+/// Page of a database, in bytes.
+const DATABASE_PAGE_BYTES: u32 = 4096;
+
+impl Generator<'_> {
+    pub(super) fn pattern(&mut self) {
+        match self.random.below(4) {
+            0 => self.rollback_journal(),
+            1 => self.write_ahead_log(),
+            2 => self.save_by_rename(),
+            _ => self.append_log(),
+        }
+    }
+
+    /// A transaction of SQLite in its rollback-journal mode.
+    fn rollback_journal(&mut self) {
+        let database = format!("{}/db", self.working_directory());
+        let journal = format!("{database}-journal");
+        self.run(Operation::CreateFile {
+            path: database.clone(),
+            mode: 0o644,
+        });
+        self.run(Operation::CreateFile {
+            path: journal.clone(),
+            mode: 0o644,
+        });
+        let pages: Vec<u64> = (0..=self.random.below(3))
+            .map(|_| self.random.below(12))
+            .collect();
+        self.write(&journal, 0, 512);
+        for (index, _) in pages.iter().enumerate() {
+            self.write(&journal, 512 + index as u64 * 4104, DATABASE_PAGE_BYTES + 8);
+        }
+        self.fsync(&journal);
+        self.write(&journal, 0, 12);
+        self.fsync(&journal);
+        for &page in &pages {
+            self.write(
+                &database,
+                page * u64::from(DATABASE_PAGE_BYTES),
+                DATABASE_PAGE_BYTES,
+            );
+        }
+        self.write(&database, 24, 16);
+        self.fsync(&database);
+        if self.random.chance(70) {
+            self.run(Operation::Unlink { path: journal });
+        } else {
+            self.run(Operation::Truncate {
+                file: FileRef::Path(journal),
+                size: 0,
+            });
+        }
+    }
+
+    /// Frames of SQLite's write-ahead log, sometimes a checkpoint of it.
+    fn write_ahead_log(&mut self) {
+        let database = format!("{}/db", self.working_directory());
+        let log = format!("{database}-wal");
+        self.run(Operation::CreateFile {
+            path: log.clone(),
+            mode: 0o644,
+        });
+        self.write(&log, 0, 32);
+        for _ in 0..=self.random.below(3) {
+            let frame = self.random.below(6);
+            self.write(&log, 32 + frame * 4120, DATABASE_PAGE_BYTES + 24);
+        }
+        self.fsync(&log);
+        if self.random.chance(40) {
+            let page = self.random.below(12);
+            self.write(
+                &database,
+                page * u64::from(DATABASE_PAGE_BYTES),
+                DATABASE_PAGE_BYTES,
+            );
+            self.fsync(&database);
+        }
+    }
+
+    /// How editors and settings libraries replace a file.
+    fn save_by_rename(&mut self) {
+        let file = format!("{}/settings", self.working_directory());
+        let temporary = format!("{file}.tmp");
+        self.run(Operation::CreateFile {
+            path: temporary.clone(),
+            mode: 0o600,
+        });
+        let length = self.random.below(9000) as u32;
+        self.write(&temporary, 0, length);
+        self.fsync(&temporary);
+        self.run(Operation::Rename {
+            from: temporary,
+            to: file,
+            mode: RenameMode::Replace,
+        });
+    }
+
+    fn append_log(&mut self) {
+        let log = format!("{}/log", self.working_directory());
+        self.run(Operation::CreateFile {
+            path: log.clone(),
+            mode: 0o640,
+        });
+        for _ in 0..=self.random.below(4) {
+            let data = Payload {
+                tag: self.next_tag(),
+                length: 20 + self.random.below(180) as u32,
+            };
+            self.run(Operation::Append {
+                file: FileRef::Path(log.clone()),
+                data,
+            });
+        }
+        if self.random.chance(10) {
+            let old = format!("{log}.1");
+            self.run(Operation::Rename {
+                from: log,
+                to: old,
+                mode: RenameMode::Replace,
+            });
+        }
+    }
+
+    fn write(&mut self, path: &str, offset: u64, length: u32) {
+        let data = Payload {
+            tag: self.next_tag(),
+            length,
+        };
+        self.run(Operation::Write {
+            file: FileRef::Path(path.to_owned()),
+            offset,
+            data,
+        });
+    }
+
+    fn fsync(&mut self, path: &str) {
+        self.run(Operation::Fsync {
+            file: FileRef::Path(path.to_owned()),
+        });
+    }
+}
