@@ -3,16 +3,29 @@
 
 mod clock;
 mod config;
+mod control;
+mod lock;
 mod memory_budget;
+mod mount_table;
+mod opened;
+mod places;
 mod status;
 mod volume;
 
 pub use clock::{Clock, SystemClock};
 pub use config::{Config, ConfigError, PolicyChange, Rules, class_name, parse_class, parse_size};
+pub use control::{
+    ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, Reply, Request,
+    find_mount, runtime_directory,
+};
+pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, Node, NodeSpec, ReadDirEntry,
     RenameMode, TimeChange, Whence, WriteAt, XattrMode,
 };
+pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
+pub use opened::OpenedStore;
+pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{
     AppReport, CheckpointReport, MemoryStatus, SCHEMA_VERSION, Status, StoreStatus,
     TransactionCounts,

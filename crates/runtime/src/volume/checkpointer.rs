@@ -49,7 +49,7 @@ impl Shared {
     }
 
     /// Tells the store what is not needed any more, and the engine what room there is.
-    fn tidy_up(&self) {
+    pub(super) fn tidy_up(&self) {
         let (forgotten, unpinned, space_at) = {
             let mut live = self.live.lock();
             live.engine.trim();

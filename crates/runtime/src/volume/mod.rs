@@ -17,6 +17,7 @@ mod namespace;
 mod needs;
 mod settings;
 mod status;
+mod stepping;
 mod types;
 
 use std::collections::BTreeMap;

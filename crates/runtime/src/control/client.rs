@@ -1,0 +1,152 @@
+//! The command line's side of the control socket.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use super::place::socket_candidates;
+use super::protocol::{Reply, Request};
+use crate::MountEntry;
+use crate::mount_table::{absolute_without_touching, mount_at};
+
+/// Why a mount could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The path cannot be resolved.
+    #[error("{path} cannot be looked at: {source}", path = path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No MobiFS is mounted there.
+    #[error("{path} is not a MobiFS mount", path = path.display())]
+    NotMounted {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The mount's daemon does not run any more.
+    #[error(
+        "the daemon of the mount {path} is gone; `mobifs umount {path}` takes the mount away",
+        path = path.display()
+    )]
+    DaemonGone {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The socket belongs to somebody else.
+    #[error("only root and the user who mounted {path} may do this", path = path.display())]
+    NotPermitted {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The conversation failed.
+    #[error("the daemon of the mount {path} did not answer: {source}", path = path.display())]
+    Io {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A connection to the daemon of a mount.
+#[derive(Debug)]
+pub struct ControlClient {
+    mountpoint: PathBuf,
+    stream: UnixStream,
+}
+
+/// The MobiFS mount at `path`, found without touching it.
+///
+/// # Errors
+/// [`ControlError::Path`], [`ControlError::NotMounted`].
+pub fn find_mount(path: &Path) -> Result<MountEntry, ControlError> {
+    let failed = |source| ControlError::Path {
+        path: path.to_owned(),
+        source,
+    };
+    let absolute = absolute_without_touching(path).map_err(failed)?;
+    let mount = mount_at(&absolute).map_err(failed)?;
+    mount
+        .filter(|mount| {
+            // A mount with a subtype of its own is known by its socket.
+            mount.has_subtype("mobifs")
+                || (mount.is_fuse() && socket_candidates(mount).iter().any(|path| path.exists()))
+        })
+        .ok_or(ControlError::NotMounted { path: absolute })
+}
+
+impl ControlClient {
+    /// Connects to the daemon of the mount at `path`.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn connect(path: &Path) -> Result<Self, ControlError> {
+        Self::connect_to(&find_mount(path)?)
+    }
+
+    /// Connects to the daemon of a mount.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
+        let mountpoint = mount.mountpoint.clone();
+        let mut refused = false;
+        for candidate in socket_candidates(mount) {
+            match UnixStream::connect(candidate) {
+                Ok(stream) if is_daemon_of(&stream, mount) => {
+                    return Ok(Self { mountpoint, stream });
+                }
+                Ok(_) => refused = true,
+                Err(error) => refused |= error.kind() == io::ErrorKind::PermissionDenied,
+            }
+        }
+        let own = rustix::process::geteuid().as_raw();
+        let stranger = own != 0 && mount.user_id.is_some_and(|owner| owner != own);
+        if refused || stranger {
+            return Err(ControlError::NotPermitted { path: mountpoint });
+        }
+        Err(ControlError::DaemonGone { path: mountpoint })
+    }
+
+    /// Sends a request and waits for the reply.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`].
+    pub fn ask(&mut self, request: &Request) -> Result<Reply, ControlError> {
+        self.exchange(request).map_err(|source| ControlError::Io {
+            path: self.mountpoint.clone(),
+            source,
+        })
+    }
+
+    fn exchange(&self, request: &Request) -> io::Result<Reply> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        (&self.stream).write_all(&line)?;
+        let mut answer = Vec::new();
+        BufReader::new(&self.stream).read_until(b'\n', &mut answer)?;
+        if answer.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended"));
+        }
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    /// Waits until the daemon has ended (or closed the connection for another
+    /// reason).
+    pub fn wait_for_end(mut self) {
+        let mut rest = [0; 64];
+        while matches!(self.stream.read(&mut rest), Ok(1..)) {}
+    }
+}
+
+/// Whether who listens is the one who mounted: in a directory that others may write
+/// to, somebody else could have put a socket.
+fn is_daemon_of(stream: &UnixStream, mount: &MountEntry) -> bool {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else {
+        return false;
+    };
+    mount.user_id.is_none_or(|owner| peer.uid.as_raw() == owner)
+}

@@ -1,0 +1,11 @@
+//! The control socket: how commands reach a mount's daemon.
+
+mod client;
+mod place;
+mod protocol;
+mod server;
+
+pub use client::{ControlClient, ControlError, find_mount};
+pub use place::runtime_directory;
+pub use protocol::{ErrorKind, Reply, Request};
+pub use server::{ControlHandler, ControlServer};

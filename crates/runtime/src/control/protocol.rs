@@ -1,0 +1,112 @@
+//! What goes over the control socket: one JSON object a line, requests one way,
+//! replies the other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Status;
+
+/// What a mount can be asked to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Tell what is going on.
+    Status,
+    /// Commit.
+    Sync {
+        /// One app by its path relative to the mount; none: all.
+        app: Option<String>,
+        /// Also bring everything to its final place.
+        apply: bool,
+    },
+    /// Commit and apply everything, then end the mount.
+    Unmount {
+        /// Take the mount out of the tree although it is in use, and end when the last
+        /// user leaves.
+        lazy: bool,
+    },
+    /// End the mount as a power cut would.
+    PowerCut,
+    /// Load the configuration again.
+    Reload {
+        /// Another file than the one given at mount.
+        config: Option<String>,
+    },
+    /// Change settings of one app until the configuration is loaded again.
+    Set {
+        /// The app, by its path relative to the mount.
+        app: String,
+        /// `relaxed` or `durable`.
+        class: Option<String>,
+        /// Age at which a transaction closes.
+        age_max_ms: Option<u64>,
+        /// Staleness at which a transaction closes.
+        staleness_max_bytes: Option<u64>,
+        /// Staleness below which a transaction stays open.
+        staleness_min_bytes: Option<u64>,
+    },
+}
+
+/// Why a request failed, for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ErrorKind {
+    /// The mount is in use.
+    Busy,
+    /// The request makes no sense.
+    Usage,
+    /// The requester may not.
+    NotPermitted,
+    /// Anything else.
+    Failed,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// Done; the mount has left the tree, and its daemon ends when its last user does.
+    Detached,
+    /// The answer to [`Request::Status`].
+    Status {
+        /// The state.
+        status: Box<Status>,
+    },
+    /// It could not be done.
+    Error {
+        /// Why, for programs.
+        kind: ErrorKind,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+impl Reply {
+    /// A failure.
+    pub fn error(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::Error {
+            kind,
+            message: message.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_keep_their_form() {
+        let text = r#"{"command":"sync","app":"mail","apply":true}"#;
+        let request = Request::Sync {
+            app: Some("mail".into()),
+            apply: true,
+        };
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        let text = serde_json::to_string(&Request::PowerCut).unwrap();
+        assert_eq!(text, r#"{"command":"power-cut"}"#);
+        assert!(serde_json::from_str::<Request>(r#"{"command":"explode"}"#).is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! The lock that keeps a store from being mounted twice.
+//!
+//! It is an advisory lock of the kernel on `.mobifs/lock`. It belongs to the process
+//! and goes with it, so after a crash of the daemon or of the machine there is no
+//! stale lock to be removed. The process id inside is for messages only.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use mobifs_store::StoreError;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+const OWN_DIRECTORY: &str = ".mobifs";
+const LOCK: &str = "lock";
+/// Somebody who failed to make a store may take the file away while we lock it.
+const ATTEMPTS: usize = 16;
+
+/// A locked store. Dropping unlocks.
+#[derive(Debug)]
+pub struct StoreLock {
+    /// The store's root directory.
+    root: OwnedFd,
+    /// None for a store opened for reading that has no lock file.
+    file: Option<File>,
+    /// `.mobifs` was made for this lock.
+    made_directory: bool,
+}
+
+impl StoreLock {
+    /// Locks the store in the directory `store`: exclusively, or, to look only, shared
+    /// with others who look only.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] with the holder's process id, [`StoreError::Unsuitable`]
+    /// if `.mobifs` or its lock is not what it should be, [`StoreError::Lower`].
+    pub fn acquire(store: &Path, read_only: bool) -> Result<Self, StoreError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(store, flags, Mode::empty())
+            .map_err(|errno| StoreError::lower("opening the store")(errno.into()))?;
+        if read_only {
+            Self::share(root)
+        } else {
+            Self::own(root)
+        }
+    }
+
+    fn share(root: OwnedFd) -> Result<Self, StoreError> {
+        let file = match open_directory(&root)? {
+            None => None,
+            Some(directory) => open_lock(&directory, OFlags::RDONLY)?,
+        };
+        if let Some(file) = &file {
+            lock(file, FlockOperation::NonBlockingLockShared)?;
+        }
+        Ok(Self {
+            root,
+            file,
+            made_directory: false,
+        })
+    }
+
+    fn own(root: OwnedFd) -> Result<Self, StoreError> {
+        let mut made_directory = false;
+        for _ in 0..ATTEMPTS {
+            let Some(directory) = open_directory(&root)? else {
+                match rustix::fs::mkdirat(&root, OWN_DIRECTORY, Mode::RWXU) {
+                    Ok(()) => made_directory = true,
+                    Err(Errno::EXIST) => {}
+                    Err(errno) => {
+                        return Err(StoreError::lower("creating .mobifs in the store")(
+                            errno.into(),
+                        ));
+                    }
+                }
+                continue;
+            };
+            let Some(mut file) = open_lock(&directory, OFlags::RDWR | OFlags::CREATE)? else {
+                continue;
+            };
+            lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            // Is what we locked still what others will find?
+            if !is_current(&file, &directory) {
+                continue;
+            }
+            note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
+            return Ok(Self {
+                root,
+                file: Some(file),
+                made_directory,
+            });
+        }
+        Err(StoreError::Unsuitable(
+            ".mobifs/lock is replaced again and again by somebody else".to_owned(),
+        ))
+    }
+
+    /// Gives up a store that could not be opened: unlocks it, and takes away what was
+    /// made only for that.
+    pub fn abandon(self) {
+        if !self.made_directory {
+            return;
+        }
+        if let Ok(Some(directory)) = open_directory(&self.root) {
+            // We made the directory, so all that has these names was made for this
+            // attempt. Whatever else is in there keeps the directory.
+            for name in ["journal", "id", LOCK] {
+                let _gone = rustix::fs::unlinkat(&directory, name, AtFlags::empty());
+            }
+            for name in ["stage", "limbo", "lost"] {
+                let _gone = rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR);
+            }
+            let _gone = rustix::fs::unlinkat(&self.root, OWN_DIRECTORY, AtFlags::REMOVEDIR);
+        }
+    }
+
+    /// Whether the lock is held by this process alone.
+    pub const fn is_exclusive(&self) -> bool {
+        self.file.is_some()
+    }
+}
+
+/// `.mobifs`, if there is one; never through a symlink.
+fn open_directory(root: &OwnedFd) -> Result<Option<OwnedFd>, StoreError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(root, OWN_DIRECTORY, flags, Mode::empty()) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::Unsuitable(
+            ".mobifs in the store is not a directory; move it away".to_owned(),
+        )),
+        Err(errno) => Err(StoreError::lower("opening .mobifs in the store")(
+            errno.into(),
+        )),
+    }
+}
+
+fn open_lock(directory: &OwnedFd, access: OFlags) -> Result<Option<File>, StoreError> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::openat(directory, LOCK, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => {
+            let file = File::from(file);
+            let is_file = file
+                .metadata()
+                .map_err(StoreError::lower("reading .mobifs/lock"))?;
+            if is_file.is_file() {
+                Ok(Some(file))
+            } else {
+                Err(not_a_lock())
+            }
+        }
+        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => Err(not_a_lock()),
+        Err(errno) => Err(StoreError::lower("opening .mobifs/lock")(errno.into())),
+    }
+}
+
+fn not_a_lock() -> StoreError {
+    StoreError::Unsuitable(".mobifs/lock in the store is not a file; remove it".to_owned())
+}
+
+fn lock(file: &File, operation: FlockOperation) -> Result<(), StoreError> {
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(StoreError::InUse { pid: holder(file) }),
+        Err(errno) => Err(StoreError::lower("locking .mobifs/lock")(errno.into())),
+    }
+}
+
+/// Process id that the holder wrote; 0 if there is none.
+fn holder(mut file: &File) -> u32 {
+    let mut text = [0; 16];
+    let length = file.read(&mut text).unwrap_or(0);
+    let text = std::str::from_utf8(&text[..length]).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+fn is_current(file: &File, directory: &OwnedFd) -> bool {
+    let ours = rustix::fs::fstat(file);
+    let found = rustix::fs::statat(directory, LOCK, AtFlags::SYMLINK_NOFOLLOW);
+    matches!((ours, found), (Ok(ours), Ok(found))
+        if (ours.st_dev, ours.st_ino) == (found.st_dev, found.st_ino))
+}
+
+fn note_holder(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    writeln!(file, "{}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_second_mount_is_refused_with_the_holders_id() {
+        let store = tempfile::tempdir().unwrap();
+        let first = StoreLock::acquire(store.path(), false).unwrap();
+        for read_only in [false, true] {
+            let error = StoreLock::acquire(store.path(), read_only).unwrap_err();
+            assert!(
+                matches!(error, StoreError::InUse { pid } if pid == std::process::id()),
+                "{error}"
+            );
+        }
+        drop(first);
+        StoreLock::acquire(store.path(), false).unwrap();
+    }
+
+    #[test]
+    fn what_a_crashed_machine_leaves_behind_is_no_lock() {
+        let store = tempfile::tempdir().unwrap();
+        fs::create_dir(store.path().join(".mobifs")).unwrap();
+        fs::write(store.path().join(".mobifs/lock"), "1\n").unwrap();
+        StoreLock::acquire(store.path(), false).unwrap();
+    }
+
+    #[test]
+    fn those_who_only_look_share() {
+        let store = tempfile::tempdir().unwrap();
+        let nothing_there = StoreLock::acquire(store.path(), true).unwrap();
+        assert!(!nothing_there.is_exclusive());
+        assert!(
+            !store.path().join(".mobifs").exists(),
+            "looking leaves nothing behind"
+        );
+        drop(StoreLock::acquire(store.path(), false).unwrap());
+        let one = StoreLock::acquire(store.path(), true).unwrap();
+        let other = StoreLock::acquire(store.path(), true).unwrap();
+        assert!(StoreLock::acquire(store.path(), false).is_err());
+        drop((one, other));
+        StoreLock::acquire(store.path(), false).unwrap();
+    }
+
+    #[test]
+    fn an_abandoned_store_is_as_it_was() {
+        let store = tempfile::tempdir().unwrap();
+        StoreLock::acquire(store.path(), false).unwrap().abandon();
+        assert_eq!(fs::read_dir(store.path()).unwrap().count(), 0);
+        // A store that was one before stays one.
+        drop(StoreLock::acquire(store.path(), false).unwrap());
+        StoreLock::acquire(store.path(), false).unwrap().abandon();
+        assert!(store.path().join(".mobifs/lock").exists());
+    }
+
+    #[test]
+    fn symlinks_and_other_things_in_the_way_are_not_followed() {
+        let store = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), store.path().join(".mobifs")).unwrap();
+        let error = StoreLock::acquire(store.path(), false).unwrap_err();
+        assert!(error.to_string().contains("not a directory"), "{error}");
+        fs::remove_file(store.path().join(".mobifs")).unwrap();
+        fs::create_dir(store.path().join(".mobifs")).unwrap();
+        let target = elsewhere.path().join("precious");
+        std::os::unix::fs::symlink(&target, store.path().join(".mobifs/lock")).unwrap();
+        let error = StoreLock::acquire(store.path(), false).unwrap_err();
+        assert!(error.to_string().contains("not a file"), "{error}");
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
+}

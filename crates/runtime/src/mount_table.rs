@@ -1,0 +1,167 @@
+//! The kernel's table of mounts, which tells about a mount without touching it: a
+//! mount whose daemon is dead or busy answers nothing.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
+    /// Type and, behind a dot, subtype.
+    pub kind: String,
+    /// What is mounted.
+    pub source: PathBuf,
+    /// Device number of everything in it: major.
+    pub device_major: u32,
+    /// Device number of everything in it: minor.
+    pub device_minor: u32,
+    /// The user who mounted it, for FUSE mounts.
+    pub user_id: Option<u32>,
+}
+
+impl MountEntry {
+    /// Whether it is a FUSE mount of the given subtype.
+    pub fn has_subtype(&self, subtype: &str) -> bool {
+        let given = self.kind.split_once('.');
+        given.is_some_and(|(kind, given)| matches!(kind, "fuse" | "fuseblk") && given == subtype)
+    }
+
+    /// Whether it is a FUSE mount.
+    pub fn is_fuse(&self) -> bool {
+        matches!(self.kind.split('.').next(), Some("fuse" | "fuseblk"))
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        // id parent major:minor root mountpoint options [optional…] - type source superoptions
+        let mut fields = line.split(|&byte| byte == b' ').skip(2);
+        let device = std::str::from_utf8(fields.next()?).ok()?;
+        let (major, minor) = device.split_once(':')?;
+        let mountpoint = unescape(fields.nth(1)?);
+        let mut fields = fields.skip_while(|&field| field != b"-").skip(1);
+        let kind = String::from_utf8_lossy(&unescape_bytes(fields.next()?)).into_owned();
+        let source = unescape(fields.next()?);
+        let options = fields.next().unwrap_or_default();
+        let user_id = options.split(|&byte| byte == b',').find_map(|option| {
+            let value = option.strip_prefix(b"user_id=")?;
+            std::str::from_utf8(value).ok()?.parse().ok()
+        });
+        Some(Self {
+            mountpoint,
+            kind,
+            source,
+            device_major: major.parse().ok()?,
+            device_minor: minor.parse().ok()?,
+            user_id,
+        })
+    }
+}
+
+/// The table writes space, tab, newline and backslash as three octal digits.
+fn unescape_bytes(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while let Some(&byte) = field.get(at) {
+        let code = field
+            .get(at + 1..at + 4)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(code.unwrap_or(byte));
+        at += if code.is_some() { 4 } else { 1 };
+    }
+    bytes
+}
+
+fn unescape(field: &[u8]) -> PathBuf {
+    OsString::from_vec(unescape_bytes(field)).into()
+}
+
+/// All mounts that this process sees, those mounted later behind earlier ones.
+///
+/// # Errors
+/// If `/proc` is not mounted.
+pub fn mounts() -> io::Result<Vec<MountEntry>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table
+        .split(|&byte| byte == b'\n')
+        .filter_map(MountEntry::parse)
+        .collect())
+}
+
+/// The topmost mount at exactly this absolute path.
+///
+/// # Errors
+/// As [`mounts`].
+pub fn mount_at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
+    Ok(mounts()?
+        .into_iter()
+        .rfind(|mount| mount.mountpoint == mountpoint))
+}
+
+/// An absolute path for `path` without asking the object that it names (which may be
+/// a mount without a daemon): only what lies above is resolved, and a symlink at the
+/// end.
+///
+/// # Errors
+/// If something above does not exist.
+pub fn absolute_without_touching(path: &Path) -> io::Result<PathBuf> {
+    const SYMLINKS_MAX: usize = 40;
+    let mut path = std::env::current_dir()?.join(path);
+    for _ in 0..SYMLINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            // The root, or something that ends in "..".
+            return path.canonicalize();
+        };
+        let resolved = parent.canonicalize()?.join(name);
+        match std::fs::read_link(&resolved) {
+            Ok(target) => path = resolved.parent().unwrap_or(parent).join(target),
+            Err(_) => return Ok(resolved),
+        }
+    }
+    Err(io::Error::from_raw_os_error(
+        rustix::io::Errno::LOOP.raw_os_error(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_understood() {
+        let line = b"36 35 98:3 /mnt1 /mnt\\0402 rw,noatime master:1 propagate_from:2 - \
+                     fuse.mobifs /a\\134b rw,user_id=1000,group_id=0";
+        let entry = MountEntry::parse(line).unwrap();
+        assert_eq!(entry.mountpoint, Path::new("/mnt 2"));
+        assert_eq!(entry.source, Path::new("/a\\b"));
+        assert_eq!((entry.device_major, entry.device_minor), (98, 3));
+        assert_eq!(entry.user_id, Some(1000));
+        assert!(entry.has_subtype("mobifs") && entry.is_fuse());
+        assert_eq!(MountEntry::parse(b"rubbish"), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(mount_at(Path::new("/")).unwrap().is_some());
+        assert_eq!(mount_at(Path::new("/nonexistent")).unwrap(), None);
+    }
+
+    #[test]
+    fn paths_are_resolved_up_to_the_last_part() {
+        let directory = tempfile::tempdir().unwrap();
+        let base = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(base.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", base.join("link")).unwrap();
+        std::os::unix::fs::symlink("loop", base.join("loop")).unwrap();
+        let resolve = |name: &str| absolute_without_touching(&base.join(name));
+        assert_eq!(resolve("real/").unwrap(), base.join("real"));
+        assert_eq!(resolve("link").unwrap(), base.join("real"));
+        assert_eq!(resolve("absent").unwrap(), base.join("absent"));
+        assert_eq!(resolve("real/..").unwrap(), base);
+        assert!(resolve("loop").is_err() && resolve("absent/x").is_err());
+    }
+}

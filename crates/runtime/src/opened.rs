@@ -1,0 +1,144 @@
+//! A store opened and locked.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mobifs_store::{JournalOptions, JournalStore, PosixLower, RecoveryReport, Store, StoreError};
+
+use crate::{Config, StoreLock};
+
+/// Share of the memory budget that committed, unapplied pages may take: one part in.
+const HELD_SHARE: u64 = 4;
+
+/// A journal store in a directory, locked by this process and brought to its last
+/// committed state.
+#[derive(Debug)]
+pub struct OpenedStore {
+    path: PathBuf,
+    store: Arc<JournalStore<PosixLower>>,
+    report: RecoveryReport,
+    lock: StoreLock,
+}
+
+impl OpenedStore {
+    /// Locks and opens the store at `path` (absolute), making it a store if it is an
+    /// ordinary directory.
+    ///
+    /// # Errors
+    /// [`StoreError`]; a directory that was no store before is as it was.
+    pub fn open(path: &Path, config: &Config, read_only: bool) -> Result<Self, StoreError> {
+        let lock = StoreLock::acquire(path, read_only)?;
+        let opened = PosixLower::open(path).and_then(|lower| {
+            let options = journal_options(config, read_only)?;
+            JournalStore::open(lower, &options)
+        });
+        match opened {
+            Ok((store, report)) => Ok(Self {
+                path: path.to_owned(),
+                store: Arc::new(store),
+                report,
+                lock,
+            }),
+            Err(error) => {
+                lock.abandon();
+                Err(explain(error, path))
+            }
+        }
+    }
+
+    /// The store, as a volume takes it.
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
+    }
+
+    /// What opening found and did.
+    pub const fn report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// The store's directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Applies everything, marks the store as properly closed and unlocks it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what is committed is then still in the journal, and the next
+    /// mount brings it to its place.
+    pub fn close(self) -> Result<(), StoreError> {
+        self.store.close()
+    }
+
+    /// Unlocks the store as it is: after a power cut nothing may be written.
+    pub fn abandon(self) {
+        drop(self.lock);
+    }
+}
+
+fn journal_options(config: &Config, read_only: bool) -> Result<JournalOptions, StoreError> {
+    let defaults = JournalOptions::default();
+    Ok(JournalOptions {
+        journal_bytes: config.journal_bytes.unwrap_or(defaults.journal_bytes),
+        direct_bytes_max: config.direct_write_max_bytes,
+        uuid_if_new: random_uuid()?,
+        read_only,
+        held_bytes_max: (config.memory_budget_bytes / HELD_SHARE).min(defaults.held_bytes_max),
+    })
+}
+
+/// A random (version 4) identity for a new store.
+fn random_uuid() -> Result<[u8; 16], StoreError> {
+    let mut uuid = [0; 16];
+    let mut source =
+        std::fs::File::open("/dev/urandom").map_err(StoreError::lower("opening /dev/urandom"))?;
+    source
+        .read_exact(&mut uuid)
+        .map_err(StoreError::lower("reading /dev/urandom"))?;
+    uuid[6] = (uuid[6] & 0x0f) | 0x40;
+    uuid[8] = (uuid[8] & 0x3f) | 0x80;
+    Ok(uuid)
+}
+
+/// Says in the user's terms what a full disk means here.
+fn explain(error: StoreError, path: &Path) -> StoreError {
+    use rustix::io::Errno;
+    match &error {
+        StoreError::Lower { action, source }
+            if [Errno::NOSPC.raw_os_error(), Errno::DQUOT.raw_os_error()]
+                .contains(&source.raw_os_error().unwrap_or(0)) =>
+        {
+            StoreError::Unsuitable(format!(
+                "there is not enough free space in {} ({action} failed: {source}); make room, or \
+                 set a smaller journal_bytes in the configuration",
+                path.display()
+            ))
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_becomes_a_store_and_is_locked_while_it_is_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = "journal_bytes = \"1MiB\"";
+        let config = Config::parse(text, Path::new("test")).unwrap();
+        let opened = OpenedStore::open(directory.path(), &config, false).unwrap();
+        let refused = OpenedStore::open(directory.path(), &config, false).unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        opened.close().unwrap();
+        let again = OpenedStore::open(directory.path(), &config, false).unwrap();
+        assert!(again.report().clean, "{:?}", again.report());
+        again.abandon();
+    }
+
+    #[test]
+    fn identities_are_random() {
+        assert_ne!(random_uuid().unwrap(), random_uuid().unwrap());
+    }
+}

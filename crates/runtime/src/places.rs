@@ -1,0 +1,334 @@
+//! Whether a directory can be a store, and whether it can be mounted where it is
+//! wanted. Everything that could hang or lose data later is refused here, in one
+//! sentence that says what to do.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::mount_table::{MountEntry, mounts};
+
+/// Why store and mount point cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The store does not exist.
+    #[error(
+        "the store {path} does not exist; create the directory first (mkdir {path})",
+        path = .0.display()
+    )]
+    StoreMissing(PathBuf),
+    /// The store is something else.
+    #[error("the store {path} is not a directory; a store is a directory", path = .0.display())]
+    StoreNotDirectory(PathBuf),
+    /// The mount point does not exist.
+    #[error(
+        "the mount point {path} does not exist; create the directory first (mkdir {path})",
+        path = .0.display()
+    )]
+    MountpointMissing(PathBuf),
+    /// The mount point is something else.
+    #[error("the mount point {path} is not a directory", path = .0.display())]
+    MountpointNotDirectory(PathBuf),
+    /// The mount point is a mount whose daemon is gone.
+    #[error(
+        "the mount point {path} holds a mount whose daemon is gone; take it away with \
+         `mobifs umount {path}`",
+        path = .0.display()
+    )]
+    MountpointDead(PathBuf),
+    /// Something is mounted there already.
+    #[error(
+        "{path} is already a MobiFS mount; unmount it first (mobifs umount {path})",
+        path = .0.display()
+    )]
+    AlreadyMounted(PathBuf),
+    /// The mount point has something in it that the mount would hide.
+    #[error(
+        "the mount point {path} is not empty; use an empty directory, or `-o nonempty` to hide \
+         what is in it",
+        path = .0.display()
+    )]
+    MountpointNotEmpty(PathBuf),
+    /// Store and mount point are the same.
+    #[error(
+        "{path} cannot be mounted over itself; mount the store somewhere else",
+        path = .0.display()
+    )]
+    SamePlace(PathBuf),
+    /// One lies within the other.
+    #[error(
+        "{inner} lies inside {outer}: mounts cannot be nested; choose a mount point outside the \
+         store and a store outside the mount point",
+        inner = inner.display(), outer = outer.display()
+    )]
+    Nested {
+        /// The one inside.
+        inner: PathBuf,
+        /// The one around it.
+        outer: PathBuf,
+    },
+    /// A store or mount point lies in another MobiFS mount.
+    #[error(
+        "{path} lies in the MobiFS mount {mount}: mounts cannot be nested; choose a place outside",
+        path = path.display(), mount = mount.display()
+    )]
+    InsideMount {
+        /// The path.
+        path: PathBuf,
+        /// The mount.
+        mount: PathBuf,
+    },
+    /// The lower filesystem is mounted read-only.
+    #[error(
+        "the store {path} is on a read-only filesystem; mount it with `-o ro`, or make the \
+         filesystem writable",
+        path = .0.display()
+    )]
+    StoreReadOnly(PathBuf),
+    /// Something else.
+    #[error("cannot use {path}: {source}", path = path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlaceOptions {
+    /// Nothing will be written.
+    pub read_only: bool,
+    /// The mount point may have something in it.
+    pub nonempty: bool,
+}
+
+/// Store and mount point, found fit: absolute paths without symlinks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The store's directory.
+    pub store: PathBuf,
+    /// Where to mount.
+    pub mountpoint: PathBuf,
+}
+
+impl Places {
+    /// Looks at both.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn check(
+        store: &Path,
+        mountpoint: &Path,
+        options: PlaceOptions,
+    ) -> Result<Self, PlaceError> {
+        let store = check_store(store, options.read_only)?;
+        let mountpoint = directory(
+            mountpoint,
+            PlaceError::MountpointMissing,
+            PlaceError::MountpointNotDirectory,
+        )?;
+        let table = table(&mountpoint)?;
+        if let Some(mount) = table.iter().rfind(|mount| mount.mountpoint == mountpoint)
+            && mount.has_subtype("mobifs")
+        {
+            return Err(PlaceError::AlreadyMounted(mountpoint));
+        }
+        outside_mounts(&mountpoint, &table)?;
+        if store == mountpoint {
+            return Err(PlaceError::SamePlace(store));
+        }
+        for (inner, outer) in [(&store, &mountpoint), (&mountpoint, &store)] {
+            if inner.starts_with(outer) {
+                return Err(PlaceError::Nested {
+                    inner: inner.clone(),
+                    outer: outer.clone(),
+                });
+            }
+        }
+        if !options.nonempty && !is_empty(&mountpoint)? {
+            return Err(PlaceError::MountpointNotEmpty(mountpoint));
+        }
+        Ok(Self { store, mountpoint })
+    }
+}
+
+/// Looks at a store without a mount point; returns its absolute path.
+///
+/// # Errors
+/// [`PlaceError`].
+pub fn check_store(store: &Path, read_only: bool) -> Result<PathBuf, PlaceError> {
+    let store = directory(
+        store,
+        PlaceError::StoreMissing,
+        PlaceError::StoreNotDirectory,
+    )?;
+    outside_mounts(&store, &table(&store)?)?;
+    if !read_only {
+        let about = rustix::fs::statvfs(&store).map_err(|errno| PlaceError::Io {
+            path: store.clone(),
+            source: errno.into(),
+        })?;
+        if about.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
+            return Err(PlaceError::StoreReadOnly(store));
+        }
+    }
+    Ok(store)
+}
+
+fn table(path: &Path) -> Result<Vec<MountEntry>, PlaceError> {
+    mounts().map_err(|source| PlaceError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// The absolute path of an existing directory.
+fn directory(
+    path: &Path,
+    missing: fn(PathBuf) -> PlaceError,
+    not_directory: fn(PathBuf) -> PlaceError,
+) -> Result<PathBuf, PlaceError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => missing(path.to_owned()),
+        io::ErrorKind::NotADirectory => not_directory(path.to_owned()),
+        io::ErrorKind::NotConnected => PlaceError::MountpointDead(path.to_owned()),
+        _ => PlaceError::Io {
+            path: path.to_owned(),
+            source,
+        },
+    };
+    let absolute = path.canonicalize().map_err(failed)?;
+    if absolute.metadata().map_err(failed)?.is_dir() {
+        Ok(absolute)
+    } else {
+        Err(not_directory(path.to_owned()))
+    }
+}
+
+/// Fails if `path` lies in a MobiFS mount: a daemon that needs another one's answers
+/// waits for ever when that one is stopped.
+fn outside_mounts(path: &Path, table: &[MountEntry]) -> Result<(), PlaceError> {
+    let failed = |source| PlaceError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let device = path.metadata().map_err(failed)?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let around = table.iter().find(|mount| {
+        (mount.device_major, mount.device_minor) == (major, minor) && mount.has_subtype("mobifs")
+    });
+    match around {
+        None => Ok(()),
+        Some(mount) => Err(PlaceError::InsideMount {
+            path: path.to_owned(),
+            mount: mount.mountpoint.clone(),
+        }),
+    }
+}
+
+fn is_empty(directory: &Path) -> Result<bool, PlaceError> {
+    let failed = |source| PlaceError::Io {
+        path: directory.to_owned(),
+        source,
+    };
+    Ok(directory.read_dir().map_err(failed)?.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Fixture {
+        _base: tempfile::TempDir,
+        store: PathBuf,
+        mountpoint: PathBuf,
+    }
+
+    fn fixture() -> Fixture {
+        let base = tempfile::tempdir().unwrap();
+        let root = base.path().canonicalize().unwrap();
+        let (store, mountpoint) = (root.join("store"), root.join("mount"));
+        fs::create_dir(&store).unwrap();
+        fs::create_dir(&mountpoint).unwrap();
+        Fixture {
+            _base: base,
+            store,
+            mountpoint,
+        }
+    }
+
+    fn message(store: &Path, mountpoint: &Path) -> String {
+        Places::check(store, mountpoint, PlaceOptions::default())
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn two_directories_side_by_side_are_fine() {
+        let places = fixture();
+        let found =
+            Places::check(&places.store, &places.mountpoint, PlaceOptions::default()).unwrap();
+        assert_eq!(
+            (found.store, found.mountpoint),
+            (places.store, places.mountpoint)
+        );
+    }
+
+    #[test]
+    fn what_is_missing_or_no_directory_is_named() {
+        let Fixture {
+            _base,
+            store,
+            mountpoint,
+        } = fixture();
+        let absent = store.join("absent");
+        assert!(message(&absent, &mountpoint).contains("store"));
+        assert!(message(&absent, &mountpoint).contains("does not exist"));
+        assert!(message(&store, &absent).contains("mount point"));
+        let file = store.join("file");
+        fs::write(&file, "").unwrap();
+        assert!(message(&file, &mountpoint).contains("is not a directory"));
+        assert!(message(&store, &file).contains("is not a directory"));
+        assert!(message(&file.join("x"), &mountpoint).contains("is not a directory"));
+    }
+
+    #[test]
+    fn nesting_is_refused_even_behind_symlinks() {
+        let Fixture {
+            _base,
+            store,
+            mountpoint,
+        } = fixture();
+        let inside_store = store.join("inside");
+        fs::create_dir(&inside_store).unwrap();
+        assert!(message(&store, &inside_store).contains("nested"));
+        let inside_mountpoint = mountpoint.join("inside");
+        fs::create_dir(&inside_mountpoint).unwrap();
+        assert!(message(&inside_mountpoint, &mountpoint).contains("nested"));
+        assert!(message(&store, &store).contains("over itself"));
+        let link = mountpoint.join("link");
+        std::os::unix::fs::symlink(&store, &link).unwrap();
+        assert!(message(&store, &link).contains("over itself"));
+        assert!(message(&store, &link.join("inside")).contains("nested"));
+    }
+
+    #[test]
+    fn hiding_files_must_be_asked_for() {
+        let Fixture {
+            _base,
+            store,
+            mountpoint,
+        } = fixture();
+        fs::write(mountpoint.join("file"), "").unwrap();
+        assert!(message(&store, &mountpoint).contains("nonempty"));
+        let nonempty = PlaceOptions {
+            nonempty: true,
+            ..PlaceOptions::default()
+        };
+        Places::check(&store, &mountpoint, nonempty).unwrap();
+    }
+}

@@ -1,0 +1,30 @@
+//! Moving a volume step by step where no checkpointer thread runs
+//! ([`crate::VolumeOptions::background`]): for tests that must be repeatable.
+
+use super::{Volume, VolumeError};
+
+impl Volume {
+    /// Closes the open transaction of an app (named as in [`Volume::sync_app`])
+    /// without committing it, as its policy may do at any moment.
+    pub fn close_app(&self, name: &str) {
+        let _point = self.shared.live.lock().engine.close_app(name.as_bytes());
+    }
+
+    /// Commits the closed transaction whose turn it is; false if there is none.
+    ///
+    /// # Errors
+    /// What the store said.
+    pub fn commit_next(&self) -> Result<bool, VolumeError> {
+        let turn = self.shared.turn.lock();
+        let commit = self.shared.live.lock().engine.next_commit(None);
+        match commit {
+            Some(commit) => Ok(self.shared.commit_one(&turn, &commit).map(|()| true)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Lets go of what nobody uses, as the checkpointer does between two commits.
+    pub fn tidy_up(&self) {
+        self.shared.tidy_up();
+    }
+}
