@@ -30,10 +30,13 @@ pub(super) fn first<L: Lower>(
     wanted: Superblock,
     measure: bool,
 ) -> Result<Made<L>, StoreError> {
-    // An identity without a journal is what an earlier attempt left.
-    discard(lower, directory, identity::NAME).map_err(StoreError::lower(
-        "removing .mobifs/id of an unfinished journal",
-    ))?;
+    // An identity without a journal is what an earlier attempt left. It goes durably
+    // before the unfinished journal that explains it.
+    discard(lower, directory, identity::NAME)
+        .and_then(|()| lower.sync(directory))
+        .map_err(StoreError::lower(
+            "removing .mobifs/id of an unfinished journal",
+        ))?;
     let made = unfinished(lower, directory, wanted, measure)?;
     // Order matters to a crash: the unfinished journal's entry, then the identity, then
     // the rename. An identity with neither journal then means that somebody removed it.
@@ -41,29 +44,26 @@ pub(super) fn first<L: Lower>(
         lower.sync(directory)?;
         identity::write(lower, directory, made.superblock.uuid)?;
         lower.sync(directory)?;
-        lower.rename(directory, UNFINISHED, directory, JOURNAL)?;
-        lower.sync(directory)
+        lower.rename(directory, UNFINISHED, directory, JOURNAL)
     };
-    match finish() {
-        Ok(()) => Ok(made),
-        Err(error) => {
-            // Back to nothing at all, in the reverse order.
-            for name in [JOURNAL, identity::NAME, UNFINISHED] {
-                clean_up(lower, directory, name);
-            }
-            Err(explained(wanted.journal_bytes)(error))
+    if let Err(error) = finish() {
+        let identity_gone =
+            discard(lower, directory, identity::NAME).and_then(|()| lower.sync(directory));
+        if identity_gone.is_ok() {
+            clean_up(lower, directory, UNFINISHED);
         }
+        return Err(explained(wanted.journal_bytes)(error));
     }
+    // Whether or not this fails, the directory is in a state that can be opened.
+    lower
+        .sync(directory)
+        .map_err(explained(wanted.journal_bytes))?;
+    Ok(made)
 }
 
-/// Puts a new journal in the place of an empty one.
-pub(super) fn replacement<L: Lower>(
-    lower: &L,
-    directory: &L::Handle,
-    wanted: Superblock,
-) -> Result<Made<L>, StoreError> {
-    let made = unfinished(lower, directory, wanted, false)?;
-    let finish = || {
+/// Puts the unfinished journal in the place of the present one, which is empty.
+pub(super) fn replace<L: Lower>(lower: &L, directory: &L::Handle) -> Result<(), StoreError> {
+    let replace = || {
         lower.sync(directory)?;
         lower.unlink(directory, JOURNAL)?;
         // A crash here leaves an identity and an unfinished journal: as at creation.
@@ -71,10 +71,9 @@ pub(super) fn replacement<L: Lower>(
         lower.rename(directory, UNFINISHED, directory, JOURNAL)?;
         lower.sync(directory)
     };
-    finish().map_err(StoreError::lower(
+    replace().map_err(StoreError::lower(
         "replacing the journal by one of another size",
-    ))?;
-    Ok(made)
+    ))
 }
 
 /// Removes an entry that may or may not exist.
@@ -85,7 +84,8 @@ pub(super) fn discard<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -
     }
 }
 
-fn unfinished<L: Lower>(
+/// Makes a whole, durable journal under the name of an unfinished one, or nothing.
+pub(super) fn unfinished<L: Lower>(
     lower: &L,
     directory: &L::Handle,
     wanted: Superblock,

@@ -115,13 +115,13 @@ fn make_ready<L: Lower>(
             epoch,
             ..wanted
         };
-        match create::replacement(lower, directory, resized) {
-            Ok(made) => return Ok(fresh(made)),
-            // The size is a wish: the old journal works, if it is still there.
-            Err(error) if exists(lower, directory, JOURNAL)? => {
-                tracing::warn!(%error, journal_bytes, "the journal keeps its size");
+        match create::unfinished(lower, directory, resized, false) {
+            Ok(made) => {
+                create::replace(lower, directory)?;
+                return Ok(fresh(made));
             }
-            Err(error) => return Err(error),
+            // The size is a wish, and the old journal works.
+            Err(error) => tracing::warn!(%error, journal_bytes, "the journal keeps its size"),
         }
     }
     // Also after a crash or damage that left only one good copy.
