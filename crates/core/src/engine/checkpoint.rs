@@ -246,7 +246,11 @@ impl Engine {
                 pins.push(id);
             }
         }
-        let apps = closed.apps.iter().map(|app| self.apps[app.0 as usize].path.clone()).collect();
+        let apps = closed
+            .apps
+            .iter()
+            .map(|app| self.apps[app.0 as usize].path.clone())
+            .collect();
         Some(Commit {
             vct,
             pins,

@@ -1,0 +1,441 @@
+//! What transactions contain, and when: driven by hand, without any store.
+
+use mobifs_core::{
+    AppPolicy, Caller, Class, Commit, Engine, EngineConfig, FsError, Limits, Moment, Need,
+    NodeSpec, RenameMode, Stop, SyncPoint, TopLevelApps, WriteAt,
+};
+use mobifs_types::{
+    Attributes, DeviceNumber, Entry, FileKind, MonotonicNs, ObjectId, ObjectInfo, PageIndex,
+    SpaceInfo, Timestamp,
+};
+
+const ROOT: ObjectId = ObjectId::ROOT;
+
+/// An engine over an empty root, with a clock that moves by hand.
+struct Bed {
+    engine: Engine,
+    now_ms: u64,
+}
+
+impl Bed {
+    fn new(policy: AppPolicy, limits: Limits) -> Self {
+        let attributes = Attributes {
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: DeviceNumber(0),
+            size: 0,
+            nlink: 2,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+        };
+        let root = ObjectInfo {
+            attributes,
+            allocated_bytes: 0,
+            foreign: false,
+        };
+        let rules = Box::new(TopLevelApps(policy));
+        let mut engine = Engine::new(
+            EngineConfig {
+                rules,
+                limits,
+                hash_seed: 1,
+            },
+            &root,
+        );
+        // The root is empty and has no attributes: answer what it will ask.
+        if let Err(Stop::Need(Need::Directory { id, epoch })) = engine.lookup(ROOT, b"x") {
+            engine.provide_directory(id, epoch, Vec::new());
+        }
+        if let Err(Stop::Need(Need::Xattrs { id, epoch })) = engine.list_xattrs(ROOT) {
+            engine.provide_xattrs(id, epoch, Vec::new());
+        }
+        Self { engine, now_ms: 0 }
+    }
+
+    fn relaxed() -> Self {
+        Self::new(AppPolicy::default(), Limits::default())
+    }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            wall: Timestamp::new(self.now_ms as i64, 0),
+            now: MonotonicNs(self.now_ms * 1_000_000),
+        }
+    }
+
+    fn make(&mut self, parent: ObjectId, name: &str, kind: FileKind) -> ObjectId {
+        let spec = NodeSpec {
+            kind,
+            mode: 0o644,
+            rdev: DeviceNumber(0),
+            symlink_target: Some(b"target"),
+        };
+        let moment = self.moment();
+        let caller = Caller::default();
+        self.engine
+            .create(&caller, moment, parent, name.as_bytes(), &spec)
+            .unwrap()
+            .id
+    }
+
+    fn directory(&mut self, parent: ObjectId, name: &str) -> ObjectId {
+        self.make(parent, name, FileKind::Directory)
+    }
+
+    fn file(&mut self, parent: ObjectId, name: &str) -> ObjectId {
+        self.make(parent, name, FileKind::Regular)
+    }
+
+    fn write(&mut self, file: ObjectId, offset: u64, data: &[u8]) {
+        let moment = self.moment();
+        let written = self
+            .engine
+            .write(moment, file, WriteAt::Offset(offset), data, false)
+            .unwrap();
+        assert_eq!(written, data.len());
+    }
+
+    fn unlink(&mut self, parent: ObjectId, name: &str) {
+        self.engine
+            .unlink(self.moment(), parent, name.as_bytes())
+            .unwrap();
+    }
+
+    fn rename(&mut self, from: (ObjectId, &str), to: (ObjectId, &str)) {
+        let (from, to) = ((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()));
+        self.engine
+            .rename(self.moment(), from, to, RenameMode::Replace)
+            .unwrap();
+    }
+
+    /// Commits everything closed, in order.
+    fn drain(&mut self) -> Vec<Commit> {
+        let mut commits = Vec::new();
+        while let Some(commit) = self.engine.next_commit(None) {
+            self.engine.committed(commit.vct);
+            commits.push(commit);
+        }
+        commits
+    }
+
+    fn checkpoint(&mut self) -> Vec<Commit> {
+        self.engine.close_all();
+        self.drain()
+    }
+}
+
+fn pages(commit: &Commit) -> Vec<(ObjectId, u64, Vec<u8>)> {
+    commit
+        .entries()
+        .filter_map(|entry| match entry {
+            Entry::Page {
+                object,
+                index,
+                page,
+            } => Some((object, index.0, page.stored().to_vec())),
+            _ => None,
+        })
+        .collect()
+}
+
+fn dentries(commit: &Commit) -> Vec<(ObjectId, String, Option<ObjectId>)> {
+    commit
+        .entries()
+        .filter_map(|entry| match entry {
+            Entry::Dentry {
+                parent,
+                name,
+                child,
+            } => Some((parent, name.to_string(), child)),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn the_three_cases_of_a_write() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    bed.checkpoint();
+    let file = bed.file(app, "file");
+    bed.write(file, 0, b"appended");
+    bed.write(file, 0, b"in place");
+    bed.engine.close_all();
+    bed.write(file, 0, b"copied!!");
+    let first = bed.engine.next_commit(None).unwrap();
+    assert!(
+        pages(&first).is_empty(),
+        "the root's transaction comes first: it closed first"
+    );
+    bed.engine.committed(first.vct);
+    let closed = bed.engine.next_commit(None).unwrap();
+    assert_eq!(pages(&closed), [(file, 0, b"in place".to_vec())]);
+    bed.engine.committed(closed.vct);
+    let later = bed.checkpoint();
+    assert_eq!(pages(&later[0]), [(file, 0, b"copied!!".to_vec())]);
+    assert_eq!(bed.engine.dirty_bytes(), 0);
+}
+
+#[test]
+fn what_comes_and_goes_within_a_transaction_leaves_no_trace() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let database = bed.file(app, "db");
+    bed.checkpoint();
+    let journal = bed.file(app, "db-journal");
+    bed.write(journal, 0, &[1; 4096 * 3]);
+    bed.write(database, 0, b"row");
+    bed.unlink(app, "db-journal");
+    bed.engine.forget(journal, 1);
+    let commits = bed.checkpoint();
+    assert_eq!(commits.len(), 1);
+    assert!(dentries(&commits[0]).is_empty());
+    assert_eq!(pages(&commits[0]), [(database, 0, b"row".to_vec())]);
+    assert_eq!(bed.engine.dirty_bytes(), 0);
+}
+
+#[test]
+fn an_unlinked_file_in_use_stays_readable_and_is_not_committed() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    bed.engine.open(file).unwrap();
+    bed.write(file, 0, b"before");
+    bed.unlink(app, "file");
+    bed.write(file, 0, b"after!");
+    assert!(
+        bed.checkpoint()
+            .iter()
+            .all(|commit| pages(commit).is_empty())
+    );
+    let plan = bed.engine.read_plan(file, 0, 100).unwrap();
+    assert_eq!(plan.length, 6);
+    assert!(bed.engine.orphan_bytes() > 0);
+    bed.engine.release(file);
+    bed.engine.forget(file, 1);
+    assert_eq!(
+        (bed.engine.dirty_bytes(), bed.engine.orphan_bytes()),
+        (0, 0)
+    );
+    assert_eq!(bed.engine.take_forgotten(), [file]);
+}
+
+#[test]
+fn a_rename_across_apps_joins_their_transactions() {
+    let mut bed = Bed::relaxed();
+    let (a, b) = (bed.directory(ROOT, "a"), bed.directory(ROOT, "b"));
+    let file = bed.file(a, "file");
+    bed.checkpoint();
+    bed.write(file, 0, b"from a");
+    let other = bed.file(b, "other");
+    bed.rename((a, "file"), (b, "file"));
+    bed.write(file, 0, b"from b");
+    let commits = bed.checkpoint();
+    assert_eq!(commits.len(), 1, "one transaction for both");
+    let mut entries = dentries(&commits[0]);
+    entries.sort();
+    let expected = [
+        (a, "file".to_owned(), None),
+        (b, "file".to_owned(), Some(file)),
+        (b, "other".to_owned(), Some(other)),
+    ];
+    assert_eq!(entries, expected);
+    assert_eq!(pages(&commits[0]), [(file, 0, b"from b".to_vec())]);
+    // Apart again afterwards.
+    bed.file(a, "one");
+    bed.file(b, "two");
+    assert_eq!(bed.checkpoint().len(), 2);
+}
+
+#[test]
+fn closed_transactions_of_different_apps_commit_in_order_if_they_share_an_object() {
+    let mut bed = Bed::relaxed();
+    let (a, b) = (bed.directory(ROOT, "a"), bed.directory(ROOT, "b"));
+    let file = bed.file(a, "file");
+    bed.checkpoint();
+    bed.write(file, 0, b"first");
+    bed.engine.close_all();
+    bed.engine.link(bed.moment(), file, b, b"file").unwrap();
+    bed.file(b, "more");
+    let SyncPoint::Committed(last) = bed.engine.close_app(b"b").unwrap() else {
+        panic!("something was open")
+    };
+    let first = bed.engine.next_commit(Some(last)).unwrap();
+    assert_eq!(
+        pages(&first).len(),
+        1,
+        "a's earlier transaction is needed first"
+    );
+    assert!(
+        bed.engine.next_commit(Some(last)).is_none(),
+        "while it is under way"
+    );
+    bed.engine.committed(first.vct);
+    assert_eq!(bed.engine.next_commit(Some(last)).unwrap().vct, last);
+}
+
+#[test]
+fn fsync_waits_only_in_durable_apps() {
+    let durable = AppPolicy {
+        class: Class::Durable,
+        ..AppPolicy::default()
+    };
+    for (policy, waits) in [(AppPolicy::default(), false), (durable, true)] {
+        let mut bed = Bed::new(policy, Limits::default());
+        let app = bed.directory(ROOT, "app");
+        let file = bed.file(app, "file");
+        bed.write(file, 0, b"x");
+        let point = bed.engine.sync_point(file);
+        assert_eq!(point != SyncPoint::Now, waits);
+    }
+}
+
+#[test]
+fn a_failed_commit_makes_the_app_read_only_until_a_retry() {
+    let mut bed = Bed::relaxed();
+    let (a, b) = (bed.directory(ROOT, "a"), bed.directory(ROOT, "b"));
+    bed.checkpoint();
+    let file = bed.file(a, "file");
+    bed.engine.close_all();
+    let commit = bed.engine.next_commit(None).unwrap();
+    bed.engine.commit_failed(commit.vct);
+    assert!(bed.engine.next_commit(None).is_none());
+    let refused = bed
+        .engine
+        .write(bed.moment(), file, WriteAt::Append, b"x", false);
+    assert_eq!(refused, Err(Stop::Fail(FsError::ReadOnly)));
+    bed.file(b, "unaffected");
+    bed.engine.retry_failed();
+    assert_eq!(bed.drain().len(), 1);
+    bed.write(file, 0, b"again");
+}
+
+#[test]
+fn a_full_filesystem_refuses_before_it_acknowledges() {
+    let mut bed = Bed::relaxed();
+    let space = SpaceInfo {
+        available_bytes: 64 << 10,
+        free_bytes: 64 << 10,
+        total_bytes: 1 << 20,
+        block_bytes: 4096,
+        ..SpaceInfo::default()
+    };
+    bed.engine.set_space(space, 0, 0);
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    let moment = bed.moment();
+    let mut written = 0;
+    let stop = loop {
+        let at = WriteAt::Offset(written);
+        match bed.engine.write(moment, file, at, &[1; 4096], false) {
+            Ok(_) => written += 4096,
+            Err(stop) => break stop,
+        }
+    };
+    assert_eq!(stop, Stop::Need(Need::Space));
+    assert!(
+        (8 * 4096..=16 * 4096).contains(&written),
+        "{written} bytes were accepted"
+    );
+    // What is there may still be overwritten and removed.
+    bed.unlink(app, "file");
+    bed.engine.forget(file, 1);
+    bed.file(app, "small");
+}
+
+#[test]
+fn memory_over_budget_asks_for_a_commit_first() {
+    let limits = Limits {
+        memory_budget_bytes: 40 << 10,
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(AppPolicy::default(), limits);
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    let moment = bed.moment();
+    for index in 0.. {
+        let at = WriteAt::Offset(index * 4096);
+        match bed.engine.write(moment, file, at, &[7; 4096], false) {
+            Ok(_) => assert!(index < 10),
+            Err(stop) => {
+                assert_eq!(stop, Stop::Need(Need::Memory));
+                break;
+            }
+        }
+    }
+    bed.checkpoint();
+    assert_eq!(bed.engine.dirty_bytes(), 0);
+    bed.write(file, 1 << 20, &[7; 4096]);
+}
+
+#[test]
+fn age_closes_a_transaction() {
+    let policy = AppPolicy {
+        age_max_ms: 5_000,
+        ..AppPolicy::default()
+    };
+    let mut bed = Bed::new(policy, Limits::default());
+    let app = bed.directory(ROOT, "app");
+    bed.checkpoint();
+    bed.now_ms = 1_000;
+    bed.file(app, "file");
+    assert_eq!(
+        bed.engine.tick(MonotonicNs(5_999_000_000)),
+        Some(MonotonicNs(6_000_000_000))
+    );
+    assert!(!bed.engine.has_closed());
+    bed.engine.tick(MonotonicNs(6_000_000_000));
+    assert!(bed.engine.has_closed());
+}
+
+#[test]
+fn a_page_read_before_a_commit_is_not_used_after_it() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    bed.write(file, 0, &[1; 4096]);
+    bed.checkpoint();
+    let moment = bed.moment();
+    let partial = |bed: &mut Bed| {
+        bed.engine
+            .write(moment, file, WriteAt::Offset(10), b"x", false)
+    };
+    let Err(Stop::Need(Need::Page {
+        object,
+        index,
+        version,
+    })) = partial(&mut bed)
+    else {
+        panic!("the page is only in the store")
+    };
+    assert_eq!((object, index), (file, PageIndex(0)));
+    // Another writer replaces the page, and it is committed, before the answer comes.
+    bed.write(file, 0, &[2; 4096]);
+    bed.checkpoint();
+    bed.engine
+        .provide_page(object, index, version, mobifs_types::Page::new(&[1; 4096]));
+    let Err(Stop::Need(Need::Page { version, .. })) = partial(&mut bed) else {
+        panic!("the answer was overtaken")
+    };
+    bed.engine
+        .provide_page(object, index, version, mobifs_types::Page::new(&[2; 4096]));
+    assert_eq!(partial(&mut bed), Ok(1));
+}
+
+#[test]
+fn a_name_that_is_now_a_file_and_now_an_app_stays_in_order() {
+    let mut bed = Bed::relaxed();
+    let before = bed.file(ROOT, "x");
+    bed.unlink(ROOT, "x");
+    bed.engine.forget(before, 1);
+    let app = bed.directory(ROOT, "x");
+    let commits = bed.checkpoint();
+    let last = commits
+        .iter()
+        .flat_map(dentries)
+        .rfind(|(_, name, _)| name == "x");
+    assert_eq!(last, Some((ROOT, "x".to_owned(), Some(app))));
+}
