@@ -1,5 +1,7 @@
 //! Records as bytes. `docs/FORMAT.md` describes them; keep it true.
 
+#[cfg(test)]
+pub(super) mod tests;
 mod wire;
 
 use std::sync::Arc;
