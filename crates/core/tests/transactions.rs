@@ -1,4 +1,5 @@
 //! What transactions contain, and when: driven by hand, without any store.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use mobifs_core::{
     AppPolicy, Caller, Class, Commit, Engine, EngineConfig, FsError, Limits, Moment, Need,

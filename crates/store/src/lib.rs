@@ -17,7 +17,7 @@ mod memory;
 mod store;
 
 pub use error::StoreError;
-pub use journal::{Inspection, JournalOptions, JournalStore, RecoveryReport, inspect};
+pub use journal::{Inspection, JournalInfo, JournalOptions, JournalStore, RecoveryReport, inspect};
 pub use lower::PosixLower;
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};

@@ -1,5 +1,6 @@
 //! The journal store on a real directory: what is committed is there, whether it was
 //! applied, recovered, or only read.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -47,7 +47,8 @@ impl Engine {
         }
         self.require(2 * PAGE_BYTES_U64, room, 0)?;
         let vct = self.begin_change(id, moment.now)?;
-        self.content_changed(id, moment, true)?;
+        // The set-id bits are the kernel's to take away: it knows the caller's rights.
+        self.content_changed(id, moment, false)?;
         if zeroes {
             self.zero(id, vct, range)?;
         }

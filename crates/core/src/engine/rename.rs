@@ -47,12 +47,12 @@ impl Engine {
             Some(slot) => Some(self.adopt(to.parent, to.name.as_bytes(), slot)?),
             None => None,
         };
-        self.check_moved(moved, to.parent)?;
         match (mode, target) {
             (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists.into()),
             (RenameMode::Exchange, None) => return Err(FsError::NotFound.into()),
             _ => {}
         }
+        self.check_moved(moved, to.parent)?;
         if other == Some(moved) {
             // Two links of one file: POSIX says that nothing happens.
             return Ok(());

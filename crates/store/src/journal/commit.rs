@@ -8,6 +8,8 @@ use mobifs_types::{
     RangeSet,
 };
 
+use super::gate::Gate;
+use super::log::Log;
 use super::lookup::missing;
 use super::pending::PendingPage;
 use super::record::{Record, diff};
@@ -34,6 +36,11 @@ struct Sorted {
     dentries: Vec<(ObjectId, Name, Option<ObjectId>)>,
     pages: BTreeMap<ObjectId, BTreeMap<PageIndex, Page>>,
 }
+
+/// Ranges whose content is in the lower files already.
+type DirectRanges = Vec<(ObjectId, ByteRange)>;
+/// Pages that the journal holds.
+type KeptPages = Vec<(ObjectId, PageIndex, Page)>;
 
 /// Pages that go to their place in the lower file at once.
 struct DirectRun {
@@ -84,7 +91,7 @@ impl<L: Lower> JournalStore<L> {
             .free_bytes()
             .saturating_sub(self.bind_reserve(&sorted));
         let mut overflow_bytes = 0;
-        let overflows = Log::<L>::transaction_bytes(&records) > room;
+        let overflows = Log::<Gate<L>>::transaction_bytes(&records) > room;
         if overflows {
             records.truncate(fixed + direct.len());
             overflow_bytes = self.write_overflow(&mut writer, &kept, &mut records)?;
@@ -200,11 +207,11 @@ impl<L: Lower> JournalStore<L> {
             .next_multiple_of(PAGE_BYTES_U64);
         let is_behind = range.start >= end
             && pending.is_none_or(|object| {
-                !object
+                object
                     .pages
                     .keys()
                     .next_back()
-                    .is_some_and(|last| last.offset() >= end)
+                    .is_none_or(|last| last.offset() < end)
             });
         Ok(is_behind.then(|| ObjectState {
             id,
@@ -329,7 +336,7 @@ impl<L: Lower> JournalStore<L> {
         &self,
         runs: &[DirectRun],
         sorted: &Sorted,
-    ) -> Result<(Vec<(ObjectId, ByteRange)>, Vec<ObjectId>), StoreError> {
+    ) -> Result<(DirectRanges, Vec<ObjectId>), StoreError> {
         let mut direct: Vec<_> = runs.iter().map(|run| (run.object, run.range)).collect();
         let mut spilled = Vec::new();
         for state in sorted.states.iter().filter(|state| state.created) {
@@ -389,12 +396,11 @@ impl<L: Lower> JournalStore<L> {
 
     /// Records of the pages that are not written to their place: the bytes that
     /// changed. Also returns the pages that really changed.
-    #[allow(clippy::type_complexity)]
     fn page_records(
         &self,
         sorted: &Sorted,
         placed: &BTreeMap<ObjectId, RangeSet>,
-    ) -> Result<(Vec<Record>, Vec<(ObjectId, PageIndex, Page)>), StoreError> {
+    ) -> Result<(Vec<Record>, KeptPages), StoreError> {
         let mut records = Vec::new();
         let mut kept = Vec::new();
         for state in &sorted.states {
@@ -407,13 +413,13 @@ impl<L: Lower> JournalStore<L> {
                 if placed.is_some_and(|ranges| ranges.contains(index.offset())) {
                     continue;
                 }
-                let (fresh, runs) = match base.of(self, index)? {
-                    BasePage::Unknown => (true, diff(None, page)),
-                    BasePage::Zero => (true, diff(None, page)),
-                    BasePage::Known(base) => (false, diff(Some(&base), page)),
+                let base = base.of(self, index)?;
+                let (fresh, runs) = match &base {
+                    BasePage::Unknown | BasePage::Zero => (true, diff(None, page)),
+                    BasePage::Known(base) => (false, diff(Some(base), page)),
                 };
                 // Nothing changed: what is committed stays.
-                if runs.is_empty() && !matches!(base.of(self, index)?, BasePage::Unknown) {
+                if runs.is_empty() && !matches!(base, BasePage::Unknown) {
                     continue;
                 }
                 records.push(Record::Bytes {
@@ -485,7 +491,7 @@ impl<L: Lower> JournalStore<L> {
         sorted: Sorted,
         direct: &[(ObjectId, ByteRange)],
         spilled: &[ObjectId],
-        kept: Vec<(ObjectId, PageIndex, Page)>,
+        kept: KeptPages,
     ) {
         let mut state = self.state.write();
         sorted
@@ -679,6 +685,3 @@ fn ranges_by_object(runs: &[DirectRun]) -> BTreeMap<ObjectId, RangeSet> {
     }
     by_object
 }
-
-use super::gate::Gate;
-type Log<L> = super::log::Log<Gate<L>>;

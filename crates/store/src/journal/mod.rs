@@ -73,6 +73,20 @@ impl Default for JournalOptions {
     }
 }
 
+/// Facts about an open journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalInfo {
+    /// Identity of the store.
+    pub uuid: [u8; 16],
+    /// Size of the journal file.
+    pub journal_bytes: u64,
+    /// The journal bypasses the page cache (`O_DIRECT`). Where the filesystem cannot,
+    /// it is written through the cache and flushed: slower, not less safe.
+    pub direct_io: bool,
+    /// Largest transaction that is one durable write.
+    pub direct_bytes_max: u64,
+}
+
 /// Handles on `.mobifs` and what lies in it.
 #[derive(Debug)]
 pub(crate) struct Directories<L: Lower> {
@@ -152,6 +166,17 @@ impl<L: Lower> JournalStore<L> {
         writer.log.reset(&self.lower, true)?;
         self.publish_log(&writer.log);
         Ok(())
+    }
+
+    /// Facts about the journal.
+    pub fn journal_info(&self) -> JournalInfo {
+        let writer = self.writer.lock();
+        JournalInfo {
+            uuid: writer.log.uuid(),
+            journal_bytes: writer.log.total_bytes(),
+            direct_io: writer.log.direct_io(),
+            direct_bytes_max: writer.log.direct_bytes_max(),
+        }
     }
 
     fn publish_log(&self, log: &Log<Gate<L>>) {

@@ -63,10 +63,6 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.dentries.is_empty()
-    }
-
     pub(crate) fn object(&self, id: ObjectId) -> Option<&PendingObject> {
         self.objects.get(&id).map(Arc::as_ref)
     }
@@ -78,11 +74,6 @@ impl Pending {
     /// Whether some pending entry names the object.
     pub(crate) fn is_linked(&self, id: ObjectId) -> bool {
         self.links.contains_key(&id)
-    }
-
-    /// Number of pending entries that name the object.
-    pub(crate) fn link_count(&self, id: ObjectId) -> u32 {
-        self.links.get(&id).copied().unwrap_or(0)
     }
 
     /// Entries of one directory.

@@ -234,7 +234,7 @@ impl<L: Lower> JournalStore<L> {
     ) -> Result<Page, StoreError> {
         let mut content = [0; PAGE_BYTES];
         match page {
-            PendingPage::Whole(page) => return Ok(page.clone()),
+            PendingPage::Whole(page) => Ok(page.clone()),
             PendingPage::Overflow { file, offset } => {
                 let name = format!("t{file}");
                 let handle = self
