@@ -1,2 +1,52 @@
 //! The `mobifs` command.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod daemon;
+mod failure;
+mod helper;
+mod logging;
+mod mount_options;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use arguments::{Arguments, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(call) = helper::Call::recognise(&words) {
+        return helper::run(call);
+    }
+    let arguments = Arguments::parse_from(words);
+    match run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("mobifs: {failure}");
+            ExitCode::from(failure.code.number())
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match &command {
+        // A daemon logs to where its own arguments say.
+        Command::Mount(_) => {}
+        _ => logging::start(None, "warn")?,
+    }
+    match command {
+        Command::Mount(arguments) => commands::mount::run(&arguments),
+        Command::Umount(arguments) => commands::umount::run(&arguments),
+        Command::Sync(arguments) => commands::sync::run(&arguments),
+        Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Recover(arguments) => commands::recover::run(&arguments),
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Drill(arguments) => commands::drill::run(&arguments.drill),
+        Command::Reload(arguments) => commands::reload::run(&arguments),
+        Command::Set(arguments) => commands::set::run(&arguments),
+    }
+}

@@ -1,0 +1,229 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  it could not be done
+  2  the command line or the configuration is wrong
+  3  the store or the mount is in use
+  4  the store is damaged, or of a newer format
+  5  there is no MobiFS mount, or its daemon is gone
+
+The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
+
+const MOUNT_HELP: &str = "\
+Options for -o (comma-separated; the standard ones mean what mount(8) says):
+  ro rw              refuse changes, or not
+  allow_other        other users may enter (default for root; noallow_other: not)
+  default_permissions  always in effect: modes, owners and ACLs are enforced
+  dev suid exec (nodev nosuid noexec), noatime relatime strictatime nodiratime,
+  sync async dirsync, fsname=NAME, subtype=NAME, max_read=BYTES
+  syncfs=auto|on|off make sync(2) reach the mount: if possible, or fail, or not
+  nonempty           mount over a directory with something in it
+  config=FILE        as --config        log=FILE   as --log
+  noauto nofail _netdev user users x-... comment=... are for others and passed over
+
+Keys of the configuration file (TOML; docs/CONFIG.md explains them):
+  memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
+  objects_max, allow_durable, apps = [\"GLOB\", ...]
+  [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_min_bytes,
+               staleness_max_bytes, slope_min_micropercent
+  [[app]]      match = \"GLOB\", and any key of [defaults]
+
+In /etc/fstab:
+  /srv/store  /mnt/data  fuse.mobifs  noauto,config=/etc/mobifs.toml  0 0";
+
+/// Memory-speed storage over the filesystem you have: after a crash every app is at a
+/// point in time that really existed.
+#[derive(Debug, Parser)]
+#[command(name = "mobifs", version, after_help = EXIT_CODES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Mount a store
+    #[command(after_help = MOUNT_HELP)]
+    Mount(MountArguments),
+    /// Commit everything, bring it to its final place, and unmount
+    Umount(UmountArguments),
+    /// Commit now
+    Sync(SyncArguments),
+    /// Show what is at risk, what was written and what was saved
+    Status(StatusArguments),
+    /// Bring a store that is not mounted to its last committed state
+    Recover(RecoverArguments),
+    /// Look whether a store that is not mounted is sound; changes nothing
+    Check(CheckArguments),
+    /// Find out what a failure would do
+    Drill(DrillArguments),
+    /// Load the configuration of a mount again
+    Reload(ReloadArguments),
+    /// Change the class or limits of an app while mounted
+    Set(SetArguments),
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct MountArguments {
+    /// Stay in the foreground and log to standard error
+    #[arg(long, short = 'f')]
+    pub(crate) foreground: bool,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Log file (default in the background: one per mount point in the runtime
+    /// directory, /run/mobifs for root)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Mount options, comma-separated; may be repeated
+    #[arg(short = 'o', value_name = "OPT,...")]
+    pub(crate) options: Vec<String>,
+    /// Tell the parent process on standard output when the mount is usable
+    #[arg(long, hide = true)]
+    pub(crate) background_child: bool,
+    /// Pass over mount options that nobody knows
+    #[arg(long, hide = true)]
+    pub(crate) sloppy: bool,
+    /// Directory that holds the files: any directory of any filesystem
+    pub(crate) store: PathBuf,
+    /// Where to mount it: an empty directory outside the store
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UmountArguments {
+    /// Take the mount out of the tree although it is in use; its daemon ends, with
+    /// everything committed, when the last user has left
+    #[arg(long, short)]
+    pub(crate) lazy: bool,
+    /// The mount
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SyncArguments {
+    /// Only this app: its path relative to the mount (`.`: what lies in no app)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) app: Option<String>,
+    /// Leave it in the journal: do not bring it to its final place
+    #[arg(long)]
+    pub(crate) commit_only: bool,
+    /// The mount
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    /// Print JSON (docs/STATUS.md describes it)
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print it again every second
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// The mount
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecoverArguments {
+    /// Only say what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// The store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// The store
+    pub(crate) store: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrillArguments {
+    #[command(subcommand)]
+    pub(crate) drill: Drill,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Drill {
+    /// End a mount exactly as a power cut would: from that instant nothing more is
+    /// written to the store, and what is only in memory is lost
+    PowerCut(PowerCutArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PowerCutArguments {
+    /// Yes, lose what is not committed
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// The mount
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArguments {
+    /// Another configuration file than the one given at mount
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The mount
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SetArguments {
+    /// The app: its path relative to the mount (`.`: what lies in no app)
+    #[arg(long, value_name = "NAME")]
+    pub(crate) app: String,
+    /// `relaxed` or `durable`
+    #[arg(long)]
+    pub(crate) class: Option<String>,
+    /// Age at which a transaction is committed
+    #[arg(long, value_name = "MS")]
+    pub(crate) age_max_ms: Option<u64>,
+    /// Amount of changes below which a transaction is not committed for their pattern
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) staleness_min_bytes: Option<String>,
+    /// Amount of changes at which a transaction is committed
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) staleness_max_bytes: Option<String>,
+    /// The mount
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_form_that_other_tools_rely_on_is_accepted() {
+        for line in [
+            "mobifs mount --foreground --config c -o ro,noatime -o nonempty STORE MNT",
+            "mobifs mount STORE MNT",
+            "mobifs umount MNT",
+            "mobifs sync --app NAME MNT",
+            "mobifs status --json MNT",
+            "mobifs status --watch MNT",
+            "mobifs recover --dry-run STORE",
+            "mobifs check STORE",
+            "mobifs drill power-cut --yes MNT",
+        ] {
+            Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
+        assert!(Arguments::try_parse_from(["mobifs"]).is_err());
+        assert!(Arguments::try_parse_from(["mobifs", "mount", "STORE"]).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! `mobifs check`
+
+use std::io::Write as _;
+use std::path::Path;
+
+use mobifs_runtime::{StoreLock, check_store};
+use mobifs_store::{Inspection, PosixLower, inspect};
+
+use crate::arguments::CheckArguments;
+use crate::failure::{Code, Failure};
+
+pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
+    let path = check_store(&arguments.store, true)?;
+    let found = look(&path)?;
+    print(&path, &found);
+    if found.problems.is_empty() {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Failure::new(
+        Code::Damaged,
+        format!(
+            "the store {path} is damaged; it was not changed. Keep a copy before anything else"
+        ),
+    ))
+}
+
+/// Looks at a store, with its lock shared so that nobody changes it meanwhile.
+pub(super) fn look(path: &Path) -> Result<Inspection, Failure> {
+    let failed = |error| Failure::of_store(path, &error);
+    let _lock = StoreLock::acquire(path, true).map_err(failed)?;
+    let lower = PosixLower::open(path).map_err(failed)?;
+    inspect(&lower).map_err(failed)
+}
+
+pub(super) fn print(path: &Path, found: &Inspection) {
+    // Whoever closed our standard output does not want to read it.
+    let _unread = write(path, found);
+}
+
+fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if !found.is_store {
+        writeln!(
+            out,
+            "{}: an ordinary directory, not a store yet",
+            path.display()
+        )?;
+        return Ok(());
+    }
+    let report = &found.report;
+    writeln!(out, "{}: store {}", path.display(), uuid(&found.uuid))?;
+    writeln!(out, "  journal: {} bytes", found.journal_bytes)?;
+    if report.clean {
+        writeln!(out, "  properly closed, nothing to recover")?;
+    } else {
+        writeln!(
+            out,
+            "  not properly closed: {} committed transactions ({} bytes) to be applied",
+            report.transactions, report.bytes
+        )?;
+        writeln!(
+            out,
+            "  they create {} objects, change {}, set {} directory entries and {} pages",
+            found.created, found.changed, found.entries, found.pages
+        )?;
+    }
+    if found.direct_bytes > 0 {
+        writeln!(
+            out,
+            "  new data written in place: {} bytes",
+            found.direct_bytes
+        )?;
+    }
+    if report.discarded_tail_bytes > 0 {
+        writeln!(
+            out,
+            "  an incomplete transaction at the end ({} bytes) will be discarded",
+            report.discarded_tail_bytes
+        )?;
+    }
+    if found.leftovers > 0 {
+        writeln!(
+            out,
+            "  {} objects of .mobifs to be used or removed",
+            found.leftovers
+        )?;
+    }
+    for name in &report.lost {
+        writeln!(out, "  found and kept: .mobifs/lost/{name}")?;
+    }
+    for problem in &found.problems {
+        writeln!(out, "  PROBLEM: {problem}")?;
+    }
+    Ok(())
+}
+
+fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_written_as_usual() {
+        let bytes: [u8; 16] = std::array::from_fn(|n| n as u8);
+        assert_eq!(uuid(&bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+}

@@ -1,0 +1,34 @@
+//! `mobifs drill`
+
+use mobifs_runtime::{Reply, Request};
+
+use super::{ask, unexpected};
+use crate::arguments::{Drill, PowerCutArguments};
+use crate::failure::{Code, Failure};
+
+pub(crate) fn run(drill: &Drill) -> Result<(), Failure> {
+    match drill {
+        Drill::PowerCut(arguments) => power_cut(arguments),
+    }
+}
+
+fn power_cut(arguments: &PowerCutArguments) -> Result<(), Failure> {
+    if !arguments.yes {
+        return Err(Failure::new(
+            Code::Usage,
+            format!(
+                "this ends the mount {path} as a power cut would: what is not committed yet is \
+                 lost (`mobifs status {path}` shows how much that is); say --yes if you want it",
+                path = arguments.mountpoint.display()
+            ),
+        ));
+    }
+    let (client, reply) = ask(&arguments.mountpoint, &Request::PowerCut)?;
+    match reply {
+        Reply::Done => {
+            client.wait_for_end();
+            Ok(())
+        }
+        other => Err(unexpected(&other)),
+    }
+}

@@ -1,0 +1,34 @@
+//! One file for each command.
+
+pub(crate) mod check;
+pub(crate) mod drill;
+pub(crate) mod mount;
+pub(crate) mod recover;
+pub(crate) mod reload;
+pub(crate) mod set;
+pub(crate) mod status;
+pub(crate) mod sync;
+pub(crate) mod umount;
+
+use std::path::Path;
+
+use mobifs_runtime::{ControlClient, Reply, Request};
+
+use crate::failure::{Code, Failure};
+
+/// Asks the daemon of the mount at `path`; an error that it reports becomes a failure.
+fn ask(path: &Path, request: &Request) -> Result<(ControlClient, Reply), Failure> {
+    let mut client = ControlClient::connect(path)?;
+    match client.ask(request)? {
+        Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
+        reply => Ok((client, reply)),
+    }
+}
+
+/// The daemon said something that is no answer to what it was asked.
+fn unexpected(reply: &Reply) -> Failure {
+    Failure::new(
+        Code::Failed,
+        format!("the daemon gave an answer that this version does not understand: {reply:?}"),
+    )
+}

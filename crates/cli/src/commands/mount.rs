@@ -1,0 +1,84 @@
+//! `mobifs mount`
+
+use std::path::Path;
+
+use mobifs_fuse::{AccessTimes, MountOptions};
+use mobifs_runtime::{Config, PlaceOptions, Places, find_mount};
+use rustix::mount::MountFlags;
+
+use crate::arguments::MountArguments;
+use crate::daemon::{self, Plan, Ready};
+use crate::failure::{Code, Failure};
+use crate::logging;
+use crate::mount_options::Options;
+
+pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
+    let ready = Ready::new(arguments.background_child);
+    let result = start(arguments, &ready);
+    if let Err(failure) = &result {
+        ready.failed(failure);
+    }
+    result
+}
+
+fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
+    let options = Options::parse(&arguments.options, arguments.sloppy)?;
+    if options.remount {
+        return remount(&arguments.mountpoint, &options.mount);
+    }
+    let config_file = arguments.config.clone().or_else(|| options.config.clone());
+    let config = match &config_file {
+        Some(path) => Config::load(path)?,
+        None => Config::defaults()?,
+    };
+    let place_options = PlaceOptions {
+        read_only: options.mount.read_only,
+        nonempty: options.nonempty,
+    };
+    let places = Places::check(&arguments.store, &arguments.mountpoint, place_options)?;
+    let log = arguments.log.clone().or_else(|| options.log.clone());
+    let plan = Plan {
+        places,
+        options,
+        config,
+        config_file,
+        log,
+    };
+    if arguments.foreground {
+        // The parent has made the log file our standard error already.
+        let file = plan.log.as_deref().filter(|_| !arguments.background_child);
+        logging::start(file, "info")?;
+        daemon::serve(plan, ready)
+    } else {
+        daemon::start_in_background(&plan, arguments)
+    }
+}
+
+/// `mount -o remount,…`: changes the flags that the kernel keeps for a mount.
+fn remount(mountpoint: &Path, options: &MountOptions) -> Result<(), Failure> {
+    let mount = find_mount(mountpoint)?;
+    rustix::mount::mount_remount(&mount.mountpoint, flags(options), "").map_err(|errno| {
+        let path = mount.mountpoint.display();
+        Failure::new(
+            Code::Failed,
+            format!("cannot change the options of the mount {path}: {errno}"),
+        )
+    })
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, options.no_suid);
+    flags.set(MountFlags::NODEV, options.no_dev);
+    flags.set(MountFlags::NOEXEC, options.no_exec);
+    flags.set(MountFlags::SYNCHRONOUS, options.synchronous);
+    flags.set(MountFlags::DIRSYNC, options.synchronous_directories);
+    flags.set(MountFlags::NODIRATIME, options.no_directory_access_times);
+    match options.access_times {
+        AccessTimes::Relative => flags.insert(MountFlags::RELATIME),
+        AccessTimes::Never => flags.insert(MountFlags::NOATIME),
+        AccessTimes::Strict => flags.insert(MountFlags::STRICTATIME),
+    }
+    flags
+}

@@ -1,0 +1,52 @@
+//! `mobifs recover`
+
+use std::io::Write as _;
+
+use mobifs_runtime::{Config, OpenedStore, check_store};
+
+use super::check;
+use crate::arguments::RecoverArguments;
+use crate::failure::{Code, Failure};
+
+pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
+    let path = check_store(&arguments.store, arguments.dry_run)?;
+    let found = check::look(&path)?;
+    if arguments.dry_run {
+        check::print(&path, &found);
+        return Ok(());
+    }
+    if !found.is_store {
+        return Err(Failure::new(
+            Code::Failed,
+            format!(
+                "{} is not a MobiFS store: it has no .mobifs directory",
+                path.display()
+            ),
+        ));
+    }
+    let failed = |error| Failure::of_store(&path, &error);
+    let opened = OpenedStore::open(&path, &Config::defaults()?, false).map_err(failed)?;
+    let report = opened.report().clone();
+    opened.close().map_err(failed)?;
+    let mut out = std::io::stdout().lock();
+    // Whoever closed our standard output does not want to read it.
+    let _unread = if report.clean {
+        writeln!(
+            out,
+            "{}: properly closed, nothing to recover",
+            path.display()
+        )
+    } else {
+        writeln!(
+            out,
+            "{}: {} committed transactions applied; {} bytes of an incomplete one discarded",
+            path.display(),
+            report.transactions,
+            report.discarded_tail_bytes
+        )
+    };
+    for name in &report.lost {
+        let _unread = writeln!(out, "  found and kept: .mobifs/lost/{name}");
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! `mobifs reload`
+
+use std::path::PathBuf;
+
+use mobifs_runtime::{Config, Reply, Request};
+
+use super::{ask, unexpected};
+use crate::arguments::ReloadArguments;
+use crate::failure::{Code, Failure};
+
+pub(crate) fn run(arguments: &ReloadArguments) -> Result<(), Failure> {
+    let config = arguments.config.clone().map(checked).transpose()?;
+    match ask(&arguments.mountpoint, &Request::Reload { config })?.1 {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The absolute name of a configuration that this user may read and that is valid.
+fn checked(path: PathBuf) -> Result<String, Failure> {
+    Config::load(&path)?;
+    let absolute = path.canonicalize();
+    absolute
+        .ok()
+        .and_then(|path| path.into_os_string().into_string().ok())
+        .ok_or_else(|| {
+            let message = format!("the name of the file {} is not UTF-8", path.display());
+            Failure::new(Code::Usage, message)
+        })
+}

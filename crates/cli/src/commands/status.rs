@@ -1,0 +1,189 @@
+//! `mobifs status`
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use mobifs_runtime::{AppReport, Reply, Request, Status};
+
+use super::{ask, unexpected};
+use crate::arguments::StatusArguments;
+use crate::failure::{Code, Failure};
+
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
+    loop {
+        let status = fetch(&arguments.mountpoint)?;
+        let mut text = String::new();
+        if arguments.watch && !arguments.json && io::stdout().is_terminal() {
+            // Cursor home, clear the screen.
+            text.push_str("\x1b[H\x1b[2J");
+        }
+        if arguments.json {
+            let json = if arguments.watch {
+                serde_json::to_string(&status)
+            } else {
+                serde_json::to_string_pretty(&status)
+            };
+            text += &json.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+            text.push('\n');
+        } else {
+            text += &table(&status);
+        }
+        match io::stdout().lock().write_all(text.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            other => other.map_err(|error| Failure::new(Code::Failed, error.to_string()))?,
+        }
+        if !arguments.watch {
+            return Ok(());
+        }
+        std::thread::sleep(WATCH_INTERVAL);
+    }
+}
+
+fn fetch(mountpoint: &Path) -> Result<Status, Failure> {
+    match ask(mountpoint, &Request::Status)?.1 {
+        Reply::Status { status } => Ok(*status),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What people read.
+fn table(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _written = write_head(&mut text, status);
+    let names = status.apps.iter().map(|app| app.name.chars().count());
+    let width = names.max().unwrap_or(0).clamp(3, 40);
+    let _written = writeln!(
+        text,
+        "\n{:width$}  {:8} {:>9} {:>8} {:>12} {:>5} {:>9} {:>9} {:>9} {:>10}",
+        "APP",
+        "CLASS",
+        "AT RISK",
+        "SINCE",
+        "TRANSACTIONS",
+        "E",
+        "WRITTEN",
+        "SENT",
+        "SAVED",
+        "CHECKPOINT"
+    );
+    for app in &status.apps {
+        text += &row(app, width);
+    }
+    for app in &status.apps {
+        if let Some(reason) = &app.read_only {
+            let _written = writeln!(text, "\n{} is READ-ONLY: {reason}", app.name);
+        }
+    }
+    text
+}
+
+fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
+    let (memory, store) = (&status.memory, &status.store);
+    writeln!(
+        text,
+        "{} on {}  (process {}, version {}, up {}){}",
+        store.path.as_deref().unwrap_or("-"),
+        status.mountpoint.as_deref().unwrap_or("-"),
+        status.daemon_pid,
+        status.version,
+        duration(status.uptime_ms as f64 / 1e3),
+        if status.read_only { "  read-only" } else { "" }
+    )?;
+    writeln!(
+        text,
+        "memory   {} of {}, {} committed and not applied, {} objects",
+        size(memory.used_bytes),
+        size(memory.budget_bytes),
+        size(memory.committed_held_bytes),
+        memory.objects
+    )?;
+    writeln!(
+        text,
+        "journal  {} of {}; {} commits wrote {}, applying wrote {}",
+        size(store.journal_used_bytes),
+        size(store.journal_total_bytes),
+        store.commits,
+        size(store.commit_written_bytes),
+        size(store.apply_written_bytes)
+    )?;
+    writeln!(
+        text,
+        "sync(2)  {}",
+        if status.sync_reaches_mount {
+            "reaches this mount"
+        } else {
+            "does not reach this mount: use `mobifs sync`"
+        }
+    )
+}
+
+fn row(app: &AppReport, width: usize) -> String {
+    let counts = app.transactions;
+    let transactions = format!("{}/{}/{}", counts.open, counts.closed, counts.committed);
+    let since = if counts.open + counts.closed > 0 {
+        duration(app.seconds_at_risk)
+    } else {
+        "-".to_owned()
+    };
+    let checkpoint = app.last_checkpoint.as_ref().map_or_else(
+        || "-".to_owned(),
+        |last| format!("{} ago", duration(last.age_seconds)),
+    );
+    format!(
+        "{:width$}  {:8} {:>9} {since:>8} {transactions:>12} {:>4.0}% {:>9} {:>9} {:>9} \
+         {checkpoint:>10}\n",
+        app.name,
+        app.class,
+        size(app.bytes_at_risk),
+        app.e * 100.0,
+        size(app.bytes_written_by_app),
+        size(app.bytes_sent_to_store),
+        size(app.bytes_saved),
+    )
+}
+
+/// `12.3 MiB`
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// `1.2 s`, `3 min`, `5 h`, `2 d`
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 60.0 => format!("{s:.1} s"),
+        s if s < 3_600.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3_600.0),
+        s => format!("{:.0} d", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_readable() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(5 << 30), "5.0 GiB");
+        assert_eq!(duration(1.25), "1.2 s");
+        assert_eq!(duration(200.0), "3 min");
+        assert_eq!(duration(7_200.0), "2 h");
+    }
+}

@@ -1,0 +1,141 @@
+//! Starting the daemon in the background.
+//!
+//! The daemon is this program again, started with its standard output connected to
+//! us: it says one line there when the mount is usable or why it is not. So nothing
+//! is forked that has threads.
+
+use std::cell::Cell;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+
+use serde::{Deserialize, Serialize};
+
+use super::Plan;
+use crate::arguments::MountArguments;
+use crate::failure::{Code, Failure};
+use crate::logging;
+
+/// What the daemon tells its parent.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum News {
+    Mounted,
+    Failed(Failure),
+}
+
+/// The daemon's side: tells the parent, once.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    told: Cell<bool>,
+}
+
+impl Ready {
+    /// With `has_parent`, standard output leads to a parent that waits; and this
+    /// process leaves the parent's session, so that the terminal's end is not its own.
+    pub(crate) fn new(has_parent: bool) -> Self {
+        if has_parent {
+            // Fails only for the leader of a group, which a spawned child is not.
+            let _session = rustix::process::setsid();
+            // Not to keep the parent's directory in use. The paths are absolute.
+            let _moved = std::env::set_current_dir("/");
+        }
+        Self {
+            told: Cell::new(!has_parent),
+        }
+    }
+
+    pub(crate) fn mounted(&self) {
+        self.tell(&News::Mounted);
+    }
+
+    pub(crate) fn failed(&self, failure: &Failure) {
+        self.tell(&News::Failed(failure.clone()));
+    }
+
+    fn tell(&self, news: &News) {
+        if self.told.replace(true) {
+            return;
+        }
+        let line = serde_json::to_string(news).unwrap_or_default();
+        if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+            tracing::warn!(%error, "the process that started this daemon is gone");
+        }
+    }
+}
+
+/// Starts the daemon and waits until the mount is usable.
+pub(crate) fn start_in_background(plan: &Plan, arguments: &MountArguments) -> Result<(), Failure> {
+    let failed =
+        |error: std::io::Error| Failure::new(Code::Failed, format!("cannot start: {error}"));
+    let log_file = match &plan.log {
+        Some(path) => std::path::absolute(path).map_err(failed)?,
+        None => logging::default_file(&plan.places.mountpoint)?,
+    };
+    let log = logging::open(&log_file)?;
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command
+        .arg0("mobifs")
+        .args(["mount", "--foreground", "--background-child"]);
+    if arguments.sloppy {
+        command.arg("--sloppy");
+    }
+    if let Some(path) = &plan.config_file {
+        command
+            .arg("--config")
+            .arg(std::path::absolute(path).map_err(failed)?);
+    }
+    for list in &arguments.options {
+        command.arg("-o").arg(list);
+    }
+    command
+        .arg("--")
+        .arg(&plan.places.store)
+        .arg(&plan.places.mountpoint);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    let mut child = command.spawn().map_err(failed)?;
+    match news_of(&mut child) {
+        Some(News::Mounted) => Ok(()),
+        Some(News::Failed(failure)) => {
+            // It ends now by itself; its exit code says the same.
+            let _ended = child.wait();
+            Err(failure)
+        }
+        None => {
+            let how = child
+                .wait()
+                .map_or_else(|error| error.to_string(), |end| end.to_string());
+            Err(Failure::new(
+                Code::Failed,
+                format!("the daemon ended early ({how}); see {}", log_file.display()),
+            ))
+        }
+    }
+}
+
+fn news_of(child: &mut Child) -> Option<News> {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take()?)
+        .read_line(&mut line)
+        .ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_survive_the_pipe() {
+        let failure = Failure::new(Code::InUse, "the store is in use by process 7");
+        let line = serde_json::to_string(&News::Failed(failure.clone())).unwrap();
+        assert!(!line.contains('\n'));
+        match serde_json::from_str(&line).unwrap() {
+            News::Failed(got) => assert_eq!(got, failure),
+            News::Mounted => panic!("a failure arrived as success"),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What commands and signals do to a mount.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use mobifs_fuse::{SessionHandle, UnmountError};
+use mobifs_runtime::{
+    Config, ControlHandler, ErrorKind, Places, PolicyChange, Reply, Request, Volume, VolumeError,
+    parse_class,
+};
+use mobifs_types::PAGE_BYTES_U64;
+use parking_lot::{Condvar, Mutex};
+
+use crate::failure::Failure;
+
+/// How long a lazy unmount is watched before it counts as still in use.
+const LAZY_WAIT: Duration = Duration::from_secs(2);
+/// How long requests under way may take to fail after a power cut.
+const CUT_WAIT: Duration = Duration::from_secs(10);
+
+/// The outcome of the mount, once there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    outcome: Mutex<Option<Result<(), Failure>>>,
+    changed: Condvar,
+}
+
+impl Ended {
+    pub(crate) fn set(&self, outcome: Result<(), Failure>) {
+        *self.outcome.lock() = Some(outcome);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the outcome; none if it takes longer than `timeout`.
+    fn wait(&self, timeout: Option<Duration>) -> Option<Result<(), Failure>> {
+        let mut outcome = self.outcome.lock();
+        while outcome.is_none() {
+            match timeout {
+                None => self.changed.wait(&mut outcome),
+                Some(timeout) => {
+                    if self.changed.wait_for(&mut outcome, timeout).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        outcome.clone()
+    }
+}
+
+/// A mount being served.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) volume: std::sync::Arc<Volume>,
+    pub(crate) places: Places,
+    pub(crate) ended: Ended,
+    handle: SessionHandle,
+    config_file: Option<PathBuf>,
+    power_cut: AtomicBool,
+    end_now: AtomicBool,
+}
+
+impl Daemon {
+    pub(crate) fn new(
+        volume: std::sync::Arc<Volume>,
+        handle: SessionHandle,
+        places: Places,
+        config_file: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            volume,
+            places,
+            ended: Ended::default(),
+            handle,
+            config_file,
+            power_cut: AtomicBool::new(false),
+            end_now: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn is_power_cut(&self) -> bool {
+        self.power_cut.load(Ordering::SeqCst)
+    }
+
+    /// Whether the process was told twice to end.
+    pub(crate) fn must_end_now(&self) -> bool {
+        self.end_now.load(Ordering::SeqCst)
+    }
+
+    /// SIGTERM, SIGINT: commit everything and unmount; if the mount is in use, take it
+    /// out of the tree and end when the last user has left.
+    pub(crate) fn terminate(&self) {
+        if let Err(error) = self.volume.sync_app(None, true) {
+            tracing::error!(
+                %error,
+                "not everything could be committed, so the mount stays; a second signal ends it \
+                 nevertheless"
+            );
+            return;
+        }
+        match self.handle.unmount(false) {
+            Ok(()) => {}
+            Err(UnmountError::Busy(path)) => {
+                tracing::warn!(
+                    mountpoint = %path.display(),
+                    "in use: everything is committed, the mount leaves the tree and ends with its \
+                     last user; a second signal ends it at once"
+                );
+                self.detach();
+            }
+            // Somebody has unmounted it already: serving ends by itself.
+            Err(UnmountError::NotMounted(_)) => {}
+            Err(error) => {
+                tracing::error!(%error, "cannot unmount; a second signal ends the mount at once");
+            }
+        }
+    }
+
+    /// A second SIGTERM or SIGINT: commit what can be committed and end, whoever uses
+    /// the mount.
+    pub(crate) fn terminate_now(&self) {
+        self.end_now.store(true, Ordering::SeqCst);
+        if let Err(error) = self.volume.sync_app(None, false) {
+            tracing::error!(%error, "not everything could be committed");
+        }
+        if let Err(error) = self.handle.abort() {
+            tracing::warn!(%error, "cannot take the mount out of the tree");
+        }
+    }
+
+    fn detach(&self) {
+        if let Err(error) = self.handle.unmount(true) {
+            tracing::error!(%error, "cannot take the mount out of the tree");
+        }
+    }
+
+    /// SIGHUP: load the configuration again.
+    pub(crate) fn reload(&self, other: Option<&Path>) -> Result<(), Failure> {
+        let config = match other.or(self.config_file.as_deref()) {
+            Some(path) => Config::load(path)?,
+            None => Config::defaults()?,
+        };
+        self.volume.reload(&config)?;
+        tracing::info!("configuration loaded");
+        Ok(())
+    }
+
+    fn status(&self) -> Reply {
+        let mut status = self.volume.status();
+        status.mountpoint = Some(self.places.mountpoint.to_string_lossy().into_owned());
+        status.store.path = Some(self.places.store.to_string_lossy().into_owned());
+        Reply::Status {
+            status: Box::new(status),
+        }
+    }
+
+    fn unmount(&self, lazy: bool) -> Reply {
+        // First of all, because after the unmount nobody could do anything about a
+        // failure any more.
+        if let Err(error) = self.volume.sync_app(None, true) {
+            return Reply::error(ErrorKind::Failed, format!("not unmounted: {error}"));
+        }
+        match self.handle.unmount(lazy) {
+            Ok(()) => {}
+            Err(UnmountError::Busy(path)) => {
+                let path = path.display();
+                return Reply::error(
+                    ErrorKind::Busy,
+                    format!(
+                        "{path} is in use; everything is committed. Close what uses it (fuser -vm \
+                         {path} lists it), or unmount with --lazy"
+                    ),
+                );
+            }
+            Err(UnmountError::NotMounted(_)) => {}
+            Err(error) => return Reply::error(ErrorKind::Failed, error.to_string()),
+        }
+        match self.ended.wait(lazy.then_some(LAZY_WAIT)) {
+            Some(outcome) => reply(outcome),
+            None => Reply::Detached,
+        }
+    }
+
+    fn cut_power(&self) -> Reply {
+        self.power_cut.store(true, Ordering::SeqCst);
+        self.volume.cut_power();
+        if let Err(error) = self.handle.abort() {
+            tracing::warn!(%error, "the mount is dead but could not be taken out of the tree");
+        }
+        match self.ended.wait(Some(CUT_WAIT)) {
+            Some(outcome) => reply(outcome),
+            None => {
+                // Somebody holds the dead mount. Our end ends it: nothing will be
+                // written any more, so there is nothing to wait for.
+                tracing::warn!("the mount is still in use; its daemon ends now");
+                std::process::exit(0)
+            }
+        }
+    }
+
+    fn set(&self, app: &str, change: &PolicyChange) -> Reply {
+        match self.volume.set_app(app, *change) {
+            Ok(()) => {
+                tracing::info!(app, ?change, "settings changed");
+                Reply::Done
+            }
+            Err(error) => Reply::error(kind_of(&error), error.to_string()),
+        }
+    }
+}
+
+impl ControlHandler for Daemon {
+    fn handle(&self, request: Request) -> Reply {
+        match request {
+            Request::Status => self.status(),
+            Request::Sync { app, apply } => match self.volume.sync_app(app.as_deref(), apply) {
+                Ok(()) => Reply::Done,
+                Err(error) => Reply::error(kind_of(&error), error.to_string()),
+            },
+            Request::Unmount { lazy } => self.unmount(lazy),
+            Request::PowerCut => self.cut_power(),
+            Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
+                Ok(()) => Reply::Done,
+                Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
+            },
+            Request::Set {
+                app,
+                class,
+                age_max_ms,
+                staleness_max_bytes,
+                staleness_min_bytes,
+            } => {
+                let class = match class.as_deref().map(parse_class).transpose() {
+                    Ok(class) => class,
+                    Err(message) => return Reply::error(ErrorKind::Usage, message),
+                };
+                if age_max_ms == Some(0) || staleness_max_bytes == Some(0) {
+                    let message = "age_max_ms and staleness_max_bytes must be at least 1";
+                    return Reply::error(ErrorKind::Usage, message);
+                }
+                let pages = |bytes: Option<u64>| bytes.map(|bytes| bytes.div_ceil(PAGE_BYTES_U64));
+                let change = PolicyChange {
+                    class,
+                    age_max_ms,
+                    staleness_min_pages: pages(staleness_min_bytes),
+                    staleness_max_pages: pages(staleness_max_bytes),
+                    slope_min_micropercent: None,
+                };
+                self.set(&app, &change)
+            }
+        }
+    }
+}
+
+fn reply(outcome: Result<(), Failure>) -> Reply {
+    match outcome {
+        Ok(()) => Reply::Done,
+        Err(failure) => Reply::error(ErrorKind::Failed, failure.message),
+    }
+}
+
+fn kind_of(error: &VolumeError) -> ErrorKind {
+    match error {
+        VolumeError::UnknownApp { .. } | VolumeError::Setting(_) => ErrorKind::Usage,
+        _ => ErrorKind::Failed,
+    }
+}

@@ -1,0 +1,252 @@
+//! The program as a helper of mount(8) and umount(8).
+//!
+//! mount(8) starts `/sbin/mount.fuse.mobifs SOURCE DIRECTORY [-sfnv] [-N NAMESPACE]
+//! [-o OPTIONS] [-t TYPE]`, umount(8) `/sbin/umount.fuse.mobifs DIRECTORY [-flnrv]
+//! [-N NAMESPACE] [-t TYPE]`. Where only libfuse's `mount.fuse` is installed, that one
+//! starts `mobifs SOURCE DIRECTORY [-o OPTIONS]`, for sources written as `STORE` (type
+//! `fuse.mobifs`) and `mobifs#STORE` (type `fuse`) alike.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::arguments::{MountArguments, UmountArguments};
+use crate::commands;
+use crate::failure::{Code, Failure};
+
+/// What mount(8) documents for helpers: the command line is wrong.
+const EXIT_USAGE: u8 = 1;
+/// What mount(8) documents for helpers: mount or umount failed.
+const EXIT_FAILED: u8 = 32;
+
+/// A call as a helper.
+#[derive(Debug)]
+pub(crate) enum Call {
+    Mount(Vec<OsString>),
+    Umount(Vec<OsString>),
+}
+
+impl Call {
+    /// Whether the program was started as a helper.
+    pub(crate) fn recognise(words: &[OsString]) -> Option<Self> {
+        let name = Path::new(words.first()?).file_name()?.as_bytes();
+        let rest = words.get(1..).unwrap_or_default().to_vec();
+        if name.starts_with(b"mount.") {
+            return Some(Self::Mount(rest));
+        }
+        if name.starts_with(b"umount.") {
+            return Some(Self::Umount(rest));
+        }
+        // `mobifs SOURCE DIRECTORY`: no command has a slash in its name.
+        let is_path = |word: &OsString| word.as_bytes().contains(&b'/');
+        (rest.first().is_some_and(is_path) && rest.get(1).is_some_and(is_path))
+            .then_some(Self::Mount(rest))
+    }
+}
+
+/// Carries the call out.
+pub(crate) fn run(call: Call) -> ExitCode {
+    let result = match call {
+        Call::Mount(words) => parse_mount(&words).and_then(|call| mount(&call)),
+        Call::Umount(words) => parse_umount(&words).and_then(|call| commands::umount::run(&call)),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("mobifs: {failure}");
+            ExitCode::from(if failure.code == Code::Usage {
+                EXIT_USAGE
+            } else {
+                EXIT_FAILED
+            })
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct MountCall {
+    source: PathBuf,
+    mountpoint: PathBuf,
+    options: Vec<String>,
+    sloppy: bool,
+    /// `-f`: do everything but the mount itself.
+    fake: bool,
+}
+
+fn mount(call: &MountCall) -> Result<(), Failure> {
+    let arguments = MountArguments {
+        options: call.options.clone(),
+        sloppy: call.sloppy,
+        store: call.source.clone(),
+        mountpoint: call.mountpoint.clone(),
+        ..MountArguments::default()
+    };
+    if call.fake {
+        crate::mount_options::Options::parse(&arguments.options, arguments.sloppy)?;
+        return Ok(());
+    }
+    commands::mount::run(&arguments)
+}
+
+fn parse_mount(words: &[OsString]) -> Result<MountCall, Failure> {
+    let mut call = MountCall {
+        source: PathBuf::new(),
+        mountpoint: PathBuf::new(),
+        options: Vec::new(),
+        sloppy: false,
+        fake: false,
+    };
+    let mut places = Vec::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"-o" => call.options.push(text(words.next(), "-o")?),
+            b"-t" | b"-N" => {
+                text(words.next(), "-t")?;
+            }
+            [b'-', b'o', list @ ..] => call
+                .options
+                .push(text(Some(&OsString::from_vec(list.to_vec())), "-o")?),
+            [b'-', flags @ ..] if !flags.is_empty() => {
+                for flag in flags {
+                    match flag {
+                        b's' => call.sloppy = true,
+                        b'f' => call.fake = true,
+                        b'n' | b'v' => {}
+                        b'r' => call.options.push("ro".to_owned()),
+                        b'w' => call.options.push("rw".to_owned()),
+                        _ => return Err(unknown(word)),
+                    }
+                }
+            }
+            _ => places.push(word),
+        }
+    }
+    let [source, mountpoint] = places.as_slice() else {
+        return Err(Failure::new(
+            Code::Usage,
+            "expected SOURCE DIRECTORY [-o OPTIONS]",
+        ));
+    };
+    let bytes = source.as_bytes();
+    let source = bytes.strip_prefix(b"mobifs#").unwrap_or(bytes);
+    call.source = OsStr::from_bytes(source).into();
+    call.mountpoint = mountpoint.into();
+    Ok(call)
+}
+
+fn parse_umount(words: &[OsString]) -> Result<UmountArguments, Failure> {
+    let mut lazy = false;
+    let mut places = Vec::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_bytes() {
+            b"-t" | b"-N" => {
+                text(words.next(), "-t")?;
+            }
+            [b'-', flags @ ..] if !flags.is_empty() => {
+                for flag in flags {
+                    match flag {
+                        b'l' => lazy = true,
+                        // A daemon that does not answer is dealt with anyway.
+                        b'f' | b'n' | b'r' | b'v' => {}
+                        _ => return Err(unknown(word)),
+                    }
+                }
+            }
+            _ => places.push(word),
+        }
+    }
+    let [mountpoint] = places.as_slice() else {
+        return Err(Failure::new(Code::Usage, "expected DIRECTORY [-l]"));
+    };
+    Ok(UmountArguments {
+        lazy,
+        mountpoint: mountpoint.into(),
+    })
+}
+
+fn text(word: Option<&OsString>, flag: &str) -> Result<String, Failure> {
+    let word = word.ok_or_else(|| Failure::new(Code::Usage, format!("{flag} needs a value")))?;
+    word.clone().into_string().map_err(|word| {
+        Failure::new(
+            Code::Usage,
+            format!("{} is not UTF-8", word.to_string_lossy()),
+        )
+    })
+}
+
+fn unknown(word: &OsStr) -> Failure {
+    Failure::new(
+        Code::Usage,
+        format!("unknown option {}", word.to_string_lossy()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    fn mount_call(line: &str) -> MountCall {
+        match Call::recognise(&words(line)) {
+            Some(Call::Mount(rest)) => parse_mount(&rest).unwrap(),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_way_of_calling_the_helper_is_understood() {
+        let call = mount_call("/sbin/mount.fuse.mobifs /srv/store /mnt -sfnv -o rw,noatime");
+        assert_eq!(call.source, Path::new("/srv/store"));
+        assert_eq!(call.mountpoint, Path::new("/mnt"));
+        assert_eq!(call.options, ["rw,noatime"]);
+        assert!(call.sloppy && call.fake);
+        let call = mount_call("mount.fuse.mobifs mobifs#/srv/store /mnt -n -t fuse.mobifs -oro");
+        assert_eq!(
+            (call.source, call.options),
+            ("/srv/store".into(), vec!["ro".to_owned()])
+        );
+        let call = mount_call("mobifs /srv/store /mnt -o rw,dev,suid");
+        assert_eq!(call.options, ["rw,dev,suid"]);
+    }
+
+    #[test]
+    fn commands_are_not_mistaken_for_helper_calls() {
+        for line in [
+            "mobifs mount /a /b",
+            "mobifs status /mnt",
+            "mobifs --help",
+            "mobifs",
+        ] {
+            assert!(Call::recognise(&words(line)).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn umount_helpers_are_understood() {
+        let Some(Call::Umount(rest)) =
+            Call::recognise(&words("/sbin/umount.fuse.mobifs /mnt -l -n -t fuse.mobifs"))
+        else {
+            panic!("not recognised");
+        };
+        let call = parse_umount(&rest).unwrap();
+        assert!(call.lazy);
+        assert_eq!(call.mountpoint, Path::new("/mnt"));
+    }
+
+    #[test]
+    fn wrong_calls_are_refused() {
+        for line in ["/mnt", "/a /b -o", "/a /b -z", "/a /b /c"] {
+            assert_eq!(
+                parse_mount(&words(line)).unwrap_err().code,
+                Code::Usage,
+                "{line}"
+            );
+        }
+    }
+}

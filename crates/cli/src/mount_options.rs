@@ -1,0 +1,123 @@
+//! `-o`: what is for this program, and what is for the mount.
+
+use std::path::PathBuf;
+
+use mobifs_fuse::MountOptions;
+
+use crate::failure::{Code, Failure};
+
+/// Everything that `-o` can say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// For the kernel adapter.
+    pub(crate) mount: MountOptions,
+    /// `config=`
+    pub(crate) config: Option<PathBuf>,
+    /// `log=`
+    pub(crate) log: Option<PathBuf>,
+    /// `nonempty`
+    pub(crate) nonempty: bool,
+    /// `remount`: change the flags of the mount that is there.
+    pub(crate) remount: bool,
+    /// Whether the mount table's source was named.
+    pub(crate) has_source_name: bool,
+}
+
+impl Options {
+    /// Reads option lists, later ones over earlier ones. With `sloppy`, options that
+    /// nobody knows are passed over, as `mount -s` asks for.
+    pub(crate) fn parse(lists: &[String], sloppy: bool) -> Result<Self, Failure> {
+        let mut options = Self::default();
+        for option in lists.iter().flat_map(|list| split(list)) {
+            match option.split_once('=') {
+                Some(("config", path)) => options.config = Some(file("config", path)?),
+                Some(("log", path)) => options.log = Some(file("log", path)?),
+                None if option == "config" || option == "log" => {
+                    let message = format!(
+                        "mount option '{option}' needs a value, as in \
+                                           '{option}=FILE'"
+                    );
+                    return Err(Failure::new(Code::Usage, message));
+                }
+                None if option == "nonempty" => options.nonempty = true,
+                None if option == "remount" => options.remount = true,
+                _ => {
+                    options.has_source_name |= option.starts_with("fsname=");
+                    match options.mount.apply(&option) {
+                        Err(mobifs_fuse::OptionError::Unknown(_)) if sloppy => {}
+                        other => other?,
+                    }
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn file(name: &str, path: &str) -> Result<PathBuf, Failure> {
+    if path.is_empty() {
+        let message = format!("mount option '{name}=' needs the name of a file");
+        return Err(Failure::new(Code::Usage, message));
+    }
+    Ok(path.replace("\\,", ",").replace("\\\\", "\\").into())
+}
+
+/// Splits at commas that no backslash precedes; backslashes stay.
+fn split(list: &str) -> Vec<String> {
+    let mut options = vec![String::new()];
+    let mut escaped = false;
+    for character in list.chars() {
+        if character == ',' && !escaped {
+            options.push(String::new());
+        } else if let Some(last) = options.last_mut() {
+            last.push(character);
+        }
+        escaped = character == '\\' && !escaped;
+    }
+    options.retain(|option| !option.is_empty());
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options, Failure> {
+        Options::parse(&[list.to_owned()], false)
+    }
+
+    #[test]
+    fn ours_and_the_mounts_options_are_told_apart() {
+        let options = parse("ro,config=/etc/a\\,b.toml,nonempty,noatime,fsname=x\\,y").unwrap();
+        assert_eq!(options.config, Some("/etc/a,b.toml".into()));
+        assert!(options.nonempty && options.mount.read_only && options.has_source_name);
+        assert_eq!(options.mount.source_name, "x,y");
+        assert!(!options.remount);
+    }
+
+    #[test]
+    fn what_fstab_carries_for_others_is_passed_over() {
+        let options = parse("noauto,nofail,x-systemd.automount,_netdev,user,defaults").unwrap();
+        assert_eq!(options, Options::default());
+    }
+
+    #[test]
+    fn unknown_options_are_refused_unless_sloppy() {
+        let error = parse("frobnicate").unwrap_err();
+        assert_eq!(error.code, Code::Usage);
+        assert!(error.message.contains("'frobnicate'"), "{error}");
+        Options::parse(&["frobnicate,ro".to_owned()], true).unwrap();
+        assert!(
+            parse("config")
+                .unwrap_err()
+                .message
+                .contains("needs a value")
+        );
+        assert!(
+            parse("config=")
+                .unwrap_err()
+                .message
+                .contains("needs the name")
+        );
+    }
+}
