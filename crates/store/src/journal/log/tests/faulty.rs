@@ -1,0 +1,168 @@
+//! A lower filesystem that fails on request.
+
+use std::collections::VecDeque;
+use std::io;
+
+use mobifs_types::{ByteRange, SpaceInfo, Xattr};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use crate::Capabilities;
+use crate::lower::{
+    Create, JournalBuffer, Lower, LowerEntry, LowerStat, PosixHandle, PosixLower, SetAttributes,
+};
+
+/// What becomes of one journal write or flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Done,
+    /// Nothing is written and the call fails so.
+    Refused(Errno),
+    /// It is written, and fails all the same.
+    DoneButFails,
+}
+
+pub(super) struct Faulty {
+    lower: PosixLower,
+    plan: Mutex<Plan>,
+}
+
+struct Plan {
+    /// Changes that still work; then the power is gone.
+    changes_left: u64,
+    /// For the next journal writes and flushes, in order; then all is well.
+    journal: VecDeque<Outcome>,
+    /// What was asked of the journal, in order: offset, bytes, durable; none: flush.
+    log: Vec<Option<(u64, usize, bool)>>,
+}
+
+impl Faulty {
+    pub(super) fn new(lower: PosixLower) -> Self {
+        let plan = Plan {
+            changes_left: u64::MAX,
+            journal: VecDeque::new(),
+            log: Vec::new(),
+        };
+        Self {
+            lower,
+            plan: Mutex::new(plan),
+        }
+    }
+
+    /// The power goes after this many changes.
+    pub(super) fn cut_power_after(&self, changes: u64) {
+        self.plan.lock().changes_left = changes;
+    }
+
+    pub(super) fn plan(&self, outcomes: &[Outcome]) {
+        self.plan.lock().journal = outcomes.iter().copied().collect();
+    }
+
+    /// What was asked of the journal since the last call.
+    pub(super) fn take_log(&self) -> Vec<Option<(u64, usize, bool)>> {
+        std::mem::take(&mut self.plan.lock().log)
+    }
+
+    fn change(&self) -> io::Result<()> {
+        let mut plan = self.plan.lock();
+        plan.changes_left = plan.changes_left.checked_sub(1).ok_or(Errno::IO)?;
+        Ok(())
+    }
+
+    fn journal_call(
+        &self,
+        entry: Option<(u64, usize, bool)>,
+        call: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.change()?;
+        let outcome = {
+            let mut plan = self.plan.lock();
+            plan.log.push(entry);
+            plan.journal.pop_front().unwrap_or(Outcome::Done)
+        };
+        match outcome {
+            Outcome::Done => call(),
+            Outcome::Refused(errno) => Err(errno.into()),
+            Outcome::DoneButFails => call().and(Err(Errno::IO.into())),
+        }
+    }
+}
+
+/// Calls that only look are passed on as they are, calls that change are counted.
+macro_rules! pass_on {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> io::Result<$result> {
+            self.lower.$name($($argument),*)
+        })*
+    };
+}
+macro_rules! count {
+    ($($name:ident($($argument:ident: $kind:ty),*);)*) => {
+        $(fn $name(&self, $($argument: $kind),*) -> io::Result<()> {
+            self.change()?;
+            self.lower.$name($($argument),*)
+        })*
+    };
+}
+
+type Handle = PosixHandle;
+
+impl Lower for Faulty {
+    type Handle = PosixHandle;
+
+    pass_on! {
+        root() -> Handle;
+        open(directory: &Handle, name: &[u8], write: bool) -> Handle;
+        stat(object: &Handle) -> LowerStat;
+        stat_at(directory: &Handle, name: &[u8]) -> LowerStat;
+        list(directory: &Handle) -> Vec<LowerEntry>;
+        read_link(directory: &Handle, name: &[u8]) -> Vec<u8>;
+        read_at(file: &Handle, out: &mut [u8], offset: u64) -> usize;
+        read_cached(file: &Handle, out: &mut [u8], offset: u64) -> usize;
+        seek_data(file: &Handle, offset: u64) -> Option<u64>;
+        seek_hole(file: &Handle, offset: u64) -> Option<u64>;
+        xattrs(object: &Handle) -> Vec<Xattr>;
+        space() -> SpaceInfo;
+        capabilities(scratch_directory: &Handle) -> Capabilities;
+    }
+
+    count! {
+        create(directory: &Handle, name: &[u8], what: Create<'_>);
+        link(directory: &Handle, name: &[u8], to_directory: &Handle, to_name: &[u8]);
+        rename(directory: &Handle, name: &[u8], to_directory: &Handle, to_name: &[u8]);
+        unlink(directory: &Handle, name: &[u8]);
+        remove_directory(directory: &Handle, name: &[u8]);
+        write_at(file: &Handle, content: &[u8], offset: u64);
+        truncate(file: &Handle, size: u64);
+        zero_range(file: &Handle, range: ByteRange);
+        preallocate(file: &Handle, range: ByteRange);
+        set_attributes(object: &Handle, attributes: &SetAttributes);
+        set_xattr(object: &Handle, name: &[u8], value: Option<&[u8]>);
+        sync(object: &Handle);
+        sync_all();
+    }
+
+    fn open_journal(&self, directory: &Handle, name: &[u8]) -> io::Result<(Handle, bool)> {
+        if self.lower.stat_at(directory, name).is_err() {
+            self.change()?;
+        }
+        self.lower.open_journal(directory, name)
+    }
+
+    fn journal_write(
+        &self,
+        journal: &Handle,
+        blocks: &JournalBuffer,
+        offset: u64,
+        durable: bool,
+    ) -> io::Result<()> {
+        let entry = Some((offset, blocks.as_bytes().len(), durable));
+        self.journal_call(entry, || {
+            self.lower.journal_write(journal, blocks, offset, durable)
+        })
+    }
+
+    fn journal_flush(&self, journal: &Handle) -> io::Result<()> {
+        self.journal_call(None, || self.lower.journal_flush(journal))
+    }
+}
