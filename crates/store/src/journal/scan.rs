@@ -1,6 +1,7 @@
 //! Finding the transactions in a journal.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use super::codec;
 use super::log::header::{self, HEADER_BYTES, Header, KIND_RECORDS};
@@ -64,11 +65,15 @@ pub(super) fn scan(
             }
         }
     }
-    // A clean epoch has no transaction, so there is no later one to look for either.
+    // A clean epoch has no transaction, so there is no later one to look for either:
+    // its first block is enough to see that the mark can be believed.
     let unused = superblock.clean && found.end == LOG_START && tail_bytes == 0;
-    if !unused {
-        scanner.refuse_later_transactions(found.end, found.next_sequence)?;
-    }
+    let until = if unused {
+        LOG_START + BLOCK
+    } else {
+        superblock.journal_bytes
+    };
+    scanner.refuse_later_transactions(found.end..until, found.next_sequence)?;
     found.discarded_tail_bytes = tail_bytes;
     Ok(found)
 }
@@ -120,11 +125,15 @@ impl Scanner<'_, '_> {
         Ok(At::Whole { bytes, records })
     }
 
-    /// Searches everything from `from` on for a header that should not be there.
-    fn refuse_later_transactions(&mut self, from: u64, missing: u64) -> Result<(), StoreError> {
+    /// Searches the range for a header that should not be there.
+    fn refuse_later_transactions(
+        &mut self,
+        range: Range<u64>,
+        missing: u64,
+    ) -> Result<(), StoreError> {
         let (seed, epoch) = (self.superblock.crc_seed(), self.superblock.epoch);
-        let mut offset = from;
-        while offset < self.superblock.journal_bytes {
+        let mut offset = range.start;
+        while offset < range.end.min(self.superblock.journal_bytes) {
             let block = self.window.bytes_at(offset, JOURNAL_BLOCK_BYTES)?;
             if let Some(header) = Header::parse(seed, block) {
                 if header.epoch > epoch {
@@ -144,7 +153,7 @@ impl Scanner<'_, '_> {
                          {offset}",
                         header.sequence
                     );
-                    return Err(damaged(missing, from, &detail));
+                    return Err(damaged(missing, range.start, &detail));
                 }
             }
             offset += BLOCK;

@@ -232,6 +232,20 @@ fn a_lost_newer_superblock_is_noticed() {
     log.append(&lower, &transaction(21, 1)).unwrap();
     place.overwrite(0, &old);
     assert!(corrupt(place.open(&OPTIONS)).contains("newer superblock is lost"));
+    // Also where the old one claims that there is nothing to look for.
+    let slot = parse(&old[..4096]);
+    let crate::journal::superblock::Slot::Valid(superblock) = slot else {
+        panic!("{slot:?}")
+    };
+    let mut clean = vec![0; 4096];
+    Superblock {
+        clean: true,
+        ..superblock
+    }
+    .encode(&mut clean);
+    place.overwrite(0, &clean);
+    place.overwrite(BLOCK, &clean);
+    assert!(corrupt(place.open(&OPTIONS)).contains("newer superblock is lost"));
 }
 
 #[test]
