@@ -242,11 +242,12 @@ impl Inode {
         }
     }
 
-    /// Takes away what a change of content by an unprivileged user must take away.
+    /// Takes away what a change of content by an unprivileged user must take away, and
+    /// a change of owner from everything but directories.
     pub(crate) fn kill_suid_sgid(&mut self) {
         use mobifs_types::{S_ISGID, S_ISUID};
         const GROUP_EXECUTE: u16 = 0o010;
-        if self.attributes.kind == FileKind::Regular {
+        if self.attributes.kind != FileKind::Directory {
             self.attributes.mode &= !S_ISUID;
             if self.attributes.mode & GROUP_EXECUTE != 0 {
                 self.attributes.mode &= !S_ISGID;

@@ -133,6 +133,7 @@ impl Volume {
         if read == 0 {
             return Ok(0);
         }
-        self.write(to, WriteAt::Offset(to_offset), &buffer[..read], true, false)
+        // The kernel takes set-id bits away itself before it asks for a copy.
+        self.write(to, WriteAt::Offset(to_offset), &buffer[..read], false, false)
     }
 }
