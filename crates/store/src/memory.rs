@@ -162,9 +162,25 @@ impl MemoryStore {
     }
 
     /// The store as it would be found after a power cut now: the committed tree
-    /// without objects that only an open file kept.
+    /// without objects that only an open file kept. Objects get new numbers, as
+    /// numbers hold for one mount only and the next engine counts from the start.
     pub fn reopen(&self) -> Self {
-        let objects: HashMap<_, _> = self.snapshot().into_iter().collect();
+        let snapshot = self.snapshot();
+        let numbers: HashMap<ObjectId, ObjectId> = snapshot
+            .keys()
+            .copied()
+            .zip((ObjectId::ROOT.0..).map(ObjectId))
+            .collect();
+        let objects: HashMap<_, _> = snapshot
+            .into_iter()
+            .map(|(id, mut object)| {
+                object
+                    .entries
+                    .values_mut()
+                    .for_each(|child| *child = numbers[&*child]);
+                (numbers[&id], object)
+            })
+            .collect();
         let used_pages = objects
             .values()
             .map(|object| object.pages.len() as u64)
