@@ -170,8 +170,9 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Lower`].
     fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError>;
 
-    /// The engine no longer holds these objects in memory; the store may drop what it
-    /// remembers of them.
+    /// The engine no longer holds the listings of these directories, or these deleted
+    /// objects, in memory. The store may drop what it remembers of them, and of what it
+    /// named only as entries of these directories.
     fn forget(&self, ids: &[ObjectId]);
 
     /// From this instant on nothing more is written: what a power cut does.

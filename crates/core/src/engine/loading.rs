@@ -21,14 +21,14 @@ const PAGE_ARRIVALS_MAX: usize = 64;
 impl Engine {
     /// Answers [`Need::Object`].
     pub fn provide_object(&mut self, id: ObjectId, epoch: u64, info: ObjectInfo) {
-        if epoch == self.eviction_epoch && !self.inodes.contains_key(&id) {
+        if self.accepts(epoch) && !self.inodes.contains_key(&id) {
             self.arrivals.insert(id, info);
         }
     }
 
     /// Answers [`Need::Directory`].
     pub fn provide_directory(&mut self, id: ObjectId, epoch: u64, entries: Vec<DirectoryEntry>) {
-        if epoch != self.eviction_epoch {
+        if !self.accepts(epoch) {
             return;
         }
         let hasher = self.hasher.clone();
@@ -43,7 +43,14 @@ impl Engine {
                 }
             }
             *loaded = Some(directory);
+            // Known again before the store was told to forget it.
+            self.forgotten.retain(|&forgotten| forgotten != id);
         }
+    }
+
+    /// Whether an answer that was asked for at `epoch` still holds.
+    const fn accepts(&self, epoch: u64) -> bool {
+        epoch == self.eviction_epoch && !self.is_forgetting
     }
 
     /// Answers [`Need::Xattrs`].

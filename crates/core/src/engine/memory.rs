@@ -177,7 +177,11 @@ impl Engine {
         if inode.pinned {
             self.unpinned.push(id);
         }
-        self.forgotten.push(id);
+        if inode.is_directory() || inode.is_orphan() {
+            // A file stays known to the store as long as its directory's listing,
+            // which names it, is in memory.
+            self.forgotten.push(id);
+        }
         let home_is_done = self.inodes.get_mut(&inode.home).is_some_and(|home| {
             home.residents -= 1;
             home.residents == 0 && home.is_orphan()
@@ -206,24 +210,36 @@ impl Engine {
             // Parents become unused when their last child goes: hence the loop.
             unused.into_iter().for_each(|id| self.evict(id));
         }
-        for inode in self.inodes.values_mut() {
+        for (&id, inode) in &mut self.inodes {
             if inode.residents == 0
                 && inode.holds == 0
                 && inode.change.is_none()
                 && inode.known_to_store
                 && !inode.is_orphan()
                 && let Body::Directory(entries) = &mut inode.body
+                && entries.take().is_some()
             {
-                *entries = None;
+                self.forgotten.push(id);
             }
         }
         self.eviction_epoch += 1;
         self.arrivals.clear();
     }
 
-    /// Objects that left memory since the last call: the store may forget them.
+    /// Directories whose listing, and deleted objects that, left memory since the last
+    /// call: the store may forget them, and what it knows only as entries of them.
+    ///
+    /// Until [`Engine::forgotten`] says that the store has done so, no answer that
+    /// names objects is accepted, because the store may be about to forget these.
     pub fn take_forgotten(&mut self) -> Vec<ObjectId> {
+        self.is_forgetting = !self.forgotten.is_empty();
         core::mem::take(&mut self.forgotten)
+    }
+
+    /// The store has forgotten what [`Engine::take_forgotten`] named.
+    pub fn forgotten(&mut self) {
+        self.is_forgetting = false;
+        self.eviction_epoch += 1;
     }
 
     /// Pinned objects that nobody uses since the last call: to be unpinned.

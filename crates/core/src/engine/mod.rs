@@ -70,8 +70,11 @@ pub struct Engine {
     arrivals: HashMap<ObjectId, ObjectInfo>,
     /// Committed pages that arrived for partial writes, with the inode's version.
     page_arrivals: Vec<(ObjectId, PageIndex, u64, Page)>,
-    /// Objects that left memory since [`Engine::take_forgotten`].
+    /// Directories and deleted objects that left memory since
+    /// [`Engine::take_forgotten`].
     forgotten: Vec<ObjectId>,
+    /// The store is forgetting what was taken.
+    is_forgetting: bool,
     /// Pinned objects that nobody uses any more since [`Engine::take_unpinned`].
     unpinned: Vec<ObjectId>,
     room: memory::Room,
@@ -114,6 +117,7 @@ impl Engine {
             arrivals: HashMap::with_hasher(hasher),
             page_arrivals: Vec::new(),
             forgotten: Vec::new(),
+            is_forgetting: false,
             unpinned: Vec::new(),
             room: memory::Room::default(),
         }

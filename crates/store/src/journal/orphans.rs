@@ -2,7 +2,7 @@
 
 use mobifs_types::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
-use super::JournalStore;
+use super::{JournalStore, State};
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -86,29 +86,38 @@ impl<L: Lower> JournalStore<L> {
         self.handles.lock().remove(id);
     }
 
-    /// Drops what is remembered of objects that the engine does not know any more,
-    /// unless something committed still needs it.
+    /// Drops what is remembered of directories whose listing, and of deleted objects
+    /// that, the engine does not have any more, and of what is known only as entries
+    /// of these directories; unless something committed, or something known below,
+    /// still needs it.
     pub(super) fn forget_objects(&self, ids: &[ObjectId]) {
         let mut limbo = Vec::new();
         {
             let mut state = self.state.write();
+            let State {
+                pending,
+                table,
+                pinned,
+                ..
+            } = &mut *state;
             let mut handles = self.handles.lock();
+            let is_needed = |id: ObjectId| {
+                pinned.contains(&id)
+                    || pending.object(id).is_some()
+                    || pending.is_linked(id)
+                    || pending.dentries_of(id).next().is_some()
+            };
             for &id in ids {
-                let needed = state.pinned.contains(&id)
-                    || state.pending.object(id).is_some()
-                    || state.pending.is_linked(id)
-                    || state.pending.dentries_of(id).next().is_some();
-                if needed {
-                    continue;
-                }
-                let nameless = state
-                    .table
-                    .get(id)
-                    .filter(|location| location.in_limbo && location.names.is_empty())
-                    .map(|location| location.inode);
-                if state.table.remove(id) {
-                    handles.remove(id);
-                    limbo.extend(nameless);
+                let mut nameless = table.remove_names_in(id, is_needed);
+                nameless.push(id);
+                for id in nameless.into_iter().filter(|&id| !is_needed(id)) {
+                    let location = table.get(id).filter(|location| location.names.is_empty());
+                    let Some(location) = location else { continue };
+                    let limbo_inode = Some(location.inode).filter(|_| location.in_limbo);
+                    if table.remove(id) {
+                        handles.remove(id);
+                        limbo.extend(limbo_inode);
+                    }
                 }
             }
         }

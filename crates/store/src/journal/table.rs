@@ -1,6 +1,6 @@
 //! Where known objects are in the lower tree.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mobifs_types::{FileKind, Name, ObjectId};
 
@@ -16,7 +16,7 @@ pub(crate) struct Location {
     /// It has a name in `stage/`: its id.
     pub(crate) in_stage: bool,
     /// Known objects that have a name in this directory.
-    children: u32,
+    children: HashSet<ObjectId>,
 }
 
 /// All objects of the lower filesystem that somebody was told of.
@@ -61,7 +61,7 @@ impl Table {
             names: Vec::new(),
             in_limbo: false,
             in_stage: false,
-            children: 0,
+            children: HashSet::new(),
         });
     }
 
@@ -102,7 +102,7 @@ impl Table {
         }
         location.names.push((parent, name.clone()));
         if let Some(parent) = self.locations.get_mut(&parent) {
-            parent.children += 1;
+            parent.children.insert(id);
         }
     }
 
@@ -111,19 +111,49 @@ impl Table {
         let Some(location) = self.locations.get_mut(&id) else {
             return;
         };
-        let before = location.names.len();
         location.names.retain(|(p, n)| (*p, n) != (parent, name));
-        if location.names.len() < before
-            && let Some(parent) = self.locations.get_mut(&parent)
-        {
-            parent.children -= 1;
+        let is_child = location.names.iter().any(|(p, _)| *p == parent);
+        if !is_child && let Some(parent) = self.locations.get_mut(&parent) {
+            parent.children.remove(&id);
         }
+    }
+
+    /// Forgets the names in a directory, except of objects that are needed or have
+    /// known objects below; returns the others.
+    pub(crate) fn remove_names_in(
+        &mut self,
+        parent: ObjectId,
+        is_needed: impl Fn(ObjectId) -> bool,
+    ) -> Vec<ObjectId> {
+        let Some(directory) = self.locations.get(&parent) else {
+            return Vec::new();
+        };
+        let has_children = |id: &ObjectId| {
+            self.locations
+                .get(id)
+                .is_some_and(|l| !l.children.is_empty())
+        };
+        let gone: Vec<ObjectId> = directory
+            .children
+            .iter()
+            .copied()
+            .filter(|id| !is_needed(*id) && !has_children(id))
+            .collect();
+        for id in &gone {
+            if let Some(location) = self.locations.get_mut(id) {
+                location.names.retain(|(p, _)| *p != parent);
+            }
+            if let Some(directory) = self.locations.get_mut(&parent) {
+                directory.children.remove(id);
+            }
+        }
+        gone
     }
 
     /// Forgets an object, unless something known lies in it.
     pub(crate) fn remove(&mut self, id: ObjectId) -> bool {
         match self.locations.get(&id) {
-            Some(location) if location.children == 0 && id != ObjectId::ROOT => {}
+            Some(location) if location.children.is_empty() && id != ObjectId::ROOT => {}
             _ => return false,
         }
         if let Some(location) = self.locations.remove(&id) {
@@ -132,7 +162,7 @@ impl Table {
             }
             for (parent, _) in &location.names {
                 if let Some(parent) = self.locations.get_mut(parent) {
-                    parent.children -= 1;
+                    parent.children.remove(&id);
                 }
             }
         }
