@@ -85,8 +85,8 @@ pub struct AppReport {
     pub bytes_written_by_app: u64,
     /// Bytes of content handed to the store since the mount.
     pub bytes_sent_to_store: u64,
-    /// Bytes of content that never went to the store because they were overwritten
-    /// or deleted before.
+    /// Of the bytes that the app wrote, those that never went to the store because they
+    /// were overwritten or deleted before.
     pub bytes_saved: u64,
     /// The last commit since the mount, if there was one.
     pub last_checkpoint: Option<CheckpointReport>,

@@ -50,25 +50,24 @@ impl Shared {
 
     /// Tells the store what is not needed any more, and the engine what room there is.
     pub(super) fn tidy_up(&self) {
-        let space_at = {
+        let (unpinned, space_at) = {
+            let mut live = self.live.lock();
+            (live.engine.take_unpinned(), live.space_at)
+        };
+        for id in unpinned {
+            self.store.unpin(id);
+        }
+        {
             let _nothing_arrives = self.listing.write();
-            let (forgotten, unpinned, space_at) = {
+            let forgotten = {
                 let mut live = self.live.lock();
                 live.engine.trim();
-                (
-                    live.engine.take_forgotten(),
-                    live.engine.take_unpinned(),
-                    live.space_at,
-                )
+                live.engine.take_forgotten()
             };
-            for id in unpinned {
-                self.store.unpin(id);
-            }
             if !forgotten.is_empty() {
                 self.store.forget(&forgotten);
             }
-            space_at
-        };
+        }
         if self.moment().now.ms_since(space_at) >= 1000
             && let Err(error) = self.refresh_space(&self.turn.lock())
         {

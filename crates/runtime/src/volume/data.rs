@@ -134,6 +134,12 @@ impl Volume {
             return Ok(0);
         }
         // The kernel takes set-id bits away itself before it asks for a copy.
-        self.write(to, WriteAt::Offset(to_offset), &buffer[..read], false, false)
+        self.write(
+            to,
+            WriteAt::Offset(to_offset),
+            &buffer[..read],
+            false,
+            false,
+        )
     }
 }

@@ -30,7 +30,7 @@ use std::time::Duration;
 use mobifs_core::{Engine, EngineConfig, FsError, Limits, Moment};
 use mobifs_store::{Store, StoreError};
 use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 pub use types::{VolumeError, VolumeOptions};
 
@@ -80,6 +80,9 @@ struct Shared {
     store: Arc<dyn Store>,
     options: VolumeOptions,
     started: Moment,
+    /// Held for reading while a directory's entries go from the store to the engine,
+    /// for writing while the store is told what to forget. Taken before `live`.
+    listing: RwLock<()>,
     /// Rules in force; the engine has a copy.
     rules: Mutex<Rules>,
     /// Why an app is read-only, by its path.
@@ -133,6 +136,7 @@ impl Volume {
             }),
             wake: Condvar::new(),
             turn: Mutex::new(()),
+            listing: RwLock::new(()),
             store,
             started,
             age_min_ms: rules.age_max_ms_min().into(),

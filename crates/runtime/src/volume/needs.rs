@@ -1,6 +1,7 @@
 //! Fulfilling what the engine cannot do by itself.
 
 use mobifs_core::{Engine, FsError, Need, Stop};
+use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
 use parking_lot::MutexGuard;
 
@@ -34,6 +35,7 @@ impl Shared {
     ) -> Result<T, FsError> {
         self.check_power()?;
         let mut made_space = false;
+        let mut unknown = None;
         for _ in 0..ATTEMPTS_MAX {
             let mut live = self.live.lock();
             let need = match operation(&mut live.engine) {
@@ -52,7 +54,14 @@ impl Shared {
                     self.make_space()?;
                 }
                 Need::Memory => self.make_memory()?,
-                need => self.fetch(need)?,
+                need => match self.fetch(need) {
+                    Ok(()) => {}
+                    // The store was told to forget the object between our question
+                    // and its answer: asked again, the engine starts further up. The
+                    // same question twice means that the object is gone.
+                    Err(StoreError::Unknown(_)) if unknown != Some(need) => unknown = Some(need),
+                    Err(error) => return Err(store_failed(&error)),
+                },
             }
             // After a drill nothing may be waited for.
             self.check_power()?;
@@ -62,28 +71,29 @@ impl Shared {
     }
 
     /// Brings from the store what the engine asks for.
-    fn fetch(&self, need: Need) -> Result<(), FsError> {
+    fn fetch(&self, need: Need) -> Result<(), StoreError> {
         let store = &self.store;
         match need {
             Need::Object { id, epoch } => {
-                let info = store.object(id).map_err(|error| store_failed(&error))?;
+                let info = store.object(id)?;
                 self.live.lock().engine.provide_object(id, epoch, info);
             }
             Need::Directory { id, epoch } => {
-                let entries = store
-                    .list_directory(id)
-                    .map_err(|error| store_failed(&error))?;
+                // What the store lists it also remembers, until it is told to forget
+                // the directory; that must not happen before the engine has the list.
+                let _kept = self.listing.read();
+                let entries = store.list_directory(id)?;
                 self.live
                     .lock()
                     .engine
                     .provide_directory(id, epoch, entries);
             }
             Need::Xattrs { id, epoch } => {
-                let xattrs = store.xattrs(id).map_err(|error| store_failed(&error))?;
+                let xattrs = store.xattrs(id)?;
                 self.live.lock().engine.provide_xattrs(id, epoch, xattrs);
             }
             Need::SymlinkTarget { id, epoch } => {
-                let target = store.read_link(id).map_err(|error| store_failed(&error))?;
+                let target = store.read_link(id)?;
                 self.live
                     .lock()
                     .engine
@@ -95,8 +105,7 @@ impl Shared {
                 version,
             } => {
                 let mut content = [0; PAGE_BYTES];
-                let read = store.read(object, index.offset(), &mut content);
-                read.map_err(|error| store_failed(&error))?;
+                store.read(object, index.offset(), &mut content)?;
                 // Zeros at the end need no memory.
                 let end = content
                     .iter()

@@ -78,7 +78,10 @@ impl Shared {
             e: app.overwritten_pages as f64 / written_pages as f64,
             bytes_written_by_app: app.written_bytes,
             bytes_sent_to_store: app.committed_bytes,
-            bytes_saved: app.overwritten_pages.saturating_mul(PAGE_BYTES_U64),
+            bytes_saved: app
+                .written_bytes
+                .saturating_sub(app.committed_bytes)
+                .saturating_sub(app.at_risk_bytes),
             last_checkpoint: checkpoint.map(|last| CheckpointReport {
                 age_seconds: now.ms_since(last.now) as f64 / 1e3,
                 time: rfc3339(last.wall),
