@@ -27,6 +27,7 @@
 mod calls;
 mod effect;
 mod image;
+pub mod search;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,165 @@
+//! The crash search: random histories over the journal store on a [`CrashLower`],
+//! cut at every operation, recovered, and compared with what was committed.
+//!
+//! A *crash point* is one crash image: a moment (any mutating call of the store, also
+//! during apply and during recovery itself) and a choice of which unsynced effects
+//! landed. For each one the search demands that
+//!
+//! * recovery succeeds, and what the store then shows is exactly the tree after some
+//!   transaction that is not older than the last acknowledged one and not newer than
+//!   the last begun one (after a crash *during a recovery*: after exactly the one that
+//!   this recovery found);
+//! * the lower tree, walked without the store, is that same tree, and nothing is left
+//!   in `.mobifs/stage`, `limbo` and `lost`;
+//! * opening it again changes nothing;
+//! * now and then, that the history can go on from there, with further crashes.
+
+mod dice;
+mod operation;
+mod run;
+mod shrink;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod verify;
+mod walk;
+mod world;
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use operation::History;
+
+/// How thoroughly a history is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchOptions {
+    /// Crash images for each thousand mutating calls of a history.
+    pub images_permille: u64,
+    /// Crash images for each thousand mutating calls of a recovery.
+    pub nested_permille: u64,
+    /// How many crashes may follow one another.
+    pub depth_max: u32,
+}
+
+impl Default for SearchOptions {
+    fn default() -> Self {
+        Self {
+            images_permille: 400,
+            nested_permille: 40,
+            depth_max: 3,
+        }
+    }
+}
+
+/// What a search did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SearchStatistics {
+    /// Histories carried out.
+    pub histories: u64,
+    /// Transactions committed in them.
+    pub transactions: u64,
+    /// Mutating calls to the lower filesystem.
+    pub lower_calls: u64,
+    /// Crash images recovered and compared.
+    pub crash_points: u64,
+    /// Of them: cut while something was being applied or closed.
+    pub during_apply: u64,
+    /// Of them: cut during a recovery.
+    pub during_recovery: u64,
+    /// Of them: cut during the recovery from a cut during a recovery, or later still.
+    pub during_nested_recovery: u64,
+    /// Histories that went on after a recovery.
+    pub continued: u64,
+    /// Transactions that a recovery found in a journal.
+    pub recovered_transactions: u64,
+    /// Recoveries that found a torn transaction at the journal's end.
+    pub torn_tails: u64,
+}
+
+impl AddAssign for SearchStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.histories += other.histories;
+        self.transactions += other.transactions;
+        self.lower_calls += other.lower_calls;
+        self.crash_points += other.crash_points;
+        self.during_apply += other.during_apply;
+        self.during_recovery += other.during_recovery;
+        self.during_nested_recovery += other.during_nested_recovery;
+        self.continued += other.continued;
+        self.recovered_transactions += other.recovered_transactions;
+        self.torn_tails += other.torn_tails;
+    }
+}
+
+impl fmt::Display for SearchStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} crash points ({} during apply, {} during recovery, {} during recovery of \
+             recovery or deeper) in {} histories with {} transactions and {} lower calls; {} \
+             went on after a crash; recoveries found {} transactions and {} torn tails",
+            self.crash_points,
+            self.during_apply,
+            self.during_recovery,
+            self.during_nested_recovery,
+            self.histories,
+            self.transactions,
+            self.lower_calls,
+            self.continued,
+            self.recovered_transactions,
+            self.torn_tails,
+        )
+    }
+}
+
+/// A crash after which the store was not as promised.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Seed of the history.
+    pub seed: u64,
+    /// Where the crash was, crash after crash, and what is wrong.
+    pub what: String,
+    /// The smallest history found that still shows a violation, and what that one is.
+    pub shrunk: Option<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "history with seed {}: {}", self.seed, self.what)?;
+        match &self.shrunk {
+            Some(shrunk) => write!(f, "\nshrunk: {shrunk}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Carries out the history of `seed` and cuts it.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn search(seed: u64, options: &SearchOptions) -> Result<SearchStatistics, Box<Violation>> {
+    let history = History::random(seed);
+    run::run(&history, seed, options).map_err(|what| {
+        Box::new(Violation {
+            seed,
+            what,
+            shrunk: None,
+        })
+    })
+}
+
+/// As [`search`], and shrinks what it finds.
+///
+/// # Errors
+/// The first [`Violation`], shrunk.
+pub fn search_and_shrink(
+    seed: u64,
+    options: &SearchOptions,
+) -> Result<SearchStatistics, Box<Violation>> {
+    search(seed, options).map_err(|mut violation| {
+        violation.shrunk = shrink::shrink(&History::random(seed), seed, options);
+        violation
+    })
+}

@@ -1,0 +1,180 @@
+//! What a history does, as plain data: every part can be left out and the rest still
+//! means something, so that a failing history can be shrunk.
+
+use super::dice::Dice;
+
+/// One operation; the numbers choose among what exists when it is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Operation {
+    pub(super) verb: Verb,
+    pub(super) numbers: [u64; 4],
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    CreateFile,
+    CreateDirectory,
+    CreateSymlink,
+    CreateFifo,
+    /// A few bytes somewhere.
+    Write,
+    /// Many scattered pages: more than fits a small journal.
+    Scatter,
+    /// A run long enough to be written straight to its place.
+    WriteBig,
+    Append,
+    /// Grows and shrinks.
+    Truncate,
+    Punch,
+    Allocate,
+    /// Moves anything, replacing what is there.
+    Rename,
+    Exchange,
+    Link,
+    /// Removes a file, or a directory with all that is in it.
+    Remove,
+    /// Removes a name and makes something new under it.
+    Recreate,
+    SetAttributes,
+    SetXattr,
+    RemoveXattr,
+    /// Removes a file that stays open.
+    RemoveOpen,
+    /// Parks pages of a removed file that is open.
+    SpillRemoved,
+    /// A file without a name, with parked pages.
+    CreateUnnamed,
+    /// Gives a file without a name one.
+    LinkUnnamed,
+    /// Closes a file that has no name.
+    Close,
+}
+
+/// Verbs with their weight.
+const WEIGHTS: &[(Verb, u64)] = &[
+    (Verb::CreateFile, 12),
+    (Verb::CreateDirectory, 8),
+    (Verb::CreateSymlink, 2),
+    (Verb::CreateFifo, 1),
+    (Verb::Write, 14),
+    (Verb::Scatter, 2),
+    (Verb::WriteBig, 5),
+    (Verb::Append, 8),
+    (Verb::Truncate, 7),
+    (Verb::Punch, 5),
+    (Verb::Allocate, 2),
+    (Verb::Rename, 16),
+    (Verb::Exchange, 5),
+    (Verb::Link, 6),
+    (Verb::Remove, 8),
+    (Verb::Recreate, 4),
+    (Verb::SetAttributes, 4),
+    (Verb::SetXattr, 4),
+    (Verb::RemoveXattr, 2),
+    (Verb::RemoveOpen, 3),
+    (Verb::SpillRemoved, 2),
+    (Verb::CreateUnnamed, 3),
+    (Verb::LinkUnnamed, 3),
+    (Verb::Close, 2),
+];
+
+impl Operation {
+    pub(super) fn random(dice: &mut Dice) -> Self {
+        let total = WEIGHTS.iter().map(|(_, weight)| weight).sum();
+        let mut at = dice.below(total);
+        let chosen = WEIGHTS
+            .iter()
+            .find(|(_, weight)| match at.checked_sub(*weight) {
+                Some(rest) => {
+                    at = rest;
+                    false
+                }
+                None => true,
+            });
+        let verb = chosen.map_or(Verb::Write, |(verb, _)| *verb);
+        let numbers = [dice.next(), dice.next(), dice.next(), dice.next()];
+        Self { verb, numbers }
+    }
+}
+
+/// What happens after a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Nothing,
+    /// Everything is brought to its place.
+    Apply,
+    /// The store forgets the objects that may be forgotten; they are looked up again.
+    Forget,
+    /// The store is dropped without closing, and opened again.
+    Drop,
+    /// The store is closed and opened again.
+    Close,
+}
+
+/// One transaction and what follows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) operations: Vec<Operation>,
+    pub(super) after: After,
+}
+
+impl Step {
+    pub(super) fn random(dice: &mut Dice) -> Self {
+        let count = match dice.below(10) {
+            0..=3 => 1,
+            4..=7 => 1 + dice.below(6),
+            _ => 1 + dice.below(24),
+        };
+        let operations = (0..count).map(|_| Operation::random(dice)).collect();
+        let after = match dice.below(20) {
+            0..=2 => After::Apply,
+            3..=4 => After::Forget,
+            5 => After::Drop,
+            6 => After::Close,
+            _ => After::Nothing,
+        };
+        Self { operations, after }
+    }
+}
+
+/// A whole history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct History {
+    /// What makes the tree that is there before the store is.
+    pub(super) before: Vec<Operation>,
+    pub(super) steps: Vec<Step>,
+    pub(super) journal_bytes: u64,
+    pub(super) direct_bytes_max: u64,
+    pub(super) held_bytes_max: u64,
+}
+
+impl History {
+    pub(super) fn random(seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let before = (0..dice.below(30))
+            .map(|_| Operation::random(&mut dice))
+            .collect();
+        let steps = (0..3 + dice.below(10))
+            .map(|_| Step::random(&mut dice))
+            .collect();
+        let pick =
+            |dice: &mut Dice, choices: &[u64]| choices[dice.below(choices.len() as u64) as usize];
+        Self {
+            before,
+            steps,
+            journal_bytes: pick(&mut dice, &[64 << 10, 96 << 10, 256 << 10, 1 << 20]),
+            direct_bytes_max: pick(&mut dice, &[0, 8 << 10, 1 << 20]),
+            held_bytes_max: pick(&mut dice, &[64 << 10, 1 << 30]),
+        }
+    }
+
+    pub(super) fn operation_count(&self) -> usize {
+        self.before.len()
+            + self
+                .steps
+                .iter()
+                .map(|step| step.operations.len())
+                .sum::<usize>()
+    }
+}

@@ -1,0 +1,324 @@
+//! Carries a history out on a store and has it cut.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use mobifs_store::{JournalOptions, JournalStore, Store, StoreError};
+use mobifs_types::{ObjectId, PAGE_BYTES};
+use parking_lot::Mutex;
+
+use super::operation::{After, History, Step};
+use super::tree::{NodeId, ROOT, Tree};
+use super::verify::{Candidate, Search, compare_lower, panic_text};
+use super::walk::{plant, walk_store};
+use super::world::{Demand, World};
+use super::{SearchOptions, SearchStatistics};
+use crate::crash::CrashLower;
+use crate::crash::search::dice::Dice;
+
+/// What a crash now may leave.
+struct Progress {
+    /// Trees from the last acknowledged transaction to the last begun one.
+    allowed: Vec<Candidate>,
+    /// Something is being applied.
+    applying: bool,
+}
+
+/// A store with the model of what it holds.
+struct Runner {
+    search: Arc<Search>,
+    lower: CrashLower,
+    store: Option<JournalStore<CrashLower>>,
+    world: World,
+    progress: Arc<Mutex<Progress>>,
+}
+
+fn text(error: StoreError) -> String {
+    error.to_string()
+}
+
+/// Runs a whole history.
+pub(super) fn run(
+    history: &History,
+    seed: u64,
+    options: &SearchOptions,
+) -> Result<SearchStatistics, String> {
+    let journal = JournalOptions {
+        journal_bytes: history.journal_bytes,
+        direct_bytes_max: Some(history.direct_bytes_max),
+        held_bytes_max: history.held_bytes_max,
+        uuid_if_new: [7; 16],
+        ..JournalOptions::default()
+    };
+    let search = Arc::new(Search::new(*options, journal, seed));
+    search.count(|statistics| statistics.histories += 1);
+    let ran = catch_unwind(AssertUnwindSafe(|| run_steps(&search, history)));
+    let ran = ran.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+    // A violation seen by a hook came first.
+    match (search.violation(), ran) {
+        (Some(what), _) | (None, Err(what)) => Err(what),
+        (None, Ok(())) => Ok(search.statistics()),
+    }
+}
+
+fn run_steps(search: &Arc<Search>, history: &History) -> Result<(), String> {
+    let mut world = World::new();
+    for operation in &history.before {
+        // What it demands of a store means nothing yet.
+        drop(world.perform(operation));
+    }
+    world.tree.root_times_known = false;
+    world.accept_as_base();
+    let lower = CrashLower::new();
+    plant(&lower, &world.tree).map_err(|error| format!("planting the tree: {error}"))?;
+    let candidate = Candidate::new(&world.tree);
+    let mut runner = Runner::new(search, lower, world, candidate);
+    runner.cut_from_now_on(0, String::new());
+    runner.open()?;
+    for step in &history.steps {
+        runner.step(step)?;
+        if search.has_failed() {
+            break;
+        }
+    }
+    runner.finish()
+}
+
+/// Goes on from a recovered image, with a few steps and further crashes.
+pub(super) fn continue_history(
+    search: &Arc<Search>,
+    lower: &CrashLower,
+    found: &Candidate,
+    depth: u32,
+    trail: &str,
+) -> Result<(), String> {
+    let mut dice = Dice::new(search.below(u64::MAX));
+    let mut world = World::new();
+    world.remount((*found.tree).clone());
+    let mut runner = Runner::new(search, lower.clone(), world, found.clone());
+    runner.cut_from_now_on(depth, format!("{trail}; recovered and went on; then "));
+    runner.open()?;
+    for _ in 0..1 + dice.below(3) {
+        runner.step(&Step::random(&mut dice))?;
+    }
+    runner
+        .finish()
+        .map_err(|what| format!("going on after recovery: {what}"))
+}
+
+impl Runner {
+    fn new(search: &Arc<Search>, lower: CrashLower, world: World, candidate: Candidate) -> Self {
+        let progress = Progress {
+            allowed: vec![candidate],
+            applying: false,
+        };
+        Self {
+            search: Arc::clone(search),
+            lower,
+            store: None,
+            world,
+            progress: Arc::new(Mutex::new(progress)),
+        }
+    }
+
+    /// Checks crash images of what happens from now on.
+    fn cut_from_now_on(&self, depth: u32, trail: String) {
+        let (search, progress) = (Arc::clone(&self.search), Arc::clone(&self.progress));
+        let permille = match depth {
+            0 => search.options.images_permille,
+            _ => search.options.nested_permille,
+        };
+        self.lower.set_hook(Box::new(move |operation, lower| {
+            if search.has_failed() || !search.chance(permille) {
+                return;
+            }
+            let (allowed, applying) = {
+                let progress = progress.lock();
+                (progress.allowed.clone(), progress.applying)
+            };
+            search.count(|statistics| statistics.during_apply += u64::from(applying));
+            let (image, what) = search.image(lower);
+            let trail = format!("{trail}cut at operation {operation}, {what}");
+            search.check(&image, &allowed, depth, &trail);
+        }));
+    }
+
+    fn store(&self) -> Result<&JournalStore<CrashLower>, String> {
+        self.store
+            .as_ref()
+            .ok_or_else(|| "the store is not open".to_owned())
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        let (store, _) = self.search.open(&self.lower)?;
+        self.store = Some(store);
+        let tree = self.world.tree.clone();
+        self.world.remount(tree);
+        self.learn_ids()
+    }
+
+    /// Finds out which ids the store gives to the objects of the tree.
+    fn learn_ids(&mut self) -> Result<(), String> {
+        let mut ids = BTreeMap::new();
+        learn(
+            self.store()?,
+            &self.world.tree,
+            ROOT,
+            ObjectId::ROOT,
+            &mut ids,
+        )?;
+        let unnamed = self
+            .world
+            .unnamed
+            .iter()
+            .map(|unnamed| (unnamed.node, unnamed.id));
+        ids.extend(unnamed);
+        self.world.use_ids(ids, 0);
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        for operation in &step.operations {
+            let demands = self.world.perform(operation);
+            self.meet(&demands)?;
+        }
+        self.commit()?;
+        let demands = self.world.take_demands();
+        self.meet(&demands)?;
+        self.compare()?;
+        match step.after {
+            After::Nothing => {}
+            After::Apply => {
+                self.applying(|runner| runner.store()?.apply().map_err(text))?;
+                self.compare()?;
+            }
+            After::Forget => {
+                let ids: Vec<ObjectId> = self.world.ids.values().copied().collect();
+                let pinned = |id: &ObjectId| self.world.unnamed.iter().any(|u| u.id == *id);
+                let ids: Vec<_> = ids.into_iter().filter(|id| !pinned(id)).collect();
+                self.store()?.forget(&ids);
+                self.learn_ids()?;
+                self.compare()?;
+            }
+            After::Drop => {
+                self.store = None;
+                self.applying(Self::open)?;
+                self.compare()?;
+            }
+            After::Close => {
+                self.applying(|runner| {
+                    runner.store()?.close().map_err(text)?;
+                    runner.store = None;
+                    runner.open()
+                })?;
+                self.compare()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn applying(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.progress.lock().applying = true;
+        let result = work(self);
+        self.progress.lock().applying = false;
+        result
+    }
+
+    fn meet(&self, demands: &[Demand]) -> Result<(), String> {
+        let store = self.store()?;
+        for demand in demands {
+            match demand {
+                Demand::Pin(id) => store.pin(*id),
+                Demand::Unpin(id) => store.unpin(*id),
+                Demand::Spill(id, pages) => store.spill(*id, pages).map_err(text)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), String> {
+        let entries = self.world.take_entries();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let candidate = Candidate::new(&self.world.tree);
+        self.progress.lock().allowed.push(candidate);
+        let store = self.store()?;
+        let mut transaction = store.begin_transaction();
+        for entry in entries {
+            store.append_entry(&mut transaction, entry);
+        }
+        let ticket = store.end_transaction(transaction).map_err(text)?;
+        store.wait_sync(ticket).map_err(text)?;
+        self.search.count(|statistics| statistics.transactions += 1);
+        self.progress.lock().allowed.remove(0);
+        Ok(())
+    }
+
+    /// Compares what the store shows with the model.
+    fn compare(&self) -> Result<(), String> {
+        let store = self.store()?;
+        let found = walk_store(store)
+            .map_err(|error| format!("without any crash the store fails: {error}"))?;
+        if let Some(difference) = self.world.tree.seen().first_difference(&found) {
+            return Err(format!(
+                "without any crash the store shows a wrong tree: {difference}"
+            ));
+        }
+        for unnamed in &self.world.unnamed {
+            for (index, page) in &unnamed.content.pages {
+                let mut out = [0xcc; PAGE_BYTES];
+                let offset = index * PAGE_BYTES as u64;
+                store.read(unnamed.id, offset, &mut out).map_err(text)?;
+                let length = (unnamed.content.attributes.size - offset).min(PAGE_BYTES as u64);
+                if out[..length as usize] != page.to_array()[..length as usize] {
+                    return Err(format!("page {index} of {}, open, is wrong", unnamed.id));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), String> {
+        if self.search.has_failed() {
+            return Ok(());
+        }
+        for unnamed in std::mem::take(&mut self.world.unnamed) {
+            self.store()?.unpin(unnamed.id);
+        }
+        self.applying(|runner| runner.store()?.apply().map_err(text))?;
+        self.compare()?;
+        self.applying(|runner| runner.store()?.close().map_err(text))?;
+        self.store = None;
+        self.lower.clear_hook();
+        let calls = self.lower.operations();
+        self.search
+            .count(|statistics| statistics.lower_calls += calls);
+        compare_lower(&self.lower, &self.world.tree.seen())
+    }
+}
+
+fn learn(
+    store: &impl Store,
+    tree: &Tree,
+    node: NodeId,
+    id: ObjectId,
+    ids: &mut BTreeMap<NodeId, ObjectId>,
+) -> Result<(), String> {
+    ids.insert(node, id);
+    let entries = &tree.node(node).entries;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    for entry in store.list_directory(id).map_err(text)? {
+        match entries.get(&entry.name) {
+            Some(&child) => learn(store, tree, child, entry.id, ids)?,
+            None => return Err(format!("{} lists a stray {}", id, entry.name)),
+        }
+    }
+    Ok(())
+}

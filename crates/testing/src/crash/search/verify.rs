@@ -1,0 +1,279 @@
+//! Recovers a crash image and compares.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store};
+use parking_lot::Mutex;
+
+use super::dice::Dice;
+use super::run::continue_history;
+use super::tree::{Seen, Tree};
+use super::walk::{leftovers, walk_lower, walk_store};
+use super::{SearchOptions, SearchStatistics};
+use crate::crash::{CrashLower, Effect, Fate};
+
+/// What all parts of one search share.
+pub(super) struct Search {
+    pub(super) options: SearchOptions,
+    pub(super) journal: JournalOptions,
+    shared: Mutex<Shared>,
+}
+
+struct Shared {
+    dice: Dice,
+    statistics: SearchStatistics,
+    violation: Option<String>,
+}
+
+/// A tree that a crash may leave.
+#[derive(Clone)]
+pub(super) struct Candidate {
+    pub(super) tree: Arc<Tree>,
+    pub(super) seen: Arc<Seen>,
+}
+
+impl Candidate {
+    pub(super) fn new(tree: &Tree) -> Self {
+        Self {
+            tree: Arc::new(tree.clone()),
+            seen: Arc::new(tree.seen()),
+        }
+    }
+}
+
+impl Search {
+    pub(super) fn new(options: SearchOptions, journal: JournalOptions, seed: u64) -> Self {
+        let shared = Shared {
+            dice: Dice::new(seed ^ 0x5eed_0fc4_a54e_5000),
+            statistics: SearchStatistics::default(),
+            violation: None,
+        };
+        Self {
+            options,
+            journal,
+            shared: Mutex::new(shared),
+        }
+    }
+
+    pub(super) fn below(&self, bound: u64) -> u64 {
+        self.shared.lock().dice.below(bound)
+    }
+
+    pub(super) fn chance(&self, permille: u64) -> bool {
+        self.shared.lock().dice.chance(permille)
+    }
+
+    pub(super) fn count(&self, count: impl FnOnce(&mut SearchStatistics)) {
+        count(&mut self.shared.lock().statistics);
+    }
+
+    pub(super) fn statistics(&self) -> SearchStatistics {
+        self.shared.lock().statistics
+    }
+
+    /// Records a violation; only the first counts.
+    pub(super) fn report(&self, what: String) {
+        self.shared.lock().violation.get_or_insert(what);
+    }
+
+    pub(super) fn violation(&self) -> Option<String> {
+        self.shared.lock().violation.clone()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.shared.lock().violation.is_some()
+    }
+
+    /// A crash image of `lower` by a random way of choosing, with its description.
+    pub(super) fn image(&self, lower: &CrashLower) -> (CrashLower, String) {
+        let effects = lower.pending_effects().max(1) as u64;
+        let mut dice = Dice::new(self.shared.lock().dice.next());
+        let at = dice.below(effects);
+        let likelihood = [20, 200, 500, 800, 980][dice.below(5) as usize];
+        let kind = dice.below(8);
+        let what = match kind {
+            0 => "nothing landed".to_owned(),
+            1 => "everything landed".to_owned(),
+            2 => format!("only effect {at} of {effects} landed"),
+            3 => format!("all but effect {at} of {effects} landed"),
+            4 => format!("the first {at} of {effects} effects landed"),
+            5 => format!("all but the first {at} of {effects} effects landed"),
+            6 => "the namespace landed, content and attributes by chance".to_owned(),
+            _ => format!("{likelihood} of 1000 of {effects} effects landed"),
+        };
+        let mut position = 0;
+        let image = lower.crash_image(&mut |effect| {
+            let now = position;
+            position += 1;
+            let lands = match kind {
+                0 => false,
+                1 => true,
+                2 => now == at,
+                3 => now != at,
+                4 => now < at,
+                5 => now >= at,
+                6 => is_namespace(effect) || dice.chance(300),
+                _ => dice.chance(likelihood),
+            };
+            if lands { Fate::Land } else { Fate::Vanish }
+        });
+        (image, what)
+    }
+
+    /// Recovers `image` and checks everything. `allowed` are the trees that may be
+    /// found, in the order of their transactions.
+    pub(super) fn check(
+        self: &Arc<Self>,
+        image: &CrashLower,
+        allowed: &[Candidate],
+        depth: u32,
+        trail: &str,
+    ) {
+        if self.has_failed() {
+            return;
+        }
+        self.count(|statistics| {
+            statistics.crash_points += 1;
+            statistics.during_recovery += u64::from(depth >= 1);
+            statistics.during_nested_recovery += u64::from(depth >= 2);
+        });
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            self.recover(image, allowed, depth, trail)
+        }));
+        match checked {
+            Ok(Ok(())) => {}
+            Ok(Err(what)) => self.report(format!("{trail}: {what}")),
+            Err(panic) => self.report(format!("{trail}: panic: {}", panic_text(&*panic))),
+        }
+    }
+
+    fn recover(
+        self: &Arc<Self>,
+        image: &CrashLower,
+        allowed: &[Candidate],
+        depth: u32,
+        trail: &str,
+    ) -> Result<(), String> {
+        let nested = self.collect_nested(image, depth);
+        let (store, report) = self.open(image)?;
+        image.clear_hook();
+        self.count(|statistics| {
+            statistics.recovered_transactions += report.transactions;
+            statistics.torn_tails += u64::from(report.discarded_tail_bytes > 0);
+        });
+        let found = find(
+            &walk_store(&store).map_err(|error| error.to_string())?,
+            allowed,
+        )?;
+        store
+            .apply()
+            .map_err(|error| format!("applying after recovery: {error}"))?;
+        compare_lower(image, &found.seen)?;
+        for (cut, what) in std::mem::take(&mut *nested.lock()) {
+            let trail = format!("{trail}; then {what}");
+            self.check(&cut, std::slice::from_ref(&found), depth + 1, &trail);
+        }
+        drop(store);
+        self.reopen(image, &found)?;
+        if depth < self.options.depth_max && self.chance(60) {
+            self.count(|statistics| statistics.continued += 1);
+            continue_history(self, image, &found, depth + 1, trail)
+                .map_err(|what| format!("recovered; going on: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// Collects crash images of what happens on `image` from now on.
+    fn collect_nested(
+        self: &Arc<Self>,
+        image: &CrashLower,
+        depth: u32,
+    ) -> Arc<Mutex<Vec<(CrashLower, String)>>> {
+        let nested = Arc::new(Mutex::new(Vec::new()));
+        if depth < self.options.depth_max {
+            let (search, collected) = (Arc::clone(self), Arc::clone(&nested));
+            image.set_hook(Box::new(move |operation, lower| {
+                if search.chance(search.options.nested_permille) {
+                    let (cut, what) = search.image(lower);
+                    let what = format!("cut at operation {operation} of its recovery, {what}");
+                    collected.lock().push((cut, what));
+                }
+            }));
+        }
+        nested
+    }
+
+    pub(super) fn open(
+        &self,
+        lower: &CrashLower,
+    ) -> Result<(JournalStore<CrashLower>, RecoveryReport), String> {
+        JournalStore::open(lower.clone(), &self.journal)
+            .map_err(|error| format!("opening the store: {error}"))
+    }
+
+    /// Opening again finds nothing to do and changes nothing.
+    fn reopen(&self, image: &CrashLower, expected: &Candidate) -> Result<(), String> {
+        let (store, report) = self.open(image)?;
+        if report.transactions != 0 || report.discarded_tail_bytes != 0 {
+            return Err(format!(
+                "a second recovery still found something: {report:?}"
+            ));
+        }
+        let found = walk_store(&store).map_err(|error| error.to_string())?;
+        if let Some(difference) = expected.seen.first_difference(&found) {
+            return Err(format!("opening again changed the tree: {difference}"));
+        }
+        drop(store);
+        compare_lower(image, &expected.seen)
+            .map_err(|difference| format!("after opening again: {difference}"))
+    }
+}
+
+fn is_namespace(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Link { .. } | Effect::Unlink { .. } | Effect::Rename { .. }
+    )
+}
+
+/// Which of the allowed trees was found; the newest if several look the same.
+fn find(found: &Seen, allowed: &[Candidate]) -> Result<Candidate, String> {
+    if let Some(candidate) = allowed
+        .iter()
+        .rev()
+        .find(|candidate| candidate.seen.allows(found))
+    {
+        return Ok(candidate.clone());
+    }
+    let differences: Vec<String> = allowed
+        .iter()
+        .filter_map(|candidate| candidate.seen.first_difference(found))
+        .collect();
+    Err(format!(
+        "the store shows none of {} possible trees: {}",
+        allowed.len(),
+        differences.join(" / ")
+    ))
+}
+
+/// Compares the lower tree at rest.
+pub(super) fn compare_lower(lower: &CrashLower, expected: &Seen) -> Result<(), String> {
+    let found = walk_lower(lower).map_err(|error| format!("walking the lower tree: {error}"))?;
+    if let Some(difference) = expected.first_difference(&found) {
+        return Err(format!("the lower tree is wrong: {difference}"));
+    }
+    let left = leftovers(lower).map_err(|error| format!("looking into .mobifs: {error}"))?;
+    if left.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("left behind: {}", left.join(", ")))
+    }
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_default()
+}
