@@ -191,6 +191,12 @@ impl Engine {
         }
     }
 
+    /// Whether more objects than allowed are in memory, so that [`Engine::trim`] would
+    /// look for unused ones.
+    pub fn is_crowded(&self) -> bool {
+        self.inodes.len() > self.limits.objects_max
+    }
+
     /// If more objects than allowed are in memory, lets unused ones go, and the
     /// listings of directories that nothing in memory lies in.
     pub fn trim(&mut self) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mobifs_types::MonotonicNs;
 
-use super::Shared;
+use super::{Shared, TRIM_INTERVAL_MS};
 
 /// While something is uncommitted, room and limits are looked at this often.
 const ROUND_MAX: Duration = Duration::from_secs(1);
@@ -57,21 +57,29 @@ impl Shared {
         for id in unpinned {
             self.store.unpin(id);
         }
-        {
-            let _nothing_arrives = self.listing.write();
-            let forgotten = {
-                let mut live = self.live.lock();
-                live.engine.trim();
-                live.engine.take_forgotten()
-            };
-            if !forgotten.is_empty() {
-                self.store.forget(&forgotten);
-            }
-        }
+        self.forget_unused();
         if self.moment().now.ms_since(space_at) >= 1000
             && let Err(error) = self.refresh_space(&self.turn.lock())
         {
             tracing::warn!(%error, "cannot tell how much room is left");
+        }
+    }
+
+    /// Lets unused objects leave memory if there are too many, and tells the store
+    /// which have gone.
+    fn forget_unused(&self) {
+        let now = self.moment().now;
+        let _nothing_arrives = self.listing.write();
+        let forgotten = {
+            let mut live = self.live.lock();
+            if live.engine.is_crowded() && now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS {
+                live.engine.trim();
+                live.trimmed_at = now;
+            }
+            live.engine.take_forgotten()
+        };
+        if !forgotten.is_empty() {
+            self.store.forget(&forgotten);
         }
     }
 

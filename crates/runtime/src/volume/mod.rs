@@ -36,6 +36,9 @@ pub use types::{VolumeError, VolumeOptions};
 
 use crate::Rules;
 
+/// Unused objects are looked for at most this often: it takes a look at all objects.
+const TRIM_INTERVAL_MS: u64 = 1000;
+
 /// A live engine over a store. All methods block and may be called from any thread.
 ///
 /// `lookup`, `lookup_parent`, `create`, `create_unnamed` and `link` count one
@@ -61,6 +64,8 @@ struct Live {
     wake: bool,
     /// When the engine was last told about room.
     space_at: MonotonicNs,
+    /// When unused objects were last looked for.
+    trimmed_at: MonotonicNs,
 }
 
 /// When an app's changes were last committed.
@@ -133,6 +138,7 @@ impl Volume {
                 checkpointer_idle: false,
                 wake: false,
                 space_at: started.now,
+                trimmed_at: started.now,
             }),
             wake: Condvar::new(),
             turn: Mutex::new(()),
@@ -236,6 +242,18 @@ impl Shared {
     fn after_change(&self, live: &mut MutexGuard<'_, Live>) {
         let crowded = live.engine.dirty_bytes() > self.memory_high_bytes();
         if (live.checkpointer_idle || crowded || live.engine.has_closed()) && !live.wake {
+            live.wake = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// After objects came into memory or lost a user: wakes the checkpointer if there
+    /// are too many and the last search for unused ones is not recent.
+    fn after_crowding(&self, live: &mut MutexGuard<'_, Live>) {
+        if live.engine.is_crowded()
+            && !live.wake
+            && self.moment().now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS
+        {
             live.wake = true;
             self.wake.notify_one();
         }

@@ -32,7 +32,9 @@ impl Volume {
 
     /// Gives `count` references back.
     pub fn forget(&self, id: ObjectId, count: u64) {
-        self.shared.live.lock().engine.forget(id, count);
+        let mut live = self.shared.live.lock();
+        live.engine.forget(id, count);
+        self.shared.after_crowding(&mut live);
     }
 
     /// Attributes of an object in use.

@@ -76,7 +76,9 @@ impl Shared {
         match need {
             Need::Object { id, epoch } => {
                 let info = store.object(id)?;
-                self.live.lock().engine.provide_object(id, epoch, info);
+                let mut live = self.live.lock();
+                live.engine.provide_object(id, epoch, info);
+                self.after_crowding(&mut live);
             }
             Need::Directory { id, epoch } => {
                 // What the store lists it also remembers, until it is told to forget
