@@ -80,6 +80,9 @@ impl Shared {
         };
         if !forgotten.is_empty() {
             self.store.forget(&forgotten);
+            // Until here the engine accepts no answers that the store may have
+            // forgotten; nobody asks either, because of `listing`.
+            self.live.lock().engine.forgotten();
         }
     }
 

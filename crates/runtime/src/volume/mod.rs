@@ -85,8 +85,8 @@ struct Shared {
     store: Arc<dyn Store>,
     options: VolumeOptions,
     started: Moment,
-    /// Held for reading while a directory's entries go from the store to the engine,
-    /// for writing while the store is told what to forget. Taken before `live`.
+    /// Held for reading while something goes from the store to the engine, for writing
+    /// while the store is told what to forget. Taken before `live`.
     listing: RwLock<()>,
     /// Rules in force; the engine has a copy.
     rules: Mutex<Rules>,

@@ -73,6 +73,9 @@ impl Shared {
     /// Brings from the store what the engine asks for.
     fn fetch(&self, need: Need) -> Result<(), StoreError> {
         let store = &self.store;
+        // What the store lists it also remembers, until it is told to forget the
+        // directory; that must not happen before the engine has the list.
+        let _kept = self.listing.read();
         match need {
             Need::Object { id, epoch } => {
                 let info = store.object(id)?;
@@ -81,9 +84,6 @@ impl Shared {
                 self.after_crowding(&mut live);
             }
             Need::Directory { id, epoch } => {
-                // What the store lists it also remembers, until it is told to forget
-                // the directory; that must not happen before the engine has the list.
-                let _kept = self.listing.read();
                 let entries = store.list_directory(id)?;
                 self.live
                     .lock()
