@@ -259,3 +259,45 @@ fn appending_much_to_an_old_file_is_written_once() {
     assert!(content[3 * 4096..].iter().all(|&b| b == b'y'));
     drop(store);
 }
+
+#[test]
+fn a_transaction_larger_than_the_journal_is_committed_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let pages = 600_u64;
+    std::fs::write(
+        directory.path().join("base"),
+        vec![b'0'; pages as usize * 4096],
+    )
+    .unwrap();
+    let store = open(directory.path());
+    let base = store.list_directory(ObjectId::ROOT).unwrap()[0].id;
+    // Overwriting goes through the journal, which has 1 MiB; so do 3,000 new names.
+    let mut entries = vec![state(base, FileKind::Regular, pages * 4096, false)];
+    entries
+        .extend((0..pages).map(|index| page(base, index, &[(index as u8).wrapping_add(1); 4096])));
+    for number in 0..3_000 {
+        entries.push(state(new_id(number), FileKind::Regular, 0, true));
+        entries.push(dentry(
+            ObjectId::ROOT,
+            &format!("{number:0>100}"),
+            Some(new_id(number)),
+        ));
+    }
+    commit(&store, entries);
+    store.cut_power();
+    drop(store);
+    let store = open(directory.path());
+    let content = std::fs::read(directory.path().join("base")).unwrap();
+    for (index, page) in content.chunks(4096).enumerate() {
+        assert!(
+            page.iter()
+                .all(|&byte| byte == (index as u8).wrapping_add(1)),
+            "page {index}"
+        );
+    }
+    assert_eq!(
+        std::fs::read_dir(directory.path()).unwrap().count(),
+        3_000 + 2
+    );
+    drop(store);
+}

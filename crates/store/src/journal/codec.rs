@@ -23,7 +23,7 @@ const DENTRY_REMOVED: u8 = 4;
 const BYTES: u8 = 5;
 const BYTES_FRESH: u8 = 6;
 const DIRECT: u8 = 7;
-const STAGED: u8 = 8;
+const EXTERNAL: u8 = 8;
 const BIND: u8 = 9;
 
 /// [`OBJECT`] flag: the object is created by this transaction.
@@ -72,7 +72,6 @@ pub(super) fn is_encodable(record: &Record) -> bool {
                     .iter()
                     .all(|(offset, bytes)| usize::from(*offset) + bytes.len() <= PAGE_BYTES)
         }
-        Record::Staged { index, .. } => is_page(*index),
         _ => true,
     }
 }
@@ -151,17 +150,17 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             put_id(sink, *object);
             put_range(sink, *range);
         }
-        Record::Staged {
-            object,
-            index,
+        Record::External {
             file,
-            offset,
+            bytes,
+            records,
+            crc32c,
         } => {
-            put_u8(sink, STAGED);
-            put_id(sink, *object);
-            put_varint(sink, index.0);
+            put_u8(sink, EXTERNAL);
             put_varint(sink, *file);
-            put_varint(sink, *offset);
+            put_varint(sink, *bytes);
+            put_varint(sink, u64::from(*records));
+            put_varint(sink, u64::from(*crc32c));
         }
         Record::Bind { id, inode } => {
             put_u8(sink, BIND);
@@ -197,11 +196,11 @@ fn take_record(cursor: &mut Cursor<'_>) -> Result<Record, Malformed> {
             object: take_id(cursor)?,
             range: take_range(cursor)?,
         },
-        STAGED => Record::Staged {
-            object: take_id(cursor)?,
-            index: take_page_index(cursor)?,
+        EXTERNAL => Record::External {
             file: cursor.varint()?,
-            offset: cursor.varint()?,
+            bytes: cursor.varint()?,
+            records: take_u32(cursor)?,
+            crc32c: take_u32(cursor)?,
         },
         BIND => Record::Bind {
             id: take_id(cursor)?,
@@ -409,6 +408,10 @@ fn take_time(cursor: &mut Cursor<'_>) -> Result<Timestamp, Malformed> {
         seconds: cursor.signed()?,
         nanoseconds: cursor.varint_as()?,
     })
+}
+
+fn take_u32(cursor: &mut Cursor<'_>) -> Result<u32, Malformed> {
+    u32::try_from(cursor.varint()?).map_err(|_| Malformed("a number is too large"))
 }
 
 fn kind_number(kind: FileKind) -> u8 {

@@ -13,7 +13,7 @@ use super::log::Log;
 use super::lookup::missing;
 use super::pending::PendingPage;
 use super::record::{Record, diff};
-use super::{JournalStore, Writer};
+use super::{JournalStore, Writer, overflow};
 use crate::lower::{Create, Lower};
 use crate::{StoreError, Ticket, Transaction};
 
@@ -27,8 +27,9 @@ const MANY_FILES_RUN_PAGES_MIN: usize = 4;
 const SYNCED_FILES_MAX: usize = 16;
 /// Largest single write of direct data.
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Journal that a new object takes at apply for recording its inode, at most.
-const BIND_BYTES: u64 = 32;
+/// Journal that every commit leaves free: apply records the inodes of new objects in one
+/// more transaction, or in an overflow file and one block that mentions it.
+const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
 
 /// A transaction sorted by what its entries are.
 struct Sorted {
@@ -58,7 +59,7 @@ impl<L: Lower> JournalStore<L> {
         let sorted = Sorted::new(transaction);
         let mut writer = self.writer.lock();
         self.make_room(&mut writer, &sorted)?;
-        let tree = self.tree.read();
+        let _tree = self.tree.read();
         let runs = self.choose_direct(&mut writer, &sorted)?;
         let direct_bytes = self.write_direct(&runs, &sorted)?;
         let mut recorded = HashSet::new();
@@ -78,7 +79,6 @@ impl<L: Lower> JournalStore<L> {
         let (direct, spilled) = self.direct_records(&runs, &sorted)?;
         let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
         let (page_records, kept) = self.page_records(&sorted, &placed)?;
-        let fixed = records.len();
         // Direct ranges come before pages, which lie on top of them.
         records.extend(
             direct
@@ -86,54 +86,47 @@ impl<L: Lower> JournalStore<L> {
                 .map(|&(object, range)| Record::Direct { object, range }),
         );
         records.extend(page_records);
-        let room = writer
-            .log
-            .free_bytes()
-            .saturating_sub(self.bind_reserve(&sorted));
-        let mut overflow_bytes = 0;
-        let overflows = Log::<Gate<L>>::transaction_bytes(&records) > room;
-        if overflows {
-            records.truncate(fixed + direct.len());
-            overflow_bytes = self.write_overflow(&mut writer, &kept, &mut records)?;
-        }
-        let written = writer.log.append(&self.lower, &records)?;
+        let written = self.append(&mut writer, records, BIND_RESERVE_BYTES)?;
         self.publish_log(&writer.log);
         writer.recorded.extend(recorded);
         self.merge(sorted, &direct, &spilled, kept);
-        let bytes = written + direct_bytes + overflow_bytes;
+        let bytes = written + direct_bytes;
         self.counters
             .commit_written_bytes
             .fetch_add(bytes, Ordering::Relaxed);
         self.counters.commits.fetch_add(1, Ordering::Relaxed);
         let ticket = Ticket(writer.next_ticket);
         writer.next_ticket += 1;
-        drop(tree);
-        if overflows {
-            // The pages of an overflow must be in place before anything changes them
-            // again. If that fails now, the next commit tries first.
-            writer.overflowed = true;
-            if let Err(error) = self.apply_all(&mut writer) {
-                tracing::warn!(%error, "applying a large transaction failed, will be retried");
-            }
-        }
         Ok(ticket)
     }
 
     /// Applies what is pending if the transaction might not fit behind it.
     fn make_room(&self, writer: &mut Writer<L>, sorted: &Sorted) -> Result<(), StoreError> {
         let held_bytes = self.state.read().pending.held_bytes;
-        let needed = sorted.journal_bytes_max() + self.bind_reserve(sorted);
+        let needed = sorted.journal_bytes_max() + BIND_RESERVE_BYTES;
         let is_full = !writer.log.is_empty() && needed > writer.log.free_bytes();
-        if writer.overflowed || is_full || held_bytes > self.held_bytes_max {
+        if is_full || held_bytes > self.held_bytes_max {
             self.apply_all(writer)?;
         }
         Ok(())
     }
 
-    /// Journal that apply will need to record the inodes of new objects.
-    fn bind_reserve(&self, sorted: &Sorted) -> u64 {
-        let created = sorted.states.iter().filter(|state| state.created).count() as u64;
-        (self.state.read().pending.created + created) * BIND_BYTES + 2 * PAGE_BYTES_U64
+    /// Writes one transaction, durably, leaving some room behind it; returns the bytes
+    /// written. What the journal has no room for goes to an overflow file.
+    pub(super) fn append(
+        &self,
+        writer: &mut Writer<L>,
+        records: Vec<Record>,
+        reserve_bytes: u64,
+    ) -> Result<u64, StoreError> {
+        let room = writer.log.free_bytes().saturating_sub(reserve_bytes);
+        if Log::<Gate<L>>::transaction_bytes(&records) <= room {
+            return writer.log.append(&self.lower, &records);
+        }
+        let file = writer.next_overflow;
+        writer.next_overflow += 1;
+        let (external, bytes) = overflow::write(&self.lower, &self.own.stage, file, &records)?;
+        Ok(bytes + writer.log.append(&self.lower, &[external])?)
     }
 
     /// Finds the runs of pages that may be written to their place before the
@@ -238,7 +231,7 @@ impl<L: Lower> JournalStore<L> {
         let ids = guards.iter().map(|guard| guard.id);
         self.record_places(writer, ids, &mut recorded, &mut records)?;
         records.extend(guards.iter().cloned().map(Record::Object));
-        let written = writer.log.append(&self.lower, &records)?;
+        let written = self.append(writer, records, BIND_RESERVE_BYTES)?;
         self.counters
             .commit_written_bytes
             .fetch_add(written, Ordering::Relaxed);
@@ -432,57 +425,6 @@ impl<L: Lower> JournalStore<L> {
             }
         }
         Ok((records, kept))
-    }
-
-    /// Puts the pages of a transaction that no journal could hold into a file of their
-    /// own, durably, and records where they are; returns the bytes written.
-    fn write_overflow(
-        &self,
-        writer: &mut Writer<L>,
-        pages: &[(ObjectId, PageIndex, Page)],
-        records: &mut Vec<Record>,
-    ) -> Result<u64, StoreError> {
-        let file = writer.next_ticket;
-        let name = format!("t{file}");
-        let failed = || StoreError::lower(format!("writing overflow file {name}"));
-        match self
-            .lower
-            .create(&self.own.stage, name.as_bytes(), Create::Regular)
-        {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(failed()(error));
-            }
-            _ => {}
-        }
-        let handle = self
-            .lower
-            .open(&self.own.stage, name.as_bytes(), true)
-            .map_err(failed())?;
-        let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX);
-        let mut start = 0;
-        for (number, (object, index, page)) in pages.iter().enumerate() {
-            let offset = number as u64 * PAGE_BYTES_U64;
-            records.push(Record::Staged {
-                object: *object,
-                index: *index,
-                file,
-                offset,
-            });
-            buffer.extend_from_slice(page.stored());
-            buffer.resize((offset + PAGE_BYTES_U64 - start) as usize, 0);
-            if buffer.len() >= WRITE_BYTES_MAX || number + 1 == pages.len() {
-                self.lower
-                    .write_at(&handle, &buffer, start)
-                    .map_err(failed())?;
-                start += buffer.len() as u64;
-                buffer.clear();
-            }
-        }
-        self.lower
-            .sync(&handle)
-            .and_then(|()| self.lower.sync(&self.own.stage))
-            .map_err(failed())?;
-        Ok(start)
     }
 
     /// Lets reads see the transaction.

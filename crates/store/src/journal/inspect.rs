@@ -6,7 +6,7 @@ use mobifs_types::Name;
 
 use super::log::{Log, LogOptions};
 use super::record::Record;
-use super::{Directories, RecoveryReport};
+use super::{Directories, RecoveryReport, overflow};
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -54,7 +54,8 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
         uuid_if_new: [0; 16],
         read_only: true,
     };
-    let (log, scanned) = Log::open(lower, &own.mobifs, &options)?;
+    let (log, mut scanned) = Log::open(lower, &own.mobifs, &options)?;
+    overflow::expand(lower, &own.stage, &mut scanned.transactions)?;
     found.uuid = log.uuid();
     found.journal_bytes = log.total_bytes();
     found.report = RecoveryReport {
@@ -96,9 +97,9 @@ impl Inspection {
                 Record::Object(state) if state.created => self.created += 1,
                 Record::Object(_) => self.changed += 1,
                 Record::Dentry { .. } => self.entries += 1,
-                Record::Bytes { .. } | Record::Staged { .. } => self.pages += 1,
+                Record::Bytes { .. } => self.pages += 1,
                 Record::Direct { range, .. } => self.direct_bytes += range.len(),
-                Record::Known { .. } | Record::Bind { .. } => {}
+                Record::Known { .. } | Record::Bind { .. } | Record::External { .. } => {}
             }
         }
     }

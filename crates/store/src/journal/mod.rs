@@ -14,6 +14,7 @@ mod inspect;
 mod log;
 mod lookup;
 mod orphans;
+mod overflow;
 mod pending;
 mod read;
 mod record;
@@ -101,9 +102,9 @@ struct Writer<L: Lower> {
     log: Log<Gate<L>>,
     /// Objects whose place the journal's epoch records already.
     recorded: HashSet<ObjectId>,
-    /// An overflow transaction could not be applied yet: nothing may follow it.
-    overflowed: bool,
     next_ticket: u64,
+    /// Number of the next overflow file.
+    next_overflow: u64,
 }
 
 /// What reads need.

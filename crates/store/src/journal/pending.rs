@@ -25,8 +25,6 @@ pub(crate) enum PendingPage {
         fresh: bool,
         runs: Runs,
     },
-    /// All of it, in an overflow file.
-    Overflow { file: u64, offset: u64 },
 }
 
 /// Committed changes of one object.
@@ -196,14 +194,8 @@ impl Pending {
                 self.merge_runs(object, index, fresh, runs);
             }
             Record::Direct { object, range } => self.merge_direct(object, range),
-            Record::Staged {
-                object,
-                index,
-                file,
-                offset,
-            } => {
-                self.merge_page(object, index, PendingPage::Overflow { file, offset });
-            }
+            // Expanded before anything is merged.
+            Record::External { .. } => {}
             Record::Bind { id, inode } => self.object_mut(id).bound = Some(inode),
         }
     }
@@ -250,12 +242,10 @@ impl PendingPage {
         match self {
             Self::Whole(page) => page.stored_bytes() as u64,
             Self::Runs { runs, .. } => runs.iter().map(|(_, bytes)| bytes.len() as u64 + 32).sum(),
-            Self::Overflow { .. } => 0,
         }
     }
 
-    /// The page with further changes on top. Changes on top of an overflow page do
-    /// not occur: a transaction with overflow is applied before the next.
+    /// The page with further changes on top.
     fn with(self, more: Runs) -> Self {
         match self {
             Self::Whole(mut page) => {
@@ -266,10 +256,6 @@ impl PendingPage {
                 runs.extend(more);
                 Self::Runs { fresh, runs }
             }
-            Self::Overflow { .. } => Self::Runs {
-                fresh: false,
-                runs: more,
-            },
         }
     }
 }

@@ -235,15 +235,6 @@ impl<L: Lower> JournalStore<L> {
         let mut content = [0; PAGE_BYTES];
         match page {
             PendingPage::Whole(page) => Ok(page.clone()),
-            PendingPage::Overflow { file, offset } => {
-                let name = format!("t{file}");
-                let handle = self
-                    .lower
-                    .open(&self.own.stage, name.as_bytes(), false)
-                    .map_err(StoreError::lower(format!("opening overflow file {name}")))?;
-                self.read_lower(&handle, *offset, &mut content)?;
-                Ok(Page::new(&content))
-            }
             PendingPage::Runs { fresh, runs } => {
                 if let Some(lower) = lower.filter(|_| !fresh) {
                     self.read_lower(lower, index.offset(), &mut content)?;

@@ -52,16 +52,17 @@ pub(crate) enum Record {
         /// The range.
         range: ByteRange,
     },
-    /// As [`Record::Bytes`] of a whole page, but the content lies in an overflow file.
-    Staged {
-        /// The file that the page belongs to.
-        object: ObjectId,
-        /// Which of its pages.
-        index: PageIndex,
+    /// All records of a transaction that is too large for the journal lie in an
+    /// overflow file. It is the only record of its transaction.
+    External {
         /// Number of the overflow file, `stage/t<file>`.
         file: u64,
-        /// Where in the overflow file the page's content starts.
-        offset: u64,
+        /// Bytes that the records take there, from its start.
+        bytes: u64,
+        /// Number of records.
+        records: u32,
+        /// CRC32C of these bytes.
+        crc32c: u32,
     },
     /// The stage object `id` has this lower inode.
     Bind {

@@ -12,7 +12,7 @@ use super::lookup::Handles;
 use super::pending::Pending;
 use super::record::Record;
 use super::table::Table;
-use super::{Counters, Directories, JournalOptions, JournalStore, State, Writer};
+use super::{Counters, Directories, JournalOptions, JournalStore, State, Writer, overflow};
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -69,7 +69,8 @@ impl<L: Lower> JournalStore<L> {
             uuid_if_new: options.uuid_if_new,
             read_only: options.read_only,
         };
-        let (log, scanned) = Log::open(&lower, &own.mobifs, &log_options)?;
+        let (log, mut scanned) = Log::open(&lower, &own.mobifs, &log_options)?;
+        let next_overflow = overflow::expand(&lower, &own.stage, &mut scanned.transactions)?;
         let mut report = RecoveryReport {
             clean: scanned.clean && scanned.transactions.is_empty(),
             transactions: scanned.transactions.len() as u64,
@@ -91,8 +92,8 @@ impl<L: Lower> JournalStore<L> {
             writer: Mutex::new(Writer {
                 log,
                 recorded,
-                overflowed: false,
                 next_ticket: 1,
+                next_overflow,
             }),
             tree: RwLock::new(()),
             state: RwLock::new(State {

@@ -70,7 +70,6 @@ impl<L: Lower> JournalStore<L> {
         writer.log.reset(&self.lower, false)?;
         self.publish_log(&writer.log);
         writer.recorded.clear();
-        writer.overflowed = false;
         {
             let _tree = self.tree.write();
             self.settle(&work);

@@ -60,7 +60,7 @@ impl<L: Lower> JournalStore<L> {
             .iter()
             .map(|&(id, inode)| Record::Bind { id, inode })
             .collect();
-        writer.log.append(&self.lower, &records)?;
+        self.append(writer, records, 0)?;
         let mut state = self.state.write();
         for (id, inode) in bindings {
             state.pending.object_mut(id).bound = Some(inode);

@@ -166,14 +166,14 @@ pub(in crate::journal) fn record() -> impl Strategy<Value = Record> {
             }
         ),
         (id(), range()).prop_map(|(object, range)| Record::Direct { object, range }),
-        (id(), page_index(), number(), number()).prop_map(|(object, index, file, offset)| {
-            Record::Staged {
-                object,
-                index,
+        (number(), number(), any::<u32>(), any::<u32>()).prop_map(
+            |(file, bytes, records, crc32c)| Record::External {
                 file,
-                offset,
+                bytes,
+                records,
+                crc32c,
             }
-        }),
+        ),
         (id(), number()).prop_map(|(id, inode)| Record::Bind { id, inode }),
     ]
 }
@@ -297,12 +297,6 @@ fn bytes_outside_their_page_are_neither_written_nor_read() {
             index: PageIndex(u64::MAX / PAGE_BYTES_U64 + 1),
             fresh: true,
             runs: vec![],
-        },
-        Record::Staged {
-            object: ObjectId(5),
-            index: PageIndex(u64::MAX),
-            file: 0,
-            offset: 0,
         },
     ];
     for record in bad {

@@ -1,0 +1,107 @@
+//! Transactions that the journal is too small for: their records go to a file of their
+//! own, durable before the journal mentions it.
+
+use std::io;
+
+use mobifs_types::PAGE_BYTES;
+
+use super::codec;
+use super::record::Record;
+use crate::StoreError;
+use crate::lower::{Create, Lower};
+
+/// Largest single write.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Writes records to overflow file number `file` in `stage`, durably; returns the record
+/// that stands for them, and the bytes written.
+pub(super) fn write<L: Lower>(
+    lower: &L,
+    stage: &L::Handle,
+    file: u64,
+    records: &[Record],
+) -> Result<(Record, u64), StoreError> {
+    let name = format!("t{file}");
+    let failed = || StoreError::lower(format!("writing overflow file {name}"));
+    let count = u32::try_from(records.len())
+        .map_err(|_| failed()(io::Error::from(io::ErrorKind::FileTooLarge)))?;
+    let length = usize::try_from(codec::encoded_bytes(records))
+        .map_err(|_| failed()(io::Error::from(io::ErrorKind::FileTooLarge)))?;
+    let mut content = vec![0; length];
+    codec::encode(records, &mut content);
+    match lower.create(stage, name.as_bytes(), Create::Regular) {
+        // An earlier attempt failed; what it wrote is overwritten.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed()(error)),
+        _ => {}
+    }
+    let handle = lower.open(stage, name.as_bytes(), true).map_err(failed())?;
+    for (number, chunk) in content.chunks(WRITE_BYTES_MAX).enumerate() {
+        let offset = (number * WRITE_BYTES_MAX) as u64;
+        lower.write_at(&handle, chunk, offset).map_err(failed())?;
+    }
+    lower
+        .sync(&handle)
+        .and_then(|()| lower.sync(stage))
+        .map_err(failed())?;
+    let external = Record::External {
+        file,
+        bytes: length as u64,
+        records: count,
+        crc32c: crc32c::crc32c(&content),
+    };
+    Ok((external, length.next_multiple_of(PAGE_BYTES) as u64))
+}
+
+/// Puts the records of overflow files in the place of those that stand for them;
+/// returns the first file number that is free.
+pub(super) fn expand<L: Lower>(
+    lower: &L,
+    stage: &L::Handle,
+    transactions: &mut [(u64, Vec<Record>)],
+) -> Result<u64, StoreError> {
+    let mut free = 1;
+    for (sequence, records) in transactions {
+        if let [
+            Record::External {
+                file,
+                bytes,
+                records: count,
+                crc32c,
+            },
+        ] = records[..]
+        {
+            free = free.max(file.saturating_add(1));
+            *records = read(lower, stage, file, (bytes, count, crc32c), *sequence)?;
+        }
+    }
+    Ok(free)
+}
+
+fn read<L: Lower>(
+    lower: &L,
+    stage: &L::Handle,
+    file: u64,
+    (bytes, count, crc32c): (u64, u32, u32),
+    sequence: u64,
+) -> Result<Vec<Record>, StoreError> {
+    let name = format!("t{file}");
+    let damaged = |detail: String| StoreError::Corrupt {
+        what: format!("overflow file {name} of journal transaction {sequence}"),
+        detail,
+    };
+    let handle = lower.open(stage, name.as_bytes(), false);
+    let handle = handle.map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
+    let size = lower
+        .stat(&handle)
+        .map_err(|error| damaged(error.to_string()))?
+        .size;
+    let length = usize::try_from(bytes).ok().filter(|_| bytes <= size);
+    let length = length.ok_or_else(|| damaged(format!("it has {size} of {bytes} bytes")))?;
+    let mut content = vec![0; length];
+    let read = lower.read_at(&handle, &mut content, 0);
+    let read = read.map_err(|error| damaged(format!("it cannot be read: {error}")))?;
+    if read != length || crc32c::crc32c(&content) != crc32c {
+        return Err(damaged("its checksum does not match".to_owned()));
+    }
+    codec::decode(&content, count).map_err(|error| damaged(error.to_string()))
+}
