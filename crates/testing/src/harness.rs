@@ -14,6 +14,9 @@ use crate::tree::Compare;
 pub const CASES_VARIABLE: &str = "MOBIFS_CASES";
 /// Another seed for all properties (`MOBIFS_SEED=7`).
 pub const SEED_VARIABLE: &str = "MOBIFS_SEED";
+/// A file to write every script to before it runs, for failures that end the whole
+/// process (`MOBIFS_TRACE=/tmp/script`).
+pub const TRACE_VARIABLE: &str = "MOBIFS_TRACE";
 
 /// Checks a property of scripts: generates `cases` of them, and shrinks the first
 /// that fails.
@@ -37,10 +40,16 @@ pub fn check_scripts(
         cases: cases * number(CASES_VARIABLE, 1_u64) as u32,
         failure_persistence: None,
         max_shrink_time: 120_000,
+        max_shrink_iters: 1_000_000,
         ..Config::default()
     };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let trace = env::var_os(TRACE_VARIABLE);
     let outcome = TestRunner::new_with_rng(config, rng).run(&Scripts(profile.clone()), |script| {
+        if let Some(path) = &trace {
+            std::fs::write(path, format!("{script:?}"))
+                .map_err(|error| TestCaseError::reject(error.to_string()))?;
+        }
         property(&script).map_err(TestCaseError::fail)
     });
     match outcome {
@@ -61,7 +70,11 @@ pub fn execute_on_both(
 ) -> Result<(), String> {
     let expected = model.execute(operation);
     let found = target.execute(operation);
-    if expected == found {
+    let agree = match (&expected, &found) {
+        (Err(expected), Err(found)) => target.is_equivalent(operation, *expected, *found),
+        _ => expected == found,
+    };
+    if agree {
         return Ok(());
     }
     Err(format!(

@@ -6,12 +6,17 @@
 //! * [`target`]: filesystems that execute operations and show their tree;
 //! * [`timeline`]: the model's history, app by app, and what of it a power cut may
 //!   leave;
-//! * [`harness`]: runs scripts against a target and the model.
+//! * [`harness`]: runs scripts against a target and the model;
+//! * [`life`]: runs scripts on a volume, power cuts included;
+//! * [`media`]: what a volume's committed state may lie on.
 
 pub mod crash;
 pub mod harness;
+pub mod life;
+pub mod media;
 pub mod model;
 pub mod operations;
+pub mod random;
 pub mod target;
 pub mod timeline;
 pub mod tree;

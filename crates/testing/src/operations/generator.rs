@@ -2,11 +2,11 @@
 
 use mobifs_types::{FileKind, Timestamp};
 
-use super::random::Random;
 use super::{
     AllocateMode, Event, FileRef, NodeKind, Operation, Payload, RenameMode, Slot, XattrMode,
 };
 use crate::model::{Body, Inode, Model};
+use crate::random::Random;
 
 /// Names are few, so that operations meet.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -385,13 +385,15 @@ impl Generator<'_> {
 
     fn checkpoint(&mut self) {
         let app = self.random.pick(&self.profile.apps).clone();
-        self.events
-            .push(match self.random.weighted(&[10, 3, 2, 3]) {
-                0 => Event::Checkpoint(app),
-                1 => Event::SyncApp(app),
-                2 => Event::SyncAll,
-                _ => Event::Apply,
-            });
+        let event = match self.random.weighted(&[10, 8, 4, 3, 2, 3]) {
+            0 => Event::Close(app),
+            1 => Event::CommitNext,
+            2 => Event::TidyUp,
+            3 => Event::SyncApp(app),
+            4 => Event::SyncAll,
+            _ => Event::Apply,
+        };
+        self.events.push(event);
     }
 
     pub(super) const fn next_tag(&mut self) -> u32 {

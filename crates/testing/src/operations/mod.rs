@@ -3,7 +3,6 @@
 mod generator;
 mod patterns;
 mod payload;
-mod random;
 mod script;
 
 pub use generator::{Profile, generate};
@@ -196,9 +195,14 @@ pub enum Event {
     SyncApp(String),
     /// `syncfs`: returns when everything is committed.
     SyncAll,
-    /// An app's transaction is closed and perhaps committed, as a checkpointer does
-    /// on its own: nothing is promised to anybody.
-    Checkpoint(String),
+    /// An app's transaction is closed, as its policy may do at any moment; nothing is
+    /// promised to anybody.
+    Close(String),
+    /// The closed transaction whose turn it is is committed, if there is one; nothing
+    /// is promised to anybody.
+    CommitNext,
+    /// What nobody uses leaves memory.
+    TidyUp,
     /// Everything committed is brought to its final place.
     Apply,
     /// The power is cut and the store mounted again.

@@ -20,6 +20,9 @@ use crate::tree::{Mtime, Tree, TreeNode};
 /// `SEEK_DATA` finds.
 const READ_WHOLE_BYTES_MAX: u64 = 4 << 20;
 
+/// What MobiFS keeps in the directory that is its store is no part of the tree.
+const OWN_DIRECTORY: &str = ".mobifs";
+
 /// A directory that is the root of the tree under test.
 #[derive(Debug)]
 pub struct DirectoryTarget {
@@ -402,8 +405,9 @@ impl Target for DirectoryTarget {
                 for entry in fs::Dir::read_from(self.readable_directory(&path)?)? {
                     let entry = entry?;
                     let name = entry.file_name().to_string_lossy();
-                    if name != "." && name != ".." {
-                        let is_top = path.is_empty();
+                    let is_top = path.is_empty();
+                    let is_own = is_top && name == OWN_DIRECTORY;
+                    if name != "." && name != ".." && !is_own {
                         waiting.push(if is_top {
                             name.into()
                         } else {

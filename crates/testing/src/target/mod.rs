@@ -1,8 +1,10 @@
 //! Filesystems that a test executes operations on.
 
 mod directory;
+mod volume;
 
 pub use directory::DirectoryTarget;
+pub use volume::VolumeTarget;
 
 use rustix::io::Errno;
 
@@ -24,6 +26,11 @@ pub trait Target {
     /// # Errors
     /// The error of the call that failed.
     fn tree(&mut self) -> Result<Tree, Errno>;
+
+    /// Whether the error of an operation is as good as the one expected.
+    fn is_equivalent(&self, _operation: &Operation, expected: Errno, found: Errno) -> bool {
+        expected == found
+    }
 }
 
 impl Target for Model {

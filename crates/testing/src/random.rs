@@ -1,11 +1,12 @@
 //! A small random number generator whose sequence never changes with a dependency.
 
-/// `SplitMix64`.
+/// `SplitMix64`: the same seed gives the same numbers everywhere.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    pub(super) const fn new(seed: u64) -> Self {
+    /// A generator that starts at `seed`.
+    pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -18,22 +19,22 @@ impl Random {
     }
 
     /// A number below `bound`, which is not 0.
-    pub(super) const fn below(&mut self, bound: u64) -> u64 {
+    pub const fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
     /// True in `percent` of 100 cases.
-    pub(super) const fn chance(&mut self, percent: u64) -> bool {
+    pub const fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
     /// One of the choices.
-    pub(super) fn pick<'c, T>(&mut self, choices: &'c [T]) -> &'c T {
+    pub fn pick<'c, T>(&mut self, choices: &'c [T]) -> &'c T {
         &choices[self.below(choices.len() as u64) as usize]
     }
 
     /// Index of one of the weights, the heavier the likelier.
-    pub(super) fn weighted(&mut self, weights: &[u32]) -> usize {
+    pub fn weighted(&mut self, weights: &[u32]) -> usize {
         let mut at = self.below(weights.iter().map(|&weight| u64::from(weight)).sum());
         for (index, &weight) in weights.iter().enumerate() {
             match at.checked_sub(u64::from(weight)) {

@@ -1,0 +1,246 @@
+//! The lives of a mount: a script runs on a volume over some medium, power cuts end
+//! a life, and the next one must start where the timeline allows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mobifs_core::Moment;
+use mobifs_runtime::{Clock, Config, Volume, VolumeError, VolumeOptions};
+use mobifs_store::Store;
+use mobifs_types::{MonotonicNs, Timestamp};
+
+use crate::harness::{compare_trees, execute_on_both};
+use crate::media::Medium;
+use crate::model::{Model, State};
+use crate::operations::{Answer, Event, FileRef, Operation, Script};
+use crate::target::{Target as _, VolumeTarget};
+use crate::timeline::{Timeline, top_level_apps};
+use crate::tree::Compare;
+
+/// A clock that goes on by a tenth of a second whenever it is read.
+#[derive(Debug, Default)]
+pub struct SteppingClock(AtomicU64);
+
+impl Clock for SteppingClock {
+    fn moment(&self) -> Moment {
+        let ms = self.0.fetch_add(100, Ordering::Relaxed) + 100;
+        let seconds = i64::try_from(ms / 1000).unwrap_or(i64::MAX - 2_000_000_000);
+        Moment {
+            wall: Timestamp::new(1_700_000_000 + seconds, (ms % 1000) as u32 * 1_000_000),
+            now: MonotonicNs(ms * 1_000_000),
+        }
+    }
+}
+
+/// How a script is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Configuration of the mount.
+    pub config: String,
+    /// Apps that the configuration makes durable.
+    pub durable: Vec<String>,
+    /// Memory budget, in bytes.
+    pub memory_budget_bytes: u64,
+    /// Objects kept in memory although nothing uses them.
+    pub objects_max: usize,
+    /// The trees are compared after so many events (and at the end of every life).
+    pub tree_every: usize,
+}
+
+impl Default for Plan {
+    /// The default configuration with `gamma` durable.
+    fn default() -> Self {
+        Self {
+            config: "[[app]]\nmatch = \"gamma\"\nclass = \"durable\"\n".into(),
+            durable: vec!["gamma".into()],
+            memory_budget_bytes: 64 << 20,
+            objects_max: 20,
+            tree_every: 40,
+        }
+    }
+}
+
+/// A running volume beside the model.
+struct Life {
+    target: VolumeTarget,
+    store: Arc<dyn Store>,
+    model: Model,
+    timeline: Timeline,
+}
+
+/// Runs a script on a volume over a medium, one life after the other, and ends with
+/// an orderly unmount.
+///
+/// # Errors
+/// What differs from the model, or what no power cut may leave.
+pub fn live(script: &Script, medium: &mut impl Medium, plan: &Plan) -> Result<(), String> {
+    let clock = Arc::new(SteppingClock::default());
+    let mut life = Life::begin(medium, plan, &clock)?;
+    for (index, event) in script.events.iter().enumerate() {
+        let at = |problem| format!("at event {index} ({event:?}): {problem}");
+        let happened = match event {
+            Event::Cut => Ok(()),
+            event => life.happen(event, plan),
+        };
+        if *event == Event::Cut || medium.is_dead() {
+            // What an event answered that was under way when the power went is open.
+            life = life.cut(medium, plan, &clock).map_err(at)?;
+            continue;
+        }
+        happened.map_err(at)?;
+        if (index + 1) % plan.tree_every == 0 {
+            compare_trees(&life.model, &mut life.target, VIEW).map_err(at)?;
+        }
+    }
+    medium.secure();
+    compare_trees(&life.model, &mut life.target, VIEW)
+        .and_then(|()| life.end(medium, plan, &clock))
+        .map_err(|problem| format!("at the end: {problem}"))
+}
+
+/// What is compared while a life lasts.
+const VIEW: Compare = Compare {
+    root: false,
+    ..Compare::ALL
+};
+
+impl Life {
+    fn begin(
+        medium: &mut impl Medium,
+        plan: &Plan,
+        clock: &Arc<SteppingClock>,
+    ) -> Result<Self, String> {
+        let (target, store) = start(medium, plan, clock)?;
+        let model = Model::default();
+        let timeline = Timeline::new(top_level_apps, model.state().clone());
+        Ok(Self {
+            target,
+            store,
+            model,
+            timeline,
+        })
+    }
+
+    fn happen(&mut self, event: &Event, plan: &Plan) -> Result<(), String> {
+        let volume = Arc::clone(self.target.volume());
+        match event {
+            Event::Do(operation) => {
+                execute_on_both(&mut self.model, &mut self.target, operation)?;
+                self.timeline.step(self.model.state());
+                self.note_durable(operation, plan);
+            }
+            Event::SyncApp(app) => match volume.sync_app(Some(app), false) {
+                Ok(()) => self.timeline.committed(app),
+                Err(VolumeError::UnknownApp { .. }) if !self.exists(app) => {}
+                Err(error) => return Err(error.to_string()),
+            },
+            Event::SyncAll => {
+                volume.sync_all().map_err(|error| error.to_string())?;
+                self.timeline.all_committed();
+            }
+            Event::Close(app) => volume.close_app(app),
+            Event::CommitNext => {
+                volume.commit_next().map_err(|error| error.to_string())?;
+            }
+            Event::TidyUp => volume.tidy_up(),
+            Event::Apply => self.store.apply().map_err(|error| error.to_string())?,
+            Event::Cut => return Err("a cut ends the life".into()),
+        }
+        Ok(())
+    }
+
+    /// Whether there is a top-level directory of that name.
+    fn exists(&self, app: &str) -> bool {
+        let paths = self.model.state().paths();
+        paths
+            .get(app)
+            .is_some_and(|(_, inode)| inode.kind() == mobifs_types::FileKind::Directory)
+    }
+
+    /// An `fsync` in a durable app returns when the app is committed.
+    fn note_durable(&mut self, operation: &Operation, plan: &Plan) {
+        let Operation::Fsync {
+            file: FileRef::Path(path),
+        } = operation
+        else {
+            return;
+        };
+        let app = top_level_apps(path, mobifs_types::FileKind::Regular);
+        let succeeded = self.model.execute(operation) == Ok(Answer::Done);
+        if succeeded && plan.durable.contains(&app) {
+            self.timeline.committed(&app);
+        }
+    }
+
+    /// Cuts the power, starts the next life and checks what it finds.
+    fn cut(
+        self,
+        medium: &mut impl Medium,
+        plan: &Plan,
+        clock: &Arc<SteppingClock>,
+    ) -> Result<Self, String> {
+        self.target.volume().cut_power();
+        drop((self.target, self.store));
+        medium.cut();
+        let (mut target, store) = start(medium, plan, clock)?;
+        let found = target
+            .tree()
+            .map_err(|error| format!("the tree cannot be read: {error:?}"))?;
+        self.timeline.explain(&found, VIEW)?;
+        let state = State::from_tree(&found);
+        let timeline = Timeline::new(top_level_apps, state.clone());
+        Ok(Self {
+            target,
+            store,
+            model: Model::new(state),
+            timeline,
+        })
+    }
+
+    /// Unmounts, and checks the tree in the next life and, where the medium has one,
+    /// in the lower filesystem.
+    fn end(
+        mut self,
+        medium: &mut impl Medium,
+        plan: &Plan,
+        clock: &Arc<SteppingClock>,
+    ) -> Result<(), String> {
+        self.target.close_all();
+        self.target
+            .volume()
+            .shutdown()
+            .map_err(|error| error.to_string())?;
+        drop((self.target, self.store));
+        if let Some(plain) = medium.plain_tree() {
+            self.model
+                .tree()
+                .difference(&plain?, VIEW)
+                .map_or(Ok(()), |difference| {
+                    Err(format!("after the unmount: {difference}"))
+                })?;
+        }
+        let (mut target, _store) = start(medium, plan, clock)?;
+        compare_trees(&self.model, &mut target, VIEW)
+            .map_err(|problem| format!("after the next mount: {problem}"))
+    }
+}
+
+fn start(
+    medium: &mut impl Medium,
+    plan: &Plan,
+    clock: &Arc<SteppingClock>,
+) -> Result<(VolumeTarget, Arc<dyn Store>), String> {
+    let store = medium.open()?;
+    let config = Config::parse(&plan.config, std::path::Path::new("test.toml"))
+        .map_err(|error| error.to_string())?;
+    let options = VolumeOptions {
+        memory_budget_bytes: plan.memory_budget_bytes,
+        objects_max: plan.objects_max,
+        background: false,
+        clock: Arc::<SteppingClock>::clone(clock),
+        hash_seed: Some(7),
+        ..VolumeOptions::new(&config)
+    };
+    let volume = Volume::start(Arc::clone(&store), options).map_err(|error| error.to_string())?;
+    Ok((VolumeTarget::new(volume), store))
+}

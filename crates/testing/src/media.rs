@@ -1,0 +1,182 @@
+//! What a volume's committed state may lie on, and what a power cut does to it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mobifs_store::{JournalOptions, JournalStore, MemoryStore, PosixLower, Store};
+
+use crate::crash::{CrashLower, Fate};
+use crate::random::Random;
+use crate::target::{DirectoryTarget, Target as _};
+use crate::tree::Tree;
+
+/// What a volume's committed state lies on.
+pub trait Medium {
+    /// Opens the store as mounting does, recovery included.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    fn open(&mut self) -> Result<Arc<dyn Store>, String>;
+
+    /// The power goes, or has gone by itself. The store that [`Medium::open`]
+    /// returned is gone already.
+    fn cut(&mut self);
+
+    /// Whether the power went by itself.
+    fn is_dead(&self) -> bool {
+        false
+    }
+
+    /// From now on the power does not go by itself.
+    fn secure(&mut self) {}
+
+    /// The tree as the lower filesystem shows it when no store is open, if there is a
+    /// lower filesystem to look at.
+    fn plain_tree(&self) -> Option<Result<Tree, String>> {
+        None
+    }
+}
+
+/// A store in memory: what is committed survives, nothing else does.
+#[derive(Debug)]
+pub struct MemoryMedium(Arc<MemoryStore>);
+
+impl Default for MemoryMedium {
+    fn default() -> Self {
+        Self(Arc::new(MemoryStore::new()))
+    }
+}
+
+impl Medium for MemoryMedium {
+    fn open(&mut self) -> Result<Arc<dyn Store>, String> {
+        Ok(Arc::<MemoryStore>::clone(&self.0))
+    }
+
+    fn cut(&mut self) {
+        self.0 = Arc::new(self.0.reopen());
+    }
+}
+
+/// A journal store on the crash double. The power goes at random calls to the lower
+/// filesystem, in commits, applies and recoveries, and any subset of the unsynced
+/// effects lands.
+#[derive(Debug)]
+pub struct CrashMedium {
+    lower: CrashLower,
+    random: Random,
+    options: JournalOptions,
+    cut_after: Option<u64>,
+}
+
+impl CrashMedium {
+    /// An empty filesystem whose cuts and choices come from `seed`.
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let journal_bytes = *random.pick(&[64 << 10, 256 << 10, 1 << 20]);
+        let direct_bytes_max = *random.pick(&[0, 4096, 65_536, u64::MAX]);
+        let held_bytes_max = *random.pick(&[64 << 10, 256 << 20]);
+        let options = JournalOptions {
+            journal_bytes,
+            direct_bytes_max: Some(direct_bytes_max),
+            held_bytes_max,
+            ..JournalOptions::default()
+        };
+        Self {
+            lower: CrashLower::new(),
+            random,
+            options,
+            cut_after: None,
+        }
+    }
+
+    /// The power goes after so many calls, or not by itself.
+    fn plan_cut(&mut self, calls: Option<u64>) {
+        self.cut_after = calls.map(|calls| self.lower.operations() + calls);
+        self.lower.cut_after(self.cut_after.unwrap_or(u64::MAX));
+    }
+}
+
+impl Medium for CrashMedium {
+    fn open(&mut self) -> Result<Arc<dyn Store>, String> {
+        loop {
+            let calls = self.random.chance(25).then(|| 1 + self.random.below(60));
+            self.plan_cut(calls);
+            let opened = JournalStore::open(self.lower.clone(), &self.options);
+            if self.is_dead() {
+                drop(opened);
+                self.cut();
+                continue;
+            }
+            let (store, _report) = opened.map_err(|error| error.to_string())?;
+            let within = *self.random.pick(&[10, 60, 300, 1500]);
+            let calls = self
+                .random
+                .chance(70)
+                .then(|| 1 + self.random.below(within));
+            self.plan_cut(calls);
+            return Ok(Arc::new(store));
+        }
+    }
+
+    fn cut(&mut self) {
+        let land_percent = *self.random.pick(&[0, 10, 50, 50, 90, 100]);
+        let random = &mut self.random;
+        let mut chooser = |_: &_| {
+            if random.chance(land_percent) {
+                Fate::Land
+            } else {
+                Fate::Vanish
+            }
+        };
+        self.lower = self.lower.crash_image(&mut chooser);
+        self.cut_after = None;
+    }
+
+    fn is_dead(&self) -> bool {
+        self.cut_after
+            .is_some_and(|cut_after| self.lower.operations() >= cut_after)
+    }
+
+    fn secure(&mut self) {
+        self.plan_cut(None);
+    }
+}
+
+/// A journal store in a real directory. A cut is the end of the process only: what
+/// was written lands.
+#[derive(Debug)]
+pub struct DirectoryMedium {
+    root: PathBuf,
+    options: JournalOptions,
+}
+
+impl DirectoryMedium {
+    /// The store is the directory at `root`.
+    pub fn new(root: &Path) -> Self {
+        let options = JournalOptions {
+            journal_bytes: 256 << 10,
+            direct_bytes_max: Some(65_536),
+            ..JournalOptions::default()
+        };
+        Self {
+            root: root.to_owned(),
+            options,
+        }
+    }
+}
+
+impl Medium for DirectoryMedium {
+    fn open(&mut self) -> Result<Arc<dyn Store>, String> {
+        let lower = PosixLower::open(&self.root).map_err(|error| error.to_string())?;
+        let (store, _report) =
+            JournalStore::open(lower, &self.options).map_err(|error| error.to_string())?;
+        Ok(Arc::new(store))
+    }
+
+    fn cut(&mut self) {}
+
+    fn plain_tree(&self) -> Option<Result<Tree, String>> {
+        let tree = DirectoryTarget::new(&self.root).and_then(|mut target| target.tree());
+        Some(tree.map_err(|error| format!("the lower tree cannot be read: {error:?}")))
+    }
+}

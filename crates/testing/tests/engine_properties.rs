@@ -1,0 +1,64 @@
+//! A volume over a store in memory agrees with the model, and so does what a power
+//! cut leaves of it.
+
+use mobifs_testing::harness::check_scripts;
+use mobifs_testing::life::{Plan, live};
+use mobifs_testing::media::MemoryMedium;
+use mobifs_testing::operations::Profile;
+
+#[test]
+fn every_operation_agrees_with_the_model() {
+    let profile = Profile {
+        length: 60,
+        checkpoints: true,
+        ..Profile::default()
+    };
+    let plan = Plan {
+        tree_every: 1,
+        ..Plan::default()
+    };
+    check_scripts(&profile, 100, |script| {
+        live(script, &mut MemoryMedium::default(), &plan)
+    });
+}
+
+#[test]
+fn long_histories_agree_with_the_model() {
+    let profile = Profile {
+        length: 600,
+        checkpoints: true,
+        cross_percent: 30,
+        ..Profile::default()
+    };
+    check_scripts(&profile, 30, |script| {
+        live(script, &mut MemoryMedium::default(), &Plan::default())
+    });
+}
+
+#[test]
+fn a_cut_leaves_every_app_at_a_point_of_its_history() {
+    let profile = Profile {
+        length: 80,
+        checkpoints: true,
+        cuts: 2,
+        ..Profile::default()
+    };
+    check_scripts(&profile, 300, |script| {
+        live(script, &mut MemoryMedium::default(), &Plan::default())
+    });
+}
+
+#[test]
+fn a_cut_leaves_operations_across_apps_whole() {
+    let profile = Profile {
+        length: 60,
+        checkpoints: true,
+        cuts: 1,
+        cross_percent: 60,
+        large: false,
+        ..Profile::default()
+    };
+    check_scripts(&profile, 300, |script| {
+        live(script, &mut MemoryMedium::default(), &Plan::default())
+    });
+}

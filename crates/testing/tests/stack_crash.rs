@@ -1,0 +1,64 @@
+//! The whole stack without a kernel: volume, engine and journal store, on the crash
+//! double and in a real directory.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test stops where its surroundings fail"
+)]
+
+use mobifs_testing::harness::check_scripts;
+use mobifs_testing::life::{Plan, live};
+use mobifs_testing::media::{CrashMedium, DirectoryMedium};
+use mobifs_testing::operations::Profile;
+
+#[test]
+fn every_crash_leaves_every_app_at_a_point_of_its_history() {
+    let profile = Profile {
+        length: 120,
+        checkpoints: true,
+        cuts: 3,
+        large: false,
+        ..Profile::default()
+    };
+    check_scripts(&profile, 150, |script| {
+        live(script, &mut CrashMedium::new(script.seed), &Plan::default())
+    });
+}
+
+#[test]
+fn crashes_among_large_writes_leave_a_point_of_the_history() {
+    let profile = Profile {
+        length: 80,
+        checkpoints: true,
+        cuts: 2,
+        cross_percent: 40,
+        large: true,
+        ..Profile::default()
+    };
+    check_scripts(&profile, 40, |script| {
+        live(script, &mut CrashMedium::new(script.seed), &Plan::default())
+    });
+}
+
+#[test]
+fn an_unmounted_store_is_a_plain_directory_with_the_same_tree() {
+    let base = tempfile::tempdir().unwrap();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to make device nodes and to change owners");
+        return;
+    }
+    let profile = Profile {
+        length: 120,
+        checkpoints: true,
+        cuts: 2,
+        ..Profile::default()
+    };
+    check_scripts(&profile, 30, |script| {
+        let root = tempfile::tempdir_in(base.path()).unwrap();
+        live(
+            script,
+            &mut DirectoryMedium::new(root.path()),
+            &Plan::default(),
+        )
+    });
+}
