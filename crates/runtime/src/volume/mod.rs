@@ -18,6 +18,8 @@ mod needs;
 mod settings;
 mod status;
 mod stepping;
+#[cfg(test)]
+mod tests;
 mod types;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,530 @@
+//! Tests of a live volume over stores in memory and in a directory.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mobifs_core::{Caller, Class, FsError, NodeSpec, WriteAt};
+use mobifs_store::{
+    Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
+};
+use mobifs_types::{
+    DeviceNumber, DirectoryEntry, FileKind, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+};
+
+use super::{Volume, VolumeError, VolumeOptions};
+use crate::{Config, OpenedStore, PolicyChange};
+
+/// A store whose commits can be made to fail.
+struct Faulty {
+    below: MemoryStore,
+    broken: AtomicBool,
+}
+
+impl Faulty {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            below: MemoryStore::new(),
+            broken: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Store for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.below.capabilities()
+    }
+    fn space(&self) -> Result<SpaceInfo, StoreError> {
+        self.below.space()
+    }
+    fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
+        self.below.object(id)
+    }
+    fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
+        self.below.list_directory(id)
+    }
+    fn xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
+        self.below.xattrs(id)
+    }
+    fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
+        self.below.read_link(id)
+    }
+    fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        self.below.read(id, offset, out)
+    }
+    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
+        self.below.seek(id, offset, what)
+    }
+    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+        if self.broken.load(Ordering::SeqCst) {
+            let error = std::io::Error::other("the medium is gone");
+            return Err(StoreError::lower("writing the journal")(error));
+        }
+        self.below.end_transaction(transaction)
+    }
+    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError> {
+        self.below.wait_sync(ticket)
+    }
+    fn apply(&self) -> Result<(), StoreError> {
+        self.below.apply()
+    }
+    fn pending(&self) -> PendingWork {
+        self.below.pending()
+    }
+    fn pin(&self, id: ObjectId) {
+        self.below.pin(id);
+    }
+    fn unpin(&self, id: ObjectId) {
+        self.below.unpin(id);
+    }
+    fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
+        self.below.spill(id, pages)
+    }
+    fn forget(&self, ids: &[ObjectId]) {
+        self.below.forget(ids);
+    }
+    fn cut_power(&self) {
+        self.below.cut_power();
+    }
+}
+
+const CALLER: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0o022,
+};
+
+fn options(config: &str) -> VolumeOptions {
+    VolumeOptions::new(&Config::parse(config, Path::new("test")).unwrap())
+}
+
+/// Without a checkpointer: nothing is committed unless the test asks.
+fn quiet(config: &str) -> VolumeOptions {
+    VolumeOptions {
+        background: false,
+        ..options(config)
+    }
+}
+
+fn spec(kind: FileKind) -> NodeSpec<'static> {
+    NodeSpec {
+        kind,
+        mode: 0o755,
+        rdev: DeviceNumber(0),
+        symlink_target: None,
+    }
+}
+
+fn directory(volume: &Volume, parent: ObjectId, name: &str) -> ObjectId {
+    volume
+        .create(&CALLER, parent, name.as_bytes(), &spec(FileKind::Directory))
+        .unwrap()
+        .id
+}
+
+fn file(volume: &Volume, parent: ObjectId, name: &str, content: &[u8]) -> ObjectId {
+    let id = volume
+        .create(&CALLER, parent, name.as_bytes(), &spec(FileKind::Regular))
+        .unwrap()
+        .id;
+    write(volume, id, content).unwrap();
+    id
+}
+
+fn write(volume: &Volume, id: ObjectId, content: &[u8]) -> Result<usize, FsError> {
+    volume.write(id, WriteAt::Offset(0), content, false, false)
+}
+
+fn content(volume: &Volume, parent: ObjectId, name: &str) -> Result<Vec<u8>, FsError> {
+    let node = volume.lookup(parent, name.as_bytes())?;
+    let mut out = vec![0; usize::try_from(node.attributes.size).unwrap()];
+    assert_eq!(volume.read(node.id, 0, &mut out)?, out.len());
+    volume.forget(node.id, 1);
+    Ok(out)
+}
+
+/// Every file's path and content below `parent`.
+fn walk(volume: &Volume, parent: ObjectId, path: &str, found: &mut BTreeSet<(String, Vec<u8>)>) {
+    for entry in volume.read_directory(parent, 0, usize::MAX).unwrap() {
+        let name = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+        let path = format!("{path}/{name}");
+        if entry.kind == FileKind::Directory {
+            let node = volume.lookup(parent, name.as_bytes()).unwrap();
+            walk(volume, node.id, &path, found);
+            volume.forget(node.id, 1);
+        } else {
+            found.insert((path, content(volume, parent, &name).unwrap()));
+        }
+    }
+}
+
+const SMALL: &str = "journal_bytes = \"4MiB\"\nmemory_budget_bytes = \"4MiB\"\n";
+
+fn open(directory: &Path, config: &str) -> OpenedStore {
+    let config = Config::parse(config, Path::new("test")).unwrap();
+    OpenedStore::open(directory, &config, false).unwrap()
+}
+
+#[test]
+fn a_durable_fsync_survives_a_power_cut_and_a_relaxed_one_need_not() {
+    let store = tempfile::tempdir().unwrap();
+    let config = format!("{SMALL}[[app]]\nmatch = \"bank\"\nclass = \"durable\"\n");
+    let opened = open(store.path(), &config);
+    let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
+    for app in ["bank", "mail"] {
+        let parent = directory(&volume, ObjectId::ROOT, app);
+        let id = file(&volume, parent, "f", app.as_bytes());
+        volume.fsync(id).unwrap();
+    }
+    volume.cut_power();
+    opened.abandon();
+    assert_eq!(volume.attributes(ObjectId::ROOT), Err(FsError::Io));
+
+    let opened = open(store.path(), &config);
+    let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
+    let bank = volume.lookup(ObjectId::ROOT, b"bank").unwrap().id;
+    assert_eq!(content(&volume, bank, "f").unwrap(), b"bank");
+    assert_eq!(
+        volume.lookup(ObjectId::ROOT, b"mail"),
+        Err(FsError::NotFound)
+    );
+}
+
+#[test]
+fn after_shutdown_the_store_is_plain_files() {
+    let store = tempfile::tempdir().unwrap();
+    let opened = open(store.path(), SMALL);
+    let volume = Volume::start(opened.store(), options(SMALL)).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    file(&volume, app, "f", b"hello");
+    volume.shutdown().unwrap();
+    assert_eq!(std::fs::read(store.path().join("app/f")).unwrap(), b"hello");
+    opened.close().unwrap();
+}
+
+#[test]
+fn what_left_memory_is_found_again_while_it_is_trimmed() {
+    // Regression: the store was told to forget objects that a listing in memory still
+    // named, and answers were refused for ever when it was not told back.
+    let store = tempfile::tempdir().unwrap();
+    for app in 0..4 {
+        for deep in 0..5 {
+            let path = store.path().join(format!("app{app}/dir{deep}"));
+            std::fs::create_dir_all(&path).unwrap();
+            for name in 0..10 {
+                std::fs::write(path.join(name.to_string()), format!("{app}{deep}{name}")).unwrap();
+            }
+        }
+    }
+    let config = format!("{SMALL}objects_max = 10\n");
+    let opened = open(store.path(), &config);
+    let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
+    let mut first = BTreeSet::new();
+    walk(&volume, ObjectId::ROOT, "", &mut first);
+    assert_eq!(first.len(), 200);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::SeqCst) {
+                volume.shared.live.lock().trimmed_at = mobifs_types::MonotonicNs(0);
+                volume.shared.tidy_up();
+            }
+        });
+        let walkers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let mut again = BTreeSet::new();
+                        walk(&volume, ObjectId::ROOT, "", &mut again);
+                        assert_eq!(again, first);
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = walkers.into_iter().map(|walker| walker.join()).collect();
+        ended.store(true, Ordering::SeqCst);
+        assert!(results.iter().all(Result::is_ok));
+    });
+    volume.shared.live.lock().trimmed_at = mobifs_types::MonotonicNs(0);
+    volume.shared.tidy_up();
+    assert!(
+        volume.status().memory.objects <= 10,
+        "{}",
+        volume.status().memory.objects
+    );
+}
+
+#[test]
+fn a_failed_commit_makes_its_app_read_only_until_a_sync_succeeds() {
+    let store = Faulty::new();
+    let config = "[[app]]\nmatch = \"bank\"\nclass = \"durable\"\n";
+    let volume = Volume::start(Arc::clone(&store) as Arc<_>, quiet(config)).unwrap();
+    let bank = directory(&volume, ObjectId::ROOT, "bank");
+    let id = file(&volume, bank, "f", b"1");
+    let other = directory(&volume, ObjectId::ROOT, "other");
+    volume.sync_all().unwrap();
+
+    store.broken.store(true, Ordering::SeqCst);
+    write(&volume, id, b"2").unwrap();
+    assert_eq!(volume.fsync(id), Err(FsError::Io), "fsync tells the truth");
+    assert_eq!(write(&volume, id, b"3"), Err(FsError::ReadOnly));
+    assert_eq!(
+        content(&volume, bank, "f").unwrap(),
+        b"2",
+        "nothing acknowledged is lost"
+    );
+    let kept = file(&volume, other, "g", b"other apps go on");
+    let status = volume.status();
+    let report = status.apps.iter().find(|app| app.name == "bank").unwrap();
+    assert!(
+        report
+            .read_only
+            .as_ref()
+            .unwrap()
+            .contains("the medium is gone"),
+        "{report:?}"
+    );
+    assert!(report.bytes_at_risk > 0);
+    let error = volume.sync_app(Some("bank"), false).unwrap_err();
+    assert!(
+        matches!(&error, VolumeError::NotCommitted { app, .. } if app == "bank"),
+        "{error}"
+    );
+
+    store.broken.store(false, Ordering::SeqCst);
+    volume.sync_app(None, false).unwrap();
+    write(&volume, id, b"4").unwrap();
+    volume.fsync(id).unwrap();
+    assert!(
+        volume
+            .status()
+            .apps
+            .iter()
+            .all(|app| app.read_only.is_none())
+    );
+    assert!(volume.attributes(kept).is_ok());
+}
+
+#[test]
+fn writers_wait_when_memory_is_used_up() {
+    let store = tempfile::tempdir().unwrap();
+    let config = format!("{SMALL}[defaults]\nage_max_ms = 1000000\n");
+    let opened = open(store.path(), &config);
+    let volume = Volume::start(opened.store(), options(&config)).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    let chunk = vec![0xa5; 128 << 10];
+    let id = file(&volume, app, "f", b"");
+    for n in 0..256_u64 {
+        let at = WriteAt::Offset(n * chunk.len() as u64);
+        assert_eq!(volume.write(id, at, &chunk, false, false), Ok(chunk.len()));
+        assert!(volume.status().memory.used_bytes <= 4 << 20);
+    }
+    let mut out = vec![0; 32 << 20];
+    assert_eq!(volume.read(id, 0, &mut out), Ok(out.len()));
+    assert!(out.iter().all(|&byte| byte == 0xa5));
+    volume.shutdown().unwrap();
+    opened.close().unwrap();
+}
+
+#[test]
+fn memory_that_cannot_be_committed_is_no_reason_to_hang() {
+    let store = Faulty::new();
+    let volume = Volume::start(Arc::clone(&store) as Arc<_>, quiet(SMALL)).unwrap();
+    let one = directory(&volume, ObjectId::ROOT, "one");
+    let other = directory(&volume, ObjectId::ROOT, "other");
+    let (big, small) = (file(&volume, one, "f", b""), file(&volume, other, "f", b""));
+    volume.sync_all().unwrap();
+    store.broken.store(true, Ordering::SeqCst);
+    let chunk = vec![1; 4 << 20];
+    write(&volume, big, &chunk).unwrap();
+    assert_eq!(write(&volume, small, &chunk), Err(FsError::NoSpace));
+    store.broken.store(false, Ordering::SeqCst);
+    volume.sync_all().unwrap();
+    write(&volume, small, &chunk).unwrap();
+}
+
+#[test]
+fn deleted_files_in_use_leave_memory() {
+    let store = tempfile::tempdir().unwrap();
+    let opened = open(store.path(), SMALL);
+    let volume = Volume::start(opened.store(), quiet(SMALL)).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    let id = volume.create_unnamed(&CALLER, app, 0o600).unwrap().id;
+    let chunk = vec![7; 1 << 20];
+    for n in 0..16_u64 {
+        volume
+            .write(id, WriteAt::Offset(n << 20), &chunk, false, false)
+            .unwrap();
+    }
+    let mut out = vec![0; 16 << 20];
+    assert_eq!(volume.read(id, 0, &mut out), Ok(out.len()));
+    assert!(out.iter().all(|&byte| byte == 7));
+    assert!(volume.status().memory.used_bytes <= 4 << 20);
+}
+
+#[test]
+fn syncing_an_app_by_name() {
+    let store = tempfile::tempdir().unwrap();
+    std::fs::create_dir(store.path().join("old")).unwrap();
+    std::fs::write(store.path().join("plain"), "").unwrap();
+    let opened = open(store.path(), SMALL);
+    let volume = Volume::start(opened.store(), quiet(SMALL)).unwrap();
+    volume.sync_app(Some("old"), false).unwrap();
+    for absent in ["absent", "plain", "old/below", "", "..", "/"] {
+        let error = volume.sync_app(Some(absent), false).unwrap_err();
+        assert!(
+            matches!(error, VolumeError::UnknownApp { .. }),
+            "{absent}: {error}"
+        );
+    }
+    let app = directory(&volume, ObjectId::ROOT, "new");
+    file(&volume, app, "f", b"x");
+    volume.sync_app(Some("new"), true).unwrap();
+    assert_eq!(std::fs::read(store.path().join("new/f")).unwrap(), b"x");
+}
+
+#[test]
+fn classes_change_while_mounted() {
+    let store = Arc::new(MemoryStore::new());
+    let volume = Volume::start(Arc::clone(&store) as Arc<_>, quiet("")).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    let id = file(&volume, app, "f", b"x");
+    volume.fsync(id).unwrap();
+    assert_eq!(store.pending().commits, 0);
+    let durable = PolicyChange {
+        class: Some(Class::Durable),
+        ..PolicyChange::default()
+    };
+    volume.set_app("app", durable).unwrap();
+    volume.fsync(id).unwrap();
+    assert!(store.pending().commits > 0);
+    assert!(volume.set_app("app/below", durable).is_err());
+    // The configuration, loaded again, has the last word.
+    volume
+        .reload(&Config::parse("", Path::new("test")).unwrap())
+        .unwrap();
+    assert_eq!(
+        volume
+            .status()
+            .apps
+            .iter()
+            .find(|a| a.name == "app")
+            .unwrap()
+            .class,
+        "relaxed"
+    );
+
+    let fixed = Volume::start(Arc::new(MemoryStore::new()), quiet("allow_durable = false"));
+    let fixed = fixed.unwrap();
+    assert!(!fixed.has_durable_apps());
+    let error = fixed.set_app(".", durable).unwrap_err().to_string();
+    assert!(error.contains("allow_durable"), "{error}");
+}
+
+#[test]
+fn old_changes_are_committed_without_being_asked() {
+    let store = Arc::new(MemoryStore::new());
+    let config = "[defaults]\nage_max_ms = 20\n";
+    let volume = Volume::start(Arc::clone(&store) as Arc<_>, options(config)).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    file(&volume, app, "f", b"x");
+    // Ends when the checkpointer has done its work; if it does not, the test hangs
+    // and the runner's limit ends it.
+    while volume.status().apps.iter().any(|app| app.bytes_at_risk > 0) {
+        std::thread::yield_now();
+    }
+    let status = volume.status();
+    let app = status.apps.iter().find(|app| app.name == "app").unwrap();
+    assert!(app.last_checkpoint.is_some() && app.transactions.committed > 0);
+    assert_eq!((app.transactions.open, app.transactions.closed), (0, 0));
+}
+
+#[test]
+fn many_threads_sync_durably_at_once() {
+    let directory_of_store = tempfile::tempdir().unwrap();
+    let config = format!("{SMALL}[defaults]\nclass = \"durable\"\n");
+    let opened = open(directory_of_store.path(), &config);
+    let volume = Volume::start(opened.store(), options(&config)).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let volume = &volume;
+            scope.spawn(move || {
+                for n in 0..25 {
+                    let name = format!("{thread}-{n}");
+                    let id = file(volume, app, &name, name.as_bytes());
+                    volume.fsync(id).unwrap();
+                }
+            });
+        }
+    });
+    volume.cut_power();
+    opened.abandon();
+    let opened = open(directory_of_store.path(), &config);
+    let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
+    let app = volume.lookup(ObjectId::ROOT, b"app").unwrap().id;
+    for thread in 0..4 {
+        for n in 0..25 {
+            let name = format!("{thread}-{n}");
+            assert_eq!(content(&volume, app, &name).unwrap(), name.as_bytes());
+        }
+    }
+}
+
+#[test]
+fn the_status_has_the_documented_form() {
+    let volume = Volume::start(Arc::new(MemoryStore::new()), quiet("")).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    let id = file(&volume, app, "f", &[1; 8192]);
+    write(&volume, id, &[2; 8192]).unwrap();
+    volume.sync_all().unwrap();
+    let json = serde_json::to_value(volume.status()).unwrap();
+    assert_eq!(json["schema"], 1);
+    assert_eq!(json["daemon_pid"], std::process::id());
+    let app = json["apps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|app| app["name"] == "app")
+        .unwrap();
+    assert_eq!(app["class"], "relaxed");
+    assert_eq!(app["bytes_at_risk"], 0);
+    assert_eq!(app["bytes_written_by_app"], 16_384);
+    assert_eq!(app["bytes_sent_to_store"], 8_192);
+    assert_eq!(app["bytes_saved"], 8_192);
+    assert_eq!(app["transactions"]["committed"], 1);
+    assert!(app["e"].as_f64().unwrap() > 0.0);
+    assert!(
+        app["last_checkpoint"]["time"]
+            .as_str()
+            .unwrap()
+            .ends_with('Z')
+    );
+    assert!(app["read_only"].is_null());
+    // docs/STATUS.md names every field.
+    let documented = include_str!("../../../../docs/STATUS.md");
+    let mut names = BTreeSet::new();
+    collect_names(&json, &mut names);
+    for name in names {
+        assert!(
+            documented.contains(&format!("`{name}`")),
+            "docs/STATUS.md does not tell {name}"
+        );
+    }
+}
+
+fn collect_names(value: &serde_json::Value, names: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                names.insert(name.clone());
+                collect_names(value, names);
+            }
+        }
+        serde_json::Value::Array(values) => {
+            values.iter().for_each(|value| collect_names(value, names));
+        }
+        _ => {}
+    }
+}
