@@ -123,6 +123,10 @@ impl<L: Lower> JournalStore<L> {
                 self.delete_from_limbo(&entry.name)?;
             }
             self.sweep_stage();
+            // The numbers in the journal were those of the mount before: the one that
+            // begins now counts new objects from the start again.
+            self.state.write().table.start_anew();
+            *self.handles.lock() = Handles::default();
         }
         self.publish_log(&writer.log);
         let lost = self

@@ -40,6 +40,12 @@ impl Table {
         table
     }
 
+    /// Forgets everything but the root.
+    pub(crate) fn start_anew(&mut self) {
+        let root = self.locations.get(&ObjectId::ROOT).map(|root| root.inode);
+        *self = Self::new(root.unwrap_or(ObjectId::ROOT.0));
+    }
+
     pub(crate) fn get(&self, id: ObjectId) -> Option<&Location> {
         self.locations.get(&id)
     }
