@@ -44,8 +44,9 @@ pub enum SyncFsMode {
     Off,
 }
 
-/// How access times are to be kept, as the mount table shows it. (The mounted view
-/// itself never writes an access time because somebody read: see `SEMANTICS.md`.)
+/// How access times are to be kept. The kernel only shows this in the mount table and
+/// leaves access times to the volume, which sees a read only if the page cache does not
+/// serve it; whoever makes the volume tells it about [`AccessTimes::Never`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
     /// The kernel's default.

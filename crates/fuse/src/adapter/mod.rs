@@ -264,6 +264,11 @@ impl Adapter {
                     .rename(object, name, target, new_name, mode)
                     .map_err(fs)
             }
+            // Where no app is durable nor can become so, fsync has nothing to do, and
+            // the kernel need not ask again.
+            Operation::Fsync | Operation::FsyncDir if !self.volume.has_durable_apps() => {
+                Err(Errno::NOSYS)
+            }
             Operation::Fsync | Operation::FsyncDir => self.volume.fsync(object).map_err(fs),
             Operation::SyncFs => self.volume.sync_all().map_err(fs),
             Operation::SetXattr { args, name, value } => {
