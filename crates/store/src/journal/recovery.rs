@@ -118,6 +118,11 @@ impl<L: Lower> JournalStore<L> {
         let mut writer = self.writer.lock();
         if !self.read_only {
             self.apply_all(&mut writer)?;
+            if report.discarded_tail_bytes > 0 {
+                // What is left of the torn transaction must not become whole by a later
+                // one that is torn in its place and has some of the same blocks.
+                writer.log.reset(&self.lower, false)?;
+            }
             let leftovers = self.lower.list(&self.own.limbo);
             for entry in leftovers.map_err(StoreError::lower("listing limbo"))? {
                 self.delete_from_limbo(&entry.name)?;
