@@ -8,13 +8,15 @@
 //!   leave;
 //! * [`harness`]: runs scripts against a target and the model;
 //! * [`life`]: runs scripts on a volume, power cuts included;
-//! * [`media`]: what a volume's committed state may lie on.
+//! * [`media`]: what a volume's committed state may lie on;
+//! * [`mount`]: runs scripts on a real mount.
 
 pub mod crash;
 pub mod harness;
 pub mod life;
 pub mod media;
 pub mod model;
+pub mod mount;
 pub mod operations;
 pub mod random;
 pub mod target;

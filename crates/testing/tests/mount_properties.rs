@@ -1,0 +1,52 @@
+//! A real mount agrees with the model, and so does what a power cut leaves of it.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test stops where its surroundings fail"
+)]
+
+use mobifs_testing::harness::check_scripts;
+use mobifs_testing::mount::{live_mounted, obstacle};
+use mobifs_testing::operations::Profile;
+
+fn agrees(test: &str, profile: &Profile, cases: u32, tree_every: usize) {
+    if let Some(reason) = obstacle() {
+        println!("SKIPPED {test}: {reason}");
+        return;
+    }
+    let parent = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
+    let base = tempfile::Builder::new()
+        .prefix("mobifs-model-")
+        .tempdir_in(parent)
+        .unwrap();
+    check_scripts(profile, cases, |script| {
+        let base = tempfile::tempdir_in(base.path()).unwrap();
+        live_mounted(script, base.path(), tree_every)
+    });
+}
+
+#[test]
+fn a_mount_agrees_with_the_model() {
+    let profile = Profile {
+        length: 250,
+        ..Profile::default()
+    };
+    agrees("a_mount_agrees_with_the_model", &profile, 4, 25);
+}
+
+#[test]
+fn a_power_cut_leaves_every_app_at_a_point_of_its_history() {
+    let profile = Profile {
+        length: 120,
+        checkpoints: true,
+        cuts: 3,
+        cross_percent: 20,
+        ..Profile::default()
+    };
+    agrees(
+        "a_power_cut_leaves_every_app_at_a_point_of_its_history",
+        &profile,
+        10,
+        40,
+    );
+}
