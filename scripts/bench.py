@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Side-by-side benches, interleaved, median of several rounds.
+
+The same binary does the same work in a directory of: the bare filesystem, tmpfs, the bare
+filesystem with fsync taken away (libeatmydata), MobiFS with relaxed apps, MobiFS with durable
+apps. The store of MobiFS is on the bare filesystem too.
+
+  bench.py [--quick] [--only WORD] [--rounds N] [--directory DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lib import bench_cases, machine
+from lib.bench_cases import Case, Scale
+from lib.bench_tree import large_tree
+from lib.disk import scratch_dir
+from lib.mount import MobiMount
+from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, say
+from lib.report import human_count, ratio, table
+
+EATMYDATA = ("libeatmydata.so", "/usr/lib/*/libeatmydata.so", "/usr/lib/libeatmydata.so")
+DURABLE = '[[app]]\nmatch = "*"\nclass = "durable"\n'
+BARE = "bare disk"
+
+
+@dataclass
+class Place:
+    """One column of the table."""
+
+    name: str
+    directory: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def eatmydata_library() -> str | None:
+    for pattern in EATMYDATA[1:]:
+        found = sorted(Path("/").glob(pattern.lstrip("/")))
+        if found:
+            return str(found[0])
+    return None
+
+
+def places(cleanup: Cleanup, scratch: Path) -> list[Place]:
+    bare = scratch / "bare"
+    bare.mkdir()
+    found = [Place(BARE, bare)]
+    shm = Path("/dev/shm") / f"mobifs-bench-{os.getpid()}"
+    shm.mkdir()
+    cleanup.callback(shutil.rmtree, shm, ignore_errors=True)
+    found.append(Place("tmpfs", shm))
+    library = eatmydata_library()
+    if library:
+        skipping = scratch / "no-fsync"
+        skipping.mkdir()
+        found.append(Place("disk, fsync skipped", skipping, {"LD_PRELOAD": library}))
+    else:
+        say("libeatmydata is not installed: that column is left out")
+    for name, config in (("relaxed", None), ("durable", DURABLE)):
+        mount = MobiMount(cleanup, scratch / f"store-{name}", scratch / name, config)
+        mount.mount()
+        found.append(Place(f"MobiFS {name}", mount.mountpoint))
+    return found
+
+
+def run_case(case: Case, where: list[Place], rounds: int) -> dict[str, list[float]]:
+    """All places in turn, round after round, each time in a fresh directory."""
+    samples: dict[str, list[float]] = {}
+    for round_number in range(rounds):
+        for place in where:
+            directory = place.directory / f"run-{round_number}"
+            value = bench_cases.measure(case, directory, place.env)
+            shutil.rmtree(directory, ignore_errors=True)
+            if value is None:
+                continue
+            samples.setdefault(place.name, []).append(value)
+            say(f"    {place.name:22} {human_count(value):>12} {case.unit}")
+    return samples
+
+
+def summary(case: Case, samples: dict[str, list[float]]) -> dict[str, Any]:
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    return {
+        "case": case.name,
+        "unit": case.unit,
+        "median": medians,
+        "samples": samples,
+        "ratio_to_bare": {name: value / medians[BARE] for name, value in medians.items()},
+    }
+
+
+def engine_write(rounds: int) -> dict[str, Any] | None:
+    """Cost of one engine write without FUSE, if this build has that bench."""
+    command = [built_binary("mobifs-lab"), "engine-write"]
+    runs = []
+    for _ in range(rounds):
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            if "unrecognized subcommand" in done.stderr:
+                return None
+            raise Failed(f"engine-write: {done.stderr.strip()}")
+        runs.append(json.loads(done.stdout))
+    numbers = [key for key, value in runs[0].items() if isinstance(value, (int, float))]
+    return {key: statistics.median(run[key] for run in runs) for key in numbers}
+
+
+def show(results: list[dict[str, Any]], names: list[str]) -> str:
+    header = ["median", *names, "relaxed/bare", "durable/bare"]
+    rows = []
+    for result in results:
+        medians = result["median"]
+        cells = [human_count(medians[name]) if name in medians else "–" for name in names]
+        ratios = [
+            ratio(medians[name], medians[BARE]) if name in medians else "–"
+            for name in ("MobiFS relaxed", "MobiFS durable")
+        ]
+        rows.append([f"{result['case']} ({result['unit']})", *cells, *ratios])
+    return table(header, rows)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="see that it runs; numbers are rough")
+    parser.add_argument("--only", metavar="WORD", help="cases whose name contains WORD")
+    parser.add_argument("--rounds", type=int, help="instead of the usual number")
+    parser.add_argument("--directory", type=Path, help="on the filesystem to measure")
+    return parser.parse_args()
+
+
+def chosen(scale: Scale, word: str | None) -> list[Case]:
+    found = bench_cases.cases(scale)
+    if word is None:
+        return found
+    return [case for case in found if word.lower() in case.name.lower()]
+
+
+def main() -> int:
+    options = parse()
+    scale = bench_cases.QUICK if options.quick else bench_cases.FULL
+    rounds = options.rounds or scale.rounds
+    if options.directory:
+        os.environ["MOBIFS_SCRATCH"] = str(options.directory)
+    report = ROOT / "target" / "bench.json"
+    report.parent.mkdir(exist_ok=True)
+    with Cleanup() as cleanup:
+        scratch = scratch_dir(cleanup, "bench")
+        about = machine.describe(scratch)
+        where = places(cleanup, scratch)
+        say(machine.one_line(about))
+        results = []
+        for case in chosen(scale, options.only):
+            say(f"  {case.name}")
+            results.append(summary(case, run_case(case, where, rounds)))
+        document: dict[str, Any] = {"machine": about, "rounds": rounds, "results": results}
+        if options.only is None or options.only == "engine":
+            document["engine_write"] = engine_write(rounds)
+        if options.only is None or options.only == "tree":
+            document["tree"] = large_tree(cleanup, scratch, scale.tree_files)
+        report.write_text(json.dumps(document, indent=2) + "\n")
+    say("\n" + machine.one_line(about) + f", median of {rounds}")
+    if results:
+        say("\n" + show(results, [place.name for place in where]))
+    if document.get("engine_write"):
+        say(f"\none engine write without FUSE: {json.dumps(document['engine_write'])}")
+    if document.get("tree"):
+        tree = document["tree"]
+        say(
+            f"\ntree of {tree['files']:,} files: mounted in {tree['mount_seconds']:.3f} s, "
+            f"daemon {tree['rss_after_mount_mib']:.1f} MiB resident after the mount, "
+            f"{tree['rss_after_use_mib']:.1f} MiB after using one directory"
+        )
+    say(f"\nall samples: {report}")
+    return 0
+
+
+if __name__ == "__main__":
+    main_guard(main)
