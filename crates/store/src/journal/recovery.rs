@@ -117,6 +117,7 @@ impl<L: Lower> JournalStore<L> {
     fn finish_recovery(&self, report: &mut RecoveryReport) -> Result<(), StoreError> {
         let mut writer = self.writer.lock();
         if !self.read_only {
+            self.sweep_foreign_stage()?;
             self.apply_all(&mut writer)?;
             if report.discarded_tail_bytes > 0 {
                 // What is left of the torn transaction must not become whole by a later

@@ -92,6 +92,38 @@ impl<L: Lower> JournalStore<L> {
             .map_err(failed())
     }
 
+    /// Before a recovery applies anything: deletes what lies in `stage/` and belongs to
+    /// no object of this journal. Its deletion by the mount before may not have become
+    /// durable, and that mount numbered its objects from the same start, so it would be
+    /// taken for a new object of this journal.
+    pub(in super::super) fn sweep_foreign_stage(&self) -> Result<(), StoreError> {
+        let failed = || StoreError::lower("removing what an earlier mount left in stage");
+        for entry in self.lower.list(&self.own.stage).map_err(failed())? {
+            let id = std::str::from_utf8(&entry.name)
+                .ok()
+                .and_then(|name| name.parse().ok());
+            // Anything else than a number is the content of a large transaction.
+            let Some(id) = id.map(ObjectId) else { continue };
+            let is_ours = {
+                let state = self.state.read();
+                let object = state.pending.objects.get(&id);
+                object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
+            };
+            if is_ours {
+                continue;
+            }
+            let Some(stat) = self.stat_at(&self.own.stage, &entry.name)? else {
+                continue;
+            };
+            match stat.kind {
+                FileKind::Directory => self.lower.remove_directory(&self.own.stage, &entry.name),
+                _ => self.lower.unlink(&self.own.stage, &entry.name),
+            }
+            .map_err(failed())?;
+        }
+        Ok(())
+    }
+
     /// Deletes what is left in `stage/`: new objects that were removed again, and
     /// overflow files. A failure leaves it for the next time.
     pub(in super::super) fn sweep_stage(&self) {
