@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_runtime::{
-    Config, ControlHandler, ErrorKind, Places, PolicyChange, Reply, Request, Volume, VolumeError,
-    parse_class,
+    Config, ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply, Request, Volume,
+    VolumeError, parse_class,
 };
 use mobifs_types::PAGE_BYTES_U64;
 use parking_lot::{Condvar, Mutex};
 
 use crate::failure::Failure;
 
-/// How long a lazy unmount is watched before it counts as still in use.
+/// How long a mount that should end is watched before it counts as still in use.
 const LAZY_WAIT: Duration = Duration::from_secs(2);
 /// How long requests under way may take to fail after a power cut.
 const CUT_WAIT: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ impl Ended {
     }
 
     /// Waits for the outcome; none if it takes longer than `timeout`.
-    fn wait(&self, timeout: Option<Duration>) -> Option<Result<(), Failure>> {
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<Result<(), Failure>> {
         let mut outcome = self.outcome.lock();
         while outcome.is_none() {
             match timeout {
@@ -55,6 +55,8 @@ pub(crate) struct Daemon {
     pub(crate) volume: std::sync::Arc<Volume>,
     pub(crate) places: Places,
     pub(crate) ended: Ended,
+    /// Taken by who brings the mount to its end.
+    pub(crate) opened: Mutex<Option<OpenedStore>>,
     handle: SessionHandle,
     config_file: Option<PathBuf>,
     power_cut: AtomicBool,
@@ -65,6 +67,7 @@ impl Daemon {
     pub(crate) fn new(
         volume: std::sync::Arc<Volume>,
         handle: SessionHandle,
+        opened: OpenedStore,
         places: Places,
         config_file: Option<PathBuf>,
     ) -> Self {
@@ -72,6 +75,7 @@ impl Daemon {
             volume,
             places,
             ended: Ended::default(),
+            opened: Mutex::new(Some(opened)),
             handle,
             config_file,
             power_cut: AtomicBool::new(false),
@@ -121,12 +125,22 @@ impl Daemon {
     /// the mount.
     pub(crate) fn terminate_now(&self) {
         self.end_now.store(true, Ordering::SeqCst);
-        if let Err(error) = self.volume.sync_app(None, false) {
-            tracing::error!(%error, "not everything could be committed");
-        }
         if let Err(error) = self.handle.abort() {
-            tracing::warn!(%error, "cannot take the mount out of the tree");
+            tracing::debug!(%error, "the mount has left the tree already");
         }
+        if self.ended.wait(Some(LAZY_WAIT)).is_some() {
+            return;
+        }
+        // A mount that has left the tree cannot be aborted from outside: it ends with
+        // its daemon, which therefore does here what it does after serving.
+        let code = match super::finish(self) {
+            Ok(()) => 0,
+            Err(failure) => {
+                tracing::error!(%failure, "ended");
+                i32::from(failure.code.number())
+            }
+        };
+        std::process::exit(code)
     }
 
     fn detach(&self) {

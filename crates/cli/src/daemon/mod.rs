@@ -59,7 +59,7 @@ pub(crate) fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
     }
     let session = Session::mount(Arc::clone(&volume), &places.mountpoint, &mount_options)?;
     let handle = session.handle();
-    let daemon = Arc::new(Daemon::new(volume, handle, places, config_file));
+    let daemon = Arc::new(Daemon::new(volume, handle, opened, places, config_file));
     let control = match start_control(&daemon) {
         Ok(control) => control,
         Err(failure) => {
@@ -81,7 +81,7 @@ pub(crate) fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
     if let Err(error) = &served {
         tracing::error!(%error, "the mount ended");
     }
-    let ended = finish(&daemon, opened);
+    let ended = finish(&daemon);
     // Until here `mobifs umount` has waited.
     daemon.ended.set(ended.clone());
     control.wait_for_replies();
@@ -106,10 +106,14 @@ fn start_control(daemon: &Arc<Daemon>) -> Result<ControlServer, Failure> {
     Ok(control)
 }
 
-/// After the mount is gone: brings everything to the store, unless the power was cut.
-/// What cannot be committed is tried again until somebody tells the process to end,
-/// because with it goes what is in memory.
-fn finish(daemon: &Daemon, opened: OpenedStore) -> Result<(), Failure> {
+/// When nobody is served any more: brings everything to the store, unless the power
+/// was cut. What cannot be committed is tried again until somebody tells the process to
+/// end, because with it goes what is in memory.
+fn finish(daemon: &Daemon) -> Result<(), Failure> {
+    // Whoever comes second finds that the first is at it, and waits for the end.
+    let Some(opened) = daemon.opened.lock().take() else {
+        return daemon.ended.wait(None).unwrap_or(Ok(()));
+    };
     if daemon.is_power_cut() {
         opened.abandon();
         tracing::warn!("the power was cut by a drill");

@@ -1,0 +1,373 @@
+//! Bad input: a clear message, an exit code, and nothing lost.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, symlink};
+use std::path::Path;
+
+use crate::fixture::{
+    Fixture, fails, message, mobifs, needs_mounts, snapshot, succeeds, try_mount_at,
+};
+
+#[test]
+fn stores_that_are_no_directory() {
+    let fixture = Fixture::new();
+    let mnt = &fixture.mountpoint;
+    let absent = fixture.path("absent");
+    fails(
+        &try_mount_at(&absent, mnt, &[]),
+        1,
+        &["absent", "does not exist", "mkdir"],
+    );
+    let file = fixture.path("file");
+    fs::write(&file, "precious").unwrap();
+    fails(
+        &try_mount_at(&file, mnt, &[]),
+        1,
+        &["file", "is not a directory"],
+    );
+    assert_eq!(fs::read(&file).unwrap(), b"precious");
+    for command in [&["check"][..], &["recover"], &["recover", "--dry-run"]] {
+        fails(&mobifs(command, &file), 1, &["is not a directory"]);
+        fails(&mobifs(command, &absent), 1, &["does not exist"]);
+    }
+}
+
+#[test]
+fn mount_points_that_cannot_be_used() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let file = fixture.mountpoint.join("hidden");
+    fs::write(&file, "precious").unwrap();
+    fails(&fixture.try_mount(&[]), 1, &["not empty", "nonempty"]);
+    let absent = try_mount_at(store, &fixture.path("absent"), &[]);
+    fails(&absent, 1, &["mount point", "does not exist"]);
+    fails(&try_mount_at(store, &file, &[]), 1, &["is not a directory"]);
+    assert!(
+        !store.join(".mobifs").exists(),
+        "nothing was done to the store"
+    );
+}
+
+#[test]
+fn nested_places() {
+    let fixture = Fixture::new();
+    let store = &fixture.store;
+    let inside = store.join("inside");
+    fs::create_dir(&inside).unwrap();
+    let try_at = |store: &Path, place: &Path| try_mount_at(store, place, &["-o", "nonempty"]);
+    fails(&try_at(store, &inside), 1, &["inside", "cannot be nested"]);
+    fails(&try_at(&inside, store), 1, &["inside", "cannot be nested"]);
+    fails(&try_at(store, store), 1, &["over itself"]);
+    assert!(!store.join(".mobifs").exists());
+}
+
+#[test]
+fn places_in_another_mount() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let inside = fixture.mountpoint.join("inside");
+    fs::create_dir(&inside).unwrap();
+    let elsewhere = fixture.directory("elsewhere");
+    let needles = ["lies in the MobiFS mount", "nested"];
+    fails(&try_mount_at(&inside, &elsewhere, &[]), 1, &needles);
+    fails(&try_mount_at(&elsewhere, &inside, &[]), 1, &needles);
+    fails(
+        &fixture.try_mount(&[]),
+        3,
+        &["already a MobiFS mount", "mobifs umount"],
+    );
+    fixture.umount();
+}
+
+#[test]
+fn a_store_in_use() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let pid = fixture.daemon_pid().to_string();
+    let elsewhere = fixture.directory("elsewhere");
+    let again = try_mount_at(&fixture.store, &elsewhere, &[]);
+    fails(&again, 3, &["in use by process", &pid]);
+    fails(
+        &mobifs(&["recover"], &fixture.store),
+        3,
+        &["in use by process", &pid],
+    );
+    fails(
+        &mobifs(&["check"], &fixture.store),
+        3,
+        &["in use by process", &pid],
+    );
+    fixture.umount();
+    // A lock file that a crashed machine leaves behind locks nothing.
+    fs::write(fixture.store.join(".mobifs/lock"), "1\n").unwrap();
+    fixture.mount(&[]);
+    fixture.umount();
+}
+
+#[test]
+fn a_store_on_a_full_disk() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    let store = fixture.store.clone();
+    fixture.mount_other(&["-t", "tmpfs", "-o", "size=8m", "none"], &store);
+    fs::write(store.join("precious"), "precious").unwrap();
+    fails(
+        &fixture.try_mount(&[]),
+        1,
+        &["not enough free space", "journal_bytes"],
+    );
+    let names: Vec<_> = fs::read_dir(&store)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(names, ["precious"], "nothing is left behind");
+    assert!(!fixture.is_mounted());
+}
+
+#[test]
+fn a_store_on_a_read_only_filesystem() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    let store = fixture.store.clone();
+    fixture.mount_other(&["-t", "tmpfs", "-o", "size=80m", "none"], &store);
+    let small = fixture.config("journal_bytes = \"4MiB\"");
+    fixture.mount(&["--config", small.to_str().unwrap()]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    fs::write(fixture.mountpoint.join("app/f"), "content").unwrap();
+    fixture.umount();
+    fixture.mount_other(&["-o", "remount,ro"], &store);
+    fails(
+        &fixture.try_mount(&[]),
+        1,
+        &["read-only filesystem", "-o ro"],
+    );
+    fails(&mobifs(&["recover"], &store), 1, &["read-only filesystem"]);
+    succeeds(&mobifs(&["check"], &store));
+    fixture.mount(&["-o", "ro"]);
+    assert_eq!(
+        fs::read(fixture.mountpoint.join("app/f")).unwrap(),
+        b"content"
+    );
+    let error = fs::write(fixture.mountpoint.join("app/g"), "").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    fixture.umount();
+}
+
+#[test]
+fn configurations_with_errors() {
+    let fixture = Fixture::new();
+    for (text, needles) in [
+        (
+            "apps = [\"*\"]\nmemory_budget = 1",
+            &["mobifs.toml, line 2", "memory_budget"][..],
+        ),
+        (
+            "[defaults]\nclass = \"fast\"",
+            &["defaults.class", "fast", "durable"],
+        ),
+        ("journal_bytes = \"many\"", &["line 1", "not a size"]),
+        ("this is not toml", &["mobifs.toml, line 1"]),
+    ] {
+        let path = fixture.config(text);
+        fails(
+            &fixture.try_mount(&["--config", path.to_str().unwrap()]),
+            2,
+            needles,
+        );
+        let option = format!("config={}", path.display());
+        fails(&fixture.try_mount(&["-o", &option]), 2, needles);
+    }
+    fails(
+        &fixture.try_mount(&["--config", "/absent"]),
+        2,
+        &["/absent", "cannot read"],
+    );
+    fails(
+        &fixture.try_mount(&["-o", "frobnicate"]),
+        2,
+        &["frobnicate", "--help"],
+    );
+    assert!(
+        !fixture.store.join(".mobifs").exists(),
+        "nothing was done to the store"
+    );
+}
+
+#[test]
+fn places_that_are_no_mount() {
+    let fixture = Fixture::new();
+    for command in [
+        &["status"][..],
+        &["sync"],
+        &["umount"],
+        &["drill", "power-cut", "--yes"],
+        &["reload"],
+        &["set", "--app", "x", "--class", "durable"],
+    ] {
+        fails(
+            &mobifs(command, &fixture.mountpoint),
+            5,
+            &["is not a MobiFS mount"],
+        );
+    }
+    fails(
+        &mobifs(&["status"], &fixture.path("absent/deep")),
+        1,
+        &["absent"],
+    );
+    fails(
+        &mobifs(&["drill", "power-cut"], &fixture.mountpoint),
+        2,
+        &["--yes", "lost"],
+    );
+}
+
+/// A store whose journal holds several committed transactions.
+fn with_full_journal() -> Fixture {
+    let fixture = Fixture::new();
+    let config = "journal_bytes = \"1MiB\"\n[defaults]\nclass = \"durable\"\n";
+    let config = fixture.config(config);
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    for n in 0..5 {
+        let path = fixture.mountpoint.join(format!("app/{n}"));
+        let file = fs::File::create(path).unwrap();
+        file.write_all_at(format!("content {n}").as_bytes(), 0)
+            .unwrap();
+        file.sync_all().unwrap();
+    }
+    fixture.cut_power();
+    fixture
+}
+
+#[test]
+fn a_journal_damaged_in_the_middle_is_reported_and_nothing_is_changed() {
+    needs_mounts!();
+    let fixture = with_full_journal();
+    let journal = fixture.store.join(".mobifs/journal");
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&journal)
+        .unwrap();
+    let mut byte = [0];
+    // In the payload of the first transaction.
+    let offset = 2 * 4096 + 100;
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+    let before = snapshot(&fixture.store);
+    fails(
+        &fixture.try_mount(&[]),
+        4,
+        &["damaged", "nothing was changed"],
+    );
+    fails(&mobifs(&["recover"], &fixture.store), 4, &["damaged"]);
+    fails(&mobifs(&["check"], &fixture.store), 4, &["damaged"]);
+    assert!(without_lock(&before) == without_lock(&snapshot(&fixture.store)));
+    // Repaired, everything is there.
+    file.write_all_at(&byte, offset).unwrap();
+    fixture.mount(&[]);
+    for n in 0..5 {
+        let path = fixture.mountpoint.join(format!("app/{n}"));
+        assert_eq!(fs::read(path).unwrap(), format!("content {n}").as_bytes());
+    }
+    fixture.umount();
+}
+
+/// The lock file names the last process that tried; it holds nothing else.
+fn without_lock(
+    snapshot: &[(std::path::PathBuf, String, Vec<u8>)],
+) -> Vec<&(std::path::PathBuf, String, Vec<u8>)> {
+    snapshot
+        .iter()
+        .filter(|(path, ..)| !path.ends_with(".mobifs/lock"))
+        .collect()
+}
+
+#[test]
+fn a_truncated_journal_and_one_of_another_store() {
+    needs_mounts!();
+    let fixture = with_full_journal();
+    let journal = fixture.store.join(".mobifs/journal");
+    let whole = fs::read(&journal).unwrap();
+    fs::write(&journal, &whole[..whole.len() / 2]).unwrap();
+    fails(&fixture.try_mount(&[]), 4, &["damaged"]);
+    fs::write(&journal, &whole[..100]).unwrap();
+    fails(&fixture.try_mount(&[]), 4, &["damaged"]);
+    let other = with_full_journal();
+    fs::copy(other.store.join(".mobifs/journal"), &journal).unwrap();
+    fails(&fixture.try_mount(&[]), 4, &["another store"]);
+    fs::write(&journal, &whole).unwrap();
+    fixture.mount(&[]);
+    assert_eq!(
+        fs::read(fixture.mountpoint.join("app/4")).unwrap(),
+        b"content 4"
+    );
+    fixture.umount();
+}
+
+#[test]
+fn symlinks_and_hostile_names_in_the_store() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let outside = fixture.directory("outside");
+    fs::write(outside.join("secret"), "secret").unwrap();
+    let app = fixture.store.join("app");
+    fs::create_dir(&app).unwrap();
+    symlink(&outside, app.join("link")).unwrap();
+    symlink("../../../..", app.join("up")).unwrap();
+    let long = "n".repeat(255);
+    let hostile: [&[u8]; 6] = [
+        b"new\nline",
+        b"\xff\xfe",
+        b"-rf",
+        b" ",
+        b"*?[",
+        long.as_bytes(),
+    ];
+    for name in hostile {
+        fs::write(app.join(std::ffi::OsStr::from_bytes(name)), name).unwrap();
+    }
+    fixture.mount(&[]);
+    let mounted = fixture.mountpoint.join("app");
+    assert_eq!(fs::read_link(mounted.join("link")).unwrap(), outside);
+    for name in hostile {
+        let path = mounted.join(std::ffi::OsStr::from_bytes(name));
+        assert_eq!(fs::read(&path).unwrap(), name);
+        fs::write(&path, "changed").unwrap();
+    }
+    assert_eq!(fs::read_dir(&mounted).unwrap().count(), hostile.len() + 2);
+    assert!(!fixture.mountpoint.join(".mobifs").exists(), "hidden");
+    assert!(fs::create_dir(fixture.mountpoint.join(".mobifs")).is_err());
+    fs::remove_file(mounted.join("link")).unwrap();
+    fixture.umount();
+    for name in hostile {
+        assert_eq!(
+            fs::read(app.join(std::ffi::OsStr::from_bytes(name))).unwrap(),
+            b"changed"
+        );
+    }
+    assert_eq!(
+        fs::read(outside.join("secret")).unwrap(),
+        b"secret",
+        "nothing followed the link"
+    );
+}
+
+#[test]
+fn a_symlink_in_place_of_our_own_directory() {
+    let fixture = Fixture::new();
+    let outside = fixture.directory("outside");
+    symlink(&outside, fixture.store.join(".mobifs")).unwrap();
+    let output = fixture.try_mount(&[]);
+    fails(&output, 1, &[".mobifs", "is not a directory"]);
+    assert_eq!(
+        fs::read_dir(&outside).unwrap().count(),
+        0,
+        "{}",
+        message(&output)
+    );
+}

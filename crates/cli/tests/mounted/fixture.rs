@@ -1,0 +1,226 @@
+//! A store and a mount point, and the real program.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs");
+
+/// Why mounts cannot be tested here; none if they can.
+pub(crate) fn why_not() -> Option<&'static str> {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|about| {
+        use std::os::unix::fs::MetadataExt as _;
+        about.uid() == 0
+    });
+    if !is_root {
+        return Some("not root");
+    }
+    (!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse")
+}
+
+/// Leaves the test, with a message, where mounts are not possible.
+macro_rules! needs_mounts {
+    () => {
+        if let Some(why) = crate::fixture::why_not() {
+            eprintln!("skipped: {why}");
+            return;
+        }
+    };
+}
+pub(crate) use needs_mounts;
+
+/// A store and a mount point in a directory of their own.
+pub(crate) struct Fixture {
+    base: tempfile::TempDir,
+    pub(crate) store: PathBuf,
+    pub(crate) mountpoint: PathBuf,
+    /// Other mounts to be taken away at the end, innermost last.
+    others: Vec<PathBuf>,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        let base = tempfile::tempdir().unwrap();
+        let root = base.path().canonicalize().unwrap();
+        let (store, mountpoint) = (root.join("store"), root.join("mount"));
+        fs::create_dir(&store).unwrap();
+        fs::create_dir(&mountpoint).unwrap();
+        Self {
+            base,
+            store,
+            mountpoint,
+            others: Vec::new(),
+        }
+    }
+
+    /// A path beside store and mount point.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.base.path().canonicalize().unwrap().join(name)
+    }
+
+    /// A new directory beside store and mount point.
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// A configuration file.
+    pub(crate) fn config(&self, text: &str) -> PathBuf {
+        let path = self.path("mobifs.toml");
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Mounts another filesystem; it goes with the fixture.
+    pub(crate) fn mount_other(&mut self, words: &[&str], at: &Path) {
+        let done = Command::new("mount").args(words).arg(at).output().unwrap();
+        assert!(done.status.success(), "mount {words:?}: {done:?}");
+        self.others.push(at.to_owned());
+    }
+
+    /// Mounts the store with these words before STORE and MOUNTPOINT.
+    pub(crate) fn mount(&self, words: &[&str]) {
+        succeeds(&self.try_mount(words));
+    }
+
+    pub(crate) fn try_mount(&self, words: &[&str]) -> Output {
+        let log = self.path("log");
+        let mut command = Command::new(PROGRAM);
+        command.args(["mount", "--log"]).arg(log).args(words);
+        command
+            .arg(&self.store)
+            .arg(&self.mountpoint)
+            .output()
+            .unwrap()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn umount(&self) {
+        succeeds(&mobifs(&["umount"], &self.mountpoint));
+    }
+
+    pub(crate) fn cut_power(&self) {
+        succeeds(&mobifs(&["drill", "power-cut", "--yes"], &self.mountpoint));
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        is_mounted(&self.mountpoint)
+    }
+
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let output = mobifs(&["status", "--json"], &self.mountpoint);
+        succeeds(&output);
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    pub(crate) fn daemon_pid(&self) -> u32 {
+        u32::try_from(self.status()["daemon_pid"].as_u64().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        if self.is_mounted() {
+            // A test failed half-way: whatever state the daemon is in, it must go.
+            let _ended = mobifs(&["drill", "power-cut", "--yes"], &self.mountpoint);
+            let _ended = Command::new("umount")
+                .arg("-l")
+                .arg(&self.mountpoint)
+                .output();
+        }
+        for other in self.others.iter().rev() {
+            let _ended = Command::new("umount").arg("-l").arg(other).output();
+        }
+    }
+}
+
+pub(crate) fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let path = path.to_str().unwrap();
+    table
+        .lines()
+        .any(|line| line.split(' ').nth(4) == Some(path))
+}
+
+/// Mounts any store anywhere.
+pub(crate) fn try_mount_at(store: &Path, mountpoint: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command
+        .arg("mount")
+        .args(words)
+        .arg(store)
+        .arg(mountpoint)
+        .output()
+        .unwrap()
+}
+
+/// Runs a command about one place.
+pub(crate) fn mobifs(words: &[&str], place: &Path) -> Output {
+    Command::new(PROGRAM)
+        .args(words)
+        .arg(place)
+        .output()
+        .unwrap()
+}
+
+/// Runs the program under another name, as mount(8) does.
+pub(crate) fn as_helper(name: &str, words: &[&str]) -> Output {
+    Command::new(PROGRAM)
+        .arg0(name)
+        .args(words)
+        .output()
+        .unwrap()
+}
+
+pub(crate) fn succeeds(output: &Output) {
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        output.status,
+        message(output)
+    );
+}
+
+/// What was said, without the program's name.
+pub(crate) fn message(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}
+
+/// The command failed with this exit code and one line that has these words.
+#[track_caller]
+pub(crate) fn fails(output: &Output, code: i32, needles: &[&str]) {
+    let said = message(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert_eq!(said.lines().count(), 1, "one clear sentence, not: {said}");
+    for needle in needles {
+        assert!(said.contains(needle), "{said:?} does not say {needle:?}");
+    }
+}
+
+/// Every path below `directory` with kind and content, to see that nothing changed.
+pub(crate) fn snapshot(directory: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(at) = waiting.pop() {
+        for entry in fs::read_dir(&at).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            let content = if kind.is_file() {
+                fs::read(entry.path()).unwrap()
+            } else {
+                Vec::new()
+            };
+            if kind.is_dir() {
+                waiting.push(entry.path());
+            }
+            found.push((entry.path(), format!("{kind:?}"), content));
+        }
+    }
+    found.sort();
+    found
+}

@@ -1,0 +1,281 @@
+//! Mounting, asking, committing, unmounting.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds};
+
+fn wait_until(condition: impl Fn() -> bool) {
+    // Ends when the condition holds; if it never does, the runner's limit ends us.
+    while !condition() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill")
+        .args([name, &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success());
+}
+
+fn is_closed_properly(fixture: &Fixture) -> bool {
+    let output = mobifs(&["check"], &fixture.store);
+    succeeds(&output);
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .contains("properly closed, nothing to recover")
+}
+
+#[test]
+fn a_directory_with_files_becomes_a_store_and_stays_a_directory() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.store.join("app")).unwrap();
+    fs::write(fixture.store.join("app/before"), "before").unwrap();
+    fixture.mount(&[]);
+    let app = fixture.mountpoint.join("app");
+    assert_eq!(fs::read(app.join("before")).unwrap(), b"before");
+    fs::write(app.join("after"), "after").unwrap();
+    assert!(!fixture.store.join("app/after").exists(), "in memory");
+    fixture.umount();
+    assert!(!fixture.is_mounted());
+    assert_eq!(fs::read(fixture.store.join("app/after")).unwrap(), b"after");
+    assert!(is_closed_properly(&fixture));
+}
+
+#[test]
+fn status_tells_what_is_at_risk_and_sync_takes_the_risk_away() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    fs::write(fixture.mountpoint.join("app/f"), vec![1; 100_000]).unwrap();
+    let app = |fixture: &Fixture| {
+        let status = fixture.status();
+        let apps = status["apps"].as_array().unwrap();
+        apps.iter()
+            .find(|app| app["name"] == "app")
+            .unwrap()
+            .clone()
+    };
+    let status = fixture.status();
+    assert_eq!(status["schema"], 1);
+    assert_eq!(status["mountpoint"], fixture.mountpoint.to_str().unwrap());
+    assert_eq!(status["store"]["path"], fixture.store.to_str().unwrap());
+    assert!(fs::exists(format!("/proc/{}", status["daemon_pid"])).unwrap());
+    assert!(app(&fixture)["bytes_at_risk"].as_u64().unwrap() >= 100_000);
+    assert_eq!(app(&fixture)["bytes_written_by_app"], 100_000);
+    succeeds(&mobifs(&["sync", "--app", "app"], &fixture.mountpoint));
+    assert_eq!(app(&fixture)["bytes_at_risk"], 0);
+    assert!(app(&fixture)["last_checkpoint"]["age_seconds"].is_number());
+    assert_eq!(
+        fs::read(fixture.store.join("app/f")).unwrap().len(),
+        100_000
+    );
+    let text = mobifs(&["status"], &fixture.mountpoint);
+    succeeds(&text);
+    assert!(String::from_utf8(text.stdout).unwrap().contains("relaxed"));
+    fails(
+        &mobifs(&["sync", "--app", "nobody"], &fixture.mountpoint),
+        2,
+        &["\"nobody\""],
+    );
+    fixture.umount();
+}
+
+#[test]
+fn watching_prints_again_and_again_until_the_mount_ends() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let watcher = Command::new(PROGRAM)
+        .args(["status", "--json", "--watch"])
+        .arg(&fixture.mountpoint)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until(|| fixture.status()["uptime_ms"].as_u64().unwrap() > 1500);
+    fixture.umount();
+    let output = watcher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(!text.is_empty());
+    for line in text.lines() {
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["schema"],
+            1
+        );
+    }
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted_but_committed() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    let mut open = fs::File::create(fixture.mountpoint.join("app/f")).unwrap();
+    open.write_all(b"first ").unwrap();
+    fails(
+        &mobifs(&["umount"], &fixture.mountpoint),
+        3,
+        &["in use", "--lazy"],
+    );
+    assert!(fixture.is_mounted());
+    assert_eq!(fs::read(fixture.store.join("app/f")).unwrap(), b"first ");
+    open.write_all(b"second").unwrap();
+    succeeds(&mobifs(&["umount", "--lazy"], &fixture.mountpoint));
+    assert!(!fixture.is_mounted());
+    open.write_all(b" third").unwrap();
+    drop(open);
+    wait_until(|| mobifs(&["check"], &fixture.store).status.success());
+    assert_eq!(
+        fs::read(fixture.store.join("app/f")).unwrap(),
+        b"first second third"
+    );
+    assert!(is_closed_properly(&fixture));
+}
+
+#[test]
+fn sigterm_is_a_clean_unmount() {
+    needs_mounts!();
+    for name in ["-TERM", "-INT"] {
+        let fixture = Fixture::new();
+        fixture.mount(&[]);
+        fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+        fs::write(fixture.mountpoint.join("app/f"), "content").unwrap();
+        signal(fixture.daemon_pid(), name);
+        wait_until(|| mobifs(&["check"], &fixture.store).status.success());
+        assert!(!fixture.is_mounted());
+        assert!(is_closed_properly(&fixture));
+        assert_eq!(fs::read(fixture.store.join("app/f")).unwrap(), b"content");
+    }
+}
+
+#[test]
+fn sigterm_in_use_commits_and_ends_with_the_last_user_a_second_one_at_once() {
+    needs_mounts!();
+    for twice in [false, true] {
+        let fixture = Fixture::new();
+        fixture.mount(&[]);
+        fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+        let mut open = fs::File::create(fixture.mountpoint.join("app/f")).unwrap();
+        open.write_all(b"first").unwrap();
+        let pid = fixture.daemon_pid();
+        signal(pid, "-TERM");
+        wait_until(|| !fixture.is_mounted());
+        open.write_all(b" second").unwrap();
+        if twice {
+            signal(pid, "-TERM");
+        } else {
+            drop(open);
+        }
+        wait_until(|| mobifs(&["check"], &fixture.store).status.success());
+        assert_eq!(
+            fs::read(fixture.store.join("app/f")).unwrap(),
+            b"first second"
+        );
+        assert!(is_closed_properly(&fixture));
+    }
+}
+
+#[test]
+fn umount_by_others_commits_too() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    fs::write(fixture.mountpoint.join("app/f"), "content").unwrap();
+    // -i: without a helper, as a system does that has none installed.
+    let done = Command::new("umount")
+        .arg("-i")
+        .arg(&fixture.mountpoint)
+        .output()
+        .unwrap();
+    succeeds(&done);
+    wait_until(|| mobifs(&["check"], &fixture.store).status.success());
+    assert_eq!(fs::read(fixture.store.join("app/f")).unwrap(), b"content");
+    assert!(is_closed_properly(&fixture));
+}
+
+#[test]
+fn in_the_foreground_the_process_lives_as_long_as_the_mount() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let mut daemon = Command::new(PROGRAM)
+        .args(["mount", "--foreground"])
+        .arg(&fixture.store)
+        .arg(&fixture.mountpoint)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until(|| mobifs(&["status"], &fixture.mountpoint).status.success());
+    assert_eq!(fixture.daemon_pid(), daemon.id());
+    fixture.umount();
+    assert!(daemon.wait().unwrap().success());
+}
+
+#[test]
+fn classes_and_limits_change_while_mounted() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let config = fixture.config("");
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    let mnt = &fixture.mountpoint;
+    fs::create_dir(mnt.join("app")).unwrap();
+    succeeds(&mobifs(&["set", "--app", "app", "--class", "durable"], mnt));
+    let file = fs::File::create(mnt.join("app/f")).unwrap();
+    file.sync_all().unwrap();
+    let class = |fixture: &Fixture| {
+        let status = fixture.status();
+        let apps = status["apps"].as_array().unwrap();
+        apps.iter().find(|app| app["name"] == "app").unwrap()["class"].clone()
+    };
+    assert_eq!(class(&fixture), "durable");
+    fails(
+        &mobifs(&["set", "--app", "app", "--class", "quick"], mnt),
+        2,
+        &["\"quick\""],
+    );
+    fails(
+        &mobifs(&["set", "--app", "a/b", "--class", "durable"], mnt),
+        2,
+        &["\"a/b\""],
+    );
+    succeeds(&mobifs(&["reload"], mnt));
+    assert_eq!(class(&fixture), "relaxed");
+    fs::write(&config, "[defaults]\nclass = \"durable\"\n").unwrap();
+    signal(fixture.daemon_pid(), "-HUP");
+    wait_until(|| class(&fixture) == "durable");
+    fs::write(&config, "nonsense = 1\n").unwrap();
+    fails(&mobifs(&["reload"], mnt), 2, &["line 1", "nonsense"]);
+    assert_eq!(
+        class(&fixture),
+        "durable",
+        "a bad configuration changes nothing"
+    );
+    drop(file);
+    fixture.cut_power();
+    fixture.mount(&[]);
+    assert!(
+        mnt.join("app/f").exists(),
+        "it was durable when fsync returned"
+    );
+    fixture.umount();
+}
+
+#[test]
+fn a_mount_over_files_hides_them_if_asked_to() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fs::write(fixture.mountpoint.join("hidden"), "").unwrap();
+    fixture.mount(&["-o", "nonempty,noatime,fsname=fancy"]);
+    assert!(!fixture.mountpoint.join("hidden").exists());
+    fixture.umount();
+    assert!(fixture.mountpoint.join("hidden").exists());
+    assert!(fixture.log().contains("unmounted"), "{}", fixture.log());
+}

@@ -1,0 +1,9 @@
+//! The real program on real mounts. Needs root and `/dev/fuse`; elsewhere each test
+//! says that it is skipped.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bad_input;
+mod crashes;
+mod fixture;
+mod helpers;
+mod life;
