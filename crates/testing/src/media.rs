@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mobifs_store::{JournalOptions, JournalStore, MemoryStore, PosixLower, Store};
 
-use crate::crash::{CrashLower, Fate};
+use crate::crash::{CrashLower, Effect, Fate};
 use crate::random::Random;
 use crate::target::{DirectoryTarget, Target as _};
 use crate::tree::Tree;
@@ -66,6 +66,8 @@ pub struct CrashMedium {
     random: Random,
     options: JournalOptions,
     cut_after: Option<u64>,
+    /// Decides instead of chance; the power goes only when the script says so, then.
+    chooser: Option<fn(&Effect) -> Fate>,
 }
 
 impl CrashMedium {
@@ -86,11 +88,22 @@ impl CrashMedium {
             random,
             options,
             cut_after: None,
+            chooser: None,
+        }
+    }
+
+    /// An empty filesystem of which a cut leaves exactly what `chooser` says, and what
+    /// that implies.
+    pub fn with_chooser(chooser: fn(&Effect) -> Fate) -> Self {
+        Self {
+            chooser: Some(chooser),
+            ..Self::new(0)
         }
     }
 
     /// The power goes after so many calls, or not by itself.
     fn plan_cut(&mut self, calls: Option<u64>) {
+        let calls = calls.filter(|_| self.chooser.is_none());
         self.cut_after = calls.map(|calls| self.lower.operations() + calls);
         self.lower.cut_after(self.cut_after.unwrap_or(u64::MAX));
     }
@@ -120,13 +133,11 @@ impl Medium for CrashMedium {
 
     fn cut(&mut self) {
         let land_percent = *self.random.pick(&[0, 10, 50, 50, 90, 100]);
-        let random = &mut self.random;
-        let mut chooser = |_: &_| {
-            if random.chance(land_percent) {
-                Fate::Land
-            } else {
-                Fate::Vanish
-            }
+        let (random, chosen) = (&mut self.random, self.chooser);
+        let mut chooser = |effect: &Effect| match chosen {
+            Some(chosen) => chosen(effect),
+            None if random.chance(land_percent) => Fate::Land,
+            None => Fate::Vanish,
         };
         self.lower = self.lower.crash_image(&mut chooser);
         self.cut_after = None;

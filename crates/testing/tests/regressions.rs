@@ -1,0 +1,175 @@
+//! Every bug that a property found, as the shortest script that showed it.
+
+use mobifs_testing::crash::{Effect, Fate};
+use mobifs_testing::life::{Plan, live};
+use mobifs_testing::media::{CrashMedium, Medium, MemoryMedium};
+use mobifs_testing::operations::Event::{self, Apply, CommitNext, Cut, Do, SyncAll, TidyUp};
+use mobifs_testing::operations::FileRef::Path;
+use mobifs_testing::operations::{NodeKind, Operation as Op, Payload, Script};
+
+fn passes(events: &[Event], medium: &mut impl Medium) {
+    let script = Script {
+        seed: 0,
+        events: events.to_vec(),
+    };
+    let outcome = live(
+        &script,
+        medium,
+        &Plan {
+            tree_every: 1,
+            ..Plan::default()
+        },
+    );
+    assert_eq!(outcome, Ok(()), "{script:?}");
+}
+
+fn make_directory(path: &str) -> Event {
+    Do(Op::MakeDirectory {
+        path: path.into(),
+        mode: 0o755,
+    })
+}
+
+fn create(path: &str) -> Event {
+    Do(Op::CreateFile {
+        path: path.into(),
+        mode: 0o644,
+    })
+}
+
+fn write(path: &str, offset: u64, length: u32) -> Event {
+    Do(Op::Write {
+        file: Path(path.into()),
+        offset,
+        data: Payload { tag: 1, length },
+    })
+}
+
+fn set_mode(path: &str, mode: u16) -> Event {
+    Do(Op::SetMode {
+        path: path.into(),
+        mode,
+    })
+}
+
+/// Everything lands.
+const fn all(_: &Effect) -> Fate {
+    Fate::Land
+}
+
+/// What was deleted from the store's own directories is there again.
+fn all_but_deletions_of_numbers(effect: &Effect) -> Fate {
+    match effect {
+        Effect::Unlink { name, .. } if name.iter().all(u8::is_ascii_digit) => Fate::Vanish,
+        _ => Fate::Land,
+    }
+}
+
+/// The kernel takes set-id bits away itself, where they must go, before it asks for
+/// an allocation or a copy; the volume took them from root's files, too.
+#[test]
+fn allocating_and_copying_leave_set_id_bits_to_the_kernel() {
+    let events = [
+        make_directory("alpha"),
+        create("alpha/a"),
+        write("alpha/a", 0, 100),
+        set_mode("alpha/a", 0o6711),
+        Do(Op::Allocate {
+            file: Path("alpha/a".into()),
+            mode: mobifs_testing::operations::AllocateMode::ZeroRange { keep_size: false },
+            offset: 59_123,
+            length: 103_980,
+        }),
+        Do(Op::CopyRange {
+            from: Path("alpha/a".into()),
+            from_offset: 0,
+            to: Path("alpha/a".into()),
+            to_offset: 5000,
+            length: 100,
+        }),
+    ];
+    passes(&events, &mut MemoryMedium::default());
+}
+
+/// Only regular files lost them.
+#[test]
+fn a_socket_loses_set_id_bits_with_its_owner() {
+    let events = [
+        make_directory("alpha"),
+        Do(Op::MakeNode {
+            path: "alpha/a".into(),
+            mode: 0o755,
+            kind: NodeKind::Socket,
+        }),
+        set_mode("alpha/a", 0o6711),
+        Do(Op::SetOwner {
+            path: "alpha/a".into(),
+            uid: Some(1),
+            gid: None,
+        }),
+    ];
+    passes(&events, &mut MemoryMedium::default());
+}
+
+/// Once something had left memory the engine accepted no listing any more.
+#[test]
+fn directories_are_listed_again_after_they_left_memory() {
+    let mut events = vec![make_directory("alpha"), make_directory("beta")];
+    events.extend((0..30).map(|n| create(&format!("alpha/{n}"))));
+    events.extend([
+        SyncAll,
+        TidyUp,
+        create("beta/a"),
+        TidyUp,
+        create("alpha/a"),
+        TidyUp,
+    ]);
+    passes(&events, &mut MemoryMedium::default());
+}
+
+/// The store went on using the object numbers of the mount before, and the new
+/// engine gave the same numbers to new objects.
+#[test]
+fn objects_are_numbered_anew_after_a_recovery() {
+    let events = [
+        make_directory("beta"),
+        make_directory("gamma"),
+        SyncAll,
+        Cut,
+        create("beta/b"),
+        make_directory("gamma/c"),
+    ];
+    passes(&events, &mut MemoryMedium::default());
+    passes(&events, &mut CrashMedium::with_chooser(all));
+}
+
+/// A staged object whose deletion was lost was taken for one of the next mount, which
+/// has the same number: two files became one.
+#[test]
+fn what_an_earlier_mount_left_in_stage_is_not_taken_for_a_new_object() {
+    let link = Op::Link {
+        from: "beta/a".into(),
+        to: "beta/b".into(),
+    };
+    let events = [
+        make_directory("beta"),
+        make_directory("gamma"),
+        create("beta/a"),
+        Do(link),
+        SyncAll,
+        Cut,
+        create("gamma/a"),
+        create("gamma/b"),
+        create("gamma/c"),
+        create("gamma/d"),
+        SyncAll,
+        Cut,
+        CommitNext,
+        Apply,
+    ];
+    passes(
+        &events,
+        &mut CrashMedium::with_chooser(all_but_deletions_of_numbers),
+    );
+    passes(&events, &mut CrashMedium::with_chooser(all));
+}
