@@ -6,4 +6,5 @@
 //! System calls go through libc's functions on purpose (the standard library and SQLite
 //! do), because that is where `LD_PRELOAD` of libeatmydata takes the fsync away.
 
+pub mod engine_write;
 pub mod workload;

@@ -24,6 +24,8 @@ enum Command {
         #[command(subcommand)]
         workload: Workload,
     },
+    /// Measure what one write costs inside the engine, without kernel, store or device.
+    EngineWrite,
     /// Check a database that `workload sqlite --statement insert` left behind after a crash;
     /// prints how many of its transactions are there.
     CheckSqlite {
@@ -133,6 +135,9 @@ fn run(command: &Command) -> Result<String, WorkloadError> {
         Command::Workload { dir, workload } => perform(dir, workload).and_then(|measured| {
             serde_json::to_string(&measured).map_err(|e| WorkloadError::Wrong(e.to_string()))
         }),
+        Command::EngineWrite => mobifs_lab::engine_write::measure()
+            .and_then(|measured| serde_json::to_string(&measured).map_err(|e| e.to_string()))
+            .map_err(WorkloadError::Wrong),
         Command::CheckSqlite { database } => {
             sqlite::check_prefix(database).map(|count| count.to_string())
         }
