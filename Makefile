@@ -5,7 +5,7 @@ DESTDIR ?=
 HELPERDIR ?= /sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench crash-campaign fuzz clean
+.PHONY: help setup build install uninstall demo test lint bench crash-campaign clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,11 +43,9 @@ bench: ## Side-by-side benches (BENCH_FLAGS=--quick for a short run)
 	cargo build --release --locked
 	python3 scripts/bench.py $(BENCH_FLAGS)
 
-crash-campaign: ## Long crash search (CAMPAIGN_SEED, CAMPAIGN_CASES)
-	scripts/crash-campaign.sh
-
-fuzz: ## Random bytes for the parsers of journal and requests (FUZZ_SECONDS)
-	scripts/fuzz.sh
+crash-campaign: ## Long crash search (SECONDS, SEED)
+	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \
+		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 clean: ## Remove build results and downloaded tools
 	cargo clean

@@ -22,7 +22,7 @@ count() {
   local counts
   counts=$(awk '
     /^test result:/ { p += $4; f += $6; s += $8 }
-    /^SKIPPED / { s += 1; p -= 1 }
+    /^(SKIPPED |skipped: )/ { s += 1; p -= 1 }
     /^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5 }
     END { printf "%d %d %d", p, f, s }' "$1")
   read -r p f s <<<"$counts"
