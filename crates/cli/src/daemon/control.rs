@@ -17,7 +17,9 @@ use crate::failure::Failure;
 /// How long a mount that should end is watched before it counts as still in use.
 const LAZY_WAIT: Duration = Duration::from_secs(2);
 /// How long requests under way may take to fail after a power cut.
-const CUT_WAIT: Duration = Duration::from_secs(10);
+const CUT_WAIT: Duration = Duration::from_secs(2);
+/// How long a reply may take to reach who asked.
+const LAST_REPLY_WAIT: Duration = Duration::from_millis(300);
 
 /// The outcome of the mount, once there is one.
 #[derive(Debug, Default)]
@@ -205,10 +207,12 @@ impl Daemon {
         match self.ended.wait(Some(CUT_WAIT)) {
             Some(outcome) => reply(outcome),
             None => {
-                // Somebody holds the dead mount. Our end ends it: nothing will be
-                // written any more, so there is nothing to wait for.
+                // Somebody holds the dead mount, and it could not be aborted. Our end
+                // ends it: nothing will be written any more.
                 tracing::warn!("the mount is still in use; its daemon ends now");
-                std::process::exit(0)
+                let outcome = super::finish(self);
+                end_soon();
+                reply(outcome)
             }
         }
     }
@@ -264,6 +268,17 @@ impl ControlHandler for Daemon {
                 self.set(&app, &change)
             }
         }
+    }
+}
+
+/// Ends the process when the reply under way is sent.
+fn end_soon() {
+    let ender = || {
+        std::thread::sleep(LAST_REPLY_WAIT);
+        std::process::exit(0)
+    };
+    if std::thread::Builder::new().spawn(ender).is_err() {
+        std::process::exit(0)
     }
 }
 

@@ -13,13 +13,6 @@ const ROUND_MAX: Duration = Duration::from_secs(1);
 /// Shortest sleep between two looks at ages.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
-/// How long to sleep.
-enum Sleep {
-    For(Duration),
-    /// Until somebody wakes us: nothing is open, nothing waits.
-    UntilWoken,
-}
-
 impl Shared {
     pub(super) fn run_checkpointer(&self) {
         let mut last_commit = self.moment().now;
@@ -43,8 +36,7 @@ impl Shared {
                 last_commit = self.moment().now;
             }
             let apply_at = self.apply_if_due(&mut last_commit);
-            let deadline = deadline.into_iter().chain(apply_at).min();
-            self.sleep(deadline);
+            self.sleep(deadline, apply_at);
         }
     }
 
@@ -113,28 +105,31 @@ impl Shared {
         }
     }
 
-    fn sleep(&self, deadline: Option<MonotonicNs>) {
+    /// Sleeps until something is due: a transaction by its age (`close_at`), or the
+    /// journal (`apply_at`).
+    fn sleep(&self, close_at: Option<MonotonicNs>, apply_at: Option<MonotonicNs>) {
         let mut live = self.live.lock();
         if live.wake || self.stopping.load(Ordering::SeqCst) {
             return;
         }
-        let sleep = match deadline {
-            None => Sleep::UntilWoken,
-            Some(deadline) => {
-                let rest = Duration::from_nanos(deadline.0.saturating_sub(self.moment().now.0));
-                // A transaction that opens meanwhile may be due before `deadline`.
-                let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
-                Sleep::For(rest.clamp(Duration::from_millis(1), round))
-            }
+        let now = self.moment().now;
+        let rest = |at: MonotonicNs| {
+            Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
         };
-        match sleep {
-            Sleep::UntilWoken => {
-                live.checkpointer_idle = true;
-                self.wake.wait(&mut live);
+        if let Some(close_at) = close_at {
+            // A transaction that opens meanwhile may be due before `close_at`.
+            let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
+            let due = apply_at.map_or(close_at, |apply_at| apply_at.min(close_at));
+            self.wake.wait_for(&mut live, rest(due).min(round));
+            return;
+        }
+        // Nothing is open, so the first change wakes us: no need to wake the machine.
+        live.checkpointer_idle = true;
+        match apply_at {
+            Some(apply_at) => {
+                self.wake.wait_for(&mut live, rest(apply_at));
             }
-            Sleep::For(duration) => {
-                self.wake.wait_for(&mut live, duration);
-            }
+            None => self.wake.wait(&mut live),
         }
     }
 }
