@@ -7,3 +7,4 @@ mod crashes;
 mod fixture;
 mod helpers;
 mod life;
+mod unprivileged;

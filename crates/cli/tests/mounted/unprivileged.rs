@@ -1,0 +1,149 @@
+//! Mounts of an ordinary user, through fusermount3.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::fixture::{
+    Fixture, PROGRAM, fails, is_mounted, message, mobifs, needs_mounts, succeeds,
+};
+
+/// nobody, on every Linux system.
+const USER: u32 = 65_534;
+
+/// The program where any user can run it, and a store and a mount point of that user.
+struct User {
+    fixture: Fixture,
+    program: PathBuf,
+}
+
+impl User {
+    /// None, with a message, where this cannot be tested.
+    fn new() -> Option<Self> {
+        let has_helper = ["/usr/bin/fusermount3", "/bin/fusermount3"];
+        if !has_helper.iter().any(|path| Path::new(path).exists()) {
+            eprintln!("skipped: no fusermount3");
+            return None;
+        }
+        let fixture = Fixture::new();
+        let base = fixture.store.parent().unwrap().to_owned();
+        for path in [&base, &fixture.store, &fixture.mountpoint] {
+            std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+        }
+        fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
+        let program = fixture.path("mobifs");
+        fs::copy(PROGRAM, &program).unwrap();
+        let user = Self { fixture, program };
+        let device = user.run("sh", &["-c", ": < /dev/fuse > /dev/fuse"]);
+        if !device.status.success() {
+            eprintln!("skipped: /dev/fuse is not for everybody");
+            return None;
+        }
+        Some(user)
+    }
+
+    fn run(&self, program: &str, words: &[&str]) -> Output {
+        let mut command = Command::new(program);
+        command
+            .args(words)
+            .uid(USER)
+            .gid(USER)
+            .env_remove("XDG_RUNTIME_DIR");
+        command.current_dir("/").output().unwrap()
+    }
+
+    fn mobifs(&self, words: &[&str]) -> Output {
+        self.run(self.program.to_str().unwrap(), words)
+    }
+
+    fn mount(&self) {
+        let log = self.fixture.path("log");
+        let words = [
+            "mount",
+            "--log",
+            log.to_str().unwrap(),
+            self.store(),
+            self.mountpoint(),
+        ];
+        succeeds(&self.mobifs(&words));
+    }
+
+    fn store(&self) -> &str {
+        self.fixture.store.to_str().unwrap()
+    }
+
+    fn mountpoint(&self) -> &str {
+        self.fixture.mountpoint.to_str().unwrap()
+    }
+}
+
+#[test]
+fn an_ordinary_user_mounts_commits_and_unmounts() {
+    needs_mounts!();
+    let Some(user) = User::new() else { return };
+    user.mount();
+    let path = user.fixture.mountpoint.join("app");
+    succeeds(&user.run("mkdir", &[path.to_str().unwrap()]));
+    let file = path.join("f");
+    succeeds(&user.run("cp", &["/etc/passwd", file.to_str().unwrap()]));
+    assert!(
+        fs::read(&file).is_err(),
+        "others, even root, may not enter by default"
+    );
+    // Root may ask about every mount; the user about this one.
+    let status = mobifs(&["status", "--json"], &user.fixture.mountpoint);
+    succeeds(&status);
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["store"]["path"], user.store());
+    succeeds(&user.mobifs(&["status", user.mountpoint()]));
+    succeeds(&user.mobifs(&["umount", user.mountpoint()]));
+    let stored = user.fixture.store.join("app/f");
+    assert_eq!(fs::read(stored).unwrap(), fs::read("/etc/passwd").unwrap());
+}
+
+#[test]
+fn a_drill_ends_a_mount_that_its_user_cannot_abort() {
+    // Regression: the daemon ended without an answer while a file was open.
+    needs_mounts!();
+    let Some(user) = User::new() else { return };
+    user.mount();
+    let script = format!(
+        "exec 5>{0}/open && {1} drill power-cut --yes {0}",
+        user.mountpoint(),
+        user.program.display()
+    );
+    let output = user.run("sh", &["-c", &script]);
+    succeeds(&output);
+    assert!(
+        !is_mounted(&user.fixture.mountpoint),
+        "{}",
+        message(&output)
+    );
+    user.mount();
+    succeeds(&user.mobifs(&["umount", user.mountpoint()]));
+}
+
+#[test]
+fn nobody_else_may_give_orders() {
+    needs_mounts!();
+    let Some(user) = User::new() else { return };
+    // Root's mount, and the other user asks.
+    user.fixture.mount(&[]);
+    for command in [
+        &["status"][..],
+        &["sync"],
+        &["umount"],
+        &["drill", "power-cut", "--yes"],
+    ] {
+        let words: Vec<&str> = command.iter().copied().chain([user.mountpoint()]).collect();
+        fails(
+            &user.mobifs(&words),
+            1,
+            &["only root and the user who mounted"],
+        );
+    }
+    assert!(user.fixture.is_mounted());
+    user.fixture.umount();
+}
