@@ -58,18 +58,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     overflow::expand(lower, &own.stage, &mut scanned.transactions)?;
     found.uuid = log.uuid();
     found.journal_bytes = log.total_bytes();
-    found.report = RecoveryReport {
-        clean: scanned.clean && scanned.transactions.is_empty(),
-        transactions: scanned.transactions.len() as u64,
-        records: scanned
-            .transactions
-            .iter()
-            .map(|(_, r)| r.len() as u64)
-            .sum(),
-        bytes: scanned.bytes,
-        discarded_tail_bytes: scanned.discarded_tail_bytes,
-        lost: Vec::new(),
-    };
+    found.report = RecoveryReport::of(&scanned);
     for (_, records) in &scanned.transactions {
         found.count(records);
     }

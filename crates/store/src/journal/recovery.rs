@@ -34,6 +34,24 @@ pub struct RecoveryReport {
     pub lost: Vec<String>,
 }
 
+impl RecoveryReport {
+    /// What a look at the journal alone tells.
+    pub(super) fn of(scanned: &Scanned) -> Self {
+        Self {
+            clean: scanned.clean && scanned.transactions.is_empty(),
+            transactions: scanned.transactions.len() as u64,
+            records: scanned
+                .transactions
+                .iter()
+                .map(|(_, r)| r.len() as u64)
+                .sum(),
+            bytes: scanned.bytes,
+            discarded_tail_bytes: scanned.discarded_tail_bytes,
+            lost: Vec::new(),
+        }
+    }
+}
+
 impl<L: Lower> JournalStore<L> {
     /// Opens the store at the root of `lower`, making it a store if it is none, and
     /// brings it to its last committed state.
@@ -71,18 +89,7 @@ impl<L: Lower> JournalStore<L> {
         };
         let (log, mut scanned) = Log::open(&lower, &own.mobifs, &log_options)?;
         let next_overflow = overflow::expand(&lower, &own.stage, &mut scanned.transactions)?;
-        let mut report = RecoveryReport {
-            clean: scanned.clean && scanned.transactions.is_empty(),
-            transactions: scanned.transactions.len() as u64,
-            records: scanned
-                .transactions
-                .iter()
-                .map(|(_, r)| r.len() as u64)
-                .sum(),
-            bytes: scanned.bytes,
-            discarded_tail_bytes: scanned.discarded_tail_bytes,
-            lost: Vec::new(),
-        };
+        let mut report = RecoveryReport::of(&scanned);
         let (pending, table, recorded) = replay(scanned, root_stat.inode);
         let store = Self {
             device: root_stat.device,
