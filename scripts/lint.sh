@@ -1,34 +1,47 @@
 #!/usr/bin/env bash
-# Formatting, clippy, the purity of the engine, file lengths, licences.
-set -euo pipefail
+# Formatting, clippy, the purity of the engine, file lengths, licences. Runs every step even
+# when one fails, and names those that failed.
+set -uo pipefail
 cd "$(dirname "$0")/.."
 
-step() { printf '\n== %s\n' "$*"; }
+failed=()
 
-step "format"
-cargo fmt --all --check
+# step NAME COMMAND...
+step() {
+  local name=$1
+  shift
+  printf '\n== %s\n' "$name"
+  "$@" || failed+=("$name")
+}
 
-step "clippy"
-cargo clippy --workspace --all-targets -- -D warnings
-
-step "purity of the engine (no standard library in core and types)"
-scripts/check-purity.sh
-
-step "file length"
-scripts/check-file-length.sh
-
-step "shell and python syntax"
-for file in scripts/*.sh .ci/run; do bash -n "$file"; done
-python3 - <<'PYTHON'
+scripts_parse() {
+  local file
+  for file in scripts/*.sh .ci/run; do bash -n "$file" || return 1; done
+  python3 - <<'PYTHON'
 import ast, pathlib
 for path in sorted(pathlib.Path("scripts").rglob("*.py")):
     ast.parse(path.read_text(), str(path))
 PYTHON
+}
 
-step "licences"
-if cargo deny --version >/dev/null 2>&1; then
-  cargo deny --offline check licenses bans sources
-else
-  echo "cargo-deny is not installed; checking licences from the lock file only"
-  python3 scripts/check_licences.py
+licences() {
+  if cargo deny --version >/dev/null 2>&1; then
+    cargo deny --offline check licenses bans sources
+  else
+    echo "cargo-deny is not installed: licences only, from the lock file"
+    python3 scripts/check_licences.py
+  fi
+}
+
+step "format" cargo fmt --all --check
+step "clippy" cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+step "purity of the engine: no standard library" scripts/check-purity.sh
+step "file length" scripts/check-file-length.sh
+step "scripts" scripts_parse
+step "licences" licences
+
+if [ "${#failed[@]}" -gt 0 ]; then
+  printf '\nlint failed: %s\n' "$(IFS=,; echo "${failed[*]}")" >&2
+  exit 1
 fi
+printf '\nlint: clean\n'
