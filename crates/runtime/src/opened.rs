@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use mobifs_store::{JournalOptions, JournalStore, PosixLower, RecoveryReport, Store, StoreError};
 
+use crate::config::JOURNAL_BYTES_MIN;
 use crate::{Config, StoreLock};
 
 /// Share of the memory budget that committed, unapplied pages may take: one part in.
@@ -30,7 +31,7 @@ impl OpenedStore {
     pub fn open(path: &Path, config: &Config, read_only: bool) -> Result<Self, StoreError> {
         let lock = StoreLock::acquire(path, read_only)?;
         let opened = PosixLower::open(path).and_then(|lower| {
-            let options = journal_options(config, read_only)?;
+            let options = journal_options(path, config, read_only)?;
             JournalStore::open(lower, &options)
         });
         match opened {
@@ -77,15 +78,31 @@ impl OpenedStore {
     }
 }
 
-fn journal_options(config: &Config, read_only: bool) -> Result<JournalOptions, StoreError> {
+fn journal_options(
+    path: &Path,
+    config: &Config,
+    read_only: bool,
+) -> Result<JournalOptions, StoreError> {
     let defaults = JournalOptions::default();
+    let journal_bytes = config.journal_bytes.or_else(|| present_journal_bytes(path));
     Ok(JournalOptions {
-        journal_bytes: config.journal_bytes.unwrap_or(defaults.journal_bytes),
+        journal_bytes: journal_bytes.unwrap_or(defaults.journal_bytes),
         direct_bytes_max: config.direct_write_max_bytes,
         uuid_if_new: random_uuid()?,
         read_only,
         held_bytes_max: (config.memory_budget_bytes / HELD_SHARE).min(defaults.held_bytes_max),
     })
+}
+
+/// Size of the journal that is there, so that it keeps its size unless another one is
+/// asked for. A size that no journal of ours has is for the store to complain about.
+fn present_journal_bytes(path: &Path) -> Option<u64> {
+    let journal = path.join(".mobifs").join("journal");
+    let about = journal
+        .symlink_metadata()
+        .ok()
+        .filter(std::fs::Metadata::is_file)?;
+    Some(about.len()).filter(|&bytes| bytes >= JOURNAL_BYTES_MIN && bytes.is_multiple_of(4096))
 }
 
 /// A random (version 4) identity for a new store.
@@ -135,6 +152,28 @@ mod tests {
         let again = OpenedStore::open(directory.path(), &config, false).unwrap();
         assert!(again.report().clean, "{:?}", again.report());
         again.abandon();
+    }
+
+    #[test]
+    fn a_journal_keeps_its_size_unless_another_is_asked_for() {
+        // Regression: `mobifs recover` gave every journal the default size.
+        let directory = tempfile::tempdir().unwrap();
+        let length = || {
+            directory
+                .path()
+                .join(".mobifs/journal")
+                .metadata()
+                .unwrap()
+                .len()
+        };
+        let small = Config::parse("journal_bytes = \"1MiB\"", Path::new("test")).unwrap();
+        let unsaid = Config::defaults().unwrap();
+        let large = Config::parse("journal_bytes = \"2MiB\"", Path::new("test")).unwrap();
+        for (config, expected) in [(&small, 1 << 20), (&unsaid, 1 << 20), (&large, 2 << 20)] {
+            let opened = OpenedStore::open(directory.path(), config, false).unwrap();
+            opened.close().unwrap();
+            assert_eq!(length(), expected);
+        }
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub use size::parse as parse_size;
 /// Smallest memory budget that leaves room to work.
 const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
 
+/// Smallest journal.
+pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
+
 /// Why a configuration cannot be used: one sentence that says where and what.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -55,7 +58,7 @@ pub enum ConfigError {
 pub struct Config {
     /// Memory for what is not committed, in bytes.
     pub memory_budget_bytes: u64,
-    /// Size of a newly made journal; none: the store's default.
+    /// Size of the journal; none: as it is, or the store's default for a new one.
     pub journal_bytes: Option<u64>,
     /// Commits up to this size are one durable write; none: measured at first mount.
     pub direct_write_max_bytes: Option<u64>,
@@ -116,6 +119,12 @@ impl Config {
             Some(size) => size.0,
             None => memory_budget::default_bytes(),
         };
+        if raw
+            .journal_bytes
+            .is_some_and(|size| size.0 < JOURNAL_BYTES_MIN)
+        {
+            return Err(("journal_bytes".into(), "must be at least 64KiB".into()));
+        }
         let rules = raw.rules()?;
         let allow_durable = raw.allow_durable.unwrap_or(true);
         if !allow_durable && rules.has_durable() {
@@ -268,6 +277,7 @@ mod tests {
             ),
             ("journal_bytes = \"lots\"", &["line 1", "not a size"]),
             ("journal_bytes = -1", &["negative"]),
+            ("journal_bytes = 4096", &["journal_bytes", "at least 64KiB"]),
             ("apps = []", &["apps", "at least one"]),
             ("apps = [\"/srv\"]", &["apps", "outer slashes"]),
             (
