@@ -205,3 +205,176 @@ fn same(before: Option<&Part>, after: Option<&Part>) -> bool {
                 path == other_path && one.0 == other.0 && one.1.changes == other.1.changes
             })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use crate::operations::{FileRef, Operation, Payload, RenameMode};
+
+    /// A model and its timeline.
+    struct Pair(Model, Timeline);
+
+    impl Pair {
+        fn new() -> Self {
+            let model = Model::default();
+            let timeline = Timeline::new(top_level_apps, model.state().clone());
+            let mut pair = Self(model, timeline);
+            for path in ["alpha", "beta"] {
+                pair.run(Operation::MakeDirectory {
+                    path: path.into(),
+                    mode: 0o755,
+                });
+            }
+            pair
+        }
+
+        fn run(&mut self, operation: Operation) {
+            self.0.execute(&operation).unwrap();
+            self.1.step(self.0.state());
+        }
+
+        fn create(&mut self, path: &str) {
+            self.run(Operation::CreateFile {
+                path: path.into(),
+                mode: 0o644,
+            });
+        }
+
+        fn write(&mut self, path: &str, tag: u32) {
+            let data = Payload { tag, length: 100 };
+            self.run(Operation::Write {
+                file: FileRef::Path(path.into()),
+                offset: 0,
+                data,
+            });
+        }
+
+        fn rename(&mut self, from: &str, to: &str) {
+            let (from, to) = (from.into(), to.into());
+            self.run(Operation::Rename {
+                from,
+                to,
+                mode: RenameMode::Replace,
+            });
+        }
+
+        fn tree(&self) -> Tree {
+            self.0.tree()
+        }
+
+        fn explain(&self, found: &Tree) -> Result<Cut, String> {
+            self.1.explain(
+                found,
+                Compare {
+                    root: false,
+                    ..Compare::ALL
+                },
+            )
+        }
+    }
+
+    /// One app from one tree, the rest from another.
+    fn mix(app: &str, of: &Tree, rest: &Tree) -> Tree {
+        let mut mixed = of.part(|path, kind| top_level_apps(path, kind) == app);
+        mixed
+            .0
+            .extend(rest.part(|path, kind| top_level_apps(path, kind) != app).0);
+        mixed
+    }
+
+    #[test]
+    fn apps_may_be_at_different_points() {
+        let mut pair = Pair::new();
+        let start = pair.tree();
+        pair.create("alpha/a");
+        let middle = pair.tree();
+        pair.create("beta/a");
+        pair.write("alpha/a", 1);
+        let end = pair.tree();
+        for (alpha, beta) in [
+            (&start, &end),
+            (&end, &start),
+            (&middle, &end),
+            (&end, &end),
+        ] {
+            let found = mix("alpha", alpha, beta);
+            assert!(pair.explain(&found).is_ok());
+        }
+    }
+
+    #[test]
+    fn what_was_committed_may_not_be_missing() {
+        let mut pair = Pair::new();
+        pair.create("alpha/a");
+        let before = pair.tree();
+        pair.write("alpha/a", 1);
+        pair.1.committed("alpha");
+        let at_commit = pair.tree();
+        pair.create("beta/a");
+        assert!(pair.explain(&before).is_err());
+        assert!(pair.explain(&at_commit).is_ok());
+        pair.1.all_committed();
+        assert!(
+            pair.explain(&at_commit).is_err(),
+            "beta is older than its commit"
+        );
+        assert!(pair.explain(&pair.tree()).is_ok());
+    }
+
+    #[test]
+    fn a_state_that_never_was_is_found_out() {
+        let mut pair = Pair::new();
+        pair.create("alpha/a");
+        pair.create("alpha/b");
+        pair.write("alpha/a", 1);
+        pair.write("alpha/b", 2);
+        let mut later_write_only = pair.tree();
+        later_write_only.0.get_mut("alpha/a").unwrap().content = crate::model::Content::default();
+        let reason = pair.explain(&later_write_only).unwrap_err();
+        assert!(reason.contains("never existed"), "{reason}");
+        let mut stranger = pair.tree();
+        let node = stranger.0["alpha/a"].clone();
+        stranger.0.insert("gamma".into(), node);
+        assert!(pair.explain(&stranger).is_err());
+    }
+
+    #[test]
+    fn an_operation_across_apps_is_whole_or_not_there() {
+        let mut pair = Pair::new();
+        pair.create("alpha/a");
+        // Without this alpha may also be at its start, where it has no file either.
+        pair.1.committed("alpha");
+        let before = pair.tree();
+        pair.rename("alpha/a", "beta/a");
+        let after = pair.tree();
+        assert!(pair.explain(&before).is_ok());
+        assert!(pair.explain(&after).is_ok());
+        let twice = pair.explain(&mix("alpha", &before, &after)).unwrap_err();
+        let lost = pair.explain(&mix("alpha", &after, &before)).unwrap_err();
+        assert!(
+            twice.contains("no choice") && lost.contains("no choice"),
+            "{twice}\n{lost}"
+        );
+    }
+
+    #[test]
+    fn a_file_with_names_in_two_apps_ties_them() {
+        let mut pair = Pair::new();
+        pair.create("alpha/a");
+        pair.run(Operation::Link {
+            from: "alpha/a".into(),
+            to: "beta/a".into(),
+        });
+        let linked = pair.tree();
+        pair.write("beta/a", 1);
+        let written = pair.tree();
+        assert!(pair.explain(&mix("alpha", &linked, &written)).is_err());
+        pair.run(Operation::Unlink {
+            path: "beta/a".into(),
+        });
+        let unlinked = pair.tree();
+        assert!(pair.explain(&mix("alpha", &written, &unlinked)).is_err());
+        assert!(pair.explain(&unlinked).is_ok());
+    }
+}

@@ -1,11 +1,6 @@
 //! The whole stack without a kernel: volume, engine and journal store, on the crash
 //! double and in a real directory.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test stops where its surroundings fail"
-)]
-
 use mobifs_testing::harness::check_scripts;
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::{CrashMedium, DirectoryMedium};
