@@ -19,10 +19,9 @@ use crate::{StoreError, Ticket, Transaction};
 
 /// A run of new pages of this length is written to its place at once.
 const RUN_PAGES_MIN: usize = 16;
-/// With this much new data in one transaction…
+/// With this much data of new files in one transaction, all of it is: they have to be
+/// made below anyway, and one sync serves them all.
 const MANY_FILES_BYTES: u64 = 1 << 20;
-/// …runs of this length are, too, if the file is new.
-const MANY_FILES_RUN_PAGES_MIN: usize = 4;
 /// With more files than this, one sync of the filesystem is cheaper than one each.
 const SYNCED_FILES_MAX: usize = 16;
 /// Largest single write of direct data.
@@ -147,7 +146,7 @@ impl<L: Lower> JournalStore<L> {
             let pending = self.state.read().pending.objects.get(&state.id).cloned();
             let created = state.created || pending.as_ref().is_some_and(|object| object.created);
             let length_min = if created && new_bytes >= MANY_FILES_BYTES {
-                MANY_FILES_RUN_PAGES_MIN
+                1
             } else {
                 RUN_PAGES_MIN
             };
