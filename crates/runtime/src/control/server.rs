@@ -1,7 +1,8 @@
 //! The daemon's side of the control socket.
 
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +35,8 @@ struct Active {
 /// The control socket of one mount. Dropping removes it.
 pub struct ControlServer {
     path: PathBuf,
+    /// Tells our socket from that of another mount which got the same device number.
+    inode: u64,
     active: Arc<Active>,
 }
 
@@ -52,16 +55,10 @@ impl ControlServer {
     /// If the socket cannot be made.
     pub fn start(mount: &MountEntry, handler: Arc<dyn ControlHandler>) -> io::Result<Self> {
         let path = runtime_directory()?.join(socket_name(mount));
-        // Device numbers are unique among living mounts: what is there is left over
-        // from a daemon that was killed.
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let (listener, inode) = bind(&path)?;
         let server = Self {
             path,
+            inode,
             active: Arc::default(),
         };
         let active = Arc::clone(&server.active);
@@ -95,9 +92,41 @@ impl ControlServer {
 
 impl Drop for ControlServer {
     fn drop(&mut self) {
-        // Nothing depends on its being gone.
-        let _gone = std::fs::remove_file(&self.path);
+        // The device number was free as soon as the mount had gone, so another daemon
+        // may have put its socket there since.
+        let Ok(_alone) = lock_directory(&self.path) else {
+            return;
+        };
+        if self
+            .path
+            .symlink_metadata()
+            .is_ok_and(|about| about.ino() == self.inode)
+        {
+            // Nothing depends on its being gone.
+            let _gone = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+/// Makes the socket; what is at its place is left over from a daemon that has ended,
+/// because device numbers are unique among living mounts.
+fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
+    let _alone = lock_directory(path)?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok((listener, path.symlink_metadata()?.ino()))
+}
+
+/// Keeps other daemons from changing the sockets beside `path` until it is dropped.
+fn lock_directory(path: &Path) -> io::Result<File> {
+    let directory = path.parent().ok_or(io::ErrorKind::NotFound)?;
+    let directory = File::open(directory)?;
+    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(directory)
 }
 
 /// Ends only with the process.
@@ -161,4 +190,33 @@ fn send(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
     let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     stream.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_another_daemon_put_there_stays() {
+        // Regression: a daemon that ended took away the socket of a mount made since,
+        // which had got its device number.
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("7-2.sock");
+        let (_first, inode) = bind(&path).unwrap();
+        let ending = ControlServer {
+            path: path.clone(),
+            inode,
+            active: Arc::default(),
+        };
+        let (_second, inode) = bind(&path).unwrap();
+        let living = ControlServer {
+            path: path.clone(),
+            inode,
+            active: Arc::default(),
+        };
+        drop(ending);
+        UnixStream::connect(&path).unwrap();
+        drop(living);
+        assert!(!path.exists());
+    }
 }
