@@ -22,5 +22,5 @@ mod workers;
 mod tests;
 
 pub use mount::{MountError, UnmountError, is_mounted, unmount};
-pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode};
+pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlacement};
 pub use session::{Session, SessionError, SessionHandle};

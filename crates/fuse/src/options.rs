@@ -58,6 +58,19 @@ pub enum AccessTimes {
     Strict,
 }
 
+/// How the threads that answer requests are placed. Which one is fastest depends on
+/// the machine and on what else it does: see the crate's `workers` module.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorkerPlacement {
+    /// One bound to each usable CPU.
+    #[default]
+    Pinned,
+    /// As many as usable CPUs, each wherever the scheduler puts it.
+    Floating,
+    /// One, wherever the scheduler puts it; more only while it is blocked.
+    Single,
+}
+
 /// Everything about a mount that can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
@@ -92,6 +105,8 @@ pub struct MountOptions {
     pub max_read_bytes: Option<u32>,
     /// Whether `sync(2)` should reach the mount.
     pub sync_fs: SyncFsMode,
+    /// How the threads that answer requests are placed.
+    pub workers: WorkerPlacement,
 }
 
 impl Default for MountOptions {
@@ -110,6 +125,7 @@ impl Default for MountOptions {
             subtype: "mobifs".to_owned(),
             max_read_bytes: None,
             sync_fs: SyncFsMode::default(),
+            workers: WorkerPlacement::default(),
         }
     }
 }
@@ -182,6 +198,7 @@ impl MountOptions {
             "subtype" => return Err(OptionError::ValueMissing("subtype")),
             "max_read" => return Err(OptionError::ValueMissing("max_read")),
             "syncfs" => return Err(OptionError::ValueMissing("syncfs")),
+            "workers" => return Err(OptionError::ValueMissing("workers")),
             "allow_root" => {
                 return Err(OptionError::NotOffered {
                     name: "allow_root",
@@ -224,25 +241,39 @@ impl MountOptions {
                 };
                 self.max_read_bytes = Some(bytes.ok_or_else(bad)?);
             }
-            "syncfs" => {
-                self.sync_fs = match value {
-                    "auto" => SyncFsMode::Auto,
-                    "on" => SyncFsMode::On,
-                    "off" => SyncFsMode::Off,
-                    _ => {
-                        return Err(OptionError::BadValue {
-                            name: "syncfs",
-                            value: value.to_owned(),
-                            expected: "'auto', 'on' or 'off'",
-                        });
-                    }
-                };
-            }
+            "syncfs" => self.sync_fs = sync_fs_mode(value)?,
+            "workers" => self.workers = worker_placement(value)?,
             "comment" | "user" | "uhelper" | "helper" => {}
             _ if name.starts_with("x-") || name.starts_with("X-") => {}
             _ => return Err(OptionError::Unknown(option.to_owned())),
         }
         Ok(())
+    }
+}
+
+fn sync_fs_mode(value: &str) -> Result<SyncFsMode, OptionError> {
+    match value {
+        "auto" => Ok(SyncFsMode::Auto),
+        "on" => Ok(SyncFsMode::On),
+        "off" => Ok(SyncFsMode::Off),
+        _ => Err(OptionError::BadValue {
+            name: "syncfs",
+            value: value.to_owned(),
+            expected: "'auto', 'on' or 'off'",
+        }),
+    }
+}
+
+fn worker_placement(value: &str) -> Result<WorkerPlacement, OptionError> {
+    match value {
+        "pinned" => Ok(WorkerPlacement::Pinned),
+        "floating" => Ok(WorkerPlacement::Floating),
+        "single" => Ok(WorkerPlacement::Single),
+        _ => Err(OptionError::BadValue {
+            name: "workers",
+            value: value.to_owned(),
+            expected: "'pinned', 'floating' or 'single'",
+        }),
     }
 }
 
@@ -299,9 +330,10 @@ mod tests {
 
     #[test]
     fn later_options_win() {
-        let options = parse("ro,nosuid,rw,suid,syncfs=on,syncfs=off").unwrap();
+        let options = parse("ro,nosuid,rw,suid,syncfs=on,syncfs=off,workers=single").unwrap();
         let expected = MountOptions {
             sync_fs: SyncFsMode::Off,
+            workers: WorkerPlacement::Single,
             ..MountOptions::default()
         };
         assert_eq!(options, expected);

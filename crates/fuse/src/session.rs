@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::adapter::Adapter;
 use crate::mount::{self, MountError, UnmountError};
 use crate::negotiation::{Agreement, Answer, negotiate};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, WorkerPlacement};
 use crate::protocol::REQUEST_BUFFER_BYTES;
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
@@ -50,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) transport: DeviceTransport,
     pub(crate) handler: Box<dyn Handler>,
     pub(crate) agreement: Agreement,
+    pub(crate) placement: WorkerPlacement,
     mountpoint: PathBuf,
     /// Set by [`SessionHandle::abort`]: no request is executed any more.
     pub(crate) aborted: AtomicBool,
@@ -125,6 +126,7 @@ impl Session {
             transport: mounted.transport,
             handler,
             agreement,
+            placement: options.workers,
             mountpoint: mounted.mountpoint,
             aborted: AtomicBool::new(false),
         });

@@ -1,7 +1,14 @@
 //! The threads that answer requests.
 //!
-//! One worker is pinned to each usable CPU; see [`crate::cpu::pin_to`]. A request may
-//! block its worker: reading from a slow device, an `fsync` in a durable app, a writer
+//! By default one worker is pinned to each usable CPU. The kernel wakes the worker that
+//! has waited longest, wherever it is, and the time of a request is the time of two
+//! wake-ups. On a quiet machine pinning keeps every second wake-up on the sender's CPU.
+//! On a machine whose CPUs are busy with other things it is the wrong choice: a pinned
+//! worker waits for its CPU although another would be free, and a single worker that
+//! follows its callers is then three times as fast. [`WorkerPlacement`] lets the two be
+//! compared.
+//!
+//! A request may block its worker: reading from a slow device, an `fsync` in a durable app, a writer
 //! that is throttled. When all workers are blocked that way, requests that could be
 //! answered from memory would wait with them. So a guard watches: if all workers have
 //! been busy for a while and no request has been taken meanwhile, it adds a spare
@@ -19,6 +26,7 @@ use rustix::io::Errno;
 
 use crate::adapter::SCRATCH_BYTES;
 use crate::cpu;
+use crate::options::WorkerPlacement;
 use crate::protocol::REQUEST_BUFFER_BYTES;
 use crate::reply::Reply;
 use crate::request::{Malformed, Request};
@@ -58,14 +66,17 @@ struct GuardState {
 /// A worker's part in the pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    Pinned { cpu: usize },
+    Pinned {
+        cpu: usize,
+    },
+    Floating,
+    /// Leaves when others are idle.
     Spare,
 }
 
 impl Workers {
     /// Answers requests until the mount ends.
     pub(crate) fn run(shared: &Arc<Shared>) -> Result<(), SessionError> {
-        let cpus = cpu::usable();
         let workers = Arc::new(Self {
             shared: Arc::clone(shared),
             idle: AtomicUsize::new(0),
@@ -79,13 +90,11 @@ impl Workers {
             let workers = Arc::clone(&workers);
             spawn("fuse-guard".to_owned(), move || workers.watch()).map_err(SessionError::Spawn)?
         };
-        let mut threads = Vec::with_capacity(cpus.len());
+        let mut threads = Vec::new();
         let mut spawn_error = None;
-        for cpu in cpus {
+        for (number, role) in roles(shared.placement).into_iter().enumerate() {
             let workers = Arc::clone(&workers);
-            match spawn(format!("fuse-{cpu}"), move || {
-                workers.work(Role::Pinned { cpu })
-            }) {
+            match spawn(format!("fuse-{number}"), move || workers.work(role)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => spawn_error = Some(error),
             }
@@ -98,7 +107,7 @@ impl Workers {
             return Err(SessionError::Spawn(error));
         }
         if let Some(error) = spawn_error {
-            tracing::warn!(%error, workers = threads.len(), "fewer workers than CPUs");
+            tracing::warn!(%error, workers = threads.len(), "fewer workers than wanted");
         }
         threads.into_iter().for_each(join);
         workers.finish_guard();
@@ -236,6 +245,16 @@ impl Workers {
             self.spares.fetch_sub(1, Ordering::SeqCst);
             tracing::warn!(%error, "cannot start a spare worker");
         }
+    }
+}
+
+/// The permanent workers.
+fn roles(placement: WorkerPlacement) -> Vec<Role> {
+    let cpus = cpu::usable();
+    match placement {
+        WorkerPlacement::Pinned => cpus.into_iter().map(|cpu| Role::Pinned { cpu }).collect(),
+        WorkerPlacement::Floating => vec![Role::Floating; cpus.len()],
+        WorkerPlacement::Single => vec![Role::Floating],
     }
 }
 

@@ -33,13 +33,21 @@ struct Mounted {
 impl Mounted {
     /// A mount with one app directory in it; none if this process may not mount.
     fn new(options: &str) -> Option<Self> {
+        Self::with_durable(options, true)
+    }
+
+    fn with_durable(options: &str, allow_durable: bool) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             eprintln!("not run: this test needs root and /dev/fuse");
             return None;
         }
         let config = Config::defaults().unwrap();
         let store = Arc::new(MemoryStore::new());
-        let volume = Volume::start(store, VolumeOptions::new(&config)).unwrap();
+        let volume_options = VolumeOptions {
+            allow_durable,
+            ..VolumeOptions::new(&config)
+        };
+        let volume = Volume::start(store, volume_options).unwrap();
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut mount_options = MountOptions::default();
@@ -449,4 +457,24 @@ fn the_stores_own_directory_is_hidden_and_space_is_told() {
     let space = rustix::fs::statvfs(mounted.directory.path()).unwrap();
     assert!(space.f_bavail > 0 && space.f_namemax == 255);
     mounted.end();
+}
+
+/// Where no app can be durable, the kernel is told not to ask; callers must not notice.
+#[test]
+fn fsync_succeeds_whether_or_not_apps_may_be_durable() {
+    for allow_durable in [true, false] {
+        let Some(mounted) = Mounted::with_durable("", allow_durable) else {
+            return;
+        };
+        let mut file = File::create(mounted.path("file")).unwrap();
+        for _ in 0..2 {
+            file.write_all(b"x").unwrap();
+            file.sync_all().unwrap();
+            file.sync_data().unwrap();
+            File::open(mounted.path("")).unwrap().sync_all().unwrap();
+        }
+        drop(file);
+        assert_eq!(fs::read(mounted.path("file")).unwrap(), b"xx");
+        mounted.end();
+    }
 }

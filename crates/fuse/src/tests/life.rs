@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::{FILE_CONTENT, Served, can_mount, ordinary};
 use crate::mount::{MountError, UnmountError, is_mounted, unmount};
-use crate::options::MountOptions;
+use crate::options::{MountOptions, WorkerPlacement};
 use crate::session::{Session, SessionError};
 
 #[test]
@@ -67,14 +67,26 @@ fn an_abort_ends_requests_under_way_and_all_later_ones() {
     served.join().unwrap();
 }
 
-/// All pinned workers are stuck; a request that needs none of what they wait for must
-/// not be.
+/// All workers are stuck; a request that needs none of what they wait for must not be.
 #[test]
 fn blocked_requests_do_not_hold_up_the_others() {
     if !can_mount() {
         return;
     }
-    let mut served = Served::new(&ordinary());
+    for workers in [
+        WorkerPlacement::Pinned,
+        WorkerPlacement::Floating,
+        WorkerPlacement::Single,
+    ] {
+        let options = MountOptions {
+            workers,
+            ..ordinary()
+        };
+        answers_while_blocked(Served::new(&options));
+    }
+}
+
+fn answers_while_blocked(mut served: Served) {
     let blocked = crate::cpu::usable().len() + 3;
     // A file each: the kernel lets one fsync of a file through at a time.
     let waiting: Vec<_> = (1..=blocked)
