@@ -43,6 +43,9 @@ pub struct Plan {
     pub memory_budget_bytes: u64,
     /// Objects kept in memory although nothing uses them.
     pub objects_max: usize,
+    /// Whether a checkpointer thread works beside the script, which cannot be repeated
+    /// exactly then.
+    pub background: bool,
     /// The trees are compared after so many events (and at the end of every life).
     pub tree_every: usize,
 }
@@ -55,6 +58,7 @@ impl Default for Plan {
             durable: vec!["gamma".into()],
             memory_budget_bytes: 64 << 20,
             objects_max: 20,
+            background: false,
             tree_every: 40,
         }
     }
@@ -187,6 +191,10 @@ impl Life {
             .tree()
             .map_err(|error| format!("the tree cannot be read: {error:?}"))?;
         self.timeline.explain(&found, VIEW)?;
+        // The next life must not profit from what was looked at: it starts with nothing
+        // in memory.
+        drop((target, store));
+        let (target, store) = start(medium, plan, clock)?;
         let state = State::from_tree(&found);
         let timeline = Timeline::new(top_level_apps, state.clone());
         Ok(Self {
@@ -236,7 +244,7 @@ fn start(
     let options = VolumeOptions {
         memory_budget_bytes: plan.memory_budget_bytes,
         objects_max: plan.objects_max,
-        background: false,
+        background: plan.background,
         clock: Arc::<SteppingClock>::clone(clock),
         hash_seed: Some(7),
         ..VolumeOptions::new(&config)

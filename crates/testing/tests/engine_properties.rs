@@ -62,3 +62,24 @@ fn a_cut_leaves_operations_across_apps_whole() {
         live(script, &mut MemoryMedium::default(), &Plan::default())
     });
 }
+
+/// The thread commits and forgets at moments of its own.
+#[test]
+fn a_checkpointer_thread_beside_the_program_changes_nothing() {
+    let profile = Profile {
+        length: 200,
+        cuts: 2,
+        cross_percent: 30,
+        ..Profile::default()
+    };
+    let config = "[defaults]\nage_max_ms = 1000\n";
+    let plan = Plan {
+        background: true,
+        config: config.into(),
+        durable: vec![],
+        ..Plan::default()
+    };
+    check_scripts(&profile, 60, |script| {
+        live(script, &mut MemoryMedium::default(), &plan)
+    });
+}

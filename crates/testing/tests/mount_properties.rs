@@ -31,7 +31,7 @@ fn a_mount_agrees_with_the_model() {
         length: 250,
         ..Profile::default()
     };
-    agrees("a_mount_agrees_with_the_model", &profile, 4, 25);
+    agrees("a_mount_agrees_with_the_model", &profile, 6, 25);
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn every_crash_leaves_every_app_at_a_point_of_its_history() {
         large: false,
         ..Profile::default()
     };
-    check_scripts(&profile, 150, |script| {
+    check_scripts(&profile, 400, |script| {
         live(script, &mut CrashMedium::new(script.seed), &Plan::default())
     });
 }
@@ -30,7 +30,7 @@ fn crashes_among_large_writes_leave_a_point_of_the_history() {
         large: true,
         ..Profile::default()
     };
-    check_scripts(&profile, 40, |script| {
+    check_scripts(&profile, 80, |script| {
         live(script, &mut CrashMedium::new(script.seed), &Plan::default())
     });
 }
