@@ -1,9 +1,11 @@
 //! The crash search as a test: at least 10,000 crash points, no violation. Another
-//! range of seeds: `CRASH_SEARCH_SEED=n`; longer: `CRASH_SEARCH_POINTS=n`.
+//! range of seeds: `CRASH_SEARCH_SEED=n`; longer: `CRASH_SEARCH_POINTS=n`; for long
+//! campaigns there is the program `crash-campaign`.
 
-use mobifs_testing::crash::search::{SearchOptions, SearchStatistics, search_and_shrink};
+use mobifs_testing::crash::search::{Campaign, SearchOptions, search_scripts};
 
 const POINTS_MIN: u64 = 10_000;
+const SCRIPT_ROUNDS: u64 = 4;
 const FIRST_SEED: u64 = 1;
 
 fn number(variable: &str, default: u64) -> u64 {
@@ -15,20 +17,33 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 #[test]
-fn every_crash_leaves_a_state_that_existed() {
+fn every_crash_of_a_random_history_leaves_a_state_that_existed() {
     let points_min = number("CRASH_SEARCH_POINTS", POINTS_MIN);
-    let first_seed = number("CRASH_SEARCH_SEED", FIRST_SEED);
-    let options = SearchOptions::default();
-    let mut total = SearchStatistics::default();
-    let mut seed = first_seed;
-    while total.crash_points < points_min {
-        match search_and_shrink(seed, &options) {
-            Ok(statistics) => total += statistics,
-            Err(violation) => panic!("after {total}:\n{violation}"),
-        }
-        seed += 1;
+    let campaign = Campaign {
+        first_seed: number("CRASH_SEARCH_SEED", FIRST_SEED),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        options: SearchOptions::default(),
+        shrink: true,
+    };
+    let result = campaign.run(|statistics| statistics.crash_points < points_min);
+    let total = result.statistics;
+    println!(
+        "seeds {}..{}: {total}",
+        campaign.first_seed, result.next_seed
+    );
+    if let Some(violation) = result.violation {
+        panic!("after {total}:\n{violation}");
     }
-    println!("seeds {first_seed}..{seed}: {total}");
+    assert!(total.crash_points >= points_min);
+    // A search that never cuts where it is dangerous proves nothing.
     assert!(total.during_apply > 0 && total.during_recovery > 0);
     assert!(total.during_nested_recovery > 0 && total.continued > 0 && total.torn_tails > 0);
+}
+
+#[test]
+fn every_crash_of_a_scripted_history_leaves_a_state_that_existed() {
+    let total = search_scripts(SCRIPT_ROUNDS, &SearchOptions::default())
+        .unwrap_or_else(|violation| panic!("{violation}"));
+    println!("{total}");
+    assert!(total.crash_points > 1000 && total.during_apply > 0 && total.during_recovery > 0);
 }

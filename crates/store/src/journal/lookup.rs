@@ -12,8 +12,11 @@ use crate::lower::{Lower, LowerStat};
 
 /// Open handles kept.
 const HANDLES_MAX: usize = 512;
-/// No directory tree is deeper; a journal that says so is damaged.
+/// No directory tree is deeper.
 const DEPTH_MAX: usize = 100_000;
+/// With more directories than this between an object and one that is open, they are
+/// opened one by one from above: looking for each from below takes stack.
+const UNOPENED_MAX: usize = 64;
 
 /// A cache of open handles; the least recently used go first.
 #[derive(Debug)]
@@ -85,7 +88,8 @@ pub(crate) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 impl<L: Lower> JournalStore<L> {
     /// A handle on an object, if the lower filesystem has it.
     pub(crate) fn handle(&self, id: ObjectId) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        self.handle_at_depth(id, 0)
+        self.open_ancestors(id)?;
+        self.handle_within(id, &mut Vec::new())
     }
 
     /// A handle that is open already.
@@ -98,10 +102,36 @@ impl<L: Lower> JournalStore<L> {
         self.handle(id)?.ok_or_else(|| missing(id))
     }
 
-    fn handle_at_depth(
+    /// Opens the directories above an object, the highest first, if there are many.
+    fn open_ancestors(&self, id: ObjectId) -> Result<(), StoreError> {
+        let mut ancestors = Vec::new();
+        let mut at = id;
+        // Names of an interrupted apply may lead in a circle; the end is enough then.
+        while ancestors.len() < DEPTH_MAX && self.cached_handle(at).is_none() {
+            let state = self.state.read();
+            let location = state.table.get(at);
+            let Some((parent, _)) = location.and_then(|location| location.names.first()) else {
+                break;
+            };
+            ancestors.push(*parent);
+            at = *parent;
+        }
+        if ancestors.len() > UNOPENED_MAX {
+            for &ancestor in ancestors.iter().rev() {
+                self.handle_within(ancestor, &mut Vec::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds an object while the ones in `seeking` are being sought. A place below one
+    /// of these is passed over: an interrupted apply may have moved a directory into
+    /// one that was below it, so that their old and new places lead in a circle; each
+    /// is then found at another of its places.
+    fn handle_within(
         &self,
         id: ObjectId,
-        depth: usize,
+        seeking: &mut Vec<ObjectId>,
     ) -> Result<Option<Arc<L::Handle>>, StoreError> {
         if let Some(handle) = self.cached_handle(id) {
             return Ok(Some(handle));
@@ -115,7 +145,7 @@ impl<L: Lower> JournalStore<L> {
             self.handles.lock().insert(id, Arc::clone(&root));
             return Ok(Some(root));
         }
-        let Some(place) = self.place_at_depth(id, depth)? else {
+        let Some(place) = self.place_within(id, seeking)? else {
             return Ok(None);
         };
         let opened = self
@@ -131,20 +161,29 @@ impl<L: Lower> JournalStore<L> {
 
     /// A name of the object in the lower filesystem, and what is there.
     pub(crate) fn place(&self, id: ObjectId) -> Result<Option<Place<L::Handle>>, StoreError> {
-        self.place_at_depth(id, 0)
+        self.open_ancestors(id)?;
+        self.place_within(id, &mut Vec::new())
     }
 
-    fn place_at_depth(
+    fn place_within(
         &self,
         id: ObjectId,
-        depth: usize,
+        seeking: &mut Vec<ObjectId>,
     ) -> Result<Option<Place<L::Handle>>, StoreError> {
-        if depth > DEPTH_MAX {
-            return Err(StoreError::Corrupt {
-                what: "the journal".to_owned(),
-                detail: format!("{id} lies below itself"),
-            });
+        if seeking.contains(&id) {
+            return Ok(None);
         }
+        seeking.push(id);
+        let place = self.seek_place(id, seeking);
+        seeking.pop();
+        place
+    }
+
+    fn seek_place(
+        &self,
+        id: ObjectId,
+        seeking: &mut Vec<ObjectId>,
+    ) -> Result<Option<Place<L::Handle>>, StoreError> {
         let (location, bound) = {
             let state = self.state.read();
             let bound = state.pending.object(id).and_then(|object| object.bound);
@@ -153,7 +192,7 @@ impl<L: Lower> JournalStore<L> {
         let inode = location.as_ref().map(|location| location.inode).or(bound);
         if let Some(location) = &location {
             for (parent, name) in &location.names {
-                let Some(directory) = self.handle_at_depth(*parent, depth + 1)? else {
+                let Some(directory) = self.handle_within(*parent, seeking)? else {
                     continue;
                 };
                 if self.is_there(&directory, name.as_bytes(), inode)? {
@@ -187,7 +226,7 @@ impl<L: Lower> JournalStore<L> {
             }));
         }
         let Some(inode) = inode else { return Ok(None) };
-        self.attached_place(id, inode, depth)
+        self.attached_place(id, inode, seeking)
     }
 
     /// One of the names that pending entries give an object: an earlier, interrupted
@@ -196,11 +235,11 @@ impl<L: Lower> JournalStore<L> {
         &self,
         id: ObjectId,
         inode: u64,
-        depth: usize,
+        seeking: &mut Vec<ObjectId>,
     ) -> Result<Option<Place<L::Handle>>, StoreError> {
         let names = self.state.read().pending.names_of(id);
         for (parent, name) in names {
-            let Some(directory) = self.handle_at_depth(parent, depth + 1)? else {
+            let Some(directory) = self.handle_within(parent, seeking)? else {
                 continue;
             };
             if self.is_there(&directory, name.as_bytes(), Some(inode))? {

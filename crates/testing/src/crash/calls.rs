@@ -252,7 +252,8 @@ impl Filesystem {
 
     fn write(&mut self, inode: InodeKey, content: &[u8], offset: u64) -> io::Result<()> {
         let end = offset + content.len() as u64;
-        let grows = self.file(inode)?.size < end;
+        // Writing nothing does nothing, also behind the end.
+        let grows = !content.is_empty() && self.file(inode)?.size < end;
         let mut done = 0;
         while done < content.len() {
             let at = offset + done as u64;

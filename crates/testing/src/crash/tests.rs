@@ -145,6 +145,13 @@ fn content_behind_a_lost_size_does_not_come_back() {
 }
 
 #[test]
+fn writing_nothing_does_not_grow_a_file() {
+    let (lower, _root, file) = with_file(10);
+    lower.write_at(&file, b"", 500).unwrap();
+    assert_eq!(content(&lower, b"file"), [1; 10]);
+}
+
+#[test]
 fn truncation_and_holes_are_effects_like_others() {
     let (lower, _root, file) = with_file(3000);
     lower.truncate(&file, 700).unwrap();

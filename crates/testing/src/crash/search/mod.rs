@@ -14,9 +14,11 @@
 //! * opening it again changes nothing;
 //! * now and then, that the history can go on from there, with further crashes.
 
+mod campaign;
 mod dice;
 mod operation;
 mod run;
+mod script;
 mod shrink;
 #[cfg(test)]
 mod tests;
@@ -28,6 +30,7 @@ mod world;
 use std::fmt;
 use std::ops::AddAssign;
 
+pub use campaign::{Campaign, CampaignResult};
 use operation::History;
 
 /// How thoroughly a history is cut.
@@ -39,6 +42,8 @@ pub struct SearchOptions {
     pub nested_permille: u64,
     /// How many crashes may follow one another.
     pub depth_max: u32,
+    /// After how many of a thousand recoveries the history goes on.
+    pub continued_permille: u64,
 }
 
 impl Default for SearchOptions {
@@ -47,6 +52,7 @@ impl Default for SearchOptions {
             images_permille: 400,
             nested_permille: 40,
             depth_max: 3,
+            continued_permille: 60,
         }
     }
 }
@@ -159,7 +165,36 @@ pub fn search_and_shrink(
     options: &SearchOptions,
 ) -> Result<SearchStatistics, Box<Violation>> {
     search(seed, options).map_err(|mut violation| {
-        violation.shrunk = shrink::shrink(&History::random(seed), seed, options);
+        violation.shrunk = shrink::shrink(&History::random(seed), &violation.what, seed, options);
         violation
     })
+}
+
+/// Carries out the scripted histories, each `rounds` times, and cuts each at every
+/// call.
+///
+/// # Errors
+/// The first [`Violation`]; its seed is the round.
+pub fn search_scripts(
+    rounds: u64,
+    options: &SearchOptions,
+) -> Result<SearchStatistics, Box<Violation>> {
+    let options = SearchOptions {
+        images_permille: 1000,
+        ..*options
+    };
+    let mut total = SearchStatistics::default();
+    for (seed, script) in
+        (0..rounds).flat_map(|seed| script::SCRIPTS.iter().map(move |s| (seed, s)))
+    {
+        total += run::run(script, seed, &options).map_err(|what| {
+            let what = format!("\"{}\": {what}", script.name);
+            Box::new(Violation {
+                seed,
+                what,
+                shrunk: None,
+            })
+        })?;
+    }
+    Ok(total)
 }

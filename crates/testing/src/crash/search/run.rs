@@ -26,11 +26,11 @@ struct Progress {
 }
 
 /// A store with the model of what it holds.
-struct Runner {
+pub(super) struct Runner {
     search: Arc<Search>,
     lower: CrashLower,
     store: Option<JournalStore<CrashLower>>,
-    world: World,
+    pub(super) world: World,
     progress: Arc<Mutex<Progress>>,
 }
 
@@ -38,22 +38,67 @@ fn text(error: StoreError) -> String {
     error.to_string()
 }
 
-/// Runs a whole history.
+/// Something that can be carried out on a store: a random [`History`] or a script.
+pub(super) trait Plan {
+    /// Size of the journal, largest transaction in one write, and memory for what is
+    /// not applied.
+    fn limits(&self) -> [u64; 3];
+    /// Makes the tree that is there before the store is.
+    fn prepare(&self, world: &mut World);
+    /// Number of transactions.
+    fn steps(&self) -> usize;
+    /// Carries out what the `step`th transaction does.
+    fn perform(&self, step: usize, runner: &mut Runner) -> Result<(), String>;
+    /// What follows that transaction.
+    fn after(&self, step: usize) -> After;
+}
+
+impl Plan for History {
+    fn limits(&self) -> [u64; 3] {
+        [
+            self.journal_bytes,
+            self.direct_bytes_max,
+            self.held_bytes_max,
+        ]
+    }
+
+    fn prepare(&self, world: &mut World) {
+        for operation in &self.before {
+            // What it demands of a store means nothing yet.
+            drop(world.perform(operation));
+        }
+    }
+
+    fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    fn perform(&self, step: usize, runner: &mut Runner) -> Result<(), String> {
+        runner.perform(&self.steps[step])
+    }
+
+    fn after(&self, step: usize) -> After {
+        self.steps[step].after
+    }
+}
+
+/// Runs a whole plan.
 pub(super) fn run(
-    history: &History,
+    plan: &dyn Plan,
     seed: u64,
     options: &SearchOptions,
 ) -> Result<SearchStatistics, String> {
+    let [journal_bytes, direct_bytes_max, held_bytes_max] = plan.limits();
     let journal = JournalOptions {
-        journal_bytes: history.journal_bytes,
-        direct_bytes_max: Some(history.direct_bytes_max),
-        held_bytes_max: history.held_bytes_max,
+        journal_bytes,
+        direct_bytes_max: Some(direct_bytes_max),
+        held_bytes_max,
         uuid_if_new: [7; 16],
         ..JournalOptions::default()
     };
     let search = Arc::new(Search::new(*options, journal, seed));
     search.count(|statistics| statistics.histories += 1);
-    let ran = catch_unwind(AssertUnwindSafe(|| run_steps(&search, history)));
+    let ran = catch_unwind(AssertUnwindSafe(|| run_steps(&search, plan)));
     let ran = ran.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
     // A violation seen by a hook came first.
     match (search.violation(), ran) {
@@ -62,12 +107,9 @@ pub(super) fn run(
     }
 }
 
-fn run_steps(search: &Arc<Search>, history: &History) -> Result<(), String> {
+fn run_steps(search: &Arc<Search>, plan: &dyn Plan) -> Result<(), String> {
     let mut world = World::new();
-    for operation in &history.before {
-        // What it demands of a store means nothing yet.
-        drop(world.perform(operation));
-    }
+    plan.prepare(&mut world);
     world.tree.root_times_known = false;
     world.accept_as_base();
     let lower = CrashLower::new();
@@ -76,8 +118,9 @@ fn run_steps(search: &Arc<Search>, history: &History) -> Result<(), String> {
     let mut runner = Runner::new(search, lower, world, candidate);
     runner.cut_from_now_on(0, String::new());
     runner.open()?;
-    for step in &history.steps {
-        runner.step(step)?;
+    for step in 0..plan.steps() {
+        plan.perform(step, &mut runner)?;
+        runner.end_step(plan.after(step))?;
         if search.has_failed() {
             break;
         }
@@ -100,7 +143,9 @@ pub(super) fn continue_history(
     runner.cut_from_now_on(depth, format!("{trail}; recovered and went on; then "));
     runner.open()?;
     for _ in 0..1 + dice.below(3) {
-        runner.step(&Step::random(&mut dice))?;
+        let step = Step::random(&mut dice);
+        runner.perform(&step)?;
+        runner.end_step(step.after)?;
     }
     runner
         .finish()
@@ -178,16 +223,21 @@ impl Runner {
         Ok(())
     }
 
-    fn step(&mut self, step: &Step) -> Result<(), String> {
+    fn perform(&mut self, step: &Step) -> Result<(), String> {
         for operation in &step.operations {
             let demands = self.world.perform(operation);
             self.meet(&demands)?;
         }
+        Ok(())
+    }
+
+    /// Commits what was done, and what follows.
+    fn end_step(&mut self, after: After) -> Result<(), String> {
         self.commit()?;
         let demands = self.world.take_demands();
         self.meet(&demands)?;
         self.compare()?;
-        match step.after {
+        match after {
             After::Nothing => {}
             After::Apply => {
                 self.applying(|runner| runner.store()?.apply().map_err(text))?;

@@ -14,24 +14,55 @@ struct Shrinker {
     options: SearchOptions,
     seed: u64,
     budget: u32,
+    /// What is wrong, roughly: a history that fails in another way does not count.
+    kind: String,
     what: String,
 }
 
-/// Shrinks a history that fails; describes the smallest one found.
-pub(super) fn shrink(history: &History, seed: u64, options: &SearchOptions) -> Option<String> {
-    let options = SearchOptions {
+/// The first words of what is wrong, without the crashes before and without numbers
+/// and names.
+fn kind_of(what: &str) -> String {
+    let what = what.split_once(": ").map_or(what, |(_, what)| what);
+    what.chars()
+        .take_while(|c| !c.is_ascii_digit() && *c != '"')
+        .collect()
+}
+
+/// Shrinks a history that fails with `what`; describes the smallest one found.
+pub(super) fn shrink(
+    history: &History,
+    what: &str,
+    seed: u64,
+    options: &SearchOptions,
+) -> Option<String> {
+    // A violation that needs no second history and no second crash is easier to
+    // understand, and what is random cannot be shrunk.
+    let simplest = SearchOptions {
         images_permille: 1000,
+        continued_permille: 0,
+        depth_max: 0,
         ..*options
     };
-    let mut shrinker = Shrinker {
-        options,
-        seed,
-        budget: CANDIDATES_MAX,
-        what: String::new(),
+    let nested = SearchOptions {
+        depth_max: options.depth_max,
+        ..simplest
     };
-    if !shrinker.fails(history) {
-        return None;
-    }
+    let continued = SearchOptions {
+        continued_permille: options.continued_permille,
+        ..nested
+    };
+    let mut shrinker = [simplest, nested, continued]
+        .into_iter()
+        .find_map(|options| {
+            let mut shrinker = Shrinker {
+                options,
+                seed,
+                budget: CANDIDATES_MAX,
+                kind: kind_of(what),
+                what: String::new(),
+            };
+            shrinker.fails(history).then_some(shrinker)
+        })?;
     let mut best = history.clone();
     loop {
         let before = best.operation_count() + best.steps.len();
@@ -53,8 +84,11 @@ impl Shrinker {
             |attempt| match run(history, self.seed + attempt, &self.options) {
                 Ok(_) => false,
                 Err(what) => {
-                    self.what = what;
-                    true
+                    let same = kind_of(&what) == self.kind;
+                    if same {
+                        self.what = what;
+                    }
+                    same
                 }
             },
         )

@@ -176,7 +176,7 @@ impl Search {
         }
         drop(store);
         self.reopen(image, &found)?;
-        if depth < self.options.depth_max && self.chance(60) {
+        if depth < self.options.depth_max && self.chance(self.options.continued_permille) {
             self.count(|statistics| statistics.continued += 1);
             continue_history(self, image, &found, depth + 1, trail)
                 .map_err(|what| format!("recovered; going on: {what}"))?;
@@ -194,7 +194,9 @@ impl Search {
         if depth < self.options.depth_max {
             let (search, collected) = (Arc::clone(self), Arc::clone(&nested));
             image.set_hook(Box::new(move |operation, lower| {
-                if search.chance(search.options.nested_permille) {
+                // Fewer the deeper, or the search would drown in its own depth.
+                let permille = search.options.nested_permille / u64::from((depth + 1).pow(2));
+                if search.chance(permille) {
                     let (cut, what) = search.image(lower);
                     let what = format!("cut at operation {operation} of its recovery, {what}");
                     collected.lock().push((cut, what));

@@ -109,9 +109,15 @@ impl World {
     /// The mount ended: objects without a name are gone, ids mean nothing any more.
     /// `tree` is what was found.
     pub(super) fn remount(&mut self, tree: Tree) {
-        let newest = tree.nodes.values().map(|node| node.attributes.ctime.seconds).max();
+        let newest = tree
+            .nodes
+            .values()
+            .map(|node| node.attributes.ctime.seconds)
+            .max();
         self.clock = self.clock.max(newest.unwrap_or(0) - CLOCK_START_SECONDS);
-        self.next_node = self.next_node.max(tree.nodes.keys().max().map_or(0, |&last| last + 1));
+        self.next_node = self
+            .next_node
+            .max(tree.nodes.keys().max().map_or(0, |&last| last + 1));
         self.tree = tree;
         self.accept_as_base();
         self.next_object = 0;
@@ -131,7 +137,7 @@ impl World {
         )
     }
 
-    fn new_node(&mut self, kind: FileKind) -> Node {
+    pub(super) fn new_node(&mut self, kind: FileKind) -> Node {
         let now = self.now();
         Node {
             attributes: Attributes {
@@ -158,7 +164,7 @@ impl World {
     }
 
     /// Changes an object's content or attributes.
-    fn touch(&mut self, id: NodeId) -> (&mut Node, &mut Delta) {
+    pub(super) fn touch(&mut self, id: NodeId) -> (&mut Node, &mut Delta) {
         let now = self.now();
         let delta = self.deltas.entry(id).or_default();
         let node = self.tree.node_mut(id);
@@ -225,7 +231,7 @@ impl World {
             })
     }
 
-    fn add_entry(&mut self, parent: NodeId, name: Name, child: NodeId) {
+    pub(super) fn add_entry(&mut self, parent: NodeId, name: Name, child: NodeId) {
         let is_directory = self.tree.node(child).attributes.kind == FileKind::Directory;
         let (directory, _) = self.touch_content(parent);
         directory.entries.insert(name, child);
@@ -235,7 +241,7 @@ impl World {
     }
 
     /// Takes an entry away; the object stays in the tree.
-    fn take_entry(&mut self, parent: NodeId, name: &Name) {
+    pub(super) fn take_entry(&mut self, parent: NodeId, name: &Name) {
         let Some(&child) = self.tree.node(parent).entries.get(name) else {
             return;
         };
@@ -248,7 +254,7 @@ impl World {
     }
 
     /// Removes an entry, with all that is below it.
-    fn remove(&mut self, parent: NodeId, name: &Name) {
+    pub(super) fn remove(&mut self, parent: NodeId, name: &Name) {
         let Some(&child) = self.tree.node(parent).entries.get(name) else {
             return;
         };
@@ -279,7 +285,7 @@ impl World {
         Some(self.insert(node, parent, name))
     }
 
-    fn insert(&mut self, node: Node, parent: NodeId, name: Name) -> NodeId {
+    pub(super) fn insert(&mut self, node: Node, parent: NodeId, name: Name) -> NodeId {
         let id = self.next_node;
         self.next_node += 1;
         self.tree.nodes.insert(id, Arc::new(node));
@@ -287,7 +293,7 @@ impl World {
         id
     }
 
-    fn write(&mut self, id: NodeId, offset: u64, content: &[u8]) {
+    pub(super) fn write(&mut self, id: NodeId, offset: u64, content: &[u8]) {
         if offset + content.len() as u64 > FILE_BYTES_MAX {
             return;
         }
@@ -306,7 +312,7 @@ impl World {
         node.attributes.size = node.attributes.size.max(offset + content.len() as u64);
     }
 
-    fn truncate(&mut self, id: NodeId, size: u64) {
+    pub(super) fn truncate(&mut self, id: NodeId, size: u64) {
         let (node, delta) = self.touch_content(id);
         if size < node.attributes.size {
             zero(node, delta, size, u64::MAX);
@@ -727,7 +733,7 @@ impl World {
 }
 
 /// Content that differs from any other's.
-fn content_of(seed: u64, length: u64) -> Vec<u8> {
+pub(super) fn content_of(seed: u64, length: u64) -> Vec<u8> {
     let mut dice = Dice::new(seed);
     let mut content = Vec::with_capacity(length as usize + 8);
     while (content.len() as u64) < length {
