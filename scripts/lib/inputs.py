@@ -9,12 +9,7 @@ from pathlib import Path
 
 from lib.process import ROOT, Failed, run
 
-# git must not look at the user's own settings, nor refuse a clone that somebody else owns.
 GIT = {
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "safe.directory",
-    "GIT_CONFIG_VALUE_0": "*",
     "GIT_AUTHOR_NAME": "demo",
     "GIT_AUTHOR_EMAIL": "demo@example.org",
     "GIT_COMMITTER_NAME": "demo",
@@ -22,12 +17,21 @@ GIT = {
 }
 
 
+def prepare_git(scratch: Path) -> None:
+    """Keeps git from looking at the user's own settings, and lets it read a clone that another
+    user owns: git takes that permission from a settings file only."""
+    settings = scratch / "gitconfig"
+    settings.write_text("[safe]\n\tdirectory = *\n")
+    os.environ["GIT_CONFIG_GLOBAL"] = str(settings)
+    os.environ["GIT_CONFIG_NOSYSTEM"] = "1"
+
+
 def source_repository(scratch: Path) -> Path:
     """The project's own clone; from an unpacked archive, a repository made of its files."""
+    prepare_git(scratch)
     inside = subprocess.run(
         ["git", "-C", ROOT, "rev-parse", "--git-dir"],
         capture_output=True,
-        env={**os.environ, **GIT},
     )
     if inside.returncode == 0:
         return ROOT
