@@ -95,6 +95,8 @@ pub(crate) struct Inode {
     pub(crate) app_epoch: u64,
     /// Other apps with a link to this object.
     pub(crate) linked_apps: Vec<AppId>,
+    /// The lower filesystem says that it has further names, which may be in any app.
+    pub(crate) has_unknown_names: bool,
     pub(crate) lookups: u64,
     pub(crate) opens: u64,
     pub(crate) holds: u64,
@@ -135,6 +137,8 @@ impl Inode {
             app: AppId(0),
             app_epoch: 0,
             linked_apps: Vec::new(),
+            has_unknown_names: info.attributes.kind != FileKind::Directory
+                && info.attributes.nlink > 1,
             lookups: 0,
             opens: 0,
             holds: 0,

@@ -25,6 +25,9 @@ pub(crate) struct DentryChange {
 pub(crate) struct OpenVct {
     /// Apps whose changes it takes: one, or several joined by an operation across.
     pub(crate) apps: Vec<AppId>,
+    /// It changes an object that may have names in any app: all apps' changes go to it
+    /// as long as it is open, and none is committed before it once it is closed.
+    pub(crate) is_everywhere: bool,
     /// Moment of its first change.
     pub(crate) opened_at: MonotonicNs,
     /// Linked objects with a change.
@@ -48,6 +51,7 @@ impl OpenVct {
     pub(crate) fn new(app: AppId, now: MonotonicNs) -> Self {
         Self {
             apps: alloc::vec![app],
+            is_everywhere: false,
             opened_at: now,
             dirty: BTreeSet::new(),
             dentries: BTreeMap::new(),
@@ -74,6 +78,8 @@ pub(crate) struct Content {
 pub(crate) struct ClosedVct {
     /// Position in the order of closing, which is the order of commits.
     pub(crate) order: u64,
+    /// As [`OpenVct::is_everywhere`].
+    pub(crate) is_everywhere: bool,
     pub(crate) apps: Vec<AppId>,
     pub(crate) opened_at: MonotonicNs,
     pub(crate) orphaned: BTreeSet<ObjectId>,
@@ -98,7 +104,9 @@ impl ClosedVct {
         } else {
             (&earlier.held, &self.held)
         };
-        self.apps.iter().any(|app| earlier.apps.contains(app))
+        self.is_everywhere
+            || earlier.is_everywhere
+            || self.apps.iter().any(|app| earlier.apps.contains(app))
             || few.iter().any(|id| many.contains(id))
     }
 }

@@ -177,7 +177,6 @@ fn what_an_earlier_mount_left_in_stage_is_not_taken_for_a_new_object() {
 /// A file that had names in two apps before the mount is changed through one of them
 /// while the other has not been looked at.
 #[test]
-#[ignore = "open: the engine knows only the links that it has seen since the mount"]
 fn a_link_across_apps_from_an_earlier_mount_ties_both() {
     let events = [
         make_directory("alpha"),

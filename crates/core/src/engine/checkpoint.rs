@@ -116,6 +116,9 @@ impl Engine {
         let Some(open) = self.open.remove(&vct) else {
             return;
         };
+        if open.is_everywhere {
+            self.everywhere = None;
+        }
         for &app in &open.apps {
             self.apps[app.0 as usize].open = None;
         }
@@ -124,6 +127,7 @@ impl Engine {
         self.next_vct += 1;
         let closed = ClosedVct {
             order,
+            is_everywhere: open.is_everywhere,
             apps: open.apps,
             opened_at: open.opened_at,
             orphaned: open.orphaned,

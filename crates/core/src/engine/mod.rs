@@ -62,6 +62,8 @@ pub struct Engine {
     app_epoch: u64,
     open: BTreeMap<VctId, OpenVct>,
     closed: BTreeMap<VctId, ClosedVct>,
+    /// The open transaction that all apps' changes go to, if there is one.
+    everywhere: Option<VctId>,
     next_vct: u64,
     next_object: u64,
     /// Grows when something leaves memory: answers asked for before are stale.
@@ -111,6 +113,7 @@ impl Engine {
             app_epoch: 1,
             open: BTreeMap::new(),
             closed: BTreeMap::new(),
+            everywhere: None,
             next_vct: 1,
             next_object: ObjectId::FIRST_NEW.0,
             eviction_epoch: 1,

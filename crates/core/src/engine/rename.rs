@@ -231,6 +231,7 @@ impl Engine {
                 apps.push(self.app_at(new_path));
             }
         }
-        self.begin_apps(apps, moment.now)
+        let vct = self.begin_apps(apps, moment.now)?;
+        Ok(self.reach_unknown_names(vct, objects))
     }
 }

@@ -23,7 +23,7 @@ impl Engine {
             if self
                 .inodes
                 .get(id)
-                .is_some_and(|inode| inode.linked_apps.is_empty())
+                .is_some_and(|inode| inode.linked_apps.is_empty() && !inode.has_unknown_names)
             {
                 return self.begin_app(app, now);
             }
@@ -35,7 +35,31 @@ impl Engine {
                 apps.extend_from_slice(&inode.linked_apps);
             }
         }
-        self.begin_apps(apps, now)
+        let vct = self.begin_apps(apps, now)?;
+        Ok(self.reach_unknown_names(vct, objects))
+    }
+
+    /// If one of the objects came with more names than we know, a change of it may be
+    /// seen in any app's tree: so everything that is changed at the same time, in
+    /// whatever app, must be committed with it.
+    pub(super) fn reach_unknown_names(&mut self, vct: VctId, objects: &[ObjectId]) -> VctId {
+        let is_concerned = |id: &ObjectId| {
+            self.inodes
+                .get(id)
+                .is_some_and(|inode| inode.has_unknown_names)
+        };
+        if !objects.iter().any(is_concerned) {
+            return vct;
+        }
+        let all: Vec<VctId> = self.open.keys().copied().collect();
+        let vct = all
+            .into_iter()
+            .fold(vct, |joined, other| self.join(joined, other));
+        if let Some(open) = self.open.get_mut(&vct) {
+            open.is_everywhere = true;
+            self.everywhere = Some(vct);
+        }
+        vct
     }
 
     /// The transaction for a change of one object's content or attributes, with the
@@ -80,6 +104,13 @@ impl Engine {
         if let Some(vct) = state.open {
             return Ok(vct);
         }
+        if let Some(vct) = self.everywhere
+            && let Some(open) = self.open.get_mut(&vct)
+        {
+            open.apps.push(app);
+            state.open = Some(vct);
+            return Ok(vct);
+        }
         let vct = VctId(self.next_vct);
         self.next_vct += 1;
         state.open = Some(vct);
@@ -111,6 +142,10 @@ impl Engine {
         let Some(vct) = self.open.get_mut(&stays) else {
             return stays;
         };
+        if absorbed.is_everywhere {
+            vct.is_everywhere = true;
+            self.everywhere = Some(stays);
+        }
         vct.apps.extend(absorbed.apps);
         vct.opened_at = vct.opened_at.min(absorbed.opened_at);
         vct.dirty.extend(absorbed.dirty);
