@@ -596,12 +596,16 @@ impl Lower for CrashLower {
         if !offset.is_multiple_of(JOURNAL_BLOCK_BYTES as u64) {
             return fails(Errno::INVAL);
         }
-        self.mutate(|filesystem| filesystem.write(journal.key, content, offset))?;
+        self.mutate(|filesystem| {
+            filesystem.journal_write_pending = true;
+            filesystem.write(journal.key, content, offset)
+        })?;
         if !durable {
             return Ok(());
         }
         let sectors = offset / SECTOR..(offset + content.len() as u64) / SECTOR;
         self.mutate(|filesystem| {
+            filesystem.journal_write_pending = false;
             filesystem.make_durable(|effect| match effect {
                 Effect::Sector { inode, index, .. } => {
                     *inode == journal.key && sectors.contains(index)
@@ -615,6 +619,7 @@ impl Lower for CrashLower {
 
     fn journal_flush(&self, journal: &CrashHandle) -> io::Result<()> {
         self.mutate(|filesystem| {
+            filesystem.journal_write_pending = false;
             filesystem.make_durable(|effect| {
                 matches!(effect, Effect::Sector { inode, .. } | Effect::Size { inode, .. }
                     if *inode == journal.key)

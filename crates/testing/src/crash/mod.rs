@@ -90,6 +90,8 @@ struct Filesystem {
     operations: u64,
     cut_after: u64,
     dead: bool,
+    /// A journal write was issued and is not durable yet.
+    journal_write_pending: bool,
     faults: BTreeMap<u64, i32>,
     space: SpaceInfo,
     capabilities: Capabilities,
@@ -147,6 +149,7 @@ impl CrashLower {
             operations: 0,
             cut_after: u64::MAX,
             dead: false,
+            journal_write_pending: false,
             faults: BTreeMap::new(),
             space: SpaceInfo {
                 block_bytes: 4096,
@@ -173,6 +176,12 @@ impl CrashLower {
     /// Number of effects that a crash now would decide about.
     pub fn pending_effects(&self) -> usize {
         self.0.filesystem.lock().pending.len()
+    }
+
+    /// Whether a journal write was issued and is not durable yet: the moment in which
+    /// it can tear.
+    pub fn is_writing_journal(&self) -> bool {
+        self.0.filesystem.lock().journal_write_pending
     }
 
     /// Power goes after the `count`th mutating call: all later calls fail.

@@ -53,7 +53,10 @@ impl<L: Lower> JournalStore<L> {
     /// Final attributes of directories: after their entries, because changing those
     /// changes the times.
     pub(super) fn apply_directory_attributes(&self, work: &Work) -> Result<(), StoreError> {
-        for (&id, object) in &work.objects {
+        // In a fixed order, so that a simulated crash can be repeated.
+        let mut objects: Vec<_> = work.objects.iter().collect();
+        objects.sort_unstable_by_key(|(id, _)| **id);
+        for (&id, object) in objects {
             let Some(attributes) = object.attributes else {
                 continue;
             };

@@ -17,6 +17,9 @@ use super::{SearchOptions, SearchStatistics};
 use crate::crash::CrashLower;
 use crate::crash::search::dice::Dice;
 
+/// Crash images taken while a journal write is under way.
+const IMAGES_OF_JOURNAL_WRITE: u64 = 3;
+
 /// What a crash now may leave.
 struct Progress {
     /// Trees from the last acknowledged transaction to the last begun one.
@@ -175,17 +178,25 @@ impl Runner {
             _ => search.options.nested_permille,
         };
         self.lower.set_hook(Box::new(move |operation, lower| {
-            if search.has_failed() || !search.chance(permille) {
-                return;
-            }
-            let (allowed, applying) = {
-                let progress = progress.lock();
-                (progress.allowed.clone(), progress.applying)
+            // A torn journal write is worth more than another cut between two calls.
+            let images = if depth == 0 && lower.is_writing_journal() {
+                IMAGES_OF_JOURNAL_WRITE
+            } else {
+                u64::from(search.chance(permille))
             };
-            search.count(|statistics| statistics.during_apply += u64::from(applying));
-            let (image, what) = search.image(lower);
-            let trail = format!("{trail}cut at operation {operation}, {what}");
-            search.check(&image, &allowed, depth, &trail);
+            for _ in 0..images {
+                if search.has_failed() {
+                    return;
+                }
+                let (allowed, applying) = {
+                    let progress = progress.lock();
+                    (progress.allowed.clone(), progress.applying)
+                };
+                search.count(|statistics| statistics.during_apply += u64::from(applying));
+                let (image, what) = search.image(lower);
+                let trail = format!("{trail}cut at operation {operation}, {what}");
+                search.check(&image, &allowed, depth, &trail);
+            }
         }));
     }
 

@@ -11,6 +11,7 @@ use super::operation::{History, Step};
 use super::tree::{NodeId, ROOT, Tree};
 use super::walk::{plant, walk_lower, walk_store};
 use super::world::{Demand, World};
+use super::{SearchOptions, search};
 use crate::crash::CrashLower;
 
 fn learn(
@@ -117,4 +118,16 @@ fn differences_are_seen() {
             .unwrap()
             .contains("should not exist")
     );
+}
+
+#[test]
+fn a_seed_does_the_same_every_time() {
+    let options = SearchOptions {
+        images_permille: 150,
+        ..SearchOptions::default()
+    };
+    for seed in [3, 30, 47] {
+        let [first, second] = [(); 2].map(|()| search(seed, &options).unwrap());
+        assert_eq!(first, second, "seed {seed}");
+    }
 }
