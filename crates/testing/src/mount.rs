@@ -9,7 +9,7 @@ use mobifs_types::FileKind;
 
 use crate::harness::{compare_trees, execute_on_both};
 use crate::model::{Model, State};
-use crate::operations::{Answer, Event, FileRef, Operation, Script};
+use crate::operations::{Answer, Event, FileRef, Operation, Payload, Script};
 use crate::target::{DirectoryTarget, Target as _};
 use crate::timeline::{Timeline, top_level_apps};
 use crate::tree::Compare;
@@ -32,6 +32,11 @@ const VIEW: Compare = Compare {
     root: false,
     ..Compare::ALL
 };
+
+/// The kernel cuts a write that does not start on a page at the next page.
+const PAGE_BYTES: u64 = 4096;
+/// It hands on at most so much at a time.
+const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
 /// Why no mount can be made here, if so.
 pub fn obstacle() -> Option<&'static str> {
@@ -191,6 +196,7 @@ impl Session {
         let mountpoint: &Path = &self.mount.mountpoint;
         match event {
             Event::Do(operation) => {
+                self.note_pieces(operation);
                 execute_on_both(&mut self.model, &mut self.target, operation)?;
                 self.timeline.step(self.model.state());
                 self.note_durable(operation);
@@ -221,6 +227,36 @@ impl Session {
         paths
             .get(app)
             .is_some_and(|(_, inode)| inode.kind() == FileKind::Directory)
+    }
+
+    /// The kernel hands a large or unaligned write on in pieces, and a commit may come
+    /// between two of them: each is a point in the app's history.
+    fn note_pieces(&mut self, operation: &Operation) {
+        let (file, offset, data) = match operation {
+            Operation::Write { file, offset, data } => (file, Some(*offset), *data),
+            Operation::Append { file, data } => (file, self.model.size(file), *data),
+            _ => return,
+        };
+        let Some(offset) = offset else { return };
+        let mut length = (PAGE_BYTES - offset % PAGE_BYTES) % PAGE_BYTES;
+        while length < u64::from(data.length) {
+            if length > 0 {
+                let data = Payload {
+                    length: length as u32,
+                    ..data
+                };
+                let mut partial = self.model.clone();
+                let piece = Operation::Write {
+                    file: file.clone(),
+                    offset,
+                    data,
+                };
+                if partial.execute(&piece).is_ok() {
+                    self.timeline.step(partial.state());
+                }
+            }
+            length += REQUEST_BYTES_MAX;
+        }
     }
 
     fn note_durable(&mut self, operation: &Operation) {

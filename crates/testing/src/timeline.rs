@@ -192,7 +192,8 @@ fn parts(rule: AppRule, state: &State) -> BTreeMap<String, Part> {
     parts
 }
 
-/// Whether two parts are the same, link counts included.
+/// Whether two parts are the same, link counts included. An inode that the timeline
+/// holds is never changed in place, so the same inode is the same memory.
 fn same(before: Option<&Part>, after: Option<&Part>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return before.is_none() && after.is_none();
@@ -202,7 +203,7 @@ fn same(before: Option<&Part>, after: Option<&Part>) -> bool {
             .iter()
             .zip(after)
             .all(|((path, one), (other_path, other))| {
-                path == other_path && one.0 == other.0 && one.1.changes == other.1.changes
+                path == other_path && one.0 == other.0 && Arc::ptr_eq(&one.1, &other.1)
             })
 }
 

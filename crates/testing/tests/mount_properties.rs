@@ -5,15 +5,22 @@
     reason = "a test stops where its surroundings fail"
 )]
 
+use std::sync::{Mutex, PoisonError};
+
 use mobifs_testing::harness::check_scripts;
 use mobifs_testing::mount::{live_mounted, obstacle};
 use mobifs_testing::operations::Profile;
+
+/// One mount at a time: a process that one test starts holds the files of the other for
+/// a moment, and an unmount would find them in use.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn agrees(test: &str, profile: &Profile, cases: u32, tree_every: usize) {
     if let Some(reason) = obstacle() {
         println!("SKIPPED {test}: {reason}");
         return;
     }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let parent = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
     let base = tempfile::Builder::new()
         .prefix("mobifs-model-")

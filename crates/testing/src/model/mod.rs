@@ -78,6 +78,13 @@ impl Model {
         self.open.keys().copied()
     }
 
+    /// Size of a regular file; none if there is none.
+    pub fn size(&self, file: &FileRef) -> Option<u64> {
+        self.file(file)
+            .ok()
+            .map(|file| self.state.content(file).size())
+    }
+
     /// Executes one call of a program.
     ///
     /// # Errors

@@ -49,9 +49,6 @@ pub struct Inode {
     pub xattrs: BTreeMap<String, Vec<u8>>,
     /// Made without a name and never given one: may be linked though it has none.
     pub never_named: bool,
-    /// Grows with every change of the inode or its number of links (as its time of
-    /// last change does).
-    pub changes: u64,
 }
 
 impl Inode {
@@ -96,7 +93,6 @@ impl Default for State {
             mtime: Mtime::Any,
             xattrs: BTreeMap::new(),
             never_named: false,
-            changes: 0,
         };
         Self {
             inodes: BTreeMap::from([(InodeNumber::ROOT, Arc::new(root))]),
@@ -147,7 +143,6 @@ impl State {
                 mtime: node.mtime,
                 xattrs: node.xattrs.clone(),
                 never_named: false,
-                changes: 0,
             };
             state.inodes.insert(number, Arc::new(inode));
         }
@@ -286,9 +281,7 @@ impl State {
     pub(super) fn inode_mut(&mut self, number: InodeNumber) -> &mut Inode {
         #[expect(clippy::expect_used, reason = "numbers come from this state")]
         let inode = self.inodes.get_mut(&number).expect("the inode exists");
-        let inode = Arc::make_mut(inode);
-        inode.changes += 1;
-        inode
+        Arc::make_mut(inode)
     }
 
     /// Adds an inode as it is made in a directory: a set-group-id directory passes
@@ -311,13 +304,13 @@ impl State {
             mtime: Mtime::Recent,
             xattrs: BTreeMap::new(),
             never_named: false,
-            changes: 0,
         };
         self.inodes.insert(number, Arc::new(inode));
         number
     }
 
-    /// An inode gets or loses a name.
+    /// An inode gets or loses a name: it becomes another one in memory, so that whoever
+    /// shares it can tell.
     pub(super) fn relink(&mut self, number: InodeNumber) -> &mut Inode {
         self.inode_mut(number)
     }
