@@ -200,3 +200,34 @@ fn a_link_across_apps_from_an_earlier_mount_ties_both() {
     };
     assert_eq!(live(&script, &mut medium, &Plan::default()), Ok(()));
 }
+
+/// The same when the other app has not been used at all: it was called committed.
+#[test]
+fn an_app_is_committed_only_with_the_files_that_it_shares() {
+    let events = [
+        make_directory("alpha"),
+        make_directory("gamma"),
+        create("alpha/a"),
+        Do(Op::Link {
+            from: "alpha/a".into(),
+            to: "gamma/a".into(),
+        }),
+        create("gamma/b"),
+        SyncAll,
+        Cut,
+        write("alpha/a", 0, 100),
+        Event::SyncApp("gamma".into()),
+        Cut,
+        write("alpha/a", 0, 200),
+        Do(Op::Fsync {
+            file: Path("gamma/b".into()),
+        }),
+        Cut,
+    ];
+    let mut medium = CrashMedium::with_chooser(all);
+    let script = Script {
+        seed: 0,
+        events: events.to_vec(),
+    };
+    assert_eq!(live(&script, &mut medium, &Plan::default()), Ok(()));
+}

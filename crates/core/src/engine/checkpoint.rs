@@ -56,6 +56,12 @@ impl Engine {
         Some(self.sync_point_of(&[app]))
     }
 
+    /// Closes what may concern an app that this mount has not used yet: changes of
+    /// files with names that nobody has looked up.
+    pub fn close_everywhere(&mut self) -> SyncPoint {
+        self.sync_point_of(&[])
+    }
+
     /// Closes the transaction that has taken most memory, to make room.
     pub fn close_largest(&mut self) {
         let largest = self
@@ -76,19 +82,23 @@ impl Engine {
             apps.extend_from_slice(&inode.linked_apps);
         }
         apps.retain(|app| self.apps[app.0 as usize].policy.class == Class::Durable);
+        if apps.is_empty() {
+            return SyncPoint::Now;
+        }
         self.sync_point_of(&apps)
     }
 
+    /// Closes what these apps have open, and what may concern any app.
     fn sync_point_of(&mut self, apps: &[AppId]) -> SyncPoint {
-        for &app in apps {
-            if let Some(vct) = self.apps[app.0 as usize].open {
-                self.close(vct);
-            }
-        }
+        let open = apps.iter().filter_map(|app| self.apps[app.0 as usize].open);
+        let open: Vec<VctId> = open.chain(self.everywhere).collect();
+        open.into_iter().for_each(|vct| self.close(vct));
         let last = self
             .closed
             .iter()
-            .filter(|(_, closed)| closed.apps.iter().any(|app| apps.contains(app)))
+            .filter(|(_, closed)| {
+                closed.is_everywhere || closed.apps.iter().any(|app| apps.contains(app))
+            })
             .max_by_key(|(_, closed)| closed.order);
         last.map_or(SyncPoint::Now, |(&vct, _)| SyncPoint::Committed(vct))
     }

@@ -223,7 +223,9 @@ impl Volume {
         let point = self.shared.live.lock().engine.close_app(name.as_bytes());
         let point = match point {
             Some(point) => point,
-            None if self.is_untouched_app(name)? => SyncPoint::Now,
+            None if self.is_untouched_app(name)? => {
+                self.shared.live.lock().engine.close_everywhere()
+            }
             None => {
                 return Err(VolumeError::UnknownApp {
                     name: name.to_owned(),
