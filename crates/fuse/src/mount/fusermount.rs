@@ -55,7 +55,9 @@ pub(super) fn mount(
         source,
     })?;
     match device {
-        Ok(Some(device)) if status.success() => Ok(DeviceTransport::from_descriptor(device)),
+        Ok(Some(device)) if status.success() => {
+            DeviceTransport::from_descriptor(device).map_err(MountError::Device)
+        }
         Err(errno) => Err(handshake(errno)),
         Ok(_) => Err(MountError::FusermountRefused(one_line(&complaint))),
     }

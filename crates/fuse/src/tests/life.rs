@@ -21,7 +21,7 @@ fn a_mount_serves_until_it_is_unmounted() {
     assert!(!served.path().join("other").exists());
     let space = rustix::fs::statvfs(served.path()).unwrap();
     assert_eq!((space.f_blocks, space.f_namemax), (1000, 255));
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
     assert!(!is_mounted(served.path(), "mobifs"));
 }
@@ -101,7 +101,7 @@ fn answers_while_blocked(mut served: Served) {
     for thread in waiting {
         thread.join().unwrap().unwrap();
     }
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
 }
 
@@ -138,7 +138,7 @@ fn mount_options_show_in_the_mount_table() {
     ] {
         assert!(line.contains(expected), "{expected} in {line}");
     }
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
 }
 
@@ -173,7 +173,7 @@ fn bad_mountpoints_are_told_apart() {
         try_mount(served.path()),
         MountError::AlreadyMounted(_)
     ));
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
     let again = unmount(served.path(), false).unwrap_err();
     assert!(matches!(again, UnmountError::NotMounted(_)), "{again}");

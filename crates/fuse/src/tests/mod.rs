@@ -9,11 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::mount::UnmountError;
 use crate::options::{MountOptions, SyncFsMode};
 use crate::protocol::{Attr, AttrReply, EntryReply, StatFsReply};
 use crate::reply::Reply;
@@ -166,6 +168,18 @@ struct Served {
 }
 
 impl Served {
+    /// Unmounts. Whoever looks at all mounts of the machine (`df`, another daemon) may
+    /// be inside for a moment, which makes the mount busy.
+    fn unmount(&self) {
+        for _ in 0..200 {
+            match self.handle.unmount(false) {
+                Err(UnmountError::Busy(_)) => std::thread::sleep(Duration::from_millis(10)),
+                other => return other.unwrap(),
+            }
+        }
+        panic!("the mount stays busy");
+    }
+
     fn new(options: &MountOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let witness = Arc::new(Witness::default());

@@ -52,7 +52,7 @@ fn sync_and_syncfs_reach_the_handler_before_they_return() {
     rustix::fs::sync();
     assert!(seen(&served) >= 2);
     drop(file);
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
 }
 
@@ -64,7 +64,7 @@ fn an_ordinary_mount_is_not_reached() {
     let mut served = Served::new(&ordinary());
     rustix::fs::syncfs(File::open(served.path().join("hello")).unwrap()).unwrap();
     assert_eq!(served.witness.sync_fs.load(Ordering::SeqCst), 0);
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
 }
 
@@ -79,7 +79,7 @@ fn the_mount_table_shows_the_source_and_not_the_loop_device() {
     assert!(line.starts_with("/srv/some\\040store "), "{line}");
     assert!(line.contains(" fuseblk.mine ro,nosuid,"), "{line}");
     assert!(line.contains("allow_other"), "{line}");
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
 }
 
@@ -94,7 +94,7 @@ fn a_source_name_that_is_no_path_still_mounts() {
             FILE_CONTENT,
             "{name}"
         );
-        served.handle.unmount(false).unwrap();
+        served.unmount();
         served.join().unwrap();
     }
 }
@@ -105,7 +105,7 @@ fn unmounting_waits_for_the_handler_and_frees_the_loop_device() {
     let Some(mut served) = reachable("") else {
         return;
     };
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     assert_eq!(served.witness.destroyed.load(Ordering::SeqCst), 1);
     served.join().unwrap();
     // Other tests run at the same time and have devices of their own; this mount's is

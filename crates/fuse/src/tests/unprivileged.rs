@@ -88,7 +88,7 @@ fn as_user_a_mount_serves_until_it_is_unmounted() {
     let busy = served.handle.unmount(false).unwrap_err();
     assert!(matches!(busy, crate::UnmountError::Busy(_)), "{busy}");
     drop(file);
-    served.handle.unmount(false).unwrap();
+    served.unmount();
     served.join().unwrap();
     let again = crate::unmount(served.path(), false).unwrap_err();
     assert!(

@@ -6,7 +6,12 @@
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::Transport;
@@ -14,10 +19,21 @@ use super::Transport;
 /// Path of the device.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
-/// A `/dev/fuse` descriptor.
+/// After a request, a worker looks for the next one for this long before it sleeps. A
+/// program that is answered asks again within microseconds, and waking a sleeper, most
+/// likely on another CPU, costs more than that.
+const LOOK_OUT: Duration = Duration::from_micros(20);
+
+/// A `/dev/fuse` descriptor, in non-blocking mode.
 #[derive(Debug)]
 pub(crate) struct DeviceTransport {
     device: OwnedFd,
+    /// Watches `device`. All workers sleep here, because the kernel wakes the one that
+    /// fell asleep last, whose CPU is warm; sleepers on the device itself are woken in
+    /// turn.
+    ///
+    /// Made at the first sleep: before the descriptor is mounted it cannot be watched.
+    watch: OnceLock<OwnedFd>,
 }
 
 impl DeviceTransport {
@@ -27,14 +43,41 @@ impl DeviceTransport {
     /// As `open(2)`.
     pub(crate) fn open() -> std::io::Result<Self> {
         let file: File = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+        Self::from_descriptor(file.into())
+    }
+
+    /// Takes a descriptor that somebody else opened, and perhaps mounted.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`.
+    pub(crate) fn from_descriptor(device: OwnedFd) -> std::io::Result<Self> {
+        let flags = fcntl_getfl(&device)?;
+        fcntl_setfl(&device, flags | OFlags::NONBLOCK)?;
         Ok(Self {
-            device: file.into(),
+            device,
+            watch: OnceLock::new(),
         })
     }
 
-    /// Takes a descriptor that somebody else opened and mounted.
-    pub(crate) fn from_descriptor(device: OwnedFd) -> Self {
-        Self { device }
+    fn watch(&self) -> Result<&OwnedFd, Errno> {
+        if let Some(watch) = self.watch.get() {
+            return Ok(watch);
+        }
+        let watch = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&watch, &self.device, data, epoll::EventFlags::IN)?;
+        // Another worker may have been faster; then ours is closed again.
+        Ok(self.watch.get_or_init(|| watch))
+    }
+
+    /// Sleeps until there may be a request, or the connection ended.
+    fn sleep(&self) -> Result<(), Errno> {
+        let mut events = Vec::with_capacity(1);
+        match epoll::wait(self.watch()?, spare_capacity(&mut events), None) {
+            // A signal is a wake-up as well: the caller looks and comes back.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
     }
 }
 
@@ -46,11 +89,18 @@ impl AsFd for DeviceTransport {
 
 impl Transport for DeviceTransport {
     fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let mut awake_since = Instant::now();
         loop {
             match rustix::io::read(&self.device, &mut *buffer) {
+                Err(Errno::AGAIN) => {
+                    if awake_since.elapsed() >= LOOK_OUT {
+                        self.sleep()?;
+                        awake_since = Instant::now();
+                    }
+                }
                 // A signal came; or the request was withdrawn between the wake-up and
                 // the read, because its sender was interrupted.
-                Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
+                Err(Errno::INTR | Errno::NOENT) => {}
                 // An aborted connection, if the kernel was asked to tell them apart.
                 Err(Errno::CONNABORTED) => return Err(Errno::NODEV),
                 Ok(0) => return Err(Errno::NODEV),
