@@ -1,6 +1,7 @@
 //! The FUSE kernel adapter of MobiFS: requests in, errno out.
 //!
 //! [`Session::mount`] mounts a [`mobifs_runtime::Volume`], [`Session::run`] serves it.
+//! [`Session::mount_file`] does the same for a single file, the front of a block device.
 //! The protocol layer is this crate's own and thin: it keeps no state for open files,
 //! and the [transport](transport) can be replaced (io_uring) and taken over by another
 //! process without the rest noticing.
@@ -10,6 +11,7 @@ mod cpu;
 mod errno;
 mod mount;
 mod negotiation;
+mod one_file;
 mod options;
 mod protocol;
 mod reply;
@@ -21,6 +23,7 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-pub use mount::{MountError, UnmountError, is_mounted, unmount};
+pub use mount::{LoopDevice, MountError, UnmountError, is_mounted, unmount};
+pub use one_file::{Answer, Clear, FileServer, Incarnation};
 pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlacement};
 pub use session::{Session, SessionError, SessionHandle};

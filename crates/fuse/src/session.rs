@@ -2,8 +2,8 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use mobifs_runtime::Volume;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,6 +29,10 @@ pub(crate) trait Handler: Send + Sync {
     /// Answers one request. `scratch` is memory of the calling thread, of
     /// [`crate::adapter::SCRATCH_BYTES`] bytes and with any content.
     fn handle(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]);
+
+    /// Tells, once and before the first request, what to keep in order to answer after
+    /// [`Handler::handle`] has returned.
+    fn connected(&self, _session: Weak<Shared>) {}
 }
 
 /// Why serving a mount ended other than by unmounting.
@@ -130,6 +134,7 @@ impl Session {
             mountpoint: mounted.mountpoint,
             aborted: AtomicBool::new(false),
         });
+        shared.handler.connected(Arc::downgrade(&shared));
         Ok(Self {
             shared,
             sync_reaches: mounted.sync_reaches,

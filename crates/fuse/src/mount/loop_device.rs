@@ -1,7 +1,7 @@
-//! A loop block device over a few kilobytes of memory.
+//! Loop block devices: over a file, and over a few kilobytes of memory.
 //!
-//! The kernel sends `sync(2)` and `syncfs(2)` only to FUSE mounts that have a block
-//! device. Nothing is ever read from or written to this one.
+//! The latter because the kernel sends `sync(2)` and `syncfs(2)` only to FUSE mounts that
+//! have a block device. Nothing is ever read from or written to that one.
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl};
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-/// Size of the device: no filesystem lives on it, but it must not be empty.
+/// Size of the device over memory: no filesystem lives on it, but it must not be empty.
 const DEVICE_BYTES: u64 = 64 * 1024;
 /// How often another process may snatch a free device from us.
 const ATTEMPTS_MAX: usize = 16;
@@ -21,6 +21,9 @@ const ATTEMPTS_MAX: usize = 16;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
+const LO_FLAGS_DIRECT_IO: u32 = 16;
+/// Room in `LoopInfo` for a name and the NUL behind it.
+const NAME_BYTES: usize = 64;
 
 /// `struct loop_info64`.
 #[derive(FromZeros, IntoBytes, Immutable)]
@@ -35,7 +38,7 @@ struct LoopInfo {
     encrypt_type: u32,
     encrypt_key_size: u32,
     flags: u32,
-    file_name: [u8; 64],
+    file_name: [u8; NAME_BYTES],
     crypt_name: [u8; 64],
     encrypt_key: [u8; 32],
     init: [u64; 2],
@@ -76,16 +79,30 @@ unsafe impl Ioctl for GetFree {
 /// A device in use. It disappears by itself when the last user (this value, or the
 /// mount) lets go of it, however that comes about.
 #[derive(Debug)]
-pub(super) struct LoopDevice {
+pub struct LoopDevice {
     path: PathBuf,
     device: File,
 }
 
 impl LoopDevice {
-    /// Sets one up.
+    /// Sets one up over memory.
     pub(super) fn new() -> std::io::Result<Self> {
         let memory = memfd_create("mobifs", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, DEVICE_BYTES)?;
+        let memory = File::from(memory);
+        Self::set_up(&memory, b"mobifs: lets sync(2) reach a mount", 0)
+    }
+
+    /// Sets one up over `file`, past the page cache: requests to the device reach the
+    /// file at once and side by side. `shown_name` is what `losetup(8)` lists.
+    ///
+    /// # Errors
+    /// If this process may not, or the kernel has no loop devices.
+    pub fn over_file(file: &File, shown_name: &[u8]) -> std::io::Result<Self> {
+        Self::set_up(file, shown_name, LO_FLAGS_DIRECT_IO)
+    }
+
+    fn set_up(file: &File, shown_name: &[u8], flags: u32) -> std::io::Result<Self> {
         let control = OpenOptions::new()
             .read(true)
             .write(true)
@@ -96,7 +113,7 @@ impl LoopDevice {
             let number = unsafe { ioctl(&control, GetFree) }?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
-            match configure(&device, &File::from(memory.try_clone()?)) {
+            match configure(&device, file, shown_name, flags) {
                 Ok(()) => return Ok(Self { path, device }),
                 // Somebody else took it between the two calls.
                 Err(Errno::BUSY) => last_error = Errno::BUSY,
@@ -107,7 +124,7 @@ impl LoopDevice {
     }
 
     /// Path of the device node.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
@@ -117,12 +134,12 @@ impl LoopDevice {
     }
 }
 
-fn configure(device: &File, memory: &File) -> Result<(), Errno> {
+fn configure(device: &File, file: &File, shown_name: &[u8], flags: u32) -> Result<(), Errno> {
     let mut config = LoopConfig::new_zeroed();
-    config.descriptor = u32::try_from(memory.as_raw_fd()).map_err(|_| Errno::BADF)?;
-    config.info.flags = LO_FLAGS_AUTOCLEAR;
-    let name = b"mobifs: lets sync(2) reach a mount";
-    config.info.file_name[..name.len()].copy_from_slice(name);
+    config.descriptor = u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?;
+    config.info.flags = LO_FLAGS_AUTOCLEAR | flags;
+    let shown = &shown_name[..shown_name.len().min(NAME_BYTES - 1)];
+    config.info.file_name[..shown.len()].copy_from_slice(shown);
     // SAFETY: LOOP_CONFIGURE reads one `struct loop_config`, which `LoopConfig`
     // mirrors, and writes nothing.
     unsafe { ioctl(device, Setter::<LOOP_CONFIGURE, LoopConfig>::new(config)) }

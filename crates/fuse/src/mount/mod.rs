@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as unmount_syscall};
 
 pub use error::{MountError, UnmountError};
+pub use loop_device::LoopDevice;
 pub use table::is_mounted;
 
 use crate::options::{MountOptions, SyncFsMode};
