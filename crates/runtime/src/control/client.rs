@@ -1,11 +1,12 @@
 //! The command line's side of the control socket.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::place::socket_candidates;
 use super::protocol::{Reply, Request};
+use super::socket::exchange_line;
 use crate::MountEntry;
 use crate::mount_table::{absolute_without_touching, mount_at};
 
@@ -123,14 +124,7 @@ impl ControlClient {
     }
 
     fn exchange(&self, request: &Request) -> io::Result<Reply> {
-        let mut line = serde_json::to_vec(request)?;
-        line.push(b'\n');
-        (&self.stream).write_all(&line)?;
-        let mut answer = Vec::new();
-        BufReader::new(&self.stream).read_until(b'\n', &mut answer)?;
-        if answer.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended"));
-        }
+        let answer = exchange_line(&self.stream, &serde_json::to_vec(request)?)?;
         Ok(serde_json::from_slice(&answer)?)
     }
 

@@ -4,8 +4,10 @@ mod client;
 mod place;
 mod protocol;
 mod server;
+mod socket;
 
 pub use client::{ControlClient, ControlError, find_mount};
 pub use place::runtime_directory;
 pub use protocol::{ErrorKind, Reply, Request};
 pub use server::{ControlHandler, ControlServer};
+pub use socket::{LineHandler, LineServer, exchange_line};

@@ -1,0 +1,219 @@
+//! A socket on which a process answers requests, one line each: what the control sockets
+//! of mounts and of other servers have in common.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Longest request.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+/// How long the end of the daemon waits for replies under way.
+const LAST_REPLIES_SECONDS: u64 = 5;
+
+/// What answers requests; called from several threads.
+pub trait LineHandler: Send + Sync + 'static {
+    /// Answers one line with one line, both without what ends them. `permitted`: who asks
+    /// is root or the user of this process; others are to be refused.
+    fn answer(&self, line: &[u8], permitted: bool) -> Vec<u8>;
+}
+
+/// Connections that wait for a reply.
+#[derive(Default)]
+struct Active {
+    count: Mutex<usize>,
+    changed: Condvar,
+}
+
+/// A socket that is served. Dropping removes it.
+pub struct LineServer {
+    path: PathBuf,
+    /// Tells our socket from one that another process has put in its place.
+    inode: u64,
+    active: Arc<Active>,
+}
+
+impl std::fmt::Debug for LineServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LineServer")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LineServer {
+    /// Listens at `path`. What is there already is left over from a process that has
+    /// ended; the caller sees to it that the path is its own.
+    ///
+    /// # Errors
+    /// If the socket cannot be made.
+    pub fn start(path: PathBuf, handler: Arc<dyn LineHandler>) -> io::Result<Self> {
+        let (listener, inode) = bind(&path)?;
+        let server = Self {
+            path,
+            inode,
+            active: Arc::default(),
+        };
+        let active = Arc::clone(&server.active);
+        std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || accept(&listener, &handler, &active))?;
+        Ok(server)
+    }
+
+    /// Where the socket lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits until the requests under way are answered, but not for ever.
+    pub fn wait_for_replies(&self) {
+        let mut count = self.active.count.lock();
+        while *count > 0 {
+            let timeout = Duration::from_secs(LAST_REPLIES_SECONDS);
+            if self
+                .active
+                .changed
+                .wait_for(&mut count, timeout)
+                .timed_out()
+            {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for LineServer {
+    fn drop(&mut self) {
+        // The device number was free as soon as the mount had gone, so another daemon
+        // may have put its socket there since.
+        let Ok(_alone) = lock_directory(&self.path) else {
+            return;
+        };
+        if self
+            .path
+            .symlink_metadata()
+            .is_ok_and(|about| about.ino() == self.inode)
+        {
+            // Nothing depends on its being gone.
+            let _gone = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes the socket in place of what is there.
+fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
+    let _alone = lock_directory(path)?;
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok((listener, path.symlink_metadata()?.ino()))
+}
+
+/// Keeps other daemons from changing the sockets beside `path` until it is dropped.
+fn lock_directory(path: &Path) -> io::Result<File> {
+    let directory = path.parent().ok_or(io::ErrorKind::NotFound)?;
+    let directory = File::open(directory)?;
+    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)?;
+    Ok(directory)
+}
+
+/// Ends only with the process.
+fn accept(listener: &UnixListener, handler: &Arc<dyn LineHandler>, active: &Arc<Active>) {
+    for stream in listener.incoming() {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the control socket failed");
+                // Out of descriptors, most likely: do not spin.
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        let (handler, active) = (Arc::clone(handler), Arc::clone(active));
+        let thread = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || {
+                if let Err(error) = serve(&stream, handler.as_ref(), &active) {
+                    tracing::debug!(%error, "a control connection failed");
+                }
+            });
+        if let Err(error) = thread {
+            tracing::warn!(%error, "cannot start a thread for a control connection");
+        }
+    }
+}
+
+fn serve(stream: &UnixStream, handler: &dyn LineHandler, active: &Active) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    let permitted = [0, rustix::process::geteuid().as_raw()].contains(&peer.uid.as_raw());
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        (&mut reader)
+            .take(REQUEST_BYTES_MAX)
+            .read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        *active.count.lock() += 1;
+        let line = line.strip_suffix(b"\n").unwrap_or(&line);
+        let mut answer = handler.answer(line, permitted);
+        answer.push(b'\n');
+        let sent = { stream }.write_all(&answer);
+        *active.count.lock() -= 1;
+        active.changed.notify_all();
+        sent?;
+    }
+}
+
+/// Sends a line and waits for the line that answers it, both without what ends them.
+///
+/// # Errors
+/// If the connection fails or ends.
+pub fn exchange_line(mut stream: &UnixStream, line: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write_all(&[line, b"\n"].concat())?;
+    let mut answer = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut answer)?;
+    if answer.pop().is_none() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended"));
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_another_daemon_put_there_stays() {
+        // Regression: a daemon that ended took away the socket of a mount made since,
+        // which had got its device number.
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("7-2.sock");
+        let (_first, inode) = bind(&path).unwrap();
+        let ending = LineServer {
+            path: path.clone(),
+            inode,
+            active: Arc::default(),
+        };
+        let (_second, inode) = bind(&path).unwrap();
+        let living = LineServer {
+            path: path.clone(),
+            inode,
+            active: Arc::default(),
+        };
+        drop(ending);
+        UnixStream::connect(&path).unwrap();
+        drop(living);
+        assert!(!path.exists());
+    }
+}
