@@ -3,7 +3,10 @@
 
 The same binary does the same work in a directory of: the bare filesystem, tmpfs, the bare
 filesystem with fsync taken away (libeatmydata), MobiFS with relaxed apps, MobiFS with durable
-apps. The store of MobiFS is on the bare filesystem too.
+apps. The store of MobiFS is on the bare filesystem too. That is a new ext4 with all defaults in
+an image on the disk (through a loop device with direct I/O), so that the comparison does not
+depend on how this machine's own filesystem happens to be set up; with --directory, or where there
+are no loop devices, it is the filesystem of a directory.
 
   bench.py [--quick] [--only WORD] [--rounds N] [--directory DIR]
 """
@@ -23,12 +26,13 @@ from typing import Any
 from lib import bench_cases, machine
 from lib.bench_cases import Case, Scale
 from lib.bench_tree import large_tree
-from lib.disk import scratch_dir
+from lib.disk import LoopImage, loop_devices_work, scratch_dir
 from lib.mount import MobiMount
 from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, say
 from lib.report import human_count, ratio, table
 
 EATMYDATA = ("libeatmydata.so", "/usr/lib/*/libeatmydata.so", "/usr/lib/libeatmydata.so")
+IMAGE_MEBIBYTES = 6144
 DURABLE = '[[app]]\nmatch = "*"\nclass = "durable"\n'
 BARE = "bare disk"
 
@@ -48,6 +52,17 @@ def eatmydata_library() -> str | None:
         if found:
             return str(found[0])
     return None
+
+
+def measured_disk(cleanup: Cleanup, scratch: Path, chosen: Path | None) -> Path:
+    """A directory on the filesystem that all columns but tmpfs are measured on."""
+    reason = loop_devices_work()
+    if chosen is None and reason is None:
+        say(f"making an ext4 image of {IMAGE_MEBIBYTES} MiB")
+        return LoopImage(cleanup, scratch, "ext4", IMAGE_MEBIBYTES, allocated=True).mountpoint
+    if chosen is None:
+        say(f"{reason}: measuring on the filesystem of {scratch}")
+    return scratch
 
 
 def places(cleanup: Cleanup, scratch: Path) -> list[Place]:
@@ -153,8 +168,9 @@ def main() -> int:
     report.parent.mkdir(exist_ok=True)
     with Cleanup() as cleanup:
         scratch = scratch_dir(cleanup, "bench")
-        about = machine.describe(scratch)
-        where = places(cleanup, scratch)
+        disk = measured_disk(cleanup, scratch, options.directory)
+        about = machine.describe(disk)
+        where = places(cleanup, disk)
         say(machine.one_line(about))
         results = []
         for case in chosen(scale, options.only):

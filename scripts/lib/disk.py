@@ -43,12 +43,27 @@ class LoopImage:
     device's own counter says what was written.
     """
 
-    def __init__(self, cleanup: Cleanup, directory: Path, filesystem: str, mebibytes: int) -> None:
+    def __init__(
+        self,
+        cleanup: Cleanup,
+        directory: Path,
+        filesystem: str,
+        mebibytes: int,
+        *,
+        allocated: bool = False,
+    ) -> None:
+        """With `allocated`, the file below has all its blocks: a bench then measures the
+        filesystem in the image and not how the one below allocates."""
         self.image = directory / f"{filesystem}-{len(list(directory.glob('*.img')))}.img"
         self.mountpoint = self.image.with_suffix("")
         self.mountpoint.mkdir()
         with open(self.image, "wb") as image:
             image.truncate(mebibytes << 20)
+            if allocated:
+                zeros = bytes(1 << 20)
+                for _ in range(mebibytes):
+                    image.write(zeros)
+                os.fsync(image.fileno())
         make = find_tool(f"mkfs.{filesystem}")
         if make is None:
             raise Failed(f"mkfs.{filesystem} is not installed; run `make setup`")

@@ -27,6 +27,17 @@ pub(crate) fn pin_to(cpu: usize) {
     }
 }
 
+/// The CPU on which a thread runs or last ran, as `/proc` tells (proc_pid_stat(5),
+/// field 39); none if the thread is gone or hidden.
+pub(crate) fn of_thread(thread: u32) -> Option<usize> {
+    const FIELDS_BEHIND_NAME: usize = 39 - 3;
+    let line = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    // The name may contain anything, also blanks and parentheses.
+    let (_, behind_name) = line.rsplit_once(')')?;
+    let mut fields = behind_name.split_ascii_whitespace();
+    fields.nth(FIELDS_BEHIND_NAME)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,9 +48,11 @@ mod tests {
         let last = *all.last().unwrap();
         let seen = std::thread::spawn(move || {
             pin_to(last);
-            usable()
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            (usable(), of_thread(thread.unsigned_abs()))
         });
-        assert_eq!(seen.join().unwrap(), vec![last]);
+        assert_eq!(seen.join().unwrap(), (vec![last], Some(last)));
         assert_eq!(usable(), all, "other threads keep theirs");
+        assert_eq!(of_thread(u32::MAX), None);
     }
 }

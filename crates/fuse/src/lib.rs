@@ -9,6 +9,7 @@
 mod adapter;
 mod cpu;
 mod errno;
+mod lead;
 mod mount;
 mod negotiation;
 mod one_file;

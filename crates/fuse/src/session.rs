@@ -207,9 +207,10 @@ fn first_exchange(transport: &DeviceTransport) -> Result<Agreement, MountError> 
     let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
     loop {
         wait_for_request(transport)?;
-        let length = transport
-            .receive(&mut buffer)
+        let received = transport
+            .try_receive(&mut buffer)
             .map_err(MountError::Handshake)?;
+        let Some(length) = received else { continue };
         let request = Request::parse(&buffer[..length], false)
             .map_err(|_| MountError::Handshake(Errno::PROTO))?;
         let reply = Reply::new(transport, request.header.unique);

@@ -1,31 +1,32 @@
 //! The threads that answer requests.
 //!
-//! By default one worker is pinned to each usable CPU. The kernel wakes the worker that
-//! has waited longest, wherever it is, and the time of a request is the time of two
-//! wake-ups. On a quiet machine pinning keeps every second wake-up on the sender's CPU.
-//! On a machine whose CPUs are busy with other things it is the wrong choice: a pinned
-//! worker waits for its CPU although another would be free, and a single worker that
-//! follows its callers is then three times as fast. [`WorkerPlacement`] lets the two be
-//! compared.
+//! By default one worker is bound to each usable CPU, and [`crate::lead`] decides who of
+//! them looks for requests. After a request, a worker *looks out* for the next one for a
+//! moment before it sleeps: a program that was answered asks again within microseconds,
+//! and waking a sleeper costs more than that. While it looks out it lets everybody else
+//! on its CPU go first, the sender above all. Where CPUs are wanted by others it does not
+//! look out.
 //!
-//! A request may block its worker: reading from a slow device, an `fsync` in a durable app, a writer
-//! that is throttled. When all workers are blocked that way, requests that could be
-//! answered from memory would wait with them. So a guard watches: if all workers have
-//! been busy for a while and no request has been taken meanwhile, it adds a spare
-//! worker, which goes away when it is no longer needed. The guard sleeps as long as
-//! some worker is idle, so it costs nothing on a quiet machine.
+//! A request may block its worker: reading from a slow device, an `fsync` in a durable
+//! app, a writer that is throttled. When all workers that look for requests are blocked
+//! that way, requests that could be answered from memory would wait with them. So a
+//! guard watches: if they have been busy for a while and no request has been taken
+//! meanwhile, it lets the parked ones look too, or adds a spare worker, which goes away
+//! when it is no longer needed. The guard sleeps as long as some worker is idle, so it
+//! costs nothing on a quiet machine.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::adapter::SCRATCH_BYTES;
 use crate::cpu;
+use crate::lead::{Arrival, Lead, SPARE};
 use crate::options::WorkerPlacement;
 use crate::protocol::REQUEST_BUFFER_BYTES;
 use crate::reply::Reply;
@@ -33,6 +34,13 @@ use crate::request::{Malformed, Request};
 use crate::session::{SessionError, Shared};
 use crate::transport::Transport;
 
+/// A worker looks out for the next request for this long before it sleeps.
+const LOOK_OUT: Duration = Duration::from_micros(20);
+/// If somebody else had the CPU for longer than this while we looked out, it was at
+/// least as much as a sender does between two requests.
+const SENDER_TURN_MIN: Duration = Duration::from_micros(3);
+/// If somebody else had the CPU for longer than this, CPUs are short.
+const CONTENTION_MIN: Duration = Duration::from_micros(500);
 /// How long all workers must be stuck before a spare one is added.
 const STALL_PATIENCE: Duration = Duration::from_millis(3);
 /// Ticks without a stall after which the guard goes back to sleep.
@@ -45,7 +53,8 @@ const STACK_BYTES: usize = 512 * 1024;
 /// What the workers and the guard know of each other.
 pub(crate) struct Workers {
     shared: Arc<Shared>,
-    /// Workers that wait for a request.
+    lead: Lead,
+    /// Workers that wait for a request, other than parked ones.
     idle: AtomicUsize,
     /// Requests taken so far.
     taken: AtomicU64,
@@ -77,8 +86,11 @@ enum Role {
 impl Workers {
     /// Answers requests until the mount ends.
     pub(crate) fn run(shared: &Arc<Shared>) -> Result<(), SessionError> {
+        let roles = roles(shared.placement);
+        let lead = Lead::new(bound_cpus(&roles));
         let workers = Arc::new(Self {
             shared: Arc::clone(shared),
+            lead,
             idle: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             spares: AtomicUsize::new(0),
@@ -92,9 +104,9 @@ impl Workers {
         };
         let mut threads = Vec::new();
         let mut spawn_error = None;
-        for (number, role) in roles(shared.placement).into_iter().enumerate() {
+        for (number, role) in roles.into_iter().enumerate() {
             let workers = Arc::clone(&workers);
-            match spawn(format!("fuse-{number}"), move || workers.work(role)) {
+            match spawn(format!("fuse-{number}"), move || workers.work(number, role)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => spawn_error = Some(error),
             }
@@ -115,36 +127,92 @@ impl Workers {
         workers.failure.lock().take().map_or(Ok(()), Err)
     }
 
-    fn work(self: &Arc<Self>, role: Role) {
+    fn work(&self, number: usize, role: Role) {
         if let Role::Pinned { cpu } = role {
             cpu::pin_to(cpu);
         }
+        if let Err(error) = self.answer_all(number, role) {
+            self.fail(error);
+        }
+        if role != Role::Spare {
+            self.lead.end();
+        }
+    }
+
+    /// Answers requests until there will be none, or none for a spare worker.
+    fn answer_all(&self, number: usize, role: Role) -> Result<(), SessionError> {
         let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
         let mut scratch = vec![0; SCRATCH_BYTES];
         loop {
-            self.idle.fetch_add(1, Ordering::SeqCst);
-            let received = self.shared.transport.receive(&mut buffer);
-            let others_idle = self.idle.fetch_sub(1, Ordering::SeqCst) - 1;
-            let length = match received {
-                Ok(length) => length,
-                Err(Errno::NODEV) => return,
-                Err(errno) => return self.fail(SessionError::Receive(errno)),
+            let (length, arrival) = match self.next(number, &mut buffer) {
+                Ok(received) => received,
+                Err(Errno::NODEV) => return Ok(()),
+                Err(errno) => return Err(SessionError::Receive(errno)),
             };
             self.taken.fetch_add(1, Ordering::SeqCst);
-            if others_idle == 0 {
+            if self.idle.load(Ordering::SeqCst) == 0 {
                 self.alarm();
             }
-            if !self.answer(&buffer[..length], &mut scratch) {
-                return self.fail(SessionError::Panicked);
+            if !self.answer(number, &buffer[..length], arrival, &mut scratch) {
+                return Err(SessionError::Panicked);
             }
             if role == Role::Spare && self.idle.load(Ordering::SeqCst) > 0 {
-                return;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for the next request and reads it.
+    fn next(&self, number: usize, buffer: &mut [u8]) -> Result<(usize, Arrival), Errno> {
+        let transport = &self.shared.transport;
+        let mut arrival = Arrival::Here;
+        loop {
+            if !self.lead.looks(number) {
+                self.lead.park(number);
+            }
+            self.idle.fetch_add(1, Ordering::SeqCst);
+            let found = self.look_out(buffer, &mut arrival).transpose();
+            let slept = found.is_none().then(|| transport.sleep());
+            self.idle.fetch_sub(1, Ordering::SeqCst);
+            if let Some(length) = found {
+                return Ok((length?, arrival));
+            }
+            slept.transpose()?;
+            arrival = Arrival::Elsewhere;
+            // Who was woken also looks, whoever leads now.
+            if let Some(length) = transport.try_receive(buffer)? {
+                return Ok((length, arrival));
+            }
+        }
+    }
+
+    /// Looks for a request for a while, giving way to whoever wants this CPU.
+    fn look_out(&self, buffer: &mut [u8], arrival: &mut Arrival) -> Result<Option<usize>, Errno> {
+        let since = Instant::now();
+        let mut now = since;
+        loop {
+            if let Some(length) = self.shared.transport.try_receive(buffer)? {
+                return Ok(Some(length));
+            }
+            if now - since >= LOOK_OUT || self.lead.is_paused() {
+                return Ok(None);
+            }
+            std::thread::yield_now();
+            let before = std::mem::replace(&mut now, Instant::now());
+            let away = now - before;
+            *arrival = if away >= SENDER_TURN_MIN {
+                Arrival::Here
+            } else {
+                Arrival::Elsewhere
+            };
+            if away >= CONTENTION_MIN {
+                self.lead.contended();
             }
         }
     }
 
     /// Answers one request; false if that panicked.
-    fn answer(&self, bytes: &[u8], scratch: &mut [u8]) -> bool {
+    fn answer(&self, number: usize, bytes: &[u8], arrival: Arrival, scratch: &mut [u8]) -> bool {
         let transport = &self.shared.transport;
         let request = match Request::parse(bytes, self.shared.agreement.set_xattr_extended()) {
             Ok(request) => request,
@@ -163,6 +231,7 @@ impl Workers {
                 return true;
             }
         };
+        self.lead.taken(number, request.header.pid, arrival);
         if self.shared.aborted.load(Ordering::SeqCst) {
             if request.expects_reply() {
                 Reply::new(transport, request.header.unique).error(Errno::IO);
@@ -218,7 +287,9 @@ impl Workers {
                 taken = self.taken.load(Ordering::SeqCst);
                 if stuck {
                     calm_ticks = 0;
-                    self.add_spare();
+                    if !self.lead.dissolve() {
+                        self.add_spare();
+                    }
                 } else {
                     calm_ticks += 1;
                 }
@@ -238,7 +309,7 @@ impl Workers {
         self.spares.fetch_add(1, Ordering::SeqCst);
         let workers = Arc::clone(self);
         let started = spawn("fuse-spare".to_owned(), move || {
-            workers.work(Role::Spare);
+            workers.work(SPARE, Role::Spare);
             workers.spares.fetch_sub(1, Ordering::SeqCst);
         });
         if let Err(error) = started {
@@ -256,6 +327,17 @@ fn roles(placement: WorkerPlacement) -> Vec<Role> {
         WorkerPlacement::Floating => vec![Role::Floating; cpus.len()],
         WorkerPlacement::Single => vec![Role::Floating],
     }
+}
+
+/// The CPUs that workers are bound to; none if they are not.
+fn bound_cpus(roles: &[Role]) -> Vec<usize> {
+    roles
+        .iter()
+        .filter_map(|role| match role {
+            Role::Pinned { cpu } => Some(*cpu),
+            Role::Floating | Role::Spare => None,
+        })
+        .collect()
 }
 
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

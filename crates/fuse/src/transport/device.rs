@@ -7,7 +7,6 @@ use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
@@ -18,11 +17,6 @@ use super::Transport;
 
 /// Path of the device.
 pub(crate) const DEVICE: &str = "/dev/fuse";
-
-/// After a request, a worker looks for the next one for this long before it sleeps. A
-/// program that is answered asks again within microseconds, and waking a sleeper, most
-/// likely on another CPU, costs more than that.
-const LOOK_OUT: Duration = Duration::from_micros(20);
 
 /// A `/dev/fuse` descriptor, in non-blocking mode.
 #[derive(Debug)]
@@ -69,16 +63,6 @@ impl DeviceTransport {
         // Another worker may have been faster; then ours is closed again.
         Ok(self.watch.get_or_init(|| watch))
     }
-
-    /// Sleeps until there may be a request, or the connection ended.
-    fn sleep(&self) -> Result<(), Errno> {
-        let mut events = Vec::with_capacity(1);
-        match epoll::wait(self.watch()?, spare_capacity(&mut events), None) {
-            // A signal is a wake-up as well: the caller looks and comes back.
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno),
-        }
-    }
 }
 
 impl AsFd for DeviceTransport {
@@ -88,24 +72,28 @@ impl AsFd for DeviceTransport {
 }
 
 impl Transport for DeviceTransport {
-    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
-        let mut awake_since = Instant::now();
+    fn try_receive(&self, buffer: &mut [u8]) -> Result<Option<usize>, Errno> {
         loop {
             match rustix::io::read(&self.device, &mut *buffer) {
-                Err(Errno::AGAIN) => {
-                    if awake_since.elapsed() >= LOOK_OUT {
-                        self.sleep()?;
-                        awake_since = Instant::now();
-                    }
-                }
-                // A signal came; or the request was withdrawn between the wake-up and
-                // the read, because its sender was interrupted.
+                Err(Errno::AGAIN) => return Ok(None),
+                // A signal came; or the request was withdrawn because its sender was
+                // interrupted.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 // An aborted connection, if the kernel was asked to tell them apart.
                 Err(Errno::CONNABORTED) => return Err(Errno::NODEV),
                 Ok(0) => return Err(Errno::NODEV),
-                other => return other,
+                Ok(length) => return Ok(Some(length)),
+                Err(errno) => return Err(errno),
             }
+        }
+    }
+
+    fn sleep(&self) -> Result<(), Errno> {
+        let mut events = Vec::with_capacity(1);
+        match epoll::wait(self.watch()?, spare_capacity(&mut events), None) {
+            // A signal is a wake-up as well.
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
         }
     }
 

@@ -13,12 +13,19 @@ pub(crate) use device::DeviceTransport;
 ///
 /// Any number of threads may call any method at the same time.
 pub(crate) trait Transport: Send + Sync {
-    /// Waits for a request and reads it, whole, into `buffer`.
+    /// Reads a request that waits, whole, into `buffer`; none if there is none.
     ///
     /// # Errors
     /// [`Errno::NODEV`] when the filesystem is unmounted or its connection aborted;
     /// anything else is a fault of the system.
-    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno>;
+    fn try_receive(&self, buffer: &mut [u8]) -> Result<Option<usize>, Errno>;
+
+    /// Sleeps until there may be a request or the connection has ended; may also
+    /// return for nothing.
+    ///
+    /// # Errors
+    /// A fault of the system.
+    fn sleep(&self) -> Result<(), Errno>;
 
     /// Answers one request; `parts` are a `ReplyHeader` and what belongs to it.
     ///

@@ -31,12 +31,13 @@ impl Shared {
             self.commit_closed();
             self.tidy_up();
             let commits = self.store.pending().commits;
-            if commits != commits_seen {
+            let busy = commits != commits_seen;
+            if busy {
                 commits_seen = commits;
                 last_commit = self.moment().now;
             }
             let apply_at = self.apply_if_due(&mut last_commit);
-            self.sleep(deadline, apply_at);
+            self.sleep(deadline, apply_at, busy);
         }
     }
 
@@ -106,8 +107,8 @@ impl Shared {
     }
 
     /// Sleeps until something is due: a transaction by its age (`close_at`), or the
-    /// journal (`apply_at`).
-    fn sleep(&self, close_at: Option<MonotonicNs>, apply_at: Option<MonotonicNs>) {
+    /// journal (`apply_at`). `busy`: something was committed since the last look.
+    fn sleep(&self, close_at: Option<MonotonicNs>, apply_at: Option<MonotonicNs>, busy: bool) {
         let mut live = self.live.lock();
         if live.wake || self.stopping.load(Ordering::SeqCst) {
             return;
@@ -116,18 +117,21 @@ impl Shared {
         let rest = |at: MonotonicNs| {
             Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
         };
-        if let Some(close_at) = close_at {
-            // A transaction that opens meanwhile may be due before `close_at`.
+        let due = [close_at, apply_at].into_iter().flatten().min().map(rest);
+        if close_at.is_some() || busy {
+            // A transaction that opens meanwhile may be due before `close_at`. Where an
+            // app commits one transaction after the other by itself, this also spares
+            // it waking us for each.
             let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
-            let due = apply_at.map_or(close_at, |apply_at| apply_at.min(close_at));
-            self.wake.wait_for(&mut live, rest(due).min(round));
+            self.wake
+                .wait_for(&mut live, due.map_or(round, |due| due.min(round)));
             return;
         }
         // Nothing is open, so the first change wakes us: no need to wake the machine.
         live.checkpointer_idle = true;
-        match apply_at {
-            Some(apply_at) => {
-                self.wake.wait_for(&mut live, rest(apply_at));
+        match due {
+            Some(due) => {
+                self.wake.wait_for(&mut live, due);
             }
             None => self.wake.wait(&mut live),
         }
