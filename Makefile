@@ -31,9 +31,8 @@ demo: ## SQLite, git and a package on MobiFS and on the bare disk, then a power 
 	cargo build --release --locked
 	python3 scripts/demo.py
 
-test: ## All tests: unit, property, crash, mounted, pjdfstest, fsx
-	scripts/setup.sh
-	scripts/test.sh
+test: ## All tests and the lint, as CI runs them
+	.ci/run
 
 lint: ## Formatting, clippy, purity of the engine, file lengths, licences
 	scripts/lint.sh

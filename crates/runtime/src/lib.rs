@@ -15,8 +15,8 @@ mod volume;
 pub use clock::{Clock, SystemClock};
 pub use config::{Config, ConfigError, PolicyChange, Rules, class_name, parse_class, parse_size};
 pub use control::{
-    ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, LineHandler,
-    LineServer, Reply, Request, exchange_line, find_mount, runtime_directory,
+    ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, LineHandler, LineServer,
+    Reply, Request, exchange_line, find_mount, runtime_directory,
 };
 pub use lock::StoreLock;
 pub use mobifs_core::{
