@@ -24,4 +24,4 @@ pub use id::{AppId, ObjectId, PageIndex, VctId};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name};
 pub use page::{PAGE_BYTES, PAGE_BYTES_U64, Page};
 pub use range::{ByteRange, RangeSet};
-pub use time::{MonotonicNs, Timestamp};
+pub use time::{MonotonicNs, Timestamp, VirtualNs};

@@ -35,3 +35,31 @@ impl MonotonicNs {
         self.0.saturating_sub(earlier.0) / 1_000_000
     }
 }
+
+/// A point on a simulation's time line, in nanoseconds since the simulated device was
+/// first switched on. Nothing reads a clock for it: whoever drives a model passes these
+/// in and gets completion times back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VirtualNs(pub u64);
+
+impl VirtualNs {
+    /// The start of the time line.
+    pub const ZERO: Self = Self(0);
+
+    /// This point, `nanoseconds` later; stops at the end of the time line.
+    #[must_use]
+    pub const fn plus_ns(self, nanoseconds: u64) -> Self {
+        Self(self.0.saturating_add(nanoseconds))
+    }
+
+    /// This point, `microseconds` later; stops at the end of the time line.
+    #[must_use]
+    pub const fn plus_us(self, microseconds: u64) -> Self {
+        self.plus_ns(microseconds.saturating_mul(1_000))
+    }
+
+    /// Nanoseconds passed since `earlier`; zero if `earlier` is later.
+    pub const fn ns_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}

@@ -1,0 +1,295 @@
+//! Remaps and discards: changes of the mapping that no program carries, so the cells
+//! would know nothing of them. Each is a record in a log in flash before the command
+//! ends (S4 §6.4 and the patent-like description of janusd: the firmware changes mapping
+//! instead of copying).
+//!
+//! A remapped page keeps the old number beside its content. `overrides` says whose it is
+//! now: garbage collection asks it, a power-on rebuilds it from the log, and a
+//! compaction of the log writes it out before it drops the records.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::geometry::{ENTRIES_PER_MAP_PAGE, Geometry, LOG_ENTRIES_PER_PAGE};
+use super::resources::Ns;
+use super::{Cause, Ftl, InFlight, Stream, Undo};
+
+/// A change of the mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// The pages from `to` on are in `slots` (slot + 1, 0 for none), where those from
+    /// `from` on were, which are nowhere.
+    Moved {
+        seq: u64,
+        from: u32,
+        to: u32,
+        slots: Vec<u32>,
+    },
+    /// `count` pages from `start` on are nowhere.
+    Discarded { seq: u64, start: u32, count: u32 },
+    /// An entry of `overrides` at a compaction.
+    Override { slot: u32, lpn: u32 },
+}
+
+/// A page of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LogPage {
+    pub(super) slot: Option<u32>,
+    /// Entries that its records take.
+    pub(super) entries: u32,
+    /// The records that are complete with this page.
+    pub(super) records: Vec<Record>,
+}
+
+#[derive(Default)]
+pub(super) struct RemapLog {
+    pub(super) pages: BTreeMap<u32, LogPage>,
+    /// The page that was written last.
+    pub(super) tail: Option<u32>,
+    /// slot → the page whose content it has, where the number in the cells differs.
+    pub(super) overrides: BTreeMap<u32, u32>,
+}
+
+impl RemapLog {
+    pub(super) fn move_page(&mut self, number: u32, slot: u32) {
+        if let Some(page) = self.pages.get_mut(&number) {
+            page.slot = Some(slot);
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let moved = |record: &Record| match record {
+            Record::Moved { slots, .. } => slots.len() * 4,
+            _ => 0,
+        };
+        let records = self.pages.values().flat_map(|page| &page.records);
+        records
+            .map(|record| size_of::<Record>() + moved(record))
+            .sum::<usize>()
+            + self.overrides.len() * 16
+    }
+}
+
+impl Ftl {
+    /// Puts content of `from..` under the addresses `to..` without moving it. The ranges
+    /// do not overlap. Nothing that follows starts before the log is in the cells, so
+    /// that a power cut finds all of it or none.
+    pub(crate) fn remap(&mut self, from: u32, to: u32, count: u32, now: Ns) -> Ns {
+        self.make_table_room(count, now);
+        let mut done = self.append_to_log(count, now);
+        let mut next = 0;
+        while next < count {
+            let in_page = |lpn: u32| ENTRIES_PER_MAP_PAGE - lpn % ENTRIES_PER_MAP_PAGE;
+            let part = (count - next)
+                .min(in_page(from + next))
+                .min(in_page(to + next));
+            done = done.max(self.remap_part(from + next, to + next, part, done));
+            next += part;
+        }
+        done
+    }
+
+    /// Remaps pages whose entries lie in one mapping page each.
+    fn remap_part(&mut self, from: u32, to: u32, count: u32, now: Ns) -> Ns {
+        let known = self.touch(Geometry::map_page_of(from), now);
+        let known = self.touch(Geometry::map_page_of(to), known);
+        // From here to the end of the loop no mapping page is written, so that one
+        // sequence number stands for the whole part.
+        let seq = self.cells.take_seq();
+        let mut slots = Vec::with_capacity(count as usize);
+        for offset in 0..count {
+            let slot = self.map.slot(from + offset);
+            slots.push(slot.map_or(0, |slot| slot + 1));
+            if let Some(replaced) = self.map.slot(to + offset) {
+                self.invalidate(replaced, now);
+            }
+            if slot.is_some() || self.map.slot(to + offset).is_some() {
+                self.map.set(to + offset, slot, seq);
+            }
+            if let Some(slot) = slot {
+                self.map.set(from + offset, None, seq);
+                if self.cells.owner(slot) == Some(to + offset) {
+                    self.log.overrides.remove(&slot);
+                } else {
+                    self.log.overrides.insert(slot, to + offset);
+                }
+            }
+        }
+        for lpn in [from, to] {
+            let settled_at = &mut self.map.settled_at[Geometry::map_page_of(lpn) as usize];
+            *settled_at = (*settled_at).max(now);
+        }
+        self.record(Record::Moved {
+            seq,
+            from,
+            to,
+            slots,
+        });
+        known
+    }
+
+    /// Forgets the content of logical pages, durably.
+    pub(crate) fn discard(&mut self, pages: Range<u32>, now: Ns) -> Ns {
+        let mapped = |ftl: &Self, range: Range<u32>| range.into_iter().any(|p| ftl.is_mapped(p));
+        let mut parts = Vec::new();
+        let mut start = pages.start;
+        while start < pages.end {
+            let behind = (start / ENTRIES_PER_MAP_PAGE + 1) * ENTRIES_PER_MAP_PAGE;
+            let end = behind.min(pages.end);
+            if mapped(self, start..end) {
+                parts.push(start..end);
+            }
+            start = end;
+        }
+        if parts.is_empty() {
+            return now;
+        }
+        let mut done = self.append_to_log(parts.len() as u32, now);
+        for part in parts {
+            let known = self.touch(Geometry::map_page_of(part.start), done);
+            let seq = self.cells.take_seq();
+            for lpn in part.clone() {
+                if let Some(slot) = self.map.slot(lpn) {
+                    self.map.set(lpn, None, seq);
+                    self.invalidate(slot, done);
+                }
+            }
+            let settled_at = &mut self.map.settled_at[Geometry::map_page_of(part.start) as usize];
+            *settled_at = (*settled_at).max(done);
+            self.record(Record::Discarded {
+                seq,
+                start: part.start,
+                count: part.end - part.start,
+            });
+            done = done.max(known);
+        }
+        done
+    }
+
+    /// Puts a record on the page that [`Self::append_to_log`] wrote last.
+    fn record(&mut self, record: Record) {
+        if let Some(page) = self.log.tail.and_then(|tail| self.log.pages.get_mut(&tail)) {
+            page.records.push(record);
+        }
+    }
+
+    /// Writes pages of the log for `entries` more entries. All records of a command
+    /// count from the moment the last of them is in the cells; nothing starts before.
+    fn append_to_log(&mut self, entries: u32, now: Ns) -> Ns {
+        self.make_room(now);
+        let mut not_before = now;
+        let fresh = entries.div_ceil(LOG_ENTRIES_PER_PAGE) as usize;
+        if self.log.pages.len() + fresh > self.policy.log_pages {
+            not_before = self.compact_log(now);
+        }
+        let tail = self
+            .log
+            .tail
+            .filter(|tail| self.log.pages[tail].entries + entries <= LOG_ENTRIES_PER_PAGE);
+        let done = match tail {
+            Some(tail) => self.write_log_page(tail, entries, not_before),
+            None => self.write_log_pages(entries, not_before),
+        };
+        self.resources.floor = self.resources.floor.max(done);
+        done
+    }
+
+    /// Fresh pages for `entries` entries, one after another.
+    fn write_log_pages(&mut self, entries: u32, not_before: Ns) -> Ns {
+        let mut done = not_before;
+        let mut rest = entries;
+        loop {
+            let part = rest.min(LOG_ENTRIES_PER_PAGE);
+            let number = self.free_log_number();
+            done = self.write_log_page(number, part, done);
+            rest -= part;
+            if rest == 0 {
+                return done;
+            }
+        }
+    }
+
+    fn free_log_number(&self) -> u32 {
+        let first = self.log.tail.map_or(0, |tail| tail + 1);
+        let numbers = self.geometry.log_numbers;
+        (first..first + numbers)
+            .map(|number| number % numbers)
+            .find(|number| !self.log.pages.contains_key(number))
+            .unwrap_or(first % numbers)
+    }
+
+    /// Programs a page of the log with `entries` more entries than it had.
+    fn write_log_page(&mut self, number: u32, entries: u32, not_before: Ns) -> Ns {
+        let page = self.log.pages.entry(number).or_default();
+        let records = page.records.len();
+        page.entries += entries;
+        self.log.tail = Some(number);
+        let owner = self.geometry.owner_of_log_page(number);
+        let done = self.program(&[owner], Stream::Map, Cause::Log, not_before);
+        self.in_flight.push_back(InFlight {
+            done,
+            undo: Undo::LogPage { number, records },
+        });
+        done
+    }
+
+    /// Writes what the log says to where it can be found without it: mapping pages, and
+    /// a fresh list of overrides.
+    fn compact_log(&mut self, now: Ns) -> Ns {
+        let done = self.checkpoint(self.cells.next_seq(), now);
+        self.resources.floor = self.resources.floor.max(done);
+        let old: Vec<u32> = self.log.pages.keys().copied().collect();
+        let overrides: Vec<(u32, u32)> = self.log.overrides.iter().map(|(&s, &l)| (s, l)).collect();
+        let mut done = done;
+        for part in overrides.chunks(LOG_ENTRIES_PER_PAGE as usize) {
+            let number = self.free_log_number();
+            done = self.write_log_page(number, part.len() as u32, done);
+            for &(slot, lpn) in part {
+                self.record(Record::Override { slot, lpn });
+            }
+        }
+        let mut dropped = BTreeMap::new();
+        for number in old {
+            if let Some(page) = self.log.pages.remove(&number) {
+                if let Some(slot) = page.slot {
+                    self.invalidate(slot, done);
+                }
+                dropped.insert(number, page);
+            }
+        }
+        self.log.tail = self
+            .log
+            .tail
+            .filter(|tail| self.log.pages.contains_key(tail));
+        self.in_flight.push_back(InFlight {
+            done,
+            undo: Undo::LogDropped(dropped),
+        });
+        self.resources.floor = self.resources.floor.max(done);
+        done
+    }
+
+    /// Moves remapped pages, the ones in the lowest blocks first, until `count` more fit
+    /// into the table: their new copies have the right number beside them.
+    fn make_table_room(&mut self, count: u32, now: Ns) {
+        let keep = self.policy.table_entries.saturating_sub(count as usize);
+        while self.log.overrides.len() > keep {
+            self.make_room(now);
+            let excess = self.log.overrides.len() - keep;
+            let portion = (self.geometry.slots_per_row * self.geometry.dies) as usize;
+            let moved: Vec<(u32, u32)> = self
+                .log
+                .overrides
+                .iter()
+                .take(excess.min(portion))
+                .map(|(&slot, &lpn)| (slot, lpn))
+                .collect();
+            let mut read_at = now;
+            for &(slot, _) in &moved {
+                read_at = read_at.max(self.read_slots(slot, 1, Cause::Log, now));
+            }
+            let owners: Vec<u32> = moved.iter().map(|&(_, lpn)| lpn).collect();
+            self.program(&owners, Stream::Collected, Cause::Log, read_at);
+        }
+    }
+}
