@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::commands::flash::arguments::FlashArguments;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  it could not be done
   2  the command line or the configuration is wrong
-  3  the store or the mount is in use
-  4  the store is damaged, or of a newer format
-  5  there is no MobiFS mount, or its daemon is gone
+  3  the store, the mount or the image is in use
+  4  the store or the image is damaged, or of a newer format
+  5  there is no MobiFS mount or served device, or its daemon is gone
 
 The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
 
@@ -67,6 +69,8 @@ pub(crate) enum Command {
     Reload(ReloadArguments),
     /// Change the class or limits of an app while mounted
     Set(SetArguments),
+    /// Flash storage as a model: serve it as a block device, cut its power, see its wear
+    Flash(FlashArguments),
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -220,6 +224,13 @@ mod tests {
             "mobifs recover --dry-run STORE",
             "mobifs check STORE",
             "mobifs drill power-cut --yes MNT",
+            "mobifs flash serve --preset emmc51 --size 4GiB --scale 0 --loop IMAGE",
+            "mobifs flash serve --config FILE --seed 7 --journal J --nbd S --mount DIR IMAGE",
+            "mobifs flash stats --json IMAGE",
+            "mobifs flash cut --keep random:7 IMAGE",
+            "mobifs flash power-on MNT",
+            "mobifs flash materialise --journal J --list",
+            "mobifs flash materialise --journal J --base IMAGE --at 3:7 OUT",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

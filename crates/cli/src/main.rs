@@ -48,5 +48,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Drill(arguments) => commands::drill::run(&arguments.drill),
         Command::Reload(arguments) => commands::reload::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
+        Command::Flash(arguments) => commands::flash::run(&arguments.command),
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod drill;
+pub(crate) mod flash;
 pub(crate) mod mount;
 pub(crate) mod recover;
 pub(crate) mod reload;

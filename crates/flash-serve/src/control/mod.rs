@@ -1,0 +1,11 @@
+//! The control socket of a served device: how commands find it and what they say.
+
+mod client;
+mod place;
+mod protocol;
+mod server;
+
+pub use client::{ControlError, ask};
+pub(crate) use place::{private_mountpoint, socket_path};
+pub use protocol::{ErrorKind, Reply, Request};
+pub(crate) use server::Control;

@@ -1,0 +1,302 @@
+//! Images: a file with the durable content of a device, as it is, and beside it a file
+//! with the state of the device.
+
+mod sidecar;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use thiserror::Error;
+
+pub(crate) use sidecar::{About, Sidecar, path_beside};
+
+/// A device consists of whole pages of this many bytes.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// What can be wrong with an image.
+#[derive(Debug, Error)]
+pub enum ImageError {
+    /// There is no image and no size to make one of.
+    #[error("{} does not exist; give --size to make it", .0.display())]
+    Missing(PathBuf),
+    /// It is no file.
+    #[error("{} is not a file; an image must be one", .0.display())]
+    NotAFile(PathBuf),
+    /// Another process serves it.
+    #[error("the image {} is in use by another process; end that one first", .0.display())]
+    InUse(PathBuf),
+    /// The size asked for is not of whole pages.
+    #[error("a device cannot have {0} bytes; --size must be a multiple of {PAGE_BYTES}")]
+    OddSizeAsked(u64),
+    /// It is not of whole pages.
+    #[error(
+        "the image {} has {bytes} bytes, which is not a number of pages of {PAGE_BYTES} bytes; lengthen it, \
+         for example with `truncate -s %4096`",
+        path.display()
+    )]
+    OddSize {
+        /// The image.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// It has another size than was asked for.
+    #[error(
+        "the image {} has {found} bytes and not {asked}; leave --size out, or make the image \
+         that long",
+        path.display()
+    )]
+    OtherSize {
+        /// The image.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// What was asked for.
+        asked: u64,
+    },
+    /// Its length changed since it was served.
+    #[error(
+        "the image {} has {found} bytes, but its device has {expected}; make it that long again, \
+         or remove {} to take the content over into a new device",
+        path.display(),
+        path_beside(path).display()
+    )]
+    Resized {
+        /// The image.
+        path: PathBuf,
+        /// Its size.
+        found: u64,
+        /// The device's.
+        expected: u64,
+    },
+    /// It belongs to a device of another configuration.
+    #[error(
+        "the image {} belongs to another device ({device}); leave --preset and --config out to \
+         go on with that one, or remove {} to take the content over into a new device",
+        path.display(),
+        path_beside(path).display()
+    )]
+    OtherDevice {
+        /// The image.
+        path: PathBuf,
+        /// Name of the device it belongs to.
+        device: String,
+    },
+    /// Its device has another seed.
+    #[error(
+        "the device of the image {} has the seed {found}; leave --seed out, or remove {} to take \
+         the content over into a new device",
+        path.display(),
+        path_beside(path).display()
+    )]
+    OtherSeed {
+        /// The image.
+        path: PathBuf,
+        /// The seed.
+        found: u64,
+    },
+    /// The file beside it is damaged.
+    #[error(
+        "{} is damaged ({reason}); remove it to take the content of the image over into a new \
+         device",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A newer version wrote the file beside it.
+    #[error("{} has format {found}, this version reads up to {supported}", path.display())]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest known.
+        supported: u32,
+    },
+    /// A file failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ImageError {
+    pub(crate) fn io(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Io {
+            path: path.clone(),
+            source,
+        }
+    }
+}
+
+/// An image that is open and locked; unlocked when dropped.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// Absolute.
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) size_bytes: u64,
+    /// The device it belongs to; none if it is new, or was not served before.
+    pub(crate) sidecar: Option<Sidecar>,
+}
+
+impl Image {
+    /// Opens and locks the image at `path`; makes one of `size_bytes` if there is none.
+    ///
+    /// # Errors
+    /// [`ImageError`]; nothing is left behind.
+    pub(crate) fn open(path: &Path, size_bytes: Option<u64>) -> Result<Self, ImageError> {
+        let failed = ImageError::io(path);
+        let exists = match path.metadata() {
+            Ok(found) => {
+                if !found.is_file() {
+                    return Err(ImageError::NotAFile(path.to_owned()));
+                }
+                true
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(failed(error)),
+        };
+        if !exists {
+            let asked = size_bytes.ok_or_else(|| ImageError::Missing(path.to_owned()))?;
+            check_asked(asked)?;
+        }
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(&failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(ImageError::InUse(path.to_owned())),
+            Err(errno) => return Err(failed(errno.into())),
+        }
+        let path = path.canonicalize().map_err(&failed)?;
+        let mut found = file.metadata().map_err(&failed)?.len();
+        let sidecar = Sidecar::read(&path_beside(&path))?;
+        if found == 0
+            && sidecar.is_none()
+            && let Some(size_bytes) = size_bytes
+        {
+            check_asked(size_bytes)?;
+            file.set_len(size_bytes).map_err(&failed)?;
+            found = size_bytes;
+        }
+        let image = Self {
+            path,
+            file,
+            size_bytes: found,
+            sidecar,
+        };
+        image.check(size_bytes)?;
+        Ok(image)
+    }
+
+    fn check(&self, asked: Option<u64>) -> Result<(), ImageError> {
+        let (path, found) = (self.path.clone(), self.size_bytes);
+        if let Some(sidecar) = &self.sidecar
+            && sidecar.about.size_bytes != found
+        {
+            let expected = sidecar.about.size_bytes;
+            return Err(ImageError::Resized {
+                path,
+                found,
+                expected,
+            });
+        }
+        if let Some(asked) = asked
+            && asked != found
+        {
+            return Err(ImageError::OtherSize { path, found, asked });
+        }
+        if !is_size(found) {
+            return Err(ImageError::OddSize { path, bytes: found });
+        }
+        Ok(())
+    }
+
+    /// Replaces the file beside the image.
+    ///
+    /// # Errors
+    /// [`ImageError::Io`].
+    pub(crate) fn save(&self, sidecar: &Sidecar) -> Result<(), ImageError> {
+        sidecar.write(&path_beside(&self.path))
+    }
+}
+
+fn is_size(bytes: u64) -> bool {
+    bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)
+}
+
+fn check_asked(bytes: u64) -> Result<(), ImageError> {
+    if is_size(bytes) {
+        Ok(())
+    } else {
+        Err(ImageError::OddSizeAsked(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(path: &Path, size_bytes: Option<u64>) -> String {
+        Image::open(path, size_bytes).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_image_is_made_once_and_locked() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.img");
+        assert!(message(&path, None).contains("give --size"));
+        assert!(message(&path, Some(5000)).contains("multiple of 4096"));
+        assert!(!path.exists());
+        let image = Image::open(&path, Some(8192)).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), 8192);
+        assert!(message(&path, None).contains("in use"));
+        drop(image);
+        Image::open(&path, None).unwrap();
+        assert!(message(&path, Some(4096)).contains("has 8192 bytes and not 4096"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_to_do() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(message(directory.path(), None).contains("not a file"));
+        let path = directory.path().join("a.img");
+        std::fs::write(&path, "odd").unwrap();
+        assert!(message(&path, None).contains("truncate"));
+        std::fs::write(&path, "").unwrap();
+        assert!(message(&path, None).contains("has 0 bytes"));
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        std::fs::write(path_beside(&path), "nonsense").unwrap();
+        assert!(message(&path, None).contains("is damaged"));
+        let about = About {
+            size_bytes: 4096,
+            config: String::new(),
+            config_digest: 0,
+            seed: 0,
+            power_cycles: 0,
+            is_clean: true,
+        };
+        let sidecar = Sidecar {
+            about,
+            state: Vec::new(),
+        };
+        sidecar.write(&path_beside(&path)).unwrap();
+        assert!(message(&path, None).contains("its device has 4096"));
+    }
+}
