@@ -5,7 +5,7 @@ DESTDIR ?=
 HELPERDIR ?= /sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench crash-campaign clean
+.PHONY: help setup build install uninstall demo test lint bench bench-flash crash-campaign clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ bench: ## Side-by-side benches (BENCH_FLAGS=--quick for a short run)
 	scripts/setup.sh --build-only
 	cargo build --release --locked
 	python3 scripts/bench.py $(BENCH_FLAGS)
+
+bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET, root)
+	scripts/setup.sh --build-only
+	cargo build --release --locked
+	python3 scripts/bench.py --flash $(or $(PRESET),emmc51) $(BENCH_FLAGS)
 
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \

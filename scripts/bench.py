@@ -8,7 +8,10 @@ an image on the disk (through a loop device with direct I/O), so that the compar
 depend on how this machine's own filesystem happens to be set up; with --directory, or where there
 are no loop devices, it is the filesystem of a directory.
 
-  bench.py [--quick] [--only WORD] [--rounds N] [--directory DIR]
+With --flash that ext4 is on a modelled flash device that takes the time of a real one, and what
+reached the cells is counted too.
+
+  bench.py [--quick] [--only WORD] [--rounds N] [--directory DIR | --flash PRESET]
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ import os
 import shutil
 import statistics
 import subprocess
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +31,14 @@ from lib import bench_cases, machine
 from lib.bench_cases import Case, Scale
 from lib.bench_tree import large_tree
 from lib.disk import LoopImage, loop_devices_work, scratch_dir
+from lib.flash_device import FlashDevice, Spent
 from lib.mount import MobiMount
-from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, say
-from lib.report import human_count, ratio, table
+from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, run, say
+from lib.report import human_bytes, human_count, ratio, table
 
 EATMYDATA = ("libeatmydata.so", "/usr/lib/*/libeatmydata.so", "/usr/lib/libeatmydata.so")
 IMAGE_MEBIBYTES = 6144
+FLASH_MEBIBYTES = 2048
 DURABLE = '[[app]]\nmatch = "*"\nclass = "durable"\n'
 BARE = "bare disk"
 
@@ -44,6 +50,8 @@ class Place:
     name: str
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
+    # Brings everything to the disk.
+    settle: Callable[[], None] = lambda: None
 
 
 def eatmydata_library() -> str | None:
@@ -65,14 +73,26 @@ def measured_disk(cleanup: Cleanup, scratch: Path, chosen: Path | None) -> Path:
     return scratch
 
 
-def places(cleanup: Cleanup, scratch: Path) -> list[Place]:
-    bare = scratch / "bare"
-    bare.mkdir()
-    found = [Place(BARE, bare)]
+def modelled_device(
+    cleanup: Cleanup, scratch: Path, preset: str, scale: float
+) -> FlashDevice:
+    reason = loop_devices_work()
+    if reason is not None:
+        raise Failed(f"a modelled device needs a loop device: {reason}")
+    say(f"making an ext4 on a modelled device {preset}, {scale:g} of its time")
+    return FlashDevice(cleanup, scratch, preset, FLASH_MEBIBYTES, scale)
+
+
+def sync_disk(directory: Path) -> None:
+    run("sync", "--file-system", directory)
+
+
+def references(cleanup: Cleanup, scratch: Path) -> list[Place]:
+    """What nothing below can be faster than."""
     shm = Path("/dev/shm") / f"mobifs-bench-{os.getpid()}"
     shm.mkdir()
     cleanup.callback(shutil.rmtree, shm, ignore_errors=True)
-    found.append(Place("tmpfs", shm))
+    found = [Place("tmpfs", shm)]
     library = eatmydata_library()
     if library:
         skipping = scratch / "no-fsync"
@@ -80,37 +100,106 @@ def places(cleanup: Cleanup, scratch: Path) -> list[Place]:
         found.append(Place("disk, fsync skipped", skipping, {"LD_PRELOAD": library}))
     else:
         say("libeatmydata is not installed: that column is left out")
-    for name, config in (("relaxed", None), ("durable", DURABLE)):
-        mount = MobiMount(cleanup, scratch / f"store-{name}", scratch / name, config)
-        mount.mount()
-        found.append(Place(f"MobiFS {name}", mount.mountpoint))
     return found
 
 
-def run_case(case: Case, where: list[Place], rounds: int) -> dict[str, list[float]]:
+def places(cleanup: Cleanup, scratch: Path, with_references: bool) -> list[Place]:
+    bare = scratch / "bare"
+    bare.mkdir()
+    found = [Place(BARE, bare, settle=lambda: sync_disk(scratch))]
+    if with_references:
+        found += references(cleanup, scratch)
+    for name, config in (("relaxed", None), ("durable", DURABLE)):
+        mount = MobiMount(cleanup, scratch / f"store-{name}", scratch / name, config)
+        mount.mount()
+
+        def settle(mount: MobiMount = mount) -> None:
+            mount.sync()
+            sync_disk(scratch)
+
+        found.append(Place(f"MobiFS {name}", mount.mountpoint, settle=settle))
+    return found
+
+
+@dataclass
+class Sample:
+    """One run of one case in one place."""
+
+    value: float
+    operations: float
+    spent: Spent | None
+
+
+def run_once(case: Case, place: Place, directory: Path, flash: FlashDevice | None) -> Sample | None:
+    if not bench_cases.prepare(case, directory, place.env):
+        return None
+    if flash is None:
+        return Sample(*bench_cases.measure(case, directory, place.env), None)
+    place.settle()
+    before = flash.spent()
+    value, operations = bench_cases.measure(case, directory, place.env)
+    place.settle()
+    return Sample(value, operations, flash.spent() - before)
+
+
+def run_case(
+    case: Case, where: list[Place], rounds: int, flash: FlashDevice | None
+) -> dict[str, list[Sample]]:
     """All places in turn, round after round, each time in a fresh directory."""
-    samples: dict[str, list[float]] = {}
+    samples: dict[str, list[Sample]] = {}
     for round_number in range(rounds):
         for place in where:
             directory = place.directory / f"run-{round_number}"
-            value = bench_cases.measure(case, directory, place.env)
+            sample = run_once(case, place, directory, flash)
             shutil.rmtree(directory, ignore_errors=True)
-            if value is None:
+            if sample is None:
                 continue
-            samples.setdefault(place.name, []).append(value)
-            say(f"    {place.name:22} {human_count(value):>12} {case.unit}")
+            if flash is not None:
+                # What removing costs is not charged to whoever comes next.
+                place.settle()
+            samples.setdefault(place.name, []).append(sample)
+            say(f"    {place.name:22} {human_count(sample.value):>12} {case.unit}")
     return samples
 
 
-def summary(case: Case, samples: dict[str, list[float]]) -> dict[str, Any]:
-    medians = {name: statistics.median(values) for name, values in samples.items()}
+def summary(case: Case, samples: dict[str, list[Sample]]) -> dict[str, Any]:
+    medians = {
+        name: statistics.median(sample.value for sample in of_place)
+        for name, of_place in samples.items()
+    }
     return {
         "case": case.name,
         "unit": case.unit,
         "median": medians,
-        "samples": samples,
+        "samples": {name: [asdict(one) for one in of_place] for name, of_place in samples.items()},
         "ratio_to_bare": {name: value / medians[BARE] for name, value in medians.items()},
     }
+
+
+def spent_rows(results: list[dict[str, Any]], names: list[str]) -> list[list[str]]:
+    """For each case and place: bytes programmed, energy and erases, by operation where
+    the case counts operations."""
+    rows = []
+    for result in results:
+        for name in names:
+            of_place = [one for one in result["samples"].get(name, []) if one["spent"]]
+            if not of_place:
+                continue
+            operations = sum(one["operations"] for one in of_place)
+            per, unit = (operations, "") if operations else (len(of_place), " a run")
+            total = {
+                key: sum(one["spent"][key] for one in of_place)
+                for key in ("programmed_bytes", "host_bytes", "energy_mj", "erases")
+            }
+            rows.append([
+                result["case"],
+                name,
+                human_bytes(total["host_bytes"] / per) + unit,
+                human_bytes(total["programmed_bytes"] / per) + unit,
+                f"{total['energy_mj'] / per:.3g} mJ{unit}",
+                str(total["erases"]),
+            ])  # fmt: skip
+    return rows
 
 
 def engine_write(rounds: int) -> dict[str, Any] | None:
@@ -147,7 +236,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="see that it runs; numbers are rough")
     parser.add_argument("--only", metavar="WORD", help="cases whose name contains WORD")
     parser.add_argument("--rounds", type=int, help="instead of the usual number")
-    parser.add_argument("--directory", type=Path, help="on the filesystem to measure")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--directory", type=Path, help="on the filesystem to measure")
+    where.add_argument("--flash", metavar="PRESET", help="on a modelled device: emmc51, …")
+    parser.add_argument("--scale", type=float, default=1, help="of the modelled device's time")
     return parser.parse_args()
 
 
@@ -160,31 +252,40 @@ def chosen(scale: Scale, word: str | None) -> list[Case]:
 
 def main() -> int:
     options = parse()
-    scale = bench_cases.QUICK if options.quick else bench_cases.FULL
+    full = bench_cases.FLASH if options.flash else bench_cases.FULL
+    scale = bench_cases.QUICK if options.quick else full
     rounds = options.rounds or scale.rounds
     if options.directory:
         os.environ["MOBIFS_SCRATCH"] = str(options.directory)
-    report = ROOT / "target" / "bench.json"
+    report = ROOT / "target" / ("bench-flash.json" if options.flash else "bench.json")
     report.parent.mkdir(exist_ok=True)
     with Cleanup() as cleanup:
         scratch = scratch_dir(cleanup, "bench")
-        disk = measured_disk(cleanup, scratch, options.directory)
+        flash = None
+        if options.flash:
+            flash = modelled_device(cleanup, scratch, options.flash, options.scale)
+        disk = flash.mountpoint if flash else measured_disk(cleanup, scratch, options.directory)
         about = machine.describe(disk)
-        where = places(cleanup, disk)
+        where = places(cleanup, disk, with_references=flash is None)
         say(machine.one_line(about))
         results = []
         for case in chosen(scale, options.only):
             say(f"  {case.name}")
-            results.append(summary(case, run_case(case, where, rounds)))
+            results.append(summary(case, run_case(case, where, rounds, flash)))
         document: dict[str, Any] = {"machine": about, "rounds": rounds, "results": results}
-        if options.only is None or options.only == "engine":
+        wants = (lambda name: options.only == name or (options.only is None and flash is None))
+        if wants("engine"):
             document["engine_write"] = engine_write(rounds)
-        if options.only is None or options.only == "tree":
+        if wants("tree"):
             document["tree"] = large_tree(cleanup, scratch, scale.tree_files)
         report.write_text(json.dumps(document, indent=2) + "\n")
     say("\n" + machine.one_line(about) + f", median of {rounds}")
     if results:
         say("\n" + show(results, [place.name for place in where]))
+        rows = spent_rows(results, [place.name for place in where])
+        if rows:
+            header = ["until all is synced", "where", "sent to it", "programmed", "energy", "erases"]
+            say("\nwhat the device did, by operation:\n\n" + table(header, rows))
     if document.get("engine_write"):
         say(f"\none engine write without FUSE: {json.dumps(document['engine_write'])}")
     if document.get("tree"):

@@ -76,19 +76,29 @@ def cases(scale: Scale) -> list[Case]:
     return found
 
 
-def measure(case: Case, directory: Path, env: dict[str, str]) -> float | None:
-    """Runs the case once in a fresh directory; None if it cannot run here."""
+FLASH = Scale(seconds=3, mebibytes=32, files=500, walk_files=5_000, tree_files=0, rounds=3)
+
+
+def prepare(case: Case, directory: Path, env: dict[str, str]) -> bool:
+    """Makes what the case works on; False if the case cannot run here."""
     if case.cold and not is_root():
-        return None
+        return False
     if case.before:
         workload(case.before, directory, env)
+    return True
+
+
+def measure(case: Case, directory: Path, env: dict[str, str]) -> tuple[float, float]:
+    """Runs the case once in a directory prepared for it: its number, and how many
+    operations that were (0 if it does not count any)."""
     if case.cold:
         subprocess.run(["sync"], check=True)
         Path("/proc/sys/vm/drop_caches").write_text("3")
     measured = workload(case.arguments, directory, env)
+    operations = float(measured.get("operations", 0))
     if case.bandwidth:
-        return float(measured["bytes"]) / float(measured["seconds"]) / 1e6
-    return float(measured[case.field])
+        return float(measured["bytes"]) / float(measured["seconds"]) / 1e6, operations
+    return float(measured[case.field]), operations
 
 
 def workload(arguments: tuple[str, ...], directory: Path, env: dict[str, str]) -> dict[str, float]:

@@ -1,0 +1,90 @@
+"""A modelled flash device with an ext4 on it, and what reached its cells."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lib.disk import unmount
+from lib.process import Cleanup, Failed, built_binary, find_tool, run
+
+# What one program of the flash writes at least; the model counts in these.
+SLOT_BYTES = 4096
+# Energy of operations; idle power depends on how long we look.
+ENERGY = ("program_mj", "read_mj", "erase_mj", "transfer_mj")
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the device has done since some moment."""
+
+    programmed_bytes: int
+    host_bytes: int
+    erases: int
+    energy_mj: float
+
+    def __sub__(self, earlier: Spent) -> Spent:
+        return Spent(
+            self.programmed_bytes - earlier.programmed_bytes,
+            self.host_bytes - earlier.host_bytes,
+            self.erases - earlier.erases,
+            self.energy_mj - earlier.energy_mj,
+        )
+
+
+class FlashDevice:
+    """`mobifs flash serve` behind a loop device, formatted and mounted (root only)."""
+
+    def __init__(
+        self, cleanup: Cleanup, directory: Path, preset: str, mebibytes: int, scale: float
+    ) -> None:
+        self.binary = built_binary("mobifs")
+        self.image = directory / "flash.img"
+        self.mountpoint = directory / "flash"
+        self.mountpoint.mkdir()
+        # Formatting takes as long as on the device; nobody measures that.
+        arguments = ["--preset", preset, "--size", f"{mebibytes}MiB", "--scale", str(scale)]
+        self.server = subprocess.Popen(
+            [self.binary, "flash", "serve", *arguments, "--loop", "--json", self.image],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        cleanup.callback(self.stop)
+        assert self.server.stdout is not None  # asked for above
+        ready = self.server.stdout.readline()
+        if not ready:
+            raise Failed("the flash device could not be served; see the message above")
+        self.device = Path(json.loads(ready)["loop_device"])
+        make = find_tool("mkfs.ext4")
+        if make is None:
+            raise Failed("mkfs.ext4 is not installed; run `make setup`")
+        # Nothing is left for the kernel to initialise while we measure.
+        run(make, "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", self.device)
+        run("mount", self.device, self.mountpoint)
+        cleanup.callback(unmount, self.mountpoint)
+
+    def stats(self) -> dict[str, Any]:
+        return json.loads(run(self.binary, "flash", "stats", "--json", self.image))["device"]
+
+    def spent(self) -> Spent:
+        """Call it when everything that should count has been synced."""
+        stats = self.stats()
+        causes = [cause for cause in stats["flash"].values() if isinstance(cause, dict)]
+        return Spent(
+            programmed_bytes=sum(cause["slots_programmed"] for cause in causes) * SLOT_BYTES,
+            host_bytes=stats["host_sectors_written"] * 512,
+            erases=sum(cause["erases"] for cause in causes),
+            energy_mj=sum(stats["energy"][kind] for kind in ENERGY),
+        )
+
+    def stop(self) -> None:
+        self.server.terminate()
+        try:
+            self.server.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.server.kill()
+            self.server.wait()
