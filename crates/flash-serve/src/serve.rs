@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -234,10 +234,11 @@ impl Drop for Mounted {
     }
 }
 
-/// Ends a served device from any thread.
+/// Ends a served device from any thread. It does not keep the image locked when the device
+/// has ended.
 #[derive(Clone)]
 pub struct EndHandle {
-    device: Arc<Device>,
+    device: Weak<Device>,
     mount: Option<SessionHandle>,
     progress: Arc<Progress>,
 }
@@ -263,7 +264,7 @@ impl EndHandle {
     /// # Errors
     /// If the mount cannot be taken away.
     pub fn end(&self) -> Result<(), ServeError> {
-        *self.device.loop_device.lock() = None;
+        self.detach_loop();
         if let Some(mount) = &self.mount {
             mount.unmount(true)?;
         }
@@ -276,7 +277,7 @@ impl EndHandle {
     /// # Errors
     /// If the mount cannot be taken away.
     pub fn end_now(&self) -> Result<(), ServeError> {
-        *self.device.loop_device.lock() = None;
+        self.detach_loop();
         self.ask();
         if let Some(mount) = &self.mount {
             mount.abort()?;
@@ -300,6 +301,12 @@ impl EndHandle {
             }
         }
         true
+    }
+
+    fn detach_loop(&self) {
+        if let Some(device) = self.device.upgrade() {
+            *device.loop_device.lock() = None;
+        }
     }
 
     fn ask(&self) {
@@ -363,7 +370,7 @@ impl Served {
             .map_err(system("make the control socket"))?;
         Ok(Self {
             end: EndHandle {
-                device: Arc::clone(&device),
+                device: Arc::downgrade(&device),
                 mount: mount.as_ref().map(|mount| mount.handle.clone()),
                 progress,
             },

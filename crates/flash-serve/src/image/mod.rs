@@ -237,6 +237,14 @@ impl Image {
     }
 }
 
+impl Drop for Image {
+    fn drop(&mut self) {
+        // Whoever still holds the file, as a handle of a mount that has ended may, must not
+        // keep the image from the next server.
+        let _unlocked = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 fn is_size(bytes: u64) -> bool {
     bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)
 }
@@ -267,8 +275,10 @@ mod tests {
         let image = Image::open(&path, Some(8192)).unwrap();
         assert_eq!(path.metadata().unwrap().len(), 8192);
         assert!(message(&path, None).contains("in use"));
+        let held = image.file.try_clone().unwrap();
         drop(image);
         Image::open(&path, None).unwrap();
+        drop(held);
         assert!(message(&path, Some(4096)).contains("has 8192 bytes and not 4096"));
     }
 

@@ -157,8 +157,8 @@ impl Port {
         self.pacer.len()
     }
 
-    /// Ends: everything that was answered becomes durable, if the device has power.
-    /// Returns the state to save.
+    /// Ends: everything that was answered becomes durable, if the device has power, and
+    /// what comes later is refused. Returns the state to save.
     ///
     /// # Errors
     /// [`PowerError::Medium`] if the image failed.
@@ -167,6 +167,7 @@ impl Port {
         if state.is_powered {
             let flushed = state.flush(self.clock.now());
             flushed.map_err(|_| PowerError::Medium)?;
+            state.is_powered = false;
         }
         if let Some(keeper) = &mut state.keeper {
             keeper.flush();

@@ -200,6 +200,8 @@ pub struct RemapConfig {
     /// Pages whose logical address may differ from the one beside their content in the
     /// cells; a remap beyond that copies.
     pub table_entries: Parameter<u32>,
+    /// Entries that a 4 KiB page of the log holds.
+    pub log_entries_per_page: Parameter<u32>,
     /// Pages of the log before it is compacted.
     pub log_pages: Parameter<u32>,
     /// Pages that one remap command may move.

@@ -212,8 +212,11 @@ impl Config {
         let ok = (4..=1 << 16).contains(&pages);
         check(ok, "remap.log_pages", &pages, "4 to 65,536")?;
         // A snapshot of the table must leave room for new records.
-        let ok = entries.div_ceil(crate::ftl::LOG_ENTRIES_PER_PAGE) * 2 <= pages;
-        let range = "at least twice what remap.table_entries fill (340 to a page)";
+        let per_page = remap.log_entries_per_page.value;
+        let ok = (1..=4096).contains(&per_page);
+        check(ok, "remap.log_entries_per_page", &per_page, "1 to 4,096")?;
+        let ok = entries.div_ceil(per_page) * 2 <= pages;
+        let range = "at least twice the pages that remap.table_entries fill";
         check(ok, "remap.log_pages", &pages, range)?;
         let most = remap.command_pages_max.value;
         let ok = (1..=1 << 20).contains(&most);

@@ -98,6 +98,9 @@ pub(crate) struct Cells {
     pub(crate) sequences: HashMap<u32, Vec<u64>, foldhash::fast::FixedState>,
     next_seq: u64,
     slots_per_block: u32,
+    /// Which content a slot has, by slot and opening of its block.
+    #[cfg(test)]
+    pub(crate) contents: std::collections::HashMap<(u32, u64), u64>,
 }
 
 impl Cells {
@@ -108,6 +111,8 @@ impl Cells {
             sequences: HashMap::default(),
             next_seq: 1,
             slots_per_block: geometry.slots_per_block,
+            #[cfg(test)]
+            contents: std::collections::HashMap::default(),
         }
     }
 

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 use thiserror::Error;
 
 use super::geometry::{Owner, Pool};
-use super::{BlockState, Ftl};
+use super::{BlockState, Ftl, Stream};
 
 /// An invariant that does not hold: a fault of the model.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -90,6 +90,12 @@ impl Ftl {
                 || format!("block {number} is listed as erased and is not"),
             )?;
         }
+        let used = self.cells.blocks.iter();
+        let used = used.filter(|b| b.state != BlockState::Free && b.stream == Stream::Map);
+        let (used, counted) = (used.count(), self.map_blocks_used);
+        hold(used as u32 == counted, || {
+            format!("{used} blocks have mapping pages, {counted} are counted")
+        })?;
         let frontiers: Vec<u32> = self.frontiers.iter().flatten().flatten().copied().collect();
         let open = self.cells.blocks.iter();
         let open = open.filter(|block| block.state == BlockState::Open).count();

@@ -7,8 +7,10 @@ use super::{BlockState, Cause, Ftl, InFlight, Stream, Undo};
 use crate::config::VictimPolicy;
 
 /// Static levelling moves at most one block for this many erases, so that a device with
-/// much cold data does not stop to move it all.
-const ERASES_FOR_A_LEVELLING: u32 = 8;
+/// much cold data does not stop to move it all. Those that the levelling itself causes do
+/// not count: moving a block changes as many mapping pages as it has slots at worst, and
+/// writing these erases more blocks than the one.
+const ERASES_FOR_A_LEVELLING: u32 = 16;
 
 /// A block that is being emptied.
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +142,7 @@ impl Ftl {
         let span = self
             .resources
             .erase(self.geometry.die_of(number), not_before);
+        self.map_blocks_used -= u32::from(block.stream == Stream::Map);
         let generation = Box::new(self.cells.erase(number));
         self.in_flight.push_back(InFlight {
             done: span.done,
@@ -159,7 +162,7 @@ impl Ftl {
 
     /// Collects until host writes leave the reserve alone.
     pub(super) fn make_room(&mut self, now: Ns) {
-        while self.free_blocks(Pool::Main) <= self.geometry.reserve_blocks() {
+        while self.free_blocks(Pool::Main) <= self.reserved_blocks() {
             if !self.collect_some(100, now) {
                 return;
             }
@@ -224,7 +227,9 @@ impl Ftl {
         if self.collection.is_none() && self.geometry.slc_blocks > 0 && self.fold_some(now) {
             return true;
         }
-        if self.collection.is_none() && self.free_blocks(Pool::Main) >= self.policy.idle_free_blocks
+        if self.collection.is_none()
+            && self.free_blocks(Pool::Main)
+                >= self.reserved_blocks() + self.policy.idle_spare_blocks
         {
             return false;
         }
@@ -258,6 +263,7 @@ impl Ftl {
                 self.collect_portion(part, now);
                 collection = self.collection;
             }
+            self.erases_since_levelling = 0;
         }
     }
 }

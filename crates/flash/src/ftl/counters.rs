@@ -54,6 +54,8 @@ pub struct FlashCounters {
     pub mapping_misses: u64,
     /// Changed mapping pages that a miss pushed out.
     pub mapping_dirty_evictions: u64,
+    /// Times that the log was full and was written anew.
+    pub log_compactions: u64,
 }
 
 impl FlashCounters {

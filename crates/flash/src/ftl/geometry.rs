@@ -10,8 +10,6 @@ use crate::config::{Config, ConfigError};
 
 /// Entries of a mapping page (S4 §5.3.3).
 pub(crate) const ENTRIES_PER_MAP_PAGE: u32 = 1024;
-/// Entries of 12 bytes in a page of the log.
-pub(crate) const LOG_ENTRIES_PER_PAGE: u32 = 340;
 
 /// Which blocks a pool has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +44,10 @@ pub(crate) struct Geometry {
     pub(crate) gc_frontiers: u32,
     /// Blocks that may take mapping pages at a time.
     pub(crate) map_frontiers: u32,
+    /// Blocks that mapping pages and the log use before they are collected, three times
+    /// what they fill: then a victim among them is two thirds obsolete. Data leaves them
+    /// alone, because writing mapping pages must never wait for data to move.
+    pub(crate) map_blocks: u32,
     /// Blocks beyond data, mapping and frontiers: what over-provisioning is.
     pub(crate) spare_blocks: u32,
 }
@@ -63,7 +65,13 @@ impl Geometry {
         let slots_per_slc_block = slots_per_row * slc_rows;
         let map_in_slc_mode = config.mapping.in_slc_mode.value;
         let map_pages = logical_pages.div_ceil(ENTRIES_PER_MAP_PAGE);
-        let log_numbers = config.remap.log_pages.value * 2;
+        let log_pages = config.remap.log_pages.value;
+        let log_numbers = log_pages * 2;
+        let log_entries = log_pages / 2 * config.remap.log_entries_per_page.value;
+        if map_pages > log_entries {
+            let why = "a discard of all of it does not fit half of remap.log_pages";
+            return Err(ConfigError::Capacity(capacity_bytes, why));
+        }
 
         let data_blocks = logical_pages.div_ceil(slots_per_block);
         let spare_share = shape.over_provisioning_percent.value / 100.0;
@@ -76,7 +84,7 @@ impl Geometry {
         } else {
             slots_per_block
         };
-        let map_blocks = (map_pages + log_numbers).div_ceil(slots_per_map_block) * 2 + 1;
+        let map_blocks = (map_pages + log_numbers).div_ceil(slots_per_map_block) * 3 + 1;
         let gc_frontiers = dies;
         let map_frontiers = channels;
         let reserve = Self::reserve_of(gc_frontiers, map_frontiers);
@@ -106,6 +114,7 @@ impl Geometry {
             blocks,
             gc_frontiers,
             map_frontiers,
+            map_blocks,
             spare_blocks,
         })
     }

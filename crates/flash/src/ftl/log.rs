@@ -1,7 +1,7 @@
 //! Remaps and discards: changes of the mapping that no program carries, so the cells
 //! would know nothing of them. Each is a record in a log in flash before the command
-//! ends (S4 §6.4 and the patent-like description of janusd: the firmware changes mapping
-//! instead of copying).
+//! ends (S4 §6.2.2, copyless defragmentation: the firmware changes mapping instead of
+//! copying).
 //!
 //! A remapped page keeps the old number beside its content. `overrides` says whose it is
 //! now: garbage collection asks it, a power-on rebuilds it from the log, and a
@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::geometry::{ENTRIES_PER_MAP_PAGE, Geometry, LOG_ENTRIES_PER_PAGE};
+use super::geometry::{ENTRIES_PER_MAP_PAGE, Geometry};
 use super::resources::Ns;
 use super::{Cause, Ftl, InFlight, Stream, Undo};
 
@@ -178,14 +178,13 @@ impl Ftl {
     fn append_to_log(&mut self, entries: u32, now: Ns) -> Ns {
         self.make_room(now);
         let mut not_before = now;
-        let fresh = entries.div_ceil(LOG_ENTRIES_PER_PAGE) as usize;
+        let fresh = entries.div_ceil(self.policy.log_entries_per_page) as usize;
         if self.log.pages.len() + fresh > self.policy.log_pages {
             not_before = self.compact_log(now);
         }
-        let tail = self
-            .log
-            .tail
-            .filter(|tail| self.log.pages[tail].entries + entries <= LOG_ENTRIES_PER_PAGE);
+        let tail = self.log.tail.filter(|tail| {
+            self.log.pages[tail].entries + entries <= self.policy.log_entries_per_page
+        });
         let done = match tail {
             Some(tail) => self.write_log_page(tail, entries, not_before),
             None => self.write_log_pages(entries, not_before),
@@ -199,7 +198,7 @@ impl Ftl {
         let mut done = not_before;
         let mut rest = entries;
         loop {
-            let part = rest.min(LOG_ENTRIES_PER_PAGE);
+            let part = rest.min(self.policy.log_entries_per_page);
             let number = self.free_log_number();
             done = self.write_log_page(number, part, done);
             rest -= part;
@@ -236,12 +235,13 @@ impl Ftl {
     /// Writes what the log says to where it can be found without it: mapping pages, and
     /// a fresh list of overrides.
     fn compact_log(&mut self, now: Ns) -> Ns {
+        self.counters.log_compactions += 1;
         let done = self.checkpoint(self.cells.next_seq(), now);
         self.resources.floor = self.resources.floor.max(done);
         let old: Vec<u32> = self.log.pages.keys().copied().collect();
         let overrides: Vec<(u32, u32)> = self.log.overrides.iter().map(|(&s, &l)| (s, l)).collect();
         let mut done = done;
-        for part in overrides.chunks(LOG_ENTRIES_PER_PAGE as usize) {
+        for part in overrides.chunks(self.policy.log_entries_per_page as usize) {
             let number = self.free_log_number();
             done = self.write_log_page(number, part.len() as u32, done);
             for &(slot, lpn) in part {
@@ -274,8 +274,9 @@ impl Ftl {
     fn make_table_room(&mut self, count: u32, now: Ns) {
         let keep = self.policy.table_entries.saturating_sub(count as usize);
         while self.log.overrides.len() > keep {
+            // Which may itself move remapped pages.
             self.make_room(now);
-            let excess = self.log.overrides.len() - keep;
+            let excess = self.log.overrides.len().saturating_sub(keep);
             let portion = (self.geometry.slots_per_row * self.geometry.dies) as usize;
             let moved: Vec<(u32, u32)> = self
                 .log

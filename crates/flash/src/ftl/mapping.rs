@@ -102,12 +102,6 @@ impl MappingTable {
             .set(lpn as usize, slot.map_or(0, |slot| slot + 1));
     }
 
-    /// Changes an entry without a note, while the FTL is being rebuilt.
-    pub(crate) fn set_rebuilt(&mut self, lpn: u32, slot: Option<u32>) {
-        self.entries
-            .set(lpn as usize, slot.map_or(0, |slot| slot + 1));
-    }
-
     pub(crate) fn is_cached(&self, page: u32) -> bool {
         let link = self.links[page as usize];
         link.newer != NONE || link.older != NONE || self.newest == page

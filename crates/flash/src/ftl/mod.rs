@@ -16,6 +16,8 @@ mod power;
 mod program;
 mod resources;
 mod save;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +25,7 @@ pub(crate) use cells::Stream;
 pub use check::InvariantError;
 pub(crate) use counters::Cause;
 pub use counters::{CauseCounters, FlashCounters};
-pub(crate) use geometry::{Geometry, LOG_ENTRIES_PER_PAGE, Owner, Pool};
+pub(crate) use geometry::{Geometry, Owner, Pool};
 pub(crate) use resources::{Bus, Ns, ns_of_us};
 pub use save::LoadError;
 pub(crate) use save::{Reader, Writer};
@@ -65,10 +67,11 @@ enum Undo {
 /// Values of the configuration that the FTL asks for all the time.
 struct Policy {
     victim: VictimPolicy,
-    idle_free_blocks: u32,
+    idle_spare_blocks: u32,
     wear_spread_max: u32,
     checkpoint_pages: u64,
     table_entries: usize,
+    log_entries_per_page: u32,
     log_pages: usize,
 }
 
@@ -86,6 +89,8 @@ pub(crate) struct Ftl {
     collection: Option<Collection>,
     in_flight: VecDeque<InFlight>,
     blocks_opened: u32,
+    /// Blocks of the map stream that are not erased.
+    map_blocks_used: u32,
     erases_since_levelling: u32,
     pub(crate) counters: FlashCounters,
     /// 4 KiB units of each region's content that were programmed.
@@ -103,11 +108,11 @@ impl Ftl {
         let idle_free_percent = gc.idle_free_percent.value;
         let policy = Policy {
             victim: gc.policy.value,
-            idle_free_blocks: geometry.reserve_blocks()
-                + geometry.spare_blocks * idle_free_percent / 100,
+            idle_spare_blocks: geometry.spare_blocks * idle_free_percent / 100,
             wear_spread_max: config.wear.spread_max_erases.value,
             checkpoint_pages: u64::from(config.mapping.checkpoint_pages.value),
             table_entries: config.remap.table_entries.value as usize,
+            log_entries_per_page: config.remap.log_entries_per_page.value,
             log_pages: config.remap.log_pages.value as usize,
         };
         let dies = geometry.dies as usize;
@@ -122,6 +127,7 @@ impl Ftl {
             collection: None,
             in_flight: VecDeque::new(),
             blocks_opened: 0,
+            map_blocks_used: 0,
             erases_since_levelling: 0,
             counters: FlashCounters::default(),
             region_slots_programmed: vec![0; config.accounting.regions.value as usize],
@@ -135,6 +141,9 @@ impl Ftl {
         for pool in &mut self.free {
             pool.iter_mut().for_each(BTreeSet::clear);
         }
+        let used =
+            |block: &&cells::Block| block.state != BlockState::Free && block.stream == Stream::Map;
+        self.map_blocks_used = self.cells.blocks.iter().filter(used).count() as u32;
         for (number, block) in self.cells.blocks.iter().enumerate() {
             let number = number as u32;
             if block.state == BlockState::Free {
@@ -150,6 +159,16 @@ impl Ftl {
             .iter()
             .map(|of_die| of_die.len() as u32)
             .sum()
+    }
+
+    /// Erased blocks that host data leaves alone: what collecting needs to go on, and
+    /// what mapping pages have not used yet of theirs.
+    fn reserved_blocks(&self) -> u32 {
+        let for_map = self
+            .geometry
+            .map_blocks
+            .saturating_sub(self.map_blocks_used);
+        self.geometry.reserve_blocks() + for_map
     }
 
     fn die_and_channel(&self, block: u32) -> (u32, u32) {
@@ -301,6 +320,11 @@ impl Ftl {
     /// Whether a logical page has content.
     pub(crate) fn is_mapped(&self, lpn: u32) -> bool {
         self.map.slot(lpn).is_some()
+    }
+
+    /// Slots whose content is another page's than the number beside it says.
+    pub(crate) fn remapped_pages(&self) -> usize {
+        self.log.overrides.len()
     }
 
     /// Bytes of memory that the model's tables take.

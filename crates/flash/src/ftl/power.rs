@@ -5,6 +5,10 @@
 //! programs; beside each programmed page its owner and sequence number; the records of
 //! the log with theirs. For each logical page the latest of these events counts, from
 //! the sequence number of its mapping page on.
+//!
+//! A mapping page in flash may point into a block that was erased since. Such an entry
+//! never counts: the erase waited until what made the slot obsolete was in the cells
+//! (`superseded_at`), and that event is later than the mapping page.
 
 use super::geometry::{Geometry, Owner};
 use super::log::Record;
@@ -80,7 +84,6 @@ impl Ftl {
         }
         let scanned = self.charge_scan(now);
         self.find_map_and_log();
-        self.drop_stale_entries();
         let behind = self.apply_events();
         self.rebuild_overrides();
         self.count_valid();
@@ -144,22 +147,6 @@ impl Ftl {
         self.log.pages.retain(|_, page| page.slot.is_some());
         let latest = |number: &&u32| latest_log[**number as usize];
         self.log.tail = self.log.pages.keys().max_by_key(latest).copied();
-    }
-
-    /// An entry of a mapping page may point into a block that was erased since: the page
-    /// was discarded or is found elsewhere.
-    fn drop_stale_entries(&mut self) {
-        for lpn in 0..self.map.len() {
-            let Some(slot) = self.map.slot(lpn) else {
-                continue;
-            };
-            let block = &self.cells.blocks[self.geometry.block_of(slot) as usize];
-            let written_seq = self.map.written_seq[Geometry::map_page_of(lpn) as usize];
-            let programmed = slot % self.geometry.slots_per_block < block.next_slot;
-            if !programmed || written_seq <= block.opened_seq {
-                self.map.set_rebuilt(lpn, None);
-            }
-        }
     }
 
     /// Applies what changed after the mapping pages were written: for each logical page

@@ -5,9 +5,6 @@ use super::resources::{CellMode, Ns};
 use super::{BlockState, Cause, Ftl, InFlight, Stream, Undo};
 use crate::address::PAGE_BYTES;
 
-/// Erased blocks at which the map stream first collects mapping blocks.
-const MAP_RESERVE_BLOCKS: u32 = 2;
-
 impl Ftl {
     const fn pool_of(stream: Stream) -> Pool {
         match stream {
@@ -37,7 +34,9 @@ impl Ftl {
     fn choose_die(&self, stream: Stream) -> Option<usize> {
         let frontiers = &self.frontiers[stream as usize];
         let open = frontiers.iter().flatten().count() as u32;
-        let may_open = open < self.frontiers_max(stream);
+        let within_budget =
+            stream != Stream::Map || self.map_blocks_used < self.geometry.map_blocks || open == 0;
+        let may_open = open < self.frontiers_max(stream) && within_budget;
         let free = &self.free[Self::pool_of(stream) as usize];
         (0..frontiers.len())
             .filter(|&die| frontiers[die].is_some() || (may_open && !free[die].is_empty()))
@@ -51,11 +50,11 @@ impl Ftl {
 
     /// The block that takes the next pages of the stream; none if its pool is full.
     fn frontier(&mut self, stream: Stream, now: Ns) -> Option<u32> {
-        if stream == Stream::Map
-            && !self.collecting_map()
-            && self.frontiers[stream as usize].iter().all(Option::is_none)
-        {
-            while self.free_blocks(Pool::Main) <= MAP_RESERVE_BLOCKS && self.collect_map(now) {}
+        if stream == Stream::Map && !self.collecting_map() {
+            while self.map_blocks_used >= self.geometry.map_blocks
+                && self.frontiers[stream as usize].iter().all(Option::is_none)
+                && self.collect_map(now)
+            {}
         }
         let die = self.choose_die(stream)?;
         if let Some(block) = self.frontiers[stream as usize][die] {
@@ -82,6 +81,7 @@ impl Ftl {
             .insert(number, Vec::with_capacity(slots));
         self.frontiers[stream as usize][die] = Some(number);
         self.blocks_opened += 1;
+        self.map_blocks_used += u32::from(stream == Stream::Map);
         Some(number)
     }
 
@@ -187,6 +187,8 @@ impl Ftl {
         let seq = self.cells.next_seq();
         self.cells.record(slot, Some(owner));
         let before = self.place_of(kind);
+        #[cfg(test)]
+        self.carry_content(kind, slot);
         match kind {
             Owner::Data(lpn) => {
                 self.map.set(lpn, Some(slot), seq);

@@ -64,7 +64,7 @@ pub enum Command<'a> {
         /// Number of sectors.
         sectors: u32,
     },
-    /// Secure remap (S4 §6.4): puts the content of whole pages under other addresses
+    /// Secure remap (S4 §6.2.2): puts the content of whole pages under other addresses
     /// without moving it. `from` then reads as discarded. Durable when it ends; a power
     /// cut before finds all of it or none. Implies a flush.
     Remap {

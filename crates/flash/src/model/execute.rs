@@ -282,9 +282,9 @@ impl Model {
             done = self.move_over_bus(bytes, ready);
             self.cache.put(piece, self.epoch, self.next_version);
             self.next_version += 1;
-        }
-        while self.cache.waiting() > self.front_end.destage_above_pages {
-            self.destage(self.front_end.stripe_pages, done);
+            if self.cache.waiting() > self.front_end.destage_above_pages {
+                self.destage(self.front_end.stripe_pages, done);
+            }
         }
         done
     }

@@ -182,6 +182,12 @@ impl Model {
         self.ftl.is_mapped(page.0)
     }
 
+    /// Pages whose content is where a remap left it, with the old address beside it in the
+    /// cells.
+    pub fn remapped_pages(&self) -> usize {
+        self.ftl.remapped_pages()
+    }
+
     /// Pages in the volatile write cache that wait for their way into the cells.
     pub const fn dirty_pages(&self) -> u64 {
         self.cache.waiting()
