@@ -231,6 +231,10 @@ mod tests {
             "mobifs flash power-on MNT",
             "mobifs flash materialise --journal J --list",
             "mobifs flash materialise --journal J --base IMAGE --at 3:7 OUT",
+            "mobifs flash validate --preset all --quick --json --plot FILE.svg",
+            "mobifs flash validate --config FILE --seed 7",
+            "mobifs flash replay --preset ufs31 --precondition P --strict --json --scale 0.5 T",
+            "mobifs flash replay --as-fast-as-possible 32 --size 64GiB --wrap --fill everything T",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

@@ -2,7 +2,6 @@
 
 pub mod files;
 pub mod pages;
-pub mod random;
 pub mod sqlite;
 pub mod stream;
 

@@ -1,7 +1,7 @@
 //! 4 KiB writes at random places of one file.
 
-use super::random::Random;
 use super::{Limit, Measured, OnPath, WorkloadError};
+use crate::random::Random;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

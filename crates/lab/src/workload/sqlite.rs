@@ -1,7 +1,7 @@
 //! SQLite, one small transaction after another with `synchronous=FULL`.
 
-use super::random::Random;
 use super::{Limit, Measured, WorkloadError};
+use crate::random::Random;
 use clap::ValueEnum;
 use rusqlite::{Connection, params};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Writing and reading one large file from front to back.
 
-use super::random::Random;
 use super::{Measured, OnPath, WorkloadError};
+use crate::random::Random;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use mobifs_flash_serve::{CrashState, Keep, Scale};
 
+use super::replay::{self, ReplayArguments};
+use super::validate::{self, ValidateArguments};
+
 const SERVE_HELP: &str = "\
 The image is a plain file with the durable content of the device; the state of the device
 (mapping, wear, counters) is kept beside it, in IMAGE.flash. An image that was served before
@@ -50,6 +53,12 @@ pub(crate) enum FlashCommand {
     /// Make the image of a crash state from a journal
     #[command(after_help = MATERIALISE_HELP)]
     Materialise(MaterialiseArguments),
+    /// Hold the model against published measurements
+    #[command(after_help = validate::HELP)]
+    Validate(ValidateArguments),
+    /// Replay block traces on the model: latencies, hit rates, write amplification
+    #[command(after_help = replay::HELP)]
+    Replay(ReplayArguments),
 }
 
 #[derive(Debug, Args)]

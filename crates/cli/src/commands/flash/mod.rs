@@ -6,8 +6,10 @@ mod failure;
 mod figures;
 mod materialise;
 mod power_on;
+mod replay;
 mod serve;
 mod stats;
+mod validate;
 
 use std::path::Path;
 
@@ -24,6 +26,8 @@ pub(crate) fn run(command: &FlashCommand) -> Result<(), Failure> {
         FlashCommand::Cut(arguments) => cut::run(arguments),
         FlashCommand::PowerOn(arguments) => power_on::run(arguments),
         FlashCommand::Materialise(arguments) => materialise::run(arguments),
+        FlashCommand::Validate(arguments) => validate::run(arguments),
+        FlashCommand::Replay(arguments) => replay::run(arguments),
     }
 }
 
@@ -44,13 +48,18 @@ fn unexpected(reply: &Reply) -> Failure {
 
 /// Prints a document for programs or for people.
 fn print(document: &Value, json: bool) -> Result<(), Failure> {
-    use std::io::Write as _;
     let text = if json {
         let text = serde_json::to_string_pretty(document);
         text.map_err(|error| Failure::new(Code::Failed, error.to_string()))? + "\n"
     } else {
         figures::lines(document)
     };
+    put(&text)
+}
+
+/// Writes to standard output; whoever closed it does not want to read it.
+fn put(text: &str) -> Result<(), Failure> {
+    use std::io::Write as _;
     match std::io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Code::Failed, error.to_string()))

@@ -46,7 +46,7 @@ fn config(arguments: &ServeArguments) -> Result<Option<Config>, Failure> {
     arguments.config.as_deref().map(load).transpose()
 }
 
-fn load(path: &Path) -> Result<Config, Failure> {
+pub(super) fn load(path: &Path) -> Result<Config, Failure> {
     let usage = |message: String| {
         let path = path.display();
         Failure::new(Code::Usage, format!("the configuration {path}: {message}"))
