@@ -5,7 +5,7 @@ DESTDIR ?=
 HELPERDIR ?= /sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench bench-flash crash-campaign clean
+.PHONY: help setup build install uninstall demo test lint bench bench-flash crash-campaign flash-campaign clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \
 		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+
+flash-campaign: ## Power cuts of an ext4 at work on the modelled device (CUTS, SEED, root)
+	MOBIFS_FLASH_CUTS=$(or $(CUTS),200) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test --locked \
+		-p mobifs-flash-serve --test mounted campaign -- --nocapture
 
 clean: ## Remove build results and downloaded tools
 	cargo clean

@@ -19,9 +19,13 @@ PACKAGES=(
   "eatmydata:eatmydata" "strace:strace" "xz:xz-utils"
 )
 
-missing_packages() {
+# Programs of others that some tests talk to; without them these tests are skipped.
+TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin")
+
+# missing PAIR...: the packages of those pairs whose command is not there.
+missing() {
   local pair
-  for pair in "${PACKAGES[@]}"; do
+  for pair in "$@"; do
     PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || echo "${pair##*:}"
   done
 }
@@ -38,7 +42,7 @@ as_root() {
 
 install_packages() {
   local missing
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing "${PACKAGES[@]}")
   if [ "${#missing[@]}" = 0 ]; then
     say "system packages: all there"
     return
@@ -50,6 +54,15 @@ install_packages() {
   if ! { as_root apt-get update -qq && as_root apt-get install -y -qq "${missing[@]}" >/dev/null; }; then
     die "could not install: ${missing[*]}. Run as root: apt-get install ${missing[*]}"
   fi
+}
+
+install_test_packages() {
+  local missing
+  mapfile -t missing < <(missing "${TEST_PACKAGES[@]}")
+  [ "${#missing[@]}" != 0 ] || return 0
+  say "installing for the tests: ${missing[*]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null 2>&1 ||
+    say "note: could not install ${missing[*]}; the tests that need it will say that they are skipped"
 }
 
 check_toolchain() {
@@ -72,6 +85,7 @@ install_suite() {
 check_toolchain
 install_packages
 if [ "${1:-}" != "--build-only" ]; then
+  install_test_packages
   install_suite pjdfstest "$PJDFSTEST_VERSION"
   install_suite fsx "$FSX_VERSION"
   rm -rf "$TOOLS_DIR/build"
