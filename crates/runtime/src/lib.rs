@@ -1,9 +1,10 @@
 //! What moves a live MobiFS engine: threads, clock, checkpointer, control socket.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod clock;
 mod config;
 mod control;
+mod heap;
 mod lock;
 mod memory_budget;
 mod mount_table;

@@ -94,6 +94,11 @@ impl Engine {
         self.room.orphan_bytes
     }
 
+    /// Objects in memory.
+    pub fn objects(&self) -> u64 {
+        self.inodes.len() as u64
+    }
+
     /// Changes the memory budget while mounted.
     pub fn set_memory_budget(&mut self, bytes: u64) {
         self.limits.memory_budget_bytes = bytes;

@@ -113,7 +113,7 @@ impl Engine {
             dirty_bytes: self.room.dirty_bytes,
             orphan_bytes: self.room.orphan_bytes,
             memory_budget_bytes: self.limits.memory_budget_bytes,
-            objects: self.inodes.len() as u64,
+            objects: self.objects(),
         }
     }
 }

@@ -7,16 +7,20 @@ use std::time::Duration;
 use mobifs_types::MonotonicNs;
 
 use super::{Shared, TRIM_INTERVAL_MS};
+use crate::heap::{self, HeapWatch};
 
 /// While something is uncommitted, room and limits are looked at this often.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 /// Shortest sleep between two looks at ages.
 const ROUND_MIN: Duration = Duration::from_millis(10);
+/// Memory of one object without its content, roughly.
+const OBJECT_BYTES: u64 = 512;
 
 impl Shared {
     pub(super) fn run_checkpointer(&self) {
         let mut last_commit = self.moment().now;
         let mut commits_seen = self.store.pending().commits;
+        let mut heap = HeapWatch::default();
         while !self.stopping.load(Ordering::SeqCst) {
             let deadline = {
                 let mut live = self.live.lock();
@@ -37,8 +41,19 @@ impl Shared {
                 last_commit = self.moment().now;
             }
             let apply_at = self.apply_if_due(&mut last_commit);
+            if heap.is_due(self.held_bytes(), !busy) {
+                heap::give_back();
+            }
             self.sleep(deadline, apply_at, busy);
         }
+    }
+
+    /// Memory in use, roughly.
+    fn held_bytes(&self) -> u64 {
+        let committed = self.store.pending().held_bytes;
+        let live = self.live.lock();
+        let objects = live.engine.objects() * OBJECT_BYTES;
+        live.engine.dirty_bytes() + committed + objects
     }
 
     /// Tells the store what is not needed any more, and the engine what room there is.
