@@ -5,7 +5,7 @@ DESTDIR ?=
 HELPERDIR ?= /sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench bench-flash crash-campaign flash-campaign clean
+.PHONY: help setup build install uninstall demo test lint bench bench-flash crash-campaign flash-campaign soak clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ crash-campaign: ## Long crash search (SECONDS, SEED)
 flash-campaign: ## Power cuts of an ext4 at work on the modelled device (CUTS, SEED, root)
 	MOBIFS_FLASH_CUTS=$(or $(CUTS),200) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test --locked \
 		-p mobifs-flash-serve --test mounted campaign -- --nocapture
+
+soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_FLAGS, root)
+	scripts/setup.sh --soak
+	cargo build --release --locked
+	python3 scripts/soak.py $(SOAK_FLAGS)
 
 clean: ## Remove build results and downloaded tools
 	cargo clean

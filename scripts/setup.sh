@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need, and nothing that is already there.
 # Debian and Ubuntu with a Rust toolchain. Works offline once everything is in place.
+#
+#   scripts/setup.sh [--build-only | --soak]     without: what the tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,6 +24,9 @@ PACKAGES=(
 # Programs of others that some tests talk to; without them these tests are skipped.
 TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin")
 
+# What `make soak` runs.
+SOAK_PACKAGES=("stress-ng:stress-ng" "fio:fio" "dbench:dbench")
+
 # missing PAIR...: the packages of those pairs whose command is not there.
 missing() {
   local pair
@@ -40,9 +45,10 @@ as_root() {
   fi
 }
 
+# install_packages PAIR...: what is missing of them, or the end.
 install_packages() {
   local missing
-  mapfile -t missing < <(missing "${PACKAGES[@]}")
+  mapfile -t missing < <(missing "$@")
   if [ "${#missing[@]}" = 0 ]; then
     say "system packages: all there"
     return
@@ -83,8 +89,12 @@ install_suite() {
 }
 
 check_toolchain
-install_packages
-if [ "${1:-}" != "--build-only" ]; then
+if [ "${1:-}" = "--soak" ]; then
+  install_packages "${PACKAGES[@]}" "${SOAK_PACKAGES[@]}"
+else
+  install_packages "${PACKAGES[@]}"
+fi
+if [ -z "${1:-}" ]; then
   install_test_packages
   install_suite pjdfstest "$PJDFSTEST_VERSION"
   install_suite fsx "$FSX_VERSION"

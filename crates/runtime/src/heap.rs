@@ -8,24 +8,41 @@
 /// Less than this is not worth a walk over the heap, which takes about 10 ms for 300 MB.
 const WORTH_BYTES: u64 = 32 << 20;
 
-/// Watches how much is held and says when enough became free.
+/// Watches how much memory the process has beyond what it holds.
 #[derive(Debug, Default)]
 pub(crate) struct HeapWatch {
-    /// The most that was held since memory was last given back.
-    peak_bytes: u64,
+    /// What it had beyond when memory was last given back, or less if it was less since:
+    /// the program itself, and what cannot be given back.
+    floor_bytes: u64,
 }
 
 impl HeapWatch {
-    /// Takes a look: `held_bytes` are in use now. Whether memory should be given back,
-    /// which is done in quiet times only.
-    pub(crate) fn is_due(&mut self, held_bytes: u64, is_quiet: bool) -> bool {
-        self.peak_bytes = self.peak_bytes.max(held_bytes);
-        let is_due = is_quiet && self.peak_bytes - held_bytes >= WORTH_BYTES;
-        if is_due {
-            self.peak_bytes = held_bytes;
+    /// To be called in quiet times, with what the engine and the store hold: gives memory
+    /// back if that is worth it.
+    pub(crate) fn look(&mut self, held_bytes: u64) {
+        if self.is_due(resident_bytes(), held_bytes) {
+            give_back();
+            self.given_back(resident_bytes(), held_bytes);
         }
-        is_due
     }
+
+    fn is_due(&mut self, resident_bytes: u64, held_bytes: u64) -> bool {
+        let beyond_bytes = resident_bytes.saturating_sub(held_bytes);
+        self.floor_bytes = self.floor_bytes.min(beyond_bytes);
+        beyond_bytes - self.floor_bytes >= WORTH_BYTES
+    }
+
+    fn given_back(&mut self, resident_bytes: u64, held_bytes: u64) {
+        self.floor_bytes = resident_bytes.saturating_sub(held_bytes);
+    }
+}
+
+/// Memory of this process that is not shared with others; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut fields = text.split(' ').map(|field| field.parse().unwrap_or(0_u64));
+    let (resident, shared) = (fields.nth(1).unwrap_or(0), fields.next().unwrap_or(0));
+    resident.saturating_sub(shared) * rustix::param::page_size() as u64
 }
 
 /// Gives free pages of the heap back, where the C library can.
@@ -48,14 +65,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_back_once_in_quiet_times() {
+    fn memory_is_given_back_when_it_is_worth_it_and_helps() {
+        const MIB: u64 = 1 << 20;
         let mut watch = HeapWatch::default();
-        assert!(!watch.is_due(100 << 20, true));
-        assert!(!watch.is_due(1 << 20, false));
-        assert!(watch.is_due(1 << 20, true));
-        assert!(!watch.is_due(1 << 20, true));
-        assert!(!watch.is_due(20 << 20, true));
-        assert!(!watch.is_due(0, true));
+        assert!(!watch.is_due(110 * MIB, 100 * MIB));
+        assert!(watch.is_due(110 * MIB, 0));
+        // 50 MiB cannot be given back: no reason to try for ever.
+        watch.given_back(50 * MIB, 0);
+        assert!(!watch.is_due(80 * MIB, 0));
+        assert!(watch.is_due(90 * MIB, MIB));
+        // Meanwhile they could.
+        assert!(!watch.is_due(10 * MIB, 0));
+        assert!(watch.is_due(50 * MIB, 0));
     }
 
     /// Regression: after a gigabyte had gone through a mount, hundreds of megabytes stayed
@@ -63,15 +84,6 @@ mod tests {
     #[cfg(target_env = "gnu")]
     #[test]
     fn free_pages_between_living_ones_are_given_back() {
-        let resident_bytes = || {
-            let text = std::fs::read_to_string("/proc/self/status").unwrap();
-            let line = text
-                .lines()
-                .find(|line| line.starts_with("VmRSS:"))
-                .unwrap();
-            let kib = line.split_whitespace().nth(1).unwrap();
-            kib.parse::<u64>().unwrap() * 1024
-        };
         let before = resident_bytes();
         let (mut pages, mut small) = (Vec::new(), Vec::new());
         for number in 0..25_000 {

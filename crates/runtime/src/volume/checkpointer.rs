@@ -7,7 +7,7 @@ use std::time::Duration;
 use mobifs_types::MonotonicNs;
 
 use super::{Shared, TRIM_INTERVAL_MS};
-use crate::heap::{self, HeapWatch};
+use crate::heap::HeapWatch;
 
 /// While something is uncommitted, room and limits are looked at this often.
 const ROUND_MAX: Duration = Duration::from_secs(1);
@@ -41,8 +41,8 @@ impl Shared {
                 last_commit = self.moment().now;
             }
             let apply_at = self.apply_if_due(&mut last_commit);
-            if heap.is_due(self.held_bytes(), !busy) {
-                heap::give_back();
+            if !busy {
+                heap.look(self.held_bytes());
             }
             self.sleep(deadline, apply_at, busy);
         }
