@@ -36,6 +36,7 @@ pub(crate) struct Plan {
 /// Mounts and serves until the mount is ended.
 pub(crate) fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
     allow_many_files();
+    keep_out_of_core_dumps();
     let Plan {
         places,
         options,
@@ -153,6 +154,14 @@ fn log_recovery(opened: &OpenedStore) {
             names = ?report.lost,
             "files that appeared behind the mount's back are kept in .mobifs/lost"
         );
+    }
+}
+
+/// What users wrote is in our memory; a core dump may lie where others can read it. So it
+/// gets no memory at all, only registers and the list of mappings (core(5)).
+fn keep_out_of_core_dumps() {
+    if let Err(error) = std::fs::write("/proc/self/coredump_filter", "0") {
+        tracing::debug!(%error, "a core dump of this process will have its memory");
     }
 }
 

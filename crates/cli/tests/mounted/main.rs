@@ -6,5 +6,6 @@ mod bad_input;
 mod crashes;
 mod fixture;
 mod helpers;
+mod hostile;
 mod life;
 mod unprivileged;
