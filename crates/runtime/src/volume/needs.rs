@@ -138,11 +138,14 @@ impl Shared {
     /// Makes room in memory: commits in the caller's thread, which is what slows
     /// writers down to the speed of the device.
     fn make_memory(&self) -> Result<(), FsError> {
+        let before_bytes = self.live.lock().engine.dirty_bytes();
         let turn = self.turn.lock();
         let commit = {
             let mut live = self.live.lock();
-            // Somebody else may have made room while we waited for the turn.
-            if live.engine.dirty_bytes() <= self.memory_high_bytes() {
+            // Somebody else may have made room while we waited for the turn. If not, it
+            // does not help that less than half is used: the operation needs more.
+            let dirty_bytes = live.engine.dirty_bytes();
+            if dirty_bytes < before_bytes && dirty_bytes <= self.memory_high_bytes() {
                 return Ok(());
             }
             live.engine.next_commit(None).or_else(|| {

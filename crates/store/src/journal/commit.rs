@@ -99,12 +99,15 @@ impl<L: Lower> JournalStore<L> {
         Ok(ticket)
     }
 
-    /// Applies what is pending if the transaction might not fit behind it.
+    /// Applies what is pending if the transaction might not fit behind it; and makes good
+    /// a transaction or a new epoch that failed, before anything is written to its place
+    /// that relies on what the journal says.
     fn make_room(&self, writer: &mut Writer<L>, sorted: &Sorted) -> Result<(), StoreError> {
+        writer.log.take_back(&self.lower)?;
         let held_bytes = self.state.read().pending.held_bytes;
         let needed = sorted.journal_bytes_max() + BIND_RESERVE_BYTES;
         let is_full = !writer.log.is_empty() && needed > writer.log.free_bytes();
-        if is_full || held_bytes > self.held_bytes_max {
+        if writer.log.is_unsettled() || is_full || held_bytes > self.held_bytes_max {
             self.apply_all(writer)?;
         }
         Ok(())

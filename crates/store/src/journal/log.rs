@@ -56,9 +56,12 @@ pub(crate) struct Log<L: Lower> {
 enum Access {
     ReadWrite,
     ReadOnly,
-    /// What is on the medium behind `position` (or in a superblock) is not known, so
-    /// nothing may follow until a new epoch makes all of it void.
-    Poisoned,
+    /// What is on the medium behind `position` is not known: a transaction failed, and
+    /// it could not be taken back. Nothing may follow before it is.
+    Untidy,
+    /// Which superblock is in force on the medium is not known, so nothing may follow
+    /// before a new epoch is.
+    Unsettled,
 }
 
 /// How to open a [`Log`].
@@ -133,6 +136,13 @@ impl<L: Lower> Log<L> {
         self.position == LOG_START
     }
 
+    /// A [`Log::reset`] has failed. On the medium its epoch may be in force already, in
+    /// which everything before is void; so nothing may be changed that the epoch before
+    /// would have to make good, until a reset succeeds.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.access == Access::Unsettled
+    }
+
     /// Largest transaction that is written with one durable write, in bytes.
     pub(crate) fn direct_bytes_max(&self) -> u64 {
         self.superblock.direct_bytes_max
@@ -153,14 +163,15 @@ impl<L: Lower> Log<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]: `ENOSPC` if it does not fit, `EROFS` if the log is
-    /// read-only, `EIO` while the log is poisoned, or what the device says. The
+    /// read-only, `EIO` if a [`Log::reset`] has failed, or what the device says. The
     /// transaction will then not be replayed: either none of it was written, or its
-    /// place was made void durably, or (if that failed too) the log is poisoned, that
-    /// is, takes nothing more before a [`Log::reset`]. Only a crash while it is
-    /// poisoned may find the transaction, as the last one.
+    /// place was made void durably, or (if that failed too) the log takes nothing more
+    /// before that is done, which the next call tries first. Only a crash before may
+    /// find the transaction, as the last one.
     /// [`StoreError::Corrupt`] for records that could not be read again.
     pub(crate) fn append(&mut self, lower: &L, records: &[Record]) -> Result<u64, StoreError> {
         self.check_writable("appending to the journal")?;
+        self.take_back(lower)?;
         if !records.iter().all(codec::is_encodable) {
             return Err(StoreError::Corrupt {
                 what: "a record to be written".to_owned(),
@@ -199,11 +210,11 @@ impl<L: Lower> Log<L> {
 
     /// Starts a new epoch: everything before is void. To be called only after all of
     /// it is applied and durable. `clean` says that nothing is left to do when the
-    /// store is opened next. Ends poisoning.
+    /// store is opened next.
     ///
     /// # Errors
     /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then,
-    /// so the log is poisoned until a later call succeeds.
+    /// so the log takes nothing until a later call succeeds ([`Log::is_unsettled`]).
     pub(crate) fn reset(&mut self, lower: &L, clean: bool) -> Result<(), StoreError> {
         if self.access == Access::ReadOnly {
             return self.check_writable("emptying the journal");
@@ -218,7 +229,7 @@ impl<L: Lower> Log<L> {
             ..self.superblock
         };
         if let Err(source) = self.write_superblock(lower, next) {
-            self.access = Access::Poisoned;
+            self.access = Access::Unsettled;
             return Err(StoreError::lower("emptying the journal")(source));
         }
         self.access = Access::ReadWrite;
@@ -230,9 +241,9 @@ impl<L: Lower> Log<L> {
 
     fn check_writable(&self, action: &str) -> Result<(), StoreError> {
         let errno = match self.access {
-            Access::ReadWrite => return Ok(()),
+            Access::ReadWrite | Access::Untidy => return Ok(()),
             Access::ReadOnly => Errno::ROFS,
-            Access::Poisoned => Errno::IO,
+            Access::Unsettled => Errno::IO,
         };
         Err(StoreError::lower(action)(errno.into()))
     }
@@ -281,17 +292,34 @@ impl<L: Lower> Log<L> {
                 .and_then(|()| lower.journal_flush(journal))
         };
         let Err(source) = written else { return Ok(()) };
-        // What reached the medium is not known. Without its header it is nothing.
-        let void = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
-        if let Err(error) = lower.journal_write(journal, &void, offset, true) {
+        // What reached the medium is not known.
+        self.access = Access::Untidy;
+        if let Err(error) = self.take_back(lower) {
             tracing::error!(
                 sequence, offset, %error,
-                "a failed transaction cannot be taken back; the journal is closed"
+                "a failed transaction cannot be taken back; nothing is committed before it is"
             );
-            self.access = Access::Poisoned;
         }
         let action = format!("writing journal transaction {sequence} at byte {offset}");
         Err(StoreError::lower(action)(source))
+    }
+
+    /// Makes what a failed transaction may have left void: without its header it is
+    /// nothing. To be called before anything changes that such a transaction may speak
+    /// of; [`Log::append`] does so itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: it is still not known what is there.
+    pub(crate) fn take_back(&mut self, lower: &L) -> Result<(), StoreError> {
+        if self.access != Access::Untidy {
+            return Ok(());
+        }
+        let void = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
+        self.journal()
+            .and_then(|journal| lower.journal_write(journal, &void, self.position, true))
+            .map_err(StoreError::lower("taking back a failed transaction"))?;
+        self.access = Access::ReadWrite;
+        Ok(())
     }
 
     /// Writes `next` (but for its generation) to both slots, one after the other.

@@ -205,6 +205,19 @@ impl<L: Lower> JournalStore<L> {
                 }
             }
         }
+        if let Some(place) = self.own_place(id, inode)? {
+            return Ok(Some(place));
+        }
+        let Some(inode) = inode else { return Ok(None) };
+        self.attached_place(id, inode, seeking)
+    }
+
+    /// The name of an object in `limbo/` or `stage/`.
+    fn own_place(
+        &self,
+        id: ObjectId,
+        inode: Option<u64>,
+    ) -> Result<Option<Place<L::Handle>>, StoreError> {
         if let Some(inode) = inode {
             let name = inode.to_string().into_bytes();
             if self.is_there(&self.own.limbo, &name, Some(inode))? {
@@ -225,8 +238,21 @@ impl<L: Lower> JournalStore<L> {
                 is_own: true,
             }));
         }
-        let Some(inode) = inode else { return Ok(None) };
-        self.attached_place(id, inode, seeking)
+        Ok(None)
+    }
+
+    /// Where the last name that an object lacks is to come from: a name of our own, if
+    /// there is one, so that none of these is left over; any other name else.
+    pub(crate) fn last_place(&self, id: ObjectId) -> Result<Option<Place<L::Handle>>, StoreError> {
+        let inode = {
+            let state = self.state.read();
+            let known = state.table.get(id).map(|location| location.inode);
+            known.or_else(|| state.pending.object(id).and_then(|object| object.bound))
+        };
+        match self.own_place(id, inode)? {
+            Some(place) => Ok(Some(place)),
+            None => self.place(id),
+        }
     }
 
     /// One of the names that pending entries give an object: an earlier, interrupted
@@ -313,7 +339,6 @@ impl<L: Lower> Directories<L> {
             }
             lower
                 .create(parent, name, Create::Directory)
-                .and_then(|()| lower.sync(parent))
                 .and_then(|()| lower.open(parent, name, true))
                 .map(Some)
                 .map_err(StoreError::lower(format!("making the directory {shown}")))
@@ -331,6 +356,15 @@ impl<L: Lower> Directories<L> {
         ) else {
             return Ok(None);
         };
+        if !read_only {
+            // Also what was found may not be durable yet: these directories, or the
+            // journal's name, if the mount that made them failed or was killed. What is
+            // committed from now on must not go with them.
+            lower
+                .sync(&root)
+                .and_then(|()| lower.sync(&mobifs))
+                .map_err(StoreError::lower("making the store's directories durable"))?;
+        }
         let [mobifs, stage, limbo, lost] = [mobifs, stage, limbo, lost].map(Arc::new);
         Ok(Some(Self {
             mobifs,

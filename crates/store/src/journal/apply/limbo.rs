@@ -168,6 +168,10 @@ impl<L: Lower> JournalStore<L> {
                 } else if let Some(location) = state.table.get_mut(id) {
                     // Another link took its place in the tree.
                     location.in_stage = false;
+                } else {
+                    // New data of a transaction that failed. The next attempt must not
+                    // write to a file that is deleted but still open here.
+                    self.handles.lock().remove(id);
                 }
             }
         }

@@ -39,34 +39,18 @@ struct Work {
 impl<L: Lower> JournalStore<L> {
     /// Applies everything pending and starts a new epoch of the journal.
     pub(super) fn apply_all(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
-        let work = {
-            let state = self.state.read();
-            Work {
-                objects: state.pending.objects.clone(),
-                dentries: state
-                    .pending
-                    .dentries
-                    .iter()
-                    .map(|(k, v)| (k.clone(), *v))
-                    .collect(),
+        let work = self.take_work();
+        // Where only the new epoch failed, everything was applied and is durable. Doing it
+        // again would change files in place that no journal protects any more.
+        if !writer.log.is_unsettled() {
+            if work.objects.is_empty() && work.dentries.is_empty() && writer.log.is_empty() {
+                return Ok(());
             }
-        };
-        if work.objects.is_empty() && work.dentries.is_empty() && writer.log.is_empty() {
-            return Ok(());
+            // A record of inodes that failed may be found after a crash: not when other
+            // inodes have taken their place.
+            writer.log.take_back(&self.lower)?;
+            self.bring_to_the_tree(writer, &work)?;
         }
-        {
-            let _tree = self.tree.read();
-            self.stage_new_objects(writer, &work)?;
-            self.apply_contents(&work)?;
-        }
-        {
-            let _tree = self.tree.write();
-            self.rearrange(&work)?;
-            self.apply_directory_attributes(&work)?;
-        }
-        self.lower
-            .sync_all()
-            .map_err(StoreError::lower("making applied changes durable"))?;
         writer.log.reset(&self.lower, false)?;
         self.publish_log(&writer.log);
         writer.recorded.clear();
@@ -77,6 +61,40 @@ impl<L: Lower> JournalStore<L> {
         self.empty_limbo();
         self.sweep_stage();
         Ok(())
+    }
+
+    fn take_work(&self) -> Work {
+        let state = self.state.read();
+        Work {
+            objects: state.pending.objects.clone(),
+            dentries: state
+                .pending
+                .dentries
+                .iter()
+                .map(|(k, v)| (k.clone(), *v))
+                .collect(),
+        }
+    }
+
+    /// Everything but the new epoch; durable on return.
+    fn bring_to_the_tree(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
+        {
+            let _tree = self.tree.read();
+            self.stage_new_objects(writer, work)?;
+            self.apply_contents(work)?;
+        }
+        {
+            let _tree = self.tree.write();
+            // From here on objects move. Should something fail, the places that the
+            // journal has recorded are not theirs any more: transactions that come
+            // before the next attempt record the new ones.
+            writer.recorded.clear();
+            self.rearrange(work)?;
+            self.apply_directory_attributes(work)?;
+        }
+        self.lower
+            .sync_all()
+            .map_err(StoreError::lower("making applied changes durable"))
     }
 
     /// The applied state is the lower tree's: nothing is pending any more, and staged

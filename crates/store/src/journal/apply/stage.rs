@@ -125,6 +125,8 @@ impl<L: Lower> JournalStore<L> {
             if stat.kind == FileKind::Regular && attributes.kind == FileKind::Regular {
                 return Ok(());
             }
+            // What is made anew has another inode number than the first attempt noted.
+            self.state.write().table.remove(id);
             self.handles.lock().remove(id);
             match stat.kind {
                 FileKind::Directory => self

@@ -110,8 +110,17 @@ impl<L: Lower> JournalStore<L> {
         last: bool,
     ) -> Result<(), StoreError> {
         let directory = self.require_handle(parent)?;
-        let place = self.place(child)?.ok_or_else(|| missing(child))?;
+        let place = if last {
+            self.last_place(child)?
+        } else {
+            self.place(child)?
+        };
+        let place = place.ok_or_else(|| missing(child))?;
         let is_directory = self.kind_of(child) == Some(FileKind::Directory);
+        // Looked at before it moves: nothing may fail between the move and the note of it.
+        let stat = self
+            .stat_at(&place.directory, &place.name)?
+            .ok_or_else(|| missing(child))?;
         let failed = || StoreError::lower(format!("attaching \"{name}\""));
         let (from, to) = (
             (&place.directory, &place.name),
@@ -126,9 +135,6 @@ impl<L: Lower> JournalStore<L> {
                 .link(from.0, from.1, to.0, to.1)
                 .map_err(failed())?;
         }
-        let stat = self
-            .stat_at(&directory, name.as_bytes())?
-            .ok_or_else(|| missing(child))?;
         let mut state = self.state.write();
         state.table.insert(child, stat.inode, stat.kind);
         state.table.add_name(child, parent, name);
