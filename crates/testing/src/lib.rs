@@ -1,6 +1,7 @@
 //! Reference model, crash double and harnesses shared by the tests of MobiFS.
 //!
 //! * [`crash`]: a filesystem in memory whose unsynced effects a crash loses or tears;
+//! * [`faults`]: runs histories in which calls to that filesystem fail;
 //! * [`model`]: a filesystem in memory that is obviously correct;
 //! * [`operations`]: what a test does to a filesystem, generated and shrunk;
 //! * [`target`]: filesystems that execute operations and show their tree;
@@ -12,6 +13,7 @@
 //! * [`mount`]: runs scripts on a real mount.
 
 pub mod crash;
+pub mod faults;
 pub mod harness;
 pub mod life;
 pub mod media;

@@ -1,4 +1,5 @@
-//! A long crash search: `crash-campaign --seconds N --seed S [--threads T]`.
+//! Long searches over the crash double: power cuts (`--stage cuts`), failing calls
+//! (`--stage faults`), or both, half of the time each.
 //!
 //! Ends with status 1 at the first violation, which it prints shrunk.
 
@@ -6,77 +7,170 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use mobifs_testing::crash::search::{Campaign, SearchOptions};
+use mobifs_testing::faults::{Campaign as FaultCampaign, FaultSearchOptions};
 use parking_lot::Mutex;
 
-const USAGE: &str = "usage: crash-campaign [--seconds N] [--seed S] [--threads T] [--no-shrink]";
+const USAGE: &str = "usage: crash-campaign [--seconds N] [--seed S] [--threads T] [--no-shrink] \
+                     [--stage cuts|faults|all]";
 /// How often progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The campaign, and for how many seconds.
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Campaign, u64), String> {
-    let mut seconds = 60;
-    let mut campaign = Campaign {
+/// What is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Power cuts.
+    Cuts,
+    /// Failing calls, and power cuts after them.
+    Faults,
+}
+
+/// The command line.
+struct Arguments {
+    stages: &'static [Stage],
+    seconds: u64,
+    first_seed: u64,
+    threads: usize,
+    shrink: bool,
+}
+
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut parsed = Arguments {
+        stages: &[Stage::Cuts, Stage::Faults],
+        seconds: 60,
         first_seed: 1,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
-        options: SearchOptions::default(),
         shrink: true,
     };
     while let Some(argument) = arguments.next() {
         if argument == "--no-shrink" {
-            campaign.shrink = false;
+            parsed.shrink = false;
             continue;
         }
         let value = arguments
             .next()
-            .ok_or_else(|| format!("{argument} needs a number"))?;
-        let number: u64 = value
-            .parse()
-            .map_err(|_| format!("\"{value}\" is no number"))?;
+            .ok_or_else(|| format!("{argument} needs a value"))?;
+        let number = || {
+            let number = value.parse::<u64>();
+            number.map_err(|_| format!("\"{value}\" is no number"))
+        };
         match argument.as_str() {
-            "--seconds" => seconds = number,
-            "--seed" => campaign.first_seed = number,
-            "--threads" => campaign.threads = usize::try_from(number).unwrap_or(1).max(1),
+            "--seconds" => parsed.seconds = number()?,
+            "--seed" => parsed.first_seed = number()?,
+            "--threads" => parsed.threads = usize::try_from(number()?).unwrap_or(1).max(1),
+            "--stage" => {
+                parsed.stages = match value.as_str() {
+                    "cuts" => &[Stage::Cuts],
+                    "faults" => &[Stage::Faults],
+                    "all" => &[Stage::Cuts, Stage::Faults],
+                    _ => return Err(format!("there is no stage \"{value}\"")),
+                }
+            }
             _ => return Err(format!("unknown option {argument}")),
         }
     }
-    Ok((campaign, seconds))
+    Ok(parsed)
+}
+
+/// Shows progress now and then, and says when the time is over.
+struct Progress {
+    started: Instant,
+    limit: Duration,
+    shown: Mutex<Instant>,
+}
+
+impl Progress {
+    fn new(limit: Duration) -> Self {
+        let started = Instant::now();
+        Self {
+            started,
+            limit,
+            shown: Mutex::new(started),
+        }
+    }
+
+    fn go_on(&self, statistics: &impl std::fmt::Display) -> bool {
+        let mut shown = self.shown.lock();
+        if shown.elapsed() >= PROGRESS_INTERVAL {
+            *shown = Instant::now();
+            eprintln!("{} s: {statistics}", self.started.elapsed().as_secs());
+        }
+        self.started.elapsed() < self.limit
+    }
+}
+
+/// What a stage found, in words.
+struct Found {
+    next_seed: u64,
+    statistics: String,
+    violation: Option<String>,
+}
+
+fn search(stage: Stage, arguments: &Arguments, progress: &Progress) -> Found {
+    let (first_seed, threads, shrink) = (arguments.first_seed, arguments.threads, arguments.shrink);
+    match stage {
+        Stage::Cuts => {
+            let options = SearchOptions::default();
+            let campaign = Campaign {
+                first_seed,
+                threads,
+                options,
+                shrink,
+            };
+            let result = campaign.run(|statistics| progress.go_on(statistics));
+            Found {
+                next_seed: result.next_seed,
+                statistics: result.statistics.to_string(),
+                violation: result.violation.map(|violation| violation.to_string()),
+            }
+        }
+        Stage::Faults => {
+            let options = FaultSearchOptions::default();
+            let campaign = FaultCampaign {
+                first_seed,
+                threads,
+                options,
+                shrink,
+            };
+            let result = campaign.run(|statistics| progress.go_on(statistics));
+            Found {
+                next_seed: result.next_seed,
+                statistics: result.statistics.to_string(),
+                violation: result.violation.map(|violation| violation.to_string()),
+            }
+        }
+    }
 }
 
 fn main() -> ExitCode {
-    let (campaign, seconds) = match parse(std::env::args().skip(1)) {
+    let arguments = match parse(std::env::args().skip(1)) {
         Ok(parsed) => parsed,
         Err(error) => {
             eprintln!("{error}\n{USAGE}");
             return ExitCode::from(2);
         }
     };
-    let started = Instant::now();
-    let shown = Mutex::new(started);
-    let result = campaign.run(|statistics| {
-        let mut shown = shown.lock();
-        if shown.elapsed() >= PROGRESS_INTERVAL {
-            *shown = Instant::now();
-            eprintln!("{} s: {statistics}", started.elapsed().as_secs());
-        }
-        started.elapsed().as_secs() < seconds
-    });
-    println!(
-        "seeds {}..{}: {}",
-        campaign.first_seed, result.next_seed, result.statistics
-    );
-    println!(
-        "{:.1} s on {} threads",
-        started.elapsed().as_secs_f64(),
-        campaign.threads
-    );
-    match result.violation {
-        None => {
-            println!("no violation");
-            ExitCode::SUCCESS
-        }
-        Some(violation) => {
-            println!("VIOLATION: {violation}");
-            ExitCode::FAILURE
+    let stages = arguments.stages.len() as u64;
+    let limit = Duration::from_secs(arguments.seconds / stages);
+    let mut outcome = ExitCode::SUCCESS;
+    for &stage in arguments.stages {
+        let progress = Progress::new(limit);
+        let found = search(stage, &arguments, &progress);
+        println!(
+            "{stage:?}, seeds {}..{}: {}",
+            arguments.first_seed, found.next_seed, found.statistics
+        );
+        println!(
+            "{:.1} s on {} threads",
+            progress.started.elapsed().as_secs_f64(),
+            arguments.threads
+        );
+        match found.violation {
+            None => println!("no violation"),
+            Some(violation) => {
+                println!("VIOLATION: {violation}");
+                outcome = ExitCode::FAILURE;
+            }
         }
     }
+    outcome
 }

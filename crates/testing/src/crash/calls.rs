@@ -11,6 +11,7 @@ use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Xattr};
 use rustix::io::Errno;
 
 use super::effect::{Effect, EntryName, InodeKey, SECTOR, SECTOR_BYTES, Sector};
+use super::faults::{self, Call};
 use super::state::{Inode, ROOT};
 use super::{CrashHandle, CrashLower, Filesystem};
 
@@ -250,7 +251,28 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Whether a write needs blocks that the file does not have.
+    fn write_kind(&self, inode: InodeKey, content: &[u8], offset: u64) -> Call {
+        let end = (offset + content.len() as u64).div_ceil(SECTOR);
+        let first = offset / SECTOR;
+        let has_all = self.file(inode).is_ok_and(|file| {
+            let there = file.sectors.range(first..end.max(first)).count() as u64;
+            there == end - first
+        });
+        if has_all {
+            Call::Overwrite
+        } else {
+            Call::Extend
+        }
+    }
+
     fn write(&mut self, inode: InodeKey, content: &[u8], offset: u64) -> io::Result<()> {
+        let half = if self.writes_half {
+            content.len() / 2
+        } else {
+            content.len()
+        };
+        let content = &content[..half];
         let end = offset + content.len() as u64;
         // Writing nothing does nothing, also behind the end.
         let grows = !content.is_empty() && self.file(inode)?.size < end;
@@ -408,7 +430,9 @@ impl Lower for CrashLower {
     }
 
     fn create(&self, directory: &CrashHandle, name: &[u8], what: Create<'_>) -> io::Result<()> {
-        self.mutate(|filesystem| filesystem.create(directory.key, name, &what))
+        self.mutate(Call::Grow, |filesystem| {
+            filesystem.create(directory.key, name, &what)
+        })
     }
 
     fn link(
@@ -419,7 +443,7 @@ impl Lower for CrashLower {
         to_name: &[u8],
     ) -> io::Result<()> {
         let (from, to) = ((directory.key, name), (to_directory.key, to_name));
-        self.mutate(|filesystem| filesystem.link(from, to))
+        self.mutate(Call::Grow, |filesystem| filesystem.link(from, to))
     }
 
     fn rename(
@@ -430,15 +454,19 @@ impl Lower for CrashLower {
         to_name: &[u8],
     ) -> io::Result<()> {
         let (from, to) = ((directory.key, name), (to_directory.key, to_name));
-        self.mutate(|filesystem| filesystem.rename(from, to))
+        self.mutate(Call::Change, |filesystem| filesystem.rename(from, to))
     }
 
     fn unlink(&self, directory: &CrashHandle, name: &[u8]) -> io::Result<()> {
-        self.mutate(|filesystem| filesystem.remove(directory.key, name, false))
+        self.mutate(Call::Change, |filesystem| {
+            filesystem.remove(directory.key, name, false)
+        })
     }
 
     fn remove_directory(&self, directory: &CrashHandle, name: &[u8]) -> io::Result<()> {
-        self.mutate(|filesystem| filesystem.remove(directory.key, name, true))
+        self.mutate(Call::Change, |filesystem| {
+            filesystem.remove(directory.key, name, true)
+        })
     }
 
     fn read_at(&self, file: &CrashHandle, out: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -461,7 +489,12 @@ impl Lower for CrashLower {
     }
 
     fn write_at(&self, file: &CrashHandle, content: &[u8], offset: u64) -> io::Result<()> {
-        self.mutate(|filesystem| {
+        let kind = self
+            .0
+            .filesystem
+            .lock()
+            .write_kind(file.key, content, offset);
+        self.mutate(kind, |filesystem| {
             filesystem.write(file.key, content, offset)?;
             filesystem.touch(file.key);
             Ok(())
@@ -469,7 +502,7 @@ impl Lower for CrashLower {
     }
 
     fn truncate(&self, file: &CrashHandle, size: u64) -> io::Result<()> {
-        self.mutate(|filesystem| {
+        self.mutate(Call::Change, |filesystem| {
             filesystem.file(file.key)?;
             filesystem.record(Effect::Size {
                 inode: file.key,
@@ -481,7 +514,7 @@ impl Lower for CrashLower {
     }
 
     fn zero_range(&self, file: &CrashHandle, range: ByteRange) -> io::Result<()> {
-        self.mutate(|filesystem| {
+        self.mutate(Call::Change, |filesystem| {
             filesystem.zero(file.key, range)?;
             filesystem.touch(file.key);
             Ok(())
@@ -489,7 +522,7 @@ impl Lower for CrashLower {
     }
 
     fn preallocate(&self, file: &CrashHandle, range: ByteRange) -> io::Result<()> {
-        self.mutate(|filesystem| {
+        self.mutate(Call::Grow, |filesystem| {
             filesystem.file(file.key)?;
             if range.is_empty() || range.end > i64::MAX as u64 {
                 return fails(Errno::INVAL);
@@ -522,7 +555,9 @@ impl Lower for CrashLower {
     }
 
     fn set_attributes(&self, object: &CrashHandle, wanted: &SetAttributes) -> io::Result<()> {
-        self.mutate(|filesystem| filesystem.set_attributes(object.key, wanted))
+        self.mutate(Call::Change, |filesystem| {
+            filesystem.set_attributes(object.key, wanted)
+        })
     }
 
     fn xattrs(&self, object: &CrashHandle) -> io::Result<Vec<Xattr>> {
@@ -535,7 +570,12 @@ impl Lower for CrashLower {
     }
 
     fn set_xattr(&self, object: &CrashHandle, name: &[u8], value: Option<&[u8]>) -> io::Result<()> {
-        self.mutate(|filesystem| {
+        let kind = if value.is_some() {
+            Call::Grow
+        } else {
+            Call::Change
+        };
+        self.mutate(kind, |filesystem| {
             filesystem.inode(object.key)?;
             let value = value.map(Arc::from);
             filesystem.record(Effect::Xattr {
@@ -549,7 +589,7 @@ impl Lower for CrashLower {
 
     fn sync(&self, object: &CrashHandle) -> io::Result<()> {
         let key = object.key;
-        self.mutate(|filesystem| {
+        self.mutate(Call::Sync, |filesystem| {
             filesystem.inode(key)?;
             filesystem.make_durable(|effect| effect.content_of() == Some(key) || effect.is_in(key));
             Ok(())
@@ -557,14 +597,20 @@ impl Lower for CrashLower {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.mutate(|filesystem| {
+        self.mutate(Call::Sync, |filesystem| {
             filesystem.make_all_durable();
             Ok(())
         })
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {
-        self.look(|filesystem| Ok(filesystem.space))
+        self.look(|filesystem| {
+            Ok(if filesystem.faults.is_full() {
+                faults::without_room(filesystem.space)
+            } else {
+                filesystem.space
+            })
+        })
     }
 
     fn capabilities(&self, _scratch_directory: &CrashHandle) -> io::Result<Capabilities> {
@@ -576,7 +622,7 @@ impl Lower for CrashLower {
         directory: &CrashHandle,
         name: &[u8],
     ) -> io::Result<(CrashHandle, bool)> {
-        let exists = self.stat_at(directory, name).is_ok();
+        let exists = self.look(|filesystem| Ok(filesystem.lookup(directory.key, name).is_ok()))?;
         if !exists {
             self.create(directory, name, Create::Regular)?;
         }
@@ -596,7 +642,7 @@ impl Lower for CrashLower {
         if !offset.is_multiple_of(JOURNAL_BLOCK_BYTES as u64) {
             return fails(Errno::INVAL);
         }
-        self.mutate(|filesystem| {
+        self.mutate(Call::Journal, |filesystem| {
             filesystem.journal_write_pending = true;
             filesystem.write(journal.key, content, offset)
         })?;
@@ -604,7 +650,7 @@ impl Lower for CrashLower {
             return Ok(());
         }
         let sectors = offset / SECTOR..(offset + content.len() as u64) / SECTOR;
-        self.mutate(|filesystem| {
+        self.mutate(Call::JournalSync, |filesystem| {
             filesystem.journal_write_pending = false;
             filesystem.make_durable(|effect| match effect {
                 Effect::Sector { inode, index, .. } => {
@@ -618,7 +664,7 @@ impl Lower for CrashLower {
     }
 
     fn journal_flush(&self, journal: &CrashHandle) -> io::Result<()> {
-        self.mutate(|filesystem| {
+        self.mutate(Call::JournalSync, |filesystem| {
             filesystem.journal_write_pending = false;
             filesystem.make_durable(|effect| {
                 matches!(effect, Effect::Sector { inode, .. } | Effect::Size { inode, .. }

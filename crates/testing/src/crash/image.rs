@@ -87,6 +87,9 @@ impl Filesystem {
 
     /// Makes the effects that `chosen` names durable, with all that they imply.
     pub(super) fn make_durable(&mut self, chosen: impl Fn(&Effect) -> bool) {
+        if self.gives_up {
+            return self.give_up(chosen);
+        }
         let mut land: Vec<bool> = self.pending.iter().map(chosen).collect();
         self.close(&mut land);
         // In the durable state a cycle could not be undone any more.
@@ -106,9 +109,25 @@ impl Filesystem {
 
     /// Makes everything durable.
     pub(super) fn make_all_durable(&mut self) {
+        if self.gives_up {
+            return self.give_up(|_| true);
+        }
         self.release_numbers();
-        self.pending.clear();
-        self.durable = self.live.clone();
+        let pending = std::mem::take(&mut self.pending);
+        if self.has_given_up {
+            pending.iter().for_each(|effect| self.durable.apply(effect));
+        } else {
+            self.durable = self.live.clone();
+        }
+    }
+
+    /// The content that the chosen effects stand for never reaches the medium, though
+    /// memory shows it.
+    fn give_up(&mut self, chosen: impl Fn(&Effect) -> bool) {
+        let before = self.pending.len();
+        self.pending
+            .retain(|effect| !(matches!(effect, Effect::Sector { .. }) && chosen(effect)));
+        self.has_given_up |= self.pending.len() < before;
     }
 
     /// Gives the numbers of inodes that are unlinked and closed free.

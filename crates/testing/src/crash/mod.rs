@@ -26,6 +26,7 @@
 
 mod calls;
 mod effect;
+mod faults;
 mod image;
 pub mod search;
 mod state;
@@ -42,6 +43,8 @@ use mobifs_types::{FileKind, SpaceInfo, Timestamp};
 use parking_lot::Mutex;
 
 pub use effect::{Effect, EntryName, Fate, InodeKey, SECTOR_BYTES};
+use faults::Call;
+pub use faults::{Calls, Fault, Harm};
 use state::{Inode, ROOT, State};
 
 /// `EIO`: what every call answers when the power is off.
@@ -92,7 +95,15 @@ struct Filesystem {
     dead: bool,
     /// A journal write was issued and is not durable yet.
     journal_write_pending: bool,
-    faults: BTreeMap<u64, i32>,
+    /// Mutating calls that fail, by number.
+    refused_operations: BTreeMap<u64, i32>,
+    faults: faults::Faults,
+    /// Writes do only their first half.
+    writes_half: bool,
+    /// Syncs give up content instead of making it durable.
+    gives_up: bool,
+    /// They did so: the live state will not be the durable one by syncing alone.
+    has_given_up: bool,
     space: SpaceInfo,
     capabilities: Capabilities,
 }
@@ -150,7 +161,11 @@ impl CrashLower {
             cut_after: u64::MAX,
             dead: false,
             journal_write_pending: false,
-            faults: BTreeMap::new(),
+            refused_operations: BTreeMap::new(),
+            faults: faults::Faults::default(),
+            writes_half: false,
+            gives_up: false,
+            has_given_up: false,
             space: SpaceInfo {
                 block_bytes: 4096,
                 total_bytes: free,
@@ -189,11 +204,6 @@ impl CrashLower {
         self.0.filesystem.lock().cut_after = count;
     }
 
-    /// The `operation`th mutating call fails with `errno` and has no effect.
-    pub fn fail_operation(&self, operation: u64, errno: i32) {
-        self.0.filesystem.lock().faults.insert(operation, errno);
-    }
-
     /// What `space` answers from now on.
     pub fn set_space(&self, space: SpaceInfo) {
         self.0.filesystem.lock().space = space;
@@ -217,15 +227,24 @@ impl CrashLower {
 
     /// A counted call: fails if the power is off or a fault is planned, runs `call`,
     /// then the hook.
-    fn mutate<T>(&self, call: impl FnOnce(&mut Filesystem) -> io::Result<T>) -> io::Result<T> {
+    fn mutate<T>(
+        &self,
+        kind: Call,
+        call: impl FnOnce(&mut Filesystem) -> io::Result<T>,
+    ) -> io::Result<T> {
         let (result, operation) = {
             let mut filesystem = self.0.filesystem.lock();
             filesystem.check_power()?;
             filesystem.operations += 1;
             let operation = filesystem.operations;
-            let result = match filesystem.faults.remove(&operation) {
-                Some(errno) => Err(io::Error::from_raw_os_error(errno)),
-                None => call(&mut filesystem),
+            let refused = filesystem.refused_operations.remove(&operation);
+            let fault = filesystem.faults.next(kind);
+            let result = match (refused, fault) {
+                (Some(errno), _) => Err(io::Error::from_raw_os_error(errno)),
+                (None, Some((errno, harm))) => {
+                    faults::fail(&mut filesystem, (kind, errno, harm), call)
+                }
+                (None, None) => call(&mut filesystem),
             };
             (result, operation)
         };
@@ -241,7 +260,10 @@ impl CrashLower {
     fn look<T>(&self, call: impl FnOnce(&mut Filesystem) -> io::Result<T>) -> io::Result<T> {
         let mut filesystem = self.0.filesystem.lock();
         filesystem.check_alive()?;
-        call(&mut filesystem)
+        match filesystem.faults.next(Call::Look) {
+            Some((errno, _)) => Err(io::Error::from_raw_os_error(errno)),
+            None => call(&mut filesystem),
+        }
     }
 }
 

@@ -1,0 +1,71 @@
+//! Finds a short history that still shows a violation.
+
+use proptest::strategy::ValueTree as _;
+
+use super::{Cuts, FaultViolation, History, run};
+use crate::crash::Fault;
+use crate::operations::{Script, ScriptTree};
+
+/// Runs at most.
+const RUNS_MAX: u32 = 30_000;
+
+/// How runs are cut: leaving something out moves all cuts.
+const CUTS: Cuts = Cuts {
+    permille: 100,
+    images_max: 4,
+};
+
+/// The shortest history found that a fault of the same kind breaks, in words.
+pub(super) fn shrink(history: &History, violation: &FaultViolation) -> Option<String> {
+    let mut runs = RUNS_MAX;
+    let mut breaks = |events: &[crate::operations::Event]| {
+        let history = History {
+            events: events.to_vec(),
+            setting: history.setting.clone(),
+        };
+        breaking_fault(&history, violation.fault, &mut runs)
+    };
+    let mut found = breaks(&history.events)?;
+    let mut tree = ScriptTree::new(Script {
+        seed: violation.seed,
+        events: history.events.clone(),
+    });
+    let mut best = tree.current();
+    let mut more = tree.simplify();
+    while more {
+        more = if let Some(breaking) = breaks(&tree.current().events) {
+            found = breaking;
+            best = tree.current();
+            tree.simplify()
+        } else {
+            tree.complicate()
+        };
+    }
+    let (fault, what) = found;
+    Some(format!(
+        "{what}\n{fault:?}\n{:?}\n{best:?}",
+        history.setting
+    ))
+}
+
+/// The first place at which such a fault breaks the history.
+fn breaking_fault(
+    history: &History,
+    fault: Option<Fault>,
+    runs: &mut u32,
+) -> Option<(Option<Fault>, String)> {
+    let Some(fault) = fault else {
+        return run(history, None, 0, Cuts::NONE)
+            .err()
+            .map(|what| (None, what));
+    };
+    // Leaving events out moves all calls.
+    let calls = run(history, None, 0, Cuts::NONE).ok()?.calls;
+    (1..=calls).rev().find_map(|first| {
+        *runs = runs.checked_sub(1)?;
+        let fault = Fault { first, ..fault };
+        let outcome = (0..2).map(|seed| run(history, Some(fault), seed, CUTS));
+        let broken = outcome.into_iter().find_map(Result::err)?;
+        Some((Some(fault), broken))
+    })
+}

@@ -1,0 +1,43 @@
+//! The fault search as a test: faults at calls of random histories, no violation. Another
+//! range of seeds: `FAULT_SEARCH_SEED=n`; longer: `FAULT_SEARCH_POINTS=n`; for long
+//! campaigns there is the program `crash-campaign`.
+
+use mobifs_testing::faults::{Campaign, FaultSearchOptions};
+
+const POINTS_MIN: u64 = 2_000;
+const FIRST_SEED: u64 = 1;
+
+fn number(variable: &str, default: u64) -> u64 {
+    let Ok(text) = std::env::var(variable) else {
+        return default;
+    };
+    text.parse()
+        .unwrap_or_else(|_| panic!("{variable}={text} is no number"))
+}
+
+#[test]
+fn every_fault_in_a_random_history_is_answered_as_promised() {
+    let points_min = number("FAULT_SEARCH_POINTS", POINTS_MIN);
+    let campaign = Campaign {
+        first_seed: number("FAULT_SEARCH_SEED", FIRST_SEED),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        options: FaultSearchOptions {
+            calls_permille: 60,
+            ..FaultSearchOptions::default()
+        },
+        shrink: true,
+    };
+    let result = campaign.run(|statistics| statistics.fault_points < points_min);
+    let total = result.statistics;
+    println!(
+        "seeds {}..{}: {total}",
+        campaign.first_seed, result.next_seed
+    );
+    if let Some(violation) = result.violation {
+        panic!("after {total}:\n{violation}");
+    }
+    assert!(total.fault_points >= points_min);
+    // A search in which nothing goes wrong proves nothing.
+    assert!(total.failed_requests > 0 && total.read_only > 0 && total.failed_mounts > 0);
+    assert!(total.crash_points > 0 && total.recovery_faults > 0 && total.lasting > 0);
+}
