@@ -25,7 +25,8 @@ mod vct;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
-    AppStatus, Engine, EngineConfig, EngineStatus, Limits, ReadPlan, ReadSegment, SyncPoint,
+    AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, Limits, ReadPlan, ReadSegment,
+    SyncPoint,
 };
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::content_map`].

@@ -272,6 +272,35 @@ fn closed_transactions_of_different_apps_commit_in_order_if_they_share_an_object
     assert_eq!(bed.engine.next_commit(Some(last)).unwrap().vct, last);
 }
 
+/// Found by power cuts: `mobifs sync` returned when the last closed transaction was
+/// committed, and an `fsync` in a durable app had committed that one first.
+#[test]
+fn a_sync_waits_for_older_transactions_than_the_one_an_fsync_commits_first() {
+    let mut bed = Bed::relaxed();
+    let (a, b) = (bed.directory(ROOT, "a"), bed.directory(ROOT, "b"));
+    bed.checkpoint();
+    bed.file(a, "older");
+    bed.engine.close_app(b"a").unwrap();
+    bed.file(b, "newer");
+    let SyncPoint::Committed(newer) = bed.engine.close_app(b"b").unwrap() else {
+        panic!("something was open")
+    };
+    let point = bed.engine.close_all();
+    assert_eq!(bed.engine.next_commit(Some(newer)).unwrap().vct, newer);
+    bed.engine.committed(newer);
+    bed.file(b, "after the sync began");
+    bed.engine.close_app(b"b").unwrap();
+    let older = bed.engine.next_commit_until(point).unwrap();
+    assert_ne!(older.vct, newer);
+    assert!(
+        bed.engine.next_commit_until(point).is_none(),
+        "what came later is not waited for"
+    );
+    bed.engine.committed(older.vct);
+    assert!(bed.engine.next_commit_until(point).is_none());
+    assert!(bed.engine.next_commit(None).is_some());
+}
+
 #[test]
 fn fsync_waits_only_in_durable_apps() {
     let durable = AppPolicy {

@@ -20,6 +20,13 @@ pub enum SyncPoint {
     Committed(VctId),
 }
 
+/// All transactions that were closed at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosedUntil {
+    /// The place in the order of closing that the next one gets.
+    next_order: u64,
+}
+
 impl Engine {
     /// Closes every transaction that has reached a limit; returns when the next one
     /// will by its age.
@@ -42,12 +49,13 @@ impl Engine {
         self.open.values().map(deadline).min()
     }
 
-    /// Closes all open transactions; the answer waits for everything uncommitted.
-    pub fn close_all(&mut self) -> SyncPoint {
+    /// Closes all open transactions; the answer stands for everything uncommitted.
+    pub fn close_all(&mut self) -> ClosedUntil {
         let open: Vec<VctId> = self.open.keys().copied().collect();
         open.into_iter().for_each(|vct| self.close(vct));
-        let last = self.closed.iter().max_by_key(|(_, closed)| closed.order);
-        last.map_or(SyncPoint::Now, |(&vct, _)| SyncPoint::Committed(vct))
+        ClosedUntil {
+            next_order: self.next_vct,
+        }
     }
 
     /// Closes what the app at `path` has open; none if there is no such app.
@@ -228,6 +236,20 @@ impl Engine {
     /// first that this one needs. None if nothing can be committed now.
     pub fn next_commit(&mut self, towards: Option<VctId>) -> Option<Commit> {
         let wanted = towards.map(|vct| self.needed_by(vct));
+        self.next_commit_of(wanted.as_ref())
+    }
+
+    /// The next of these transactions to commit. None if none is left or can be committed
+    /// now. It is not enough to wait for the last of them: one that an `fsync` waits for is
+    /// committed before older ones on which it does not depend.
+    pub fn next_commit_until(&mut self, point: ClosedUntil) -> Option<Commit> {
+        let closed = self.closed.iter();
+        let until = closed.filter(|(_, closed)| closed.order < point.next_order);
+        let wanted = until.map(|(&vct, _)| vct).collect();
+        self.next_commit_of(Some(&wanted))
+    }
+
+    fn next_commit_of(&mut self, wanted: Option<&BTreeSet<VctId>>) -> Option<Commit> {
         let mut in_order: Vec<VctId> = self.closed.keys().copied().collect();
         in_order.sort_unstable_by_key(|vct| self.closed.get(vct).map(|closed| closed.order));
         let mut blocked: Vec<&ClosedVct> = Vec::new();
@@ -239,7 +261,7 @@ impl Engine {
             let waits = closed.in_flight
                 || closed.failed
                 || blocked.iter().any(|earlier| closed.depends_on(earlier));
-            if waits || wanted.as_ref().is_some_and(|wanted| !wanted.contains(&vct)) {
+            if waits || wanted.is_some_and(|wanted| !wanted.contains(&vct)) {
                 blocked.push(closed);
             } else {
                 chosen = Some(vct);

@@ -26,7 +26,7 @@ use alloc::vec::Vec;
 use foldhash::fast::FixedState;
 use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, VctId};
 
-pub use checkpoint::SyncPoint;
+pub use checkpoint::{ClosedUntil, SyncPoint};
 pub use memory::Limits;
 pub use read::{ReadPlan, ReadSegment};
 pub use status::{AppStatus, EngineStatus};

@@ -91,20 +91,11 @@ impl Shared {
     /// Closes everything that is open and commits what was closed by then.
     pub(super) fn commit_all(&self) {
         let point = self.live.lock().engine.close_all();
-        let SyncPoint::Committed(last) = point else {
-            return;
-        };
         while !self.is_power_cut() {
             let turn = self.turn.lock();
-            let commit = {
-                let mut live = self.live.lock();
-                // Commits go by age, so once the last is done all before it are done
-                // or have failed.
-                if !live.engine.is_uncommitted(last) {
-                    return;
-                }
-                live.engine.next_commit(None)
-            };
+            let commit = self.live.lock().engine.next_commit_until(point);
+            // Nobody else has anything in flight while we have the turn: what is left has
+            // failed.
             let Some(commit) = commit else { return };
             let _failed = self.commit_one(&turn, &commit);
         }
