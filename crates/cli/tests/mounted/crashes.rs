@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, snapshot, succeeds};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, snapshot, succeeds};
 
 /// Writes a file and calls fsync.
 fn write_synced(path: &std::path::Path, content: &str) {
@@ -119,13 +123,9 @@ fn a_killed_daemon_is_noticed_and_its_mount_taken_away() {
     mount_with_classes(&fixture);
     fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
     write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
-    let pid = fixture.daemon_pid().to_string();
-    let killed = std::process::Command::new("kill")
-        .args(["-KILL", &pid])
-        .status()
-        .unwrap();
-    assert!(killed.success());
-    while std::path::Path::new(&format!("/proc/{pid}/fd/0")).exists() {
+    let pid = fixture.daemon_pid();
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
+    while !has_ended(pid) {
         std::thread::yield_now();
     }
     fails(
@@ -141,5 +141,44 @@ fn a_killed_daemon_is_noticed_and_its_mount_taken_away() {
         fs::read(fixture.mountpoint.join("bank-a/f")).unwrap(),
         b"kept"
     );
+    fixture.umount();
+}
+
+/// Whether no thread of a process is left. Its first one may wait for a parent.
+fn has_ended(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    stat.is_empty() || (stat.contains(") Z ") && threads <= 1)
+}
+
+/// Found by power cuts of mounts on real filesystems: the thread of the daemon that unmounts
+/// waits for the daemon's last answer, and when that was killed before it had answered, the
+/// thread waited for ever, with the store locked.
+#[test]
+fn a_daemon_killed_while_it_unmounts_goes_away() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    for _ in 0..30 {
+        fixture.mount(&[]);
+        let pid = fixture.daemon_pid();
+        let mut unmounting = Command::new(PROGRAM)
+            .arg("umount")
+            .arg(&fixture.mountpoint)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Out of the tree it goes first, and then the daemon is asked.
+        while fixture.is_mounted() {}
+        // It may have ended by itself.
+        let _ended = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
+        let start = Instant::now();
+        while !has_ended(pid) {
+            let waited = start.elapsed() < Duration::from_secs(60);
+            assert!(waited, "process {pid} is killed and does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        unmounting.wait().unwrap();
+    }
+    fixture.mount(&[]);
     fixture.umount();
 }

@@ -6,11 +6,14 @@ mod error;
 mod fusermount;
 mod loop_device;
 mod table;
+mod unmount;
 
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as unmount_syscall};
+
+use unmount::unmount_without_files;
 
 pub use error::{MountError, UnmountError};
 pub use loop_device::LoopDevice;
@@ -114,7 +117,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
     } else {
         UnmountFlags::empty()
     };
-    unmount_syscall(mountpoint, flags | UnmountFlags::NOFOLLOW)
+    unmount_without_files(mountpoint, flags | UnmountFlags::NOFOLLOW)
         .map_err(|errno| UnmountError::from_errno(mountpoint, errno))
 }
 
