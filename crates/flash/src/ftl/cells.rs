@@ -204,6 +204,11 @@ impl Cells {
         self.owners.as_bytes()
     }
 
+    /// Whether all slots have owners below `end`, or none.
+    pub(crate) fn owners_are_below(&self, end: u32) -> bool {
+        (0..self.owners.len()).all(|slot| self.owners.get(slot) <= end)
+    }
+
     pub(crate) fn restore_owners(&mut self, bytes: &[u8]) -> bool {
         self.owners.restore(bytes)
     }

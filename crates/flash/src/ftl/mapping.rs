@@ -254,6 +254,11 @@ impl MappingTable {
         self.entries.as_bytes()
     }
 
+    /// Whether all entries name slots below `end`, or none.
+    pub(crate) fn slots_are_below(&self, end: u32) -> bool {
+        (0..self.entries.len()).all(|entry| self.entries.get(entry) <= end)
+    }
+
     pub(crate) fn restore_entries(&mut self, bytes: &[u8]) -> bool {
         self.entries.restore(bytes)
     }

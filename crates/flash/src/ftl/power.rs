@@ -23,6 +23,14 @@ struct Event {
     slot: Option<u32>,
 }
 
+/// What a recovery knows when it has read the cells.
+pub(super) struct Rebuilt {
+    /// Mapping pages in flash that do not know all.
+    behind: Vec<u32>,
+    /// When reading ends.
+    scanned: Ns,
+}
+
 impl Ftl {
     /// Power fails at `now`: takes back what had not ended and forgets what RAM had.
     pub(crate) fn power_cut(&mut self, now: Ns) {
@@ -73,6 +81,13 @@ impl Ftl {
     /// Power is back: rebuilds everything from the cells, and writes the mapping pages
     /// that are behind. Says when the device is ready.
     pub(crate) fn recover(&mut self, now: Ns) -> Ns {
+        let rebuilt = self.rebuild(now);
+        self.resume(&rebuilt)
+    }
+
+    /// The first half of a recovery: rebuilds everything from the cells, and changes
+    /// nothing in them.
+    pub(super) fn rebuild(&mut self, now: Ns) -> Rebuilt {
         for block in &mut self.cells.blocks {
             block.superseded_at = now;
             block.state = if block.next_slot == 0 {
@@ -88,7 +103,12 @@ impl Ftl {
         self.rebuild_overrides();
         self.count_valid();
         self.list_free_blocks();
-        let done = self.write_back_recovered(&behind, scanned);
+        Rebuilt { behind, scanned }
+    }
+
+    /// The second half: writes what is behind, and makes room.
+    pub(super) fn resume(&mut self, rebuilt: &Rebuilt) -> Ns {
+        let done = self.write_back_recovered(&rebuilt.behind, rebuilt.scanned);
         self.make_room(done);
         self.upkeep(done);
         done.max(self.resources.busy_until)

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::cells::Block;
+use super::geometry::{ENTRIES_PER_MAP_PAGE, Pool};
 use super::log::{LogPage, Record};
 use super::resources::{CellMode, Ns};
 use super::{BlockState, Ftl, Stream};
@@ -153,47 +154,134 @@ impl Ftl {
     }
 
     /// Takes back what [`Self::save`] wrote into a new FTL of the same geometry, and
-    /// recovers from it at `now`; says when the device is ready.
+    /// recovers from it at `now`; says when the device is ready. Total: bytes that no
+    /// device was saved as are refused, whatever their checksum says.
     pub(crate) fn load(&mut self, saved: &mut Reader<'_>, now: Ns) -> Result<Ns, LoadError> {
         let random_state = saved.u64()?;
         let next_seq = saved.u64()?;
+        possible(next_seq < SEQ_END, "a sequence number is too large")?;
         self.cells.set_next_seq(next_seq);
-        if !self.cells.restore_owners(saved.bytes()?) {
-            return Err(LoadError::Damaged("its flash has another size"));
+        let limits = Limits {
+            next_seq,
+            slots: self.geometry.slots(),
+            logical_pages: self.geometry.logical_pages,
+        };
+        self.load_cells(saved, limits)?;
+        self.load_mapping(saved, limits)?;
+        for _ in 0..saved.count(8)? {
+            let (number, page) = load_log_page(saved, limits)?;
+            let is_possible = number < self.geometry.log_numbers
+                && page.entries <= self.policy.log_entries_per_page;
+            possible(is_possible, "a page of the log has impossible numbers")?;
+            self.log.pages.insert(number, page);
         }
+        self.resources.reset(now, random_state);
+        let rebuilt = self.rebuild(now);
+        possible(
+            self.check_places().is_ok() && self.free_blocks(Pool::Main) > 0,
+            "its mapping contradicts itself",
+        )?;
+        Ok(self.resume(&rebuilt))
+    }
+
+    fn load_cells(&mut self, saved: &mut Reader<'_>, limits: Limits) -> Result<(), LoadError> {
+        let restored = self.cells.restore_owners(saved.bytes()?);
+        possible(restored, "its flash has another size")?;
+        let known = self.cells.owners_are_below(self.geometry.owners());
+        possible(known, "a page belongs to nobody")?;
         for number in 0..self.cells.blocks.len() {
-            self.cells.blocks[number] = load_block(saved)?;
+            let block = load_block(saved)?;
+            let is_possible = block.next_slot <= self.slots_in(block.mode)
+                && block.opened_seq <= limits.next_seq
+                && block.last_seq <= limits.next_seq
+                && block.erases < ERASES_END;
+            possible(is_possible, "a block has impossible numbers")?;
+            self.cells.blocks[number] = block;
         }
         for _ in 0..saved.count(8)? {
             let number = saved.u32()?;
             let count = saved.count(8)?;
-            let sequences = (0..count).map(|_| saved.u64()).collect::<Result<_, _>>()?;
+            let block = self.cells.blocks.get(number as usize);
+            let exists = block.is_some_and(|block| count <= block.next_slot as usize);
+            possible(exists, "there are sequence numbers of no pages")?;
+            let sequences = (0..count).map(|_| limits.seq(saved));
+            let sequences = sequences.collect::<Result<_, _>>()?;
             self.cells.sequences.insert(number, sequences);
         }
-        if !self.map.restore_entries(saved.bytes()?) {
-            return Err(LoadError::Damaged("its mapping has another size"));
-        }
+        Ok(())
+    }
+
+    fn load_mapping(&mut self, saved: &mut Reader<'_>, limits: Limits) -> Result<(), LoadError> {
+        let restored = self.map.restore_entries(saved.bytes()?);
+        possible(restored, "its mapping has another size")?;
         for page in 0..self.map.written_seq.len() {
             self.map.written_seq[page] = saved.u64()?;
         }
         for _ in 0..saved.count(8)? {
             let page = saved.u32()?;
+            possible(
+                page < self.geometry.map_pages,
+                "a mapping page does not exist",
+            )?;
             let mut changes = super::Changes::default();
             for _ in 0..saved.count(8)? {
-                let entry = saved.u32()? as u16;
-                changes.before.push((entry, saved.u32()?));
-            }
-            if page >= self.geometry.map_pages {
-                return Err(LoadError::Damaged("a mapping page does not exist"));
+                let entry = saved.u32()?;
+                let lpn = u64::from(page) * u64::from(ENTRIES_PER_MAP_PAGE) + u64::from(entry);
+                let exists = entry < ENTRIES_PER_MAP_PAGE && lpn < limits.logical_pages.into();
+                possible(exists, "an entry of the mapping does not exist")?;
+                changes.before.push((entry as u16, limits.place(saved)?));
             }
             self.map.undo(page, &changes);
         }
-        for _ in 0..saved.count(8)? {
-            let (number, page) = load_log_page(saved)?;
-            self.log.pages.insert(number, page);
-        }
-        self.resources.reset(now, random_state);
-        Ok(self.recover(now))
+        let known = self.map.slots_are_below(limits.slots);
+        possible(known, "the mapping leads out of the flash")
+    }
+}
+
+/// Numbers from here on are not reached by counting; they would overflow.
+const SEQ_END: u64 = 1 << 62;
+/// As [`SEQ_END`], for erases of a block.
+const ERASES_END: u32 = 1 << 31;
+
+/// What the numbers in saved bytes must be below.
+#[derive(Clone, Copy)]
+struct Limits {
+    next_seq: u64,
+    slots: u32,
+    logical_pages: u32,
+}
+
+impl Limits {
+    /// A sequence number that was given out.
+    fn seq(self, saved: &mut Reader<'_>) -> Result<u64, LoadError> {
+        let seq = saved.u64()?;
+        possible(seq < self.next_seq, "a sequence number is from the future")?;
+        Ok(seq)
+    }
+
+    /// A slot + 1, or 0 for none.
+    fn place(self, saved: &mut Reader<'_>) -> Result<u32, LoadError> {
+        let place = saved.u32()?;
+        possible(place <= self.slots, "the mapping leads out of the flash")?;
+        Ok(place)
+    }
+
+    /// The first of `count` logical pages.
+    fn pages(self, first: u32, count: u32) -> Result<u32, LoadError> {
+        let end = u64::from(first) + u64::from(count);
+        possible(
+            end <= self.logical_pages.into(),
+            "a logical page does not exist",
+        )?;
+        Ok(first)
+    }
+}
+
+fn possible(is_possible: bool, otherwise: &'static str) -> Result<(), LoadError> {
+    if is_possible {
+        Ok(())
+    } else {
+        Err(LoadError::Damaged(otherwise))
     }
 }
 
@@ -250,7 +338,7 @@ fn load_block(saved: &mut Reader<'_>) -> Result<Block, LoadError> {
     })
 }
 
-fn load_log_page(saved: &mut Reader<'_>) -> Result<(u32, LogPage), LoadError> {
+fn load_log_page(saved: &mut Reader<'_>, limits: Limits) -> Result<(u32, LogPage), LoadError> {
     let number = saved.u32()?;
     let mut page = LogPage {
         entries: saved.u32()?,
@@ -258,24 +346,31 @@ fn load_log_page(saved: &mut Reader<'_>) -> Result<(u32, LogPage), LoadError> {
     };
     for _ in 0..saved.count(9)? {
         page.records.push(match saved.u8()? {
-            0 => Record::Moved {
-                seq: saved.u64()?,
-                from: saved.u32()?,
-                to: saved.u32()?,
-                slots: {
-                    let count = saved.count(4)?;
-                    (0..count).map(|_| saved.u32()).collect::<Result<_, _>>()?
-                },
-            },
-            1 => Record::Discarded {
-                seq: saved.u64()?,
-                start: saved.u32()?,
-                count: saved.u32()?,
-            },
-            2 => Record::Override {
-                slot: saved.u32()?,
-                lpn: saved.u32()?,
-            },
+            0 => {
+                let seq = limits.seq(saved)?;
+                let (from, to) = (saved.u32()?, saved.u32()?);
+                let count = saved.count(4)?;
+                let slots = (0..count).map(|_| limits.place(saved));
+                let slots: Vec<u32> = slots.collect::<Result<_, _>>()?;
+                Record::Moved {
+                    seq,
+                    from: limits.pages(from, slots.len() as u32)?,
+                    to: limits.pages(to, slots.len() as u32)?,
+                    slots,
+                }
+            }
+            1 => {
+                let seq = limits.seq(saved)?;
+                let (start, count) = (saved.u32()?, saved.u32()?);
+                let start = limits.pages(start, count)?;
+                Record::Discarded { seq, start, count }
+            }
+            2 => {
+                let (slot, lpn) = (saved.u32()?, saved.u32()?);
+                possible(slot < limits.slots, "the mapping leads out of the flash")?;
+                let lpn = limits.pages(lpn, 1)?;
+                Record::Override { slot, lpn }
+            }
             _ => return Err(LoadError::Damaged("a log record is of an unknown kind")),
         });
     }
