@@ -3,12 +3,15 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 # mount(8) looks for its helpers here and nowhere else.
 HELPERDIR ?= /sbin
+# Where crash-campaign-disks lets MobiFS lie.
+FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench bench-flash crash-campaign flash-campaign soak clean
+.PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
+	crash-campaign crash-campaign-disks postmark-cuts flash-campaign soak clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing (system packages, test suites)
 	scripts/setup.sh
@@ -47,9 +50,22 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 	cargo build --release --locked
 	python3 scripts/bench.py --flash $(or $(PRESET),emmc51) $(BENCH_FLAGS)
 
+bench-recovery: ## Mount after a power cut against what the journal holds, beside ext4 (root)
+	cargo build --release --locked -p mobifs-cli
+	cargo run --release --locked -p mobifs-campaign -- recovery
+
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \
 		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
+
+crash-campaign-disks: ## Power cuts of mounts on real filesystems (CUTS, SEED, FILESYSTEMS, root)
+	cargo build --release --locked -p mobifs-cli
+	cargo run --release --locked -p mobifs-campaign -- cuts --filesystems $(FILESYSTEMS) \
+		--cuts $(or $(CUTS),200) --seed $(or $(SEED),1)
+
+postmark-cuts: ## A large PostMark, ten power cuts in each of its phases (root)
+	cargo build --release --locked -p mobifs-cli
+	cargo run --release --locked -p mobifs-campaign -- postmark --files 10000 --transactions 20000
 
 flash-campaign: ## Power cuts of an ext4 at work on the modelled device (CUTS, SEED, root)
 	MOBIFS_FLASH_CUTS=$(or $(CUTS),200) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test --locked \

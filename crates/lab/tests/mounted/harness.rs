@@ -1,25 +1,14 @@
 //! A real mount for a test: the binary, a store, cleaning up.
 
+use mobifs_testing::mount::{self, Program, obstacle, printed};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a test waits for something that must happen, before it says that it did not.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Why mounted tests cannot run here, if they cannot.
-fn obstacle() -> Option<&'static str> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root");
-    }
-    if !Path::new("/dev/fuse").exists() {
-        return Some("no /dev/fuse");
-    }
-    None
-}
 
 /// True if the test can run; else says so on a line that the test script counts.
 pub(crate) fn can_mount(test: &str) -> bool {
@@ -32,47 +21,14 @@ pub(crate) fn can_mount(test: &str) -> bool {
     }
 }
 
-/// The `mobifs` binary: the one `MOBIFS_BIN` names, else a fresh build of this workspace.
-pub(crate) fn binary() -> &'static Path {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        if let Some(chosen) = std::env::var_os("MOBIFS_BIN") {
-            return PathBuf::from(chosen);
-        }
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--package", "mobifs-cli"])
-            .output()
-            .expect("cargo runs");
-        assert!(built.status.success(), "building mobifs: {}", text(&built));
-        // This test is <target>/<profile>/deps/mounted-<hash>.
-        let test = std::env::current_exe().expect("a test knows its own path");
-        let profile = test.ancestors().nth(2).expect("cargo's directory layout");
-        profile.with_file_name("debug").join("mobifs")
-    })
-}
-
-/// Everything a process printed.
-pub(crate) fn text(output: &Output) -> String {
-    let (out, err) = (&output.stdout, &output.stderr);
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(out),
-        String::from_utf8_lossy(err)
-    )
+/// The `mobifs` binary under test.
+pub(crate) fn binary() -> PathBuf {
+    Program::of_workspace().path().to_owned()
 }
 
 /// Runs a command that must succeed; returns what it printed.
 pub(crate) fn succeed(command: &mut Command) -> String {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}",
-        output.status,
-        text(&output)
-    );
-    text(&output)
+    mount::succeed(command).unwrap_or_else(|problem| panic!("{problem}"))
 }
 
 /// A directory on a real disk that other users can enter, gone with the value.
@@ -140,13 +96,13 @@ impl Mount {
 
     /// The status document.
     pub(crate) fn status(&self) -> serde_json::Value {
-        let printed = Command::new(binary())
+        let output = Command::new(binary())
             .args(["status", "--json"])
             .arg(&self.mountpoint)
             .output()
             .expect("mobifs runs");
-        assert!(printed.status.success(), "status: {}", text(&printed));
-        serde_json::from_slice(&printed.stdout).expect("status prints JSON")
+        assert!(output.status.success(), "status: {}", printed(&output));
+        serde_json::from_slice(&output.stdout).expect("status prints JSON")
     }
 
     /// Ends the mount as a power cut would, and waits until the daemon is gone.
@@ -167,11 +123,7 @@ impl Mount {
     }
 
     fn is_mounted(&self) -> bool {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let wanted = self.mountpoint.to_string_lossy();
-        mounts
-            .lines()
-            .any(|line| line.split(' ').nth(1) == Some(&*wanted))
+        mount::is_mounted(&self.mountpoint)
     }
 
     fn detach(&self) {

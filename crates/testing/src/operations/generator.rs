@@ -5,7 +5,7 @@ use mobifs_types::{FileKind, Timestamp};
 use super::{
     AllocateMode, Event, FileRef, NodeKind, Operation, Payload, RenameMode, Slot, XattrMode,
 };
-use crate::model::{Body, Inode, Model};
+use crate::model::{Body, Inode, Model, State};
 use crate::random::Random;
 
 /// Names are few, so that operations meet.
@@ -47,10 +47,15 @@ impl Default for Profile {
 
 /// The events that `profile` and `seed` stand for.
 pub fn generate(profile: &Profile, seed: u64) -> Vec<Event> {
+    generate_on(profile, State::default(), seed)
+}
+
+/// The same for a filesystem that holds something already.
+pub fn generate_on(profile: &Profile, state: State, seed: u64) -> Vec<Event> {
     let mut generator = Generator {
         random: Random::new(seed),
         profile,
-        model: Model::default(),
+        model: Model::new(state),
         events: Vec::new(),
         app: String::new(),
         tag: 0,

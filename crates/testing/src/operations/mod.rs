@@ -5,7 +5,7 @@ mod patterns;
 mod payload;
 mod script;
 
-pub use generator::{Profile, generate};
+pub use generator::{Profile, generate, generate_on};
 pub use payload::Payload;
 pub use script::{Script, ScriptTree, Scripts};
 

@@ -1,0 +1,78 @@
+//! The `mobifs` program of this workspace.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// A `mobifs` binary.
+#[derive(Clone, Debug)]
+pub struct Program(PathBuf);
+
+impl Program {
+    /// The binary at this path.
+    pub const fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    /// The one that `MOBIFS_BIN` names, else that of this workspace, built first.
+    ///
+    /// # Panics
+    /// If it cannot be built.
+    pub fn of_workspace() -> Self {
+        static BINARY: OnceLock<PathBuf> = OnceLock::new();
+        let path = BINARY.get_or_init(|| {
+            if let Some(chosen) = std::env::var_os("MOBIFS_BIN") {
+                return PathBuf::from(chosen);
+            }
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "--quiet", "--package", "mobifs-cli"])
+                .output();
+            let built = built.unwrap_or_else(|error| panic!("cargo does not run: {error}"));
+            assert!(
+                built.status.success(),
+                "mobifs is not built: {}",
+                printed(&built)
+            );
+            // This test is <target>/<profile>/deps/<name>-<hash>.
+            let test = std::env::current_exe().unwrap_or_default();
+            let target = test.ancestors().nth(3).unwrap_or(Path::new("target"));
+            target.join("debug").join("mobifs")
+        });
+        Self(path.clone())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Runs it with these words and then these paths; answers what it printed.
+    ///
+    /// # Errors
+    /// It did not end well, or not even start.
+    pub fn run(&self, words: &[&str], paths: &[&Path]) -> Result<String, String> {
+        succeed(Command::new(&self.0).args(words).args(paths))
+    }
+}
+
+/// Runs a command that must end well; answers what it printed.
+///
+/// # Errors
+/// It did not end well, or not even start.
+pub fn succeed(command: &mut Command) -> Result<String, String> {
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(printed(&output)),
+        Ok(output) => Err(format!(
+            "{command:?}: {}: {}",
+            output.status,
+            printed(&output)
+        )),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
+
+/// Everything that a program printed.
+pub fn printed(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(err)
+}
