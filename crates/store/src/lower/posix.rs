@@ -20,7 +20,7 @@ use std::path::Path;
 use mobifs_types::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
 use rustix::fs::{self, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 use crate::{Capabilities, StoreError};
@@ -183,7 +183,7 @@ impl Lower for PosixLower {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(fs::syncfs(&self.root)?)
+        Ok(retry_on_intr(|| fs::syncfs(&self.root))?)
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {

@@ -1,13 +1,14 @@
 //! Getting past the owner's own permission bits without privileges.
 
 use rustix::fs::{self, Mode};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
 use super::{PosixHandle, PosixLower};
 
 impl PosixLower {
-    /// Runs `call`. If the modes of `objects` refuse it and they belong to the
+    /// Runs `call`, again where a signal interrupted it (no filesystem on a local disk lets
+    /// one, others do). If the modes of `objects` refuse it and they belong to the
     /// daemon's user, their owner bits are raised, `call` is run again, and the modes
     /// are put back.
     pub(super) fn with_access<T>(
@@ -15,7 +16,7 @@ impl PosixLower {
         objects: &[&PosixHandle],
         mut call: impl FnMut() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        match call() {
+        match retry_on_intr(&mut call) {
             Err(Errno::ACCESS) => {}
             other => return other,
         }
@@ -26,7 +27,7 @@ impl PosixLower {
                 raised.push((object, mode));
             }
         }
-        let result = call();
+        let result = retry_on_intr(&mut call);
         let mut restored = Ok(());
         for (object, mode) in raised.into_iter().rev() {
             restored = restored.and(change_mode(object, mode));

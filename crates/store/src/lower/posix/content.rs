@@ -19,6 +19,39 @@ fn ends_early() -> io::Error {
     )
 }
 
+/// Calls `read` until `out` is full or the file ends, whatever it does at a time.
+fn read_all(
+    out: &mut [u8],
+    offset: u64,
+    mut read: impl FnMut(&mut [u8], u64) -> Result<usize, Errno>,
+) -> io::Result<usize> {
+    let mut done = 0;
+    while done < out.len() {
+        let at = offset + done as u64;
+        match retry_on_intr(|| read(&mut out[done..], at))? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    Ok(done)
+}
+
+/// Calls `write` until all of `content` is written, whatever it does at a time.
+fn write_all(
+    content: &[u8],
+    offset: u64,
+    mut write: impl FnMut(&[u8], u64) -> Result<usize, Errno>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < content.len() {
+        match retry_on_intr(|| write(&content[done..], offset + done as u64))? {
+            0 => return Err(ends_early()),
+            count => done += count,
+        }
+    }
+    Ok(())
+}
+
 impl PosixLower {
     pub(super) fn read_content(
         &self,
@@ -30,15 +63,7 @@ impl PosixLower {
             return journal::read(file, out, offset);
         }
         let fd = self.usable(file, Access::Read)?;
-        let mut done = 0;
-        while done < out.len() {
-            let at = offset + done as u64;
-            match retry_on_intr(|| rustix::io::pread(fd, &mut out[done..], at))? {
-                0 => break,
-                count => done += count,
-            }
-        }
-        Ok(done)
+        read_all(out, offset, |rest, at| rustix::io::pread(fd, rest, at))
     }
 
     pub(super) fn read_content_cached(
@@ -82,14 +107,7 @@ impl PosixLower {
         offset: u64,
     ) -> io::Result<()> {
         let fd = self.usable(file, Access::ReadWrite)?;
-        let mut done = 0;
-        while done < content.len() {
-            match retry_on_intr(|| pwrite(fd, &content[done..], offset + done as u64))? {
-                0 => return Err(ends_early()),
-                count => done += count,
-            }
-        }
-        Ok(())
+        write_all(content, offset, |rest, at| pwrite(fd, rest, at))
     }
 
     pub(super) fn set_size(&self, file: &PosixHandle, size: u64) -> io::Result<()> {
@@ -150,5 +168,63 @@ impl PosixLower {
             Err(Errno::NXIO) => Ok(None),
             Err(other) => Err(other.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers of a system call, one after the other; then it does all that is asked.
+    struct Answers(Vec<Result<usize, Errno>>);
+
+    impl Answers {
+        fn next(&mut self, wanted: usize) -> Result<usize, Errno> {
+            if self.0.is_empty() {
+                return Ok(wanted);
+            }
+            self.0.remove(0).map(|count| count.min(wanted))
+        }
+    }
+
+    #[test]
+    fn interrupted_and_short_writes_go_on_where_they_ended() {
+        let content: Vec<u8> = (0..100).collect();
+        let mut file = [0; 110];
+        let mut answers = Answers(vec![Err(Errno::INTR), Ok(1), Err(Errno::INTR), Ok(98)]);
+        let write = |rest: &[u8], at: u64| {
+            let count = answers.next(rest.len())?;
+            let at = usize::try_from(at).unwrap();
+            file[at..at + count].copy_from_slice(&rest[..count]);
+            Ok(count)
+        };
+        write_all(&content, 10, write).unwrap();
+        assert_eq!(file[10..], content);
+    }
+
+    #[test]
+    fn a_write_that_fails_or_does_nothing_is_an_error() {
+        let mut answers = Answers(vec![Ok(5), Err(Errno::NOSPC)]);
+        let failed = write_all(&[1; 10], 0, |rest, _| answers.next(rest.len()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        let mut answers = Answers(vec![Ok(5), Ok(0)]);
+        let failed = write_all(&[1; 10], 0, |rest, _| answers.next(rest.len()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::WriteZero);
+    }
+
+    #[test]
+    fn interrupted_and_short_reads_go_on_until_the_end_of_the_file() {
+        let file: Vec<u8> = (0..100).collect();
+        let mut answers = Answers(vec![Err(Errno::INTR), Ok(3), Err(Errno::INTR), Ok(1)]);
+        let mut out = [0xcc; 50];
+        let read = |rest: &mut [u8], at: u64| {
+            let at = usize::try_from(at).unwrap();
+            let count = answers.next(rest.len())?.min(file.len() - at);
+            rest[..count].copy_from_slice(&file[at..at + count]);
+            Ok(count)
+        };
+        assert_eq!(read_all(&mut out, 60, read).unwrap(), 40);
+        assert_eq!(out[..40], file[60..]);
+        assert_eq!(out[40..], [0xcc; 10]);
     }
 }

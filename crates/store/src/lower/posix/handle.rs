@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use mobifs_types::FileKind;
 use rustix::fs::{self, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::PosixLower;
 
@@ -48,8 +48,8 @@ pub(super) fn proc_path(fd: &impl AsRawFd) -> String {
 /// Runs `call` with `O_NOATIME` and, where only the owner may use that, without: what
 /// the daemon reads on its own account is not an access of the file.
 fn without_atime<T>(flags: OFlags, call: impl Fn(OFlags) -> Result<T, Errno>) -> Result<T, Errno> {
-    match call(flags | OFlags::NOATIME) {
-        Err(Errno::PERM) => call(flags),
+    match retry_on_intr(|| call(flags | OFlags::NOATIME)) {
+        Err(Errno::PERM) => retry_on_intr(|| call(flags)),
         other => other,
     }
 }

@@ -110,7 +110,25 @@ pub(super) fn write(
     offset: u64,
     durable: bool,
 ) -> io::Result<()> {
-    let content = blocks.as_bytes();
+    let call = |rest: &[u8], at: u64, flags: ReadWriteFlags| {
+        if flags.is_empty() {
+            pwrite(file.fd(), rest, at)
+        } else {
+            pwritev2(file.fd(), &[IoSlice::new(rest)], at, flags)
+        }
+    };
+    let flush_after = write_blocks(blocks.as_bytes(), offset, durable, call)?;
+    if flush_after { flush(file) } else { Ok(()) }
+}
+
+/// Calls `write` until all blocks are written, whatever it does at a time. Says whether a
+/// flush has to follow, because the filesystem cannot make one write durable.
+fn write_blocks(
+    content: &[u8],
+    offset: u64,
+    durable: bool,
+    mut write: impl FnMut(&[u8], u64, ReadWriteFlags) -> Result<usize, Errno>,
+) -> io::Result<bool> {
     if !offset.is_multiple_of(BLOCK) {
         return Err(Errno::INVAL.into());
     }
@@ -124,14 +142,7 @@ pub(super) fn write(
     while done < content.len() {
         let rest = &content[done..];
         let at = offset + done as u64;
-        let written = retry_on_intr(|| {
-            if flags.is_empty() {
-                pwrite(file.fd(), rest, at)
-            } else {
-                pwritev2(file.fd(), &[IoSlice::new(rest)], at, flags)
-            }
-        });
-        match written {
+        match retry_on_intr(|| write(rest, at, flags)) {
             Ok(count) if count > 0 && count % JOURNAL_BLOCK_BYTES == 0 => done += count,
             Ok(count) if count == rest.len() => done += count,
             // Part of a block: writing the block again from its start is harmless.
@@ -152,9 +163,66 @@ pub(super) fn write(
             Err(other) => return Err(other.into()),
         }
     }
-    if flush_after { flush(file) } else { Ok(()) }
+    Ok(flush_after)
 }
 
 pub(super) fn flush(file: &PosixHandle) -> io::Result<()> {
     Ok(retry_on_intr(|| fs::fdatasync(file.fd()))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was asked of the system call: offset, bytes and whether to be durable.
+    type Asked = Vec<(u64, usize, bool)>;
+
+    fn ask(answers: &[Result<usize, Errno>], durable: bool) -> (io::Result<bool>, Asked) {
+        let mut asked = Asked::new();
+        let mut answers = answers.iter();
+        let content = [7; 4 * JOURNAL_BLOCK_BYTES];
+        let done = write_blocks(&content, BLOCK, durable, |rest, at, flags| {
+            asked.push((at, rest.len(), !flags.is_empty()));
+            answers.next().copied().unwrap_or(Ok(rest.len()))
+        });
+        (done, asked)
+    }
+
+    #[test]
+    fn interrupted_and_short_journal_writes_go_on_at_a_block() {
+        let answers = [Err(Errno::INTR), Ok(4096), Err(Errno::INTR), Ok(6000)];
+        let (done, asked) = ask(&answers, true);
+        assert!(!done.unwrap());
+        let expected = [
+            (4096, 16_384, true),
+            (4096, 16_384, true),
+            (8192, 12_288, true),
+            (8192, 12_288, true),
+            (12_288, 8192, true),
+        ];
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_filesystem_without_durable_writes_is_written_and_flushed() {
+        let (done, asked) = ask(&[Ok(4096), Err(Errno::NOTSUP)], true);
+        assert!(done.unwrap());
+        let expected = [
+            (4096, 16_384, true),
+            (8192, 12_288, true),
+            (8192, 12_288, false),
+        ];
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn a_journal_write_that_fails_or_gets_nowhere_is_an_error() {
+        for answer in [Err(Errno::IO), Err(Errno::NOSPC), Ok(0), Ok(512)] {
+            for durable in [false, true] {
+                let (done, asked) = ask(&[Ok(4096), answer], durable);
+                done.unwrap_err();
+                assert_eq!(asked.len(), 2, "{answer:?}");
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use mobifs_types::FileKind;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::handle::{Access, reopen_directory};
 use super::{PosixHandle, PosixLower, attributes};
@@ -185,10 +185,11 @@ impl PosixLower {
     pub(super) fn sync_object(&self, object: &PosixHandle) -> io::Result<()> {
         match object.kind {
             FileKind::Regular | FileKind::Directory => {
-                Ok(fs::fsync(self.usable(object, Access::Read)?)?)
+                let fd = self.usable(object, Access::Read)?;
+                Ok(retry_on_intr(|| fs::fsync(fd))?)
             }
             // Symlinks and nodes cannot be opened, hence not synced one by one.
-            _ => Ok(fs::syncfs(&self.root)?),
+            _ => Ok(retry_on_intr(|| fs::syncfs(&self.root))?),
         }
     }
 }
