@@ -1,5 +1,7 @@
 //! Clocks that no machine should have.
 
+use std::sync::Arc;
+
 use mobifs_core::Moment;
 use mobifs_runtime::Clock;
 use mobifs_types::{MonotonicNs, Timestamp};
@@ -22,15 +24,21 @@ pub enum ClockKind {
     Wild,
 }
 
-/// A clock of one kind, the same for the same seed.
+impl ClockKind {
+    /// A clock of this kind, the same for the same seed.
+    pub fn clock(self, seed: u64) -> Arc<dyn Clock> {
+        Arc::new(FaultClock::new(self, seed))
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct FaultClock {
+struct FaultClock {
     kind: ClockKind,
     state: Mutex<(Random, i64, u64)>,
 }
 
 impl FaultClock {
-    pub(super) const fn new(kind: ClockKind, seed: u64) -> Self {
+    const fn new(kind: ClockKind, seed: u64) -> Self {
         Self {
             kind,
             state: Mutex::new((Random::new(seed), START_SECONDS * 1000, 0)),

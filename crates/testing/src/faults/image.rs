@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use mobifs_runtime::Clock;
 use mobifs_store::lower::Lower as _;
 use parking_lot::Mutex;
 
-use super::clock::FaultClock;
 use super::run::mount;
 use super::{Cuts, Setting, random_fault};
 use crate::crash::{CrashLower, Fate};
@@ -106,7 +104,7 @@ fn copy(lower: &CrashLower) -> CrashLower {
 
 /// Mounts what a cut left; returns its tree, and the calls that mounting took.
 fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String> {
-    let clock: Arc<dyn Clock> = Arc::new(FaultClock::new(setting.clock, 0));
+    let clock = setting.clock.clock(0);
     let mut mounted =
         mount(lower, setting, &clock).map_err(|what| format!("the recovery failed: {what}"))?;
     let calls = lower.calls();
@@ -124,7 +122,7 @@ fn recover_with_fault(
     (expected, fault): (&Tree, crate::crash::Fault),
     random: &mut Random,
 ) -> Result<bool, String> {
-    let clock: Arc<dyn Clock> = Arc::new(FaultClock::new(setting.clock, 0));
+    let clock = setting.clock.clock(0);
     lower.set_fault(Some(fault));
     let outcome = mount(lower, setting, &clock);
     let fired = lower.failed_calls() > 0;

@@ -8,7 +8,6 @@ use mobifs_store::{JournalStore, Store};
 use mobifs_types::FileKind;
 use rustix::io::Errno;
 
-use super::clock::FaultClock;
 use super::image::{Collector, check_image, leftovers};
 use super::{Cuts, FaultStatistics, History, Setting};
 use crate::crash::{CrashLower, Fault};
@@ -97,7 +96,7 @@ pub fn run(
 
 fn run_on(lower: &CrashLower, history: &History, seed: u64, cuts: Cuts) -> Result<Outcome, String> {
     let setting = &history.setting;
-    let clock: Arc<dyn Clock> = Arc::new(FaultClock::new(setting.clock, seed));
+    let clock = setting.clock.clock(seed);
     let mut statistics = FaultStatistics::default();
     let mounted = match mount(lower, setting, &clock) {
         Err(_) if lower.failed_calls() > 0 => {
