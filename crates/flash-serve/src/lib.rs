@@ -13,6 +13,8 @@ mod clock;
 mod control;
 mod device;
 mod front;
+#[doc(hidden)]
+pub mod fuzzing;
 mod image;
 mod journal;
 mod keep;

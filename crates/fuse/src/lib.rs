@@ -9,6 +9,8 @@
 mod adapter;
 mod cpu;
 mod errno;
+#[doc(hidden)]
+pub mod fuzzing;
 mod lead;
 mod mount;
 mod negotiation;

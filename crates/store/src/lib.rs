@@ -16,6 +16,10 @@ pub mod lower;
 mod memory;
 mod store;
 
+/// For the fuzz targets; no part of the interface.
+#[doc(hidden)]
+pub use journal::fuzzing;
+
 pub use error::StoreError;
 pub use journal::{Inspection, JournalInfo, JournalOptions, JournalStore, RecoveryReport, inspect};
 pub use lower::PosixLower;

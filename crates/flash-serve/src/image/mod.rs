@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use thiserror::Error;
 
-pub(crate) use sidecar::{About, Sidecar, path_beside};
+pub(crate) use sidecar::{About, Sidecar, path_beside, sealed};
 
 /// A device consists of whole pages of this many bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;

@@ -72,12 +72,21 @@ impl Sidecar {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(ImageError::io(path)(error)),
         };
+        Self::parse(&bytes, path).map(Some)
+    }
+
+    /// Reads the content of a sidecar; `path` is for messages. Total: any bytes give an
+    /// answer.
+    ///
+    /// # Errors
+    /// [`ImageError::Damaged`], [`ImageError::NewerFormat`].
+    pub(crate) fn parse(bytes: &[u8], path: &Path) -> Result<Self, ImageError> {
         let damaged = |reason: &str| ImageError::Damaged {
             path: path.to_owned(),
             reason: reason.to_owned(),
         };
         let (header, rest) =
-            Header::read_from_prefix(&bytes).map_err(|_| damaged("it is too short"))?;
+            Header::read_from_prefix(bytes).map_err(|_| damaged("it is too short"))?;
         if header.magic != MAGIC {
             return Err(damaged("it does not begin as such a file does"));
         }
@@ -97,10 +106,18 @@ impl Sidecar {
             .filter(|(_, state)| state.len() as u64 == header.state_bytes.get())
             .ok_or_else(|| damaged("its parts have other lengths than it says"))?;
         let about = serde_json::from_slice(about).map_err(|error| damaged(&error.to_string()))?;
-        Ok(Some(Self {
+        Ok(Self {
             about,
             state: state.to_vec(),
-        }))
+        })
+    }
+
+    /// The sidecar as bytes.
+    ///
+    /// # Errors
+    /// Never in practice: what a device is can be written as JSON.
+    pub(crate) fn encode(&self) -> io::Result<Vec<u8>> {
+        Ok(sealed(&serde_json::to_vec(&self.about)?, &self.state))
     }
 
     /// Replaces the sidecar at `path`, durably.
@@ -110,16 +127,7 @@ impl Sidecar {
     pub(crate) fn write(&self, path: &Path) -> Result<(), ImageError> {
         let failed = ImageError::io(path);
         let write = || -> io::Result<()> {
-            let about = serde_json::to_vec(&self.about)?;
-            let mut header = Header {
-                magic: MAGIC,
-                version: VERSION.into(),
-                crc: 0.into(),
-                about_bytes: (about.len() as u64).into(),
-                state_bytes: (self.state.len() as u64).into(),
-            };
-            let body = [&about[..], &self.state].concat();
-            header.crc = checksum(&header, &body).into();
+            let content = self.encode()?;
             let mut temporary = path.as_os_str().to_owned();
             temporary.push(".new");
             let temporary = PathBuf::from(temporary);
@@ -128,8 +136,7 @@ impl Sidecar {
                 .create(true)
                 .truncate(true)
                 .open(&temporary)?;
-            file.write_all(header.as_bytes())?;
-            file.write_all(&body)?;
+            file.write_all(&content)?;
             file.sync_all()?;
             std::fs::rename(&temporary, path)?;
             let directory = path
@@ -139,6 +146,20 @@ impl Sidecar {
         };
         write().map_err(failed)
     }
+}
+
+/// A file of these two parts.
+pub(crate) fn sealed(about: &[u8], state: &[u8]) -> Vec<u8> {
+    let mut header = Header {
+        magic: MAGIC,
+        version: VERSION.into(),
+        crc: 0.into(),
+        about_bytes: (about.len() as u64).into(),
+        state_bytes: (state.len() as u64).into(),
+    };
+    let body = [about, state].concat();
+    header.crc = checksum(&header, &body).into();
+    [header.as_bytes(), &body].concat()
 }
 
 fn checksum(header: &Header, body: &[u8]) -> u32 {

@@ -6,6 +6,7 @@
 //! there, in part or not at all; only what was written durably (FUA) and done is there in
 //! any case.
 
+pub(crate) mod fuzzing;
 mod materialise;
 mod reader;
 mod record;

@@ -5,6 +5,7 @@
 //! has a licence that this project cannot take. The protocol that is needed is small, and
 //! its parsers are total and tested with hostile input.
 
+pub(crate) mod fuzzing;
 mod handshake;
 mod transmission;
 mod wire;

@@ -5,6 +5,7 @@
 
 use mobifs_runtime::{FsError, ReadDirEntry};
 use mobifs_types::{FileKind, ObjectId};
+use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::{Adapter, Context, Outcome, fs};
@@ -119,6 +120,11 @@ impl Adapter {
     ) -> Outcome<Vec<u8>> {
         let directory = context.object();
         let mut listing = Listing::new(args);
+        // `.` must not be invented for what is no directory, or none any more.
+        let node = self.volume.attributes(directory).map_err(fs)?;
+        if node.attributes.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR);
+        }
         let dots: [(u64, &[u8]); 2] = [(0, b"."), (1, b"..")];
         for (offset, name) in dots {
             if args.offset <= offset {
@@ -171,7 +177,51 @@ impl Adapter {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use mobifs_runtime::{Config, Volume, VolumeOptions};
+    use mobifs_store::MemoryStore;
+    use zerocopy::FromBytes;
+
     use super::*;
+    use crate::fuzzing::Exchange;
+    use crate::protocol::{Opcode, ReplyHeader, RequestHeader};
+
+    /// What READDIR answers for a node, with room for so many bytes.
+    fn read_directory_error(exchange: &mut Exchange, node: u64, size: u32) -> i32 {
+        let args = ReadArgs {
+            size,
+            ..ReadArgs::default()
+        };
+        let header = RequestHeader {
+            len: (size_of::<RequestHeader>() + size_of::<ReadArgs>()) as u32,
+            opcode: Opcode::ReadDir as u32,
+            node,
+            ..RequestHeader::default()
+        };
+        let heard = exchange.send(&[header.as_bytes(), args.as_bytes()].concat());
+        ReplyHeader::read_from_prefix(&heard.replies[0])
+            .unwrap()
+            .0
+            .error
+    }
+
+    #[test]
+    fn an_unknown_directory_is_refused_however_small_the_buffer() {
+        // Found by the fuzzer: where the buffer ended before the first entry, nobody asked
+        // whether there is such a directory.
+        let options = VolumeOptions {
+            background: false,
+            ..VolumeOptions::new(&Config::defaults().unwrap())
+        };
+        let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
+        let mut exchange = Exchange::new(volume);
+        for size in [0, 40, 4096] {
+            let stale = -Errno::STALE.raw_os_error();
+            assert_eq!(read_directory_error(&mut exchange, 99, size), stale);
+            assert_eq!(read_directory_error(&mut exchange, ROOT_NODE, size), 0);
+        }
+    }
 
     #[test]
     fn entries_are_aligned_and_stop_at_the_callers_buffer() {

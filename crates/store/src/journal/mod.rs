@@ -9,6 +9,7 @@
 mod apply;
 mod codec;
 mod commit;
+pub mod fuzzing;
 mod gate;
 mod inspect;
 mod log;

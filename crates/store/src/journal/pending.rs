@@ -123,8 +123,11 @@ impl Pending {
         }
         self.held_bytes -= freed_bytes;
         self.created += u64::from(newly_created);
-        let allocated: u64 = state.allocated.iter().map(ByteRange::len).sum();
-        self.reserved_bytes += PAGE_BYTES_U64 / 8 + allocated;
+        // Saturating: the ranges of a forged journal are of any length, and overlap.
+        let allocated = state.allocated.iter().map(ByteRange::len);
+        self.reserved_bytes = allocated
+            .fold(self.reserved_bytes, u64::saturating_add)
+            .saturating_add(PAGE_BYTES_U64 / 8);
     }
 
     pub(crate) fn merge_dentry(&mut self, parent: ObjectId, name: Name, child: Option<ObjectId>) {
@@ -147,7 +150,7 @@ impl Pending {
         let before = self.object_mut(id).pages.insert(index, page);
         match before {
             Some(before) => self.held_bytes -= before.held_bytes(),
-            None => self.reserved_bytes += PAGE_BYTES_U64,
+            None => self.reserved_bytes = self.reserved_bytes.saturating_add(PAGE_BYTES_U64),
         }
         self.held_bytes += gained;
     }
@@ -266,5 +269,42 @@ pub(crate) fn write_runs(page: &mut Page, runs: &[(u16, Vec<u8>)]) {
         let offset = usize::from(*offset).min(PAGE_BYTES);
         let length = bytes.len().min(PAGE_BYTES - offset);
         page.write(offset, &bytes[..length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mobifs_types::{DeviceNumber, FileKind, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn impossible_ranges_of_a_forged_journal_do_not_overflow_what_is_reserved() {
+        // Found by the fuzzer of forged journals.
+        let time = Timestamp::default();
+        let state = ObjectState {
+            id: ObjectId(7),
+            created: true,
+            attributes: Attributes {
+                kind: FileKind::Regular,
+                mode: 0o600,
+                uid: 0,
+                gid: 0,
+                rdev: DeviceNumber::default(),
+                size: u64::MAX,
+                nlink: 1,
+                atime: time,
+                mtime: time,
+                ctime: time,
+            },
+            symlink_target: None,
+            zeroed: Vec::new(),
+            allocated: vec![ByteRange::from(0), ByteRange::from(1), ByteRange::new(9, 3)],
+            xattrs: Vec::new(),
+        };
+        let mut pending = Pending::default();
+        pending.merge_state(&state);
+        pending.merge_runs(ObjectId(7), PageIndex(0), true, vec![(0, vec![1])]);
+        assert_eq!(pending.reserved_bytes, u64::MAX);
     }
 }

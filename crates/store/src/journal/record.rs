@@ -9,7 +9,7 @@ const RUN_GAP_BYTES: usize = 16;
 /// One record of a transaction: like the engine's entries a final state, so that
 /// replaying records any number of times ends in the same tree.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Record {
+pub enum Record {
     /// Where an object of the lower tree is at the start of the epoch.
     Known {
         /// The object.

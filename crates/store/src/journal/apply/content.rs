@@ -181,11 +181,13 @@ impl<L: Lower> JournalStore<L> {
                 .pages
                 .keys()
                 .map(|index| index.offset())
-                .find(|&offset| offset + PAGE_BYTES_U64 > before)
+                .find(|&offset| offset.saturating_add(PAGE_BYTES_U64) > before)
                 .unwrap_or(before);
             let ahead = before >= PREALLOCATE_BYTES || object.is_database();
+            // A forged journal has sizes that no file can have; its pages may lie anywhere.
             let end = if ahead {
-                size.next_multiple_of(PREALLOCATE_BYTES)
+                size.checked_next_multiple_of(PREALLOCATE_BYTES)
+                    .unwrap_or(size)
             } else {
                 size
             };
@@ -194,7 +196,7 @@ impl<L: Lower> JournalStore<L> {
                 .range(PageIndex::of_offset(contiguous_from)..)
                 .count() as u64;
             // A sparse file shall stay sparse.
-            if pages * PAGE_BYTES_U64 * 2 >= size - contiguous_from {
+            if contiguous_from < size && pages * PAGE_BYTES_U64 * 2 >= size - contiguous_from {
                 let _ = self
                     .lower
                     .preallocate(handle, ByteRange::new(contiguous_from, end));
