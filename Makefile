@@ -7,7 +7,7 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
+.PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery fuzz \
 	crash-campaign crash-campaign-disks postmark-cuts flash-campaign soak clean
 
 help: ## This list
@@ -54,6 +54,9 @@ bench-recovery: ## Mount after a power cut against what the journal holds, besid
 	cargo build --release --locked -p mobifs-cli
 	cargo run --release --locked -p mobifs-campaign -- recovery
 
+fuzz: ## Fuzzers of everything that reads what others wrote (SECONDS each, TARGET; nightly)
+	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGET)
+
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \
 		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
@@ -78,4 +81,4 @@ soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_
 
 clean: ## Remove build results and downloaded tools
 	cargo clean
-	rm -rf .cache
+	rm -rf .cache fuzz/target fuzz/corpus fuzz/artifacts

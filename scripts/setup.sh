@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 
 PJDFSTEST_VERSION=0.2.2
 FSX_VERSION=0.3.2
+CARGO_FUZZ_VERSION=0.13.1
 TOOLS_DIR=${MOBIFS_TOOLS:-$PWD/.cache/tools}
 
 say() { printf 'setup: %s\n' "$*"; }
@@ -76,7 +77,14 @@ check_toolchain() {
     die "no Rust toolchain found. Install one (rustup.rs, or the package 'cargo' of a recent release)."
 }
 
-# suite NAME VERSION: a test suite from crates.io, pinned, into our own directory.
+# Which nightly compiler is the user's choice; nothing else here needs one.
+check_nightly() {
+  cargo +nightly --version >/dev/null 2>&1 ||
+    die "fuzzing needs a nightly compiler: rustup toolchain install nightly --profile minimal"
+  command -v c++ >/dev/null 2>&1 || die "fuzzing needs a C++ compiler, c++: install the package g++"
+}
+
+# suite NAME VERSION: a program from crates.io, pinned, into our own directory.
 install_suite() {
   local name=$1 version=$2
   if "$TOOLS_DIR/bin/$name" --version 2>/dev/null | grep -qF "$version"; then
@@ -93,6 +101,10 @@ if [ "${1:-}" = "--soak" ]; then
   install_packages "${PACKAGES[@]}" "${SOAK_PACKAGES[@]}"
 else
   install_packages "${PACKAGES[@]}"
+fi
+if [ "${1:-}" = "--fuzz" ]; then
+  check_nightly
+  install_suite cargo-fuzz "$CARGO_FUZZ_VERSION"
 fi
 if [ -z "${1:-}" ]; then
   install_test_packages

@@ -1,0 +1,15 @@
+//! The journal: its records, its scan, and mounting a store whose journal was damaged or
+//! forged.
+
+mod arbitrary_record;
+mod damaged;
+mod fence;
+mod forged;
+mod history;
+mod records;
+mod scan;
+
+pub use damaged::JOURNAL_DAMAGED_MOUNT;
+pub use forged::JOURNAL_FORGED_MOUNT;
+pub use records::{JOURNAL_RECORDS, JOURNAL_TRANSACTION};
+pub use scan::JOURNAL_SCAN;
