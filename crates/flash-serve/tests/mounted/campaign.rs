@@ -106,12 +106,19 @@ fn one_round(disk: &Disk, seed: u64, known: Known, tally: &mut Tally) -> Known {
     for (index, (mode, _)) in MODES.iter().enumerate() {
         let (found, promised, returned) = (rows[index], promised[index], returned[index]);
         assert!(promised <= returned);
+        // In this mode SQLite takes a directory that it cannot open for `fsync` for synced:
+        // what returned when the power had gone already was not durable.
+        let least = if *mode == "delete" {
+            promised
+        } else {
+            returned
+        };
         assert!(
-            (returned..=returned + 1).contains(&found),
+            (least..=returned + 1).contains(&found),
             "seed {seed}, {mode}: {found} rows, but {returned} transactions had returned"
         );
-        tally.transactions += returned - known.rows[index];
-        tally.unreturned += found - returned;
+        tally.transactions += returned.min(found) - known.rows[index];
+        tally.unreturned += found.saturating_sub(returned);
     }
     let file = possible.check(&path(&disk.mountpoint));
     disk.umount();
