@@ -2,6 +2,7 @@
 //! it finds what some commit left.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arbitrary::{Arbitrary, Unstructured};
 use mobifs_store::lower::JOURNAL_BLOCK_BYTES;
@@ -64,11 +65,12 @@ fn run(input: &[u8]) -> Verdict {
         .iter()
         .for_each(|damage| damage.happen(&mut journal));
     history.set_journal(&journal);
-    let before = history.lower.operations();
-    let (store, _report) = match JournalStore::open(Fence::new(history.lower.clone()), &OPTIONS) {
+    let fence = Fence::new(history.lower.clone());
+    let changes = fence.changes();
+    let (store, _report) = match JournalStore::open(fence, &OPTIONS) {
         Ok(opened) => opened,
         Err(StoreError::Corrupt { .. } | StoreError::NewerFormat { .. }) => {
-            let changes = history.lower.operations() - before;
+            let changes = changes.load(Ordering::Relaxed);
             assert_eq!(changes, 0, "a mount that is refused changes nothing");
             return Verdict::Refused;
         }

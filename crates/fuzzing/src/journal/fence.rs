@@ -3,6 +3,7 @@
 //! limits them.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_store::Capabilities;
@@ -17,14 +18,22 @@ const CALLS_MAX: u64 = 2_000_000;
 pub(super) struct Fence<L> {
     below: L,
     calls: AtomicU64,
+    changes: Arc<AtomicU64>,
 }
 
 impl<L> Fence<L> {
-    pub(super) const fn new(below: L) -> Self {
+    pub(super) fn new(below: L) -> Self {
         Self {
             below,
             calls: AtomicU64::new(0),
+            changes: Arc::default(),
         }
+    }
+
+    /// Counts the calls that change something: those that only look or make durable what
+    /// is there are none.
+    pub(super) fn changes(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.changes)
     }
 
     fn pass(&self, names: &[&[u8]]) -> &L {
@@ -36,6 +45,12 @@ impl<L> Fence<L> {
             assert!(is_component, "the store asks for {}", name.escape_ascii());
         }
         &self.below
+    }
+
+    /// As [`Fence::pass`], for a call that changes something.
+    fn change(&self, names: &[&[u8]]) -> &L {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        self.pass(names)
     }
 }
 
@@ -70,7 +85,7 @@ impl<L: Lower> Lower for Fence<L> {
         self.pass(&[name]).read_link(directory, name)
     }
     fn create(&self, directory: &Self::Handle, name: &[u8], what: Create<'_>) -> io::Result<()> {
-        self.pass(&[name]).create(directory, name, what)
+        self.change(&[name]).create(directory, name, what)
     }
     fn link(
         &self,
@@ -79,7 +94,7 @@ impl<L: Lower> Lower for Fence<L> {
         to_directory: &Self::Handle,
         to_name: &[u8],
     ) -> io::Result<()> {
-        self.pass(&[name, to_name])
+        self.change(&[name, to_name])
             .link(directory, name, to_directory, to_name)
     }
     fn rename(
@@ -89,14 +104,14 @@ impl<L: Lower> Lower for Fence<L> {
         to_directory: &Self::Handle,
         to_name: &[u8],
     ) -> io::Result<()> {
-        self.pass(&[name, to_name])
+        self.change(&[name, to_name])
             .rename(directory, name, to_directory, to_name)
     }
     fn unlink(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<()> {
-        self.pass(&[name]).unlink(directory, name)
+        self.change(&[name]).unlink(directory, name)
     }
     fn remove_directory(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<()> {
-        self.pass(&[name]).remove_directory(directory, name)
+        self.change(&[name]).remove_directory(directory, name)
     }
     fn read_at(&self, file: &Self::Handle, out: &mut [u8], offset: u64) -> io::Result<usize> {
         check_offset(offset.saturating_add(out.len() as u64))?;
@@ -107,19 +122,19 @@ impl<L: Lower> Lower for Fence<L> {
     }
     fn write_at(&self, file: &Self::Handle, content: &[u8], offset: u64) -> io::Result<()> {
         check_offset(offset.saturating_add(content.len() as u64))?;
-        self.pass(&[]).write_at(file, content, offset)
+        self.change(&[]).write_at(file, content, offset)
     }
     fn truncate(&self, file: &Self::Handle, size: u64) -> io::Result<()> {
         check_offset(size)?;
-        self.pass(&[]).truncate(file, size)
+        self.change(&[]).truncate(file, size)
     }
     fn zero_range(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
         check_offset(range.end)?;
-        self.pass(&[]).zero_range(file, range)
+        self.change(&[]).zero_range(file, range)
     }
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
         check_offset(range.end)?;
-        self.pass(&[]).preallocate(file, range)
+        self.change(&[]).preallocate(file, range)
     }
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.pass(&[]).seek_data(file, offset)
@@ -128,7 +143,7 @@ impl<L: Lower> Lower for Fence<L> {
         self.pass(&[]).seek_hole(file, offset)
     }
     fn set_attributes(&self, object: &Self::Handle, attributes: &SetAttributes) -> io::Result<()> {
-        self.pass(&[]).set_attributes(object, attributes)
+        self.change(&[]).set_attributes(object, attributes)
     }
     fn xattrs(&self, object: &Self::Handle) -> io::Result<Vec<Xattr>> {
         self.pass(&[]).xattrs(object)
@@ -139,7 +154,7 @@ impl<L: Lower> Lower for Fence<L> {
         name: &[u8],
         value: Option<&[u8]>,
     ) -> io::Result<()> {
-        self.pass(&[]).set_xattr(object, name, value)
+        self.change(&[]).set_xattr(object, name, value)
     }
     fn sync(&self, object: &Self::Handle) -> io::Result<()> {
         self.pass(&[]).sync(object)
@@ -167,7 +182,7 @@ impl<L: Lower> Lower for Fence<L> {
         offset: u64,
         durable: bool,
     ) -> io::Result<()> {
-        self.pass(&[])
+        self.change(&[])
             .journal_write(journal, blocks, offset, durable)
     }
     fn journal_flush(&self, journal: &Self::Handle) -> io::Result<()> {
