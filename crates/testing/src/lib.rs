@@ -1,5 +1,6 @@
 //! Reference model, crash double and harnesses shared by the tests of MobiFS.
 //!
+//! * [`campaign`]: searches through many histories on several threads;
 //! * [`crash`]: a filesystem in memory whose unsynced effects a crash loses or tears;
 //! * [`faults`]: runs histories in which calls to that filesystem fail;
 //! * [`model`]: a filesystem in memory that is obviously correct;
@@ -12,6 +13,7 @@
 //! * [`media`]: what a volume's committed state may lie on;
 //! * [`mount`]: runs scripts on a real mount.
 
+pub mod campaign;
 pub mod crash;
 pub mod faults;
 pub mod harness;

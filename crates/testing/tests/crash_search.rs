@@ -2,25 +2,18 @@
 //! range of seeds: `CRASH_SEARCH_SEED=n`; longer: `CRASH_SEARCH_POINTS=n`; for long
 //! campaigns there is the program `crash-campaign`.
 
-use mobifs_testing::crash::search::{Campaign, SearchOptions, search_scripts};
+use mobifs_testing::campaign::{Campaign, number_from};
+use mobifs_testing::crash::search::{SearchOptions, search_scripts};
 
 const POINTS_MIN: u64 = 10_000;
 const SCRIPT_ROUNDS: u64 = 4;
 const FIRST_SEED: u64 = 1;
 
-fn number(variable: &str, default: u64) -> u64 {
-    let Ok(text) = std::env::var(variable) else {
-        return default;
-    };
-    text.parse()
-        .unwrap_or_else(|_| panic!("{variable}={text} is no number"))
-}
-
 #[test]
 fn every_crash_of_a_random_history_leaves_a_state_that_existed() {
-    let points_min = number("CRASH_SEARCH_POINTS", POINTS_MIN);
+    let points_min = number_from("CRASH_SEARCH_POINTS", POINTS_MIN);
     let campaign = Campaign {
-        first_seed: number("CRASH_SEARCH_SEED", FIRST_SEED),
+        first_seed: number_from("CRASH_SEARCH_SEED", FIRST_SEED),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         options: SearchOptions::default(),
         shrink: true,

@@ -2,24 +2,17 @@
 //! range of seeds: `FAULT_SEARCH_SEED=n`; longer: `FAULT_SEARCH_POINTS=n`; for long
 //! campaigns there is the program `crash-campaign`.
 
-use mobifs_testing::faults::{Campaign, FaultSearchOptions};
+use mobifs_testing::campaign::{Campaign, number_from};
+use mobifs_testing::faults::FaultSearchOptions;
 
 const POINTS_MIN: u64 = 2_000;
 const FIRST_SEED: u64 = 1;
 
-fn number(variable: &str, default: u64) -> u64 {
-    let Ok(text) = std::env::var(variable) else {
-        return default;
-    };
-    text.parse()
-        .unwrap_or_else(|_| panic!("{variable}={text} is no number"))
-}
-
 #[test]
 fn every_fault_in_a_random_history_is_answered_as_promised() {
-    let points_min = number("FAULT_SEARCH_POINTS", POINTS_MIN);
+    let points_min = number_from("FAULT_SEARCH_POINTS", POINTS_MIN);
     let campaign = Campaign {
-        first_seed: number("FAULT_SEARCH_SEED", FIRST_SEED),
+        first_seed: number_from("FAULT_SEARCH_SEED", FIRST_SEED),
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         options: FaultSearchOptions {
             calls_permille: 60,

@@ -3,11 +3,13 @@
 //!
 //! Ends with status 1 at the first violation, which it prints shrunk.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use mobifs_testing::crash::search::{Campaign, SearchOptions};
-use mobifs_testing::faults::{Campaign as FaultCampaign, FaultSearchOptions};
+use mobifs_testing::campaign::{Campaign, Search};
+use mobifs_testing::crash::search::SearchOptions;
+use mobifs_testing::faults::FaultSearchOptions;
 use parking_lot::Mutex;
 
 const USAGE: &str = "usage: crash-campaign [--seconds N] [--seed S] [--threads T] [--no-shrink] \
@@ -88,7 +90,7 @@ impl Progress {
         }
     }
 
-    fn go_on(&self, statistics: &impl std::fmt::Display) -> bool {
+    fn go_on(&self, statistics: &impl Display) -> bool {
         let mut shown = self.shown.lock();
         if shown.elapsed() >= PROGRESS_INTERVAL {
             *shown = Instant::now();
@@ -105,39 +107,23 @@ struct Found {
     violation: Option<String>,
 }
 
-fn search(stage: Stage, arguments: &Arguments, progress: &Progress) -> Found {
-    let (first_seed, threads, shrink) = (arguments.first_seed, arguments.threads, arguments.shrink);
-    match stage {
-        Stage::Cuts => {
-            let options = SearchOptions::default();
-            let campaign = Campaign {
-                first_seed,
-                threads,
-                options,
-                shrink,
-            };
-            let result = campaign.run(|statistics| progress.go_on(statistics));
-            Found {
-                next_seed: result.next_seed,
-                statistics: result.statistics.to_string(),
-                violation: result.violation.map(|violation| violation.to_string()),
-            }
-        }
-        Stage::Faults => {
-            let options = FaultSearchOptions::default();
-            let campaign = FaultCampaign {
-                first_seed,
-                threads,
-                options,
-                shrink,
-            };
-            let result = campaign.run(|statistics| progress.go_on(statistics));
-            Found {
-                next_seed: result.next_seed,
-                statistics: result.statistics.to_string(),
-                violation: result.violation.map(|violation| violation.to_string()),
-            }
-        }
+fn search<S>(options: S, arguments: &Arguments, progress: &Progress) -> Found
+where
+    S: Search,
+    S::Statistics: Display,
+    S::Violation: Display,
+{
+    let campaign = Campaign {
+        first_seed: arguments.first_seed,
+        threads: arguments.threads,
+        options,
+        shrink: arguments.shrink,
+    };
+    let result = campaign.run(|statistics| progress.go_on(statistics));
+    Found {
+        next_seed: result.next_seed,
+        statistics: result.statistics.to_string(),
+        violation: result.violation.map(|violation| violation.to_string()),
     }
 }
 
@@ -154,7 +140,10 @@ fn main() -> ExitCode {
     let mut outcome = ExitCode::SUCCESS;
     for &stage in arguments.stages {
         let progress = Progress::new(limit);
-        let found = search(stage, &arguments, &progress);
+        let found = match stage {
+            Stage::Cuts => search(SearchOptions::default(), &arguments, &progress),
+            Stage::Faults => search(FaultSearchOptions::default(), &arguments, &progress),
+        };
         println!(
             "{stage:?}, seeds {}..{}: {}",
             arguments.first_seed, found.next_seed, found.statistics

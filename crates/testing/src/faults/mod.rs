@@ -17,7 +17,6 @@
 //!   room is given back, and the unmounted store is that of the model, with nothing left
 //!   in `stage` and `limbo`.
 
-mod campaign;
 mod clock;
 mod history;
 mod image;
@@ -27,11 +26,11 @@ mod shrink;
 use std::fmt;
 use std::ops::AddAssign;
 
-pub use campaign::{Campaign, CampaignResult};
 pub use clock::ClockKind;
 pub use history::{History, Setting};
 pub use run::run;
 
+use crate::campaign::Search;
 use crate::crash::{Calls, Fault, Harm};
 use crate::random::Random;
 
@@ -239,6 +238,19 @@ pub fn search_and_shrink(
         violation.shrunk = shrink::shrink(&History::random(seed), &violation);
         violation
     })
+}
+
+impl Search for FaultSearchOptions {
+    type Statistics = FaultStatistics;
+    type Violation = FaultViolation;
+
+    fn search(&self, seed: u64, shrink: bool) -> Result<FaultStatistics, Box<FaultViolation>> {
+        if shrink {
+            search_and_shrink(seed, self)
+        } else {
+            search(seed, self)
+        }
+    }
 }
 
 /// As [`search`], with this history; `seed` decides about the faults.

@@ -11,10 +11,8 @@ use super::{ExperimentError, GIB, MIB, PAGE_BYTES, SETTLE_NS};
 use crate::random::Random;
 
 const SOURCE: &str = "design §8";
-/// How far a time or rate may be from the published one.
+/// How far a figure may be from the published one.
 const TOLERANCE_PERCENT: f64 = 10.0;
-/// Energies are published with one or two digits.
-const ENERGY_TOLERANCE_PERCENT: f64 = 20.0;
 /// Large sequential commands under way: the next is there when one ends.
 const STREAM_DEPTH: usize = 2;
 /// Sequential accesses: enough to make start and end negligible.
@@ -185,24 +183,26 @@ impl Calibration {
         let mut criteria = self.streams(20.0, 10.0, (8.0, 1.3));
         criteria.push(time("4 KiB random read", 1080.0, self.random_read_us));
         criteria.push(time("4 KiB durable", 10_000.0, self.reliable_write_us));
+        criteria.push(time(
+            "4 KiB write + flush",
+            10_000.0,
+            self.write_and_flush_us,
+        ));
         criteria
     }
 
     fn emmc(&self) -> Vec<Criterion> {
-        const FLUSH: &str = "500 … 3000 by dirty cache";
         let mut criteria = self.streams(250.0, 125.0, (6.0, 1.0));
         criteria.push(time("4 KiB random read", 90.0, self.random_read_us));
         criteria.push(time("4 KiB write into cache", 65.0, self.cached_write_us));
         criteria.push(time("4 KiB FUA", 310.0, self.reliable_write_us));
-        for (name, value) in [
-            ("flush of one dirty page", self.flush_of_page_us),
-            ("flush of a full cache", self.flush_of_full_us),
-        ] {
-            let least = 500.0 * (1.0 - TOLERANCE_PERCENT / 100.0);
-            let most = 3000.0 * (1.0 + TOLERANCE_PERCENT / 100.0);
-            let criterion = Criterion::new(name, SOURCE, FLUSH, value).in_unit("µs");
-            criteria.push(criterion.at_least(least).at_most(most));
-        }
+        // Published as 0.5 to 3 ms by what is dirty.
+        criteria.push(time(
+            "flush of one dirty page",
+            500.0,
+            self.flush_of_page_us,
+        ));
+        criteria.push(time("flush of a full cache", 3000.0, self.flush_of_full_us));
         criteria
     }
 
@@ -243,22 +243,29 @@ fn time(name: &str, published: f64, measured: f64) -> Criterion {
 fn joules(name: &str, published: f64, measured: f64) -> Criterion {
     Criterion::new(name, SOURCE, published.to_string(), measured)
         .in_unit("mJ/MB")
-        .within_percent(published, ENERGY_TOLERANCE_PERCENT)
+        .within_percent(published, TOLERANCE_PERCENT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flash::criterion::Verdict;
+
+    /// The presets' fitted values are fitted to this.
+    #[test]
+    fn each_preset_comes_to_the_published_figures() {
+        for preset in Preset::ALL {
+            let figures = run(&preset.config().unwrap(), 1).unwrap();
+            for criterion in figures.criteria(preset) {
+                let preset = preset.name();
+                assert_eq!(criterion.verdict, Verdict::Pass, "{preset}: {criterion:?}");
+            }
+        }
+    }
 
     #[test]
-    fn the_figures_are_positive_and_repeatable() {
+    fn the_figures_are_repeatable() {
         let config = Preset::Emmc51.config().unwrap();
-        let figures = run(&config, 1).unwrap();
-        assert_eq!(figures, run(&config, 1).unwrap());
-        for criterion in figures.criteria(Preset::Emmc51) {
-            assert!(criterion.measured.unwrap() > 0.0, "{criterion:?}");
-        }
-        assert!(figures.cached_write_us < figures.reliable_write_us);
-        assert!(figures.sequential_write_mb_per_s < figures.sequential_read_mb_per_s);
+        assert_eq!(run(&config, 1).unwrap(), run(&config, 1).unwrap());
     }
 }

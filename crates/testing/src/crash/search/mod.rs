@@ -14,7 +14,6 @@
 //! * opening it again changes nothing;
 //! * now and then, that the history can go on from there, with further crashes.
 
-mod campaign;
 mod dice;
 mod operation;
 mod run;
@@ -30,7 +29,7 @@ mod world;
 use std::fmt;
 use std::ops::AddAssign;
 
-pub use campaign::{Campaign, CampaignResult};
+use crate::campaign::Search;
 use operation::History;
 
 /// How thoroughly a history is cut.
@@ -168,6 +167,19 @@ pub fn search_and_shrink(
         violation.shrunk = shrink::shrink(&History::random(seed), &violation.what, seed, options);
         violation
     })
+}
+
+impl Search for SearchOptions {
+    type Statistics = SearchStatistics;
+    type Violation = Violation;
+
+    fn search(&self, seed: u64, shrink: bool) -> Result<SearchStatistics, Box<Violation>> {
+        if shrink {
+            search_and_shrink(seed, self)
+        } else {
+            search(seed, self)
+        }
+    }
 }
 
 /// Carries out the scripted histories, each `rounds` times, and cuts each at every
