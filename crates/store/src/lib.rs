@@ -15,6 +15,7 @@ mod journal;
 pub mod lower;
 mod memory;
 mod store;
+mod witness;
 
 /// For the fuzz targets; no part of the interface.
 #[doc(hidden)]
@@ -25,3 +26,4 @@ pub use journal::{Inspection, JournalInfo, JournalOptions, JournalStore, Recover
 pub use lower::PosixLower;
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};
+pub use witness::{Intent, KnownLocation, KnownObject, Saved, Witness};

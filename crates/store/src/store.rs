@@ -11,6 +11,9 @@ use crate::StoreError;
 pub struct Transaction {
     /// The entries so far.
     pub entries: Vec<Entry>,
+    /// What the caller calls it, so that it can be told whether a transaction that was
+    /// being handed over when the process was killed arrived; 0: nothing.
+    pub tag: u64,
 }
 
 /// Proof that a transaction was accepted; [`Store::wait_sync`] makes it durable.

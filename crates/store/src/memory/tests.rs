@@ -43,7 +43,7 @@ fn page(index: u64, byte: u8) -> Entry {
 }
 
 fn commit(store: &MemoryStore, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
-    store.end_transaction(Transaction { entries })
+    store.end_transaction(Transaction { entries, tag: 0 })
 }
 
 fn names(store: &MemoryStore, id: ObjectId) -> Vec<Vec<u8>> {

@@ -1,0 +1,69 @@
+//! What a store must know again when its process is killed and another one goes on with
+//! the same object ids, and who hears of it.
+
+use mobifs_types::{ByteRange, FileKind, Name, ObjectId};
+
+/// Hears what a store must know again if its process is killed and another one goes on
+/// with the same ids.
+///
+/// The store calls it while it holds its own locks, so it must not call the store. What
+/// it heard until the kill is handed over to the successor as a [`Saved`].
+pub trait Witness: Send + Sync {
+    /// What the store knows of an object now; none: nothing any more.
+    fn object(&self, id: ObjectId, known: Option<&KnownObject>);
+
+    /// The tagged transaction that is about to be written to the journal; none: it did
+    /// not get there. One that got there is not taken back: the intent then names a
+    /// committed transaction.
+    fn intent(&self, intent: Option<Intent>);
+}
+
+/// What a store knows of one object, besides what the journal and the tree say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownObject {
+    /// Where it is in the lower filesystem; none: not there, or not known.
+    pub location: Option<KnownLocation>,
+    /// It is in use, with or without a name ([`Store::pin`](crate::Store::pin)).
+    pub is_pinned: bool,
+    /// Ranges, in bytes, spilled to its stage file before a transaction created it
+    /// ([`Store::spill`](crate::Store::spill)).
+    pub spilled: Vec<ByteRange>,
+}
+
+/// Where an object of the lower filesystem can be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownLocation {
+    /// Its inode number.
+    pub inode: u64,
+    /// Its kind.
+    pub kind: FileKind,
+    /// Its known names in the tree: directory and name.
+    pub names: Vec<(ObjectId, Name)>,
+    /// It has a name in `limbo/`: its inode number.
+    pub in_limbo: bool,
+    /// It has a name in `stage/`: its id.
+    pub in_stage: bool,
+}
+
+/// A tagged transaction on its way to the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// [`Transaction::tag`](crate::Transaction::tag); not 0.
+    pub tag: u64,
+    /// The journal's epoch in which it is written.
+    pub epoch: u64,
+    /// Which transaction of this epoch it becomes.
+    pub sequence: u64,
+}
+
+/// What a witness heard, for the successor of a killed process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Saved {
+    /// Every object that the store knew something of, in any order, each once.
+    pub objects: Vec<(ObjectId, KnownObject)>,
+    /// The last intent that was told and not withdrawn.
+    pub intent: Option<Intent>,
+    /// The highest id that anybody else remembers (the engine, the kernel). What the
+    /// store finds anew gets ids above it and above those of `objects`; 0: none.
+    pub ids_above: u64,
+}
