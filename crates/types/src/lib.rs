@@ -22,6 +22,6 @@ pub use content::{ContentMap, Whence};
 pub use entry::{DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange};
 pub use id::{AppId, ObjectId, PageIndex, VctId};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name};
-pub use page::{PAGE_BYTES, PAGE_BYTES_U64, Page};
+pub use page::{PAGE_BYTES, PAGE_BYTES_U64, Page, PageContent};
 pub use range::{ByteRange, RangeSet};
 pub use time::{MonotonicNs, Timestamp, VirtualNs};

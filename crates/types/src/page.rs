@@ -2,6 +2,7 @@
 
 use alloc::sync::Arc;
 use core::fmt;
+use core::ops::Deref;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
@@ -11,14 +12,69 @@ pub const PAGE_BYTES_U64: u64 = PAGE_BYTES as u64;
 /// Storage of a short page grows in steps of this size.
 const GROWTH_BYTES: usize = 512;
 
+/// Content that lies somewhere else than on the heap, for example in memory that
+/// outlives the process. It never changes as long as somebody holds it.
+pub trait PageContent: Send + Sync {
+    /// The bytes, at most [`PAGE_BYTES`].
+    fn bytes(&self) -> &[u8];
+    /// Where they lie, by the numbers of whoever keeps them.
+    fn place(&self) -> u64;
+}
+
+/// Where the bytes of a page are.
+#[derive(Clone)]
+enum Storage {
+    Heap(Arc<[u8]>),
+    Kept(Arc<dyn PageContent>),
+}
+
+impl Deref for Storage {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Kept(content) => content.bytes(),
+        }
+    }
+}
+
+impl Storage {
+    /// The bytes, if nobody else has them and they may be changed where they are.
+    fn get_mut(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Self::Heap(bytes) => Arc::get_mut(bytes),
+            Self::Kept(_) => None,
+        }
+    }
+
+    /// The bytes for changing; copied first if they are shared or kept elsewhere.
+    fn make_mut(&mut self) -> &mut [u8] {
+        if let Self::Kept(content) = self {
+            *self = Self::Heap(content.bytes().into());
+        }
+        match self {
+            Self::Heap(bytes) => Arc::make_mut(bytes),
+            // It is on the heap since the line above.
+            Self::Kept(_) => &mut [],
+        }
+    }
+}
+
 /// Up to 4096 bytes of content, shared until written to. Bytes that are not stored
 /// (behind [`Page::stored`]) are zero, so a small file does not occupy 4 KiB.
 ///
 /// Cloning shares the storage; [`Page::write`] copies first if it is shared. This is
 /// the copy-on-write of a versioned cache transaction (S0 §4.2): a closed
 /// transaction holds a clone, so what it holds never changes.
-#[derive(Clone, Default)]
-pub struct Page(Arc<[u8]>);
+#[derive(Clone)]
+pub struct Page(Storage);
+
+impl Default for Page {
+    fn default() -> Self {
+        Self(Storage::Heap(Arc::default()))
+    }
+}
 
 impl Page {
     /// A page whose first bytes are `content` and whose rest is zero.
@@ -30,7 +86,27 @@ impl Page {
             content.len() <= PAGE_BYTES,
             "a page holds at most 4096 bytes"
         );
-        Self(content.into())
+        Self(Storage::Heap(content.into()))
+    }
+
+    /// A page whose first bytes somebody keeps, and whose rest is zero.
+    ///
+    /// # Panics
+    /// If the content is longer than a page.
+    pub fn kept(content: Arc<dyn PageContent>) -> Self {
+        assert!(
+            content.bytes().len() <= PAGE_BYTES,
+            "a page holds at most 4096 bytes"
+        );
+        Self(Storage::Kept(content))
+    }
+
+    /// Where the content is kept; none if it is on the heap.
+    pub fn place(&self) -> Option<u64> {
+        match &self.0 {
+            Storage::Heap(_) => None,
+            Storage::Kept(content) => Some(content.place()),
+        }
     }
 
     /// A page of zeros; stores nothing.
@@ -57,10 +133,10 @@ impl Page {
         assert!(end <= PAGE_BYTES, "a write must stay within its page");
         if offset == 0 && end >= self.0.len() {
             // Everything stored is replaced: nothing to copy.
-            if let Some(stored) = Arc::get_mut(&mut self.0).filter(|s| s.len() == end) {
+            if let Some(stored) = self.0.get_mut().filter(|s| s.len() == end) {
                 stored.copy_from_slice(content);
             } else {
-                self.0 = content.into();
+                self.0 = Storage::Heap(content.into());
             }
             return;
         }
@@ -69,15 +145,15 @@ impl Page {
             let mut grown: Arc<[u8]> = core::iter::repeat_n(0, grown_bytes).collect();
             // Freshly made, hence not shared.
             Arc::make_mut(&mut grown)[..self.0.len()].copy_from_slice(&self.0);
-            self.0 = grown;
+            self.0 = Storage::Heap(grown);
         }
-        Arc::make_mut(&mut self.0)[offset..end].copy_from_slice(content);
+        self.0.make_mut()[offset..end].copy_from_slice(content);
     }
 
     /// Zeroes everything from `offset` to the end of the page.
     pub fn truncate(&mut self, offset: usize) {
         if offset < self.0.len() {
-            self.0 = self.0[..offset].into();
+            self.0 = Storage::Heap(self.0[..offset].into());
         }
     }
 
@@ -86,7 +162,7 @@ impl Page {
         if end >= self.0.len() {
             self.truncate(start);
         } else if start < end {
-            Arc::make_mut(&mut self.0)[start..end].fill(0);
+            self.0.make_mut()[start..end].fill(0);
         }
     }
 
@@ -146,6 +222,34 @@ mod tests {
         let mut tail = [0; 4];
         page.read(4000, &mut tail);
         assert_eq!(&tail, b"tail");
+    }
+
+    /// Content at a place of its own.
+    struct Elsewhere([u8; 8]);
+
+    impl PageContent for Elsewhere {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+        fn place(&self) -> u64 {
+            77
+        }
+    }
+
+    #[test]
+    fn content_kept_elsewhere_is_copied_before_it_changes() {
+        let kept = Page::kept(Arc::new(Elsewhere(*b"elsewher")));
+        assert_eq!(kept.place(), Some(77));
+        let mut changed = [kept.clone(), kept.clone(), kept.clone(), kept.clone()];
+        changed[0].write(2, b"X");
+        changed[1].write(100, b"X");
+        changed[2].truncate(3);
+        changed[3].zero_range(1, 2);
+        assert_eq!(kept, Page::new(b"elsewher"));
+        assert_eq!(changed[0], Page::new(b"elXewher"));
+        assert_eq!(changed[2], Page::new(b"els"));
+        assert_eq!(changed[3], Page::new(b"e\0sewher"));
+        assert!(changed.iter().all(|page| page.place().is_none()));
     }
 
     #[test]
