@@ -95,8 +95,12 @@ pub(crate) struct Inode {
     pub(crate) app_epoch: u64,
     /// Other apps with a link to this object.
     pub(crate) linked_apps: Vec<AppId>,
-    /// The lower filesystem says that it has further names, which may be in any app.
+    /// It has further names, which may be in any app: the lower filesystem says so, or
+    /// several apps moved with a directory.
     pub(crate) has_unknown_names: bool,
+    /// It has, or had, more names than one: not all of them need to be in `home`, and
+    /// `home` need not have one any more.
+    pub(crate) had_several_names: bool,
     pub(crate) lookups: u64,
     pub(crate) opens: u64,
     pub(crate) holds: u64,
@@ -123,6 +127,8 @@ impl Inode {
             FileKind::Symlink => Body::Symlink(None),
             _ => Body::Special,
         };
+        let has_several_names =
+            info.attributes.kind != FileKind::Directory && info.attributes.nlink > 1;
         Self {
             attributes: info.attributes,
             allocated_bytes: info.allocated_bytes,
@@ -137,8 +143,8 @@ impl Inode {
             app: AppId(0),
             app_epoch: 0,
             linked_apps: Vec::new(),
-            has_unknown_names: info.attributes.kind != FileKind::Directory
-                && info.attributes.nlink > 1,
+            has_unknown_names: has_several_names,
+            had_several_names: has_several_names,
             lookups: 0,
             opens: 0,
             holds: 0,

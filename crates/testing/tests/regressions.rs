@@ -4,8 +4,8 @@ use mobifs_testing::crash::{Effect, Fate};
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::{CrashMedium, Medium, MemoryMedium};
 use mobifs_testing::operations::Event::{self, Apply, CommitNext, Cut, Do, SyncAll, TidyUp};
-use mobifs_testing::operations::FileRef::Path;
-use mobifs_testing::operations::{NodeKind, Operation as Op, Payload, Script};
+use mobifs_testing::operations::FileRef::{self, Path};
+use mobifs_testing::operations::{NodeKind, Operation as Op, Payload, RenameMode, Script};
 
 fn passes(events: &[Event], medium: &mut impl Medium) {
     let script = Script {
@@ -230,4 +230,129 @@ fn an_app_is_committed_only_with_the_files_that_it_shares() {
         events: events.to_vec(),
     };
     assert_eq!(live(&script, &mut medium, &Plan::default()), Ok(()));
+}
+
+fn rename(from: &str, to: &str) -> Event {
+    Do(Op::Rename {
+        from: from.into(),
+        to: to.into(),
+        mode: RenameMode::Replace,
+    })
+}
+
+/// Runs it with a commit of `alpha` and with one of `beta` before the last cut.
+fn passes_with_a_commit_of_either(before: &[Event]) {
+    for app in ["alpha", "beta"] {
+        let mut events = before.to_vec();
+        events.extend([
+            create("alpha/later"),
+            create("beta/later"),
+            Event::SyncApp(app.into()),
+            Cut,
+        ]);
+        let script = Script { seed: 0, events };
+        let outcome = live(&script, &mut MemoryMedium::default(), &Plan::default());
+        assert_eq!(outcome, Ok(()), "{app}: {script:?}");
+    }
+}
+
+/// Changes a file that is open: as in a mount, where the kernel knows its names, nobody
+/// looks for it again.
+fn write_open() -> Event {
+    Do(Op::Write {
+        file: FileRef::Handle(1),
+        offset: 0,
+        data: Payload {
+            tag: 1,
+            length: 100,
+        },
+    })
+}
+
+fn link_and_open(from: &str, to: &str) -> [Event; 2] {
+    let link = Do(Op::Link {
+        from: from.into(),
+        to: to.into(),
+    });
+    let open = Do(Op::Open {
+        slot: 1,
+        path: to.into(),
+    });
+    [link, open]
+}
+
+/// A directory that moved took one name of a file to another app, and a change through the
+/// file's other name, in the app that it had been in, was committed without that app. Found
+/// by power cuts of a mount over btrfs.
+#[test]
+fn a_file_whose_names_a_moved_directory_parted_ties_both_apps() {
+    let mut events = vec![
+        make_directory("alpha"),
+        make_directory("alpha/d"),
+        make_directory("beta"),
+        create("alpha/d/a"),
+    ];
+    events.extend(link_and_open("alpha/d/a", "alpha/b"));
+    events.extend([rename("alpha/d", "beta/d"), SyncAll, write_open()]);
+    passes_with_a_commit_of_either(&events);
+}
+
+/// The same where two directories change places.
+#[test]
+fn a_file_whose_names_an_exchange_parted_ties_both_apps() {
+    let mut events = vec![
+        make_directory("alpha"),
+        make_directory("alpha/d"),
+        make_directory("beta"),
+        make_directory("beta/d"),
+        create("beta/d/a"),
+    ];
+    events.extend(link_and_open("beta/d/a", "beta/b"));
+    events.extend([
+        Do(Op::Rename {
+            from: "alpha/d".into(),
+            to: "beta/d".into(),
+            mode: RenameMode::Exchange,
+        }),
+        SyncAll,
+        write_open(),
+    ]);
+    passes_with_a_commit_of_either(&events);
+}
+
+/// The directory that a file was first found in counted as its place, although the file's
+/// name there had gone, and took the file along to another app.
+#[test]
+fn a_file_does_not_move_with_a_directory_that_it_had_a_name_in() {
+    let mut events = vec![
+        make_directory("alpha"),
+        make_directory("alpha/d"),
+        make_directory("beta"),
+        create("alpha/d/a"),
+    ];
+    events.extend(link_and_open("alpha/d/a", "alpha/b"));
+    events.extend([
+        Do(Op::Unlink {
+            path: "alpha/d/a".into(),
+        }),
+        rename("alpha/d", "beta/d"),
+        SyncAll,
+        write_open(),
+    ]);
+    passes_with_a_commit_of_either(&events);
+}
+
+/// A name in a third app goes to a fourth: the file is still that of the first, too.
+#[test]
+fn a_linked_name_that_a_moved_directory_took_along_ties_its_new_app() {
+    let mut events = vec![
+        make_directory("alpha"),
+        make_directory("beta"),
+        make_directory("delta"),
+        make_directory("delta/d"),
+        create("alpha/b"),
+    ];
+    events.extend(link_and_open("alpha/b", "delta/d/a"));
+    events.extend([rename("delta/d", "beta/d"), SyncAll, write_open()]);
+    passes_with_a_commit_of_either(&events);
 }

@@ -141,6 +141,7 @@ impl Engine {
         let mut vct = self.begin(&[id, parent], moment.now)?;
         let inode = self.inode_mut(id)?;
         inode.attributes.nlink += 1;
+        inode.had_several_names |= inode.attributes.nlink > 1;
         inode.attributes.ctime = moment.wall;
         if was_orphan {
             inode.unnamed = false;

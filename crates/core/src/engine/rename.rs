@@ -7,6 +7,7 @@ use mobifs_types::{AppId, FileKind, Name, ObjectId, VctId};
 use super::Engine;
 use crate::directory::Slot;
 use crate::error::{FsError, Stop};
+use crate::inode::Inode;
 use crate::request::{Moment, RenameMode};
 
 /// One side of a rename, all checked and in memory.
@@ -135,6 +136,7 @@ impl Engine {
             .insert(to.name.clone(), moved, kind);
         vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), None);
         vct = self.record_dentry(vct, (to.parent, &to.name), replaced, Some(moved));
+        self.tie_parted_files(moved, to);
         self.place(moved, to, moment)?;
         if let Some(replaced) = replaced {
             self.drop_link(vct, replaced, moment)?;
@@ -167,6 +169,8 @@ impl Engine {
             .insert(to.name.clone(), moved, source.kind);
         vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), Some(other));
         vct = self.record_dentry(vct, (to.parent, &to.name), Some(other), Some(moved));
+        self.tie_parted_files(moved, to);
+        self.tie_parted_files(other, from);
         self.place(moved, to, moment)?;
         self.place(other, from, moment)?;
         self.after_rename(came + went > 0);
@@ -216,22 +220,74 @@ impl Engine {
             apps.extend_from_slice(&self.inode(id)?.linked_apps);
         }
         for &(id, to) in moves {
-            let Some(old_path) = self.path_of(id) else {
-                continue;
-            };
-            let mut prefix = old_path;
-            prefix.push(b'/');
-            let below = self.app_ids.range(prefix.clone()..);
-            apps.extend(
-                below
-                    .take_while(|(path, _)| path.starts_with(&prefix))
-                    .map(|(_, &app)| app),
-            );
-            if let Some(new_path) = self.app_place(to.parent, to.name.as_bytes()) {
-                apps.push(self.app_at(new_path));
+            if self.inode(id)?.is_directory() {
+                apps.extend(self.apps_below(id));
+                apps.push(self.app_of_directory_at(to));
             }
         }
         let vct = self.begin_apps(apps, moment.now)?;
         Ok(self.reach_unknown_names(vct, objects))
+    }
+
+    /// The apps that lie below a directory.
+    fn apps_below(&self, id: ObjectId) -> Vec<AppId> {
+        let Some(mut prefix) = self.path_of(id) else {
+            return Vec::new();
+        };
+        prefix.push(b'/');
+        let below = self.app_ids.range(prefix.clone()..);
+        below
+            .take_while(|(path, _)| path.starts_with(&prefix))
+            .map(|(_, &app)| app)
+            .collect()
+    }
+
+    /// The app that a directory has once it is there.
+    fn app_of_directory_at(&mut self, to: &Side) -> AppId {
+        match self.app_place(to.parent, to.name.as_bytes()) {
+            Some(path) => self.app_at(path),
+            None => self.app_of(to.parent),
+        }
+    }
+
+    /// Before a directory moves to another app: a file that has one name in it may have
+    /// another outside. Nobody looks up either again, so that from now on a change of such
+    /// a file concerns both apps must be noted here. Which names a file has is not known,
+    /// hence of all that may be such a file.
+    fn tie_parted_files(&mut self, moved: ObjectId, to: &Side) {
+        if self
+            .inodes
+            .get(&moved)
+            .is_none_or(|inode| !inode.is_directory())
+        {
+            return;
+        }
+        let (before, below) = (self.app_of(moved), self.apps_below(moved));
+        let after = self.app_of_directory_at(to);
+        if before == after && below.is_empty() {
+            return;
+        }
+        let may_be_parted = |(&id, inode): (&ObjectId, &Inode)| {
+            let is_file = !inode.is_directory() && !inode.is_orphan();
+            (is_file && inode.had_several_names).then_some(id)
+        };
+        let candidates: Vec<ObjectId> = self.inodes.iter().filter_map(may_be_parted).collect();
+        for id in candidates {
+            let own = self.app_of(id);
+            let Some(inode) = self.inodes.get_mut(&id) else {
+                continue;
+            };
+            let is_moved = |app: &AppId| *app == before || below.contains(app);
+            if !is_moved(&own) && !inode.linked_apps.iter().any(is_moved) {
+                continue;
+            }
+            for app in [before, after] {
+                if !inode.linked_apps.contains(&app) {
+                    inode.linked_apps.push(app);
+                }
+            }
+            // The apps below get other paths, and become others.
+            inode.has_unknown_names |= !below.is_empty();
+        }
     }
 }
