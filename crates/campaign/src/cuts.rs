@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::filesystem::Filesystem;
 use crate::history::{self, History, Running};
 use crate::stack::{Stack, tree};
-use crate::trouble::Trouble;
+use crate::trouble::{OnPath as _, Trouble};
 use crate::world::{Past, World};
 
 /// Rounds after which the filesystem is made anew, so that checks stay short.
@@ -26,6 +26,9 @@ const ROUNDS_OF_A_FILESYSTEM: u64 = 20;
 const WORK_MAX: Duration = Duration::from_millis(1500);
 /// How long to wait between two looks.
 const PAUSE: Duration = Duration::from_micros(500);
+/// How long work goes on after a sync, and after an apply or an unmount began.
+const SYNCED_MAX: Duration = Duration::from_millis(20);
+const CUT_AFTER_MAX: Duration = Duration::from_millis(12);
 /// How long a recovery may be let go on before it is cut.
 const RECOVERY_MAX: Duration = Duration::from_millis(40);
 
@@ -46,6 +49,8 @@ pub struct Options {
     pub seed: u64,
     /// Real seconds for each of the device.
     pub scale: Scale,
+    /// How many times slower than usual the machine is: cuts come so much later.
+    pub slowness: u32,
 }
 
 /// When the power goes.
@@ -192,8 +197,11 @@ impl Campaign {
         let config = std::fs::read_to_string(config).unwrap_or_default();
         eprintln!("the round: {:#?}, with\n{config}", self.story);
         eprintln!("the daemon's log ends with:\n{}", &log[last.unwrap_or(0)..]);
-        if std::env::var_os("MOBIFS_KEEP").is_some() {
-            eprintln!("kept: {}", self.scratch.path().display());
+        if keeps_evidence() {
+            let told = std::process::Command::new("dmesg").output();
+            let told = told.map(|output| output.stdout).unwrap_or_default();
+            let kept = std::fs::write(self.scratch.path().join("kernel.log"), told);
+            eprintln!("kept: {}, {kept:?}", self.scratch.path().display());
             self.scratch.disable_cleanup(true);
         }
         trouble.at(&format!("{name}, round of seed {seed}"))
@@ -202,6 +210,10 @@ impl Campaign {
     /// One round; answers the tree after it, which is mounted and committed.
     fn round(&mut self, seed: u64, known: Option<Tree>) -> Result<Tree, Trouble> {
         self.story.clear();
+        if keeps_evidence() {
+            self.stack
+                .keep_evidence(&self.scratch.path().join("evidence"))?;
+        }
         let mut random = Random::new(seed);
         let known = match known {
             Some(known) => known,
@@ -215,7 +227,12 @@ impl Campaign {
                 World::start(program, &root, &known, random.below(u64::MAX), &cutting)
             })
             .transpose()?;
-        wait_for_work(&programs, world.as_ref(), &mut random);
+        wait_for_work(
+            &programs,
+            world.as_ref(),
+            WORK_MAX * self.options.slowness,
+            &mut random,
+        );
         if random.chance(40) {
             let returned: Vec<u64> = programs.iter().map(Running::returned).collect();
             self.stack.mount().command(&["sync", "--commit-only"])?;
@@ -223,7 +240,7 @@ impl Campaign {
             for (program, step) in programs.iter_mut().zip(returned) {
                 program.promise(step);
             }
-            std::thread::sleep(Duration::from_micros(random.below(20_000)));
+            self.pause(SYNCED_MAX, &mut random);
         }
         for program in &mut programs {
             program.goes_on()?;
@@ -232,6 +249,10 @@ impl Campaign {
         self.recover(&mut random)?;
         let found = self.stack.rise(&mut random)?;
         if let Some(past) = past {
+            if keeps_evidence() {
+                let path = self.scratch.path().join("operations");
+                std::fs::write(&path, past.story()).on(&path)?;
+            }
             past.check(&found, crate::view(self.options.filesystem))?;
         }
         self.check(&mut programs)
@@ -296,7 +317,7 @@ impl Campaign {
             _ => None,
         };
         let command = words.map(|words| std::thread::spawn(move || program.run(words, &[&root])));
-        std::thread::sleep(Duration::from_micros(random.below(12_000)));
+        self.pause(CUT_AFTER_MAX, random);
         let is_over = command
             .as_ref()
             .is_some_and(|command| command.is_finished());
@@ -332,16 +353,24 @@ impl Campaign {
         Ok(past)
     }
 
+    /// A random time below one that is usual elsewhere.
+    fn below(&self, usual: Duration, random: &mut Random) -> Duration {
+        let longest = usual * self.options.slowness;
+        Duration::from_micros(random.below(longest.as_micros() as u64))
+    }
+
+    fn pause(&self, usual: Duration, random: &mut Random) {
+        std::thread::sleep(self.below(usual, random));
+    }
+
     /// Recovers a few times, each time cut short.
     fn recover(&mut self, random: &mut Random) -> Result<(), Trouble> {
         for moment in [Moment::Recovery, Moment::RecoveryOfRecovery] {
             if random.chance(50) {
                 return Ok(());
             }
-            let delay = random.below(RECOVERY_MAX.as_micros() as u64);
-            let is_in_time = self
-                .stack
-                .cut_recovery(Duration::from_micros(delay), random)?;
+            let delay = self.below(RECOVERY_MAX, random);
+            let is_in_time = self.stack.cut_recovery(delay, random)?;
             // One that had mounted already was a cut all the same.
             let moment = if is_in_time { moment } else { Moment::Work };
             self.story.push(format!("cut during {moment:?}"));
@@ -379,9 +408,19 @@ impl Campaign {
     }
 }
 
+/// Whether somebody wants to see what a round that fails had found, and did.
+fn keeps_evidence() -> bool {
+    std::env::var_os("MOBIFS_KEEP").is_some()
+}
+
 /// Waits until one of those at work, chosen by chance, has done so much: they are not
 /// equally fast.
-fn wait_for_work(programs: &[Running], world: Option<&World>, random: &mut Random) {
+fn wait_for_work(
+    programs: &[Running],
+    world: Option<&World>,
+    longest: Duration,
+    random: &mut Random,
+) {
     let start = Instant::now();
     let count = |index: usize| match programs.get(index) {
         Some(program) => program.returned(),
@@ -391,7 +430,7 @@ fn wait_for_work(programs: &[Running], world: Option<&World>, random: &mut Rando
     let chosen = random.below(workers as u64) as usize;
     let most = if chosen < programs.len() { 60 } else { 400 };
     let wanted = count(chosen) + 1 + random.below(most);
-    while count(chosen) < wanted && start.elapsed() < WORK_MAX {
+    while count(chosen) < wanted && start.elapsed() < longest {
         std::thread::sleep(PAUSE);
     }
 }

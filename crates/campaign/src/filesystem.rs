@@ -18,6 +18,8 @@ pub enum Filesystem {
     Btrfs,
     /// XFS.
     Xfs,
+    /// f2fs.
+    F2fs,
 }
 
 impl Filesystem {
@@ -27,6 +29,7 @@ impl Filesystem {
             Self::Ext4 => "ext4",
             Self::Btrfs => "btrfs",
             Self::Xfs => "xfs",
+            Self::F2fs => "f2fs",
         }
     }
 
@@ -36,6 +39,7 @@ impl Filesystem {
             Self::Ext4 => &["mkfs.ext4", "e2fsck"],
             Self::Btrfs => &["mkfs.btrfs", "btrfs"],
             Self::Xfs => &["mkfs.xfs", "xfs_repair"],
+            Self::F2fs => &["mkfs.f2fs", "fsck.f2fs"],
         }
     }
 
@@ -45,6 +49,7 @@ impl Filesystem {
             Self::Ext4 => 192,
             Self::Btrfs => 256,
             Self::Xfs => 320,
+            Self::F2fs => 256,
         }
     }
 
@@ -63,6 +68,7 @@ impl Filesystem {
             Self::Btrfs => &["-q", "-f"],
             // Discarding the whole device first takes time and shows nothing.
             Self::Xfs => &["-q", "-f", "-K"],
+            Self::F2fs => &["-q", "-f", "-t", "0"],
         };
         let mut command = Command::new(format!("mkfs.{}", self.name()));
         succeed(command.args(quiet).args(options).arg(device))?;
@@ -125,6 +131,7 @@ impl Filesystem {
             Self::Ext4 => ("e2fsck", &["-f", "-n"]),
             Self::Btrfs => ("btrfs", &["check", "--readonly"]),
             Self::Xfs => ("xfs_repair", &["-n"]),
+            Self::F2fs => ("fsck.f2fs", &["-f", "--dry-run"]),
         };
         succeed(Command::new(program).args(arguments).arg(device))
             .map(drop)

@@ -50,6 +50,9 @@ enum Command {
         /// Real seconds for each of the device; 0: never wait.
         #[arg(long, default_value = "0.25")]
         scale: Scale,
+        /// How many times slower than usual the machine is: cuts come so much later.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        slowness: u32,
     },
     /// Cut the power in each phase of a large PostMark.
     Postmark {
@@ -123,7 +126,20 @@ fn run(cli: Cli) -> Result<(), Trouble> {
             cuts,
             seed,
             scale,
-        } => cut_all(&programs, &filesystems, cuts, seed, scale),
+            slowness,
+        } => {
+            let options = |filesystem| Options {
+                program: programs.mobifs.clone(),
+                helper: programs.helper.clone(),
+                scratch: programs.scratch.clone(),
+                filesystem,
+                cuts,
+                seed,
+                scale,
+                slowness,
+            };
+            cut_all(filesystems.iter().map(|&filesystem| options(filesystem)))
+        }
         Command::Postmark {
             filesystem,
             cuts_per_phase,
@@ -147,13 +163,7 @@ fn run(cli: Cli) -> Result<(), Trouble> {
     }
 }
 
-fn cut_all(
-    programs: &Programs,
-    filesystems: &[Filesystem],
-    cuts: u64,
-    seed: u64,
-    scale: Scale,
-) -> Result<(), Trouble> {
+fn cut_all(campaigns: impl Iterator<Item = Options>) -> Result<(), Trouble> {
     // What is mounted must be taken down again: the round in hand is finished first.
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -161,23 +171,15 @@ fn cut_all(
             .map_err(|error| error.to_string())?;
     }
     let mut summary = Vec::new();
-    for &filesystem in filesystems {
-        let name = filesystem.name();
-        if let Some(obstacle) = mobifs_campaign::obstacle(filesystem) {
+    for options in campaigns {
+        let name = options.filesystem.name();
+        if let Some(obstacle) = mobifs_campaign::obstacle(options.filesystem) {
             summary.push(format!("{name}: SKIPPED, {obstacle}"));
             continue;
         }
         let started = Instant::now();
         let mut shown = started;
-        let campaign = Campaign::new(Options {
-            program: programs.mobifs.clone(),
-            helper: programs.helper.clone(),
-            scratch: programs.scratch.clone(),
-            filesystem,
-            cuts,
-            seed,
-            scale,
-        })?;
+        let campaign = Campaign::new(options)?;
         let tally = campaign.run(|tally| {
             if shown.elapsed() >= PROGRESS_INTERVAL {
                 shown = Instant::now();

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use mobifs_flash_serve::Scale;
-use mobifs_testing::mount::{Mount, Places, Program};
+use mobifs_testing::mount::{Mount, Places, Program, succeed};
 use mobifs_testing::random::Random;
 use mobifs_testing::target::{DirectoryTarget, Target as _};
 use mobifs_testing::tree::Tree;
@@ -19,6 +20,8 @@ pub struct Stack {
     // In this order on drop: the mount ends before the disk below it.
     mount: Mount,
     disk: Disk,
+    /// Where to keep what each recovery finds, and how many have found something.
+    evidence: Option<(PathBuf, u64)>,
 }
 
 impl Stack {
@@ -44,7 +47,33 @@ impl Stack {
         Ok(Self {
             mount: Mount::new(program.clone(), places),
             disk,
+            evidence: None,
         })
+    }
+
+    /// From now on keeps a copy of the store as each recovery finds it in `directory`,
+    /// which is emptied first.
+    ///
+    /// # Errors
+    /// It cannot be emptied.
+    pub fn keep_evidence(&mut self, directory: &Path) -> Result<(), Trouble> {
+        if directory.exists() {
+            fs::remove_dir_all(directory).on(directory)?;
+        }
+        fs::create_dir(directory).on(directory)?;
+        self.evidence = Some((directory.to_owned(), 0));
+        Ok(())
+    }
+
+    fn take_evidence(&mut self) -> Result<(), Trouble> {
+        if let Some((directory, number)) = &mut self.evidence {
+            *number += 1;
+            let copy = directory.join(number.to_string());
+            let mut command = Command::new("cp");
+            command.args(["--archive", "--sparse=always"]);
+            succeed(command.arg(&self.mount.places().store).arg(copy))?;
+        }
+        Ok(())
     }
 
     /// Makes filesystem and store anew and mounts both.
@@ -101,6 +130,7 @@ impl Stack {
     pub fn cut_recovery(&mut self, delay: Duration, random: &mut Random) -> Result<bool, Trouble> {
         self.disk.recover(random)?;
         self.disk.mount()?;
+        self.take_evidence()?;
         self.mount.begin()?;
         std::thread::sleep(delay);
         let is_mounted = mobifs_testing::mount::is_mounted(&self.mount.places().mountpoint);
@@ -117,6 +147,7 @@ impl Stack {
     pub fn rise(&mut self, random: &mut Random) -> Result<Tree, Trouble> {
         self.disk.recover(random)?;
         self.disk.mount()?;
+        self.take_evidence()?;
         self.mount.mount().map_err(Trouble::Violation)?;
         let found = tree(&self.root())?;
         self.mount.umount()?;
@@ -132,7 +163,7 @@ impl Stack {
     /// # Errors
     /// It cannot be ended.
     pub fn end(self) -> Result<(), Trouble> {
-        let Self { mount, disk } = self;
+        let Self { mount, disk, .. } = self;
         drop(mount);
         disk.end()
     }

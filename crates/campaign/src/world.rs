@@ -130,6 +130,13 @@ impl Past {
         self.0.all_committed();
     }
 
+    /// Every operation on a line of its own, with the step it was.
+    pub fn story(&self) -> String {
+        let told = self.0.told().iter();
+        told.map(|(step, operation)| format!("{step}: {operation:?}\n"))
+            .collect()
+    }
+
     /// Checks the tree that a power cut left: every app at one point of its history, what
     /// was committed is there, operations across apps are whole.
     ///

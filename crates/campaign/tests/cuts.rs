@@ -30,6 +30,7 @@ fn survive(test: &str, filesystem: Filesystem, cuts: u64) -> Option<Tally> {
         cuts,
         seed: 3,
         scale: Scale::new(0.25).unwrap(),
+        slowness: 1,
     };
     let tally = Campaign::new(options).unwrap().run(|_| true);
     let tally = tally.unwrap_or_else(|trouble| panic!("{trouble}"));

@@ -69,9 +69,14 @@ impl Timeline {
         self.changed.push(changed);
     }
 
+    /// Number of the last step; 0 before the first.
+    pub fn last(&self) -> usize {
+        self.states.len() - 1
+    }
+
     /// An app was committed: a cut must not take it back behind the last step.
     pub fn committed(&mut self, app: &str) {
-        self.committed.insert(app.to_owned(), self.states.len() - 1);
+        self.committed.insert(app.to_owned(), self.last());
     }
 
     /// All apps were committed.

@@ -30,6 +30,7 @@ pub struct Witness {
     model: Model,
     timeline: Timeline,
     durable_app: &'static str,
+    told: Vec<(usize, Operation)>,
 }
 
 impl Witness {
@@ -39,7 +40,13 @@ impl Witness {
             timeline: Timeline::new(top_level_apps, state.clone()),
             model: Model::new(state),
             durable_app,
+            told: Vec::new(),
         }
+    }
+
+    /// What was executed, each with the step of the history that it was.
+    pub fn told(&self) -> &[(usize, Operation)] {
+        &self.told
     }
 
     /// The model.
@@ -60,6 +67,7 @@ impl Witness {
         self.note_pieces(operation);
         let agreed = execute_on_both(&mut self.model, target, operation);
         self.timeline.step(self.model.state());
+        self.told.push((self.timeline.last(), operation.clone()));
         agreed?;
         self.note_durable(operation);
         Ok(())
