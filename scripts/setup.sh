@@ -2,7 +2,7 @@
 # Installs what building, testing and the demo need, and nothing that is already there.
 # Debian and Ubuntu with a Rust toolchain. Works offline once everything is in place.
 #
-#   scripts/setup.sh [--build-only | --soak]     without: what the tests need
+#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs]     without: what the tests need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,6 +27,9 @@ TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin" "mkfs.xfs:xfsprogs")
 
 # What `make soak` runs.
 SOAK_PACKAGES=("stress-ng:stress-ng" "fio:fio" "dbench:dbench")
+
+# What `make crash-campaign-f2fs` runs.
+F2FS_PACKAGES=("qemu-system-x86_64:qemu-system-x86" "mkfs.f2fs:f2fs-tools" "busybox:busybox-static")
 
 # missing PAIR...: the packages of those pairs whose command is not there.
 missing() {
@@ -96,12 +99,33 @@ install_suite() {
     --root "$TOOLS_DIR" --version "$version" "$name"
 }
 
+# A kernel to boot in a guest, into our own directory: the machine's own stays as it is.
+fetch_kernel() {
+  local directory=$TOOLS_DIR/kernel package version
+  if ls "$directory"/lib/modules/*/modules.dep >/dev/null 2>&1; then
+    say "kernel for a guest: there"
+    return
+  fi
+  as_root apt-get update -qq || true
+  package=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -1)
+  [ -n "$package" ] || die "no package linux-image-amd64 is known: add Debian's main to apt's sources"
+  say "fetching $package"
+  rm -rf "$directory"
+  mkdir -p "$directory"
+  (cd "$directory" && apt-get download -qq "$package" 2>/dev/null && dpkg-deb -x ./*.deb . && rm ./*.deb)
+  version=$(ls "$directory/lib/modules")
+  (cd "$directory" && busybox depmod -b . "$version")
+}
+
 check_toolchain
-if [ "${1:-}" = "--soak" ]; then
-  install_packages "${PACKAGES[@]}" "${SOAK_PACKAGES[@]}"
-else
-  install_packages "${PACKAGES[@]}"
-fi
+case "${1:-}" in
+  --soak) install_packages "${PACKAGES[@]}" "${SOAK_PACKAGES[@]}" ;;
+  --f2fs)
+    install_packages "${PACKAGES[@]}" "${F2FS_PACKAGES[@]}"
+    fetch_kernel
+    ;;
+  *) install_packages "${PACKAGES[@]}" ;;
+esac
 if [ "${1:-}" = "--fuzz" ]; then
   check_nightly
   install_suite cargo-fuzz "$CARGO_FUZZ_VERSION"
