@@ -46,6 +46,9 @@ pub struct Plan {
     /// Whether a checkpointer thread works beside the script, which cannot be repeated
     /// exactly then.
     pub background: bool,
+    /// Whether the kernel remembers names, until the volume tidies up, and does not ask for
+    /// them again.
+    pub remembers_names: bool,
     /// The trees are compared after so many events (and at the end of every life).
     pub tree_every: usize,
 }
@@ -59,6 +62,7 @@ impl Default for Plan {
             memory_budget_bytes: 64 << 20,
             objects_max: 20,
             background: false,
+            remembers_names: false,
             tree_every: 40,
         }
     }
@@ -146,7 +150,10 @@ impl Life {
             Event::CommitNext => {
                 volume.commit_next().map_err(|error| error.to_string())?;
             }
-            Event::TidyUp => volume.tidy_up(),
+            Event::TidyUp => {
+                self.target.forget_names();
+                volume.tidy_up();
+            }
             Event::Apply => self.store.apply().map_err(|error| error.to_string())?,
             Event::Cut => return Err("a cut ends the life".into()),
         }
@@ -250,5 +257,11 @@ fn start(
         ..VolumeOptions::new(&config)
     };
     let volume = Volume::start(Arc::clone(&store), options).map_err(|error| error.to_string())?;
-    Ok((VolumeTarget::new(volume), store))
+    let target = VolumeTarget::new(volume);
+    let target = if plan.remembers_names {
+        target.remembering_names()
+    } else {
+        target
+    };
+    Ok((target, store))
 }

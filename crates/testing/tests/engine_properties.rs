@@ -63,6 +63,27 @@ fn a_cut_leaves_operations_across_apps_whole() {
     });
 }
 
+/// A volume learns of a file's names by lookups, and the kernel makes few of them.
+#[test]
+fn a_cut_after_work_without_lookups_leaves_every_app_at_a_point_of_its_history() {
+    let profile = Profile {
+        length: 150,
+        checkpoints: true,
+        cuts: 1,
+        cross_percent: 40,
+        large: false,
+        ..Profile::default()
+    };
+    let plan = Plan {
+        remembers_names: true,
+        tree_every: usize::MAX,
+        ..Plan::default()
+    };
+    check_scripts(&profile, 1000, |script| {
+        live(script, &mut MemoryMedium::default(), &plan)
+    });
+}
+
 /// The thread commits and forgets at moments of its own.
 #[test]
 fn a_checkpointer_thread_beside_the_program_changes_nothing() {

@@ -1,6 +1,7 @@
 //! Filesystems that a test executes operations on.
 
 mod directory;
+mod known_names;
 mod volume;
 
 pub use directory::DirectoryTarget;

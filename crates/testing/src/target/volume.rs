@@ -3,6 +3,7 @@
 //! It is called as the kernel calls it: objects by number, references counted, and
 //! what the kernel answers by itself is answered here.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 use rustix::io::Errno;
 
 use super::Target;
+use super::known_names::KnownNames;
 use crate::model::{Content, Outcome, UMASK, only_regular, only_with_user_xattrs, split};
 use crate::operations::{
     AllocateMode, Answer, FileRef, NodeKind, Operation, RenameMode, Slot, XattrMode,
@@ -38,6 +40,8 @@ const ROOT_USER: Caller = Caller {
 pub struct VolumeTarget {
     volume: Arc<Volume>,
     open: BTreeMap<Slot, ObjectId>,
+    /// None: every name is looked up each time, and nothing known of objects not in use.
+    names: Option<RefCell<KnownNames>>,
 }
 
 /// A counted reference to an object, given back at the end.
@@ -45,11 +49,13 @@ struct Held<'v> {
     volume: &'v Volume,
     id: ObjectId,
     kind: FileKind,
+    /// The reference is among those of the known names, and stays.
+    is_lent: bool,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if self.id != ObjectId::ROOT {
+        if self.id != ObjectId::ROOT && !self.is_lent {
             self.volume.forget(self.id, 1);
         }
     }
@@ -61,6 +67,34 @@ impl VolumeTarget {
         Self {
             volume,
             open: BTreeMap::new(),
+            names: None,
+        }
+    }
+
+    /// The same with a kernel that remembers names, and does not ask for them again.
+    #[must_use]
+    pub fn remembering_names(self) -> Self {
+        Self {
+            names: Some(RefCell::default()),
+            ..self
+        }
+    }
+
+    /// The kernel forgets the names that it knows.
+    pub fn forget_names(&mut self) {
+        if let Some(names) = &self.names {
+            names.borrow_mut().clear();
+        }
+        self.give_back();
+    }
+
+    /// Gives back what neither names nor open files hold.
+    fn give_back(&self) {
+        let Some(names) = &self.names else { return };
+        let is_open = |id| self.open.values().any(|&open| open == id);
+        let unused = names.borrow_mut().take_unused(is_open);
+        for (id, count) in unused {
+            self.volume.forget(id, count);
         }
     }
 
@@ -74,12 +108,34 @@ impl VolumeTarget {
             volume: &self.volume,
             id,
             kind,
+            is_lent: self.names.is_some(),
         }
     }
 
     fn lookup(&self, parent: ObjectId, name: &str) -> Result<Held<'_>, Errno> {
+        let known = self.names.as_ref().and_then(|names| {
+            let place = (parent, name.as_bytes().to_vec());
+            names.borrow().get(&place)
+        });
+        if let Some((id, kind)) = known {
+            return Ok(self.hold(id, kind));
+        }
         let node = self.volume.lookup(parent, name.as_bytes()).map_err(errno)?;
-        Ok(self.hold(node.id, node.attributes.kind))
+        Ok(self.learn(parent, name.as_bytes(), (node.id, node.attributes.kind)))
+    }
+
+    /// The volume has counted a reference to what has this name.
+    fn learn(&self, parent: ObjectId, name: &[u8], object: (ObjectId, FileKind)) -> Held<'_> {
+        if let Some(names) = &self.names {
+            names.borrow_mut().learn((parent, name.to_vec()), object);
+        }
+        self.hold(object.0, object.1)
+    }
+
+    fn unlearn(&self, parent: ObjectId, name: &[u8]) {
+        if let Some(names) = &self.names {
+            names.borrow_mut().removed(&(parent, name.to_vec()));
+        }
     }
 
     fn object(&self, path: &str) -> Result<Held<'_>, Errno> {
@@ -139,7 +195,7 @@ impl VolumeTarget {
             .volume
             .create(&ROOT_USER, parent.id, name, &spec)
             .map_err(errno)?;
-        drop(self.hold(node.id, kind));
+        drop(self.learn(parent.id, name, (node.id, kind)));
         Ok(())
     }
 
@@ -187,7 +243,7 @@ impl VolumeTarget {
     fn link(&self, id: ObjectId, to: &str) -> Result<(), Errno> {
         let (parent, name) = self.place(to)?;
         let node = self.volume.link(id, parent.id, name).map_err(errno)?;
-        drop(self.hold(node.id, node.attributes.kind));
+        drop(self.learn(parent.id, name, (node.id, node.attributes.kind)));
         Ok(())
     }
 
@@ -201,11 +257,16 @@ impl VolumeTarget {
             Op::LinkHandle { slot, to } => self.link(*self.open.get(slot).ok_or(Errno::BADF)?, to),
             Op::Unlink { path } => {
                 let (parent, name) = self.place(path)?;
-                self.volume.unlink(parent.id, name).map_err(errno)
+                self.volume.unlink(parent.id, name).map_err(errno)?;
+                self.unlearn(parent.id, name);
+                Ok(())
             }
             Op::RemoveDirectory { path } => {
                 let (parent, name) = self.place(path)?;
-                self.volume.remove_directory(parent.id, name).map_err(errno)
+                let removed = self.volume.remove_directory(parent.id, name);
+                removed.map_err(errno)?;
+                self.unlearn(parent.id, name);
+                Ok(())
             }
             Op::Rename { from, to, mode } => {
                 let (from, from_name) = self.place(from)?;
@@ -217,7 +278,12 @@ impl VolumeTarget {
                 };
                 self.volume
                     .rename(from.id, from_name, to.id, to_name, mode)
-                    .map_err(errno)
+                    .map_err(errno)?;
+                if let Some(names) = &self.names {
+                    let (from, to) = ((from.id, from_name.to_vec()), (to.id, to_name.to_vec()));
+                    names.borrow_mut().renamed(from, to, mode);
+                }
+                Ok(())
             }
             other => unreachable!("{other:?} changes no names"),
         }
@@ -416,7 +482,9 @@ impl VolumeTarget {
     fn close(&mut self, slot: Slot) -> Result<(), Errno> {
         let id = self.open.remove(&slot).ok_or(Errno::BADF)?;
         self.volume.release(id);
-        self.volume.forget(id, 1);
+        if self.names.is_none() {
+            self.volume.forget(id, 1);
+        }
         Ok(())
     }
 
@@ -524,44 +592,9 @@ struct Rest<'a> {
 
 impl Target for VolumeTarget {
     fn execute(&mut self, operation: &Operation) -> Outcome {
-        use Operation as Op;
-        match operation {
-            Op::CreateFile { .. }
-            | Op::MakeDirectory { .. }
-            | Op::MakeSymlink { .. }
-            | Op::MakeNode { .. } => self.make_any(operation)?,
-            Op::Link { .. }
-            | Op::LinkHandle { .. }
-            | Op::Unlink { .. }
-            | Op::RemoveDirectory { .. }
-            | Op::Rename { .. } => self.change_names(operation)?,
-            Op::SetMode { .. }
-            | Op::SetOwner { .. }
-            | Op::SetMtime { .. }
-            | Op::SetXattr { .. }
-            | Op::RemoveXattr { .. } => self.change_attributes(operation)?,
-            Op::Open { slot, path } => {
-                // An empty slot is as good as one that is closed now.
-                let _was_open = self.close(*slot);
-                self.open_slot(*slot, path)?;
-            }
-            Op::OpenUnnamed {
-                slot,
-                directory,
-                mode,
-            } => {
-                let _was_open = self.close(*slot);
-                let id = {
-                    let directory = self.directory(directory)?;
-                    let made = self.volume.create_unnamed(&ROOT_USER, directory.id, *mode);
-                    made.map_err(errno)?.id
-                };
-                self.open.insert(*slot, id);
-            }
-            Op::Close { slot } => self.close(*slot)?,
-            _ => return self.use_file(operation),
-        }
-        Ok(Answer::Done)
+        let outcome = self.act(operation);
+        self.give_back();
+        outcome
     }
 
     fn tree(&mut self) -> Result<Tree, Errno> {
@@ -598,6 +631,52 @@ impl Target for VolumeTarget {
         ];
         let is_refused = REFUSED.contains(&expected) && REFUSED.contains(&found);
         expected == found || (matches!(operation, Operation::Rename { .. }) && is_refused)
+    }
+}
+
+impl VolumeTarget {
+    fn act(&mut self, operation: &Operation) -> Outcome {
+        use Operation as Op;
+        match operation {
+            Op::CreateFile { .. }
+            | Op::MakeDirectory { .. }
+            | Op::MakeSymlink { .. }
+            | Op::MakeNode { .. } => self.make_any(operation)?,
+            Op::Link { .. }
+            | Op::LinkHandle { .. }
+            | Op::Unlink { .. }
+            | Op::RemoveDirectory { .. }
+            | Op::Rename { .. } => self.change_names(operation)?,
+            Op::SetMode { .. }
+            | Op::SetOwner { .. }
+            | Op::SetMtime { .. }
+            | Op::SetXattr { .. }
+            | Op::RemoveXattr { .. } => self.change_attributes(operation)?,
+            Op::Open { slot, path } => {
+                // An empty slot is as good as one that is closed now.
+                let _was_open = self.close(*slot);
+                self.open_slot(*slot, path)?;
+            }
+            Op::OpenUnnamed {
+                slot,
+                directory,
+                mode,
+            } => {
+                let _was_open = self.close(*slot);
+                let id = {
+                    let directory = self.directory(directory)?;
+                    let made = self.volume.create_unnamed(&ROOT_USER, directory.id, *mode);
+                    made.map_err(errno)?.id
+                };
+                if let Some(names) = &self.names {
+                    names.borrow_mut().count(id);
+                }
+                self.open.insert(*slot, id);
+            }
+            Op::Close { slot } => self.close(*slot)?,
+            _ => return self.use_file(operation),
+        }
+        Ok(Answer::Done)
     }
 }
 

@@ -1,0 +1,72 @@
+//! What the kernel remembers of names: it asks for one that it knows only once.
+
+use std::collections::BTreeMap;
+
+use mobifs_runtime::RenameMode;
+use mobifs_types::{FileKind, ObjectId};
+
+/// A name in a directory.
+pub(super) type Place = (ObjectId, Vec<u8>);
+
+/// Names that were looked up, and references that were counted for it. A reference is
+/// given back when the kernel lets go of the object, and not with a name of it.
+#[derive(Debug, Default)]
+pub(super) struct KnownNames {
+    names: BTreeMap<Place, (ObjectId, FileKind)>,
+    references: BTreeMap<ObjectId, u64>,
+}
+
+impl KnownNames {
+    /// What a name means, if that is known.
+    pub(super) fn get(&self, place: &Place) -> Option<(ObjectId, FileKind)> {
+        self.names.get(place).copied()
+    }
+
+    /// A name was looked up or made, and the volume has counted a reference.
+    pub(super) fn learn(&mut self, place: Place, object: (ObjectId, FileKind)) {
+        self.names.insert(place, object);
+        self.count(object.0);
+    }
+
+    /// The volume has counted a reference to an object without a name.
+    pub(super) fn count(&mut self, id: ObjectId) {
+        *self.references.entry(id).or_default() += 1;
+    }
+
+    /// A name is gone.
+    pub(super) fn removed(&mut self, place: &Place) {
+        self.names.remove(place);
+    }
+
+    /// A name is another one now.
+    pub(super) fn renamed(&mut self, from: Place, to: Place, mode: RenameMode) {
+        let (moved, replaced) = (self.names.remove(&from), self.names.remove(&to));
+        self.names.extend(moved.map(|object| (to, object)));
+        if mode == RenameMode::Exchange {
+            self.names.extend(replaced.map(|object| (from, object)));
+        }
+    }
+
+    /// Lets go of all names.
+    pub(super) fn clear(&mut self) {
+        self.names.clear();
+    }
+
+    /// The references to give back: those to objects that no known name means and that are
+    /// not in use.
+    pub(super) fn take_unused(
+        &mut self,
+        is_in_use: impl Fn(ObjectId) -> bool,
+    ) -> BTreeMap<ObjectId, u64> {
+        let named: std::collections::BTreeSet<ObjectId> = self
+            .names
+            .iter()
+            .flat_map(|((parent, _), (id, _))| [*parent, *id])
+            .collect();
+        let is_kept = |id: &ObjectId| named.contains(id) || is_in_use(*id);
+        let references = std::mem::take(&mut self.references);
+        let (kept, unused) = references.into_iter().partition(|(id, _)| is_kept(id));
+        self.references = kept;
+        unused
+    }
+}
