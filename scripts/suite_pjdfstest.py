@@ -2,11 +2,15 @@
 """pjdfstest, complete, on a MobiFS mount over a real ext4, compared with its list exactly.
 
   suite_pjdfstest.py [--bare]     --bare: on the ext4 itself, with an empty list
+
+As root, and then what it has for ordinary users as one of them: on root's mount and on the
+user's own, where every case must end as it does for that user on the ext4.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,22 +18,31 @@ from pathlib import Path
 
 from lib.disk import LoopImage, loop_devices_work, scratch_dir
 from lib.mount import MobiMount
-from lib.process import ROOT, Cleanup, Failed, main_guard, say, suite_binary
+from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, say, suite_binary
 
 SUITES = ROOT / "scripts" / "suites"
 # The suite remounts read-only for these; see `run_suite`.
 REMOUNTING = "erofs"
+# nobody, on every Linux system.
+USER = 65534
 
 
-def fitting_directory(parent: Path) -> Path:
-    """A directory whose path length suits the suite.
+def fitting_directory(parent: Path, name: str = "m") -> Path:
+    """A directory whose path length suits the suite; its name starts with `name`.
 
     pjdfstest 0.2.2 makes the longest legal path out of components of 127 characters and
     miscounts if the remainder behind its two temporary directories is 0 or 1.
     """
-    path = parent / "m"
+    path = parent / name
     while (4095 - len(str(path)) - 2 * len("/.tmpXXXXXX")) % 127 < 2:
         path = path.with_name(path.name + "m")
+    return path
+
+
+def users_directory(parent: Path, name: str) -> Path:
+    path = fitting_directory(parent, name)
+    path.mkdir()
+    shutil.chown(path, USER, USER)
     return path
 
 
@@ -44,15 +57,81 @@ def outcomes(output: str) -> dict[str, str]:
     return found
 
 
-def run_once(config: Path, path: Path, secondary: Path, *patterns: str) -> dict[str, str]:
-    command = [suite_binary("pjdfstest"), "-c", config, "-p", path, "-s", secondary, *patterns]
+AS_USER = {"user": USER, "group": USER, "extra_groups": []}
+
+
+def run_command(command: list[object], **who: object) -> dict[str, str]:
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace"
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        **who,
     )
     found = outcomes(done.stdout)
     if "Summary" not in done.stdout or not found:
         raise Failed(f"pjdfstest did not run to its end:\n{done.stdout[-2000:]}{done.stderr}")
     return found
+
+
+def run_once(config: Path, path: Path, secondary: Path, *patterns: str) -> dict[str, str]:
+    command = [suite_binary("pjdfstest"), "-c", config, "-p", path, "-s", secondary, *patterns]
+    return run_command(command)
+
+
+class User:
+    """Somebody who may read neither our tools nor our configuration: copies lie in scratch."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.suite = self.copy(Path(suite_binary("pjdfstest")), scratch)
+        self.config = self.copy(SUITES / "pjdfstest.toml", scratch)
+        self.mobifs = self.copy(Path(built_binary("mobifs")), scratch)
+
+    @staticmethod
+    def copy(source: Path, scratch: Path) -> Path:
+        target = scratch / f"user-{source.name}"
+        shutil.copy(source, target)
+        target.chmod(0o755)
+        return target
+
+    def run_suite(self, path: Path) -> dict[str, str]:
+        return run_command([self.suite, "-c", self.config, "-p", path], cwd="/", **AS_USER)
+
+    def mobifs_command(self, *words: object) -> None:
+        command = [str(word) for word in (self.mobifs, *words)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **AS_USER)
+        if done.returncode != 0:
+            raise Failed(f"{command}: {done.stdout}{done.stderr}")
+
+
+def run_as_user(
+    cleanup: Cleanup, scratch: Path, lower: Path, mount: Path, listed: set[str]
+) -> tuple[int, int]:
+    """What ends otherwise for an ordinary user than on the ext4; passed and bad."""
+    user = User(scratch)
+    plain = user.run_suite(users_directory(lower, "p"))
+    own = users_directory(scratch, "u")
+    store = users_directory(lower, "s")
+    log = users_directory(scratch, "l") / "log"
+    user.mobifs_command("mount", "--log", log, store, own)
+    cleanup.callback(subprocess.run, ["umount", "-l", str(own)], capture_output=True)
+    subjects = {
+        "on root's mount": user.run_suite(users_directory(mount, "r")),
+        "on the user's own mount": user.run_suite(own),
+    }
+    user.mobifs_command("umount", own)
+    passed = bad = 0
+    for subject, found in subjects.items():
+        for name in (plain.keys() | found.keys()) - listed:
+            if plain.get(name) != found.get(name):
+                say(f"unexpected: {name} {found.get(name)} for a user {subject}, "
+                    f"{plain.get(name)} on ext4")
+                bad += 1
+        ran = sum(1 for outcome in found.values() if outcome == "ok")
+        say(f"pjdfstest as a user {subject}: {ran} passed, the others are for root")
+        passed += ran
+    return passed, bad
 
 
 def run_suite(scratch: Path, path: Path, secondary: Path) -> dict[str, str]:
@@ -71,8 +150,8 @@ def run_suite(scratch: Path, path: Path, secondary: Path) -> dict[str, str]:
     return {**found, **again}
 
 
-def compare(found: dict[str, str], expected: dict[str, dict[str, str]]) -> int:
-    """Prints every difference and the closing line; returns the exit status."""
+def compare(found: dict[str, str], expected: dict[str, dict[str, str]]) -> tuple[int, int]:
+    """Prints every difference; passed and bad."""
     bad = 0
     listed = {name: "FAILED" for name in expected["failed"]}
     listed |= {name: "skipped" for name in expected["skipped"]}
@@ -85,8 +164,7 @@ def compare(found: dict[str, str], expected: dict[str, dict[str, str]]) -> int:
         bad += 1
     passed = sum(1 for outcome in found.values() if outcome == "ok")
     say(f"pjdfstest: {len(found)} cases, {passed} passed, {len(listed)} listed as impossible")
-    say(f"{passed} passed, {bad} failed, {len(expected['skipped'])} skipped")
-    return 1 if bad else 0
+    return passed, bad
 
 
 def main() -> int:
@@ -116,7 +194,14 @@ def main() -> int:
             mount.mount()
         path.chmod(0o755)
         say(f"pjdfstest on {'ext4' if bare else 'MobiFS over ext4'}")
-        return compare(run_suite(scratch, path, secondary.mountpoint), expected)
+        passed, bad = compare(run_suite(scratch, path, secondary.mountpoint), expected)
+        if not bare:
+            more, worse = run_as_user(
+                cleanup, scratch, lower.mountpoint, path, set(expected["skipped"])
+            )
+            passed, bad = passed + more, bad + worse
+        say(f"{passed} passed, {bad} failed, {len(expected['skipped'])} skipped")
+        return 1 if bad else 0
 
 
 if __name__ == "__main__":
