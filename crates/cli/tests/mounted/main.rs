@@ -9,3 +9,4 @@ mod helpers;
 mod hostile;
 mod life;
 mod unprivileged;
+mod users;
