@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test and ends with one line: N passed, M failed, K skipped.
 #
-#   scripts/test.sh [STEP...]     steps: cargo pjdfstest fsx (default: all)
+#   scripts/test.sh [STEP...]     steps: cargo interleavings pjdfstest fsx (default: all)
 #
 # The mounted tests and the suites need /dev/fuse and root (loop devices, several users);
 # what cannot run here is counted as skipped, with the reason.
@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 STEPS=("$@")
-[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo pjdfstest fsx)
+[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo interleavings pjdfstest fsx)
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 LOG_DIR=$TARGET_DIR/test-logs
 mkdir -p "$LOG_DIR" target
@@ -54,6 +54,9 @@ for name in "${STEPS[@]}"; do
   case $name in
     # Skipped mounted tests say so on a line of their own, which libtest shows with --nocapture.
     cargo) run cargo cargo test --workspace --locked --no-fail-fast -- --show-output ;;
+    interleavings)
+      run interleavings cargo test --locked -p mobifs-runtime --features interleavings --lib interleavings
+      ;;
     pjdfstest) run pjdfstest python3 scripts/suite_pjdfstest.py ;;
     fsx) run fsx python3 scripts/suite_fsx.py ;;
     *) echo "unknown step: $name" >&2; exit 2 ;;

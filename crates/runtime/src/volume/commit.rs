@@ -3,8 +3,8 @@
 use mobifs_core::{Commit, FsError, SyncPoint};
 use mobifs_store::StoreError;
 use mobifs_types::{ObjectId, VctId};
-use parking_lot::MutexGuard;
 
+use super::sync::MutexGuard;
 use super::{Checkpoint, Shared, Volume, VolumeError};
 
 impl Shared {

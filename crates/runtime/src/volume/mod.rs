@@ -13,11 +13,14 @@
 mod checkpointer;
 mod commit;
 mod data;
+#[cfg(test)]
+mod interleavings;
 mod namespace;
 mod needs;
 mod settings;
 mod status;
 mod stepping;
+mod sync;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -26,15 +29,16 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use mobifs_core::{Engine, EngineConfig, FsError, Limits, Moment};
 use mobifs_store::{Store, StoreError};
 use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 pub use types::{VolumeError, VolumeOptions};
+
+use self::sync::thread::{self, JoinHandle};
+use self::sync::{Condvar, Mutex, MutexGuard, RwLock};
 
 use crate::Rules;
 
@@ -163,7 +167,7 @@ impl Volume {
             checkpointer: Mutex::new(None),
         };
         if background {
-            let thread = std::thread::Builder::new()
+            let thread = thread::Builder::new()
                 .name("checkpointer".into())
                 .spawn(move || shared.run_checkpointer())
                 .map_err(VolumeError::Thread)?;

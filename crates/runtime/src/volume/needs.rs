@@ -3,8 +3,8 @@
 use mobifs_core::{Engine, FsError, Need, Stop};
 use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
-use parking_lot::MutexGuard;
 
+use super::sync::MutexGuard;
 use super::{Live, Shared, store_failed};
 
 /// An operation that still needs something after so many answers is not getting
@@ -46,6 +46,8 @@ impl Shared {
                 Err(Stop::Fail(error)) => return Err(error),
                 Err(Stop::Need(need)) => need,
             };
+            // Before others may commit: what they free is what the operation needs.
+            let dirty_bytes = live.engine.dirty_bytes();
             drop(live);
             match need {
                 Need::Space if made_space => return Err(FsError::NoSpace),
@@ -53,7 +55,7 @@ impl Shared {
                     made_space = true;
                     self.make_space()?;
                 }
-                Need::Memory => self.make_memory()?,
+                Need::Memory => self.make_memory(dirty_bytes)?,
                 need => match self.fetch(need) {
                     Ok(()) => {}
                     // The store was told to forget the object between our question
@@ -135,30 +137,31 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes room in memory: commits in the caller's thread, which is what slows
-    /// writers down to the speed of the device.
-    fn make_memory(&self) -> Result<(), FsError> {
-        let before_bytes = self.live.lock().engine.dirty_bytes();
+    /// Makes room in memory, of which an operation found so much in use: commits in the
+    /// caller's thread, which is what slows writers down to the speed of the device.
+    fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
         let turn = self.turn.lock();
-        let commit = {
+        let (commit, others_made_room) = {
             let mut live = self.live.lock();
             // Somebody else may have made room while we waited for the turn. If not, it
             // does not help that less than half is used: the operation needs more.
             let dirty_bytes = live.engine.dirty_bytes();
-            if dirty_bytes < before_bytes && dirty_bytes <= self.memory_high_bytes() {
+            let is_less = dirty_bytes < before_bytes;
+            if is_less && dirty_bytes <= self.memory_high_bytes() {
                 return Ok(());
             }
-            live.engine.next_commit(None).or_else(|| {
+            let commit = live.engine.next_commit(None).or_else(|| {
                 live.engine.close_largest();
                 live.engine.next_commit(None)
-            })
+            });
+            (commit, is_less)
         };
         if let Some(commit) = commit {
             // A failure makes the app read-only; the operation finds out itself.
             let _failed = self.commit_one(&turn, &commit);
             return Ok(());
         }
-        if self.spill(&turn)? {
+        if self.spill(&turn)? || others_made_room {
             return Ok(());
         }
         tracing::error!(

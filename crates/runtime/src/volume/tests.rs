@@ -1,4 +1,5 @@
 //! Tests of a live volume over stores in memory and in a directory.
+#![cfg(not(feature = "interleavings"))]
 
 use std::collections::BTreeSet;
 use std::path::Path;
