@@ -22,7 +22,9 @@ mod witness;
 pub use journal::fuzzing;
 
 pub use error::StoreError;
-pub use journal::{Inspection, JournalInfo, JournalOptions, JournalStore, RecoveryReport, inspect};
+pub use journal::{
+    Inspection, JournalInfo, JournalOptions, JournalStore, RecoveryReport, Resumed, inspect,
+};
 pub use lower::PosixLower;
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};

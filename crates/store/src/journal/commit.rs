@@ -55,6 +55,7 @@ impl<L: Lower> JournalStore<L> {
             let source = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
             return Err(StoreError::lower("committing")(source));
         }
+        let tag = transaction.tag;
         let sorted = Sorted::new(transaction);
         let mut writer = self.writer.lock();
         self.make_room(&mut writer, &sorted)?;
@@ -85,7 +86,10 @@ impl<L: Lower> JournalStore<L> {
                 .map(|&(object, range)| Record::Direct { object, range }),
         );
         records.extend(page_records);
-        let written = self.append(&mut writer, records, BIND_RESERVE_BYTES)?;
+        self.announce(&mut writer, tag);
+        let written = self.append(&mut writer, records, BIND_RESERVE_BYTES);
+        self.conclude(&mut writer, &written);
+        let written = written?;
         self.publish_log(&writer.log);
         writer.recorded.extend(recorded);
         self.merge(sorted, &direct, &spilled, kept);
@@ -103,7 +107,7 @@ impl<L: Lower> JournalStore<L> {
     /// a transaction or a new epoch that failed, before anything is written to its place
     /// that relies on what the journal says.
     fn make_room(&self, writer: &mut Writer<L>, sorted: &Sorted) -> Result<(), StoreError> {
-        writer.log.take_back(&self.lower)?;
+        self.take_back(writer)?;
         let held_bytes = self.state.read().pending.held_bytes;
         let needed = sorted.journal_bytes_max() + BIND_RESERVE_BYTES;
         let is_full = !writer.log.is_empty() && needed > writer.log.free_bytes();
@@ -335,7 +339,7 @@ impl<L: Lower> JournalStore<L> {
         let mut direct: Vec<_> = runs.iter().map(|run| (run.object, run.range)).collect();
         let mut spilled = Vec::new();
         for state in sorted.states.iter().filter(|state| state.created) {
-            let Some(mut ranges) = self.state.read().spilled.get(&state.id).cloned() else {
+            let Some(mut ranges) = self.state.read().spilled(state.id).cloned() else {
                 continue;
             };
             state.zeroed.iter().for_each(|&range| ranges.remove(range));
@@ -453,9 +457,7 @@ impl<L: Lower> JournalStore<L> {
                 .pending
                 .merge_page(id, index, PendingPage::Whole(page));
         }
-        for id in spilled {
-            state.spilled.remove(id);
-        }
+        spilled.iter().for_each(|&id| state.take_spilled(id));
     }
 }
 
@@ -471,12 +473,18 @@ enum BasePage {
 struct Base<'a, L: Lower> {
     state: &'a ObjectState,
     pending: Option<std::sync::Arc<super::pending::PendingObject>>,
+    /// Of a new object: ranges that its stage file holds already.
+    spilled: Option<RangeSet>,
     lower: Option<(std::sync::Arc<L::Handle>, u64)>,
 }
 
 impl<'a, L: Lower> Base<'a, L> {
     fn new(store: &JournalStore<L>, state: &'a ObjectState) -> Result<Self, StoreError> {
-        let pending = store.state.read().pending.objects.get(&state.id).cloned();
+        let (pending, spilled) = {
+            let known = store.state.read();
+            let pending = known.pending.objects.get(&state.id).cloned();
+            (pending, known.spilled(state.id).cloned())
+        };
         let lower = if state.created {
             None
         } else {
@@ -496,6 +504,7 @@ impl<'a, L: Lower> Base<'a, L> {
         Ok(Self {
             state,
             pending,
+            spilled,
             lower,
         })
     }
@@ -517,6 +526,10 @@ impl<'a, L: Lower> Base<'a, L> {
                 None if pending.hides_lower(index) => return Ok(BasePage::Zero),
                 None => {}
             }
+        }
+        let is_spilled = |ranges: &RangeSet| ranges.contains(offset);
+        if self.spilled.as_ref().is_some_and(is_spilled) {
+            return Ok(BasePage::Unknown);
         }
         let Some((handle, size)) = &self.lower else {
             return Ok(BasePage::Zero);

@@ -53,6 +53,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
         direct_bytes_max: None,
         uuid_if_new: [0; 16],
         read_only: true,
+        keeps_size: true,
     };
     let (log, mut scanned) = Log::open(lower, &own.mobifs, &options)?;
     overflow::expand(lower, &own.stage, &mut scanned.transactions)?;

@@ -77,6 +77,8 @@ pub(crate) struct LogOptions {
     pub(crate) uuid_if_new: [u8; 16],
     /// Create and write nothing.
     pub(crate) read_only: bool,
+    /// An empty and clean journal keeps its size, and with it its epoch.
+    pub(crate) keeps_size: bool,
 }
 
 /// What a journal held when it was opened.
@@ -92,6 +94,18 @@ pub(crate) struct Scanned {
     pub(crate) discarded_tail_bytes: u64,
     /// The last reset was a clean one, and nothing was written since.
     pub(crate) clean: bool,
+    /// The epoch of the transactions.
+    pub(crate) epoch: u64,
+    /// Sequence that the next transaction of this epoch would have got.
+    pub(crate) next_sequence: u64,
+}
+
+impl Scanned {
+    /// Whether a transaction is in this journal, or was, in an epoch before. Its write
+    /// was begun, and if it failed its place was made void.
+    pub(crate) fn has(&self, epoch: u64, sequence: u64) -> bool {
+        (epoch, sequence) < (self.epoch, self.next_sequence)
+    }
 }
 
 impl<L: Lower> Log<L> {
@@ -129,6 +143,16 @@ impl<L: Lower> Log<L> {
     /// Bytes that the transactions of an epoch can take altogether.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.superblock.journal_bytes - LOG_START
+    }
+
+    /// Epoch and sequence of the next transaction.
+    pub(crate) fn next(&self) -> (u64, u64) {
+        (self.superblock.epoch, self.sequence)
+    }
+
+    /// A transaction failed and could not be taken back: it may still be found.
+    pub(crate) fn is_untidy(&self) -> bool {
+        self.access == Access::Untidy
     }
 
     /// Whether this epoch has no transaction.

@@ -12,6 +12,7 @@ mod commit;
 pub mod fuzzing;
 mod gate;
 mod inspect;
+mod intent;
 mod log;
 mod lookup;
 mod orphans;
@@ -20,29 +21,30 @@ mod pending;
 mod read;
 mod record;
 mod recovery;
+mod resume;
 mod scan;
+mod state;
 mod superblock;
 mod table;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_types::{
-    DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, RangeSet, SpaceInfo, Xattr,
-};
+use mobifs_types::{DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr};
 use parking_lot::{Mutex, RwLock};
 
+use self::apply::Unnamed;
 use self::gate::Gate;
 use self::log::Log;
 use self::lookup::Handles;
-use self::pending::Pending;
-use self::table::Table;
+use self::state::Watched;
 use crate::lower::Lower;
 use crate::{Capabilities, PendingWork, Seek, Store, StoreError, Ticket, Transaction};
 
 pub use self::inspect::{Inspection, inspect};
 pub use self::recovery::RecoveryReport;
+pub use self::resume::Resumed;
 
 /// Name of the store's own directory in its root.
 pub(crate) const OWN_DIRECTORY: &[u8] = b".mobifs";
@@ -106,16 +108,8 @@ struct Writer<L: Lower> {
     next_ticket: u64,
     /// Number of the next overflow file.
     next_overflow: u64,
-}
-
-/// What reads need.
-struct State {
-    pending: Pending,
-    table: Table,
-    /// Objects that are in use without a link: `pin`.
-    pinned: HashSet<ObjectId>,
-    /// Ranges spilled to stage files of objects that no transaction created yet.
-    spilled: HashMap<ObjectId, RangeSet>,
+    /// The witness was told of a transaction that is not known to be in the journal.
+    has_open_intent: bool,
 }
 
 #[derive(Debug, Default)]
@@ -138,7 +132,7 @@ pub struct JournalStore<L: Lower> {
     writer: Mutex<Writer<L>>,
     /// Write-held while names in the lower tree move.
     tree: RwLock<()>,
-    state: RwLock<State>,
+    state: Watched,
     handles: Mutex<Handles<L::Handle>>,
     counters: Counters,
     /// Copies of the log's figures, so that asking does not wait for a commit.
@@ -165,8 +159,12 @@ impl<L: Lower> JournalStore<L> {
         }
         let mut writer = self.writer.lock();
         self.apply_all(&mut writer)?;
+        self.take_back(&mut writer)?;
         writer.log.reset(&self.lower, true)?;
         self.publish_log(&writer.log);
+        // Nobody will find the names of an object any more that are not known yet.
+        self.empty_limbo(Unnamed::Pinned);
+        self.sweep_stage();
         Ok(())
     }
 
@@ -256,7 +254,7 @@ impl<L: Lower> Store for JournalStore<L> {
     }
 
     fn pin(&self, id: ObjectId) {
-        self.state.write().pinned.insert(id);
+        self.state.write().pin(id);
     }
 
     fn unpin(&self, id: ObjectId) {

@@ -2,7 +2,7 @@
 
 use mobifs_types::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
-use super::{JournalStore, State};
+use super::JournalStore;
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -15,7 +15,18 @@ impl<L: Lower> JournalStore<L> {
         pages: &[(PageIndex, Page)],
     ) -> Result<(), StoreError> {
         // Not while an apply moves or deletes.
-        let _writer = self.writer.lock();
+        let mut writer = self.writer.lock();
+        let has_pending = {
+            let mut state = self.state.write();
+            state.pin(id);
+            state.pending.object(id).is_some()
+        };
+        if has_pending {
+            // Earlier transactions know older content of it, which must not come to lie
+            // on top of what is parked now, neither here nor in a successor of this
+            // process. It has no name any more, so this happens once.
+            self.apply_all(&mut writer)?;
+        }
         let _tree = self.tree.read();
         let handle = match self.handle(id)? {
             Some(handle) => handle,
@@ -30,19 +41,12 @@ impl<L: Lower> JournalStore<L> {
             .lower
             .stat(&handle)
             .map_err(StoreError::lower("stat of a spilled file"))?;
+        let ranges = pages
+            .iter()
+            .map(|(index, _)| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64));
         let mut state = self.state.write();
-        state.pinned.insert(id);
-        let ranges = || {
-            pages
-                .iter()
-                .map(|(index, _)| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
-        };
-        if state.pending.object(id).is_some() {
-            // Its earlier transactions are not applied: what was spilled is newer.
-            ranges().for_each(|range| state.pending.merge_direct(id, range));
-        } else if state.table.get(id).is_none_or(|location| location.in_stage) {
-            let spilled = state.spilled.entry(id).or_default();
-            ranges().for_each(|range| spilled.insert(range));
+        if state.table.get(id).is_none_or(|location| location.in_stage) {
+            state.note_spilled(id, ranges);
         }
         if state.table.get(id).is_none() {
             state.table.insert(id, stat.inode, FileKind::Regular);
@@ -59,8 +63,7 @@ impl<L: Lower> JournalStore<L> {
         let _tree = self.tree.write();
         let location = {
             let mut state = self.state.write();
-            state.pinned.remove(&id);
-            state.spilled.remove(&id);
+            state.unpin(id);
             state.table.get(id).cloned()
         };
         let Some(location) = location.filter(|location| location.names.is_empty()) else {
@@ -91,37 +94,14 @@ impl<L: Lower> JournalStore<L> {
     /// of these directories; unless something committed, or something known below,
     /// still needs it.
     pub(super) fn forget_objects(&self, ids: &[ObjectId]) {
-        let mut limbo = Vec::new();
-        {
+        let dropped = {
             let mut state = self.state.write();
-            let State {
-                pending,
-                table,
-                pinned,
-                ..
-            } = &mut *state;
+            let dropped = state.forget(ids);
             let mut handles = self.handles.lock();
-            let is_needed = |id: ObjectId| {
-                pinned.contains(&id)
-                    || pending.object(id).is_some()
-                    || pending.is_linked(id)
-                    || pending.dentries_of(id).next().is_some()
-            };
-            for &id in ids {
-                let mut nameless = table.remove_names_in(id, is_needed);
-                nameless.push(id);
-                for id in nameless.into_iter().filter(|&id| !is_needed(id)) {
-                    let location = table.get(id).filter(|location| location.names.is_empty());
-                    let Some(location) = location else { continue };
-                    let limbo_inode = Some(location.inode).filter(|_| location.in_limbo);
-                    if table.remove(id) {
-                        handles.remove(id);
-                        limbo.extend(limbo_inode);
-                    }
-                }
-            }
-        }
-        for inode in limbo {
+            dropped.iter().for_each(|(id, _)| handles.remove(*id));
+            dropped
+        };
+        for inode in dropped.into_iter().filter_map(|(_, inode)| inode) {
             if let Err(error) = self.delete_from_limbo(inode.to_string().as_bytes()) {
                 tracing::warn!(%error, "deleting an unlinked file failed; the next mount does it");
             }

@@ -1,9 +1,10 @@
 //! Opening a store: what the journal holds is merged and applied.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use mobifs_types::Name;
+use mobifs_types::{Name, ObjectId};
 use parking_lot::{Mutex, RwLock};
 
 use super::gate::Gate;
@@ -11,10 +12,11 @@ use super::log::{Log, LogOptions, Scanned};
 use super::lookup::Handles;
 use super::pending::Pending;
 use super::record::Record;
+use super::state::{State, Watched};
 use super::table::Table;
-use super::{Counters, Directories, JournalOptions, JournalStore, State, Writer, overflow};
-use crate::StoreError;
+use super::{Counters, Directories, JournalOptions, JournalStore, Writer, overflow};
 use crate::lower::Lower;
+use crate::{Capabilities, Saved, StoreError, Witness};
 
 /// What opening a store found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,6 +62,33 @@ impl<L: Lower> JournalStore<L> {
     /// [`StoreError::Corrupt`], [`StoreError::NewerFormat`] (nothing was changed
     /// then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
     pub fn open(lower: L, options: &JournalOptions) -> Result<(Self, RecoveryReport), StoreError> {
+        let (store, mut report, _) = Self::load(lower, options, None)?;
+        store.recover(&mut report)?;
+        Ok((store, report))
+    }
+
+    /// As [`JournalStore::open`]; `witness` hears of everything that a successor of this
+    /// process needs for [`JournalStore::resume`].
+    ///
+    /// # Errors
+    /// As [`JournalStore::open`]; the witness has heard nothing then.
+    pub fn open_watched(
+        lower: L,
+        options: &JournalOptions,
+        witness: Arc<dyn Witness>,
+    ) -> Result<(Self, RecoveryReport), StoreError> {
+        let (mut store, report) = Self::open(lower, options)?;
+        store.state.watch(witness);
+        Ok((store, report))
+    }
+
+    /// The store with what its journal holds and, of a killed process, what `saved` says;
+    /// nothing of it is applied. Also the tag of the saved intent, if it was carried out.
+    pub(super) fn load(
+        lower: L,
+        options: &JournalOptions,
+        saved: Option<&Saved>,
+    ) -> Result<(Self, RecoveryReport, Option<u64>), StoreError> {
         let lower = Gate::new(lower);
         let root = lower
             .root()
@@ -74,23 +103,25 @@ impl<L: Lower> JournalStore<L> {
                     .to_owned(),
             )
         })?;
-        let mut capabilities = if options.read_only {
-            read_only_capabilities()
-        } else {
-            let probed = lower.capabilities(&own.mobifs);
-            probed.map_err(StoreError::lower("finding out what the filesystem can do"))?
-        };
-        capabilities.read_only |= options.read_only;
+        let capabilities = find_capabilities(&lower, &own, options.read_only)?;
         let log_options = LogOptions {
             journal_bytes: options.journal_bytes,
             direct_bytes_max: options.direct_bytes_max,
             uuid_if_new: options.uuid_if_new,
             read_only: options.read_only,
+            keeps_size: saved.is_some(),
         };
         let (log, mut scanned) = Log::open(&lower, &own.mobifs, &log_options)?;
         let next_overflow = overflow::expand(&lower, &own.stage, &mut scanned.transactions)?;
-        let mut report = RecoveryReport::of(&scanned);
-        let (pending, table, recorded) = replay(scanned, root_stat.inode);
+        let report = RecoveryReport::of(&scanned);
+        let committed = saved
+            .and_then(|saved| saved.intent)
+            .filter(|intent| scanned.has(intent.epoch, intent.sequence))
+            .map(|intent| intent.tag);
+        let (mut state, recorded) = replay(scanned, root_stat.inode);
+        if let Some(saved) = saved {
+            state.take_over(saved);
+        }
         let store = Self {
             device: root_stat.device,
             capabilities,
@@ -101,14 +132,10 @@ impl<L: Lower> JournalStore<L> {
                 recorded,
                 next_ticket: 1,
                 next_overflow,
+                has_open_intent: false,
             }),
             tree: RwLock::new(()),
-            state: RwLock::new(State {
-                pending,
-                table,
-                pinned: HashSet::new(),
-                spilled: HashMap::new(),
-            }),
+            state: Watched::new(state),
             handles: Mutex::new(Handles::default()),
             counters: Counters::default(),
             journal_used_bytes: AtomicU64::new(0),
@@ -116,25 +143,20 @@ impl<L: Lower> JournalStore<L> {
             own,
             lower,
         };
-        store.finish_recovery(&mut report)?;
-        Ok((store, report))
+        Ok((store, report, committed))
     }
 
     /// Applies what was found, and clears what an interrupted apply left.
-    fn finish_recovery(&self, report: &mut RecoveryReport) -> Result<(), StoreError> {
+    fn recover(&self, report: &mut RecoveryReport) -> Result<(), StoreError> {
         let mut writer = self.writer.lock();
         if !self.read_only {
-            self.sweep_foreign_stage()?;
-            self.apply_all(&mut writer)?;
-            if report.discarded_tail_bytes > 0 {
-                // What is left of the torn transaction must not become whole by a later
-                // one that is torn in its place and has some of the same blocks.
-                writer.log.reset(&self.lower, false)?;
-            }
-            let leftovers = self.lower.list(&self.own.limbo);
-            for entry in leftovers.map_err(StoreError::lower("listing limbo"))? {
-                self.delete_from_limbo(&entry.name)?;
-            }
+            self.settle_lower(report)?;
+            self.sweep_foreign_stage(|state, id| {
+                let object = state.pending.object(id);
+                object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
+            })?;
+            self.apply_found(&mut writer, report)?;
+            self.clear_limbo()?;
             self.sweep_stage();
             // The numbers in the journal were those of the mount before: the one that
             // begins now counts new objects from the start again.
@@ -142,20 +164,49 @@ impl<L: Lower> JournalStore<L> {
             *self.handles.lock() = Handles::default();
         }
         self.publish_log(&writer.log);
+        report.lost = self.list_lost()?;
+        Ok(())
+    }
+
+    /// Whoever wrote what is found now may have been killed before it was durable. It is
+    /// relied on from now on, and what is done next assumes that a power cut does not
+    /// take it back.
+    pub(super) fn settle_lower(&self, report: &RecoveryReport) -> Result<(), StoreError> {
+        if report.transactions == 0 {
+            return Ok(());
+        }
+        self.lower
+            .sync_all()
+            .map_err(StoreError::lower("making durable what is there"))
+    }
+
+    /// Applies what the journal held, and voids what is left of a torn transaction.
+    pub(super) fn apply_found(
+        &self,
+        writer: &mut Writer<L>,
+        report: &RecoveryReport,
+    ) -> Result<(), StoreError> {
+        self.apply_all(writer)?;
+        if report.discarded_tail_bytes > 0 {
+            // What is left of it must not become whole by a later one that is torn in its
+            // place and has some of the same blocks.
+            writer.log.reset(&self.lower, false)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn list_lost(&self) -> Result<Vec<String>, StoreError> {
         let lost = self
             .lower
             .list(&self.own.lost)
             .map_err(StoreError::lower("listing lost"))?;
-        report.lost = lost
-            .iter()
-            .map(|entry| entry.name.escape_ascii().to_string())
-            .collect();
-        Ok(())
+        let names = lost.iter().map(|entry| entry.name.escape_ascii());
+        Ok(names.map(|name| name.to_string()).collect())
     }
 }
 
-/// Merges the journal's transactions, in order.
-fn replay(scanned: Scanned, root_inode: u64) -> (Pending, Table, HashSet<mobifs_types::ObjectId>) {
+/// Merges the journal's transactions, in order; also says which objects' places it records.
+fn replay(scanned: Scanned, root_inode: u64) -> (State, HashSet<ObjectId>) {
     let mut pending = Pending::default();
     let mut table = Table::new(root_inode);
     let mut recorded = HashSet::new();
@@ -184,12 +235,25 @@ fn replay(scanned: Scanned, root_inode: u64) -> (Pending, Table, HashSet<mobifs_
             table.add_name(id, parent, &name);
         }
     }
-    (pending, table, recorded)
+    (State::new(pending, table), recorded)
+}
+
+fn find_capabilities<L: Lower>(
+    lower: &Gate<L>,
+    own: &Directories<Gate<L>>,
+    read_only: bool,
+) -> Result<Capabilities, StoreError> {
+    if read_only {
+        return Ok(read_only_capabilities());
+    }
+    lower
+        .capabilities(&own.mobifs)
+        .map_err(StoreError::lower("finding out what the filesystem can do"))
 }
 
 /// A read-only mount changes nothing, so no limit matters but this one.
-fn read_only_capabilities() -> crate::Capabilities {
-    crate::Capabilities {
+fn read_only_capabilities() -> Capabilities {
+    Capabilities {
         xattr_bytes_max: 64 << 10,
         file_bytes_max: i64::MAX as u64,
         links_max: u32::MAX,

@@ -1,8 +1,11 @@
 //! Where known objects are in the lower tree.
 
+use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
 
 use mobifs_types::{FileKind, Name, ObjectId};
+
+use crate::KnownLocation;
 
 /// Where one object of the lower filesystem can be found.
 #[derive(Clone, Debug)]
@@ -19,12 +22,38 @@ pub(crate) struct Location {
     children: HashSet<ObjectId>,
 }
 
+impl Location {
+    fn new(inode: u64, kind: FileKind) -> Self {
+        Self {
+            inode,
+            kind,
+            names: Vec::new(),
+            in_limbo: false,
+            in_stage: false,
+            children: HashSet::new(),
+        }
+    }
+
+    /// All that cannot be found out from the other locations.
+    pub(crate) fn known(&self) -> KnownLocation {
+        KnownLocation {
+            inode: self.inode,
+            kind: self.kind,
+            names: self.names.clone(),
+            in_limbo: self.in_limbo,
+            in_stage: self.in_stage,
+        }
+    }
+}
+
 /// All objects of the lower filesystem that somebody was told of.
 #[derive(Debug)]
 pub(crate) struct Table {
     locations: HashMap<ObjectId, Location>,
     by_inode: HashMap<u64, ObjectId>,
     next_fresh: u64,
+    /// Objects of which something changed since somebody asked; none: nobody asks.
+    touched: Option<HashSet<ObjectId>>,
 }
 
 impl Table {
@@ -35,6 +64,7 @@ impl Table {
             by_inode: HashMap::new(),
             // Even offsets are the engine's.
             next_fresh: ObjectId::FIRST_NEW.0 + 1,
+            touched: None,
         };
         table.insert(ObjectId::ROOT, root_inode, FileKind::Directory);
         table
@@ -43,7 +73,79 @@ impl Table {
     /// Forgets everything but the root.
     pub(crate) fn start_anew(&mut self) {
         let root = self.locations.get(&ObjectId::ROOT).map(|root| root.inode);
+        let (before, touched) = (self.ids().collect::<Vec<_>>(), self.touched.take());
         *self = Self::new(root.unwrap_or(ObjectId::ROOT.0));
+        self.touched = touched;
+        before.into_iter().for_each(|id| self.touch(id));
+    }
+
+    /// From now on, objects of which something changes are noted; and all that are known,
+    /// unless they have been before.
+    pub(crate) fn note_changes(&mut self) {
+        if self.touched.is_none() {
+            self.touched = Some(self.ids().collect());
+        }
+    }
+
+    /// What changed of an object is known to whom it may concern.
+    pub(crate) fn untouch(&mut self, id: ObjectId) {
+        if let Some(touched) = &mut self.touched {
+            touched.remove(&id);
+        }
+    }
+
+    /// Notes that something known of an object changes.
+    pub(crate) fn touch(&mut self, id: ObjectId) {
+        if let Some(touched) = &mut self.touched {
+            touched.insert(id);
+        }
+    }
+
+    /// The objects noted since the last call.
+    pub(crate) fn take_touched(&mut self) -> HashSet<ObjectId> {
+        self.touched
+            .as_mut()
+            .map_or_else(HashSet::new, std::mem::take)
+    }
+
+    /// All known objects, in no order.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        self.locations.keys().copied()
+    }
+
+    /// Objects found from now on get ids above this one, if they get new ones.
+    pub(crate) fn begin_fresh_above(&mut self, id: u64) {
+        // Even offsets are the engine's.
+        let above = id.saturating_add(1) | 1;
+        self.next_fresh = self.next_fresh.max(above);
+    }
+
+    /// Takes over what the table of a killed process knew of an object. To be called in
+    /// the order of ids: of two that had the same inode number the later one was made
+    /// when the number was free again. [`Table::index_children`] has to follow.
+    pub(crate) fn take_over(&mut self, id: ObjectId, known: &KnownLocation) {
+        self.by_inode.insert(known.inode, id);
+        let location = Location {
+            names: known.names.clone(),
+            in_limbo: known.in_limbo,
+            in_stage: known.in_stage,
+            ..Location::new(known.inode, known.kind)
+        };
+        self.locations.insert(id, location);
+    }
+
+    /// Finds out anew which objects have names in which.
+    pub(crate) fn index_children(&mut self) {
+        let parents: Vec<(ObjectId, ObjectId)> = self
+            .locations
+            .iter()
+            .flat_map(|(&id, location)| location.names.iter().map(move |(parent, _)| (*parent, id)))
+            .collect();
+        for (parent, id) in parents {
+            if let Some(parent) = self.locations.get_mut(&parent) {
+                parent.children.insert(id);
+            }
+        }
     }
 
     pub(crate) fn get(&self, id: ObjectId) -> Option<&Location> {
@@ -51,6 +153,7 @@ impl Table {
     }
 
     pub(crate) fn get_mut(&mut self, id: ObjectId) -> Option<&mut Location> {
+        self.touch(id);
         self.locations.get_mut(&id)
     }
 
@@ -61,14 +164,10 @@ impl Table {
     /// Adds an object without a place.
     pub(crate) fn insert(&mut self, id: ObjectId, inode: u64, kind: FileKind) {
         self.by_inode.insert(inode, id);
-        self.locations.entry(id).or_insert(Location {
-            inode,
-            kind,
-            names: Vec::new(),
-            in_limbo: false,
-            in_stage: false,
-            children: HashSet::new(),
-        });
+        if let MapEntry::Vacant(entry) = self.locations.entry(id) {
+            entry.insert(Location::new(inode, kind));
+            self.touch(id);
+        }
     }
 
     /// The id of the object that the lower tree has at this place; a new one if it
@@ -107,6 +206,7 @@ impl Table {
             return;
         }
         location.names.push((parent, name.clone()));
+        self.touch(id);
         if let Some(parent) = self.locations.get_mut(&parent) {
             parent.children.insert(id);
         }
@@ -119,6 +219,7 @@ impl Table {
         };
         location.names.retain(|(p, n)| (*p, n) != (parent, name));
         let is_child = location.names.iter().any(|(p, _)| *p == parent);
+        self.touch(id);
         if !is_child && let Some(parent) = self.locations.get_mut(&parent) {
             parent.children.remove(&id);
         }
@@ -146,6 +247,7 @@ impl Table {
             .filter(|id| !is_needed(*id) && !has_children(id))
             .collect();
         for id in &gone {
+            self.touch(*id);
             if let Some(location) = self.locations.get_mut(id) {
                 location.names.retain(|(p, _)| *p != parent);
             }
@@ -163,6 +265,7 @@ impl Table {
             _ => return false,
         }
         if let Some(location) = self.locations.remove(&id) {
+            self.touch(id);
             if self.by_inode.get(&location.inode) == Some(&id) {
                 self.by_inode.remove(&location.inode);
             }
@@ -182,5 +285,25 @@ impl Table {
             .iter()
             .filter(|(_, location)| location.in_limbo);
         limbo.map(|(&id, _)| id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_ids_are_the_stores_and_above_those_that_are_known() {
+        let name = Name::new(b"a").unwrap();
+        let mut table = Table::new(2);
+        // Not usable as an id: the root's.
+        let first = table.adopt(ObjectId::ROOT.0, FileKind::Regular, ObjectId::ROOT, &name);
+        assert_eq!(first.0, ObjectId::FIRST_NEW.0 + 1);
+        for (known, next) in [(2, 3), (3, 5), (10, 11)] {
+            let mut table = Table::new(2);
+            table.begin_fresh_above(ObjectId::FIRST_NEW.0 + known);
+            let fresh = table.adopt(ObjectId::ROOT.0, FileKind::Regular, ObjectId::ROOT, &name);
+            assert_eq!(fresh.0, ObjectId::FIRST_NEW.0 + next);
+        }
     }
 }

@@ -101,7 +101,6 @@ impl<L: Lower> JournalStore<L> {
         size: u64,
         handle: &L::Handle,
     ) -> Result<(), StoreError> {
-        let size = self.content_bytes(id, object, size);
         let failed = || StoreError::lower(format!("writing {id}"));
         let before = self.lower.stat(handle).map_err(failed())?.size;
         self.allocate(object, before, size, handle);
@@ -153,16 +152,6 @@ impl<L: Lower> JournalStore<L> {
         }
         self.count_applied(written + buffer.len() as u64);
         Ok(())
-    }
-
-    /// Size that a file's content needs: the committed one, except that of an object
-    /// without a link, which is in use, pages may have been spilled behind it.
-    fn content_bytes(&self, id: ObjectId, object: &PendingObject, size: u64) -> u64 {
-        if !self.state.read().pinned.contains(&id) {
-            return size;
-        }
-        let spilled = object.direct.iter().next_back();
-        spilled.map_or(size, |range| range.end.max(size))
     }
 
     /// Room that was asked for, and room ahead of what will be written. Where the

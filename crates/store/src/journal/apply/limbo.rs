@@ -1,26 +1,24 @@
 //! What is left in `limbo/` and `stage/` when everything has its final place.
 
+use std::collections::HashSet;
+
 use mobifs_types::{FileKind, ObjectId};
 
 use super::super::JournalStore;
+use super::super::state::State;
+use super::Unnamed;
 use crate::StoreError;
 use crate::lower::Lower;
 
 impl<L: Lower> JournalStore<L> {
-    /// Deletes what has no name any more and is not in use. A failure leaves it for
+    /// Deletes what has no name any more and is not to be kept. A failure leaves it for
     /// the next time.
-    pub(super) fn empty_limbo(&self) {
-        let (gone, kept): (Vec<ObjectId>, Vec<ObjectId>) = {
-            let state = self.state.read();
-            state.table.in_limbo().into_iter().partition(|id| {
-                let names = state
-                    .table
-                    .get(*id)
-                    .map_or(0, |location| location.names.len());
-                names > 0 || (!state.pinned.contains(id) && !self.is_held_by_links(*id))
-            })
-        };
-        let kept_names: Vec<Vec<u8>> = {
+    pub(in super::super) fn empty_limbo(&self, keeps: Unnamed) {
+        let waiting = self.state.read().table.in_limbo();
+        let (kept, gone): (Vec<ObjectId>, Vec<ObjectId>) = waiting
+            .into_iter()
+            .partition(|id| self.is_kept_in_limbo(*id, keeps));
+        let kept_names: HashSet<Vec<u8>> = {
             let state = self.state.read();
             let inodes = kept.iter().filter_map(|id| state.table.get(*id));
             inodes
@@ -57,12 +55,32 @@ impl<L: Lower> JournalStore<L> {
         }
     }
 
-    /// Whether the lower filesystem has further names of an object that has none we
-    /// know: somebody may still use it through the one that was removed.
-    fn is_held_by_links(&self, id: ObjectId) -> bool {
-        self.cached_handle(id)
-            .and_then(|handle| self.lower.stat(&handle).ok())
-            .is_some_and(|stat| stat.kind != FileKind::Directory && stat.nlink > 1)
+    fn is_kept_in_limbo(&self, id: ObjectId, keeps: Unnamed) -> bool {
+        let (location, is_pinned) = {
+            let state = self.state.read();
+            (state.table.get(id).cloned(), state.is_pinned(id))
+        };
+        let Some(location) = location.filter(|location| location.names.is_empty()) else {
+            return false;
+        };
+        let name = location.inode.to_string().into_bytes();
+        let is_linked = || {
+            let stat = self.stat_at(&self.own.limbo, &name).unwrap_or_default();
+            stat.is_some_and(|stat| stat.kind != FileKind::Directory && stat.nlink > 1)
+        };
+        is_pinned || (keeps == Unnamed::PinnedOrLinked && is_linked())
+    }
+
+    /// Deletes everything: nobody uses any of it.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; the rest is left for the next time.
+    pub(in super::super) fn clear_limbo(&self) -> Result<(), StoreError> {
+        let entries = self.lower.list(&self.own.limbo);
+        for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+            self.delete_from_limbo(&entry.name)?;
+        }
+        Ok(())
     }
 
     /// Deletes one entry of `limbo/`. A directory that is not empty holds something
@@ -92,11 +110,14 @@ impl<L: Lower> JournalStore<L> {
             .map_err(failed())
     }
 
-    /// Before a recovery applies anything: deletes what lies in `stage/` and belongs to
-    /// no object of this journal. Its deletion by the mount before may not have become
-    /// durable, and that mount numbered its objects from the same start, so it would be
-    /// taken for a new object of this journal.
-    pub(in super::super) fn sweep_foreign_stage(&self) -> Result<(), StoreError> {
+    /// Before what was found is applied: deletes what lies in `stage/` and is not `ours`.
+    /// Its deletion by the mount before may not have become durable, and that mount
+    /// numbered its objects from the same start, so it would be taken for a new object of
+    /// this journal.
+    pub(in super::super) fn sweep_foreign_stage(
+        &self,
+        is_ours: impl Fn(&State, ObjectId) -> bool,
+    ) -> Result<(), StoreError> {
         let failed = || StoreError::lower("removing what an earlier mount left in stage");
         for entry in self.lower.list(&self.own.stage).map_err(failed())? {
             let id = std::str::from_utf8(&entry.name)
@@ -104,12 +125,7 @@ impl<L: Lower> JournalStore<L> {
                 .and_then(|name| name.parse().ok());
             // Anything else than a number is the content of a large transaction.
             let Some(id) = id.map(ObjectId) else { continue };
-            let is_ours = {
-                let state = self.state.read();
-                let object = state.pending.objects.get(&id);
-                object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
-            };
-            if is_ours {
+            if is_ours(&self.state.read(), id) {
                 continue;
             }
             let Some(stat) = self.stat_at(&self.own.stage, &entry.name)? else {
@@ -141,7 +157,7 @@ impl<L: Lower> JournalStore<L> {
             let id = id.map(ObjectId);
             let in_use = id.is_some_and(|id| {
                 let state = self.state.read();
-                state.pinned.contains(&id) || state.spilled.contains_key(&id)
+                state.is_pinned(id) || state.spilled(id).is_some()
             });
             if in_use {
                 continue;

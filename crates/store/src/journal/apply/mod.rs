@@ -30,6 +30,16 @@ use super::{JournalStore, Writer};
 use crate::StoreError;
 use crate::lower::Lower;
 
+/// Which objects without a known name are kept in `limbo/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unnamed {
+    /// Those in use.
+    Pinned,
+    /// Also those that have a name in the lower filesystem at which nobody looked yet, and
+    /// through which they may be used any time.
+    PinnedOrLinked,
+}
+
 /// What an apply has to do, taken at its start. Nothing is committed while it runs.
 struct Work {
     objects: HashMap<ObjectId, Arc<PendingObject>>,
@@ -48,7 +58,7 @@ impl<L: Lower> JournalStore<L> {
             }
             // A record of inodes that failed may be found after a crash: not when other
             // inodes have taken their place.
-            writer.log.take_back(&self.lower)?;
+            self.take_back(writer)?;
             self.bring_to_the_tree(writer, &work)?;
         }
         writer.log.reset(&self.lower, false)?;
@@ -58,7 +68,7 @@ impl<L: Lower> JournalStore<L> {
             let _tree = self.tree.write();
             self.settle(&work);
         }
-        self.empty_limbo();
+        self.empty_limbo(Unnamed::PinnedOrLinked);
         self.sweep_stage();
         Ok(())
     }

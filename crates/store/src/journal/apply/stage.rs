@@ -32,7 +32,7 @@ impl<L: Lower> JournalStore<L> {
             let attributes = object.attributes.ok_or_else(|| missing(id))?;
             let (is_linked, is_pinned) = {
                 let state = self.state.read();
-                (state.pending.is_linked(id), state.pinned.contains(&id))
+                (state.pending.is_linked(id), state.is_pinned(id))
             };
             if !is_linked && !is_pinned {
                 // Created and removed again: it never needs to exist below.
@@ -41,10 +41,12 @@ impl<L: Lower> JournalStore<L> {
             self.stage_object(id, object, &attributes)?;
             if object.bound.is_none() {
                 let inode = self.stage_inode(id)?;
-                self.state.write().table.insert(id, inode, attributes.kind);
-                if let Some(location) = self.state.write().table.get_mut(id) {
+                let mut state = self.state.write();
+                state.table.insert(id, inode, attributes.kind);
+                if let Some(location) = state.table.get_mut(id) {
                     location.in_stage = true;
                 }
+                drop(state);
                 if is_linked {
                     bindings.push((id, inode));
                 }

@@ -42,7 +42,8 @@ pub(super) fn open<L: Lower>(
         let measure = options.direct_bytes_max.is_none();
         fresh(create::first(lower, directory, superblock, measure)?)
     };
-    Ok((log, nothing()))
+    let found = nothing(&log);
+    Ok((log, found))
 }
 
 fn wanted_bytes(options: &LogOptions) -> Result<u64, StoreError> {
@@ -104,11 +105,19 @@ fn make_ready<L: Lower>(
     options: &LogOptions,
     journal_bytes: u64,
 ) -> Result<Log<L>, StoreError> {
+    if !log.pristine {
+        // Whoever wrote it may have been killed before it was durable. What is found now
+        // is relied on from now on, and more is written behind it.
+        log.journal()
+            .and_then(|journal| lower.journal_flush(journal))
+            .map_err(StoreError::lower("making the journal durable"))?;
+    }
     create::discard(lower, directory, UNFINISHED)
         .map_err(StoreError::lower("removing an unfinished journal"))?;
     let mut wanted = log.superblock;
     wanted.direct_bytes_max = options.direct_bytes_max.unwrap_or(wanted.direct_bytes_max);
-    if log.pristine && log.superblock.journal_bytes != journal_bytes {
+    let has_other_size = log.superblock.journal_bytes != journal_bytes;
+    if log.pristine && has_other_size && !options.keeps_size {
         let epoch = wanted.epoch + 1;
         let resized = Superblock {
             journal_bytes,
@@ -250,14 +259,19 @@ fn scanned(superblock: &Superblock, found: Found) -> Scanned {
         bytes: found.end - LOG_START,
         transactions: found.transactions,
         discarded_tail_bytes: found.discarded_tail_bytes,
+        epoch: superblock.epoch,
+        next_sequence: found.next_sequence,
     }
 }
 
-fn nothing() -> Scanned {
+fn nothing<L: Lower>(log: &Log<L>) -> Scanned {
+    let (epoch, next_sequence) = log.next();
     Scanned {
         transactions: Vec::new(),
         bytes: 0,
         discarded_tail_bytes: 0,
         clean: true,
+        epoch,
+        next_sequence,
     }
 }

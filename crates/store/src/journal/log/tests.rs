@@ -22,6 +22,7 @@ const OPTIONS: LogOptions = LogOptions {
     direct_bytes_max: Some(8192),
     uuid_if_new: UUID,
     read_only: false,
+    keeps_size: false,
 };
 const READ_ONLY: LogOptions = LogOptions {
     read_only: true,
