@@ -22,6 +22,29 @@ impl CrashLower {
         image.0.filesystem.lock().capabilities = filesystem.capabilities;
         image
     }
+
+    /// The filesystem as the successor of a killed process finds it: everything that was
+    /// done is there, and what was not durable is not durable still. Nothing is open, so
+    /// what has no link is gone. It shares nothing with this one.
+    pub fn kill_image(&self) -> Self {
+        let filesystem = self.0.filesystem.lock();
+        let mut image = Self::from_state(filesystem.live.clone(), filesystem.next_key);
+        if let Some(shared) = Arc::get_mut(&mut image.0) {
+            let found = shared.filesystem.get_mut();
+            found.durable = filesystem.durable.clone();
+            found.pending.clone_from(&filesystem.pending);
+            found.next_number = filesystem.next_number;
+            found.free_numbers.clone_from(&filesystem.free_numbers);
+            found.unlinked.clone_from(&filesystem.unlinked);
+            found.has_given_up = filesystem.has_given_up;
+            found.space = filesystem.space;
+            found.capabilities = filesystem.capabilities;
+            // Its clock goes on.
+            found.operations = filesystem.operations;
+            found.release_numbers();
+        }
+        image
+    }
 }
 
 impl Filesystem {

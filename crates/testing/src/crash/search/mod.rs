@@ -15,6 +15,7 @@
 //! * now and then, that the history can go on from there, with further crashes.
 
 mod dice;
+pub mod kill;
 mod operation;
 mod run;
 mod script;

@@ -12,7 +12,7 @@ use super::operation::{After, History, Step};
 use super::tree::{NodeId, ROOT, Tree};
 use super::verify::{Candidate, Search, compare_lower, panic_text};
 use super::walk::{plant, walk_store};
-use super::world::{Demand, World};
+use super::world::{Demand, Unnamed, World};
 use super::{SearchOptions, SearchStatistics};
 use crate::crash::CrashLower;
 use crate::crash::search::dice::Dice;
@@ -29,16 +29,33 @@ struct Progress {
 }
 
 /// A store with the model of what it holds.
-pub(super) struct Runner {
+struct Runner {
     search: Arc<Search>,
     lower: CrashLower,
     store: Option<JournalStore<CrashLower>>,
-    pub(super) world: World,
+    world: World,
     progress: Arc<Mutex<Progress>>,
 }
 
-fn text(error: StoreError) -> String {
+pub(super) fn text(error: StoreError) -> String {
     error.to_string()
+}
+
+/// Where a plan is carried out.
+pub(super) trait Scene {
+    /// The model.
+    fn world(&mut self) -> &mut World;
+    /// Asks the store for what it has to do besides transactions.
+    fn meet(&mut self, demands: &[Demand]) -> Result<(), String>;
+}
+
+/// Carries out a random step.
+pub(super) fn perform(step: &Step, scene: &mut dyn Scene) -> Result<(), String> {
+    for operation in &step.operations {
+        let demands = scene.world().perform(operation);
+        scene.meet(&demands)?;
+    }
+    Ok(())
 }
 
 /// Something that can be carried out on a store: a random [`History`] or a script.
@@ -51,7 +68,7 @@ pub(super) trait Plan {
     /// Number of transactions.
     fn steps(&self) -> usize;
     /// Carries out what the `step`th transaction does.
-    fn perform(&self, step: usize, runner: &mut Runner) -> Result<(), String>;
+    fn perform(&self, step: usize, scene: &mut dyn Scene) -> Result<(), String>;
     /// What follows that transaction.
     fn after(&self, step: usize) -> After;
 }
@@ -76,8 +93,8 @@ impl Plan for History {
         self.steps.len()
     }
 
-    fn perform(&self, step: usize, runner: &mut Runner) -> Result<(), String> {
-        runner.perform(&self.steps[step])
+    fn perform(&self, step: usize, scene: &mut dyn Scene) -> Result<(), String> {
+        perform(&self.steps[step], scene)
     }
 
     fn after(&self, step: usize) -> After {
@@ -147,7 +164,7 @@ pub(super) fn continue_history(
     runner.open()?;
     for _ in 0..1 + dice.below(3) {
         let step = Step::random(&mut dice);
-        runner.perform(&step)?;
+        perform(&step, &mut runner)?;
         runner.end_step(step.after)?;
     }
     runner
@@ -234,14 +251,6 @@ impl Runner {
         Ok(())
     }
 
-    fn perform(&mut self, step: &Step) -> Result<(), String> {
-        for operation in &step.operations {
-            let demands = self.world.perform(operation);
-            self.meet(&demands)?;
-        }
-        Ok(())
-    }
-
     /// Commits what was done, and what follows.
     fn end_step(&mut self, after: After) -> Result<(), String> {
         self.commit()?;
@@ -289,18 +298,6 @@ impl Runner {
         result
     }
 
-    fn meet(&self, demands: &[Demand]) -> Result<(), String> {
-        let store = self.store()?;
-        for demand in demands {
-            match demand {
-                Demand::Pin(id) => store.pin(*id),
-                Demand::Unpin(id) => store.unpin(*id),
-                Demand::Spill(id, pages) => store.spill(*id, pages).map_err(text)?,
-            }
-        }
-        Ok(())
-    }
-
     fn commit(&mut self) -> Result<(), String> {
         let entries = self.world.take_entries();
         if entries.is_empty() {
@@ -330,18 +327,8 @@ impl Runner {
                 "without any crash the store shows a wrong tree: {difference}"
             ));
         }
-        for unnamed in &self.world.unnamed {
-            for (index, page) in &unnamed.content.pages {
-                let mut out = [0xcc; PAGE_BYTES];
-                let offset = index * PAGE_BYTES as u64;
-                store.read(unnamed.id, offset, &mut out).map_err(text)?;
-                let length = (unnamed.content.attributes.size - offset).min(PAGE_BYTES as u64);
-                if out[..length as usize] != page.to_array()[..length as usize] {
-                    return Err(format!("page {index} of {}, open, is wrong", unnamed.id));
-                }
-            }
-        }
-        Ok(())
+        let mut unnamed = self.world.unnamed.iter();
+        unnamed.try_for_each(|unnamed| compare_unnamed(store, unnamed))
     }
 
     fn finish(mut self) -> Result<(), String> {
@@ -363,7 +350,43 @@ impl Runner {
     }
 }
 
-fn learn(
+impl Scene for Runner {
+    fn world(&mut self) -> &mut World {
+        &mut self.world
+    }
+
+    fn meet(&mut self, demands: &[Demand]) -> Result<(), String> {
+        let store = self.store()?;
+        demands.iter().try_for_each(|demand| meet(store, demand))
+    }
+}
+
+/// Asks a store for one thing.
+pub(super) fn meet(store: &impl Store, demand: &Demand) -> Result<(), String> {
+    match demand {
+        Demand::Pin(id) => store.pin(*id),
+        Demand::Unpin(id) => store.unpin(*id),
+        Demand::Spill(id, pages) => store.spill(*id, pages).map_err(text)?,
+    }
+    Ok(())
+}
+
+/// Compares the content of an open file without a name.
+pub(super) fn compare_unnamed(store: &impl Store, unnamed: &Unnamed) -> Result<(), String> {
+    for (index, page) in &unnamed.content.pages {
+        let mut out = [0xcc; PAGE_BYTES];
+        let offset = index * PAGE_BYTES as u64;
+        store.read(unnamed.id, offset, &mut out).map_err(text)?;
+        let length = (unnamed.content.attributes.size - offset).min(PAGE_BYTES as u64);
+        if out[..length as usize] != page.to_array()[..length as usize] {
+            return Err(format!("page {index} of {}, open, is wrong", unnamed.id));
+        }
+    }
+    Ok(())
+}
+
+/// Finds out which ids a store gives to the objects of a tree.
+pub(super) fn learn(
     store: &impl Store,
     tree: &Tree,
     node: NodeId,

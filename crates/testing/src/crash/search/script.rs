@@ -3,7 +3,7 @@
 use mobifs_types::{FileKind, Name, PAGE_BYTES_U64};
 
 use super::operation::After;
-use super::run::{Plan, Runner};
+use super::run::{Plan, Scene};
 use super::tree::{NodeId, ROOT};
 use super::world::{World, content_of};
 
@@ -105,8 +105,8 @@ impl Plan for Script {
         self.steps.len()
     }
 
-    fn perform(&self, step: usize, runner: &mut Runner) -> Result<(), String> {
-        (self.steps[step].0)(&mut Pen(&mut runner.world));
+    fn perform(&self, step: usize, scene: &mut dyn Scene) -> Result<(), String> {
+        (self.steps[step].0)(&mut Pen(scene.world()));
         Ok(())
     }
 

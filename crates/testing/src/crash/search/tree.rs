@@ -186,7 +186,8 @@ impl Seen {
     }
 }
 
-fn difference(expected: &SeenNode, actual: &SeenNode) -> Option<String> {
+/// What is wrong with an object, if anything is.
+pub(super) fn difference(expected: &SeenNode, actual: &SeenNode) -> Option<String> {
     let mut actual = actual.clone();
     if expected.times.is_none() {
         actual.times = None;

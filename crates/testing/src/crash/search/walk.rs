@@ -34,11 +34,33 @@ fn walk_object(
     first_paths: &mut BTreeMap<ObjectId, Vec<u8>>,
     seen: &mut Seen,
 ) -> Result<(), StoreError> {
-    let attributes = store.object(id)?.attributes;
     let same_as = first_paths
         .entry(id)
         .or_insert_with(|| path.clone())
         .clone();
+    let node = see_object(store, id, path.is_empty(), same_as)?;
+    let kind = node.kind;
+    seen.0.insert(path.clone(), node);
+    if kind == FileKind::Directory {
+        let mut entries = store.list_directory(id)?;
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        for entry in entries {
+            let length = push_name(path, entry.name.as_bytes());
+            walk_object(store, entry.id, path, first_paths, seen)?;
+            path.truncate(length);
+        }
+    }
+    Ok(())
+}
+
+/// What is found by asking a store for one object.
+pub(super) fn see_object(
+    store: &impl Store,
+    id: ObjectId,
+    is_root: bool,
+    same_as: Vec<u8>,
+) -> Result<SeenNode, StoreError> {
+    let attributes = store.object(id)?.attributes;
     let target = match attributes.kind {
         FileKind::Symlink => Some(store.read_link(id)?.into()),
         _ => None,
@@ -51,30 +73,19 @@ fn walk_object(
         }
         _ => BTreeMap::new(),
     };
-    let node = SeenNode {
+    Ok(SeenNode {
         kind: attributes.kind,
         mode: attributes.mode,
         owner: (attributes.uid, attributes.gid),
         rdev: attributes.rdev,
         size: seen_size(&attributes),
-        links: if path.is_empty() { 0 } else { attributes.nlink },
+        links: if is_root { 0 } else { attributes.nlink },
         times: Some((attributes.atime, attributes.mtime)),
         same_as,
         target,
         xattrs: store.xattrs(id)?.into_iter().collect(),
         pages,
-    };
-    seen.0.insert(path.clone(), node);
-    if attributes.kind == FileKind::Directory {
-        let mut entries = store.list_directory(id)?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        for entry in entries {
-            let length = push_name(path, entry.name.as_bytes());
-            walk_object(store, entry.id, path, first_paths, seen)?;
-            path.truncate(length);
-        }
-    }
-    Ok(())
+    })
 }
 
 /// Checks that no data lies where the store says is a hole.

@@ -1,0 +1,156 @@
+//! The kill search: random histories over the journal store, whose process is killed at
+//! every instant, and goes on in a successor with the same ids.
+//!
+//! Nothing of the lower filesystem is lost, only the store object is. Lower filesystem
+//! and witness change at calls and tellings only, so the instants after each of these
+//! are all there are. For each the search demands of [`JournalStore::resume`] that
+//!
+//! * it says of the transaction that was being handed over whether it is committed, and
+//!   the tree is that with it, or without;
+//! * every object that was known has its content, attributes and extended attributes
+//!   under the same id, listed or not, and is listed under it;
+//! * what is open without a name can be read;
+//! * the history goes on: what was under way is done again, more follows, with further
+//!   kills, also during the resuming, and at the end the lower tree is the model's;
+//! * a power cut during or after all this leaves what the crash search allows.
+//!
+//! [`JournalStore::resume`]: mobifs_store::JournalStore::resume
+
+mod book;
+mod check;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use super::operation::History;
+use super::run::Plan;
+use super::script::SCRIPTS;
+use super::{SearchStatistics, Violation};
+use crate::campaign::Search;
+
+/// How thoroughly a history is killed.
+#[derive(Clone, Copy, Debug)]
+pub struct KillOptions {
+    /// Kills for each thousand instants of a history.
+    pub kills_permille: u64,
+    /// Kills for each thousand instants of a resuming, and of what follows.
+    pub nested_permille: u64,
+    /// How many kills may follow one another.
+    pub depth_max: u32,
+    /// Power cuts for each thousand calls of a resuming, and of what follows.
+    pub cuts_permille: u64,
+}
+
+impl Default for KillOptions {
+    fn default() -> Self {
+        Self {
+            kills_permille: 150,
+            nested_permille: 20,
+            depth_max: 3,
+            cuts_permille: 10,
+        }
+    }
+}
+
+/// What a search did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KillStatistics {
+    /// Histories carried out.
+    pub histories: u64,
+    /// Kills survived.
+    pub kills: u64,
+    /// Of them: while something was being applied.
+    pub during_apply: u64,
+    /// Of them: while another kill was being survived.
+    pub during_resume: u64,
+    /// Of them: while a transaction was being handed over.
+    pub in_flight: u64,
+    /// Transactions of these that were in the journal.
+    pub arrived: u64,
+    /// Of the kills: with open files that had no name.
+    pub with_unnamed: u64,
+    /// Calls that an error made fail.
+    pub failed_calls: u64,
+    /// What the power cuts found.
+    pub cuts: SearchStatistics,
+}
+
+impl AddAssign for KillStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.histories += other.histories;
+        self.kills += other.kills;
+        self.during_apply += other.during_apply;
+        self.during_resume += other.during_resume;
+        self.in_flight += other.in_flight;
+        self.arrived += other.arrived;
+        self.with_unnamed += other.with_unnamed;
+        self.failed_calls += other.failed_calls;
+        self.cuts += other.cuts;
+    }
+}
+
+impl fmt::Display for KillStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} kills ({} during apply, {} during the resuming of another, {} during a commit \
+             of which {} had arrived, {} with open files without a name) in {} histories with {} \
+             failed calls; then {}",
+            self.kills,
+            self.during_apply,
+            self.during_resume,
+            self.in_flight,
+            self.arrived,
+            self.with_unnamed,
+            self.histories,
+            self.failed_calls,
+            self.cuts,
+        )
+    }
+}
+
+/// Carries out a plan and kills it.
+fn search_plan(
+    plan: &dyn Plan,
+    seed: u64,
+    options: &KillOptions,
+) -> Result<KillStatistics, Box<Violation>> {
+    run::run(plan, seed, options).map_err(|what| {
+        Box::new(Violation {
+            seed,
+            what,
+            shrunk: None,
+        })
+    })
+}
+
+impl Search for KillOptions {
+    type Statistics = KillStatistics;
+    type Violation = Violation;
+
+    fn search(&self, seed: u64, _shrink: bool) -> Result<KillStatistics, Box<Violation>> {
+        search_plan(&History::random(seed), seed, self)
+    }
+}
+
+/// Kills each of the scripted histories at every instant.
+///
+/// # Errors
+/// The first [`Violation`].
+pub fn search_scripts(options: &KillOptions) -> Result<KillStatistics, Box<Violation>> {
+    let options = KillOptions {
+        kills_permille: 1000,
+        ..*options
+    };
+    let mut total = KillStatistics::default();
+    for script in SCRIPTS {
+        total += search_plan(script, 0, &options).map_err(|mut violation| {
+            violation.what = format!("\"{}\": {}", script.name, violation.what);
+            violation
+        })?;
+    }
+    Ok(total)
+}

@@ -1,0 +1,193 @@
+//! What random histories rarely meet.
+
+use std::sync::Arc;
+
+use mobifs_store::{JournalOptions, JournalStore, Resumed, Store, Transaction};
+use mobifs_types::{
+    Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page,
+    PageIndex, Timestamp,
+};
+
+use super::book::Book;
+use crate::crash::{Calls, CrashLower, Fault, Harm};
+
+type TestStore = JournalStore<CrashLower>;
+
+const EIO: i32 = 5;
+
+fn options() -> JournalOptions {
+    JournalOptions {
+        journal_bytes: 64 << 10,
+        direct_bytes_max: Some(1 << 20),
+        uuid_if_new: [7; 16],
+        ..JournalOptions::default()
+    }
+}
+
+fn open() -> (CrashLower, Arc<Book>, TestStore) {
+    let (lower, book) = (CrashLower::new(), Arc::new(Book::default()));
+    let witness = Arc::<Book>::clone(&book);
+    let (store, _) = JournalStore::open_watched(lower.clone(), &options(), witness).unwrap();
+    (lower, book, store)
+}
+
+/// The successor of a process that is killed now.
+fn resume(lower: &CrashLower, book: &Book) -> (TestStore, Resumed) {
+    let (lower, saved) = (lower.kill_image(), book.saved());
+    let witness = Arc::new(Book::of(&saved));
+    JournalStore::resume(lower, &options(), witness, saved).unwrap()
+}
+
+fn state(id: ObjectId, created: bool, nlink: u32) -> Entry {
+    let time = Timestamp::new(1_000_000_000, 5);
+    Entry::Object(ObjectState {
+        id,
+        created,
+        attributes: Attributes {
+            kind: FileKind::Regular,
+            mode: 0o600,
+            uid: 0,
+            gid: 0,
+            rdev: DeviceNumber(0),
+            size: PAGE_BYTES as u64,
+            nlink,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        },
+        symlink_target: None,
+        zeroed: Vec::new(),
+        allocated: Vec::new(),
+        xattrs: Vec::new(),
+    })
+}
+
+fn dentry(name: &str, child: Option<ObjectId>) -> Entry {
+    Entry::Dentry {
+        parent: ObjectId::ROOT,
+        name: Name::new(name.as_bytes()).unwrap(),
+        child,
+    }
+}
+
+/// A transaction that makes a file of one page.
+fn creation(id: ObjectId, name: &str, tag: u64) -> Transaction {
+    let page = Entry::Page {
+        object: id,
+        index: PageIndex(0),
+        page: Page::new(&[1; PAGE_BYTES]),
+    };
+    let entries = vec![state(id, true, 1), dentry(name, Some(id)), page];
+    Transaction { entries, tag }
+}
+
+fn id(number: u64) -> ObjectId {
+    ObjectId(ObjectId::FIRST_NEW.0 + number)
+}
+
+fn first_byte(store: &TestStore, id: ObjectId) -> u8 {
+    let mut out = [0];
+    store.read(id, 0, &mut out).unwrap();
+    out[0]
+}
+
+fn journal_fault(harm: Harm) -> Option<Fault> {
+    Some(Fault {
+        first: 0,
+        count: 1,
+        calls: Calls::Journal,
+        errno: EIO,
+        harm,
+    })
+}
+
+#[test]
+fn a_failed_transaction_is_not_mistaken_for_what_comes_in_its_place() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    lower.set_fault(journal_fault(Harm::Nothing));
+    assert!(store.end_transaction(creation(id(4), "b", 2)).is_err());
+    assert_eq!(book.saved().intent, None);
+    // This one has the sequence that the failed one would have had.
+    let _ = store.end_transaction(creation(id(6), "c", 0)).unwrap();
+    let (resumed, report) = resume(&lower, &book);
+    assert_eq!(report.committed, None);
+    assert!(resumed.object(id(4)).is_err());
+    let _ = resumed.end_transaction(creation(id(4), "b", 2)).unwrap();
+    assert_eq!(resumed.list_directory(ObjectId::ROOT).unwrap().len(), 3);
+}
+
+/// Fails a commit so that the journal has it, and so that it cannot be taken back.
+fn fail_without_taking_back(lower: &CrashLower, store: &TestStore) {
+    lower.set_fault(journal_fault(Harm::Everything));
+    lower.set_hook(Box::new(|_, lower| {
+        if lower.failed_calls() == 1 {
+            lower.set_fault(journal_fault(Harm::Nothing));
+        }
+    }));
+    assert!(store.end_transaction(creation(id(4), "b", 2)).is_err());
+    lower.clear_hook();
+    assert_eq!(lower.failed_calls(), 2);
+    lower.set_fault(None);
+}
+
+#[test]
+fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    fail_without_taking_back(&lower, &store);
+    let (resumed, report) = resume(&lower, &book);
+    assert_eq!(report.committed, Some(2));
+    assert_eq!(first_byte(&resumed, id(4)), 1);
+    // It is taken back before anything else is written, and then it does not count.
+    store.apply().unwrap();
+    assert_eq!(book.saved().intent, None);
+    let (resumed, report) = resume(&lower, &book);
+    assert_eq!(report.committed, None);
+    assert!(resumed.object(id(4)).is_err());
+}
+
+#[test]
+fn a_commit_counts_also_when_an_apply_began_a_new_epoch_behind_it() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    let _ = store.end_transaction(creation(id(4), "b", 2)).unwrap();
+    store.apply().unwrap();
+    assert_eq!(resume(&lower, &book).1.committed, Some(2));
+}
+
+#[test]
+fn what_was_spilled_is_newer_than_what_is_pending() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    store.pin(id(2));
+    let entries = vec![state(id(2), false, 0), dentry("a", None)];
+    let _ = store
+        .end_transaction(Transaction { entries, tag: 2 })
+        .unwrap();
+    let newer = Page::new(&[2; PAGE_BYTES]);
+    store.spill(id(2), &[(PageIndex(0), newer)]).unwrap();
+    assert_eq!(first_byte(&store, id(2)), 2);
+    let (resumed, _) = resume(&lower, &book);
+    assert_eq!(first_byte(&resumed, id(2)), 2);
+    resumed.unpin(id(2));
+    assert!(resumed.object(id(2)).is_err());
+}
+
+#[test]
+fn zeros_over_a_spilled_page_count() {
+    let (lower, book, store) = open();
+    store.pin(id(2));
+    let spilled = Page::new(&[2; PAGE_BYTES]);
+    store.spill(id(2), &[(PageIndex(0), spilled)]).unwrap();
+    let mut transaction = creation(id(2), "a", 1);
+    transaction.entries.pop();
+    transaction.entries.push(Entry::Page {
+        object: id(2),
+        index: PageIndex(0),
+        page: Page::default(),
+    });
+    let _ = store.end_transaction(transaction).unwrap();
+    assert_eq!(first_byte(&store, id(2)), 0);
+    assert_eq!(first_byte(&resume(&lower, &book).0, id(2)), 0);
+}
