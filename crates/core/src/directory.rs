@@ -6,6 +6,7 @@ use foldhash::fast::FixedState;
 use mobifs_types::{FileKind, Name, ObjectId};
 
 use crate::HashMap;
+use crate::notes::Notes;
 
 /// What an entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +23,48 @@ pub(crate) struct Directory {
     by_name: HashMap<Name, Slot>,
     by_cookie: BTreeMap<u64, Name>,
     next_cookie: u64,
+    /// Cookies of entries that changed.
+    pub(crate) notes: Notes<u64>,
 }
 
 impl Directory {
-    pub(crate) fn new(hasher: FixedState) -> Self {
+    pub(crate) fn new(hasher: FixedState, is_noted: bool) -> Self {
         Self {
             by_name: HashMap::with_hasher(hasher),
             by_cookie: BTreeMap::new(),
             next_cookie: 1,
+            notes: Notes::new(is_noted),
         }
+    }
+
+    /// The cookie that the next new entry gets.
+    pub(crate) const fn next_cookie(&self) -> u64 {
+        self.next_cookie
+    }
+
+    /// Entries to come get cookies from here on.
+    pub(crate) fn continue_at(&mut self, next_cookie: u64) {
+        self.next_cookie = self.next_cookie.max(next_cookie);
+    }
+
+    /// Puts back an entry with the cookie that it had.
+    pub(crate) fn restore(&mut self, name: Name, id: ObjectId, kind: FileKind, cookie: u64) {
+        self.by_cookie.insert(cookie, name.clone());
+        self.by_name.insert(name, Slot { id, kind, cookie });
+        self.continue_at(cookie + 1);
+    }
+
+    /// Notes every entry.
+    pub(crate) fn note_all(&mut self) {
+        self.by_cookie
+            .keys()
+            .for_each(|cookie| self.notes.add(*cookie));
+    }
+
+    /// The entry with this cookie.
+    pub(crate) fn at(&self, cookie: u64) -> Option<(&Name, Slot)> {
+        let name = self.by_cookie.get(&cookie)?;
+        Some((name, self.get(name.as_bytes())?))
     }
 
     pub(crate) fn get(&self, name: &[u8]) -> Option<Slot> {
@@ -46,10 +80,12 @@ impl Directory {
     pub(crate) fn insert(&mut self, name: Name, id: ObjectId, kind: FileKind) {
         if let Some(slot) = self.by_name.get_mut(&name) {
             (slot.id, slot.kind) = (id, kind);
+            self.notes.add(slot.cookie);
             return;
         }
         let cookie = self.next_cookie;
         self.next_cookie += 1;
+        self.notes.add(cookie);
         self.by_cookie.insert(cookie, name.clone());
         self.by_name.insert(name, Slot { id, kind, cookie });
     }
@@ -57,6 +93,7 @@ impl Directory {
     pub(crate) fn remove(&mut self, name: &[u8]) {
         if let Some(slot) = self.by_name.remove(name) {
             self.by_cookie.remove(&slot.cookie);
+            self.notes.add(slot.cookie);
         }
     }
 
@@ -74,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_listing_survives_changes() {
-        let mut directory = Directory::new(FixedState::default());
+        let mut directory = Directory::new(FixedState::default(), false);
         let name = |n: u8| Name::new(&[b'a' + n]).unwrap();
         for n in 0..10 {
             directory.insert(name(n), ObjectId(u64::from(n) + 2), FileKind::Regular);

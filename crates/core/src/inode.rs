@@ -10,6 +10,7 @@ use mobifs_types::{
 };
 
 use crate::directory::Directory;
+use crate::notes::Pages;
 use crate::request::Node;
 
 /// Extended attributes, name to value.
@@ -109,7 +110,7 @@ pub(crate) struct Inode {
     pub(crate) pinned: bool,
     /// Counts commits of this object: a page read from the store is stale after one.
     pub(crate) version: u64,
-    pub(crate) pages: BTreeMap<PageIndex, PageSlot>,
+    pub(crate) pages: Pages,
     pub(crate) change: Option<Change>,
     /// Zeroed ranges of closed, uncommitted transactions.
     pub(crate) closed_zeroed: Vec<(VctId, Vec<ByteRange>)>,
@@ -150,7 +151,7 @@ impl Inode {
             holds: 0,
             pinned: false,
             version: 0,
-            pages: BTreeMap::new(),
+            pages: Pages::default(),
             change: None,
             closed_zeroed: Vec::new(),
             xattrs: None,
@@ -206,6 +207,15 @@ impl Inode {
     pub(crate) fn directory_mut(&mut self) -> Option<&mut Directory> {
         match &mut self.body {
             Body::Directory(entries) => entries.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// Takes out the listing of a directory. Only [`crate::notes::Inodes::unload`] may
+    /// call it, which notes what goes.
+    pub(crate) fn take_directory(&mut self) -> Option<Directory> {
+        match &mut self.body {
+            Body::Directory(entries) => entries.take(),
             _ => None,
         }
     }

@@ -51,6 +51,15 @@ pub struct Tpl {
 }
 
 impl Tpl {
+    /// A curve whose points are lost, but not what they counted: the window fills anew.
+    pub(crate) fn counted(written_pages: u64, overwritten_pages: u64) -> Self {
+        Self {
+            written_pages,
+            overwritten_pages,
+            ..Self::default()
+        }
+    }
+
     /// One page (or entry) was written; `overwritten` if this transaction had it.
     pub fn page_written(&mut self, overwritten: bool) {
         self.written_pages += 1;

@@ -1,6 +1,6 @@
 //! Versioned cache transactions: open, closed, committed (S0 §4.2).
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -8,6 +8,7 @@ use mobifs_types::{
     AppId, Entry, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, VctId,
 };
 
+use crate::notes::{Dentries, Members};
 use crate::tpl::Tpl;
 
 /// Net effect on one directory entry.
@@ -17,6 +18,8 @@ pub(crate) struct DentryChange {
     pub(crate) before: Option<ObjectId>,
     /// What it names now.
     pub(crate) now: Option<ObjectId>,
+    /// Its number in the transaction.
+    pub(crate) serial: u64,
 }
 
 /// An open transaction: the active section of the write log. The pages themselves
@@ -31,13 +34,13 @@ pub(crate) struct OpenVct {
     /// Moment of its first change.
     pub(crate) opened_at: MonotonicNs,
     /// Linked objects with a change.
-    pub(crate) dirty: BTreeSet<ObjectId>,
+    pub(crate) dirty: Members,
     /// Net effect on directory entries: what each named before, and names now.
-    pub(crate) dentries: BTreeMap<(ObjectId, Name), DentryChange>,
+    pub(crate) dentries: Dentries,
     /// Objects that lost their last link in it.
-    pub(crate) orphaned: BTreeSet<ObjectId>,
+    pub(crate) orphaned: Members,
     /// Objects that must stay in memory until it is committed: all that it mentions.
-    pub(crate) held: BTreeSet<ObjectId>,
+    pub(crate) held: Members,
     pub(crate) tpl: Tpl,
     /// Memory of its pages and entries.
     pub(crate) bytes: u64,
@@ -48,15 +51,15 @@ pub(crate) struct OpenVct {
 }
 
 impl OpenVct {
-    pub(crate) fn new(app: AppId, now: MonotonicNs) -> Self {
+    pub(crate) fn new(app: AppId, now: MonotonicNs, is_noted: bool) -> Self {
         Self {
             apps: alloc::vec![app],
             is_everywhere: false,
             opened_at: now,
-            dirty: BTreeSet::new(),
-            dentries: BTreeMap::new(),
-            orphaned: BTreeSet::new(),
-            held: BTreeSet::new(),
+            dirty: Members::new(is_noted),
+            dentries: Dentries::new(is_noted),
+            orphaned: Members::new(is_noted),
+            held: Members::new(is_noted),
             tpl: Tpl::default(),
             bytes: 0,
             reserved_bytes: 0,

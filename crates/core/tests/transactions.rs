@@ -40,6 +40,7 @@ impl Bed {
         let rules = Box::new(TopLevelApps(policy));
         let mut engine = Engine::new(
             EngineConfig {
+                is_saved: false,
                 rules,
                 limits,
                 hash_seed: 1,

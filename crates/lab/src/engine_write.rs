@@ -107,6 +107,7 @@ fn engine() -> Engine {
         ..Limits::default()
     };
     let config = EngineConfig {
+        is_saved: false,
         rules: Box::new(TopLevelApps(policy)),
         limits,
         hash_seed: 1,

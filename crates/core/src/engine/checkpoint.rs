@@ -139,6 +139,7 @@ impl Engine {
         }
         for &app in &open.apps {
             self.apps[app.0 as usize].open = None;
+            self.changed_apps.add(app);
         }
         let content = self.take_content(vct, &open);
         let order = self.next_vct;
@@ -148,8 +149,8 @@ impl Engine {
             is_everywhere: open.is_everywhere,
             apps: open.apps,
             opened_at: open.opened_at,
-            orphaned: open.orphaned,
-            held: open.held,
+            orphaned: open.orphaned.into_set(),
+            held: open.held.into_set(),
             tpl: open.tpl,
             bytes: open.bytes,
             reserved_bytes: open.reserved_bytes,
@@ -172,7 +173,7 @@ impl Engine {
             dentries: Vec::new(),
             pages: Vec::new(),
         };
-        for &id in &open.dirty {
+        for &id in open.dirty.iter() {
             let Some(inode) = self.inodes.get_mut(&id) else {
                 continue;
             };
@@ -326,6 +327,7 @@ impl Engine {
                 .closed
                 .values()
                 .any(|other| other.failed && other.apps.contains(&app));
+            self.changed_apps.add(app);
             let state = &mut self.apps[app.0 as usize];
             state.failed = failed;
             state.committed_vcts += 1;

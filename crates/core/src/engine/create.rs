@@ -165,7 +165,10 @@ impl Engine {
         };
         let body = match spec.kind {
             FileKind::Regular => Body::File,
-            FileKind::Directory => Body::Directory(Some(Directory::new(self.hasher.clone()))),
+            FileKind::Directory => Body::Directory(Some(Directory::new(
+                self.hasher.clone(),
+                self.inodes.is_noted(),
+            ))),
             FileKind::Symlink => Body::Symlink(target.map(Arc::from)),
             _ => Body::Special,
         };

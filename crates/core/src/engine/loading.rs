@@ -31,12 +31,12 @@ impl Engine {
         if !self.accepts(epoch) {
             return;
         }
-        let hasher = self.hasher.clone();
+        let (hasher, is_noted) = (self.hasher.clone(), self.inodes.is_noted());
         let Some(inode) = self.inodes.get_mut(&id) else {
             return;
         };
         if let Body::Directory(loaded @ None) = &mut inode.body {
-            let mut directory = Directory::new(hasher);
+            let mut directory = Directory::new(hasher, is_noted);
             for entry in entries {
                 if id != ObjectId::ROOT || entry.name.as_bytes() != RESERVED_NAME {
                     directory.insert(entry.name, entry.id, entry.kind);
@@ -215,6 +215,7 @@ impl Engine {
         let app = AppId(u32::try_from(self.apps.len()).unwrap_or(u32::MAX));
         let policy = self.rules.policy(&path);
         self.apps.push(App::new(path.clone(), policy));
+        self.changed_apps.add(app);
         self.app_ids.insert(path, app);
         app
     }

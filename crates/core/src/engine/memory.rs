@@ -6,7 +6,7 @@ use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, Page, PageIndex, SpaceIn
 
 use super::Engine;
 use crate::error::{FsError, Need, Stop};
-use crate::inode::{Body, Inode, ORPHAN};
+use crate::inode::{Inode, ORPHAN};
 
 /// What a changed object or directory entry is charged, in memory and in room below.
 pub(super) const ENTRY_BYTES: u64 = 512;
@@ -156,7 +156,7 @@ impl Engine {
             return;
         }
         let mut freed = 0;
-        inode.pages.retain(|_, slot| {
+        inode.pages.retain(|slot| {
             let keep = slot.vct != ORPHAN;
             freed += if keep {
                 0
@@ -221,15 +221,18 @@ impl Engine {
             // Parents become unused when their last child goes: hence the loop.
             unused.into_iter().for_each(|id| self.evict(id));
         }
-        for (&id, inode) in &mut self.inodes {
-            if inode.residents == 0
+        let is_idle = |inode: &Inode| {
+            inode.residents == 0
                 && inode.holds == 0
                 && inode.change.is_none()
                 && inode.known_to_store
                 && !inode.is_orphan()
-                && let Body::Directory(entries) = &mut inode.body
-                && entries.take().is_some()
-            {
+                && inode.directory().is_some()
+        };
+        let idle = self.inodes.iter().filter(|(_, inode)| is_idle(inode));
+        let idle: Vec<ObjectId> = idle.map(|(&id, _)| id).collect();
+        for id in idle {
+            if self.inodes.unload(id) {
                 self.forgotten.push(id);
             }
         }

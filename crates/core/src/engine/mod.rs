@@ -15,6 +15,8 @@ mod namespace;
 mod range;
 mod read;
 mod rename;
+mod restore;
+mod save;
 mod status;
 mod transaction;
 mod xattr;
@@ -34,7 +36,7 @@ pub use status::{AppStatus, EngineStatus};
 use crate::app::{App, AppRules};
 use crate::error::{FsError, Stop};
 use crate::inode::Inode;
-use crate::vct::{ClosedVct, OpenVct};
+use crate::notes::{Closed, Inodes, Notes, Open};
 use crate::{HashMap, RESERVED_NAME};
 
 /// The app of everything that lies in no app directory.
@@ -48,6 +50,8 @@ pub struct EngineConfig {
     pub limits: Limits,
     /// Seed of the hash tables; a random number where names may be hostile.
     pub hash_seed: u64,
+    /// Changes are noted, for [`Engine::save`].
+    pub is_saved: bool,
 }
 
 /// One mount's state. See the crate documentation.
@@ -55,13 +59,13 @@ pub struct Engine {
     rules: Box<dyn AppRules>,
     limits: Limits,
     hasher: FixedState,
-    inodes: HashMap<ObjectId, Inode>,
+    inodes: Inodes,
     apps: Vec<App>,
     app_ids: BTreeMap<Vec<u8>, AppId>,
     /// Grows when a directory moves: cached apps are looked up anew.
     app_epoch: u64,
-    open: BTreeMap<VctId, OpenVct>,
-    closed: BTreeMap<VctId, ClosedVct>,
+    open: Open,
+    closed: Closed,
     /// The open transaction that all apps' changes go to, if there is one.
     everywhere: Option<VctId>,
     next_vct: u64,
@@ -80,6 +84,10 @@ pub struct Engine {
     /// Pinned objects that nobody uses any more since [`Engine::take_unpinned`].
     unpinned: Vec<ObjectId>,
     room: memory::Room,
+    /// Apps whose record in the image is not up to date.
+    changed_apps: Notes<AppId>,
+    /// What the image's record of the engine itself says.
+    saved_counters: Option<crate::image::Counters>,
 }
 
 impl core::fmt::Debug for Engine {
@@ -96,7 +104,8 @@ impl Engine {
     /// An engine over a store whose root directory is `root`.
     pub fn new(config: EngineConfig, root: &ObjectInfo) -> Self {
         let hasher = FixedState::with_seed(config.hash_seed);
-        let mut inodes = HashMap::with_hasher(hasher.clone());
+        let is_saved = config.is_saved;
+        let mut inodes = Inodes::new(HashMap::with_hasher(hasher.clone()), is_saved);
         let mut root_inode = Inode::from_store(root, ObjectId::ROOT, None);
         root_inode.lookups = 1;
         inodes.insert(ObjectId::ROOT, root_inode);
@@ -111,8 +120,8 @@ impl Engine {
             apps: alloc::vec![root_app],
             app_ids,
             app_epoch: 1,
-            open: BTreeMap::new(),
-            closed: BTreeMap::new(),
+            open: Open::new(is_saved),
+            closed: Closed::new(is_saved),
             everywhere: None,
             next_vct: 1,
             next_object: ObjectId::FIRST_NEW.0,
@@ -123,6 +132,8 @@ impl Engine {
             is_forgetting: false,
             unpinned: Vec::new(),
             room: memory::Room::default(),
+            changed_apps: Notes::new(is_saved),
+            saved_counters: None,
         }
     }
 

@@ -166,11 +166,10 @@ impl Engine {
             inodes, open, room, ..
         } = self;
         let inode = inodes.get_mut(&id).ok_or(FsError::Stale)?;
-        let mut tail = inode.pages.split_off(&PageIndex::of_offset(range.start));
-        if range.end != u64::MAX {
-            let mut behind = tail.split_off(&PageIndex::of_offset(range.end));
-            inode.pages.append(&mut behind);
-        }
+        let end = (range.end != u64::MAX).then(|| PageIndex::of_offset(range.end));
+        let tail = inode
+            .pages
+            .take_range(PageIndex::of_offset(range.start), end);
         let (mut dropped, mut bytes) = (0, 0);
         for slot in tail.values().filter(|slot| slot.vct == vct) {
             dropped += 1;

@@ -100,15 +100,16 @@ impl Engine {
         if self.limits.read_only {
             return;
         }
-        let Some(inode) = self.inodes.get_mut(&id) else {
-            return;
+        let moves = |inode: &crate::inode::Inode| {
+            let times = &inode.attributes;
+            times.atime <= times.mtime
+                || times.atime <= times.ctime
+                || moment.wall.seconds - times.atime.seconds >= DAY_SECONDS
         };
-        let times = &mut inode.attributes;
-        if times.atime <= times.mtime
-            || times.atime <= times.ctime
-            || moment.wall.seconds - times.atime.seconds >= DAY_SECONDS
+        if self.inodes.get(&id).is_some_and(moves)
+            && let Some(inode) = self.inodes.get_mut(&id)
         {
-            times.atime = moment.wall;
+            inode.attributes.atime = moment.wall;
         }
     }
 

@@ -8,7 +8,7 @@ use super::Engine;
 use super::memory::ENTRY_BYTES;
 use crate::error::{FsError, Stop};
 use crate::inode::{Change, ORPHAN};
-use crate::vct::{DentryChange, OpenVct};
+use crate::vct::OpenVct;
 
 impl Engine {
     /// The transaction for a change of these objects: that of their app, or, if they
@@ -114,7 +114,8 @@ impl Engine {
         let vct = VctId(self.next_vct);
         self.next_vct += 1;
         state.open = Some(vct);
-        self.open.insert(vct, OpenVct::new(app, now));
+        self.open
+            .insert(vct, OpenVct::new(app, now, self.open.is_noted()));
         Ok(vct)
     }
 
@@ -133,7 +134,7 @@ impl Engine {
         let Some(absorbed) = self.open.remove(&gone) else {
             return stays;
         };
-        for &id in &absorbed.held {
+        for &id in absorbed.held.iter() {
             self.relabel(id, gone, stays);
         }
         for &app in &absorbed.apps {
@@ -148,14 +149,14 @@ impl Engine {
         }
         vct.apps.extend(absorbed.apps);
         vct.opened_at = vct.opened_at.min(absorbed.opened_at);
-        vct.dirty.extend(absorbed.dirty);
-        vct.dentries.extend(absorbed.dentries);
-        vct.orphaned.extend(absorbed.orphaned);
+        vct.dirty.extend(absorbed.dirty.iter().copied());
+        vct.dentries.absorb(absorbed.dentries);
+        vct.orphaned.extend(absorbed.orphaned.iter().copied());
         vct.tpl.absorb(&absorbed.tpl);
         vct.bytes += absorbed.bytes;
         vct.reserved_bytes += absorbed.reserved_bytes;
         vct.reserved_inodes += absorbed.reserved_inodes;
-        for id in absorbed.held {
+        for id in absorbed.held.into_set() {
             if !vct.held.insert(id)
                 && let Some(inode) = self.inodes.get_mut(&id)
             {
@@ -241,14 +242,7 @@ impl Engine {
         let Some(open) = self.open.get_mut(&vct) else {
             return vct;
         };
-        let mut overwritten = true;
-        open.dentries
-            .entry((parent, name.clone()))
-            .and_modify(|change| change.now = now)
-            .or_insert_with(|| {
-                overwritten = false;
-                DentryChange { before, now }
-            });
+        let overwritten = open.dentries.record((parent, name.clone()), before, now);
         open.tpl.page_written(overwritten);
         if !overwritten {
             open.bytes += ENTRY_BYTES;
@@ -330,11 +324,15 @@ impl Engine {
         };
         change.vct = vct;
         let (mut pages, mut bytes) = (0, 0);
-        for slot in inode.pages.values_mut().filter(|slot| slot.vct == ORPHAN) {
-            slot.vct = vct;
-            pages += 1;
-            bytes += slot.page.stored_bytes() as u64;
-        }
+        inode.pages.change_each(|slot| {
+            let is_adopted = slot.vct == ORPHAN;
+            if is_adopted {
+                slot.vct = vct;
+                pages += 1;
+                bytes += slot.page.stored_bytes() as u64;
+            }
+            is_adopted
+        });
         self.room.orphan_bytes -= bytes;
         let reserved = pages * PAGE_BYTES_U64;
         self.room.reserved_bytes += reserved;

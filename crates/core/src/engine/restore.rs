@@ -1,0 +1,232 @@
+//! An engine from what one that was killed had saved.
+
+use alloc::vec::Vec;
+
+use mobifs_types::{AppId, ByteRange, ObjectId, ObjectInfo, VctId};
+
+use super::{Engine, EngineConfig};
+use crate::app::App;
+use crate::image::codec::Reader;
+use crate::image::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
+use crate::image::{ImageError, Key, Kind, inode};
+use crate::inode::{Body, Change, ORPHAN, PageSlot};
+use crate::vct::DentryChange;
+
+impl Engine {
+    /// Makes the engine whose records these are.
+    ///
+    /// `page_at` gives back the page that [`crate::image::Image::keep`] put at a place.
+    /// `spilled` are the objects of which the store took over pages ([`Engine::spilled`]).
+    ///
+    /// # Errors
+    /// [`ImageError`] if the records contradict each other.
+    pub fn restore(
+        config: EngineConfig,
+        root: &ObjectInfo,
+        records: &mut dyn Iterator<Item = (Key, &[u8])>,
+        page_at: PageAt<'_>,
+        spilled: &[ObjectId],
+    ) -> Result<Self, ImageError> {
+        let mut engine = Self::new(config, root);
+        // In the order of kinds, so that what a record belongs to is there already.
+        let mut records: Vec<_> = records.collect();
+        records.sort_unstable_by_key(|(key, _)| *key);
+        for (key, value) in records {
+            engine.restore_record(key, value, page_at)?;
+        }
+        engine.count_again()?;
+        spilled.iter().for_each(|&id| engine.take_back_spilled(id));
+        Ok(engine)
+    }
+
+    fn restore_record(
+        &mut self,
+        key: Key,
+        value: &[u8],
+        page_at: PageAt<'_>,
+    ) -> Result<(), ImageError> {
+        let mut from = Reader::new(value);
+        let from = &mut from;
+        let id = ObjectId(key.first);
+        let vct = VctId(key.first);
+        match key.kind {
+            Kind::Engine => {
+                self.next_vct = from.u64()?;
+                self.next_object = from.u64()?;
+                self.app_epoch = from.u64()?;
+            }
+            Kind::App => self.restore_app(key.first, from)?,
+            Kind::Object => {
+                let inode = inode::read(value, &self.hasher, self.inodes.is_noted())?;
+                self.inodes.insert(id, inode);
+            }
+            Kind::Dentry => {
+                let directory = self.inodes.get_mut(&id).and_then(|i| i.directory_mut());
+                let directory = directory.ok_or(ImageError("an entry is in no directory"))?;
+                let (child, kind, name) = (from.id()?, from.kind()?, from.name()?);
+                directory.restore(name, child, kind, key.second);
+            }
+            Kind::Page => {
+                let inode = self.inodes.get_mut(&id);
+                let inode = inode.ok_or(ImageError("a page is of no file"))?;
+                let of = from.vct()?;
+                let page = transaction::read_page(from, page_at)?;
+                let index = mobifs_types::PageIndex(key.second);
+                inode.pages.insert(index, PageSlot { page, vct: of });
+                if let Some(change) = &mut inode.change
+                    && change.vct == of
+                {
+                    change.log.push(index);
+                }
+            }
+            Kind::Open => {
+                let open = transaction::read_open(value, self.open.is_noted())?;
+                self.open.insert(vct, open);
+            }
+            Kind::Member => {
+                let open = self.open.get_mut(&vct).ok_or(NO_TRANSACTION)?;
+                let (flags, member) = (from.u8()?, ObjectId(key.second));
+                let sets = [
+                    (DIRTY, &mut open.dirty),
+                    (ORPHANED, &mut open.orphaned),
+                    (HELD, &mut open.held),
+                ];
+                for (flag, set) in sets {
+                    if flags & flag != 0 {
+                        set.insert(member);
+                    }
+                }
+            }
+            Kind::DentryChange => {
+                let open = self.open.get_mut(&vct).ok_or(NO_TRANSACTION)?;
+                let entry = (from.id()?, from.name()?);
+                let (before, now) = (from.option(Reader::id)?, from.option(Reader::id)?);
+                let serial = key.second;
+                open.dentries.restore(
+                    entry,
+                    DentryChange {
+                        before,
+                        now,
+                        serial,
+                    },
+                );
+            }
+            Kind::Closed => {
+                let closed = transaction::read_closed(value, page_at)?;
+                self.closed.insert(vct, closed);
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_app(&mut self, number: u64, from: &mut Reader<'_>) -> Result<(), ImageError> {
+        let path = from.bytes()?.to_vec();
+        let mut app = App::new(path.clone(), self.rules.policy(&path));
+        app.written_bytes = from.u64()?;
+        app.committed_bytes = from.u64()?;
+        app.committed_vcts = from.u64()?;
+        app.committed_written_pages = from.u64()?;
+        app.committed_overwritten_pages = from.u64()?;
+        let id = AppId(u32::try_from(number).map_err(|_| NO_APP)?);
+        if let Some(known) = self.apps.get_mut(id.0 as usize) {
+            // The root's app is always there.
+            *known = app;
+        } else if self.apps.len() as u64 == number {
+            self.apps.push(app);
+        } else {
+            return Err(NO_APP);
+        }
+        self.app_ids.insert(path, id);
+        Ok(())
+    }
+
+    /// What follows from the records: who holds what, and what it takes.
+    fn count_again(&mut self) -> Result<(), ImageError> {
+        for (vct, open) in self.open.iter() {
+            for app in &open.apps {
+                let app = self.apps.get_mut(app.0 as usize).ok_or(NO_APP)?;
+                app.open = Some(*vct);
+            }
+            if open.is_everywhere {
+                self.everywhere = Some(*vct);
+            }
+            self.room.dirty_bytes += open.bytes;
+            self.room.reserved_bytes += open.reserved_bytes;
+            self.room.reserved_inodes += open.reserved_inodes;
+        }
+        for closed in self.closed.values() {
+            let apps = self.apps.len();
+            if closed.apps.iter().any(|app| apps <= app.0 as usize) {
+                return Err(NO_APP);
+            }
+            self.room.dirty_bytes += closed.bytes;
+            self.room.reserved_bytes += closed.reserved_bytes;
+            self.room.reserved_inodes += closed.reserved_inodes;
+        }
+        let open = self.open.values().flat_map(|open| open.held.iter());
+        let closed = self.closed.values().flat_map(|closed| closed.held.iter());
+        let held: Vec<ObjectId> = open.chain(closed).copied().collect();
+        for id in held {
+            self.known(id)?.holds += 1;
+        }
+        let homes = self.inodes.iter().filter(|(id, _)| **id != ObjectId::ROOT);
+        let homes: Vec<ObjectId> = homes.map(|(_, inode)| inode.home).collect();
+        for home in homes {
+            self.known(home)?.residents += 1;
+        }
+        let orphan_pages = self.inodes.values().flat_map(|inode| inode.pages.values());
+        let orphan_bytes: u64 = orphan_pages
+            .filter(|slot| slot.vct == ORPHAN)
+            .map(|slot| slot.page.stored_bytes() as u64)
+            .sum();
+        self.room.orphan_bytes = orphan_bytes;
+        self.room.dirty_bytes += orphan_bytes;
+        Ok(())
+    }
+
+    fn known(&mut self, id: ObjectId) -> Result<&mut crate::inode::Inode, ImageError> {
+        let inode = self.inodes.get_mut(&id);
+        inode.ok_or(ImageError(
+            "something refers to an object that is not there",
+        ))
+    }
+
+    /// The highest id that this engine remembers or has given: a store must not give it
+    /// to anything else.
+    pub fn id_max(&self) -> ObjectId {
+        let named = self.inodes.values().filter_map(|inode| inode.directory());
+        let named = named.flat_map(|directory| directory.after(0).map(|(_, _, slot)| slot.id));
+        let known = self.inodes.keys().copied();
+        known.chain(named).max().unwrap_or(ObjectId::ROOT)
+    }
+
+    /// Whether the store keeps the content of this object for us.
+    pub fn has_pinned(&self, id: ObjectId) -> bool {
+        self.inodes.get(&id).is_some_and(|inode| inode.pinned)
+    }
+
+    /// Whether the listing of this directory is in memory.
+    pub fn has_listing(&self, id: ObjectId) -> bool {
+        let inode = self.inodes.get(&id);
+        inode.is_some_and(|inode| matches!(inode.body, Body::Directory(Some(_))))
+    }
+
+    /// The store has pages of this object that it took over. If the engine was killed
+    /// before it heard so, it still has them itself: then what the store has counts as
+    /// gone, so that it does not show when a page is dropped here.
+    fn take_back_spilled(&mut self, id: ObjectId) {
+        let Some(inode) = self.inodes.get_mut(&id) else {
+            return;
+        };
+        if inode.known_to_store {
+            return;
+        }
+        inode.known_to_store = true;
+        inode.pinned = true;
+        let change = inode.change.get_or_insert_with(|| Change::new(ORPHAN));
+        change.zeroed.insert(ByteRange::from(0));
+    }
+}
+
+const NO_TRANSACTION: ImageError = ImageError("something is of a transaction that is not there");
+const NO_APP: ImageError = ImageError("something is of an app that is not there");

@@ -1,0 +1,223 @@
+//! Handing out what changed, for an image that outlives the process.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_types::{AppId, ObjectId, PageIndex, VctId};
+
+use super::Engine;
+use crate::image::codec::Writer;
+use crate::image::transaction::{self, DIRTY, HELD, ORPHANED};
+use crate::image::{Counters, Image, Key, Kind, inode};
+use crate::vct::Content;
+
+impl Engine {
+    /// Whether something changed since the last [`Engine::save`].
+    pub fn is_unsaved(&self) -> bool {
+        !self.inodes.notes.is_empty()
+            || !self.open.notes.is_empty()
+            || !self.closed.notes.is_empty()
+            || !self.changed_apps.is_empty()
+            || self.saved_counters != Some(self.counters())
+    }
+
+    /// Hands out everything that changed since the last call. Dirty pages are given to
+    /// `image` to keep. The engine must have been made with
+    /// [`super::EngineConfig::is_saved`].
+    pub fn save(&mut self, image: &mut dyn Image) {
+        let counters = self.counters();
+        if self.saved_counters.replace(counters) != Some(counters) {
+            let mut out = Writer::default();
+            out.u64(counters.next_vct);
+            out.u64(counters.next_object);
+            out.u64(counters.app_epoch);
+            image.put(Key::new(Kind::Engine, 0, 0), &out.bytes);
+        }
+        for app in self.changed_apps.take() {
+            self.save_app(app, image);
+        }
+        // What went before what came: an object may have left memory and come back.
+        for (id, cookie) in core::mem::take(&mut self.inodes.gone_dentries) {
+            image.remove(Key::new(Kind::Dentry, id.0, cookie));
+        }
+        for (id, index) in core::mem::take(&mut self.inodes.gone_pages) {
+            image.remove(Key::new(Kind::Page, id.0, index.0));
+        }
+        for id in self.inodes.notes.take() {
+            self.save_object(id, image);
+        }
+        for (vct, id) in core::mem::take(&mut self.open.gone_members) {
+            image.remove(Key::new(Kind::Member, vct.0, id.0));
+        }
+        for (vct, serial) in core::mem::take(&mut self.open.gone_dentries) {
+            image.remove(Key::new(Kind::DentryChange, vct.0, serial));
+        }
+        for vct in self.open.notes.take() {
+            self.save_open(vct, image);
+        }
+        for vct in self.closed.notes.take() {
+            self.save_closed(vct, image);
+        }
+    }
+
+    /// Hands out everything, for an image that has nothing yet.
+    pub fn save_all(&mut self, image: &mut dyn Image) {
+        self.saved_counters = None;
+        for number in 0..self.apps.len() {
+            self.changed_apps.add(AppId(number as u32));
+        }
+        self.inodes.note_all();
+        self.open.note_all();
+        self.closed.note_all();
+        self.save(image);
+    }
+
+    pub(super) const fn counters(&self) -> Counters {
+        Counters {
+            next_vct: self.next_vct,
+            next_object: self.next_object,
+            app_epoch: self.app_epoch,
+        }
+    }
+
+    fn save_app(&self, id: AppId, image: &mut dyn Image) {
+        let Some(app) = self.apps.get(id.0 as usize) else {
+            return;
+        };
+        let mut out = Writer::default();
+        out.bytes(&app.path);
+        out.u64(app.written_bytes);
+        out.u64(app.committed_bytes);
+        out.u64(app.committed_vcts);
+        out.u64(app.committed_written_pages);
+        out.u64(app.committed_overwritten_pages);
+        image.put(Key::new(Kind::App, id.0.into(), 0), &out.bytes);
+    }
+
+    fn save_object(&mut self, id: ObjectId, image: &mut dyn Image) {
+        let key = Key::new(Kind::Object, id.0, 0);
+        let Some(inode) = self.inodes.get_mut_unnoted(&id) else {
+            image.remove(key);
+            return;
+        };
+        for index in inode.pages.notes.take() {
+            let key = Key::new(Kind::Page, id.0, index.0);
+            let Some(slot) = inode.pages.get_mut_unnoted(&index) else {
+                image.remove(key);
+                continue;
+            };
+            image.keep(&mut slot.page);
+            let mut out = Writer::default();
+            out.u64(slot.vct.0);
+            transaction::write_page(&mut out, &slot.page);
+            image.put(key, &out.bytes);
+        }
+        if let Some(directory) = inode.directory_mut() {
+            for cookie in directory.notes.take() {
+                let key = Key::new(Kind::Dentry, id.0, cookie);
+                let Some((name, slot)) = directory.at(cookie) else {
+                    image.remove(key);
+                    continue;
+                };
+                let mut out = Writer::default();
+                out.u64(slot.id.0);
+                out.kind(slot.kind);
+                out.bytes(name.as_bytes());
+                image.put(key, &out.bytes);
+            }
+        }
+        let mut out = Writer::default();
+        inode::write(&mut out, inode);
+        image.put(key, &out.bytes);
+    }
+
+    fn save_open(&mut self, vct: VctId, image: &mut dyn Image) {
+        let key = Key::new(Kind::Open, vct.0, 0);
+        let Some(open) = self.open.get_mut_unnoted(&vct) else {
+            image.remove(key);
+            return;
+        };
+        let mut members = Vec::new();
+        for noted in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
+            members.extend(noted.notes.take());
+        }
+        members.sort_unstable();
+        members.dedup();
+        for id in members {
+            let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
+            let flags = flag(open.dirty.contains(&id), DIRTY)
+                | flag(open.orphaned.contains(&id), ORPHANED)
+                | flag(open.held.contains(&id), HELD);
+            let key = Key::new(Kind::Member, vct.0, id.0);
+            if flags == 0 {
+                image.remove(key);
+            } else {
+                image.put(key, &[flags]);
+            }
+        }
+        for entry in open.dentries.notes.take() {
+            // Entries leave only with the whole transaction.
+            let Some(change) = open.dentries.get(&entry) else {
+                continue;
+            };
+            let mut out = Writer::default();
+            out.u64(entry.0.0);
+            out.bytes(entry.1.as_bytes());
+            out.option(change.before, |out, id| out.u64(id.0));
+            out.option(change.now, |out, id| out.u64(id.0));
+            let key = Key::new(Kind::DentryChange, vct.0, change.serial);
+            image.put(key, &out.bytes);
+        }
+        let mut out = Writer::default();
+        transaction::write_open(&mut out, open);
+        image.put(key, &out.bytes);
+    }
+
+    /// A closed transaction is saved once: nothing of it changes.
+    fn save_closed(&mut self, vct: VctId, image: &mut dyn Image) {
+        let key = Key::new(Kind::Closed, vct.0, 0);
+        let Some(closed) = self.closed.get_mut(&vct) else {
+            image.remove(key);
+            return;
+        };
+        // Pages of the operation that closed it were not kept yet when it got them.
+        let content: &mut Content = match Arc::get_mut(&mut closed.content) {
+            Some(content) => content,
+            None => {
+                let copy = Content {
+                    objects: closed.content.objects.clone(),
+                    dentries: closed.content.dentries.clone(),
+                    pages: closed.content.pages.clone(),
+                };
+                closed.content = Arc::new(copy);
+                match Arc::get_mut(&mut closed.content) {
+                    Some(content) => content,
+                    // It was made one line above, and nobody else has it.
+                    None => return,
+                }
+            }
+        };
+        for (id, index, page) in &mut content.pages {
+            if page.place().is_none() {
+                if let Some(kept) = newest_of(&self.inodes, *id, *index, vct) {
+                    *page = kept;
+                }
+                image.keep(page);
+            }
+        }
+        let mut out = Writer::default();
+        transaction::write_closed(&mut out, closed);
+        image.put(key, &out.bytes);
+    }
+}
+
+/// The page as its file has it, if that is still the transaction's version.
+fn newest_of(
+    inodes: &crate::notes::Inodes,
+    id: ObjectId,
+    index: PageIndex,
+    vct: VctId,
+) -> Option<mobifs_types::Page> {
+    let slot = inodes.get(&id)?.pages.get(&index)?;
+    (slot.vct == vct).then(|| slot.page.clone())
+}

@@ -1,0 +1,147 @@
+//! Transactions as records.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_types::{AppId, MonotonicNs, ObjectId, ObjectState, Page};
+
+use super::ImageError;
+use super::codec::{Reader, Writer};
+use crate::tpl::Tpl;
+use crate::vct::{ClosedVct, Content, OpenVct};
+
+/// What an object is to an open transaction.
+pub(crate) const DIRTY: u8 = 1;
+pub(crate) const ORPHANED: u8 = 2;
+pub(crate) const HELD: u8 = 4;
+
+/// Gives back the page whose content is kept at a place, with its length in bytes.
+pub(crate) type PageAt<'a> = &'a mut dyn FnMut(u64, usize) -> Option<Page>;
+
+/// Where a page's content is kept.
+pub(crate) fn write_page(out: &mut Writer, page: &Page) {
+    // Without a place the page could not be kept; nothing is there to be found.
+    out.u64(page.place().unwrap_or(0));
+    out.u32(page.stored_bytes() as u32);
+}
+
+pub(crate) fn read_page(from: &mut Reader<'_>, page_at: PageAt<'_>) -> Result<Page, ImageError> {
+    let (place, length) = (from.u64()?, from.u32()? as usize);
+    if length == 0 {
+        return Ok(Page::zero());
+    }
+    page_at(place, length).ok_or(ImageError("a page is not where it was kept"))
+}
+
+/// The members and entries are records of their own.
+pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
+    out.list(open.apps.iter(), |out, app| out.u32(app.0));
+    out.flag(open.is_everywhere);
+    out.u64(open.opened_at.0);
+    out.u64(open.tpl.written_pages());
+    out.u64(open.tpl.overwritten_pages());
+    out.u64(open.bytes);
+    out.u64(open.reserved_bytes);
+    out.u64(open.reserved_inodes);
+}
+
+/// The e curve begins anew: only what it has counted is kept.
+pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageError> {
+    let mut from = Reader::new(bytes);
+    let mut open = OpenVct::new(AppId(0), MonotonicNs(0), is_noted);
+    open.apps = from.list(Reader::app)?;
+    open.is_everywhere = from.flag()?;
+    open.opened_at = MonotonicNs(from.u64()?);
+    open.tpl = Tpl::counted(from.u64()?, from.u64()?);
+    open.bytes = from.u64()?;
+    open.reserved_bytes = from.u64()?;
+    open.reserved_inodes = from.u64()?;
+    Ok(open)
+}
+
+pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
+    out.u64(closed.order);
+    out.flag(closed.is_everywhere);
+    out.list(closed.apps.iter(), |out, app| out.u32(app.0));
+    out.u64(closed.opened_at.0);
+    write_ids(out, &closed.orphaned);
+    write_ids(out, &closed.held);
+    out.u64(closed.tpl.written_pages());
+    out.u64(closed.tpl.overwritten_pages());
+    out.u64(closed.bytes);
+    out.u64(closed.reserved_bytes);
+    out.u64(closed.reserved_inodes);
+    let content = &closed.content;
+    out.list(content.objects.iter(), write_state);
+    out.list(content.dentries.iter(), |out, (parent, name, child)| {
+        out.u64(parent.0);
+        out.bytes(name.as_bytes());
+        out.option(*child, |out, child| out.u64(child.0));
+    });
+    out.list(content.pages.iter(), |out, (id, index, page)| {
+        out.u64(id.0);
+        out.u64(index.0);
+        write_page(out, page);
+    });
+}
+
+pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct, ImageError> {
+    let mut from = Reader::new(bytes);
+    let from = &mut from;
+    Ok(ClosedVct {
+        order: from.u64()?,
+        is_everywhere: from.flag()?,
+        apps: from.list(Reader::app)?,
+        opened_at: MonotonicNs(from.u64()?),
+        orphaned: read_ids(from)?,
+        held: read_ids(from)?,
+        tpl: Tpl::counted(from.u64()?, from.u64()?),
+        bytes: from.u64()?,
+        reserved_bytes: from.u64()?,
+        reserved_inodes: from.u64()?,
+        content: Arc::new(Content {
+            objects: from.list(read_state)?,
+            dentries: from.list(|from| Ok((from.id()?, from.name()?, from.option(Reader::id)?)))?,
+            pages: from.list(|from| Ok((from.id()?, from.index()?, read_page(from, page_at)?)))?,
+        }),
+        in_flight: false,
+        failed: false,
+    })
+}
+
+fn write_ids(out: &mut Writer, ids: &BTreeSet<ObjectId>) {
+    out.list(ids.iter(), |out, id| out.u64(id.0));
+}
+
+fn read_ids(from: &mut Reader<'_>) -> Result<BTreeSet<ObjectId>, ImageError> {
+    let ids: Vec<ObjectId> = from.list(Reader::id)?;
+    Ok(ids.into_iter().collect())
+}
+
+fn write_state(out: &mut Writer, state: &ObjectState) {
+    out.u64(state.id.0);
+    out.flag(state.created);
+    out.attributes(&state.attributes);
+    out.option(state.symlink_target.as_ref(), |out, target| {
+        out.bytes(target);
+    });
+    out.list(state.zeroed.iter(), |out, range| out.range(*range));
+    out.list(state.allocated.iter(), |out, range| out.range(*range));
+    out.list(state.xattrs.iter(), |out, (name, value)| {
+        out.bytes(name);
+        out.option(value.as_ref(), |out, value| out.bytes(value));
+    });
+}
+
+fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, ImageError> {
+    Ok(ObjectState {
+        id: from.id()?,
+        created: from.flag()?,
+        attributes: from.attributes()?,
+        symlink_target: from.option(Reader::shared)?,
+        zeroed: from.list(Reader::range)?,
+        allocated: from.list(Reader::range)?,
+        xattrs: from.list(|from| Ok((from.shared()?, from.option(Reader::shared)?)))?,
+    })
+}
