@@ -1,6 +1,11 @@
 //! What moves a live MobiFS engine: threads, clock, checkpointer, control socket.
 #![deny(unsafe_code)]
 
+#[expect(
+    unsafe_code,
+    reason = "memory that outlives the process is mapped and used by address"
+)]
+mod arena;
 mod clock;
 mod config;
 mod control;
@@ -13,6 +18,7 @@ mod places;
 mod status;
 mod volume;
 
+pub use arena::{Arena, ArenaError, LeftRequest, RequestSlot};
 pub use clock::{Clock, SystemClock};
 pub use config::{Config, ConfigError, PolicyChange, Rules, class_name, parse_class, parse_size};
 pub use control::{
@@ -25,7 +31,7 @@ pub use mobifs_core::{
     RenameMode, TimeChange, Whence, WriteAt, XattrMode,
 };
 pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
-pub use opened::OpenedStore;
+pub use opened::{OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{
     AppReport, CheckpointReport, MemoryStatus, SCHEMA_VERSION, Status, StoreStatus,

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use mobifs_store::StoreError;
@@ -95,6 +95,36 @@ impl StoreLock {
         Err(StoreError::Unsuitable(
             ".mobifs/lock is replaced again and again by somebody else".to_owned(),
         ))
+    }
+
+    /// Takes over the lock of a killed process, which somebody held on to.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsuitable`] if `file` is not this store's lock.
+    pub fn take_over(store: &Path, file: OwnedFd) -> Result<Self, StoreError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(store, flags, Mode::empty())
+            .map_err(|errno| StoreError::lower("opening the store")(errno.into()))?;
+        let mut file = File::from(file);
+        let directory = open_directory(&root)?;
+        if !directory.is_some_and(|directory| is_current(&file, &directory)) {
+            return Err(StoreError::Unsuitable(
+                "the lock that was handed over is not this store's".to_owned(),
+            ));
+        }
+        // It is ours already, unless who held it let go.
+        lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
+        Ok(Self {
+            root,
+            file: Some(file),
+            made_directory: false,
+        })
+    }
+
+    /// For handing the lock over.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Gives up a store that could not be opened: unlocks it, and takes away what was

@@ -1,13 +1,19 @@
 //! A store opened and locked.
 
 use std::io::Read as _;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mobifs_store::{JournalOptions, JournalStore, PosixLower, RecoveryReport, Store, StoreError};
+use mobifs_core::{Engine, EngineConfig};
+use mobifs_store::{
+    JournalOptions, JournalStore, PosixLower, RecoveryReport, Saved, Store, StoreError,
+};
+use mobifs_types::{FileKind, ObjectInfo, VctId};
 
+use crate::arena::SavedMount;
 use crate::config::JOURNAL_BYTES_MIN;
-use crate::{Config, StoreLock};
+use crate::{Arena, ArenaError, Config, Rules, StoreLock};
 
 /// Share of the memory budget that committed, unapplied pages may take: one part in.
 const HELD_SHARE: u64 = 4;
@@ -20,6 +26,75 @@ pub struct OpenedStore {
     store: Arc<JournalStore<PosixLower>>,
     report: RecoveryReport,
     lock: StoreLock,
+    resumption: Option<Resumption>,
+}
+
+/// Where a killed process was.
+#[derive(Debug)]
+pub struct Resumption {
+    saved: SavedMount,
+    /// A transaction that had reached the journal when the process was killed, which the
+    /// engine had not heard of.
+    committed: Option<VctId>,
+}
+
+impl Resumption {
+    /// What a killed process has left in the arena.
+    ///
+    /// # Errors
+    /// [`ArenaError::Empty`] if there is no mount in it, [`ArenaError::Damaged`].
+    pub fn of(arena: &Arena) -> Result<Self, ArenaError> {
+        Ok(Self {
+            saved: arena.saved()?.ok_or(ArenaError::Empty)?,
+            committed: None,
+        })
+    }
+
+    /// What its store knew, for [`JournalStore::resume`].
+    pub const fn store(&self) -> &Saved {
+        &self.saved.store
+    }
+
+    /// The store found this transaction, by its tag, in the journal.
+    pub fn set_committed(&mut self, tag: Option<u64>) {
+        self.committed = tag.map(VctId);
+    }
+
+    /// What was set while mounted holds on.
+    pub(crate) fn settings_into(&self, rules: &mut Rules) {
+        for (path, change) in &self.saved.settings {
+            rules.set_app(path, *change);
+        }
+    }
+
+    /// The engine as it was, with everything closed, so that it is committed next; and
+    /// the store told what the killed process could not tell it any more.
+    pub(crate) fn engine(
+        &self,
+        arena: &Arena,
+        config: EngineConfig,
+        root: &ObjectInfo,
+        store: &dyn Store,
+    ) -> Result<Engine, ArenaError> {
+        let mut engine = self.saved.restore(arena, config, root)?;
+        if let Some(vct) = self.committed {
+            engine.committed(vct);
+        }
+        engine.close_all();
+        let mut unlisted = Vec::new();
+        for (id, known) in &self.saved.store.objects {
+            if known.is_pinned && !engine.has_pinned(*id) {
+                store.unpin(*id);
+            }
+            let location = known.location.as_ref();
+            let is_directory = location.is_some_and(|l| l.kind == FileKind::Directory);
+            if is_directory && !engine.has_listing(*id) {
+                unlisted.push(*id);
+            }
+        }
+        store.forget(&unlisted);
+        Ok(engine)
+    }
 }
 
 impl OpenedStore {
@@ -29,10 +104,27 @@ impl OpenedStore {
     /// # Errors
     /// [`StoreError`]; a directory that was no store before is as it was.
     pub fn open(path: &Path, config: &Config, read_only: bool) -> Result<Self, StoreError> {
+        Self::open_in(path, config, read_only, None)
+    }
+
+    /// As [`OpenedStore::open`]; what the store must know again should this process be
+    /// killed is kept in the arena, if there is one.
+    ///
+    /// # Errors
+    /// As [`OpenedStore::open`].
+    pub fn open_in(
+        path: &Path,
+        config: &Config,
+        read_only: bool,
+        arena: Option<&Arena>,
+    ) -> Result<Self, StoreError> {
         let lock = StoreLock::acquire(path, read_only)?;
         let opened = PosixLower::open(path).and_then(|lower| {
             let options = journal_options(path, config, read_only)?;
-            JournalStore::open(lower, &options)
+            match arena {
+                Some(arena) => JournalStore::open_watched(lower, &options, Arc::new(arena.clone())),
+                None => JournalStore::open(lower, &options),
+            }
         });
         match opened {
             Ok((store, report)) => Ok(Self {
@@ -40,12 +132,61 @@ impl OpenedStore {
                 store: Arc::new(store),
                 report,
                 lock,
+                resumption: None,
             }),
             Err(error) => {
                 lock.abandon();
                 Err(explain(error, path))
             }
         }
+    }
+
+    /// Opens the store of a killed process, to go on where that was. `lock` is the lock
+    /// that it held; without it the store is locked anew.
+    ///
+    /// # Errors
+    /// As [`OpenedStore::open`]; [`StoreError::Unsuitable`] if the arena holds no mount.
+    pub fn resume(
+        path: &Path,
+        config: &Config,
+        read_only: bool,
+        arena: &Arena,
+        lock: Option<OwnedFd>,
+    ) -> Result<Self, StoreError> {
+        let lock = match lock {
+            Some(file) => StoreLock::take_over(path, file)?,
+            None => StoreLock::acquire(path, read_only)?,
+        };
+        let unusable = |error: &dyn std::fmt::Display| {
+            StoreError::Unsuitable(format!("cannot go on where the killed daemon was: {error}"))
+        };
+        let mut resumption = Resumption::of(arena).map_err(|error| unusable(&error))?;
+        let options = journal_options(path, config, read_only)?;
+        let (store, resumed) = JournalStore::resume(
+            PosixLower::open(path)?,
+            &options,
+            Arc::new(arena.clone()),
+            resumption.store().clone(),
+        )
+        .map_err(|error| explain(error, path))?;
+        resumption.set_committed(resumed.committed);
+        Ok(Self {
+            path: path.to_owned(),
+            store: Arc::new(store),
+            report: resumed.report,
+            lock,
+            resumption: Some(resumption),
+        })
+    }
+
+    /// Where the killed process was; none if the store was opened afresh.
+    pub const fn resumption(&self) -> Option<&Resumption> {
+        self.resumption.as_ref()
+    }
+
+    /// The lock, for handing it over to who holds it should this process be killed.
+    pub fn lock_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.lock.descriptor()
     }
 
     /// The store, as a volume takes it.

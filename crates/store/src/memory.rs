@@ -293,7 +293,9 @@ impl State {
 
     fn accept_page(&mut self, id: ObjectId, index: PageIndex, page: &Page) {
         if let Some(object) = self.objects.get_mut(&id)
-            && object.pages.insert(index, page.clone()).is_none()
+            // This store goes on where a process that used it is killed; what the page is
+            // kept in does not.
+            && object.pages.insert(index, page.on_heap()).is_none()
         {
             self.used_pages += 1;
         }

@@ -1,13 +1,14 @@
 //! The lives of a mount: a script runs on a volume over some medium, power cuts end
 //! a life, and the next one must start where the timeline allows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_core::Moment;
-use mobifs_runtime::{Clock, Config, Volume, VolumeError, VolumeOptions};
+use mobifs_runtime::{Arena, Clock, Config, Volume, VolumeError, VolumeOptions};
 use mobifs_store::Store;
-use mobifs_types::{MonotonicNs, Timestamp};
+use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 
 use crate::harness::{compare_trees, execute_on_both};
 use crate::media::Medium;
@@ -51,6 +52,8 @@ pub struct Plan {
     pub remembers_names: bool,
     /// The trees are compared after so many events (and at the end of every life).
     pub tree_every: usize,
+    /// The volume can be gone on with after a kill.
+    pub outlives: bool,
 }
 
 impl Default for Plan {
@@ -64,6 +67,7 @@ impl Default for Plan {
             background: false,
             remembers_names: false,
             tree_every: 40,
+            outlives: false,
         }
     }
 }
@@ -74,6 +78,12 @@ struct Life {
     store: Arc<dyn Store>,
     model: Model,
     timeline: Timeline,
+    /// What a killed daemon's successor gets.
+    arena: Option<Arena>,
+    /// The next operation is interrupted by a kill, behind so many writes to the arena.
+    kill_after: Option<u64>,
+    /// Requests that were interrupted by kills.
+    requests: u64,
 }
 
 /// Runs a script on a volume over a medium, one life after the other, and ends with
@@ -88,6 +98,12 @@ pub fn live(script: &Script, medium: &mut impl Medium, plan: &Plan) -> Result<()
         let at = |problem| format!("at event {index} ({event:?}): {problem}");
         let happened = match event {
             Event::Cut => Ok(()),
+            Event::Do(operation) if life.kill_after.is_some() => {
+                life = life
+                    .killed_in(operation, medium, plan, &clock)
+                    .map_err(at)?;
+                continue;
+            }
             event => life.happen(event, plan),
         };
         if *event == Event::Cut || medium.is_dead() {
@@ -118,7 +134,7 @@ impl Life {
         plan: &Plan,
         clock: &Arc<SteppingClock>,
     ) -> Result<Self, String> {
-        let (target, store) = start(medium, plan, clock)?;
+        let (target, store, arena) = start(medium, plan, clock)?;
         let model = Model::default();
         let timeline = Timeline::new(top_level_apps, model.state().clone());
         Ok(Self {
@@ -126,6 +142,9 @@ impl Life {
             store,
             model,
             timeline,
+            arena,
+            kill_after: None,
+            requests: 0,
         })
     }
 
@@ -156,8 +175,9 @@ impl Life {
             }
             Event::Apply => self.store.apply().map_err(|error| error.to_string())?,
             Event::Cut => return Err("a cut ends the life".into()),
+            Event::Kill(writes) => self.kill_after = Some(*writes),
         }
-        Ok(())
+        volume.check_arena()
     }
 
     /// Whether there is a top-level directory of that name.
@@ -193,7 +213,7 @@ impl Life {
         self.target.volume().cut_power();
         drop((self.target, self.store));
         medium.cut();
-        let (mut target, store) = start(medium, plan, clock)?;
+        let (mut target, store, _arena) = start(medium, plan, clock)?;
         let found = target
             .tree()
             .map_err(|error| format!("the tree cannot be read: {error:?}"))?;
@@ -201,7 +221,7 @@ impl Life {
         // The next life must not profit from what was looked at: it starts with nothing
         // in memory.
         drop((target, store));
-        let (target, store) = start(medium, plan, clock)?;
+        let (target, store, arena) = start(medium, plan, clock)?;
         let state = State::from_tree(&found);
         let timeline = Timeline::new(top_level_apps, state.clone());
         Ok(Self {
@@ -209,6 +229,68 @@ impl Life {
             store,
             model: Model::new(state),
             timeline,
+            arena,
+            kill_after: None,
+            requests: 0,
+        })
+    }
+
+    /// Kills the daemon in an operation; another one goes on with what the arena has.
+    fn killed_in(
+        mut self,
+        operation: &Operation,
+        medium: &mut impl Medium,
+        plan: &Plan,
+        clock: &Arc<SteppingClock>,
+    ) -> Result<Self, String> {
+        const SLOT: usize = 0;
+        self.requests += 1;
+        let unique = self.requests;
+        let writes = self.kill_after.take().unwrap_or(0);
+        let arena = self.arena.take().ok_or("nothing outlives this volume")?;
+        let volume = Arc::clone(self.target.volume());
+        let is_whole = is_whole(operation);
+        if !is_whole {
+            arena.kill_after(writes);
+        }
+        let answer = volume.serving(SLOT, unique, || self.target.execute(operation));
+        arena.kill_after(0);
+        if medium.is_dead() {
+            return self.cut(medium, plan, clock);
+        }
+        medium.secure();
+        let memory = arena.descriptor().try_clone_to_owned();
+        drop((volume, self.store));
+        let successor = Arena::attach(memory.map_err(|error| error.to_string())?)
+            .map_err(|error| error.to_string())?;
+        let (store, resumption) = medium.resume(&successor)?;
+        let options = options(plan, clock, Some(successor.clone()))?;
+        let volume = Volume::resume(Arc::clone(&store), options, &resumption)
+            .map_err(|error| error.to_string())?;
+        volume.check_arena()?;
+        let left = volume.left_by(SLOT, unique);
+        let mut taken: BTreeMap<ObjectId, i64> = BTreeMap::new();
+        for (id, count) in &left.references {
+            *taken.entry(*id).or_default() += count;
+        }
+        for (id, count) in taken {
+            // What it took and did not give back any more.
+            volume.forget(id, u64::try_from(count).unwrap_or(0));
+        }
+        self.target = self.target.taken_over(volume);
+        if left.outcome.is_some() || answer.is_err() || is_whole {
+            let expected = self.model.execute(operation);
+            if left.outcome.is_none() && !is_whole && expected.is_ok() {
+                return Err(format!("{answer:?} instead of {expected:?}"));
+            }
+        }
+        self.timeline.step(self.model.state());
+        compare_trees(&self.model, &mut self.target, VIEW)
+            .map_err(|problem| format!("killed behind {writes} writes, {left:?}: {problem}"))?;
+        Ok(Self {
+            store,
+            arena: Some(successor),
+            ..self
         })
     }
 
@@ -234,28 +316,36 @@ impl Life {
                     Err(format!("after the unmount: {difference}"))
                 })?;
         }
-        let (mut target, _store) = start(medium, plan, clock)?;
+        let (mut target, _store, _arena) = start(medium, plan, clock)?;
         compare_trees(&self.model, &mut target, VIEW)
             .map_err(|problem| format!("after the next mount: {problem}"))
     }
+}
+
+/// A volume, its store, and what outlives the process, if anything does.
+type Started = (VolumeTarget, Arc<dyn Store>, Option<Arena>);
+
+/// Whether an operation is not interrupted by a kill but followed by one: what it does
+/// is not one change of the engine, or goes on in the store, which does not die here.
+const fn is_whole(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Fsync { .. }
+            | Operation::Open { .. }
+            | Operation::OpenUnnamed { .. }
+            | Operation::Close { .. }
+    )
 }
 
 fn start(
     medium: &mut impl Medium,
     plan: &Plan,
     clock: &Arc<SteppingClock>,
-) -> Result<(VolumeTarget, Arc<dyn Store>), String> {
-    let store = medium.open()?;
-    let config = Config::parse(&plan.config, std::path::Path::new("test.toml"))
-        .map_err(|error| error.to_string())?;
-    let options = VolumeOptions {
-        memory_budget_bytes: plan.memory_budget_bytes,
-        objects_max: plan.objects_max,
-        background: plan.background,
-        clock: Arc::<SteppingClock>::clone(clock),
-        hash_seed: Some(7),
-        ..VolumeOptions::new(&config)
-    };
+) -> Result<Started, String> {
+    let arena = plan.outlives.then(Arena::create).transpose();
+    let arena = arena.map_err(|error| error.to_string())?;
+    let store = medium.open(arena.as_ref())?;
+    let options = options(plan, clock, arena.clone())?;
     let volume = Volume::start(Arc::clone(&store), options).map_err(|error| error.to_string())?;
     let target = VolumeTarget::new(volume);
     let target = if plan.remembers_names {
@@ -263,5 +353,23 @@ fn start(
     } else {
         target
     };
-    Ok((target, store))
+    Ok((target, store, arena))
+}
+
+fn options(
+    plan: &Plan,
+    clock: &Arc<SteppingClock>,
+    arena: Option<Arena>,
+) -> Result<VolumeOptions, String> {
+    let config = Config::parse(&plan.config, std::path::Path::new("test.toml"))
+        .map_err(|error| error.to_string())?;
+    Ok(VolumeOptions {
+        memory_budget_bytes: plan.memory_budget_bytes,
+        objects_max: plan.objects_max,
+        background: plan.background,
+        clock: Arc::<SteppingClock>::clone(clock),
+        hash_seed: Some(7),
+        arena,
+        ..VolumeOptions::new(&config)
+    })
 }

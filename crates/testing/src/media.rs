@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mobifs_runtime::{Arena, Resumption};
+use mobifs_store::lower::Lower;
 use mobifs_store::{JournalOptions, JournalStore, MemoryStore, PosixLower, Store};
 
 use crate::crash::{CrashLower, Effect, Fate};
@@ -16,7 +18,15 @@ pub trait Medium {
     ///
     /// # Errors
     /// Why it cannot be opened.
-    fn open(&mut self) -> Result<Arc<dyn Store>, String>;
+    ///
+    /// With an arena, the store keeps there what it must know again after a kill.
+    fn open(&mut self, arena: Option<&Arena>) -> Result<Arc<dyn Store>, String>;
+
+    /// Opens the store of a killed process: nothing that was written is lost.
+    ///
+    /// # Errors
+    /// Why it cannot be opened.
+    fn resume(&mut self, arena: &Arena) -> Result<(Arc<dyn Store>, Resumption), String>;
 
     /// The power goes, or has gone by itself. The store that [`Medium::open`]
     /// returned is gone already.
@@ -37,6 +47,33 @@ pub trait Medium {
     }
 }
 
+fn open_store<L: Lower + 'static>(
+    lower: L,
+    options: &JournalOptions,
+    arena: Option<&Arena>,
+) -> Result<Arc<dyn Store>, String> {
+    let opened = match arena {
+        Some(arena) => JournalStore::open_watched(lower, options, Arc::new(arena.clone())),
+        None => JournalStore::open(lower, options),
+    };
+    let (store, _report) = opened.map_err(|error| error.to_string())?;
+    Ok(Arc::new(store))
+}
+
+fn resume_store<L: Lower + 'static>(
+    lower: L,
+    options: &JournalOptions,
+    arena: &Arena,
+) -> Result<(Arc<dyn Store>, Resumption), String> {
+    let mut resumption = Resumption::of(arena).map_err(|error| error.to_string())?;
+    let witness = Arc::new(arena.clone());
+    let saved = resumption.store().clone();
+    let (store, resumed) =
+        JournalStore::resume(lower, options, witness, saved).map_err(|error| error.to_string())?;
+    resumption.set_committed(resumed.committed);
+    Ok((Arc::new(store), resumption))
+}
+
 /// A store in memory: what is committed survives, nothing else does.
 #[derive(Debug)]
 pub struct MemoryMedium(Arc<MemoryStore>);
@@ -48,8 +85,14 @@ impl Default for MemoryMedium {
 }
 
 impl Medium for MemoryMedium {
-    fn open(&mut self) -> Result<Arc<dyn Store>, String> {
+    fn open(&mut self, _arena: Option<&Arena>) -> Result<Arc<dyn Store>, String> {
         Ok(Arc::<MemoryStore>::clone(&self.0))
+    }
+
+    fn resume(&mut self, arena: &Arena) -> Result<(Arc<dyn Store>, Resumption), String> {
+        // It was never gone.
+        let resumption = Resumption::of(arena).map_err(|error| error.to_string())?;
+        Ok((Arc::<MemoryStore>::clone(&self.0), resumption))
     }
 
     fn cut(&mut self) {
@@ -110,25 +153,29 @@ impl CrashMedium {
 }
 
 impl Medium for CrashMedium {
-    fn open(&mut self) -> Result<Arc<dyn Store>, String> {
+    fn open(&mut self, arena: Option<&Arena>) -> Result<Arc<dyn Store>, String> {
         loop {
             let calls = self.random.chance(25).then(|| 1 + self.random.below(60));
             self.plan_cut(calls);
-            let opened = JournalStore::open(self.lower.clone(), &self.options);
+            let opened = open_store(self.lower.clone(), &self.options, arena);
             if self.is_dead() {
                 drop(opened);
                 self.cut();
                 continue;
             }
-            let (store, _report) = opened.map_err(|error| error.to_string())?;
+            let store = opened?;
             let within = *self.random.pick(&[10, 60, 300, 1500]);
             let calls = self
                 .random
                 .chance(70)
                 .then(|| 1 + self.random.below(within));
             self.plan_cut(calls);
-            return Ok(Arc::new(store));
+            return Ok(store);
         }
+    }
+
+    fn resume(&mut self, arena: &Arena) -> Result<(Arc<dyn Store>, Resumption), String> {
+        resume_store(self.lower.clone(), &self.options, arena)
     }
 
     fn cut(&mut self) {
@@ -177,11 +224,14 @@ impl DirectoryMedium {
 }
 
 impl Medium for DirectoryMedium {
-    fn open(&mut self) -> Result<Arc<dyn Store>, String> {
+    fn open(&mut self, arena: Option<&Arena>) -> Result<Arc<dyn Store>, String> {
         let lower = PosixLower::open(&self.root).map_err(|error| error.to_string())?;
-        let (store, _report) =
-            JournalStore::open(lower, &self.options).map_err(|error| error.to_string())?;
-        Ok(Arc::new(store))
+        open_store(lower, &self.options, arena)
+    }
+
+    fn resume(&mut self, arena: &Arena) -> Result<(Arc<dyn Store>, Resumption), String> {
+        let lower = PosixLower::open(&self.root).map_err(|error| error.to_string())?;
+        resume_store(lower, &self.options, arena)
     }
 
     fn cut(&mut self) {}

@@ -101,6 +101,15 @@ impl Page {
         Self(Storage::Kept(content))
     }
 
+    /// The same content on the heap, for whoever may outlive what it is kept in.
+    #[must_use]
+    pub fn on_heap(&self) -> Self {
+        match &self.0 {
+            Storage::Heap(_) => self.clone(),
+            Storage::Kept(content) => Self::new(content.bytes()),
+        }
+    }
+
     /// Where the content is kept; none if it is on the heap.
     pub fn place(&self) -> Option<u64> {
         match &self.0 {

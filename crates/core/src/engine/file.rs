@@ -68,6 +68,7 @@ impl Engine {
         inode.attributes.size = inode.attributes.size.max(end);
         let app = inode.app;
         self.apps[app.0 as usize].written_bytes += data.len() as u64;
+        self.changed_apps.add(app);
         self.page_arrivals.retain(|arrival| arrival.0 != id);
         self.finish(vct, moment.now);
         Ok(data.len())

@@ -112,6 +112,8 @@ impl Engine {
         let root_app = App::new(b".".to_vec(), config.rules.policy(b"."));
         let mut app_ids = BTreeMap::new();
         app_ids.insert(b".".to_vec(), ROOT_APP);
+        let mut changed_apps = Notes::new(is_saved);
+        changed_apps.add(ROOT_APP);
         Self {
             rules: config.rules,
             limits: config.limits,
@@ -132,7 +134,7 @@ impl Engine {
             is_forgetting: false,
             unpinned: Vec::new(),
             room: memory::Room::default(),
-            changed_apps: Notes::new(is_saved),
+            changed_apps,
             saved_counters: None,
         }
     }

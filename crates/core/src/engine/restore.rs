@@ -191,15 +191,6 @@ impl Engine {
         ))
     }
 
-    /// The highest id that this engine remembers or has given: a store must not give it
-    /// to anything else.
-    pub fn id_max(&self) -> ObjectId {
-        let named = self.inodes.values().filter_map(|inode| inode.directory());
-        let named = named.flat_map(|directory| directory.after(0).map(|(_, _, slot)| slot.id));
-        let known = self.inodes.keys().copied();
-        known.chain(named).max().unwrap_or(ObjectId::ROOT)
-    }
-
     /// Whether the store keeps the content of this object for us.
     pub fn has_pinned(&self, id: ObjectId) -> bool {
         self.inodes.get(&id).is_some_and(|inode| inode.pinned)

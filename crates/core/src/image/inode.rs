@@ -18,48 +18,84 @@ const DIRECTORY: u8 = 1;
 const SYMLINK: u8 = 2;
 const SPECIAL: u8 = 3;
 
+/// All fields are named, so that none that is added is forgotten here.
 pub(crate) fn write(out: &mut Writer, inode: &Inode) {
-    out.attributes(&inode.attributes);
-    out.u64(inode.allocated_bytes);
+    let Inode {
+        attributes,
+        allocated_bytes,
+        foreign,
+        unnamed,
+        announced,
+        known_to_store,
+        store_bytes,
+        home,
+        name,
+        residents: _,
+        app,
+        app_epoch,
+        linked_apps,
+        has_unknown_names,
+        had_several_names,
+        lookups,
+        opens,
+        holds: _,
+        pinned,
+        version,
+        pages: _,
+        change,
+        closed_zeroed,
+        xattrs,
+        body,
+    } = inode;
+    out.attributes(attributes);
+    out.u64(*allocated_bytes);
     for flag in [
-        inode.foreign,
-        inode.unnamed,
-        inode.announced,
-        inode.known_to_store,
-        inode.has_unknown_names,
-        inode.pinned,
+        foreign,
+        unnamed,
+        announced,
+        known_to_store,
+        has_unknown_names,
+        had_several_names,
+        pinned,
     ] {
-        out.flag(flag);
+        out.flag(*flag);
     }
-    out.u64(inode.store_bytes);
-    out.u64(inode.home.0);
-    out.option(inode.name.as_ref(), |out, name| out.bytes(name.as_bytes()));
-    out.u32(inode.app.0);
-    out.u64(inode.app_epoch);
-    out.list(inode.linked_apps.iter(), |out, app| out.u32(app.0));
-    out.u64(inode.lookups);
-    out.u64(inode.opens);
-    out.u64(inode.version);
-    out.option(inode.change.as_ref(), write_change);
-    out.list(inode.closed_zeroed.iter(), |out, (vct, ranges)| {
+    out.u64(*store_bytes);
+    out.u64(home.0);
+    out.option(name.as_ref(), |out, name| out.bytes(name.as_bytes()));
+    out.u32(app.0);
+    out.u64(*app_epoch);
+    out.list(linked_apps.iter(), |out, app| out.u32(app.0));
+    out.u64(*lookups);
+    out.u64(*opens);
+    out.u64(*version);
+    out.option(change.as_ref(), write_change);
+    out.list(closed_zeroed.iter(), |out, (vct, ranges)| {
         out.u64(vct.0);
         out.list(ranges.iter(), |out, range| out.range(*range));
     });
-    out.option(inode.xattrs.as_ref(), |out, xattrs| {
+    out.option(xattrs.as_ref(), |out, xattrs| {
         out.list(xattrs.iter(), |out, (name, value)| {
             out.bytes(name);
             out.bytes(value);
         });
     });
-    write_body(out, &inode.body);
+    write_body(out, body);
 }
 
 /// The write log is not written: which pages it names, their own records tell.
 fn write_change(out: &mut Writer, change: &Change) {
-    out.u64(change.vct.0);
-    out.ranges(&change.zeroed);
-    out.ranges(&change.allocated);
-    out.list(change.xattrs.iter(), |out, name| out.bytes(name));
+    let Change {
+        vct,
+        zeroed,
+        allocated,
+        log: _,
+        xattrs,
+    } = change;
+    out.u64(vct.0);
+    out.ranges(zeroed);
+    out.ranges(allocated);
+    out.list(xattrs.iter(), |out, name| out.bytes(name));
 }
 
 fn write_body(out: &mut Writer, body: &Body) {
@@ -91,6 +127,7 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
     inode.announced = from.flag()?;
     inode.known_to_store = from.flag()?;
     inode.has_unknown_names = from.flag()?;
+    inode.had_several_names = from.flag()?;
     inode.pinned = from.flag()?;
     inode.store_bytes = from.u64()?;
     inode.home = from.id()?;

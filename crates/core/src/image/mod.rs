@@ -11,7 +11,7 @@ pub(crate) mod codec;
 pub(crate) mod inode;
 pub(crate) mod transaction;
 
-use mobifs_types::Page;
+use mobifs_types::{ObjectId, Page};
 use thiserror::Error;
 
 /// What a record is about.
@@ -75,6 +75,15 @@ impl Key {
             first,
             second,
         }
+    }
+}
+
+/// The highest object id that a record names as one in use.
+pub fn named_in(key: Key, value: &[u8]) -> Option<ObjectId> {
+    match key.kind {
+        Kind::Object => Some(ObjectId(key.first)),
+        Kind::Dentry => codec::Reader::new(value).id().ok(),
+        _ => None,
     }
 }
 

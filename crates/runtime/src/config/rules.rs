@@ -93,6 +93,11 @@ impl Rules {
         self.overrides.push((path.to_vec(), change));
     }
 
+    /// What was changed by [`Rules::set_app`], in order.
+    pub fn changes(&self) -> &[(Vec<u8>, PolicyChange)] {
+        &self.overrides
+    }
+
     /// Shortest `age_max_ms` that some app can have.
     pub fn age_max_ms_min(&self) -> u64 {
         let changes = self.matched.iter().map(|(_, change)| change);

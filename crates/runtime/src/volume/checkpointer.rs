@@ -23,7 +23,7 @@ impl Shared {
         let mut heap = HeapWatch::default();
         while !self.stopping.load(Ordering::SeqCst) {
             let deadline = {
-                let mut live = self.live.lock();
+                let mut live = self.live();
                 live.wake = false;
                 live.checkpointer_idle = false;
                 let deadline = live.engine.tick(self.moment().now);
@@ -51,7 +51,7 @@ impl Shared {
     /// Memory in use, roughly.
     fn held_bytes(&self) -> u64 {
         let committed = self.store.pending().held_bytes;
-        let live = self.live.lock();
+        let live = self.live();
         let objects = live.engine.objects() * OBJECT_BYTES;
         live.engine.dirty_bytes() + committed + objects
     }
@@ -59,7 +59,7 @@ impl Shared {
     /// Tells the store what is not needed any more, and the engine what room there is.
     pub(super) fn tidy_up(&self) {
         let (unpinned, space_at) = {
-            let mut live = self.live.lock();
+            let mut live = self.live();
             (live.engine.take_unpinned(), live.space_at)
         };
         for id in unpinned {
@@ -79,7 +79,7 @@ impl Shared {
         let now = self.moment().now;
         let _nothing_arrives = self.listing.write();
         let forgotten = {
-            let mut live = self.live.lock();
+            let mut live = self.live();
             if live.engine.is_crowded() && now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS {
                 live.engine.trim();
                 live.trimmed_at = now;
@@ -90,7 +90,7 @@ impl Shared {
             self.store.forget(&forgotten);
             // Until here the engine accepts no answers that the store may have
             // forgotten; nobody asks either, because of `listing`.
-            self.live.lock().engine.forgotten();
+            self.live().engine.forgotten();
         }
     }
 
@@ -124,7 +124,7 @@ impl Shared {
     /// Sleeps until something is due: a transaction by its age (`close_at`), or the
     /// journal (`apply_at`). `busy`: something was committed since the last look.
     fn sleep(&self, close_at: Option<MonotonicNs>, apply_at: Option<MonotonicNs>, busy: bool) {
-        let mut live = self.live.lock();
+        let mut live = self.live();
         if live.wake || self.stopping.load(Ordering::SeqCst) {
             return;
         }
@@ -138,17 +138,11 @@ impl Shared {
             // app commits one transaction after the other by itself, this also spares
             // it waking us for each.
             let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
-            self.wake
-                .wait_for(&mut live, due.map_or(round, |due| due.min(round)));
+            live.wait(&self.wake, Some(due.map_or(round, |due| due.min(round))));
             return;
         }
         // Nothing is open, so the first change wakes us: no need to wake the machine.
         live.checkpointer_idle = true;
-        match due {
-            Some(due) => {
-                self.wake.wait_for(&mut live, due);
-            }
-            None => self.wake.wait(&mut live),
-        }
+        live.wait(&self.wake, due);
     }
 }

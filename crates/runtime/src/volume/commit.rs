@@ -19,7 +19,7 @@ impl Shared {
         let failed = match result {
             Ok(()) => {
                 let moment = self.moment();
-                let mut live = self.live.lock();
+                let mut live = self.live();
                 live.engine.committed(commit.vct);
                 drop(live);
                 let mut checkpoints = self.checkpoints.lock();
@@ -33,7 +33,7 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                self.live.lock().engine.commit_failed(commit.vct);
+                self.live().engine.commit_failed(commit.vct);
                 if !self.is_power_cut() {
                     tracing::error!(
                         %error,
@@ -55,6 +55,7 @@ impl Shared {
             self.store.pin(id);
         }
         let mut transaction = self.store.begin_transaction();
+        transaction.tag = commit.vct.0;
         for entry in commit.entries() {
             self.store.append_entry(&mut transaction, entry);
         }
@@ -68,7 +69,7 @@ impl Shared {
         if error.is_none() && failures.is_empty() {
             return;
         }
-        let failed = self.live.lock().engine.failed_apps();
+        let failed = self.live().engine.failed_apps();
         failures.retain(|path, _| failed.contains(path));
         for path in failed {
             let reason = error.map_or_else(|| "a commit failed".into(), ToString::to_string);
@@ -81,7 +82,7 @@ impl Shared {
     pub(super) fn commit_closed(&self) {
         while !self.is_power_cut() {
             let turn = self.turn.lock();
-            let commit = self.live.lock().engine.next_commit(None);
+            let commit = self.live().engine.next_commit(None);
             let Some(commit) = commit else { return };
             // A failure is noted with the app and does not concern the others.
             let _failed = self.commit_one(&turn, &commit);
@@ -90,10 +91,10 @@ impl Shared {
 
     /// Closes everything that is open and commits what was closed by then.
     pub(super) fn commit_all(&self) {
-        let point = self.live.lock().engine.close_all();
+        let point = self.live().engine.close_all();
         while !self.is_power_cut() {
             let turn = self.turn.lock();
-            let commit = self.live.lock().engine.next_commit_until(point);
+            let commit = self.live().engine.next_commit_until(point);
             // Nobody else has anything in flight while we have the turn: what is left has
             // failed.
             let Some(commit) = commit else { return };
@@ -108,7 +109,7 @@ impl Shared {
         loop {
             let turn = self.turn.lock();
             let commit = {
-                let mut live = self.live.lock();
+                let mut live = self.live();
                 if !live.engine.is_uncommitted(vct) {
                     return Ok(());
                 }
@@ -137,7 +138,7 @@ impl Shared {
         let pending = self.store.pending();
         let space = self.store.space()?;
         let now = self.moment().now;
-        let mut live = self.live.lock();
+        let mut live = self.live();
         live.engine
             .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
         live.space_at = now;
@@ -167,7 +168,7 @@ impl Volume {
     /// `Io` if the commit failed.
     pub fn fsync(&self, id: ObjectId) -> Result<(), FsError> {
         self.shared.check_power()?;
-        let point = self.shared.live.lock().engine.sync_point(id);
+        let point = self.shared.live().engine.sync_point(id);
         match point {
             SyncPoint::Now => Ok(()),
             SyncPoint::Committed(vct) => self.shared.commit_towards(vct),
@@ -196,7 +197,7 @@ impl Volume {
         self.shared
             .check_power()
             .map_err(|_| VolumeError::PowerCut)?;
-        self.shared.live.lock().engine.retry_failed();
+        self.shared.live().engine.retry_failed();
         match name {
             None => {
                 self.shared.commit_all();
@@ -211,12 +212,10 @@ impl Volume {
     }
 
     fn commit_app(&self, name: &str) -> Result<(), VolumeError> {
-        let point = self.shared.live.lock().engine.close_app(name.as_bytes());
+        let point = self.shared.live().engine.close_app(name.as_bytes());
         let point = match point {
             Some(point) => point,
-            None if self.is_untouched_app(name)? => {
-                self.shared.live.lock().engine.close_everywhere()
-            }
+            None if self.is_untouched_app(name)? => self.shared.live().engine.close_everywhere(),
             None => {
                 return Err(VolumeError::UnknownApp {
                     name: name.to_owned(),

@@ -15,6 +15,7 @@ mod commit;
 mod data;
 #[cfg(test)]
 mod interleavings;
+mod live;
 mod namespace;
 mod needs;
 mod settings;
@@ -37,10 +38,11 @@ use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 
 pub use types::{VolumeError, VolumeOptions};
 
+use self::live::{Live, LiveGuard};
 use self::sync::thread::{self, JoinHandle};
-use self::sync::{Condvar, Mutex, MutexGuard, RwLock};
-
-use crate::Rules;
+use self::sync::{Condvar, Mutex, RwLock};
+use crate::opened::Resumption;
+use crate::{Arena, Rules};
 
 /// Unused objects are looked for at most this often: it takes a look at all objects.
 const TRIM_INTERVAL_MS: u64 = 1000;
@@ -59,19 +61,6 @@ impl std::fmt::Debug for Volume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Volume").finish_non_exhaustive()
     }
-}
-
-/// What the engine's lock guards.
-struct Live {
-    engine: Engine,
-    /// The checkpointer sleeps without a deadline because nothing is open.
-    checkpointer_idle: bool,
-    /// The checkpointer is asked to look at once.
-    wake: bool,
-    /// When the engine was last told about room.
-    space_at: MonotonicNs,
-    /// When unused objects were last looked for.
-    trimmed_at: MonotonicNs,
 }
 
 /// When an app's changes were last committed.
@@ -118,6 +107,32 @@ impl Volume {
     /// # Errors
     /// If the store's root cannot be read, or a thread not be started.
     pub fn start(store: Arc<dyn Store>, options: VolumeOptions) -> Result<Arc<Self>, VolumeError> {
+        Self::bring_to_life(store, options, None)
+    }
+
+    /// Goes on where a killed process was: the engine is as [`VolumeOptions::arena`] has
+    /// it, with everything that was not committed.
+    ///
+    /// # Errors
+    /// As [`Volume::start`], or [`VolumeError::Arena`] if what was left makes no sense.
+    pub fn resume(
+        store: Arc<dyn Store>,
+        options: VolumeOptions,
+        resumption: &Resumption,
+    ) -> Result<Arc<Self>, VolumeError> {
+        Self::bring_to_life(store, options, Some(resumption))
+    }
+
+    /// The arena, if what is here outlives the process.
+    pub fn arena(&self) -> Option<&Arena> {
+        self.shared.options.arena.as_ref()
+    }
+
+    fn bring_to_life(
+        store: Arc<dyn Store>,
+        options: VolumeOptions,
+        resumption: Option<&Resumption>,
+    ) -> Result<Arc<Self>, VolumeError> {
         let root = store.object(ObjectId::ROOT)?;
         let capabilities = store.capabilities();
         let limits = Limits {
@@ -129,13 +144,20 @@ impl Volume {
             privileged: capabilities.privileged,
             read_only: capabilities.read_only || options.read_only,
         };
-        let rules = options.rules.clone();
+        let mut rules = options.rules.clone();
+        if let Some(resumption) = resumption {
+            resumption.settings_into(&mut rules);
+        }
         let config = EngineConfig {
             rules: Box::new(rules.clone()),
             limits,
             hash_seed: options.hash_seed.unwrap_or_else(random_seed),
+            is_saved: options.arena.is_some(),
         };
-        let engine = Engine::new(config, &root);
+        let engine = match (resumption, &options.arena) {
+            (Some(resumption), Some(arena)) => resumption.engine(arena, config, &root, &*store)?,
+            _ => Engine::new(config, &root),
+        };
         let started = options.clock.moment();
         let background = options.background;
         let shared = Arc::new(Shared {
@@ -161,6 +183,7 @@ impl Volume {
             sync_reaches: AtomicBool::new(false),
             options,
         });
+        // Also keeps what the engine is now.
         shared.refresh_space(&shared.turn.lock())?;
         let volume = Self {
             shared: Arc::clone(&shared),
@@ -206,7 +229,7 @@ impl Volume {
     fn stop_checkpointer(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         {
-            let mut live = self.shared.live.lock();
+            let mut live = self.shared.live();
             live.wake = true;
             self.shared.wake.notify_all();
         }
@@ -245,7 +268,7 @@ impl Shared {
 
     /// After an operation that may have changed something: wakes the checkpointer if
     /// there is something to do for it.
-    fn after_change(&self, live: &mut MutexGuard<'_, Live>) {
+    fn after_change(&self, live: &mut LiveGuard<'_>) {
         let crowded = live.engine.dirty_bytes() > self.memory_high_bytes();
         if (live.checkpointer_idle || crowded || live.engine.has_closed()) && !live.wake {
             live.wake = true;
@@ -255,7 +278,7 @@ impl Shared {
 
     /// After objects came into memory or lost a user: wakes the checkpointer if there
     /// are too many and the last search for unused ones is not recent.
-    fn after_crowding(&self, live: &mut MutexGuard<'_, Live>) {
+    fn after_crowding(&self, live: &mut LiveGuard<'_>) {
         if live.engine.is_crowded()
             && !live.wake
             && self.moment().now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS

@@ -8,6 +8,7 @@ use mobifs_core::{
 use mobifs_types::{ObjectId, SpaceInfo};
 
 use super::Volume;
+use crate::arena;
 
 /// `statfs` looks at the lower filesystem again after this time.
 const SPACE_AGE_MAX_MS: u64 = 500;
@@ -19,7 +20,11 @@ impl Volume {
     /// As [`mobifs_core::Engine::lookup`]; `Io` if the store failed (this holds for
     /// all operations).
     pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Node, FsError> {
-        self.shared.look(|engine| engine.lookup(parent, name))
+        self.shared.look(|engine| {
+            let node = engine.lookup(parent, name)?;
+            arena::reference(node.id, 1);
+            Ok(node)
+        })
     }
 
     /// The parent of a directory; one reference is counted.
@@ -27,13 +32,25 @@ impl Volume {
     /// # Errors
     /// As [`mobifs_core::Engine::lookup_parent`].
     pub fn lookup_parent(&self, directory: ObjectId) -> Result<Node, FsError> {
-        self.shared.look(|engine| engine.lookup_parent(directory))
+        self.shared.look(|engine| {
+            let node = engine.lookup_parent(directory)?;
+            arena::reference(node.id, 1);
+            Ok(node)
+        })
     }
 
     /// Gives `count` references back.
     pub fn forget(&self, id: ObjectId, count: u64) {
-        let mut live = self.shared.live.lock();
-        live.engine.forget(id, count);
+        self.forget_all(core::iter::once((id, count)));
+    }
+
+    /// Gives references to several objects back, at once.
+    pub fn forget_all(&self, counts: impl IntoIterator<Item = (ObjectId, u64)>) {
+        let mut live = self.shared.live();
+        for (id, count) in counts {
+            live.engine.forget(id, count);
+            arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
+        }
         self.shared.after_crowding(&mut live);
     }
 
@@ -165,7 +182,9 @@ impl Volume {
 
     /// Ends [`Volume::open`].
     pub fn release(&self, id: ObjectId) {
-        self.shared.live.lock().engine.release(id);
+        let mut live = self.shared.live();
+        live.engine.release(id);
+        arena::executed(0);
     }
 
     /// Up to `entries_max` entries behind `after_cookie` (0: from the start), without
@@ -233,7 +252,7 @@ impl Volume {
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let shared = &self.shared;
         shared.check_power()?;
-        let space_at = shared.live.lock().space_at;
+        let space_at = shared.live().space_at;
         if shared.moment().now.ms_since(space_at) >= SPACE_AGE_MAX_MS
             // While somebody commits, the last answer will do: it is renewed then.
             && let Some(turn) = shared.turn.try_lock()

@@ -1,15 +1,40 @@
 //! Fulfilling what the engine cannot do by itself.
 
-use mobifs_core::{Engine, FsError, Need, Stop};
+use mobifs_core::{Engine, FsError, Need, Node, Stop};
 use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
 
-use super::sync::MutexGuard;
-use super::{Live, Shared, store_failed};
+use super::{LiveGuard, Shared, store_failed};
+use crate::arena;
 
 /// An operation that still needs something after so many answers is not getting
 /// anywhere.
 const ATTEMPTS_MAX: usize = 100_000;
+
+/// What a successor has to know of an operation to answer the request that asked for it.
+pub(super) trait Outcome {
+    fn outcome(&self) -> u64;
+}
+
+impl Outcome for () {
+    fn outcome(&self) -> u64 {
+        0
+    }
+}
+
+/// Bytes.
+impl Outcome for usize {
+    fn outcome(&self) -> u64 {
+        *self as u64
+    }
+}
+
+/// The object.
+impl Outcome for Node {
+    fn outcome(&self) -> u64 {
+        self.id.0
+    }
+}
 
 impl Shared {
     /// Runs an operation that only looks.
@@ -21,23 +46,28 @@ impl Shared {
     }
 
     /// Runs an operation that changes something.
-    pub(super) fn change<T>(
+    pub(super) fn change<T: Outcome>(
         &self,
-        operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {
+        let operation = |engine: &mut Engine| {
+            let answer = operation(engine)?;
+            arena::executed(answer.outcome());
+            Ok(answer)
+        };
         self.run(operation, |live| self.after_change(live))
     }
 
     fn run<T>(
         &self,
         mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
-        after: impl Fn(&mut MutexGuard<'_, Live>),
+        after: impl Fn(&mut LiveGuard<'_>),
     ) -> Result<T, FsError> {
         self.check_power()?;
         let mut made_space = false;
         let mut unknown = None;
         for _ in 0..ATTEMPTS_MAX {
-            let mut live = self.live.lock();
+            let mut live = self.live();
             let need = match operation(&mut live.engine) {
                 Ok(answer) => {
                     after(&mut live);
@@ -81,27 +111,21 @@ impl Shared {
         match need {
             Need::Object { id, epoch } => {
                 let info = store.object(id)?;
-                let mut live = self.live.lock();
+                let mut live = self.live();
                 live.engine.provide_object(id, epoch, info);
                 self.after_crowding(&mut live);
             }
             Need::Directory { id, epoch } => {
                 let entries = store.list_directory(id)?;
-                self.live
-                    .lock()
-                    .engine
-                    .provide_directory(id, epoch, entries);
+                self.live().engine.provide_directory(id, epoch, entries);
             }
             Need::Xattrs { id, epoch } => {
                 let xattrs = store.xattrs(id)?;
-                self.live.lock().engine.provide_xattrs(id, epoch, xattrs);
+                self.live().engine.provide_xattrs(id, epoch, xattrs);
             }
             Need::SymlinkTarget { id, epoch } => {
                 let target = store.read_link(id)?;
-                self.live
-                    .lock()
-                    .engine
-                    .provide_symlink_target(id, epoch, target);
+                self.live().engine.provide_symlink_target(id, epoch, target);
             }
             Need::Page {
                 object,
@@ -116,8 +140,7 @@ impl Shared {
                     .rposition(|&byte| byte != 0)
                     .map_or(0, |last| last + 1);
                 let page = Page::new(&content[..end]);
-                self.live
-                    .lock()
+                self.live()
                     .engine
                     .provide_page(object, index, version, page);
             }
@@ -142,7 +165,7 @@ impl Shared {
     fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
         let turn = self.turn.lock();
         let (commit, others_made_room) = {
-            let mut live = self.live.lock();
+            let mut live = self.live();
             // Somebody else may have made room while we waited for the turn. If not, it
             // does not help that less than half is used: the operation needs more.
             let dirty_bytes = live.engine.dirty_bytes();
@@ -173,14 +196,14 @@ impl Shared {
     /// Parks pages of a deleted file that is still in use outside memory; false if
     /// there is none.
     fn spill(&self, _turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
-        let candidate = self.live.lock().engine.spill_candidate();
+        let candidate = self.live().engine.spill_candidate();
         let Some((id, pages)) = candidate else {
             return Ok(false);
         };
         self.store
             .spill(id, &pages)
             .map_err(|error| store_failed(&error))?;
-        self.live.lock().engine.spilled(id, &pages);
+        self.live().engine.spilled(id, &pages);
         Ok(true)
     }
 }

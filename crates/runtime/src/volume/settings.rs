@@ -27,7 +27,7 @@ impl Volume {
     /// there would be none.
     pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
         self.set_rules(config.rules.clone())?;
-        let mut live = self.shared.live.lock();
+        let mut live = self.shared.live();
         live.engine.set_memory_budget(config.memory_budget_bytes);
         self.shared
             .memory_budget_bytes
@@ -69,8 +69,11 @@ impl Volume {
             .age_min_ms
             .store(rules.age_max_ms_min(), Ordering::Relaxed);
         let mut current = self.shared.rules.lock();
-        let mut live = self.shared.live.lock();
+        let mut live = self.shared.live();
         live.engine.set_rules(Box::new(rules.clone()));
+        if let Some(arena) = self.arena() {
+            arena.keep_settings(rules.changes());
+        }
         *current = rules;
         // Limits may have become tighter than what is open.
         live.wake = true;

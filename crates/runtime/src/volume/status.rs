@@ -18,7 +18,7 @@ impl Volume {
         let shared = &self.shared;
         let now = shared.moment().now;
         let (engine, read_only) = {
-            let live = shared.live.lock();
+            let live = shared.live();
             (live.engine.status(now), shared.options.read_only)
         };
         let pending = shared.store.pending();

@@ -7,7 +7,7 @@ impl Volume {
     /// Closes the open transaction of an app (named as in [`Volume::sync_app`])
     /// without committing it, as its policy may do at any moment.
     pub fn close_app(&self, name: &str) {
-        let _point = self.shared.live.lock().engine.close_app(name.as_bytes());
+        let _point = self.shared.live().engine.close_app(name.as_bytes());
     }
 
     /// Commits the closed transaction whose turn it is; false if there is none.
@@ -16,11 +16,23 @@ impl Volume {
     /// What the store said.
     pub fn commit_next(&self) -> Result<bool, VolumeError> {
         let turn = self.shared.turn.lock();
-        let commit = self.shared.live.lock().engine.next_commit(None);
+        let commit = self.shared.live().engine.next_commit(None);
         match commit {
             Some(commit) => Ok(self.shared.commit_one(&turn, &commit).map(|()| true)?),
             None => Ok(false),
         }
+    }
+
+    /// Whether the arena, if there is one, has exactly what a successor needs.
+    ///
+    /// # Errors
+    /// What it has, and should have.
+    pub fn check_arena(&self) -> Result<(), String> {
+        let mut live = self.shared.live();
+        let Some(arena) = self.arena() else {
+            return Ok(());
+        };
+        arena.difference(&mut live.engine).map_or(Ok(()), Err)
     }
 
     /// Lets go of what nobody uses, as the checkpointer does between two commits.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mobifs_core::FsError;
 use mobifs_store::StoreError;
 
-use crate::{Clock, Config, Rules, SystemClock};
+use crate::{Arena, ArenaError, Clock, Config, Rules, SystemClock};
 
 /// What a [`crate::Volume`] is made with.
 #[derive(Clone)]
@@ -32,6 +32,9 @@ pub struct VolumeOptions {
     pub clock: Arc<dyn Clock>,
     /// Seed of the hash tables; none: random.
     pub hash_seed: Option<u64>,
+    /// Where everything is kept that a successor needs should this process be killed;
+    /// none: a kill loses what is not committed.
+    pub arena: Option<Arena>,
 }
 
 impl VolumeOptions {
@@ -48,6 +51,7 @@ impl VolumeOptions {
             background: true,
             clock: Arc::new(SystemClock),
             hash_seed: None,
+            arena: None,
         }
     }
 }
@@ -81,6 +85,9 @@ pub enum VolumeError {
     /// A file operation failed.
     #[error(transparent)]
     Fs(#[from] FsError),
+    /// What a killed process left cannot be gone on from.
+    #[error("cannot go on where the killed daemon was: {0}")]
+    Arena(#[from] ArenaError),
     /// A thread of the volume could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),

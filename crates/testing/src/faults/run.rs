@@ -267,7 +267,7 @@ impl Run<'_> {
                 volume.tidy_up();
                 (Ok(()), Promise::Nothing)
             }
-            Event::Do(_) | Event::Cut => return Err("no request".into()),
+            Event::Do(_) | Event::Cut | Event::Kill(_) => return Err("no request".into()),
         };
         self.judge(result, failed_before, promise)
     }

@@ -107,6 +107,7 @@ impl Session {
             Event::Cut => self.cut()?,
             // The daemon decides by itself.
             Event::Close(_) | Event::CommitNext | Event::TidyUp => {}
+            Event::Kill(_) => return Err("kills have tests of their own".into()),
         }
         Ok(())
     }

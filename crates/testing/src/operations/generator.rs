@@ -28,6 +28,8 @@ pub struct Profile {
     pub checkpoints: bool,
     /// How many cuts happen, at random places; the last is at the end.
     pub cuts: usize,
+    /// How many times the daemon is killed, at random places.
+    pub kills: usize,
     /// Whether holes of gigabytes and writes of a megabyte happen.
     pub large: bool,
 }
@@ -40,6 +42,7 @@ impl Default for Profile {
             cross_percent: 10,
             checkpoints: false,
             cuts: 0,
+            kills: 0,
             large: true,
         }
     }
@@ -70,8 +73,13 @@ pub fn generate_on(profile: &Profile, state: State, seed: u64) -> Vec<Event> {
         generator.step();
     }
     let mut events = generator.events;
+    let prelude = profile.apps.len() as u64;
+    for _ in 0..profile.kills {
+        let at = prelude + generator.random.below(events.len() as u64 - prelude + 1);
+        let writes = generator.random.below(60);
+        events.insert(at as usize, Event::Kill(writes));
+    }
     if profile.cuts > 0 {
-        let prelude = profile.apps.len() as u64;
         for _ in 1..profile.cuts {
             let at = prelude + generator.random.below(events.len() as u64 - prelude + 1);
             events.insert(at as usize, Event::Cut);

@@ -207,4 +207,7 @@ pub enum Event {
     Apply,
     /// The power is cut and the store mounted again.
     Cut,
+    /// The daemon is killed in the next operation, behind so many of the writes to its
+    /// arena (or behind the operation, if there are not so many), and another one goes on.
+    Kill(u64),
 }

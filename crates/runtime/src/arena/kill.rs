@@ -1,0 +1,52 @@
+//! For tests: a kill at any write to the arena.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts writes; after a number of them nothing is written any more, as if the process
+/// had been killed there.
+#[derive(Debug)]
+pub(super) struct Kill {
+    left: AtomicU64,
+}
+
+impl Default for Kill {
+    fn default() -> Self {
+        Self {
+            left: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Kill {
+    /// The process dies behind this many writes.
+    pub(super) fn after(&self, writes: u64) {
+        self.left.store(writes, Ordering::SeqCst);
+    }
+
+    /// Whether it has died.
+    pub(super) fn is_dead(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0
+    }
+
+    /// One more write; false if it does not happen any more.
+    pub(super) fn lives(&self) -> bool {
+        let lived = self
+            .left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                left.checked_sub(1)
+            });
+        lived.is_ok()
+    }
+
+    /// What of a longer write happens: the one in which the process dies is torn.
+    pub(super) fn part_of<'a>(&self, content: &'a [u8]) -> &'a [u8] {
+        if !self.lives() {
+            return &[];
+        }
+        if self.is_dead() {
+            &content[..content.len() / 2]
+        } else {
+            content
+        }
+    }
+}

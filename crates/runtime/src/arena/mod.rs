@@ -1,0 +1,232 @@
+//! The arena: what of a mount outlives its daemon.
+//!
+//! A memfd that somebody else holds too (a supervisor, systemd). In it are, as
+//! [`records`]: the engine's whole state ([`mobifs_core::image`]), what the store knows
+//! of objects ([`mobifs_store::Witness`]), and for each request under way what was done
+//! of it; beside them the content of dirty pages, and the buffers that requests are read
+//! into. All changes of one engine operation are one batch, so a daemon that is killed at
+//! any instruction leaves the state between two operations.
+//!
+//! `docs/DESIGN.md` argues why a successor that goes on from there loses nothing and does
+//! nothing twice.
+
+mod codec;
+mod current;
+mod image;
+#[cfg(any(test, feature = "kill-points"))]
+mod kill;
+mod layout;
+mod records;
+mod region;
+mod requests;
+mod saved;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::layout::{
+    CHUNKS_START, MAGIC, MAGIC_AT, REQUEST_SLOTS, SESSION_AT, SESSION_BYTES_MAX, SESSION_TEXTS_AT,
+    VERSION, VERSION_AT,
+};
+use self::records::Records;
+use self::region::Region;
+
+pub use self::current::LeftRequest;
+pub(crate) use self::current::{executed, reference};
+pub use self::requests::RequestSlot;
+pub(crate) use self::saved::SavedMount;
+
+/// The sizes that are tried, the largest first: only what is used takes memory.
+const SIZES_BYTES: [usize; 4] = [1 << 36, 1 << 34, 1 << 32, 1 << 30];
+
+/// Why an arena cannot be made, or not be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum ArenaError {
+    /// The system refused.
+    #[error("cannot make memory that outlives the daemon: {0}")]
+    Memory(#[from] io::Error),
+    /// It is not an arena, or one of another version of this program.
+    #[error("the memory that was handed over is not an arena of this version of mobifs")]
+    Foreign,
+    /// No mount was ever alive in it.
+    #[error("no mount was kept in the memory that was handed over")]
+    Empty,
+    /// Something could not be kept, so what is there is not a state.
+    #[error("the killed daemon's memory was used up, so its last state was not kept")]
+    Incomplete,
+    /// What is there does not make sense.
+    #[error("what the killed daemon left is damaged: {0}")]
+    Damaged(&'static str),
+    /// A text is too long.
+    #[error("the session's text has more than {SESSION_BYTES_MAX} bytes")]
+    TooLong,
+}
+
+/// Memory of a mount that outlives its daemon. Clones are the same arena.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    region: Arc<Region>,
+    records: Mutex<Records>,
+    /// Places of page content that nobody uses any more.
+    released: Arc<Released>,
+    taken: Arc<Taken>,
+    /// Serialises changes of the session's text.
+    session: Mutex<()>,
+}
+
+/// Content slots that wait for the next batch: only when it has happened is it certain
+/// that no record names them.
+#[derive(Debug, Default)]
+struct Released(Mutex<Vec<usize>>);
+
+/// Request slots in use.
+#[derive(Debug, Default)]
+struct Taken(Mutex<BTreeSet<usize>>);
+
+impl Taken {
+    fn take(&self, number: usize) -> bool {
+        number < REQUEST_SLOTS && self.0.lock().insert(number)
+    }
+
+    fn give_back(&self, number: usize) {
+        self.0.lock().remove(&number);
+    }
+}
+
+impl Arena {
+    /// Request slots that there are.
+    pub const REQUEST_SLOTS: usize = REQUEST_SLOTS;
+
+    /// An empty arena.
+    ///
+    /// # Errors
+    /// [`ArenaError::Memory`].
+    pub fn create() -> Result<Self, ArenaError> {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        let mut last = io::Error::other("the limit of file sizes is too low");
+        for bytes in SIZES_BYTES {
+            if limit.is_some_and(|limit| (bytes as u64) > limit) {
+                continue;
+            }
+            match Region::create(bytes) {
+                Ok(region) => {
+                    region.store(VERSION_AT, VERSION);
+                    region.store(MAGIC_AT, MAGIC);
+                    let region = Arc::new(region);
+                    return Ok(Self::over(Arc::clone(&region), Records::new(region)));
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(ArenaError::Memory(last))
+    }
+
+    /// The arena that a killed daemon has left. A batch that it had published is carried
+    /// out.
+    ///
+    /// # Errors
+    /// [`ArenaError`].
+    pub fn attach(memory: OwnedFd) -> Result<Self, ArenaError> {
+        let region = Arc::new(Region::attach(memory)?);
+        let is_arena = region.size_bytes() >= CHUNKS_START
+            && region.load(MAGIC_AT) == MAGIC
+            && region.load(VERSION_AT) == VERSION;
+        if !is_arena {
+            return Err(ArenaError::Foreign);
+        }
+        let records = Records::attach(Arc::clone(&region))?;
+        Ok(Self::over(region, records))
+    }
+
+    fn over(region: Arc<Region>, records: Records) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                region,
+                records: Mutex::new(records),
+                released: Arc::default(),
+                taken: Arc::default(),
+                session: Mutex::default(),
+            }),
+        }
+    }
+
+    /// For handing it over.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.shared.region.descriptor()
+    }
+
+    /// Keeps what the session with the kernel needs to know again: all of it or, after a
+    /// kill, what was kept before.
+    ///
+    /// # Errors
+    /// [`ArenaError::TooLong`].
+    pub fn set_session(&self, text: &[u8]) -> Result<(), ArenaError> {
+        if text.len() > SESSION_BYTES_MAX {
+            return Err(ArenaError::TooLong);
+        }
+        let _alone = self.shared.session.lock();
+        let region = &self.shared.region;
+        let other = usize::from(region.load(SESSION_AT) == 1);
+        let offset = SESSION_TEXTS_AT[other];
+        region.store(offset, text.len() as u64);
+        // SAFETY: nobody reads the text that does not count, and nobody else writes.
+        unsafe { region.write(offset + 8, text) };
+        region.store(SESSION_AT, other as u64 + 1);
+        Ok(())
+    }
+
+    /// What was kept.
+    pub fn session(&self) -> Option<Vec<u8>> {
+        let _alone = self.shared.session.lock();
+        let region = &self.shared.region;
+        let which = (region.load(SESSION_AT) as usize).checked_sub(1)?;
+        let offset = *SESSION_TEXTS_AT.get(which)?;
+        let length = (region.load(offset) as usize).min(SESSION_BYTES_MAX);
+        // SAFETY: it is written only by who holds the lock.
+        Some(unsafe { region.bytes(offset + 8, length) }.to_vec())
+    }
+
+    /// A slot for requests; none if there is none of this number, or somebody has it.
+    pub fn request_slot(&self, number: usize) -> Option<RequestSlot> {
+        let shared = &self.shared;
+        shared.taken.take(number).then(|| {
+            let region = Arc::clone(&shared.region);
+            RequestSlot::new(region, Arc::clone(&shared.taken), number)
+        })
+    }
+
+    /// Whether everything could be kept so far: if not, a kill of the daemon loses what
+    /// is not committed.
+    pub fn is_complete(&self) -> bool {
+        self.shared.records.lock().is_complete()
+    }
+
+    /// Memory in use, without the buffers for requests.
+    pub fn used_bytes(&self) -> u64 {
+        self.shared.records.lock().used_bytes()
+    }
+
+    /// For tests: the process dies behind so many more writes to the arena.
+    #[cfg(any(test, feature = "kill-points"))]
+    pub fn kill_after(&self, writes: u64) {
+        self.shared.region.kill().after(writes);
+    }
+
+    /// For tests: whether it has died.
+    #[cfg(any(test, feature = "kill-points"))]
+    pub fn is_killed(&self) -> bool {
+        self.shared.region.kill().is_dead()
+    }
+}

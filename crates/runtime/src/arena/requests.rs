@@ -1,0 +1,84 @@
+//! Buffers for requests, which the kernel fills.
+
+use std::sync::Arc;
+
+use super::layout::{
+    REFUSED_AT, REQUEST_BUFFER_AT, REQUEST_BUFFER_BYTES, REQUEST_STRIDE_BYTES, REQUESTS_AT,
+};
+use super::region::Region;
+
+/// A buffer for requests that outlives the process, with a note of how the request in it
+/// ends. Owned by one thread at a time.
+#[derive(Debug)]
+pub struct RequestSlot {
+    region: Arc<Region>,
+    taken: Arc<super::Taken>,
+    number: usize,
+}
+
+impl RequestSlot {
+    pub(super) fn new(region: Arc<Region>, taken: Arc<super::Taken>, number: usize) -> Self {
+        let slot = Self {
+            region,
+            taken,
+            number,
+        };
+        // A copy by the kernel that faults in a dying process would end the request with
+        // an error.
+        slot.region
+            .populate(slot.offset(), REQUEST_BUFFER_AT + REQUEST_BUFFER_BYTES);
+        slot
+    }
+
+    const fn offset(&self) -> usize {
+        REQUESTS_AT + self.number * REQUEST_STRIDE_BYTES
+    }
+
+    /// Which slot it is.
+    pub const fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Where the kernel puts a request.
+    pub fn buffer(&mut self) -> &mut [u8] {
+        let offset = self.offset() + REQUEST_BUFFER_AT;
+        // SAFETY: a slot is handed out once at a time, and `self` is borrowed mutably.
+        unsafe { self.region.bytes_mut(offset, REQUEST_BUFFER_BYTES) }
+    }
+
+    /// Length of the request that lies in the buffer; none if it is empty. Every FUSE
+    /// request begins with its length as a `u32`.
+    pub fn left_bytes(&self) -> Option<usize> {
+        let word = self.region.load(self.offset() + REQUEST_BUFFER_AT);
+        let length = (word & u64::from(u32::MAX)) as usize;
+        (1..=REQUEST_BUFFER_BYTES)
+            .contains(&length)
+            .then_some(length)
+    }
+
+    /// Notes that the request ends with this error (a negative errno), before the kernel
+    /// is told.
+    pub fn refuse(&self, error: i32) {
+        let word = u64::from(error.cast_unsigned());
+        self.region.store(self.offset() + REFUSED_AT, word);
+    }
+
+    /// The error that was noted.
+    pub fn refused(&self) -> Option<i32> {
+        let word = self.region.load(self.offset() + REFUSED_AT);
+        (word != 0).then_some((word as u32).cast_signed())
+    }
+
+    /// Nothing is under way here any more.
+    pub fn clear(&mut self) {
+        // In this order: a request without its error would be executed.
+        self.region.store(self.offset() + REQUEST_BUFFER_AT, 0);
+        self.region.store(self.offset() + REFUSED_AT, 0);
+    }
+}
+
+impl Drop for RequestSlot {
+    fn drop(&mut self) {
+        self.taken.give_back(self.number);
+    }
+}

@@ -1,0 +1,280 @@
+//! Which parts of the arena are in use: chunks of equal slots.
+//!
+//! Nothing of this is kept in the arena but each chunk's class: which slots are in use
+//! follows from the records.
+
+use std::collections::BTreeSet;
+
+use super::region::Region;
+
+/// All chunks are of this size.
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
+/// In front of a chunk's slots lies a word: its class and one.
+pub(super) const CHUNK_HEADER_BYTES: usize = 64;
+/// Sizes of slots for records.
+const RECORD_BYTES: [usize; 13] = [
+    64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+];
+/// Slots for content grow in steps of this size, as pages do.
+const CONTENT_STEP_BYTES: usize = 512;
+const CLASSES: usize = RECORD_BYTES.len() + 8;
+/// Largest slot for a record.
+pub(super) const RECORD_BYTES_MAX: usize = 4096;
+/// Empty chunks of a class that are kept for what comes next.
+const SPARE_CHUNKS: usize = 4;
+
+/// What a chunk's slots are for, and their size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class(u8);
+
+impl Class {
+    /// For a record of so many bytes, header included; at most [`RECORD_BYTES_MAX`].
+    pub(super) fn of_record(bytes: usize) -> Self {
+        let class = RECORD_BYTES.partition_point(|&slot| slot < bytes);
+        debug_assert!(class < RECORD_BYTES.len(), "a record is split before");
+        Self(class.min(RECORD_BYTES.len() - 1) as u8)
+    }
+
+    /// For 1 to 4096 bytes of content.
+    pub(super) fn of_content(bytes: usize) -> Self {
+        let steps = bytes.div_ceil(CONTENT_STEP_BYTES).clamp(1, 8);
+        Self((RECORD_BYTES.len() + steps - 1) as u8)
+    }
+
+    fn of_word(word: u64) -> Option<Self> {
+        let class = u8::try_from(word.checked_sub(1)?).ok()?;
+        (usize::from(class) < CLASSES).then_some(Self(class))
+    }
+
+    pub(super) const fn is_content(self) -> bool {
+        self.0 as usize >= RECORD_BYTES.len()
+    }
+
+    pub(super) const fn slot_bytes(self) -> usize {
+        let class = self.0 as usize;
+        if class < RECORD_BYTES.len() {
+            RECORD_BYTES[class]
+        } else {
+            (class - RECORD_BYTES.len() + 1) * CONTENT_STEP_BYTES
+        }
+    }
+
+    const fn slots(self) -> usize {
+        (CHUNK_BYTES - CHUNK_HEADER_BYTES) / self.slot_bytes()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Chunk {
+    class: Option<Class>,
+    /// Slots given back.
+    free: Vec<u16>,
+    /// Slots from here on were never used.
+    fresh_from: u16,
+    used: u16,
+}
+
+/// Gives out slots and takes them back. Who has a slot alone uses its bytes.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// Where the chunks begin.
+    base: usize,
+    chunks_max: usize,
+    chunks: Vec<Chunk>,
+    /// Chunks with a free slot, by class.
+    partial: Vec<BTreeSet<u32>>,
+    /// Chunks of no class.
+    unused: BTreeSet<u32>,
+    /// Empty chunks of each class.
+    empty: Vec<usize>,
+}
+
+impl Slots {
+    pub(super) fn new(base: usize, end: usize) -> Self {
+        Self {
+            base,
+            chunks_max: (end - base) / CHUNK_BYTES,
+            chunks: Vec::new(),
+            partial: vec![BTreeSet::new(); CLASSES],
+            unused: BTreeSet::new(),
+            empty: vec![0; CLASSES],
+        }
+    }
+
+    fn chunk_offset(&self, chunk: u32) -> usize {
+        self.base + chunk as usize * CHUNK_BYTES
+    }
+
+    fn place(&self, offset: usize) -> (u32, Class, u16) {
+        let chunk = (offset - self.base) / CHUNK_BYTES;
+        let class = self.chunks[chunk].class;
+        let within = (offset - self.base) % CHUNK_BYTES - CHUNK_HEADER_BYTES;
+        let class = class.unwrap_or(Class(0));
+        (chunk as u32, class, (within / class.slot_bytes()) as u16)
+    }
+
+    /// A slot of this class; none if the arena is full. `count` is told how many chunks
+    /// there are when there is one more.
+    pub(super) fn take(
+        &mut self,
+        region: &Region,
+        class: Class,
+        count: impl FnOnce(u64),
+    ) -> Option<usize> {
+        let number = match self.partial[usize::from(class.0)].first() {
+            Some(&number) => number,
+            None => self.open_chunk(region, class, count)?,
+        };
+        let offset = self.chunk_offset(number);
+        let chunk = &mut self.chunks[number as usize];
+        let slot = chunk.free.pop().unwrap_or_else(|| {
+            chunk.fresh_from += 1;
+            chunk.fresh_from - 1
+        });
+        if chunk.used == 0 {
+            self.empty[usize::from(class.0)] -= 1;
+        }
+        chunk.used += 1;
+        if usize::from(chunk.used) == class.slots() {
+            self.partial[usize::from(class.0)].remove(&number);
+        }
+        Some(offset + CHUNK_HEADER_BYTES + usize::from(slot) * class.slot_bytes())
+    }
+
+    fn open_chunk(
+        &mut self,
+        region: &Region,
+        class: Class,
+        count: impl FnOnce(u64),
+    ) -> Option<u32> {
+        let number = match self.unused.pop_first() {
+            Some(number) => number,
+            None => {
+                if self.chunks.len() >= self.chunks_max {
+                    return None;
+                }
+                self.chunks.push(Chunk::default());
+                count(self.chunks.len() as u64);
+                (self.chunks.len() - 1) as u32
+            }
+        };
+        // It is all zeros, so as a chunk of records it holds none that lives.
+        region.store(self.chunk_offset(number), u64::from(class.0) + 1);
+        self.chunks[number as usize].class = Some(class);
+        self.partial[usize::from(class.0)].insert(number);
+        self.empty[usize::from(class.0)] += 1;
+        Some(number)
+    }
+
+    /// Gives a slot back.
+    pub(super) fn give_back(&mut self, region: &Region, offset: usize) {
+        let (number, class, slot) = self.place(offset);
+        let index = usize::from(class.0);
+        let chunk = &mut self.chunks[number as usize];
+        chunk.free.push(slot);
+        chunk.used -= 1;
+        self.partial[index].insert(number);
+        if chunk.used > 0 {
+            return;
+        }
+        self.empty[index] += 1;
+        if self.empty[index] > SPARE_CHUNKS {
+            self.close_chunk(region, number, class);
+        }
+    }
+
+    /// An empty chunk's memory goes back to the system. First it has no class any more,
+    /// so nobody looks for records in what is left of it.
+    fn close_chunk(&mut self, region: &Region, number: u32, class: Class) {
+        let offset = self.chunk_offset(number);
+        region.store(offset, 0);
+        if let Err(error) = region.discard(offset, CHUNK_BYTES) {
+            tracing::debug!(%error, "memory of the arena is not given back");
+            region.store(offset, u64::from(class.0) + 1);
+            return;
+        }
+        self.empty[usize::from(class.0)] -= 1;
+        self.partial[usize::from(class.0)].remove(&number);
+        self.chunks[number as usize] = Chunk::default();
+        self.unused.insert(number);
+    }
+
+    /// Learns from the arena which chunks there are. All slots count as free until
+    /// [`Slots::claim`]; returns the offsets of all slots for records.
+    pub(super) fn scan(&mut self, region: &Region, chunks: u64) -> Option<Vec<usize>> {
+        let chunks = usize::try_from(chunks)
+            .ok()
+            .filter(|&n| n <= self.chunks_max)?;
+        let mut records = Vec::new();
+        for number in 0..chunks {
+            self.chunks.push(Chunk::default());
+            let offset = self.chunk_offset(number as u32);
+            let word = region.load(offset);
+            if word == 0 {
+                // A kill may have come between its last use and its being zeroed.
+                region.discard(offset, CHUNK_BYTES).ok()?;
+                self.unused.insert(number as u32);
+                continue;
+            }
+            let class = Class::of_word(word)?;
+            let chunk = &mut self.chunks[number];
+            chunk.class = Some(class);
+            chunk.fresh_from = class.slots() as u16;
+            chunk.free = (0..class.slots() as u16).rev().collect();
+            self.partial[usize::from(class.0)].insert(number as u32);
+            self.empty[usize::from(class.0)] += 1;
+            if !class.is_content() {
+                let first = offset + CHUNK_HEADER_BYTES;
+                records.extend((0..class.slots()).map(|slot| first + slot * class.slot_bytes()));
+            }
+        }
+        Some(records)
+    }
+
+    /// Marks slots that [`Slots::scan`] found as used. False if one is not a slot of
+    /// the right kind.
+    pub(super) fn claim(&mut self, mut offsets: Vec<usize>, content: bool) -> bool {
+        offsets.sort_unstable();
+        offsets.dedup();
+        let mut claimed: std::collections::HashMap<u32, std::collections::HashSet<u16>> =
+            std::collections::HashMap::new();
+        for offset in offsets {
+            let is_inside = offset
+                .checked_sub(self.base)
+                .is_some_and(|from| from / CHUNK_BYTES < self.chunks.len());
+            if !is_inside || (offset - self.base) % CHUNK_BYTES < CHUNK_HEADER_BYTES {
+                return false;
+            }
+            let (number, class, slot) = self.place(offset);
+            let first = self.chunk_offset(number) + CHUNK_HEADER_BYTES;
+            let is_slot = first + usize::from(slot) * class.slot_bytes() == offset;
+            if !is_slot
+                || class.is_content() != content
+                || self.chunks[number as usize].class.is_none()
+            {
+                return false;
+            }
+            claimed.entry(number).or_default().insert(slot);
+        }
+        for (number, slots) in claimed {
+            let chunk = &mut self.chunks[number as usize];
+            let Some(class) = chunk.class else {
+                return false;
+            };
+            chunk.free.retain(|slot| !slots.contains(slot));
+            if chunk.used == 0 {
+                self.empty[usize::from(class.0)] -= 1;
+            }
+            chunk.used = (class.slots() - chunk.free.len()) as u16;
+            if chunk.free.is_empty() {
+                self.partial[usize::from(class.0)].remove(&number);
+            }
+        }
+        true
+    }
+
+    /// Bytes of chunks in use.
+    pub(super) fn used_bytes(&self) -> u64 {
+        ((self.chunks.len() - self.unused.len()) * CHUNK_BYTES) as u64
+    }
+}
