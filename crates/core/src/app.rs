@@ -74,7 +74,7 @@ pub(crate) struct App {
     pub(crate) open: Option<VctId>,
     /// A commit failed: no changes until one succeeds.
     pub(crate) failed: bool,
-    /// Bytes that write calls brought.
+    /// Bytes that write calls brought, in closed transactions.
     pub(crate) written_bytes: u64,
     /// Bytes of pages handed to the store.
     pub(crate) committed_bytes: u64,

@@ -14,6 +14,9 @@ use crate::HashMap;
 use crate::inode::{Inode, PageSlot};
 use crate::vct::{ClosedVct, DentryChange, OpenVct};
 
+/// Room for so many keys stays allocated.
+const KEPT_KEYS: usize = 64;
+
 /// Keys of what changed, each perhaps more than once.
 #[derive(Debug)]
 pub(crate) struct Notes<K> {
@@ -41,12 +44,22 @@ impl<K> Notes<K> {
 }
 
 impl<K: Ord> Notes<K> {
-    /// All keys, each once and in order.
+    /// All keys, each once and in order. They are to be given to [`Notes::done`].
     pub(crate) fn take(&mut self) -> Vec<K> {
         let mut keys = core::mem::take(&mut self.keys);
-        keys.sort_unstable();
-        keys.dedup();
+        if keys.len() > 1 {
+            keys.sort_unstable();
+            keys.dedup();
+        }
         keys
+    }
+
+    /// What was taken is dealt with: its memory is used again, if it is not much.
+    pub(crate) fn done(&mut self, mut keys: Vec<K>) {
+        if self.keys.is_empty() && keys.capacity() <= KEPT_KEYS {
+            keys.clear();
+            self.keys = keys;
+        }
     }
 }
 

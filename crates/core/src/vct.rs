@@ -42,6 +42,8 @@ pub(crate) struct OpenVct {
     /// Objects that must stay in memory until it is committed: all that it mentions.
     pub(crate) held: Members,
     pub(crate) tpl: Tpl,
+    /// Bytes that write calls brought.
+    pub(crate) written_bytes: u64,
     /// Memory of its pages and entries.
     pub(crate) bytes: u64,
     /// Room it will need in the lower filesystem at most.
@@ -61,6 +63,7 @@ impl OpenVct {
             orphaned: Members::new(is_noted),
             held: Members::new(is_noted),
             tpl: Tpl::default(),
+            written_bytes: 0,
             bytes: 0,
             reserved_bytes: 0,
             reserved_inodes: 0,

@@ -7,7 +7,7 @@ use mobifs_core::{
 };
 use mobifs_types::{
     Attributes, DeviceNumber, Entry, FileKind, MonotonicNs, ObjectId, ObjectInfo, PageIndex,
-    SpaceInfo, Timestamp,
+    SpaceInfo, Timestamp, VctId,
 };
 
 const ROOT: ObjectId = ObjectId::ROOT;
@@ -256,9 +256,7 @@ fn closed_transactions_of_different_apps_commit_in_order_if_they_share_an_object
     bed.engine.close_all();
     bed.engine.link(bed.moment(), file, b, b"file").unwrap();
     bed.file(b, "more");
-    let SyncPoint::Committed(last) = bed.engine.close_app(b"b").unwrap() else {
-        panic!("something was open")
-    };
+    let last = closed_last(bed.engine.close_app(b"b"));
     let first = bed.engine.next_commit(Some(last)).unwrap();
     assert_eq!(
         pages(&first).len(),
@@ -283,9 +281,7 @@ fn a_sync_waits_for_older_transactions_than_the_one_an_fsync_commits_first() {
     bed.file(a, "older");
     bed.engine.close_app(b"a").unwrap();
     bed.file(b, "newer");
-    let SyncPoint::Committed(newer) = bed.engine.close_app(b"b").unwrap() else {
-        panic!("something was open")
-    };
+    let newer = closed_last(bed.engine.close_app(b"b"));
     let point = bed.engine.close_all();
     assert_eq!(bed.engine.next_commit(Some(newer)).unwrap().vct, newer);
     bed.engine.committed(newer);
@@ -300,6 +296,42 @@ fn a_sync_waits_for_older_transactions_than_the_one_an_fsync_commits_first() {
     bed.engine.committed(older.vct);
     assert!(bed.engine.next_commit_until(point).is_none());
     assert!(bed.engine.next_commit(None).is_some());
+}
+
+/// The only transaction that a sync of one app waits for.
+fn closed_last(point: Option<SyncPoint>) -> VctId {
+    match point {
+        Some(SyncPoint::Committed(all)) if all.len() == 1 => all[0],
+        other => panic!("{other:?} instead of one transaction"),
+    }
+}
+
+/// From reading: the newest transaction of one of the two apps was waited for, which need
+/// not depend on what the other app did before.
+#[test]
+fn an_fsync_waits_for_all_durable_apps_that_a_file_has_names_in() {
+    let durable = AppPolicy {
+        class: Class::Durable,
+        ..AppPolicy::default()
+    };
+    let mut bed = Bed::new(durable, Limits::default());
+    let (a, b) = (bed.directory(ROOT, "a"), bed.directory(ROOT, "b"));
+    let file = bed.file(a, "file");
+    bed.engine.link(bed.moment(), file, b, b"file").unwrap();
+    bed.checkpoint();
+    bed.file(a, "of one app only");
+    bed.engine.close_app(b"a").unwrap();
+    bed.file(b, "of the other");
+    let SyncPoint::Committed(all) = bed.engine.sync_point(file) else {
+        panic!("there is something to wait for")
+    };
+    assert_eq!(all.len(), 2);
+    for vct in all {
+        let commit = bed.engine.next_commit(Some(vct)).unwrap();
+        assert_eq!(commit.vct, vct, "neither depends on the other");
+        bed.engine.committed(vct);
+    }
+    assert!(!bed.engine.has_closed());
 }
 
 #[test]

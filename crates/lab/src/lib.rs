@@ -12,6 +12,8 @@
 #[cfg(feature = "workloads")]
 pub mod engine_write;
 pub mod flash;
+#[cfg(feature = "workloads")]
+pub mod outlive;
 pub mod random;
 #[cfg(feature = "workloads")]
 pub mod workload;

@@ -26,6 +26,8 @@ enum Command {
     },
     /// Measure what one write costs inside the engine, without kernel, store or device.
     EngineWrite,
+    /// What it costs that a mount outlives its daemon.
+    Outlive,
     /// Check a database that `workload sqlite --statement insert` left behind after a crash;
     /// prints how many of its transactions are there.
     CheckSqlite {
@@ -136,6 +138,9 @@ fn run(command: &Command) -> Result<String, WorkloadError> {
             serde_json::to_string(&measured).map_err(|e| WorkloadError::Wrong(e.to_string()))
         }),
         Command::EngineWrite => mobifs_lab::engine_write::measure()
+            .and_then(|measured| serde_json::to_string(&measured).map_err(|e| e.to_string()))
+            .map_err(WorkloadError::Wrong),
+        Command::Outlive => mobifs_lab::outlive::measure()
             .and_then(|measured| serde_json::to_string(&measured).map_err(|e| e.to_string()))
             .map_err(WorkloadError::Wrong),
         Command::CheckSqlite { database } => {

@@ -12,12 +12,12 @@ use crate::inode::{Change, Inode};
 use crate::vct::{ClosedVct, Commit, Content, OpenVct};
 
 /// What a caller of `fsync` has to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncPoint {
     /// Nothing.
     Now,
-    /// Until this transaction (and those it depends on) is committed.
-    Committed(VctId),
+    /// Until these transactions (and those that they depend on) are committed.
+    Committed(Vec<VctId>),
 }
 
 /// All transactions that were closed at some moment.
@@ -101,14 +101,27 @@ impl Engine {
         let open = apps.iter().filter_map(|app| self.apps[app.0 as usize].open);
         let open: Vec<VctId> = open.chain(self.everywhere).collect();
         open.into_iter().for_each(|vct| self.close(vct));
-        let last = self
-            .closed
+        // The last of each app: it depends on those of its own app before it, but not on
+        // those of the others.
+        let of_apps = apps
             .iter()
-            .filter(|(_, closed)| {
-                closed.is_everywhere || closed.apps.iter().any(|app| apps.contains(app))
-            })
-            .max_by_key(|(_, closed)| closed.order);
-        last.map_or(SyncPoint::Now, |(&vct, _)| SyncPoint::Committed(vct))
+            .filter_map(|app| self.last_closed(|closed| closed.apps.contains(app)));
+        let mut last: Vec<VctId> = of_apps
+            .chain(self.last_closed(|closed| closed.is_everywhere))
+            .collect();
+        last.sort_unstable();
+        last.dedup();
+        if last.is_empty() {
+            SyncPoint::Now
+        } else {
+            SyncPoint::Committed(last)
+        }
+    }
+
+    fn last_closed(&self, is_meant: impl Fn(&ClosedVct) -> bool) -> Option<VctId> {
+        let meant = self.closed.iter().filter(|(_, closed)| is_meant(closed));
+        let last = meant.max_by_key(|(_, closed)| closed.order);
+        last.map(|(&vct, _)| vct)
     }
 
     /// Whether a transaction still waits for its commit.
@@ -138,7 +151,9 @@ impl Engine {
             self.everywhere = None;
         }
         for &app in &open.apps {
-            self.apps[app.0 as usize].open = None;
+            let state = &mut self.apps[app.0 as usize];
+            state.open = None;
+            state.written_bytes += open.written_bytes;
             self.changed_apps.add(app);
         }
         let content = self.take_content(vct, &open);

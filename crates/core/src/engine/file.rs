@@ -66,9 +66,13 @@ impl Engine {
         }
         let inode = self.inode_mut(id)?;
         inode.attributes.size = inode.attributes.size.max(end);
-        let app = inode.app;
-        self.apps[app.0 as usize].written_bytes += data.len() as u64;
-        self.changed_apps.add(app);
+        let (app, written_bytes) = (inode.app, data.len() as u64);
+        if let Some(open) = self.open.get_mut(&vct) {
+            open.written_bytes += written_bytes;
+        } else {
+            self.apps[app.0 as usize].written_bytes += written_bytes;
+            self.changed_apps.add(app);
+        }
         self.page_arrivals.retain(|arrival| arrival.0 != id);
         self.finish(vct, moment.now);
         Ok(data.len())

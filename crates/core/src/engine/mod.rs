@@ -88,6 +88,8 @@ pub struct Engine {
     changed_apps: Notes<AppId>,
     /// What the image's record of the engine itself says.
     saved_counters: Option<crate::image::Counters>,
+    /// Memory for records.
+    scratch: crate::image::codec::Writer,
 }
 
 impl core::fmt::Debug for Engine {
@@ -136,6 +138,7 @@ impl Engine {
             room: memory::Room::default(),
             changed_apps,
             saved_counters: None,
+            scratch: crate::image::codec::Writer::default(),
         }
     }
 

@@ -27,15 +27,16 @@ impl Engine {
     pub fn save(&mut self, image: &mut dyn Image) {
         let counters = self.counters();
         if self.saved_counters.replace(counters) != Some(counters) {
-            let mut out = Writer::default();
+            let mut out = self.writer();
             out.u64(counters.next_vct);
             out.u64(counters.next_object);
             out.u64(counters.app_epoch);
             image.put(Key::new(Kind::Engine, 0, 0), &out.bytes);
+            self.scratch = out;
         }
-        for app in self.changed_apps.take() {
-            self.save_app(app, image);
-        }
+        let apps = self.changed_apps.take();
+        apps.iter().for_each(|&app| self.save_app(app, image));
+        self.changed_apps.done(apps);
         // What went before what came: an object may have left memory and come back.
         for (id, cookie) in core::mem::take(&mut self.inodes.gone_dentries) {
             image.remove(Key::new(Kind::Dentry, id.0, cookie));
@@ -43,21 +44,21 @@ impl Engine {
         for (id, index) in core::mem::take(&mut self.inodes.gone_pages) {
             image.remove(Key::new(Kind::Page, id.0, index.0));
         }
-        for id in self.inodes.notes.take() {
-            self.save_object(id, image);
-        }
+        let objects = self.inodes.notes.take();
+        objects.iter().for_each(|&id| self.save_object(id, image));
+        self.inodes.notes.done(objects);
         for (vct, id) in core::mem::take(&mut self.open.gone_members) {
             image.remove(Key::new(Kind::Member, vct.0, id.0));
         }
         for (vct, serial) in core::mem::take(&mut self.open.gone_dentries) {
             image.remove(Key::new(Kind::DentryChange, vct.0, serial));
         }
-        for vct in self.open.notes.take() {
-            self.save_open(vct, image);
-        }
-        for vct in self.closed.notes.take() {
-            self.save_closed(vct, image);
-        }
+        let open = self.open.notes.take();
+        open.iter().for_each(|&vct| self.save_open(vct, image));
+        self.open.notes.done(open);
+        let closed = self.closed.notes.take();
+        closed.iter().for_each(|&vct| self.save_closed(vct, image));
+        self.closed.notes.done(closed);
     }
 
     /// Hands out everything, for an image that has nothing yet.
@@ -80,11 +81,18 @@ impl Engine {
         }
     }
 
-    fn save_app(&self, id: AppId, image: &mut dyn Image) {
+    /// An empty writer with memory that was used before.
+    fn writer(&mut self) -> Writer {
+        let mut out = core::mem::take(&mut self.scratch);
+        out.bytes.clear();
+        out
+    }
+
+    fn save_app(&mut self, id: AppId, image: &mut dyn Image) {
+        let mut out = self.writer();
         let Some(app) = self.apps.get(id.0 as usize) else {
             return;
         };
-        let mut out = Writer::default();
         out.bytes(&app.path);
         out.u64(app.written_bytes);
         out.u64(app.committed_bytes);
@@ -92,54 +100,64 @@ impl Engine {
         out.u64(app.committed_written_pages);
         out.u64(app.committed_overwritten_pages);
         image.put(Key::new(Kind::App, id.0.into(), 0), &out.bytes);
+        self.scratch = out;
     }
 
     fn save_object(&mut self, id: ObjectId, image: &mut dyn Image) {
         let key = Key::new(Kind::Object, id.0, 0);
+        let mut out = self.writer();
         let Some(inode) = self.inodes.get_mut_unnoted(&id) else {
             image.remove(key);
             return;
         };
-        for index in inode.pages.notes.take() {
+        let indexes = inode.pages.notes.take();
+        for &index in &indexes {
             let key = Key::new(Kind::Page, id.0, index.0);
             let Some(slot) = inode.pages.get_mut_unnoted(&index) else {
                 image.remove(key);
                 continue;
             };
             image.keep(&mut slot.page);
-            let mut out = Writer::default();
+            out.bytes.clear();
             out.u64(slot.vct.0);
             transaction::write_page(&mut out, &slot.page);
             image.put(key, &out.bytes);
         }
+        inode.pages.notes.done(indexes);
         if let Some(directory) = inode.directory_mut() {
-            for cookie in directory.notes.take() {
+            let cookies = directory.notes.take();
+            for &cookie in &cookies {
                 let key = Key::new(Kind::Dentry, id.0, cookie);
                 let Some((name, slot)) = directory.at(cookie) else {
                     image.remove(key);
                     continue;
                 };
-                let mut out = Writer::default();
+                out.bytes.clear();
                 out.u64(slot.id.0);
                 out.kind(slot.kind);
                 out.bytes(name.as_bytes());
                 image.put(key, &out.bytes);
             }
+            directory.notes.done(cookies);
         }
-        let mut out = Writer::default();
+        out.bytes.clear();
         inode::write(&mut out, inode);
         image.put(key, &out.bytes);
+        self.scratch = out;
     }
 
     fn save_open(&mut self, vct: VctId, image: &mut dyn Image) {
         let key = Key::new(Kind::Open, vct.0, 0);
+        let mut out = self.writer();
         let Some(open) = self.open.get_mut_unnoted(&vct) else {
             image.remove(key);
             return;
         };
         let mut members = Vec::new();
         for noted in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
-            members.extend(noted.notes.take());
+            let keys = noted.notes.take();
+            members.extend_from_slice(&keys);
+            noted.notes.done(keys);
         }
         members.sort_unstable();
         members.dedup();
@@ -160,7 +178,7 @@ impl Engine {
             let Some(change) = open.dentries.get(&entry) else {
                 continue;
             };
-            let mut out = Writer::default();
+            out.bytes.clear();
             out.u64(entry.0.0);
             out.bytes(entry.1.as_bytes());
             out.option(change.before, |out, id| out.u64(id.0));
@@ -168,9 +186,10 @@ impl Engine {
             let key = Key::new(Kind::DentryChange, vct.0, change.serial);
             image.put(key, &out.bytes);
         }
-        let mut out = Writer::default();
+        out.bytes.clear();
         transaction::write_open(&mut out, open);
         image.put(key, &out.bytes);
+        self.scratch = out;
     }
 
     /// A closed transaction is saved once: nothing of it changes.

@@ -88,6 +88,11 @@ impl Engine {
                 committed_bytes: app.committed_bytes,
             })
             .collect();
+        for open in self.open.values() {
+            for app in &open.apps {
+                apps[app.0 as usize].written_bytes += open.written_bytes;
+            }
+        }
         let open = self
             .open
             .values()

@@ -153,6 +153,7 @@ impl Engine {
         vct.dentries.absorb(absorbed.dentries);
         vct.orphaned.extend(absorbed.orphaned.iter().copied());
         vct.tpl.absorb(&absorbed.tpl);
+        vct.written_bytes += absorbed.written_bytes;
         vct.bytes += absorbed.bytes;
         vct.reserved_bytes += absorbed.reserved_bytes;
         vct.reserved_inodes += absorbed.reserved_inodes;

@@ -41,6 +41,7 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
     out.u64(open.opened_at.0);
     out.u64(open.tpl.written_pages());
     out.u64(open.tpl.overwritten_pages());
+    out.u64(open.written_bytes);
     out.u64(open.bytes);
     out.u64(open.reserved_bytes);
     out.u64(open.reserved_inodes);
@@ -54,6 +55,7 @@ pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageEr
     open.is_everywhere = from.flag()?;
     open.opened_at = MonotonicNs(from.u64()?);
     open.tpl = Tpl::counted(from.u64()?, from.u64()?);
+    open.written_bytes = from.u64()?;
     open.bytes = from.u64()?;
     open.reserved_bytes = from.u64()?;
     open.reserved_inodes = from.u64()?;

@@ -29,6 +29,7 @@ pub(super) struct RawKey {
 /// Content of one part of a record.
 const PART_BYTES: usize = RECORD_BYTES_MAX - RECORD_HEADER_BYTES;
 const LIVES: u64 = 1;
+const FULL: &str = "memory for the arena is used up";
 
 /// Where the parts of a record are.
 #[derive(Clone, Debug)]
@@ -186,22 +187,30 @@ impl Records {
         if self.is_incomplete || known.is_some_and(|parts| self.is_same(parts, value)) {
             return;
         }
-        let of = value.len().div_ceil(PART_BYTES).max(1);
+        if value.len() <= PART_BYTES {
+            match self.write_part(key, (0, 1), value) {
+                Some(offset) => self.replace(key, Parts::One(offset)),
+                None => self.give_up(FULL),
+            }
+            return;
+        }
+        let of = value.len().div_ceil(PART_BYTES);
         let mut offsets = Vec::with_capacity(of);
         for part in 0..of {
             let start = part * PART_BYTES;
             let content = &value[start..value.len().min(start + PART_BYTES)];
             let Some(offset) = self.write_part(key, (part, of), content) else {
-                self.give_up("memory for the arena is used up");
+                self.give_up(FULL);
                 return;
             };
-            self.batch.push(offset as u64 | LIVES);
             offsets.push(offset);
         }
-        let parts = match offsets[..] {
-            [one] => Parts::One(one),
-            _ => Parts::Many(offsets.into()),
-        };
+        self.replace(key, Parts::Many(offsets.into()));
+    }
+
+    fn replace(&mut self, key: RawKey, parts: Parts) {
+        let begins = parts.offsets().iter().map(|&offset| offset as u64 | LIVES);
+        self.batch.extend(begins);
         if let Some(before) = self.index.insert(key, parts) {
             self.cease(&before);
         }
@@ -252,7 +261,7 @@ impl Records {
             return None;
         }
         let Some(offset) = self.take(Class::of_content(content.len())) else {
-            self.give_up("memory for the arena is used up");
+            self.give_up(FULL);
             return None;
         };
         // SAFETY: the slot was free, so nobody else has it.
@@ -274,7 +283,7 @@ impl Records {
             self.carry_out(self.batch.len());
         }
         self.batch.clear();
-        for offset in std::mem::take(&mut self.ceasing) {
+        for offset in self.ceasing.drain(..) {
             self.slots.give_back(&self.region, offset);
         }
         for offset in released {

@@ -171,7 +171,9 @@ impl Volume {
         let point = self.shared.live().engine.sync_point(id);
         match point {
             SyncPoint::Now => Ok(()),
-            SyncPoint::Committed(vct) => self.shared.commit_towards(vct),
+            SyncPoint::Committed(all) => all
+                .into_iter()
+                .try_for_each(|vct| self.shared.commit_towards(vct)),
         }
     }
 
@@ -222,12 +224,14 @@ impl Volume {
                 });
             }
         };
-        let SyncPoint::Committed(vct) = point else {
+        let SyncPoint::Committed(all) = point else {
             return Ok(());
         };
-        if self.shared.commit_towards(vct).is_err() {
-            self.shared.check_failures()?;
-            return Err(FsError::Io.into());
+        for vct in all {
+            if self.shared.commit_towards(vct).is_err() {
+                self.shared.check_failures()?;
+                return Err(FsError::Io.into());
+            }
         }
         Ok(())
     }

@@ -41,16 +41,9 @@ impl Volume {
 
     /// Gives `count` references back.
     pub fn forget(&self, id: ObjectId, count: u64) {
-        self.forget_all(core::iter::once((id, count)));
-    }
-
-    /// Gives references to several objects back, at once.
-    pub fn forget_all(&self, counts: impl IntoIterator<Item = (ObjectId, u64)>) {
         let mut live = self.shared.live();
-        for (id, count) in counts {
-            live.engine.forget(id, count);
-            arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
-        }
+        live.engine.forget(id, count);
+        arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
         self.shared.after_crowding(&mut live);
     }
 
