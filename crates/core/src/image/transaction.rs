@@ -36,15 +36,29 @@ pub(crate) fn read_page(from: &mut Reader<'_>, page_at: PageAt<'_>) -> Result<Pa
 
 /// The members and entries are records of their own.
 pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
-    out.list(open.apps.iter(), |out, app| out.u32(app.0));
-    out.flag(open.is_everywhere);
-    out.u64(open.opened_at.0);
-    out.u64(open.tpl.written_pages());
-    out.u64(open.tpl.overwritten_pages());
-    out.u64(open.written_bytes);
-    out.u64(open.bytes);
-    out.u64(open.reserved_bytes);
-    out.u64(open.reserved_inodes);
+    let OpenVct {
+        apps,
+        is_everywhere,
+        opened_at,
+        dirty: _,
+        dentries: _,
+        orphaned: _,
+        held: _,
+        tpl,
+        written_bytes,
+        bytes,
+        reserved_bytes,
+        reserved_inodes,
+    } = open;
+    out.list(apps.iter(), |out, app| out.u32(app.0));
+    out.flag(*is_everywhere);
+    out.u64(opened_at.0);
+    out.u64(tpl.written_pages());
+    out.u64(tpl.overwritten_pages());
+    out.u64(*written_bytes);
+    out.u64(*bytes);
+    out.u64(*reserved_bytes);
+    out.u64(*reserved_inodes);
 }
 
 /// The e curve begins anew: only what it has counted is kept.
@@ -63,18 +77,32 @@ pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageEr
 }
 
 pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
-    out.u64(closed.order);
-    out.flag(closed.is_everywhere);
-    out.list(closed.apps.iter(), |out, app| out.u32(app.0));
-    out.u64(closed.opened_at.0);
-    write_ids(out, &closed.orphaned);
-    write_ids(out, &closed.held);
-    out.u64(closed.tpl.written_pages());
-    out.u64(closed.tpl.overwritten_pages());
-    out.u64(closed.bytes);
-    out.u64(closed.reserved_bytes);
-    out.u64(closed.reserved_inodes);
-    let content = &closed.content;
+    let ClosedVct {
+        order,
+        is_everywhere,
+        apps,
+        opened_at,
+        orphaned,
+        held,
+        tpl,
+        bytes,
+        reserved_bytes,
+        reserved_inodes,
+        content,
+        in_flight: _,
+        failed: _,
+    } = closed;
+    out.u64(*order);
+    out.flag(*is_everywhere);
+    out.list(apps.iter(), |out, app| out.u32(app.0));
+    out.u64(opened_at.0);
+    write_ids(out, orphaned);
+    write_ids(out, held);
+    out.u64(tpl.written_pages());
+    out.u64(tpl.overwritten_pages());
+    out.u64(*bytes);
+    out.u64(*reserved_bytes);
+    out.u64(*reserved_inodes);
     out.list(content.objects.iter(), write_state);
     out.list(content.dentries.iter(), |out, (parent, name, child)| {
         out.u64(parent.0);

@@ -66,7 +66,7 @@ impl LiveGuard<'_> {
         self.save();
         match timeout {
             Some(timeout) => {
-                let _why = wake.wait_for(&mut self.guard, timeout);
+                wake.wait_for(&mut self.guard, timeout);
             }
             None => wake.wait(&mut self.guard),
         }

@@ -4,6 +4,7 @@ use mobifs_core::{Engine, FsError, Need, Node, Stop};
 use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
 
+use super::sync::MutexGuard;
 use super::{LiveGuard, Shared, store_failed};
 use crate::arena;
 

@@ -101,10 +101,7 @@ impl VolumeTarget {
     /// Goes on with the same open files on the volume that took over from a killed one.
     #[must_use]
     pub fn taken_over(self, volume: Arc<Volume>) -> Self {
-        Self {
-            volume,
-            open: self.open,
-        }
+        Self { volume, ..self }
     }
 
     /// The volume.
