@@ -301,3 +301,26 @@ fn a_transaction_larger_than_the_journal_is_committed_as_a_whole() {
     );
     drop(store);
 }
+
+#[test]
+fn root_takes_no_store_that_somebody_else_could_have_forged() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root to give a directory away");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    open(root.path()).close().unwrap();
+    let own = root.path().join(".mobifs");
+    std::os::unix::fs::chown(&own, Some(12_345), None).unwrap();
+    for read_only in [false, true] {
+        let options = JournalOptions {
+            read_only,
+            ..JournalOptions::default()
+        };
+        let opened = JournalStore::open(PosixLower::open(root.path()).unwrap(), &options);
+        let error = opened.map(drop).unwrap_err().to_string();
+        assert!(error.contains("user with id 12345"), "{error}");
+    }
+    std::os::unix::fs::chown(&own, Some(0), None).unwrap();
+    open(root.path()).close().unwrap();
+}

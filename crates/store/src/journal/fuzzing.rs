@@ -51,13 +51,14 @@ pub fn scan(journal: &[u8], read: &mut dyn FnMut(u64, u64)) -> Result<Scanned, S
     if superblock.journal_bytes > journal.len() as u64 {
         return Err(StoreError::Unsuitable("the journal is cut short".into()));
     }
-    let found = scan::scan(&superblock, &mut |offset, buffer: &mut JournalBuffer| {
+    let mut read_blocks = |offset, buffer: &mut JournalBuffer| {
         let out = buffer.as_bytes_mut();
         read(offset, out.len() as u64);
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         out.copy_from_slice(&journal[from..from + out.len()]);
         Ok(())
-    })?;
+    };
+    let found = scan::scan(&superblock, &mut read_blocks, &mut |offset| Ok(offset))?;
     Ok(Scanned {
         transactions: found.transactions,
         end: found.end,

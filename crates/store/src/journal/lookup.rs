@@ -17,6 +17,9 @@ const DEPTH_MAX: usize = 100_000;
 /// With more directories than this between an object and one that is open, they are
 /// opened one by one from above: looking for each from below takes stack.
 const UNOPENED_MAX: usize = 64;
+/// Objects sought at the same time, each below the next. What is deeper was opened from
+/// above; so only a forged journal gets here, and must not get to the end of the stack.
+const SEEKING_MAX: usize = 256;
 
 /// A cache of open handles; the least recently used go first.
 #[derive(Debug)]
@@ -108,13 +111,11 @@ impl<L: Lower> JournalStore<L> {
         let mut at = id;
         // Names of an interrupted apply may lead in a circle; the end is enough then.
         while ancestors.len() < DEPTH_MAX && self.cached_handle(at).is_none() {
-            let state = self.state.read();
-            let location = state.table.get(at);
-            let Some((parent, _)) = location.and_then(|location| location.names.first()) else {
+            let Some(parent) = self.parent_of(at) else {
                 break;
             };
-            ancestors.push(*parent);
-            at = *parent;
+            ancestors.push(parent);
+            at = parent;
         }
         if ancestors.len() > UNOPENED_MAX {
             for &ancestor in ancestors.iter().rev() {
@@ -122,6 +123,19 @@ impl<L: Lower> JournalStore<L> {
             }
         }
         Ok(())
+    }
+
+    /// A directory that an object may be in.
+    fn parent_of(&self, id: ObjectId) -> Option<ObjectId> {
+        let state = self.state.read();
+        let location = state.table.get(id);
+        if let Some((parent, _)) = location.and_then(|location| location.names.first()) {
+            return Some(*parent);
+        }
+        // An interrupted apply may have attached it; only what is bound could be.
+        state.pending.object(id)?.bound?;
+        let names = state.pending.names_of(id);
+        names.first().map(|(parent, _)| *parent)
     }
 
     /// Finds an object while the ones in `seeking` are being sought. A place below one
@@ -172,6 +186,12 @@ impl<L: Lower> JournalStore<L> {
     ) -> Result<Option<Place<L::Handle>>, StoreError> {
         if seeking.contains(&id) {
             return Ok(None);
+        }
+        if seeking.len() >= SEEKING_MAX {
+            return Err(StoreError::Corrupt {
+                what: format!("the store's tree ({id})"),
+                detail: "its names lead through too many directories".to_owned(),
+            });
         }
         seeking.push(id);
         let place = self.seek_place(id, seeking);
@@ -316,8 +336,13 @@ impl<L: Lower> JournalStore<L> {
 }
 
 impl<L: Lower> Directories<L> {
-    /// Opens (and makes, unless `read_only`) the store's own directories.
-    pub(crate) fn open(lower: &L, read_only: bool) -> Result<Option<Self>, StoreError> {
+    /// Opens (and makes, unless `read_only`) the store's own directories. Those of
+    /// another user than `owner` are refused, if one is given.
+    pub(crate) fn open(
+        lower: &L,
+        read_only: bool,
+        owner: Option<u32>,
+    ) -> Result<Option<Self>, StoreError> {
         use crate::lower::Create;
         let open = |parent: &L::Handle, name: &[u8]| -> Result<Option<L::Handle>, StoreError> {
             let shown = name.escape_ascii();
@@ -330,6 +355,15 @@ impl<L: Lower> Directories<L> {
                 if stat.kind != FileKind::Directory {
                     return Err(StoreError::Unsuitable(format!(
                         "{shown} in the store is not a directory; it does not belong to MobiFS"
+                    )));
+                }
+                if owner.is_some_and(|owner| owner != stat.uid) {
+                    return Err(StoreError::Unsuitable(format!(
+                        "{shown} in the store belongs to the user with id {}, who could have \
+                         forged what would be done in root's name; mount it as that user, or, if \
+                         you trust what it holds, make root the owner of the store's .mobifs and \
+                         of all that is in it",
+                        stat.uid
                     )));
                 }
                 return Ok(Some(handle));

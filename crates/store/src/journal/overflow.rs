@@ -12,6 +12,11 @@ use crate::lower::{Create, Lower};
 
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
+/// A file of more than this must take room on the device …
+const UNCHECKED_BYTES_MAX: u64 = 64 << 20;
+/// … at least its size divided by this, or it is no file that was written: the lower
+/// filesystem may compress, but not so well.
+const COMPRESSION_MAX: u64 = 64;
 
 /// Writes records to overflow file number `file` in `stage`, durably; returns the record
 /// that stands for them, and the bytes written.
@@ -91,17 +96,53 @@ fn read<L: Lower>(
     };
     let handle = lower.open(stage, name.as_bytes(), false);
     let handle = handle.map_err(|error| damaged(format!("it cannot be opened: {error}")))?;
-    let size = lower
+    let stat = lower
         .stat(&handle)
-        .map_err(|error| damaged(error.to_string()))?
-        .size;
+        .map_err(|error| damaged(error.to_string()))?;
+    let size = stat.size;
     let length = usize::try_from(bytes).ok().filter(|_| bytes <= size);
     let length = length.ok_or_else(|| damaged(format!("it has {size} of {bytes} bytes")))?;
-    let mut content = vec![0; length];
+    let written_max = stat.allocated_bytes.saturating_mul(COMPRESSION_MAX);
+    if bytes > written_max.max(UNCHECKED_BYTES_MAX) {
+        let allocated_bytes = stat.allocated_bytes;
+        return Err(damaged(format!(
+            "it has {bytes} bytes, of which {allocated_bytes} were ever written"
+        )));
+    }
+    let mut content = Vec::new();
+    content
+        .try_reserve_exact(length)
+        .map_err(|error| damaged(format!("its {bytes} bytes do not fit in memory: {error}")))?;
+    content.resize(length, 0);
     let read = lower.read_at(&handle, &mut content, 0);
     let read = read.map_err(|error| damaged(format!("it cannot be read: {error}")))?;
     if read != length || crc32c::crc32c(&content) != crc32c {
         return Err(damaged("its checksum does not match".to_owned()));
     }
     codec::decode(&content, count).map_err(|error| damaged(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::PosixLower;
+
+    #[test]
+    fn a_file_that_only_claims_to_be_large_is_not_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let claimed: u64 = 1 << 40;
+        let file = std::fs::File::create(directory.path().join("t1")).unwrap();
+        file.set_len(claimed).unwrap();
+        let external = Record::External {
+            file: 1,
+            bytes: claimed,
+            records: 1,
+            crc32c: 0,
+        };
+        let lower = PosixLower::open(directory.path()).unwrap();
+        let stage = lower.root().unwrap();
+        let expanded = expand(&lower, &stage, &mut [(1, vec![external])]);
+        let error = expanded.unwrap_err().to_string();
+        assert!(error.contains("0 were ever written"), "{error}");
+    }
 }

@@ -96,7 +96,10 @@ impl<L: Lower> JournalStore<L> {
         let root_stat = lower
             .stat(&root)
             .map_err(StoreError::lower("stat of the store"))?;
-        let own = Directories::open(&lower, options.read_only)?.ok_or_else(|| {
+        // What a journal says is done with the daemon's rights, and root's are all.
+        let owner = rustix::process::geteuid();
+        let owner = owner.is_root().then(|| owner.as_raw());
+        let own = Directories::open(&lower, options.read_only, owner)?.ok_or_else(|| {
             StoreError::Unsuitable(
                 "the directory is not a MobiFS store yet, and a read-only mount cannot make it \
                  one; mount it once without `ro`"

@@ -14,10 +14,16 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer};
 const FIRST_READ_BYTES: usize = 64 * 1024;
 /// Later reads double up to this size.
 const READ_BYTES_MAX: usize = 1024 * 1024;
+/// After so many bytes it is looked whether the file goes on with a hole.
+const LOOK_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = JOURNAL_BLOCK_BYTES as u64;
 
 /// Fills the buffer from the journal at an offset (both whole blocks).
 pub(super) type ReadBlocks<'r> = dyn FnMut(u64, &mut JournalBuffer) -> Result<(), StoreError> + 'r;
+
+/// The first offset at or behind the given one (whole blocks both) that may hold data;
+/// what is passed over was never written.
+pub(super) type NextData<'r> = dyn FnMut(u64) -> Result<u64, StoreError> + 'r;
 
 /// What the scan found.
 #[derive(Debug, PartialEq)]
@@ -39,6 +45,7 @@ pub(super) struct Found {
 pub(super) fn scan(
     superblock: &Superblock,
     read: &mut ReadBlocks<'_>,
+    next_data: &mut NextData<'_>,
 ) -> Result<Found, StoreError> {
     let mut scanner = Scanner {
         superblock,
@@ -73,7 +80,7 @@ pub(super) fn scan(
     } else {
         superblock.journal_bytes
     };
-    scanner.refuse_later_transactions(found.end..until, found.next_sequence)?;
+    scanner.refuse_later_transactions(found.end..until, found.next_sequence, next_data)?;
     found.discarded_tail_bytes = tail_bytes;
     Ok(found)
 }
@@ -130,10 +137,21 @@ impl Scanner<'_, '_> {
         &mut self,
         range: Range<u64>,
         missing: u64,
+        next_data: &mut NextData<'_>,
     ) -> Result<(), StoreError> {
         let (seed, epoch) = (self.superblock.crc_seed(), self.superblock.epoch);
+        let end = range.end.min(self.superblock.journal_bytes);
         let mut offset = range.start;
-        while offset < range.end.min(self.superblock.journal_bytes) {
+        let mut looked_until = range.start;
+        while offset < end {
+            // A forged journal may claim to be larger than any disk.
+            if offset >= looked_until {
+                offset = next_data(offset)?;
+                looked_until = offset.saturating_add(LOOK_BYTES);
+                if offset >= end {
+                    break;
+                }
+            }
             let block = self.window.bytes_at(offset, JOURNAL_BLOCK_BYTES)?;
             if let Some(header) = Header::parse(seed, block) {
                 if header.epoch > epoch {

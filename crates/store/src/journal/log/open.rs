@@ -71,9 +71,11 @@ fn existing<L: Lower>(
     let (superblock, current) = read_superblock(lower, &journal)?;
     check_identity(&superblock, identity)?;
     check_size(lower, &journal, &superblock)?;
-    let found = scan::scan(&superblock, &mut |offset, buffer: &mut JournalBuffer| {
-        read_blocks(lower, &journal, offset, buffer)
-    })?;
+    let found = scan::scan(
+        &superblock,
+        &mut |offset, buffer: &mut JournalBuffer| read_blocks(lower, &journal, offset, buffer),
+        &mut |offset| next_data(lower, &journal, offset),
+    )?;
     let mut log = Log {
         journal: Some(journal),
         direct_io,
@@ -199,6 +201,15 @@ fn read_blocks<L: Lower>(
         return Err(cut_short(offset + count as u64, offset + wanted as u64));
     }
     Ok(())
+}
+
+/// As [`scan::NextData`].
+fn next_data<L: Lower>(lower: &L, journal: &L::Handle, offset: u64) -> Result<u64, StoreError> {
+    let found = lower
+        .seek_data(journal, offset)
+        .map_err(StoreError::lower("looking for data in the journal"))?;
+    let block = JOURNAL_BLOCK_BYTES as u64;
+    Ok(found.map_or(u64::MAX, |found| found - found % block))
 }
 
 fn cut_short(found: u64, expected: u64) -> StoreError {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use mobifs_store::{JournalOptions, JournalStore, Resumed, Store, Transaction};
+use mobifs_store::{
+    JournalOptions, JournalStore, KnownLocation, KnownObject, Resumed, Saved, Store, Transaction,
+};
 use mobifs_types::{
     Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page,
     PageIndex, Timestamp,
@@ -190,4 +192,33 @@ fn zeros_over_a_spilled_page_count() {
     let _ = store.end_transaction(transaction).unwrap();
     assert_eq!(first_byte(&store, id(2)), 0);
     assert_eq!(first_byte(&resume(&lower, &book).0, id(2)), 0);
+}
+
+#[test]
+fn names_that_lead_through_endless_directories_are_an_error() {
+    let (lower, book, store) = open();
+    store.close().unwrap();
+    let name = Name::new(b"d").unwrap();
+    let chain = (1..100_000).map(|number| {
+        let location = KnownLocation {
+            inode: 1_000_000 + number,
+            kind: FileKind::Directory,
+            names: vec![(id(number + 1), name.clone())],
+            in_limbo: false,
+            in_stage: false,
+        };
+        let known = KnownObject {
+            location: Some(location),
+            ..KnownObject::default()
+        };
+        (id(number), known)
+    });
+    let saved = Saved {
+        objects: chain.collect(),
+        ..book.saved()
+    };
+    let (store, _) =
+        JournalStore::resume(lower, &options(), Arc::new(Book::of(&saved)), saved).unwrap();
+    let error = store.object(id(1)).unwrap_err().to_string();
+    assert!(error.contains("too many directories"), "{error}");
 }
