@@ -182,3 +182,31 @@ fn a_daemon_killed_while_it_unmounts_goes_away() {
     fixture.mount(&[]);
     fixture.umount();
 }
+
+#[test]
+fn a_file_whose_names_a_moved_directory_parted_is_committed_with_both_apps() {
+    // Regression: the kernel asks for a name that it knows only once, so nobody told the
+    // volume that the file has a name in the other app now.
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let config = fixture.config("[defaults]\nage_max_ms = 60000\n");
+    let words = ["--config", config.to_str().unwrap()];
+    fixture.mount(&words);
+    let mnt = &fixture.mountpoint;
+    for name in ["mail", "mail/d", "photos"] {
+        fs::create_dir(mnt.join(name)).unwrap();
+    }
+    fs::write(mnt.join("mail/d/a"), "").unwrap();
+    fs::hard_link(mnt.join("mail/d/a"), mnt.join("mail/b")).unwrap();
+    fs::rename(mnt.join("mail/d"), mnt.join("photos/d")).unwrap();
+    succeeds(&mobifs(&["sync", "--commit-only"], mnt));
+    fs::write(mnt.join("mail/b"), "content").unwrap();
+    fs::write(mnt.join("mail/later"), "").unwrap();
+    succeeds(&mobifs(&["sync", "--commit-only", "--app", "mail"], mnt));
+    fixture.cut_power();
+    fixture.mount(&words);
+    assert!(mnt.join("mail/later").exists());
+    assert_eq!(fs::read(mnt.join("mail/b")).unwrap(), b"content");
+    assert_eq!(fs::read(mnt.join("photos/d/a")).unwrap(), b"content");
+    fixture.umount();
+}
