@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_core::{Caller, FsError, Moment, NodeSpec, WriteAt};
 use mobifs_store::{
-    Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
+    Capabilities, JournalOptions, JournalStore, MemoryStore, PendingWork, PosixLower, Seek, Store,
+    StoreError, Ticket, Transaction,
 };
 use mobifs_types::{
     DeviceNumber, DirectoryEntry, FileKind, MonotonicNs, ObjectId, ObjectInfo, PAGE_BYTES, Page,
@@ -31,13 +32,16 @@ const STACK_BYTES: usize = 1 << 20;
 /// Order violations that need so many preemptions are looked for with priority.
 const PREEMPTIONS: usize = 3;
 
-/// Time goes on by a millisecond whenever it is looked at.
-#[derive(Debug, Default)]
-struct Ticking(AtomicU64);
+/// Time goes on by so many milliseconds whenever it is looked at.
+#[derive(Debug)]
+struct Ticking {
+    step_ms: u64,
+    at_ms: AtomicU64,
+}
 
 impl Clock for Ticking {
     fn moment(&self) -> Moment {
-        let ms = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let ms = self.at_ms.fetch_add(self.step_ms, Ordering::Relaxed) + self.step_ms;
         Moment {
             wall: Timestamp::new(1_700_000_000, 0),
             now: MonotonicNs(ms * 1_000_000),
@@ -46,12 +50,12 @@ impl Clock for Ticking {
 }
 
 /// A store that lets others run before and after whatever it is asked for.
-struct Slow(MemoryStore);
+struct Slow(Box<dyn Store>);
 
 impl Slow {
-    fn run<T>(&self, call: impl FnOnce(&MemoryStore) -> T) -> T {
+    fn run<T>(&self, call: impl FnOnce(&dyn Store) -> T) -> T {
         thread::yield_now();
-        let answer = call(&self.0);
+        let answer = call(&*self.0);
         thread::yield_now();
         answer
     }
@@ -62,7 +66,7 @@ impl Store for Slow {
         self.0.capabilities()
     }
     fn space(&self) -> Result<SpaceInfo, StoreError> {
-        self.run(Store::space)
+        self.run(|store| store.space())
     }
     fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
         self.run(|store| store.object(id))
@@ -89,10 +93,10 @@ impl Store for Slow {
         self.run(|store| store.wait_sync(ticket))
     }
     fn apply(&self) -> Result<(), StoreError> {
-        self.run(Store::apply)
+        self.run(|store| store.apply())
     }
     fn pending(&self) -> PendingWork {
-        self.run(Store::pending)
+        self.run(|store| store.pending())
     }
     fn pin(&self, id: ObjectId) {
         self.run(|store| store.pin(id));
@@ -107,7 +111,7 @@ impl Store for Slow {
         self.run(|store| store.forget(ids));
     }
     fn cut_power(&self) {
-        self.run(Store::cut_power);
+        self.run(|store| store.cut_power());
     }
 }
 
@@ -124,15 +128,23 @@ struct Stage {
 }
 
 impl Stage {
-    /// The app `durable` is one.
+    /// Over a store in memory.
     fn new(memory_budget_bytes: u64) -> Arc<Self> {
+        Self::over(Box::new(MemoryStore::new()), memory_budget_bytes, 1)
+    }
+
+    /// Over any store; the app `durable` is one.
+    fn over(store: Box<dyn Store>, memory_budget_bytes: u64, step_ms: u64) -> Arc<Self> {
         let text = "[defaults]\nage_max_ms = 5\n[[app]]\nmatch = \"durable\"\nclass = \"durable\"";
         let config = Config::parse(text, Path::new("test")).unwrap();
-        let store = Arc::new(Slow(MemoryStore::new()));
+        let store = Arc::new(Slow(store));
         let options = VolumeOptions {
             memory_budget_bytes,
             objects_max: 2,
-            clock: Arc::new(Ticking::default()),
+            clock: Arc::new(Ticking {
+                step_ms,
+                at_ms: AtomicU64::new(0),
+            }),
             hash_seed: Some(7),
             ..VolumeOptions::new(&config)
         };
@@ -158,6 +170,18 @@ impl Stage {
             .write(file, WriteAt::Append, &content, false, false)?;
         assert_eq!(written, bytes);
         Ok(())
+    }
+
+    /// Looks a path up as the kernel does, and lets go of what it found.
+    fn find(&self, path: &[&str]) {
+        let mut found = vec![ObjectId::ROOT];
+        for name in path {
+            let at = *found.last().unwrap();
+            found.push(self.volume.lookup(at, name.as_bytes()).unwrap().id);
+        }
+        for &id in &found[1..] {
+            self.volume.forget(id, 1);
+        }
     }
 
     /// Size of a file as committed; none if it is not.
@@ -288,23 +312,32 @@ fn writers_that_wait_for_memory_go_on() {
     });
 }
 
+/// A journal store numbers what it lists, and forgets the numbers when it is told to.
 #[test]
 fn what_is_forgotten_and_looked_up_at_the_same_time_is_found() {
-    explore(|| {
-        let stage = Stage::new(64 << 20);
-        let app = stage.make(ObjectId::ROOT, "app", FileKind::Directory);
-        let app = app.unwrap();
-        let file = stage.make(app, "file", FileKind::Regular).unwrap();
-        stage.append(file, 10).unwrap();
-        stage.volume.sync_all().unwrap();
-        stage.volume.forget(file, 1);
+    const DIRECTORIES: [&str; 3] = ["a", "b", "c"];
+    let base = tempfile::tempdir().unwrap();
+    let root = base.path().join("store");
+    for directory in DIRECTORIES {
+        let path = root.join("app").join(directory);
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("file"), directory).unwrap();
+    }
+    let options = JournalOptions {
+        journal_bytes: 64 << 10,
+        direct_bytes_max: Some(0),
+        ..JournalOptions::default()
+    };
+    explore(move || {
+        let lower = PosixLower::open(&root).unwrap();
+        let (store, _) = JournalStore::open(lower, &options).unwrap();
+        // Unused objects are looked for once a second.
+        let stage = Stage::over(Box::new(store), 64 << 20, 400);
         let seekers = [0, 1].map(|_| {
             let stage = Arc::clone(&stage);
             thread::spawn(move || {
-                for _ in 0..2 {
-                    let found = stage.volume.lookup(app, b"file").unwrap();
-                    assert_eq!(found.attributes.size, 10);
-                    stage.volume.forget(found.id, 1);
+                for directory in DIRECTORIES {
+                    stage.find(&["app", directory, "file"]);
                     stage.volume.tidy_up();
                 }
             })
