@@ -9,6 +9,7 @@ mod arena;
 mod clock;
 mod config;
 mod control;
+pub mod handover;
 mod heap;
 mod lock;
 mod memory_budget;
@@ -18,7 +19,7 @@ mod places;
 mod status;
 mod volume;
 
-pub use arena::{Arena, ArenaError, LeftRequest, RequestSlot};
+pub use arena::{Arena, ArenaError, LeftRequest, Refusal, RequestSlot};
 pub use clock::{Clock, SystemClock};
 pub use config::{Config, ConfigError, PolicyChange, Rules, class_name, parse_class, parse_size};
 pub use control::{

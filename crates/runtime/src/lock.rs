@@ -101,7 +101,7 @@ impl StoreLock {
     ///
     /// # Errors
     /// [`StoreError::Unsuitable`] if `file` is not this store's lock.
-    pub fn take_over(store: &Path, file: OwnedFd) -> Result<Self, StoreError> {
+    pub fn take_over(store: &Path, file: OwnedFd, read_only: bool) -> Result<Self, StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(store, flags, Mode::empty())
             .map_err(|errno| StoreError::lower("opening the store")(errno.into()))?;
@@ -113,8 +113,12 @@ impl StoreLock {
             ));
         }
         // It is ours already, unless who held it let go.
-        lock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
+        if read_only {
+            lock(&file, FlockOperation::NonBlockingLockShared)?;
+        } else {
+            lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
+        }
         Ok(Self {
             root,
             file: Some(file),

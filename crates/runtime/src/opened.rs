@@ -154,7 +154,7 @@ impl OpenedStore {
         lock: Option<OwnedFd>,
     ) -> Result<Self, StoreError> {
         let lock = match lock {
-            Some(file) => StoreLock::take_over(path, file)?,
+            Some(file) => StoreLock::take_over(path, file, read_only)?,
             None => StoreLock::acquire(path, read_only)?,
         };
         let unusable = |error: &dyn std::fmt::Display| {

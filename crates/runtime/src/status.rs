@@ -13,6 +13,10 @@ pub struct Status {
     pub schema: u32,
     /// Process id of the daemon.
     pub daemon_pid: u32,
+    /// Who starts a new daemon if this one dies: `mobifs`, `systemd`; none: nobody.
+    pub supervised_by: Option<String>,
+    /// How often a new daemon has gone on after one that died, since the mount.
+    pub restarts: u64,
     /// Version of the daemon.
     pub version: String,
     /// Where it is mounted; none for a volume that is not.

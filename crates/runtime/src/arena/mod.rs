@@ -40,7 +40,7 @@ use self::region::Region;
 
 pub use self::current::LeftRequest;
 pub(crate) use self::current::{executed, reference};
-pub use self::requests::RequestSlot;
+pub use self::requests::{Refusal, RequestSlot};
 pub(crate) use self::saved::SavedMount;
 
 /// The sizes that are tried, the largest first: only what is used takes memory.
@@ -196,6 +196,12 @@ impl Arena {
         let length = (region.load(offset) as usize).min(SESSION_BYTES_MAX);
         // SAFETY: it is written only by who holds the lock.
         Some(unsafe { region.bytes(offset + 8, length) }.to_vec())
+    }
+
+    /// Slots in which a killed daemon has left a request.
+    pub fn left_slots(&self) -> Vec<usize> {
+        let is_left = |number: &usize| requests::left_bytes(&self.shared.region, *number).is_some();
+        (0..REQUEST_SLOTS).filter(is_left).collect()
     }
 
     /// A slot for requests; none if there is none of this number, or somebody has it.

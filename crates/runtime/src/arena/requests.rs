@@ -31,7 +31,7 @@ impl RequestSlot {
     }
 
     const fn offset(&self) -> usize {
-        REQUESTS_AT + self.number * REQUEST_STRIDE_BYTES
+        offset_of(self.number)
     }
 
     /// Which slot it is.
@@ -49,18 +49,23 @@ impl RequestSlot {
     /// Length of the request that lies in the buffer; none if it is empty. Every FUSE
     /// request begins with its length as a `u32`.
     pub fn left_bytes(&self) -> Option<usize> {
-        let word = self.region.load(self.offset() + REQUEST_BUFFER_AT);
-        let length = (word & u64::from(u32::MAX)) as usize;
-        (1..=REQUEST_BUFFER_BYTES)
-            .contains(&length)
-            .then_some(length)
+        left_bytes(&self.region, self.number)
     }
 
-    /// Notes that the request ends with this error (a negative errno), before the kernel
-    /// is told.
-    pub fn refuse(&self, error: i32) {
-        let word = u64::from(error.cast_unsigned());
-        self.region.store(self.offset() + REFUSED_AT, word);
+    /// The buffer, and where to note how the request in it ends while it is being
+    /// answered.
+    pub fn parts(&mut self) -> (&mut [u8], Refusal<'_>) {
+        let offset = self.offset();
+        // SAFETY: as in `buffer`; the note lies outside the buffer.
+        let buffer = unsafe {
+            self.region
+                .bytes_mut(offset + REQUEST_BUFFER_AT, REQUEST_BUFFER_BYTES)
+        };
+        let refusal = Refusal {
+            region: &self.region,
+            offset: offset + REFUSED_AT,
+        };
+        (buffer, refusal)
     }
 
     /// The error that was noted.
@@ -75,6 +80,34 @@ impl RequestSlot {
         self.region.store(self.offset() + REQUEST_BUFFER_AT, 0);
         self.region.store(self.offset() + REFUSED_AT, 0);
     }
+}
+
+/// Where to note that a request ends with an error.
+#[derive(Debug)]
+pub struct Refusal<'a> {
+    region: &'a Region,
+    offset: usize,
+}
+
+impl Refusal<'_> {
+    /// Notes this error (a negative errno), before the kernel is told.
+    pub fn note(&self, error: i32) {
+        self.region
+            .store(self.offset, u64::from(error.cast_unsigned()));
+    }
+}
+
+const fn offset_of(number: usize) -> usize {
+    REQUESTS_AT + number * REQUEST_STRIDE_BYTES
+}
+
+/// Length of the request that lies in a slot; none if there is none.
+pub(super) fn left_bytes(region: &Region, number: usize) -> Option<usize> {
+    let word = region.load(offset_of(number) + REQUEST_BUFFER_AT);
+    let length = (word & u64::from(u32::MAX)) as usize;
+    (1..=REQUEST_BUFFER_BYTES)
+        .contains(&length)
+        .then_some(length)
 }
 
 impl Drop for RequestSlot {

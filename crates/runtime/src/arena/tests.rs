@@ -239,7 +239,7 @@ fn a_request_stays_in_its_slot() {
     assert!(arena.request_slot(Arena::REQUEST_SLOTS).is_none());
     assert_eq!(slot.left_bytes(), None);
     slot.buffer()[..8].copy_from_slice(&[48, 0, 0, 0, 9, 9, 9, 9]);
-    slot.refuse(-2);
+    slot.parts().1.note(-2);
     let next = successor(&arena);
     let mut left = next.request_slot(3).unwrap();
     assert_eq!((left.left_bytes(), left.refused()), (Some(48), Some(-2)));

@@ -55,9 +55,12 @@ pub enum ControlError {
 /// A connection to the daemon of a mount.
 #[derive(Debug)]
 pub struct ControlClient {
-    mountpoint: PathBuf,
+    mount: MountEntry,
     stream: UnixStream,
 }
+
+/// How often a request is sent to one more daemon because the one before died over it.
+const DAEMONS_MAX: usize = 100;
 
 /// The MobiFS mount at `path`, found without touching it.
 ///
@@ -98,7 +101,8 @@ impl ControlClient {
         for candidate in socket_candidates(mount) {
             match UnixStream::connect(candidate) {
                 Ok(stream) if is_daemon_of(&stream, mount) => {
-                    return Ok(Self { mountpoint, stream });
+                    let mount = mount.clone();
+                    return Ok(Self { mount, stream });
                 }
                 Ok(_) => refused = true,
                 Err(error) => refused |= error.kind() == io::ErrorKind::PermissionDenied,
@@ -112,15 +116,30 @@ impl ControlClient {
         Err(ControlError::DaemonGone { path: mountpoint })
     }
 
-    /// Sends a request and waits for the reply.
+    /// Sends a request and waits for the reply. If the daemon dies meanwhile and another
+    /// one takes over, it is asked again: every request may be repeated.
     ///
     /// # Errors
     /// [`ControlError::Io`].
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ControlError> {
-        self.exchange(request).map_err(|source| ControlError::Io {
-            path: self.mountpoint.clone(),
-            source,
-        })
+        let mut daemons = 1;
+        loop {
+            let source = match self.exchange(request) {
+                Ok(reply) => return Ok(reply),
+                Err(source) => source,
+            };
+            // A socket that outlives the daemon leads to its successor.
+            if has_died(&source)
+                && daemons < DAEMONS_MAX
+                && let Ok(Self { stream, .. }) = Self::connect_to(&self.mount)
+            {
+                self.stream = stream;
+                daemons += 1;
+                continue;
+            }
+            let path = self.mount.mountpoint.clone();
+            return Err(ControlError::Io { path, source });
+        }
     }
 
     fn exchange(&self, request: &Request) -> io::Result<Reply> {
@@ -134,6 +153,12 @@ impl ControlClient {
         let mut rest = [0; 64];
         while matches!(self.stream.read(&mut rest), Ok(1..)) {}
     }
+}
+
+/// Whether this is how the end of the other side shows.
+fn has_died(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 /// Whether who listens is the one who mounted: in a directory that others may write

@@ -1,6 +1,8 @@
 //! The daemon's side of the control socket.
 
 use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -28,6 +30,24 @@ impl ControlServer {
         // Device numbers are unique among living mounts, so the path is this mount's.
         let path = runtime_directory()?.join(socket_name(mount));
         LineServer::start(path, Arc::new(Lines(handler))).map(Self)
+    }
+
+    /// Goes on with the socket of a daemon that has died.
+    ///
+    /// # Errors
+    /// If the socket cannot be used.
+    pub fn resume(
+        mount: &MountEntry,
+        listener: UnixListener,
+        handler: Arc<dyn ControlHandler>,
+    ) -> io::Result<Self> {
+        let path = runtime_directory()?.join(socket_name(mount));
+        LineServer::resume(path, listener, Arc::new(Lines(handler))).map(Self)
+    }
+
+    /// The socket itself, for a successor.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.0.listener()
     }
 
     /// Where the socket lies.

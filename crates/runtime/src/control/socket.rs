@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ pub struct LineServer {
     path: PathBuf,
     /// Tells our socket from one that another process has put in its place.
     inode: u64,
+    listener: UnixListener,
     active: Arc<Active>,
 }
 
@@ -54,9 +56,37 @@ impl LineServer {
     /// If the socket cannot be made.
     pub fn start(path: PathBuf, handler: Arc<dyn LineHandler>) -> io::Result<Self> {
         let (listener, inode) = bind(&path)?;
+        Self::serve(path, inode, listener, handler)
+    }
+
+    /// Goes on with the socket of a process that has ended: who connected meanwhile is
+    /// answered. If it does not lie at `path`, a new one is made there.
+    ///
+    /// # Errors
+    /// If the socket cannot be used.
+    pub fn resume(
+        path: PathBuf,
+        listener: UnixListener,
+        handler: Arc<dyn LineHandler>,
+    ) -> io::Result<Self> {
+        let lies_there = listener.local_addr()?.as_pathname() == Some(&path);
+        match path.symlink_metadata() {
+            Ok(about) if lies_there => Self::serve(path, about.ino(), listener, handler),
+            _ => Self::start(path, handler),
+        }
+    }
+
+    fn serve(
+        path: PathBuf,
+        inode: u64,
+        listener: UnixListener,
+        handler: Arc<dyn LineHandler>,
+    ) -> io::Result<Self> {
+        let kept = listener.try_clone()?;
         let server = Self {
             path,
             inode,
+            listener: kept,
             active: Arc::default(),
         };
         let active = Arc::clone(&server.active);
@@ -64,6 +94,11 @@ impl LineServer {
             .name("control".into())
             .spawn(move || accept(&listener, &handler, &active))?;
         Ok(server)
+    }
+
+    /// The socket itself, for a successor.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     /// Where the socket lies.
@@ -199,16 +234,18 @@ mod tests {
         // which had got its device number.
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("7-2.sock");
-        let (_first, inode) = bind(&path).unwrap();
+        let (listener, inode) = bind(&path).unwrap();
         let ending = LineServer {
             path: path.clone(),
             inode,
+            listener,
             active: Arc::default(),
         };
-        let (_second, inode) = bind(&path).unwrap();
+        let (listener, inode) = bind(&path).unwrap();
         let living = LineServer {
             path: path.clone(),
             inode,
+            listener,
             active: Arc::default(),
         };
         drop(ending);

@@ -31,6 +31,8 @@ impl Volume {
         Status {
             schema: SCHEMA_VERSION,
             daemon_pid: std::process::id(),
+            supervised_by: None,
+            restarts: 0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             mountpoint: None,
             uptime_ms: now.ms_since(shared.started.now),

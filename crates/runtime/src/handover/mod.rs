@@ -1,0 +1,49 @@
+//! What outlives the daemon, and how it reaches the daemon's successor.
+//!
+//! Whoever watches over the daemon keeps descriptors for it: systemd in its file
+//! descriptor store, or `mobifs supervise`, which speaks the same protocol
+//! (`sd_notify(3)`, `sd_listen_fds(3)`). The daemon sends them with `FDSTORE=1`, and its
+//! successor finds them open from descriptor 3 on, with their names in `LISTEN_FDNAMES`.
+
+mod inherited;
+mod notifier;
+
+pub use inherited::Inherited;
+pub use notifier::Notifier;
+
+/// Name of the connection with the kernel.
+pub const DEVICE_NAME: &str = "mobifs-device";
+/// Name of the arena.
+pub const ARENA_NAME: &str = "mobifs-arena";
+/// Name of the store's lock.
+pub const LOCK_NAME: &str = "mobifs-lock";
+/// Name of the control socket that listens.
+pub const CONTROL_NAME: &str = "mobifs-control";
+/// Name of the text of the configuration in force.
+pub const CONFIG_NAME: &str = "mobifs-config";
+/// Every name there is.
+pub const NAMES: [&str; 5] = [
+    LOCK_NAME,
+    CONTROL_NAME,
+    CONFIG_NAME,
+    ARENA_NAME,
+    DEVICE_NAME,
+];
+
+/// Where to send messages to, as `sd_notify(3)` defines it.
+pub const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
+/// Process for which the descriptors are meant, as `sd_listen_fds(3)` defines it.
+pub const LISTEN_PID_VARIABLE: &str = "LISTEN_PID";
+/// How many descriptors there are, as `sd_listen_fds(3)` defines it.
+pub const LISTEN_COUNT_VARIABLE: &str = "LISTEN_FDS";
+/// Their names, as `sd_listen_fds_with_names(3)` defines it.
+pub const LISTEN_NAMES_VARIABLE: &str = "LISTEN_FDNAMES";
+/// Process id of our own supervisor, which cannot know its child's before it is there.
+pub const SUPERVISOR_VARIABLE: &str = "MOBIFS_SUPERVISOR";
+
+/// The process that watches over this one, if it is `mobifs supervise` and lives.
+pub fn supervisor_pid() -> Option<u32> {
+    let named = std::env::var(SUPERVISOR_VARIABLE).ok()?.parse().ok()?;
+    let parent = rustix::process::getppid()?;
+    (u32::try_from(parent.as_raw_nonzero().get()) == Ok(named)).then_some(named)
+}
