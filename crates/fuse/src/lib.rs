@@ -1,6 +1,7 @@
 //! The FUSE kernel adapter of MobiFS: requests in, errno out.
 //!
 //! [`Session::mount`] mounts a [`mobifs_runtime::Volume`], [`Session::run`] serves it.
+//! [`Session::resume`] goes on with the mount of a process that has died.
 //! [`Session::mount_file`] does the same for a single file, the front of a block device.
 //! The protocol layer is this crate's own and thin: it keeps no state for open files,
 //! and the [transport](transport) can be replaced (io_uring) and taken over by another
@@ -17,16 +18,19 @@ mod negotiation;
 mod one_file;
 mod options;
 mod protocol;
+mod record;
 mod reply;
 mod request;
 mod session;
+mod slots;
 mod transport;
 mod workers;
 
 #[cfg(test)]
 mod tests;
 
-pub use mount::{LoopDevice, MountError, UnmountError, is_mounted, unmount};
+pub use mount::{LoopDevice, MountError, UnmountError, abort, is_mounted, unmount};
 pub use one_file::{Answer, Clear, FileServer, Incarnation};
 pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlacement};
+pub use record::{TakeoverError, begin_takeover, postpone_takeover};
 pub use session::{Session, SessionError, SessionHandle};

@@ -1,11 +1,11 @@
 //! The life of a mount: first exchange with the kernel, serving, end.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use mobifs_runtime::Volume;
+use mobifs_runtime::{Arena, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use thiserror::Error;
@@ -15,9 +15,11 @@ use crate::mount::{self, MountError, UnmountError};
 use crate::negotiation::{Agreement, Answer, negotiate};
 use crate::options::{MountOptions, WorkerPlacement};
 use crate::protocol::REQUEST_BUFFER_BYTES;
+use crate::record::{SessionRecord, TakeoverError, complete_takeover};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
-use crate::transport::{DeviceTransport, Transport};
+use crate::slots::Slots;
+use crate::transport::{DeviceTransport, NotedTransport, Transport};
 use crate::workers::Workers;
 
 /// How long the kernel may take for its first request; it is queued before `mount(2)`
@@ -29,6 +31,29 @@ pub(crate) trait Handler: Send + Sync {
     /// Answers one request. `scratch` is memory of the calling thread, of
     /// [`crate::adapter::SCRATCH_BYTES`] bytes and with any content.
     fn handle(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]);
+
+    /// The same for a request in a slot of the arena: a successor must be able to tell
+    /// what was done of it.
+    fn handle_in_slot(
+        &self,
+        _slot: usize,
+        transport: &NotedTransport<'_>,
+        request: &Request<'_>,
+        scratch: &mut [u8],
+    ) {
+        self.handle(transport, request, scratch);
+    }
+
+    /// Answers a request that a predecessor left in a slot, executed or not.
+    fn finish_left(
+        &self,
+        slot: usize,
+        transport: &NotedTransport<'_>,
+        request: &Request<'_>,
+        scratch: &mut [u8],
+    ) {
+        self.handle_in_slot(slot, transport, request, scratch);
+    }
 
     /// Tells, once and before the first request, what to keep in order to answer after
     /// [`Handler::handle`] has returned.
@@ -55,6 +80,7 @@ pub(crate) struct Shared {
     pub(crate) handler: Box<dyn Handler>,
     pub(crate) agreement: Agreement,
     pub(crate) placement: WorkerPlacement,
+    pub(crate) slots: Slots,
     mountpoint: PathBuf,
     /// Set by [`SessionHandle::abort`]: no request is executed any more.
     pub(crate) aborted: AtomicBool,
@@ -81,6 +107,9 @@ impl Shared {
 pub struct Session {
     shared: Arc<Shared>,
     sync_reaches: bool,
+    arena: Option<Arena>,
+    /// How often the mount was taken over.
+    takeovers: u64,
 }
 
 impl std::fmt::Debug for Session {
@@ -96,17 +125,67 @@ impl Session {
     /// Mounts `volume` at `mountpoint`. When this returns, the mount is in the tree and
     /// both sides know how to talk; requests are answered from [`Session::run`] on.
     ///
+    /// With the arena of `volume` a successor of this process can go on: what it needs
+    /// is in the arena when this returns.
+    ///
     /// # Errors
     /// [`MountError`]; nothing stays mounted.
     pub fn mount(
         volume: Arc<Volume>,
         mountpoint: &Path,
         options: &MountOptions,
+        arena: Option<&Arena>,
     ) -> Result<Self, MountError> {
-        let adapter = Adapter::new(Arc::clone(&volume));
-        let session = Self::mount_handler(Box::new(adapter), mountpoint, options)?;
+        let adapter = Box::new(Adapter::new(Arc::clone(&volume)));
+        let slots = arena.map_or_else(Slots::of_process, Slots::of_arena);
+        let mut session = Self::mount_with(adapter, mountpoint, options, slots)?;
+        if let Some(arena) = arena {
+            let record = SessionRecord::new(session.shared.agreement, session.sync_reaches);
+            if let Err(error) = record.write(arena) {
+                session.shared.abort_after_failure();
+                return Err(MountError::Arena(error));
+            }
+            session.arena = Some(arena.clone());
+        }
         volume.set_sync_reaches(session.sync_reaches);
         Ok(session)
+    }
+
+    /// Goes on with the mount of a process that has died, over the connection with the
+    /// kernel and the arena that it left. [`crate::begin_takeover`] comes first.
+    ///
+    /// From [`Session::run`] on, what the predecessor had read and not answered is
+    /// answered before anything else.
+    ///
+    /// # Errors
+    /// [`TakeoverError`]; the mount is as it was, for another attempt.
+    pub fn resume(
+        volume: Arc<Volume>,
+        device: OwnedFd,
+        mountpoint: &Path,
+        options: &MountOptions,
+        arena: &Arena,
+    ) -> Result<Self, TakeoverError> {
+        let record = SessionRecord::read(arena)?;
+        let transport = DeviceTransport::from_descriptor(device).map_err(TakeoverError::Device)?;
+        volume.set_sync_reaches(record.sync_reaches());
+        let shared = Arc::new(Shared {
+            transport,
+            handler: Box::new(Adapter::inheriting(volume)),
+            agreement: record.agreement(),
+            placement: options.workers,
+            slots: Slots::of_arena(arena),
+            mountpoint: mountpoint.to_owned(),
+            aborted: AtomicBool::new(false),
+        });
+        shared.handler.connected(Arc::downgrade(&shared));
+        tracing::debug!(agreement = ?shared.agreement, "taken over");
+        Ok(Self {
+            shared,
+            sync_reaches: record.sync_reaches(),
+            arena: Some(arena.clone()),
+            takeovers: record.takeovers(),
+        })
     }
 
     /// Mounts anything that answers requests.
@@ -114,6 +193,15 @@ impl Session {
         handler: Box<dyn Handler>,
         mountpoint: &Path,
         options: &MountOptions,
+    ) -> Result<Self, MountError> {
+        Self::mount_with(handler, mountpoint, options, Slots::of_process())
+    }
+
+    fn mount_with(
+        handler: Box<dyn Handler>,
+        mountpoint: &Path,
+        options: &MountOptions,
+        slots: Slots,
     ) -> Result<Self, MountError> {
         let mounted = mount::mount(mountpoint, options)?;
         let agreement = match first_exchange(&mounted.transport) {
@@ -131,6 +219,7 @@ impl Session {
             handler,
             agreement,
             placement: options.workers,
+            slots,
             mountpoint: mounted.mountpoint,
             aborted: AtomicBool::new(false),
         });
@@ -138,6 +227,8 @@ impl Session {
         Ok(Self {
             shared,
             sync_reaches: mounted.sync_reaches,
+            arena: None,
+            takeovers: 0,
         })
     }
 
@@ -159,12 +250,42 @@ impl Session {
         }
     }
 
+    /// How often this mount was taken over by a new process.
+    pub const fn takeovers(&self) -> u64 {
+        self.takeovers
+    }
+
+    /// The connection with the kernel; it lives as long as anybody holds it.
+    pub fn device(&self) -> BorrowedFd<'_> {
+        self.shared.transport.as_fd()
+    }
+
     /// Answers requests until the mount is ended, by whomever.
     ///
     /// # Errors
     /// [`SessionError`]; the mount is then dead.
     pub fn run(self) -> Result<(), SessionError> {
-        Workers::run(&self.shared)
+        self.run_and_tell(|| {})
+    }
+
+    /// The same; `caught_up` is called once, when everything that a predecessor left is
+    /// answered.
+    ///
+    /// # Errors
+    /// [`SessionError`]; the mount is then dead.
+    pub fn run_and_tell(
+        self,
+        caught_up: impl FnOnce() + Send + 'static,
+    ) -> Result<(), SessionError> {
+        let arena = self.arena;
+        let caught_up = move || {
+            let completed = arena.as_ref().map_or(Ok(()), complete_takeover);
+            if let Err(error) = completed {
+                tracing::error!(%error, "cannot note that the takeover is complete");
+            }
+            caught_up();
+        };
+        Workers::run(&self.shared, Box::new(caught_up))
     }
 }
 

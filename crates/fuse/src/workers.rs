@@ -14,6 +14,11 @@
 //! meanwhile, it lets the parked ones look too, or adds a spare worker, which goes away
 //! when it is no longer needed. The guard sleeps as long as some worker is idle, so it
 //! costs nothing on a quiet machine.
+//!
+//! A worker whose buffer holds a request that a predecessor left (see [`crate::slots`])
+//! finishes that first. Nothing new has to wait for all of these: the kernel sends what
+//! depends on an answer only after the answer, and what does not depend on one may come
+//! before it or after it, as ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,11 +33,11 @@ use crate::adapter::SCRATCH_BYTES;
 use crate::cpu;
 use crate::lead::{Arrival, Lead, SPARE};
 use crate::options::WorkerPlacement;
-use crate::protocol::REQUEST_BUFFER_BYTES;
 use crate::reply::Reply;
 use crate::request::{Malformed, Request};
 use crate::session::{SessionError, Shared};
-use crate::transport::Transport;
+use crate::slots::RequestBuffer;
+use crate::transport::{NotedTransport, Transport};
 
 /// A worker looks out for the next request for this long before it sleeps.
 const LOOK_OUT: Duration = Duration::from_micros(20);
@@ -47,6 +52,9 @@ const STALL_PATIENCE: Duration = Duration::from_millis(3);
 const CALM_TICKS: u32 = 8;
 /// Spare workers at a time. More blocked requests than that wait.
 const SPARES_MAX: usize = 64;
+/// Permanent workers where each needs a slot: with the spare ones there are as many as
+/// slots.
+const PERMANENT_MAX: usize = 32;
 /// Stack of a worker: no recursion, no large values on it.
 const STACK_BYTES: usize = 512 * 1024;
 
@@ -63,6 +71,10 @@ pub(crate) struct Workers {
     guard_wake: Condvar,
     /// The first failure of a worker.
     failure: Mutex<Option<SessionError>>,
+    /// Requests of a predecessor that are not answered yet.
+    left: AtomicUsize,
+    /// To be called when there are none any more.
+    caught_up: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 #[derive(Default)]
@@ -84,47 +96,69 @@ enum Role {
 }
 
 impl Workers {
-    /// Answers requests until the mount ends.
-    pub(crate) fn run(shared: &Arc<Shared>) -> Result<(), SessionError> {
-        let roles = roles(shared.placement);
-        let lead = Lead::new(bound_cpus(&roles));
+    /// Answers requests until the mount ends. `caught_up` is called when those that a
+    /// predecessor left are answered.
+    pub(crate) fn run(
+        shared: &Arc<Shared>,
+        caught_up: Box<dyn FnOnce() + Send>,
+    ) -> Result<(), SessionError> {
+        let mut roles = roles(shared.placement);
+        if shared.slots.outlive_process() {
+            roles.truncate(PERMANENT_MAX);
+        }
+        let left = shared.slots.left_count();
         let workers = Arc::new(Self {
             shared: Arc::clone(shared),
-            lead,
+            lead: Lead::new(bound_cpus(&roles)),
             idle: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             spares: AtomicUsize::new(0),
             guard: Mutex::default(),
             guard_wake: Condvar::new(),
             failure: Mutex::new(None),
+            left: AtomicUsize::new(left),
+            caught_up: Mutex::new(Some(caught_up)),
         });
+        if left == 0 {
+            workers.report_caught_up();
+        }
         let guard = {
             let workers = Arc::clone(&workers);
             spawn("fuse-guard".to_owned(), move || workers.watch()).map_err(SessionError::Spawn)?
         };
+        // Whatever one of the left requests waits for, it does not hold up the others.
+        for _ in roles.len()..left {
+            workers.add_spare();
+        }
+        let threads = workers.start(roles);
+        if let Ok(threads) = threads {
+            threads.into_iter().for_each(join);
+        } else if let Err(error) = threads {
+            workers.fail(SessionError::Spawn(error));
+        }
+        workers.finish_guard();
+        join(guard);
+        workers.failure.lock().take().map_or(Ok(()), Err)
+    }
+
+    /// Starts the permanent workers, or at least one.
+    fn start(self: &Arc<Self>, roles: Vec<Role>) -> std::io::Result<Vec<JoinHandle<()>>> {
         let mut threads = Vec::new();
         let mut spawn_error = None;
         for (number, role) in roles.into_iter().enumerate() {
-            let workers = Arc::clone(&workers);
+            let workers = Arc::clone(self);
             match spawn(format!("fuse-{number}"), move || workers.work(number, role)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => spawn_error = Some(error),
             }
         }
-        if threads.is_empty() {
-            workers.finish_guard();
-            join(guard);
-            workers.shared.abort_after_failure();
-            let error = spawn_error.unwrap_or_else(|| std::io::Error::other("no usable CPU"));
-            return Err(SessionError::Spawn(error));
-        }
         if let Some(error) = spawn_error {
+            if threads.is_empty() {
+                return Err(error);
+            }
             tracing::warn!(%error, workers = threads.len(), "fewer workers than wanted");
         }
-        threads.into_iter().for_each(join);
-        workers.finish_guard();
-        join(guard);
-        workers.failure.lock().take().map_or(Ok(()), Err)
+        Ok(threads)
     }
 
     fn work(&self, number: usize, role: Role) {
@@ -141,24 +175,74 @@ impl Workers {
 
     /// Answers requests until there will be none, or none for a spare worker.
     fn answer_all(&self, number: usize, role: Role) -> Result<(), SessionError> {
-        let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
         let mut scratch = vec![0; SCRATCH_BYTES];
+        let finished = self.finish_left(&mut scratch)?;
+        if role == Role::Spare && finished > 0 && self.idle.load(Ordering::SeqCst) > 0 {
+            return Ok(());
+        }
+        let Some(mut buffer) = self.shared.slots.take() else {
+            // Only a spare worker can be one too many.
+            return Ok(());
+        };
+        self.answer_from(number, role, &mut buffer, &mut scratch)
+    }
+
+    fn answer_from(
+        &self,
+        number: usize,
+        role: Role,
+        buffer: &mut RequestBuffer,
+        scratch: &mut [u8],
+    ) -> Result<(), SessionError> {
+        // A predecessor may have died while it cleared it.
+        buffer.clear();
         loop {
-            let (length, arrival) = match self.next(number, &mut buffer) {
+            let (length, arrival) = match self.next(number, buffer.bytes()) {
                 Ok(received) => received,
                 Err(Errno::NODEV) => return Ok(()),
                 Err(errno) => return Err(SessionError::Receive(errno)),
             };
-            self.taken.fetch_add(1, Ordering::SeqCst);
-            if self.idle.load(Ordering::SeqCst) == 0 {
-                self.alarm();
-            }
-            if !self.answer(number, &buffer[..length], arrival, &mut scratch) {
+            self.took_one();
+            if !self.answer(number, buffer, length, arrival, scratch) {
                 return Err(SessionError::Panicked);
             }
+            buffer.clear();
             if role == Role::Spare && self.idle.load(Ordering::SeqCst) > 0 {
                 return Ok(());
             }
+        }
+    }
+
+    /// A request is in hand.
+    fn took_one(&self) {
+        self.taken.fetch_add(1, Ordering::SeqCst);
+        if self.idle.load(Ordering::SeqCst) == 0 {
+            self.alarm();
+        }
+    }
+
+    /// Answers what a predecessor had read and not answered, as long as there is any;
+    /// returns how many requests that were.
+    fn finish_left(&self, scratch: &mut [u8]) -> Result<usize, SessionError> {
+        let mut finished = 0;
+        while let Some(mut buffer) = self.shared.slots.take_left() {
+            self.took_one();
+            if !self.finish_one(&mut buffer, scratch) {
+                return Err(SessionError::Panicked);
+            }
+            buffer.clear();
+            finished += 1;
+            if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                self.report_caught_up();
+            }
+        }
+        Ok(finished)
+    }
+
+    fn report_caught_up(&self) {
+        let caught_up = self.caught_up.lock().take();
+        if let Some(caught_up) = caught_up {
+            caught_up();
         }
     }
 
@@ -212,24 +296,23 @@ impl Workers {
     }
 
     /// Answers one request; false if that panicked.
-    fn answer(&self, number: usize, bytes: &[u8], arrival: Arrival, scratch: &mut [u8]) -> bool {
-        let transport = &self.shared.transport;
-        let request = match Request::parse(bytes, self.shared.agreement.set_xattr_extended()) {
-            Ok(request) => request,
-            Err(Malformed::Arguments {
-                unique,
-                expects_reply,
-            }) => {
-                tracing::error!(unique, "the kernel sent a malformed request");
-                if expects_reply {
-                    Reply::new(transport, unique).error(Errno::INVAL);
-                }
-                return true;
-            }
-            Err(Malformed::Header) => {
-                tracing::error!("the kernel sent a request without a header");
-                return true;
-            }
+    fn answer(
+        &self,
+        number: usize,
+        buffer: &mut RequestBuffer,
+        length: usize,
+        arrival: Arrival,
+        scratch: &mut [u8],
+    ) -> bool {
+        let device = &self.shared.transport;
+        let (bytes, slot) = buffer.request(length);
+        let noted = slot.map(|(slot, refusal)| (slot, NotedTransport::new(device, refusal)));
+        let transport: &dyn Transport = match &noted {
+            Some((_, noted)) => noted,
+            None => device,
+        };
+        let Some(request) = self.parse(bytes, transport) else {
+            return true;
         };
         self.lead.taken(number, request.header.pid, arrival);
         if self.shared.aborted.load(Ordering::SeqCst) {
@@ -238,12 +321,77 @@ impl Workers {
             }
             return true;
         }
-        // A panic leaves a request unanswered and its sender waiting for good. It is
-        // turned into the end of the mount. The handler's state is not used again.
-        let handler = AssertUnwindSafe(|| {
-            self.shared.handler.handle(transport, &request, scratch);
-        });
-        catch_unwind(handler).is_ok()
+        self.survives(|| {
+            let handler = &self.shared.handler;
+            match &noted {
+                Some((slot, noted)) => handler.handle_in_slot(*slot, noted, &request, scratch),
+                None => handler.handle(transport, &request, scratch),
+            }
+        })
+    }
+
+    /// Answers the request that a predecessor left in this buffer; false if that
+    /// panicked.
+    fn finish_one(&self, buffer: &mut RequestBuffer, scratch: &mut [u8]) -> bool {
+        let (Some(length), refused) = (buffer.left_bytes(), buffer.refused()) else {
+            return true;
+        };
+        let length = length.min(buffer.bytes().len());
+        let (bytes, Some((slot, refusal))) = buffer.request(length) else {
+            return true;
+        };
+        let noted = NotedTransport::new(&self.shared.transport, refusal);
+        let Some(request) = self.parse(bytes, &noted) else {
+            return true;
+        };
+        let (unique, opcode) = (request.header.unique, request.header.opcode);
+        tracing::debug!(slot, unique, opcode, ?refused, "left by the predecessor");
+        if let Some(error) = refused {
+            // This is how it ended. If the sender has heard so already, the kernel says
+            // that nobody waits, and that is fine.
+            Reply::new(&noted, unique).error(Errno::from_raw_os_error(-error));
+            return true;
+        }
+        self.survives(|| {
+            self.shared
+                .handler
+                .finish_left(slot, &noted, &request, scratch);
+        })
+    }
+
+    /// The request in these bytes; what is none is answered here.
+    fn parse<'a>(&self, bytes: &'a [u8], transport: &dyn Transport) -> Option<Request<'a>> {
+        match Request::parse(bytes, self.shared.agreement.set_xattr_extended()) {
+            Ok(request) => return Some(request),
+            Err(Malformed::Arguments {
+                unique,
+                expects_reply,
+            }) => {
+                tracing::error!(unique, "the kernel sent a malformed request");
+                if expects_reply {
+                    Reply::new(transport, unique).error(Errno::INVAL);
+                }
+            }
+            Err(Malformed::Header) => {
+                tracing::error!("the kernel sent a request without a header");
+            }
+        }
+        None
+    }
+
+    /// Runs a handler; false if it panicked.
+    ///
+    /// A panic leaves a request unanswered and its sender waiting for good, and the
+    /// handler's state in the middle of something. Where a successor can take over, this
+    /// process ends at once: the successor starts from the state before the request.
+    /// Elsewhere the mount ends, and the handler's state is not used again.
+    fn survives(&self, handle: impl FnOnce()) -> bool {
+        let survived = catch_unwind(AssertUnwindSafe(handle)).is_ok();
+        if !survived && self.shared.slots.outlive_process() {
+            tracing::error!("a worker panicked; a new process has to take over");
+            std::process::abort();
+        }
+        survived
     }
 
     fn fail(&self, error: SessionError) {

@@ -4,6 +4,7 @@ use mobifs_runtime::{AllocateMode, AttributeChange, FsError, Whence, WriteAt};
 use mobifs_types::ObjectId;
 use rustix::io::Errno;
 
+use super::set_id::has_set_id;
 use super::{Adapter, Context, Outcome, fs};
 use crate::protocol::{
     CopyFileRangeArgs, CopyFileRangeReply, FallocateArgs, LseekArgs, LseekReply, ReadArgs,
@@ -45,12 +46,14 @@ impl Adapter {
         // Always at the offset: the kernel resolved O_APPEND already, and for a page
         // written back late the flags are those of whoever has the file open.
         let at = WriteAt::Offset(args.offset);
+        // Two calls of the volume, the second of which can be repeated: see `left`.
+        let was_set_id = kill && self.is_inherited_set_id(object);
         let written = self
             .volume
             .write(object, at, data, kill, sync)
             .map_err(fs)?;
         if kill {
-            self.set_id_lost(context, object);
+            self.set_id_lost(context, object, was_set_id);
         }
         // At most the size of the request, which fits.
         Ok(WriteReply {
@@ -95,6 +98,9 @@ impl Adapter {
     ) -> Outcome<u64> {
         let target = ObjectId(args.node_out);
         let length = args.length.min(COPY_BYTES_MAX);
+        // With the copy in one change, so that a successor finds both or neither.
+        let kill = context.header.uid != 0;
+        let was_set_id = kill && self.is_inherited_set_id(target);
         let copied = self
             .volume
             .copy_range(
@@ -103,16 +109,23 @@ impl Adapter {
                 target,
                 args.offset_out,
                 length,
+                kill,
             )
             .map_err(fs)?;
-        self.content_changed(context, target)?;
+        if kill {
+            self.set_id_lost(context, target, was_set_id);
+        }
         Ok(copied as u64)
     }
 
-    /// These two requests do not say whether the set-id bits must go. They must
+    /// Neither this request nor a copy says whether the set-id bits must go. They must
     /// unless the caller is privileged; root is the nearest that can be told.
-    fn content_changed(&self, context: &Context<'_>, object: ObjectId) -> Outcome<()> {
-        if context.header.uid == 0 || !self.set_id_files.contains(object) {
+    pub(super) fn content_changed(&self, context: &Context<'_>, object: ObjectId) -> Outcome<()> {
+        if context.header.uid == 0 {
+            return Ok(());
+        }
+        let was_set_id = self.is_inherited_set_id(object);
+        if !was_set_id && !self.set_id_files.contains(object) {
             return Ok(());
         }
         let change = AttributeChange {
@@ -126,13 +139,24 @@ impl Adapter {
             Ok(_) | Err(FsError::Stale) => {}
             Err(error) => return Err(fs(error)),
         }
-        self.set_id_lost(context, object);
+        self.set_id_lost(context, object, was_set_id);
         Ok(())
     }
 
-    /// Makes the kernel see that a file has lost its set-id bits, if it had any.
-    fn set_id_lost(&self, context: &Context<'_>, object: ObjectId) {
-        if self.set_id_files.remove(object) {
+    /// Whether a predecessor may have shown the kernel set-id bits of a file.
+    fn is_inherited_set_id(&self, object: ObjectId) -> bool {
+        let has_bits = || {
+            self.volume
+                .attributes(object)
+                .is_ok_and(|node| has_set_id(&node))
+        };
+        self.set_id_files.is_inherited() && has_bits()
+    }
+
+    /// Makes the kernel see that a file has lost its set-id bits, if it has seen any.
+    /// `inherited`: it may have seen them from a predecessor.
+    fn set_id_lost(&self, context: &Context<'_>, object: ObjectId, inherited: bool) {
+        if self.set_id_files.remove(object) || inherited {
             invalidate_attributes(context.transport, object.0);
         }
     }

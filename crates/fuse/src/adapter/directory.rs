@@ -6,7 +6,7 @@
 use mobifs_runtime::{FsError, ReadDirEntry};
 use mobifs_types::{FileKind, ObjectId};
 use rustix::io::Errno;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes as _, IntoBytes};
 
 use super::{Adapter, Context, Outcome, fs};
 use crate::protocol::{DirectoryEntryHeader, EntryReply, PAYLOAD_BYTES_MAX, ROOT_NODE, ReadArgs};
@@ -68,6 +68,14 @@ impl Listing {
         self.bytes.resize(end, 0);
         true
     }
+}
+
+/// What follows the entry that `bytes` start with, its header first; none if it is cut off.
+/// Both start at multiples of [`ALIGNMENT_BYTES`], so the alignment counts from here.
+pub(super) fn behind_name(bytes: &[u8]) -> Option<&[u8]> {
+    let (header, _) = DirectoryEntryHeader::read_from_prefix(bytes).ok()?;
+    let entry = size_of::<DirectoryEntryHeader>() + header.name_bytes as usize;
+    bytes.get(entry.next_multiple_of(ALIGNMENT_BYTES)..)
 }
 
 impl Adapter {
@@ -159,6 +167,8 @@ impl Adapter {
         }
     }
 
+    /// Between the two calls a reference is counted that no reply carries. If this process
+    /// dies there, its successor finds it among those that were taken and gives it back.
     fn parent_inode(&self, directory: ObjectId) -> u64 {
         if directory.0 == ROOT_NODE {
             return ROOT_NODE;

@@ -14,7 +14,7 @@
 //!   changes sizes; `O_SYNC` comes with each WRITE; a listing continues by cookie.
 //!
 //! It saves two requests for each file that is opened, and leaves a daemon that takes
-//! over a mount nothing to reconstruct.
+//! over a mount nothing to reconstruct; [`left`] tells what becomes of requests under way.
 //!
 //! # How long the kernel may remember
 //!
@@ -25,6 +25,7 @@
 mod attributes;
 mod data;
 mod directory;
+mod left;
 mod namespace;
 mod set_id;
 mod xattr;
@@ -40,7 +41,7 @@ use crate::protocol::{Attr, AttrReply, EntryReply, PAYLOAD_BYTES_MAX, RequestHea
 use crate::reply::Reply;
 use crate::request::{Operation, Request, forget_entries};
 use crate::session::Handler;
-use crate::transport::Transport;
+use crate::transport::{NotedTransport, Transport};
 use set_id::SetIdFiles;
 
 /// How long the kernel may keep a name, present or absent: as long as it likes.
@@ -91,6 +92,14 @@ impl Adapter {
         Self {
             volume,
             set_id_files: SetIdFiles::default(),
+        }
+    }
+
+    /// For a mount that another process has served before.
+    pub(crate) fn inheriting(volume: Arc<Volume>) -> Self {
+        Self {
+            volume,
+            set_id_files: SetIdFiles::inherited(),
         }
     }
 
@@ -157,6 +166,30 @@ fn answer<T>(reply: Reply<'_>, outcome: Outcome<T>, send: impl FnOnce(Reply<'_>,
 }
 
 impl Handler for Adapter {
+    fn handle_in_slot(
+        &self,
+        slot: usize,
+        transport: &NotedTransport<'_>,
+        request: &Request<'_>,
+        scratch: &mut [u8],
+    ) {
+        let handle = || self.handle(transport, request, scratch);
+        self.volume.serving(slot, request.header.unique, handle);
+    }
+
+    fn finish_left(
+        &self,
+        slot: usize,
+        transport: &NotedTransport<'_>,
+        request: &Request<'_>,
+        scratch: &mut [u8],
+    ) {
+        let unique = request.header.unique;
+        let left = self.volume.left_by(slot, unique);
+        let finish = || self.finish(transport, request, &left, scratch);
+        self.volume.serving(slot, unique, finish);
+    }
+
     fn handle(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]) {
         let context = Context {
             transport,

@@ -1,6 +1,6 @@
 //! Names: lookup, new objects, links, renames.
 
-use mobifs_runtime::{FsError, NodeSpec, RenameMode};
+use mobifs_runtime::{FsError, Node, NodeSpec, RenameMode};
 use mobifs_types::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -69,7 +69,7 @@ impl Adapter {
         node.map(|node| self.entry(&node)).map_err(fs)
     }
 
-    fn lookup(&self, parent: ObjectId, name: &[u8]) -> Outcome<EntryReply> {
+    pub(super) fn lookup(&self, parent: ObjectId, name: &[u8]) -> Outcome<EntryReply> {
         match self.volume.lookup(parent, name) {
             Ok(node) => Ok(self.entry(&node)),
             // The kernel may remember that there is no such name.
@@ -86,16 +86,19 @@ impl Adapter {
         let caller = context.caller(args.umask);
         let mode = permission_bits(args.mode);
         match self.volume.create_unnamed(&caller, context.object(), mode) {
-            Ok(node) => {
-                let open = OpenReply {
-                    handle: UNNAMED_HANDLE,
-                    open_flags: open::KEEP_CACHE,
-                    ..OpenReply::default()
-                };
-                reply.bytes(&[self.entry(&node).as_bytes(), open.as_bytes()].concat());
-            }
+            Ok(node) => self.send_unnamed(&node, reply),
             Err(error) => reply.error(fs(error)),
         }
+    }
+
+    /// The reply to TMPFILE.
+    pub(super) fn send_unnamed(&self, node: &Node, reply: Reply<'_>) {
+        let open = OpenReply {
+            handle: UNNAMED_HANDLE,
+            open_flags: open::KEEP_CACHE,
+            ..OpenReply::default()
+        };
+        reply.bytes(&[self.entry(node).as_bytes(), open.as_bytes()].concat());
     }
 }
 

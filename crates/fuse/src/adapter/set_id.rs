@@ -5,6 +5,13 @@
 //! did. The kernel would go on to believe in the bits it remembers, and execute the
 //! changed file with its owner's rights. So it is told to ask again. This set makes
 //! the usual case (no such bits) cost one load.
+//!
+//! A process that takes over a mount does not know what the kernel has seen. But a file
+//! that has such a bit now may be shown with it, and one that has none can be shown with
+//! it only if the predecessor took the bit away and died before it had told the kernel.
+//! It tells before it answers, so then the request is still there, and whoever finishes
+//! it tells (see [`super::left`]). So it is enough to look at the file itself before each
+//! change that would take the bits away.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,15 +25,35 @@ use parking_lot::Mutex;
 /// passes [`SetIdFiles::shown`].
 #[derive(Default)]
 pub(super) struct SetIdFiles {
+    /// A predecessor has shown files that are not in the set.
+    inherited: bool,
     count: AtomicUsize,
     files: Mutex<HashSet<ObjectId>>,
 }
 
+/// Whether a file has one of these bits.
+pub(super) fn has_set_id(node: &Node) -> bool {
+    let attributes = &node.attributes;
+    attributes.kind == FileKind::Regular && attributes.mode & (S_ISUID | S_ISGID) != 0
+}
+
 impl SetIdFiles {
+    /// For a mount that another process has served before.
+    pub(super) fn inherited() -> Self {
+        Self {
+            inherited: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the kernel may have seen bits of files that are not in the set.
+    pub(super) const fn is_inherited(&self) -> bool {
+        self.inherited
+    }
+
     /// The kernel is about to see these attributes.
     pub(super) fn shown(&self, node: &Node) {
-        let attributes = &node.attributes;
-        if attributes.kind == FileKind::Regular && attributes.mode & (S_ISUID | S_ISGID) != 0 {
+        if has_set_id(node) {
             let mut files = self.files.lock();
             files.insert(node.id);
             self.count.store(files.len(), Ordering::Release);

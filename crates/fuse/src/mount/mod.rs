@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as unmount_syscall};
 
-use unmount::unmount_without_files;
+use unmount::unmount_elsewhere;
 
 pub use error::{MountError, UnmountError};
 pub use loop_device::LoopDevice;
@@ -117,13 +117,16 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
     } else {
         UnmountFlags::empty()
     };
-    unmount_without_files(mountpoint, flags | UnmountFlags::NOFOLLOW)
+    unmount_elsewhere(mountpoint, flags | UnmountFlags::NOFOLLOW)
         .map_err(|errno| UnmountError::from_errno(mountpoint, errno))
 }
 
 /// Ends the mount now: everybody who uses it gets errors, nothing more is sent to the
 /// daemon. If that is not possible, at least takes it out of the tree.
-pub(crate) fn abort(mountpoint: &Path) -> Result<(), UnmountError> {
+///
+/// # Errors
+/// [`UnmountError`]: if it could not be taken out of the tree.
+pub fn abort(mountpoint: &Path) -> Result<(), UnmountError> {
     if is_root() {
         // FORCE aborts the connection before anything else is looked at; DETACH then
         // takes the dead mount away even though it is in use.

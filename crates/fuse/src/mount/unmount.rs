@@ -1,64 +1,66 @@
-//! Taking a mount away from within the process that serves it.
+//! Taking a mount away on behalf of the process that serves it.
 
-use std::os::fd::AsRawFd as _;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{Dir, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::process::{Pid, Resource, WaitOptions, getrlimit, waitpid};
 
-/// The descriptors below are those of the standard streams, which only the log uses.
-const FIRST_OWN_DESCRIPTOR: i32 = 3;
+/// Descriptors that are closed one by one on kernels without close_range(2) (before 5.9),
+/// if there is no limit of open files.
+const DESCRIPTORS_MAX: u64 = 1 << 16;
 
-/// Calls umount2(2) on a thread that holds no files.
+/// Calls umount2(2) in a process of its own that holds no files.
 ///
 /// Whoever takes away the last use of a `fuseblk` mount sends FUSE_DESTROY within the system
 /// call, and waits for the answer in a way that no signal ends. If that is a thread of the
-/// daemon, and the daemon is killed before it has answered, nobody is left to answer. The
-/// kernel would give up as soon as `/dev/fuse` is closed; but the threads of a process share
-/// one table of open files, and the waiting thread would keep it. The process could never
-/// end, and its lock on the store would stay. So the thread that calls has a table of its
-/// own, and an empty one.
-pub(super) fn unmount_without_files(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Errno> {
-    std::thread::scope(|scope| {
-        let caller = std::thread::Builder::new().name("fuse-unmount".into());
-        let caller = caller.spawn_scoped(scope, || {
-            if let Err(error) = let_go_of_files() {
-                tracing::debug!(%error, "unmounting with files open");
-            }
-            unmount(mountpoint, flags)
-        });
-        match caller.map(std::thread::ScopedJoinHandle::join) {
-            Ok(Ok(unmounted)) => unmounted,
-            // The thread has panicked, which nothing in it does.
-            Ok(Err(_)) => Err(Errno::IO),
-            Err(error) => {
-                tracing::debug!(%error, "no thread to unmount on");
-                unmount(mountpoint, flags)
+/// daemon, and the daemon is killed before it has answered, the process cannot end before
+/// somebody else answers; and whoever would start a successor waits for its end. So the call
+/// is made by a child, which outlives the daemon until its successor has answered. Where
+/// there is no successor, the kernel gives up as soon as nobody holds `/dev/fuse`: the child
+/// does not.
+pub(super) fn unmount_elsewhere(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Errno> {
+    let path = CString::new(mountpoint.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    let limit = getrlimit(Resource::Nofile).current;
+    let descriptors = limit.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX) as libc::c_int;
+    // SAFETY: until it ends, the child makes only system calls, all of which fork(2) allows
+    // in the child of a process with several threads; it allocates nothing, takes no lock,
+    // and its parent's memory is its own copy.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: see above; `path` ends with a NUL, and nothing uses the descriptors.
+            unsafe {
+                if libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) != 0 {
+                    for descriptor in 0..descriptors {
+                        libc::close(descriptor);
+                    }
+                }
+                let failed = libc::umount2(path.as_ptr(), flags.bits() as libc::c_int) != 0;
+                libc::_exit(if failed { *libc::__errno_location() } else { 0 })
             }
         }
-    })
+        -1 => {
+            tracing::debug!("no process to unmount in");
+            unmount(mountpoint, flags)
+        }
+        child => outcome_of(child),
+    }
 }
 
-/// Gives the calling thread a table of open files of its own, and empties it.
-fn let_go_of_files() -> std::io::Result<()> {
-    // SAFETY: the thread uses no descriptor that was made before or is used by others.
-    unsafe { unshare_unsafe(UnshareFlags::FILES) }?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut listing = Dir::new(open("/proc/thread-self/fd", flags, Mode::empty())?)?;
-    let own = listing.fd()?.as_raw_fd();
-    let mut others = Vec::new();
-    while let Some(entry) = listing.read() {
-        let number = entry?.file_name().to_str().ok().map(str::parse::<i32>);
-        others.extend(number.into_iter().flatten().filter(|number| *number != own));
-    }
-    for descriptor in others {
-        if descriptor >= FIRST_OWN_DESCRIPTOR {
-            // SAFETY: the table is this thread's alone, and what this thread does from here on
-            // uses none of its descriptors; their owners keep them in the table of the process.
-            unsafe { rustix::io::close(descriptor) };
+/// What the child ended with: errno, which on Linux is below 256, or 0.
+fn outcome_of(child: libc::pid_t) -> Result<(), Errno> {
+    let ended = loop {
+        match waitpid(Pid::from_raw(child), WaitOptions::empty()) {
+            Err(Errno::INTR) => {}
+            other => break other?,
         }
+    };
+    match ended.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(code) => Err(Errno::from_raw_os_error(code)),
+        // Somebody has killed it.
+        None => Err(Errno::INTR),
     }
-    Ok(())
 }

@@ -1,12 +1,14 @@
 //! How requests reach the daemon and replies leave it.
 
 mod device;
+mod noted;
 
 use std::io::IoSlice;
 
 use rustix::io::Errno;
 
 pub(crate) use device::DeviceTransport;
+pub(crate) use noted::NotedTransport;
 
 /// A way to talk with the kernel. The classic one is [`DeviceTransport`]; others
 /// (io_uring) can take its place without the rest noticing.

@@ -104,7 +104,8 @@ impl Volume {
     }
 
     /// `copy_file_range`: returns how much was copied, which may be less than asked
-    /// for; 0 only at the end of `from`.
+    /// for; 0 only at the end of `from`. `kill_suid_sgid` takes the set-id bits of `to`
+    /// away if anything is copied.
     ///
     /// # Errors
     /// `InvalidArgument` for overlapping ranges of one file, and as
@@ -116,6 +117,7 @@ impl Volume {
         to: ObjectId,
         to_offset: u64,
         length: u64,
+        kill_suid_sgid: bool,
     ) -> Result<usize, FsError> {
         if from == to
             && from_offset < to_offset.saturating_add(length)
@@ -133,13 +135,7 @@ impl Volume {
         if read == 0 {
             return Ok(0);
         }
-        // The kernel takes set-id bits away itself before it asks for a copy.
-        self.write(
-            to,
-            WriteAt::Offset(to_offset),
-            &buffer[..read],
-            false,
-            false,
-        )
+        let (at, data) = (WriteAt::Offset(to_offset), &buffer[..read]);
+        self.write(to, at, data, kill_suid_sgid, false)
     }
 }

@@ -467,6 +467,7 @@ impl VolumeTarget {
                     to.0,
                     to.1 + copied,
                     length - copied,
+                    false,
                 )
                 .map_err(errno)?;
             if count == 0 {
