@@ -8,7 +8,8 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery fuzz \
-	crash-campaign crash-campaign-disks crash-campaign-f2fs postmark-cuts flash-campaign soak clean
+	crash-campaign crash-campaign-disks crash-campaign-f2fs kill-campaign postmark-cuts \
+	flash-campaign soak clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +70,10 @@ crash-campaign-disks: ## Power cuts of mounts on real filesystems (CUTS, SEED, F
 crash-campaign-f2fs: ## The same over f2fs, in a guest of QEMU (CUTS, SEED)
 	cargo build --release --locked -p mobifs-cli -p mobifs-campaign
 	scripts/crash-campaign-f2fs.sh $(or $(CUTS),200) $(or $(SEED),1)
+
+kill-campaign: ## Daemons killed while programs work on the mount (KILLS, SEED, root)
+	MOBIFS_KILLS=$(or $(KILLS),1000) MOBIFS_KILL_SEED=$(or $(SEED),1) cargo test --release \
+		--locked -p mobifs-cli --test mounted kills::programs -- --nocapture
 
 postmark-cuts: ## A large PostMark, ten power cuts in each of its phases (root)
 	cargo build --release --locked -p mobifs-cli

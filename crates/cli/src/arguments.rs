@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -14,6 +15,7 @@ Exit codes:
   3  the store, the mount or the image is in use
   4  the store or the image is damaged, or of a newer format
   5  there is no MobiFS mount or served device, or its daemon is gone
+  6  a daemon could not go on with the mount of one that died; to be started again
 
 The environment variable MOBIFS_LOG sets how much is logged (error, warn, info, debug, trace).";
 
@@ -26,6 +28,8 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
   sync async dirsync, fsname=NAME, subtype=NAME, max_read=BYTES
   syncfs=auto|on|off make sync(2) reach the mount: if possible, or fail, or not
   nonempty           mount over a directory with something in it
+  nosupervise        in the background: nobody starts a new daemon if this one dies, so
+                     what is not committed is lost then, as in a power cut
   config=FILE        as --config        log=FILE   as --log
   noauto nofail _netdev user users x-... comment=... are for others and passed over
 
@@ -69,6 +73,9 @@ pub(crate) enum Command {
     Reload(ReloadArguments),
     /// Change the class or limits of an app while mounted
     Set(SetArguments),
+    /// Watch over a daemon: start a new one if it dies
+    #[command(hide = true)]
+    Supervise(SuperviseArguments),
     /// Flash storage as a model: serve it as a block device, cut its power, see its wear
     Flash(FlashArguments),
 }
@@ -98,6 +105,13 @@ pub(crate) struct MountArguments {
     pub(crate) store: PathBuf,
     /// Where to mount it: an empty directory outside the store
     pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SuperviseArguments {
+    /// The daemon's arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub(crate) daemon: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

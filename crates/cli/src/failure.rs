@@ -21,9 +21,21 @@ pub(crate) enum Code {
     Damaged,
     /// There is no MobiFS mount, or its daemon is gone.
     NotMounted,
+    /// A daemon could not take over from its predecessor; another attempt may succeed.
+    TryAgain,
 }
 
 impl Code {
+    /// Every one.
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Failed,
+        Self::Usage,
+        Self::InUse,
+        Self::Damaged,
+        Self::NotMounted,
+        Self::TryAgain,
+    ];
+
     /// As the process returns it.
     pub(crate) const fn number(self) -> u8 {
         match self {
@@ -32,6 +44,7 @@ impl Code {
             Self::InUse => 3,
             Self::Damaged => 4,
             Self::NotMounted => 5,
+            Self::TryAgain => 6,
         }
     }
 }

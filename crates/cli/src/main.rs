@@ -8,6 +8,7 @@ mod failure;
 mod helper;
 mod logging;
 mod mount_options;
+mod supervisor;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     }
     let arguments = Arguments::parse_from(words);
     match run(arguments.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => {
             eprintln!("mobifs: {failure}");
             ExitCode::from(failure.code.number())
@@ -32,13 +33,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command) -> Result<(), Failure> {
+fn run(command: Command) -> Result<ExitCode, Failure> {
     match &command {
         // A daemon logs to where its own arguments say.
         Command::Mount(_) => {}
+        Command::Supervise(_) => logging::start(None, "info")?,
         _ => logging::start(None, "warn")?,
     }
     match command {
+        Command::Supervise(arguments) => return supervisor::run(&arguments.daemon),
         Command::Mount(arguments) => commands::mount::run(&arguments),
         Command::Umount(arguments) => commands::umount::run(&arguments),
         Command::Sync(arguments) => commands::sync::run(&arguments),
@@ -49,5 +52,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Reload(arguments) => commands::reload::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Flash(arguments) => commands::flash::run(&arguments.command),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

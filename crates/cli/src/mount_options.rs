@@ -17,6 +17,8 @@ pub(crate) struct Options {
     pub(crate) log: Option<PathBuf>,
     /// `nonempty`
     pub(crate) nonempty: bool,
+    /// `nosupervise`: in the background, nobody watches over the daemon.
+    pub(crate) unsupervised: bool,
     /// `remount`: change the flags of the mount that is there.
     pub(crate) remount: bool,
     /// Whether the mount table's source was named.
@@ -40,6 +42,8 @@ impl Options {
                     return Err(Failure::new(Code::Usage, message));
                 }
                 None if option == "nonempty" => options.nonempty = true,
+                None if option == "supervise" => options.unsupervised = false,
+                None if option == "nosupervise" => options.unsupervised = true,
                 None if option == "remount" => options.remount = true,
                 _ => {
                     options.has_source_name |= option.starts_with("fsname=");
@@ -92,7 +96,9 @@ mod tests {
         assert_eq!(options.config, Some("/etc/a,b.toml".into()));
         assert!(options.nonempty && options.mount.read_only && options.has_source_name);
         assert_eq!(options.mount.source_name, "x,y");
-        assert!(!options.remount);
+        assert!(!options.remount && !options.unsupervised);
+        assert!(parse("supervise,nosupervise").unwrap().unsupervised);
+        assert!(!parse("nosupervise,supervise").unwrap().unsupervised);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! `mobifs mount`
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mobifs_fuse::{AccessTimes, MountOptions};
-use mobifs_runtime::{Config, PlaceOptions, Places, find_mount};
+use mobifs_runtime::handover::Inherited;
+use mobifs_runtime::{PlaceOptions, Places, absolute_without_touching, check_store, find_mount};
 use rustix::mount::MountFlags;
 
 use crate::arguments::MountArguments;
-use crate::daemon::{self, Plan, Ready};
+use crate::daemon::{self, ConfigText, Keeper, Legacy, Plan, Ready};
 use crate::failure::{Code, Failure};
 use crate::logging;
 use crate::mount_options::Options;
@@ -22,21 +23,44 @@ pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
 }
 
 fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
+    // Before anything is opened.
+    let inherited = if arguments.foreground {
+        Inherited::take()
+    } else {
+        Inherited::default()
+    };
     let options = Options::parse(&arguments.options, arguments.sloppy)?;
     if options.remount {
         return remount(&arguments.mountpoint, &options.mount);
     }
+    let log = arguments.log.clone().or_else(|| options.log.clone());
+    let mut legacy = None;
+    let mut keeper = Keeper::none();
+    if arguments.foreground {
+        // The parent has made the log file our standard error already.
+        let file = log.as_deref().filter(|_| !arguments.background_child);
+        logging::start(file, "info")?;
+        keeper = Keeper::from_environment()?;
+        legacy = Legacy::find(
+            inherited,
+            &keeper,
+            &without_touching(&arguments.mountpoint)?,
+        );
+    }
     let config_file = arguments.config.clone().or_else(|| options.config.clone());
-    let config = match &config_file {
-        Some(path) => Config::load(path)?,
-        None => Config::defaults()?,
+    let config = match legacy.as_mut().and_then(Legacy::config) {
+        Some(config) => config,
+        None => ConfigText::load(config_file.as_deref())?,
     };
     let place_options = PlaceOptions {
         read_only: options.mount.read_only,
         nonempty: options.nonempty,
     };
-    let places = Places::check(&arguments.store, &arguments.mountpoint, place_options)?;
-    let log = arguments.log.clone().or_else(|| options.log.clone());
+    let places = if legacy.is_some() {
+        taken_over(arguments)?
+    } else {
+        Places::check(&arguments.store, &arguments.mountpoint, place_options)?
+    };
     let plan = Plan {
         places,
         options,
@@ -45,13 +69,24 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         log,
     };
     if arguments.foreground {
-        // The parent has made the log file our standard error already.
-        let file = plan.log.as_deref().filter(|_| !arguments.background_child);
-        logging::start(file, "info")?;
-        daemon::serve(plan, ready)
+        daemon::serve(plan, ready, keeper, legacy)
     } else {
         daemon::start_in_background(&plan, arguments)
     }
+}
+
+/// The places of a mount that is there: nobody answers yet who looks into it.
+fn taken_over(arguments: &MountArguments) -> Result<Places, Failure> {
+    let store = check_store(&arguments.store, true)?;
+    let mountpoint = without_touching(&arguments.mountpoint)?;
+    Ok(Places { store, mountpoint })
+}
+
+fn without_touching(path: &Path) -> Result<PathBuf, Failure> {
+    absolute_without_touching(path).map_err(|error| {
+        let path = path.display();
+        Failure::new(Code::Failed, format!("{path} cannot be looked at: {error}"))
+    })
 }
 
 /// `mount -o remount,…`: changes the flags that the kernel keeps for a mount.

@@ -96,6 +96,18 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     writeln!(
         text,
+        "watched  {}",
+        match (&status.supervised_by, status.restarts) {
+            (Some(by), 0) => format!("supervised by {by}"),
+            (Some(by), 1) => format!("supervised by {by}; the daemon was restarted once"),
+            (Some(by), times) =>
+                format!("supervised by {by}; the daemon was restarted {times} times"),
+            (None, _) =>
+                "unsupervised: if the daemon is killed, what is at risk is lost".to_owned(),
+        }
+    )?;
+    writeln!(
+        text,
         "memory   {} of {}, {} committed and not applied, {} objects",
         size(memory.used_bytes),
         size(memory.budget_bytes),

@@ -2,13 +2,15 @@
 //!
 //! The daemon is this program again, started with its standard output connected to
 //! us: it says one line there when the mount is usable or why it is not. So nothing
-//! is forked that has threads.
+//! is forked that has threads. Unless the user does not want it, the daemon's parent is
+//! a supervisor ([`crate::supervisor`]), which is this program, too.
 
 use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
+use mobifs_runtime::handover::{LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE};
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
@@ -74,9 +76,11 @@ pub(crate) fn start_in_background(plan: &Plan, arguments: &MountArguments) -> Re
     };
     let log = logging::open(&log_file)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command
-        .arg0("mobifs")
-        .args(["mount", "--foreground", "--background-child"]);
+    command.arg0("mobifs");
+    if !plan.options.unsupervised {
+        command.args(["supervise", "--"]);
+    }
+    command.args(["mount", "--foreground", "--background-child"]);
     if arguments.sloppy {
         command.arg("--sloppy");
     }
@@ -96,6 +100,10 @@ pub(crate) fn start_in_background(plan: &Plan, arguments: &MountArguments) -> Re
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
+    // Whoever watches over this process does not watch over the mount.
+    for variable in [NOTIFY_VARIABLE, SUPERVISOR_VARIABLE, LISTEN_PID_VARIABLE] {
+        command.env_remove(variable);
+    }
     let mut child = command.spawn().map_err(failed)?;
     match news_of(&mut child) {
         Some(News::Mounted) => Ok(()),

@@ -1,17 +1,21 @@
 //! What commands and signals do to a mount.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mobifs_fuse::{SessionHandle, UnmountError};
+use mobifs_runtime::handover::CONFIG_NAME;
 use mobifs_runtime::{
-    Config, ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply, Request, Volume,
+    ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply, Request, Volume,
     VolumeError, parse_class,
 };
 use mobifs_types::PAGE_BYTES_U64;
 use parking_lot::{Condvar, Mutex};
 
+use super::ConfigText;
+use super::keeper::Keeper;
 use crate::failure::Failure;
 
 /// How long a mount that should end is watched before it counts as still in use.
@@ -57,6 +61,9 @@ pub(crate) struct Daemon {
     pub(crate) volume: std::sync::Arc<Volume>,
     pub(crate) places: Places,
     pub(crate) ended: Ended,
+    pub(crate) keeper: Keeper,
+    /// How often the mount was taken over.
+    restarts: u64,
     /// Taken by who brings the mount to its end.
     pub(crate) opened: Mutex<Option<OpenedStore>>,
     handle: SessionHandle,
@@ -70,10 +77,14 @@ impl Daemon {
         volume: std::sync::Arc<Volume>,
         handle: SessionHandle,
         opened: OpenedStore,
+        restarts: u64,
+        keeper: Keeper,
         places: Places,
         config_file: Option<PathBuf>,
     ) -> Self {
         Self {
+            keeper,
+            restarts,
             volume,
             places,
             ended: Ended::default(),
@@ -153,17 +164,20 @@ impl Daemon {
 
     /// SIGHUP: load the configuration again.
     pub(crate) fn reload(&self, other: Option<&Path>) -> Result<(), Failure> {
-        let config = match other.or(self.config_file.as_deref()) {
-            Some(path) => Config::load(path)?,
-            None => Config::defaults()?,
-        };
-        self.volume.reload(&config)?;
+        let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
+        self.volume.reload(&text.config)?;
+        match text.copy() {
+            Ok(copy) => self.keeper.replace(CONFIG_NAME, copy.as_fd()),
+            Err(error) => tracing::warn!(%error, "a successor would not know of this"),
+        }
         tracing::info!("configuration loaded");
         Ok(())
     }
 
     fn status(&self) -> Reply {
         let mut status = self.volume.status();
+        status.supervised_by = self.keeper.name().map(str::to_owned);
+        status.restarts = self.restarts;
         status.mountpoint = Some(self.places.mountpoint.to_string_lossy().into_owned());
         status.store.path = Some(self.places.store.to_string_lossy().into_owned());
         Reply::Status {
@@ -199,6 +213,8 @@ impl Daemon {
     }
 
     fn cut_power(&self) -> Reply {
+        // Otherwise a new daemon could bring back what the cut is to take.
+        self.keeper.withdraw("power cut");
         self.power_cut.store(true, Ordering::SeqCst);
         self.volume.cut_power();
         if let Err(error) = self.handle.abort() {

@@ -1,22 +1,29 @@
 //! The process that serves a mount.
 
 mod background;
+mod config_text;
 mod control;
+mod keeper;
 mod signals;
+mod takeover;
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mobifs_fuse::{AccessTimes, Session};
+use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
 use mobifs_runtime::{
-    Config, ControlServer, MountEntry, OpenedStore, Places, Volume, VolumeOptions, mount_at,
+    Arena, ControlServer, OpenedStore, Places, Volume, VolumeOptions, handover, mount_at,
 };
 
 use crate::failure::{Code, Failure};
 use crate::mount_options::Options;
 pub(crate) use background::{Ready, start_in_background};
+pub(crate) use config_text::ConfigText;
 use control::Daemon;
+pub(crate) use keeper::Keeper;
+pub(crate) use takeover::Legacy;
 
 /// How long to wait before trying again to commit what could not be committed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -28,83 +35,195 @@ const OPEN_FILES: u64 = 65_536;
 pub(crate) struct Plan {
     pub(crate) places: Places,
     pub(crate) options: Options,
-    pub(crate) config: Config,
+    pub(crate) config: ConfigText,
     pub(crate) config_file: Option<PathBuf>,
     pub(crate) log: Option<PathBuf>,
 }
 
-/// Mounts and serves until the mount is ended.
-pub(crate) fn serve(plan: Plan, ready: &Ready) -> Result<(), Failure> {
+/// A mount that is made or taken over, and not served yet.
+struct Serving {
+    opened: OpenedStore,
+    volume: Arc<Volume>,
+    session: Session,
+    /// What a successor needs; none if there will be none.
+    arena: Option<Arena>,
+}
+
+/// Mounts, or takes over what a predecessor has left, and serves until the mount is
+/// ended.
+pub(crate) fn serve(
+    plan: Plan,
+    ready: &Ready,
+    keeper: Keeper,
+    legacy: Option<Legacy>,
+) -> Result<(), Failure> {
+    // Started as /proc/self/exe, it would be "exe" in lists of processes.
+    let _named = rustix::thread::set_name(c"mobifs");
     allow_many_files();
     keep_out_of_core_dumps();
-    let Plan {
-        places,
-        options,
-        config,
-        config_file,
-        ..
-    } = plan;
-    let store_failed = |error| Failure::of_store(&places.store, &error);
-    let read_only = options.mount.read_only;
-    let opened = OpenedStore::open(&places.store, &config, read_only).map_err(store_failed)?;
-    log_recovery(&opened);
-    let volume_options = VolumeOptions {
-        read_only,
-        no_access_time: options.mount.access_times == AccessTimes::Never,
-        ..VolumeOptions::new(&config)
+    let signals = signals::catch().map_err(no_control)?;
+    let mut control = None;
+    let is_new = legacy.is_none();
+    let serving = match legacy {
+        Some(mut legacy) => {
+            control = legacy.control.take();
+            legacy.take_over(&plan, &keeper)?
+        }
+        None => mount(&plan, &keeper)?,
     };
-    let volume = Volume::start(opened.store(), volume_options)?;
-    let mut mount_options = options.mount;
-    if !options.has_source_name {
-        mount_options.source_name = places.store.to_string_lossy().into_owned();
-    }
-    let session = Session::mount(Arc::clone(&volume), &places.mountpoint, &mount_options)?;
-    let handle = session.handle();
-    let daemon = Arc::new(Daemon::new(volume, handle, opened, places, config_file));
-    let control = match start_control(&daemon) {
-        Ok(control) => control,
-        Err(failure) => {
+    let Serving {
+        opened,
+        volume,
+        session,
+        arena,
+    } = serving;
+    let (handle, restarts) = (session.handle(), session.takeovers());
+    let (places, config_file) = (plan.places, plan.config_file);
+    let daemon = Daemon::new(
+        volume,
+        handle,
+        opened,
+        restarts,
+        keeper,
+        places,
+        config_file,
+    );
+    let daemon = Arc::new(daemon);
+    let control = match start_control(&daemon, control) {
+        Err(failure) if is_new => {
             // Nothing was acknowledged to anybody yet.
             if let Err(error) = session.handle().unmount(true) {
                 tracing::error!(%error, "cannot take the mount away again");
             }
             return Err(failure);
         }
+        control => control.unwrap_or_else(|failure| {
+            tracing::error!(%failure, "commands do not reach this daemon");
+            None
+        }),
     };
-    tracing::info!(
-        store = %daemon.places.store.display(),
-        mountpoint = %daemon.places.mountpoint.display(),
-        sync_reaches = session.sync_reaches(),
-        "mounted"
-    );
-    ready.mounted();
-    let served = session.run();
-    if let Err(error) = &served {
-        tracing::error!(%error, "the mount ended");
+    signals::watch(Arc::clone(&daemon), signals).map_err(no_control)?;
+    if is_new {
+        if let Some(arena) = &arena {
+            hand_over(&daemon, &plan.config, arena, &session, control.as_ref());
+        }
+        let (store, mountpoint) = (&daemon.places.store, &daemon.places.mountpoint);
+        let sync_reaches = session.sync_reaches();
+        tracing::info!(?store, ?mountpoint, sync_reaches, "mounted");
     }
+    ready.mounted();
+    let served = run(session, &daemon);
     let ended = finish(&daemon);
     // Until here `mobifs umount` has waited.
     daemon.ended.set(ended.clone());
-    control.wait_for_replies();
-    drop(control);
+    if let Some(control) = control {
+        control.wait_for_replies();
+    }
     served.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
     ended
 }
 
-/// Lets commands and signals reach the mount.
-fn start_control(daemon: &Arc<Daemon>) -> Result<ControlServer, Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::new(
-            Code::Failed,
-            format!("cannot make the control socket: {error}"),
-        )
+fn run(session: Session, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
+    let telling = Arc::clone(daemon);
+    let served = session.run_and_tell(move || telling.keeper.ready("mounted"));
+    if let Err(error) = &served {
+        tracing::error!(%error, "the mount ended");
+    }
+    served
+}
+
+/// Makes a new mount.
+fn mount(plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
+    let store = &plan.places.store;
+    let arena = match keeper.is_there().then(Arena::create).transpose() {
+        Ok(arena) => arena,
+        Err(error) => {
+            tracing::warn!(%error, "nothing outlives this daemon");
+            None
+        }
     };
-    let mount: MountEntry = mount_at(&daemon.places.mountpoint)
-        .and_then(|mount| mount.ok_or_else(|| std::io::Error::other("the mount is gone already")))
-        .map_err(failed)?;
-    let control = ControlServer::start(&mount, Arc::clone(daemon) as Arc<_>).map_err(failed)?;
-    signals::watch(Arc::clone(daemon)).map_err(failed)?;
-    Ok(control)
+    let (config, read_only) = (&plan.config.config, plan.options.mount.read_only);
+    let opened = OpenedStore::open_in(store, config, read_only, arena.as_ref())
+        .map_err(|error| Failure::of_store(store, &error))?;
+    log_recovery(&opened);
+    let volume = Volume::start(opened.store(), volume_options(plan, arena.as_ref()))?;
+    let session = Session::mount(
+        Arc::clone(&volume),
+        &plan.places.mountpoint,
+        &mount_options(plan),
+        arena.as_ref(),
+    )?;
+    Ok(Serving {
+        opened,
+        volume,
+        session,
+        arena,
+    })
+}
+
+fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOptions {
+    let mount = &plan.options.mount;
+    VolumeOptions {
+        read_only: mount.read_only,
+        no_access_time: mount.access_times == AccessTimes::Never,
+        arena: arena.cloned(),
+        ..VolumeOptions::new(&plan.config.config)
+    }
+}
+
+fn mount_options(plan: &Plan) -> MountOptions {
+    let mut options = plan.options.mount.clone();
+    if !plan.options.has_source_name {
+        options.source_name = plan.places.store.to_string_lossy().into_owned();
+    }
+    options
+}
+
+/// Gives away what a successor needs. The connection with the kernel comes last: where it
+/// is, everything is.
+fn hand_over(
+    daemon: &Daemon,
+    config: &ConfigText,
+    arena: &Arena,
+    session: &Session,
+    control: Option<&ControlServer>,
+) {
+    let opened = daemon.opened.lock();
+    let lock = opened.as_ref().and_then(OpenedStore::lock_descriptor);
+    let copy = config.copy();
+    let mut descriptors = Vec::new();
+    match &copy {
+        Ok(copy) => descriptors.push((handover::CONFIG_NAME, copy.as_fd())),
+        Err(error) => tracing::warn!(%error, "a successor will read the configuration file"),
+    }
+    descriptors.extend(lock.map(|lock| (handover::LOCK_NAME, lock)));
+    descriptors.extend(control.map(|socket| (handover::CONTROL_NAME, socket.listener())));
+    descriptors.push((handover::ARENA_NAME, arena.descriptor()));
+    descriptors.push((handover::DEVICE_NAME, session.device()));
+    daemon.keeper.keep(&descriptors);
+}
+
+fn no_control(error: std::io::Error) -> Failure {
+    Failure::new(
+        Code::Failed,
+        format!("cannot make the control socket: {error}"),
+    )
+}
+
+/// Lets commands reach the mount: over a predecessor's socket, if there is one. None if
+/// the mount has left the tree, so that no command can name it.
+fn start_control(
+    daemon: &Arc<Daemon>,
+    inherited: Option<OwnedFd>,
+) -> Result<Option<ControlServer>, Failure> {
+    let mount = mount_at(&daemon.places.mountpoint).map_err(no_control)?;
+    let handler = Arc::clone(daemon) as Arc<_>;
+    let control = match (mount, inherited) {
+        (Some(mount), None) => ControlServer::start(&mount, handler),
+        (Some(mount), Some(socket)) => ControlServer::resume(&mount, socket.into(), handler),
+        (None, _) => return Ok(None),
+    };
+    control.map(Some).map_err(no_control)
 }
 
 /// When nobody is served any more: brings everything to the store, unless the power
@@ -123,6 +242,7 @@ fn finish(daemon: &Daemon) -> Result<(), Failure> {
     while let Err(error) = daemon.volume.shutdown() {
         tracing::error!(%error, "not everything could be committed");
         if daemon.must_end_now() {
+            daemon.keeper.withdraw("ended by two signals");
             opened.abandon();
             return Err(Failure::new(
                 Code::Failed,
@@ -131,6 +251,8 @@ fn finish(daemon: &Daemon) -> Result<(), Failure> {
         }
         std::thread::sleep(RETRY_INTERVAL);
     }
+    // From here on a successor would find nothing to do but what a mount does.
+    daemon.keeper.withdraw("unmounted");
     let path = daemon.places.store.clone();
     opened
         .close()

@@ -8,10 +8,15 @@ use signal_hook::iterator::Signals;
 
 use super::control::Daemon;
 
+/// Keeps the signals that mean something from ending the process; they wait for
+/// [`watch`].
+pub(super) fn catch() -> io::Result<Signals> {
+    Signals::new([SIGTERM, SIGINT, SIGHUP])
+}
+
 /// Watches for SIGTERM and SIGINT (unmount; the second time: at once) and SIGHUP
 /// (load the configuration again) for the rest of the process's life.
-pub(super) fn watch(daemon: Arc<Daemon>) -> io::Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+pub(super) fn watch(daemon: Arc<Daemon>, mut signals: Signals) -> io::Result<()> {
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {

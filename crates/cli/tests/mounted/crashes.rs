@@ -117,10 +117,12 @@ fn a_power_cut_needs_a_yes_and_ends_a_mount_that_is_in_use() {
 }
 
 #[test]
-fn a_killed_daemon_is_noticed_and_its_mount_taken_away() {
+fn a_killed_daemon_without_a_supervisor_is_noticed_and_its_mount_taken_away() {
     needs_mounts!();
     let fixture = Fixture::new();
-    mount_with_classes(&fixture);
+    let config = fixture.config(CLASSES);
+    let config = config.to_str().unwrap();
+    fixture.mount(&["--config", config, "-o", "nosupervise"]);
     fs::create_dir(fixture.mountpoint.join("bank-a")).unwrap();
     write_synced(&fixture.mountpoint.join("bank-a/f"), "kept");
     let pid = fixture.daemon_pid();
@@ -159,7 +161,7 @@ fn a_daemon_killed_while_it_unmounts_goes_away() {
     needs_mounts!();
     let fixture = Fixture::new();
     for _ in 0..30 {
-        fixture.mount(&[]);
+        fixture.mount(&["-o", "nosupervise"]);
         let pid = fixture.daemon_pid();
         let mut unmounting = Command::new(PROGRAM)
             .arg("umount")
