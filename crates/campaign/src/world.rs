@@ -174,7 +174,9 @@ impl Worker {
             }
             // The daemon decides by itself.
             Event::SyncApp(_) | Event::Close(_) | Event::CommitNext | Event::TidyUp => {}
-            Event::Cut => return Err("a world has no cuts of its own".into()),
+            Event::Cut | Event::Kill(_) => {
+                return Err("a world has no cuts and kills of its own".into());
+            }
         }
         Ok(())
     }
