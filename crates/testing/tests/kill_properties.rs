@@ -68,10 +68,6 @@ fn the_journal_store_is_gone_on_with() {
         ..Profile::default()
     };
     check_scripts(&profile, 100, |script| {
-        live(
-            script,
-            &mut CrashMedium::new(script.seed),
-            &plan(),
-        )
+        live(script, &mut CrashMedium::new(script.seed), &plan())
     });
 }
