@@ -11,6 +11,7 @@ mod journal;
 mod kernel;
 mod nbd;
 mod noise;
+mod outlive;
 mod text;
 
 pub use flash::{FLASH_CONFIG, FLASH_JOURNAL, FLASH_SAVED_MODEL, FLASH_SIDECAR};
@@ -20,6 +21,7 @@ pub use journal::{
 pub use kernel::{FUSE_ADAPTER, FUSE_REQUEST};
 pub use nbd::{NBD_HANDSHAKE, NBD_TRANSMISSION};
 pub use noise::mutated;
+pub use outlive::{ARENA, ENGINE_IMAGE};
 pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE};
 
 /// Whether an input got past the parser; the oracles hold in both cases.
@@ -72,4 +74,6 @@ pub const TARGETS: &[Target] = &[
     FLASH_JOURNAL,
     NBD_HANDSHAKE,
     NBD_TRANSMISSION,
+    ARENA,
+    ENGINE_IMAGE,
 ];

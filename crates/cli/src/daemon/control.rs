@@ -8,7 +8,7 @@ use std::time::Duration;
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_runtime::handover::CONFIG_NAME;
 use mobifs_runtime::{
-    ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply, Request, Volume,
+    Arena, ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply, Request, Volume,
     VolumeError, parse_class,
 };
 use mobifs_types::PAGE_BYTES_U64;
@@ -176,7 +176,10 @@ impl Daemon {
 
     fn status(&self) -> Reply {
         let mut status = self.volume.status();
-        status.supervised_by = self.keeper.name().map(str::to_owned);
+        // Without everything in the arena nobody could go on.
+        let outlives = self.volume.arena().is_some_and(Arena::is_complete);
+        let keeper = self.keeper.name().filter(|_| outlives);
+        status.supervised_by = keeper.map(str::to_owned);
         status.restarts = self.restarts;
         status.mountpoint = Some(self.places.mountpoint.to_string_lossy().into_owned());
         status.store.path = Some(self.places.store.to_string_lossy().into_owned());

@@ -154,9 +154,17 @@ impl Engine {
             self.room.reserved_bytes += open.reserved_bytes;
             self.room.reserved_inodes += open.reserved_inodes;
         }
+        let apps = self.apps.len();
+        let is_known = |app: &AppId| (app.0 as usize) < apps;
+        let inodes = self.inodes.values();
+        if !inodes
+            .map(|inode| inode.linked_apps.iter().chain([&inode.app]))
+            .all(|mut of| of.all(is_known))
+        {
+            return Err(NO_APP);
+        }
         for closed in self.closed.values() {
-            let apps = self.apps.len();
-            if closed.apps.iter().any(|app| apps <= app.0 as usize) {
+            if !closed.apps.iter().all(is_known) {
                 return Err(NO_APP);
             }
             self.room.dirty_bytes += closed.bytes;

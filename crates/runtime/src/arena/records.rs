@@ -87,6 +87,9 @@ impl Records {
             .ok()
             .filter(|&n| n <= BATCH_ENTRIES_MAX);
         let published = published.ok_or(ArenaError::Damaged("a batch is too long"))?;
+        if !(0..published).all(|number| records.is_entry(number)) {
+            return Err(ArenaError::Damaged("a batch names no slot"));
+        }
         records.carry_out(published);
         let chunks = records.region.load(CHUNKS_AT);
         let scanned = records.slots.scan(&records.region, chunks);
@@ -289,6 +292,14 @@ impl Records {
         for offset in released {
             self.slots.give_back(&self.region, offset);
         }
+    }
+
+    /// Whether an entry of the batch names a place that a slot can be at.
+    fn is_entry(&self, number: usize) -> bool {
+        let entry = self.region.load(BATCH_ENTRIES_AT + number * 8);
+        let offset = (entry & !LIVES) as usize;
+        let last = self.region.size_bytes() - RECORD_HEADER_BYTES;
+        offset.is_multiple_of(8) && (CHUNKS_START..=last).contains(&offset)
     }
 
     /// Carries out the published batch.
