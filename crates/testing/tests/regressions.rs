@@ -1,11 +1,17 @@
 //! Every bug that a property found, as the shortest script that showed it.
 
-use mobifs_testing::crash::{Effect, Fate};
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use mobifs_runtime::{Config, Volume, VolumeOptions};
+use mobifs_store::{JournalOptions, JournalStore};
+use mobifs_testing::crash::{CrashLower, Effect, Fate};
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::{CrashMedium, Medium, MemoryMedium};
 use mobifs_testing::operations::Event::{self, Apply, CommitNext, Cut, Do, SyncAll, TidyUp};
 use mobifs_testing::operations::FileRef::{self, Path};
 use mobifs_testing::operations::{NodeKind, Operation as Op, Payload, RenameMode, Script};
+use mobifs_testing::target::{Target as _, VolumeTarget};
 
 fn passes(events: &[Event], medium: &mut impl Medium) {
     let script = Script {
@@ -172,6 +178,76 @@ fn what_an_earlier_mount_left_in_stage_is_not_taken_for_a_new_object() {
         &mut CrashMedium::with_chooser(all_but_deletions_of_numbers),
     );
     passes(&events, &mut CrashMedium::with_chooser(all));
+}
+
+fn volume_over(lower: &CrashLower) -> VolumeTarget {
+    let options = JournalOptions {
+        journal_bytes: 1 << 20,
+        ..JournalOptions::default()
+    };
+    let (store, _report) = JournalStore::open(lower.clone(), &options).unwrap();
+    let options = VolumeOptions {
+        background: false,
+        ..VolumeOptions::new(&Config::parse("", FilePath::new("test")).unwrap())
+    };
+    VolumeTarget::new(Volume::start(Arc::new(store), options).unwrap())
+}
+
+/// Only removals of names land.
+const fn only_removals(effect: &Effect) -> Fate {
+    match effect {
+        Effect::Unlink { .. } => Fate::Land,
+        _ => Fate::Vanish,
+    }
+}
+
+/// Found by the crash search. All names of a file went in one apply: the first moved into
+/// `limbo/`, the second, which the journal had recorded, was removed. The cut undid the
+/// move and not the removal, and the store could not be opened any more.
+#[test]
+fn a_file_whose_names_all_go_is_found_wherever_the_apply_is_cut() {
+    let link = Op::Link {
+        from: "alpha/d".into(),
+        to: "alpha/c".into(),
+    };
+    let Do(rename) = rename("alpha/d", "alpha/e") else {
+        unreachable!("it is an operation")
+    };
+    let unlink = Op::Unlink {
+        path: "alpha/c".into(),
+    };
+    let mut cuts = 0;
+    for calls in 0.. {
+        let lower = CrashLower::new();
+        let mut target = volume_over(&lower);
+        let volume = Arc::clone(target.volume());
+        for event in [make_directory("alpha"), create("alpha/d")] {
+            let Do(operation) = event else { continue };
+            target.execute(&operation).unwrap();
+        }
+        volume.sync_app(None, true).unwrap();
+        target.execute(&link).unwrap();
+        volume.sync_app(None, true).unwrap();
+        target.execute(&rename).unwrap();
+        target.execute(&unlink).unwrap();
+        volume.sync_app(None, false).unwrap();
+        lower.cut_after(lower.operations() + calls);
+        let is_cut = volume.sync_app(None, true).is_err();
+        let after = lower.crash_image(&mut |effect| only_removals(effect));
+        let tree = volume_over(&after).tree().unwrap();
+        let paths: Vec<&str> = tree
+            .0
+            .keys()
+            .map(String::as_str)
+            .filter(|p| !p.is_empty())
+            .collect();
+        assert_eq!(paths, ["alpha", "alpha/e"], "cut behind {calls} calls");
+        if !is_cut {
+            break;
+        }
+        cuts += 1;
+    }
+    assert!(cuts > 5, "{cuts} cuts");
 }
 
 /// A file that had names in two apps before the mount is changed through one of them

@@ -8,7 +8,8 @@
 //!    their inodes: from now on they can be recognised wherever they are.
 //! 2. Content of existing files is brought up to date in place.
 //! 3. Every entry that does not name its final object is moved to `limbo/`, under
-//!    its inode number. *Barrier*: nothing can take a place that is not free.
+//!    its inode number. *Barrier*: nothing can take a place that is not free. Further
+//!    names of what was moved are removed behind it, and have a barrier of their own.
 //! 4. Every entry gets its final object, from `limbo/`, `stage/` or another name.
 //!    Directories get their final attributes.
 //! 5. *Barrier*, then the journal starts a new epoch. Only now is `limbo/` emptied:

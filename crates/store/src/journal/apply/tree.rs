@@ -16,9 +16,13 @@ impl<L: Lower> JournalStore<L> {
     pub(super) fn rearrange(&self, work: &Work) -> Result<(), StoreError> {
         let mut missing_names: Vec<(ObjectId, &Name, ObjectId)> = Vec::new();
         let mut detached = false;
+        let mut surplus: Vec<(ObjectId, &Name)> = Vec::new();
         for ((parent, name), child) in &work.dentries {
             let there = self.settle_entry(*parent, name, *child)?;
-            detached |= there == There::Detached;
+            detached |= matches!(there, There::Detached | There::Surplus);
+            if there == There::Surplus {
+                surplus.push((*parent, name));
+            }
             if let Some(child) = *child
                 && there != There::Final
             {
@@ -30,6 +34,7 @@ impl<L: Lower> JournalStore<L> {
                 .sync_all()
                 .map_err(StoreError::lower("making detached entries durable"))?;
         }
+        self.drop_surplus(&surplus)?;
         let mut wanted: HashMap<ObjectId, usize> = HashMap::new();
         for (_, _, child) in &missing_names {
             *wanted.entry(*child).or_default() += 1;
@@ -40,6 +45,34 @@ impl<L: Lower> JournalStore<L> {
             self.attach(parent, name, child, *left == 0)?;
         }
         Ok(())
+    }
+
+    /// Removes further names of what waits in `limbo/`. Not before it is certain to be
+    /// there: the journal records one name of an object, and it may be one of these.
+    fn drop_surplus(&self, surplus: &[(ObjectId, &Name)]) -> Result<(), StoreError> {
+        for (parent, name) in surplus {
+            let directory = self.require_handle(*parent)?;
+            let Some(stat) = self.stat_at(&directory, name.as_bytes())? else {
+                continue;
+            };
+            self.lower
+                .unlink(&directory, name.as_bytes())
+                .map_err(StoreError::lower(format!("detaching \"{name}\"")))?;
+            let mut state = self.state.write();
+            if let Some(id) = state.table.id_of(stat.inode) {
+                state.table.remove_name(id, *parent, name);
+                if let Some(location) = state.table.get_mut(id) {
+                    location.in_limbo = true;
+                }
+            }
+        }
+        if surplus.is_empty() {
+            return Ok(());
+        }
+        // What is attached next may take one of these names.
+        self.lower
+            .sync_all()
+            .map_err(StoreError::lower("making detached entries durable"))
     }
 
     /// Moves away what an entry names, unless it is its final object.
@@ -81,9 +114,7 @@ impl<L: Lower> JournalStore<L> {
         match waiting {
             // Another name of it was detached before.
             Some(waiting) if waiting.inode == stat.inode && stat.kind != FileKind::Directory => {
-                self.lower
-                    .unlink(&directory, name.as_bytes())
-                    .map_err(failed())?;
+                return Ok(There::Surplus);
             }
             _ => self
                 .lower
@@ -156,6 +187,8 @@ enum There {
     Nothing,
     /// Something else, which is in `limbo/` now.
     Detached,
+    /// Something else, which is in `limbo/` already under another of its names.
+    Surplus,
     /// The final object.
     Final,
 }
