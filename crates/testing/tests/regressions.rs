@@ -1,4 +1,5 @@
 //! Every bug that a property found, as the shortest script that showed it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
