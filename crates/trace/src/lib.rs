@@ -1,0 +1,20 @@
+//! What programs did to files, as data.
+//!
+//! A [`Trace`] is one stream of typed events in the order of time: operations on files, commands
+//! to block devices, what the user and the device did. It is stored as Parquet ([`read`],
+//! [`write`], [`TraceWriter`]; docs/TRACES.md has the schema).
+#![forbid(unsafe_code)]
+
+mod edit;
+mod model;
+mod store;
+
+pub use edit::{Part, Selection, cut, merge};
+pub use model::{
+    AllocateMode, AppIndex, Attribute, BlockCommand, DeviceState, Event, EventKind, Header,
+    NameIndex, Names, OpenFlags, PathIndex, Trace, TraceBuilder, TraceNs, UserOperation,
+};
+pub use store::{
+    FORMAT_VERSION, PARQUET_MAGIC, ReadError, RowError, TraceWriter, WriteError, read, read_file,
+    write, write_file,
+};
