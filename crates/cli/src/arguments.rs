@@ -36,8 +36,10 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
 Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
   objects_max, allow_durable, apps = [\"GLOB\", ...]
-  [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_min_bytes,
-               staleness_max_bytes, slope_min_micropercent
+  [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_max_bytes,
+               policy = \"tpl\" | \"interval\" | \"staleness\" | \"fsync\",
+               staleness_min_bytes, slope_min_micropercent, window_points (tpl),
+               interval_ms, staleness_bytes, flush_interval_ms (fsync)
   [[app]]      match = \"GLOB\", and any key of [defaults]
 
 In /etc/fstab:
@@ -71,7 +73,7 @@ pub(crate) enum Command {
     Drill(DrillArguments),
     /// Load the configuration of a mount again
     Reload(ReloadArguments),
-    /// Change the class or limits of an app while mounted
+    /// Change the class, limits or policy of an app while mounted
     Set(SetArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
@@ -205,12 +207,31 @@ pub(crate) struct SetArguments {
     /// Age at which a transaction is committed
     #[arg(long, value_name = "MS")]
     pub(crate) age_max_ms: Option<u64>,
-    /// Amount of changes below which a transaction is not committed for their pattern
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) staleness_min_bytes: Option<String>,
     /// Amount of changes at which a transaction is committed
     #[arg(long, value_name = "SIZE")]
     pub(crate) staleness_max_bytes: Option<String>,
+    /// What commits a transaction before that: `tpl`, `interval`, `staleness` or `fsync`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<String>,
+    /// tpl: amount of changes below which a transaction is not committed for their pattern
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) staleness_min_bytes: Option<String>,
+    /// tpl: steepest fall of the share of overwritten pages, in millionths of a percent a
+    /// page
+    #[arg(long, value_name = "SLOPE", allow_hyphen_values = true)]
+    pub(crate) slope_min_micropercent: Option<i64>,
+    /// tpl: last pages written that the fall is fitted over
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) window_points: Option<u64>,
+    /// interval: age at which a transaction is committed
+    #[arg(long, value_name = "MS")]
+    pub(crate) interval_ms: Option<u64>,
+    /// staleness: amount of changes at which a transaction is committed
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) staleness_bytes: Option<String>,
+    /// fsync: age at which a transaction is committed without one
+    #[arg(long, value_name = "MS")]
+    pub(crate) flush_interval_ms: Option<u64>,
     /// The mount
     pub(crate) mountpoint: PathBuf,
 }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use mobifs_types::VctId;
 
-use crate::tpl::TplParameters;
+use crate::policy::transactioning::{Transactioning as _, TransactioningRule};
 
 /// What an app is promised when it calls `fsync`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,8 +23,18 @@ pub struct AppPolicy {
     pub class: Class,
     /// A transaction closes at this age, in milliseconds since its first change.
     pub age_max_ms: u64,
-    /// When to close by the shape of the e curve, and the staleness limits.
-    pub tpl: TplParameters,
+    /// A transaction closes at this staleness, in pages written.
+    pub staleness_max_pages: u64,
+    /// When a transaction closes before it reaches one of these limits.
+    pub transactioning: TransactioningRule,
+}
+
+impl AppPolicy {
+    /// Age in milliseconds at which a transaction closes at the latest.
+    pub fn due_age_ms(&self) -> u64 {
+        let policy = self.transactioning.begin().due_age_ms();
+        policy.map_or(self.age_max_ms, |age_ms| age_ms.min(self.age_max_ms))
+    }
 }
 
 impl Default for AppPolicy {
@@ -32,7 +42,8 @@ impl Default for AppPolicy {
         Self {
             class: Class::Relaxed,
             age_max_ms: 30_000,
-            tpl: TplParameters::default(),
+            staleness_max_pages: 25_600,
+            transactioning: TransactioningRule::default(),
         }
     }
 }

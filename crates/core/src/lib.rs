@@ -21,8 +21,8 @@ mod error;
 pub mod image;
 mod inode;
 mod notes;
+pub mod policy;
 mod request;
-mod tpl;
 mod vct;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
@@ -33,11 +33,11 @@ pub use engine::{
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::content_map`].
 pub use mobifs_types::{ContentMap, Whence};
+pub use policy::transactioning::{TransactioningName, TransactioningRule};
 pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,
     TimeChange, WriteAt, XattrMode,
 };
-pub use tpl::{Tpl, TplParameters};
 pub use vct::Commit;
 
 /// Name of the store's own directory in the root; it cannot be seen or made through

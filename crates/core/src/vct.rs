@@ -9,7 +9,7 @@ use mobifs_types::{
 };
 
 use crate::notes::{Dentries, Members};
-use crate::tpl::Tpl;
+use crate::policy::transactioning::{Closing, Efficiency};
 
 /// Net effect on one directory entry.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,8 @@ pub(crate) struct OpenVct {
     pub(crate) orphaned: Members,
     /// Objects that must stay in memory until it is committed: all that it mentions.
     pub(crate) held: Members,
-    pub(crate) tpl: Tpl,
+    /// What it has written, and when it closes.
+    pub(crate) closing: Closing,
     /// Bytes that write calls brought.
     pub(crate) written_bytes: u64,
     /// Memory of its pages and entries.
@@ -53,7 +54,7 @@ pub(crate) struct OpenVct {
 }
 
 impl OpenVct {
-    pub(crate) fn new(app: AppId, now: MonotonicNs, is_noted: bool) -> Self {
+    pub(crate) fn new(app: AppId, closing: Closing, now: MonotonicNs, is_noted: bool) -> Self {
         Self {
             apps: alloc::vec![app],
             is_everywhere: false,
@@ -62,7 +63,7 @@ impl OpenVct {
             dentries: Dentries::new(is_noted),
             orphaned: Members::new(is_noted),
             held: Members::new(is_noted),
-            tpl: Tpl::default(),
+            closing,
             written_bytes: 0,
             bytes: 0,
             reserved_bytes: 0,
@@ -90,7 +91,7 @@ pub(crate) struct ClosedVct {
     pub(crate) opened_at: MonotonicNs,
     pub(crate) orphaned: BTreeSet<ObjectId>,
     pub(crate) held: BTreeSet<ObjectId>,
-    pub(crate) tpl: Tpl,
+    pub(crate) efficiency: Efficiency,
     pub(crate) bytes: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) reserved_inodes: u64,

@@ -23,7 +23,9 @@ pub const CONFIG: Target = Target {
              staleness_min_bytes = \"256KiB\"\nstaleness_max_bytes = \"10MiB\"\n\
              slope_min_micropercent = -30000\n",
             "[[app]]\nmatch = \"bank-{a,b}[0-9]?\"\nclass = \"durable\"\n[[app]]\n\
-             match = \"home/**\"\nage_max_ms = 500\nstaleness_min_bytes = 0\n",
+             match = \"home/**\"\nage_max_ms = 500\nstaleness_min_bytes = 0\n\
+             policy = \"interval\"\ninterval_ms = 400\nflush_interval_ms = 9\n\
+             staleness_bytes = \"1MiB\"\nwindow_points = 64\n",
         ])
     },
 };
@@ -68,7 +70,7 @@ pub const CONTROL_LINE: Target = Target {
             r#"{"command":"sync","app":"mail","apply":true}"#,
             r#"{"command":"unmount","lazy":false}"#,
             r#"{"command":"reload","config":"/etc/mobifs.toml"}"#,
-            r#"{"command":"set","app":"a","class":"durable","age_max_ms":5,"staleness_max_bytes":null,"staleness_min_bytes":1}"#,
+            r#"{"command":"set","app":"a","settings":{"class":"durable","policy":"tpl","staleness_min_bytes":1,"window_points":8}}"#,
             r#"{"reply":"error","kind":"not-permitted","message":"no"}"#,
             r#"{"command":"cut","keep":{"random":{"seed":5}}}"#,
             r#"{"command":"power-on"}"#,
@@ -106,11 +108,13 @@ fn config(input: &[u8]) -> Verdict {
             use mobifs_core::AppRules as _;
             assert!(config.memory_budget_bytes >= 4 << 20);
             assert!(config.journal_bytes.is_none_or(|bytes| bytes >= 64 << 10));
-            assert!(config.allow_durable || !config.rules.has_durable());
+            assert!(config.allow_durable || !config.rules.needs_fsync());
             for path in [&b""[..], b"a", b"home/ann", b"bank-a1", b"\xff/\n"] {
                 let (_, policy) = (config.rules.is_app(path), config.rules.policy(path));
-                assert!(policy.age_max_ms >= config.rules.age_max_ms_min());
-                assert!(policy.tpl.staleness_min_pages <= policy.tpl.staleness_max_pages);
+                assert!(policy.due_age_ms() >= config.rules.due_age_ms_min());
+                let tpl = policy.transactioning.tpl;
+                assert!(tpl.staleness_min_pages <= policy.staleness_max_pages);
+                assert!(policy.transactioning.name.is_bounded());
             }
         }
         Err(error) => {

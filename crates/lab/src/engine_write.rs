@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use mobifs_core::{
     AppPolicy, Caller, Engine, EngineConfig, Limits, Moment, Need, NodeSpec, Stop, TopLevelApps,
-    TplParameters, WriteAt,
+    WriteAt,
 };
 use mobifs_types::{
     Attributes, DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, PAGE_BYTES,
@@ -92,16 +92,12 @@ fn engine() -> Engine {
         foreign: false,
     };
     // No limit is reached: closing a transaction is not what is measured.
-    let tpl = TplParameters {
-        staleness_min_pages: u64::MAX,
-        staleness_max_pages: u64::MAX,
-        ..TplParameters::default()
-    };
-    let policy = AppPolicy {
-        tpl,
+    let mut policy = AppPolicy {
         age_max_ms: u64::MAX,
+        staleness_max_pages: u64::MAX,
         ..AppPolicy::default()
     };
+    policy.transactioning.tpl.staleness_min_pages = u64::MAX;
     let limits = Limits {
         memory_budget_bytes: u64::MAX,
         ..Limits::default()

@@ -14,6 +14,8 @@ pub mod engine_write;
 pub mod flash;
 #[cfg(feature = "workloads")]
 pub mod outlive;
+#[cfg(feature = "workloads")]
+pub mod policy_cost;
 pub mod random;
 #[cfg(feature = "workloads")]
 pub mod workload;

@@ -26,6 +26,8 @@ enum Command {
     },
     /// Measure what one write costs inside the engine, without kernel, store or device.
     EngineWrite,
+    /// Measure what each policy costs for a page written.
+    Policy,
     /// What it costs that a mount outlives its daemon.
     Outlive,
     /// Check a database that `workload sqlite --statement insert` left behind after a crash;
@@ -140,6 +142,8 @@ fn run(command: &Command) -> Result<String, WorkloadError> {
         Command::EngineWrite => mobifs_lab::engine_write::measure()
             .and_then(|measured| serde_json::to_string(&measured).map_err(|e| e.to_string()))
             .map_err(WorkloadError::Wrong),
+        Command::Policy => serde_json::to_string(&mobifs_lab::policy_cost::measure())
+            .map_err(|e| WorkloadError::Wrong(e.to_string())),
         Command::Outlive => mobifs_lab::outlive::measure()
             .and_then(|measured| serde_json::to_string(&measured).map_err(|e| e.to_string()))
             .map_err(WorkloadError::Wrong),

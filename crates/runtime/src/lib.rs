@@ -21,7 +21,10 @@ mod volume;
 
 pub use arena::{Arena, ArenaError, LeftRequest, Refusal, RequestSlot};
 pub use clock::{Clock, SystemClock};
-pub use config::{Config, ConfigError, PolicyChange, Rules, class_name, parse_class, parse_size};
+pub use config::{
+    Config, ConfigError, PolicyChange, PolicySettings, Rules, SettingError, Size, class_name,
+    parse_class, parse_policy, parse_size,
+};
 pub use control::{
     ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, LineHandler, LineServer,
     Reply, Request, exchange_line, find_mount, runtime_directory,

@@ -1,6 +1,8 @@
 //! What `mobifs status --json` prints. The schema is documented in `docs/STATUS.md`;
 //! a change that could break a reader raises [`SCHEMA_VERSION`].
 
+use mobifs_core::{TransactioningName, TransactioningRule};
+use mobifs_types::PAGE_BYTES_U64;
 use serde::{Deserialize, Serialize};
 
 /// Version of the schema.
@@ -100,6 +102,78 @@ pub struct AppReport {
     pub age_max_ms: u64,
     /// Staleness at which a transaction closes.
     pub staleness_max_bytes: u64,
+    /// What closes a transaction before that.
+    pub policy: PolicyReport,
+}
+
+/// A policy with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "kebab-case")]
+pub enum PolicyReport {
+    /// Trade-off point location.
+    Tpl {
+        /// The curve is not looked at below this staleness.
+        staleness_min_bytes: u64,
+        /// A transaction closes when the curve falls more steeply, in millionths of a
+        /// percent a page.
+        slope_min_micropercent: i64,
+        /// Points of the curve that the slope is fitted through.
+        window_points: u64,
+    },
+    /// A fixed interval.
+    Interval {
+        /// A transaction closes at this age.
+        interval_ms: u64,
+    },
+    /// A fixed staleness.
+    Staleness {
+        /// A transaction closes at this staleness.
+        staleness_bytes: u64,
+    },
+    /// Every `fsync`.
+    Fsync {
+        /// A transaction closes at this age without one.
+        flush_interval_ms: u64,
+    },
+    /// Never.
+    Ideal,
+}
+
+impl PolicyReport {
+    pub(crate) fn of(rule: &TransactioningRule) -> Self {
+        match rule.name {
+            TransactioningName::Tpl => Self::Tpl {
+                staleness_min_bytes: bytes(rule.tpl.staleness_min_pages),
+                slope_min_micropercent: rule.tpl.slope_min_micropercent,
+                window_points: rule.tpl.window_points as u64,
+            },
+            TransactioningName::Interval => Self::Interval {
+                interval_ms: rule.interval.interval_ms,
+            },
+            TransactioningName::Staleness => Self::Staleness {
+                staleness_bytes: bytes(rule.staleness.staleness_pages),
+            },
+            TransactioningName::Fsync => Self::Fsync {
+                flush_interval_ms: rule.fsync.flush_interval_ms,
+            },
+            TransactioningName::Ideal => Self::Ideal,
+        }
+    }
+
+    /// Its name, as configurations write it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Tpl { .. } => TransactioningName::Tpl.as_str(),
+            Self::Interval { .. } => TransactioningName::Interval.as_str(),
+            Self::Staleness { .. } => TransactioningName::Staleness.as_str(),
+            Self::Fsync { .. } => TransactioningName::Fsync.as_str(),
+            Self::Ideal => TransactioningName::Ideal.as_str(),
+        }
+    }
+}
+
+pub(crate) const fn bytes(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_BYTES_U64)
 }
 
 /// Transactions of one app.

@@ -1,6 +1,6 @@
 //! `mobifs set`
 
-use mobifs_runtime::{Reply, Request, parse_class, parse_size};
+use mobifs_runtime::{PolicySettings, Reply, Request, Size, parse_size};
 
 use super::{ask, unexpected};
 use crate::arguments::SetArguments;
@@ -8,16 +8,29 @@ use crate::failure::{Code, Failure};
 
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
     let usage = |message: String| Failure::new(Code::Usage, message);
-    let size = |text: &Option<String>| text.as_deref().map(parse_size).transpose();
-    if let Some(class) = &arguments.class {
-        parse_class(class).map_err(usage)?;
-    }
-    let request = Request::Set {
-        app: arguments.app.clone(),
+    let size = |text: &Option<String>| {
+        let size = text.as_deref().map(parse_size).transpose();
+        size.map(|size| size.map(Size)).map_err(usage)
+    };
+    let settings = PolicySettings {
         class: arguments.class.clone(),
         age_max_ms: arguments.age_max_ms,
-        staleness_max_bytes: size(&arguments.staleness_max_bytes).map_err(usage)?,
-        staleness_min_bytes: size(&arguments.staleness_min_bytes).map_err(usage)?,
+        staleness_max_bytes: size(&arguments.staleness_max_bytes)?,
+        policy: arguments.policy.clone(),
+        staleness_min_bytes: size(&arguments.staleness_min_bytes)?,
+        slope_min_micropercent: arguments.slope_min_micropercent,
+        window_points: arguments.window_points,
+        interval_ms: arguments.interval_ms,
+        staleness_bytes: size(&arguments.staleness_bytes)?,
+        flush_interval_ms: arguments.flush_interval_ms,
+    };
+    // Before anybody is asked: a value that makes no sense is the command line's fault.
+    settings
+        .change()
+        .map_err(|fault| usage(fault.to_string()))?;
+    let request = Request::Set {
+        app: arguments.app.clone(),
+        settings,
     };
     match ask(&arguments.mountpoint, &request)?.1 {
         Reply::Done => Ok(()),

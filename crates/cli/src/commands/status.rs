@@ -59,9 +59,10 @@ fn table(status: &Status) -> String {
     let width = names.max().unwrap_or(0).clamp(3, 40);
     let _written = writeln!(
         text,
-        "\n{:width$}  {:8} {:>9} {:>8} {:>12} {:>5} {:>9} {:>9} {:>9} {:>10}",
+        "\n{:width$}  {:8} {:10} {:>9} {:>8} {:>12} {:>5} {:>9} {:>9} {:>9} {:>10}",
         "APP",
         "CLASS",
+        "POLICY",
         "AT RISK",
         "SINCE",
         "TRANSACTIONS",
@@ -147,10 +148,11 @@ fn row(app: &AppReport, width: usize) -> String {
         |last| format!("{} ago", duration(last.age_seconds)),
     );
     format!(
-        "{:width$}  {:8} {:>9} {since:>8} {transactions:>12} {:>4.0}% {:>9} {:>9} {:>9} \
+        "{:width$}  {:8} {:10} {:>9} {since:>8} {transactions:>12} {:>4.0}% {:>9} {:>9} {:>9} \
          {checkpoint:>10}\n",
         app.name,
         app.class,
+        app.policy.name(),
         size(app.bytes_at_risk),
         app.e * 100.0,
         size(app.bytes_written_by_app),

@@ -9,9 +9,8 @@ use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_runtime::handover::CONFIG_NAME;
 use mobifs_runtime::{
     Arena, ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply, Request, Volume,
-    VolumeError, parse_class,
+    VolumeError,
 };
-use mobifs_types::PAGE_BYTES_U64;
 use parking_lot::{Condvar, Mutex};
 
 use super::ConfigText;
@@ -261,31 +260,10 @@ impl ControlHandler for Daemon {
                 Ok(()) => Reply::Done,
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
             },
-            Request::Set {
-                app,
-                class,
-                age_max_ms,
-                staleness_max_bytes,
-                staleness_min_bytes,
-            } => {
-                let class = match class.as_deref().map(parse_class).transpose() {
-                    Ok(class) => class,
-                    Err(message) => return Reply::error(ErrorKind::Usage, message),
-                };
-                if age_max_ms == Some(0) || staleness_max_bytes == Some(0) {
-                    let message = "age_max_ms and staleness_max_bytes must be at least 1";
-                    return Reply::error(ErrorKind::Usage, message);
-                }
-                let pages = |bytes: Option<u64>| bytes.map(|bytes| bytes.div_ceil(PAGE_BYTES_U64));
-                let change = PolicyChange {
-                    class,
-                    age_max_ms,
-                    staleness_min_pages: pages(staleness_min_bytes),
-                    staleness_max_pages: pages(staleness_max_bytes),
-                    slope_min_micropercent: None,
-                };
-                self.set(&app, &change)
-            }
+            Request::Set { app, settings } => match settings.change() {
+                Ok(change) => self.set(&app, &change),
+                Err(fault) => Reply::error(ErrorKind::Usage, fault.to_string()),
+            },
         }
     }
 }

@@ -197,6 +197,10 @@ fn a_killed_daemon_is_followed_by_one_with_the_same_settings() {
     fs::create_dir(fixture.mountpoint.join("app")).unwrap();
     let words = ["set", "--app", "app", "--class", "durable"];
     succeeds(&mobifs(&words, &fixture.mountpoint));
+    let words = ["set", "--app", "app", "--policy", "interval"];
+    let interval = ["--interval-ms", "999"];
+    let words = [&words[..], &interval].concat();
+    succeeds(&mobifs(&words, &fixture.mountpoint));
     // Somebody is editing it.
     fs::write(&config, "objects_max = five").unwrap();
     let old = fixture.daemon_pid();
@@ -208,6 +212,8 @@ fn a_killed_daemon_is_followed_by_one_with_the_same_settings() {
     let app = apps.iter().find(|app| app["name"] == "app").unwrap();
     assert_eq!(app["class"], "durable");
     assert_eq!(app["age_max_ms"], 7777);
+    assert_eq!(app["policy"]["name"], "interval");
+    assert_eq!(app["policy"]["interval_ms"], 999);
     fixture.umount();
 }
 

@@ -246,6 +246,19 @@ fn classes_and_limits_change_while_mounted() {
         2,
         &["\"a/b\""],
     );
+    let words = ["set", "--app", "app", "--policy", "staleness"];
+    let staleness = ["--staleness-bytes", "64KiB"];
+    succeeds(&mobifs(&[&words[..], &staleness].concat(), mnt));
+    let status = fixture.status();
+    let apps = status["apps"].as_array().unwrap();
+    let policy = &apps.iter().find(|app| app["name"] == "app").unwrap()["policy"];
+    assert_eq!(policy["name"], "staleness");
+    assert_eq!(policy["staleness_bytes"], 65_536);
+    fails(
+        &mobifs(&["set", "--app", "app", "--policy", "ideal"], mnt),
+        2,
+        &["\"ideal\"", "simulations only", "\"tpl\", \"interval\""],
+    );
     succeeds(&mobifs(&["reload"], mnt));
     assert_eq!(class(&fixture), "relaxed");
     fs::write(&config, "[defaults]\nclass = \"durable\"\n").unwrap();

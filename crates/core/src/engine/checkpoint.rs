@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use mobifs_types::{AppId, MonotonicNs, ObjectId, ObjectState, VctId};
 
 use super::Engine;
-use crate::app::Class;
+use crate::app::{App, Class};
 use crate::inode::{Change, Inode};
 use crate::vct::{ClosedVct, Commit, Content, OpenVct};
 
@@ -34,19 +34,15 @@ impl Engine {
         let due: Vec<VctId> = self
             .open
             .iter()
-            .filter(|(_, open)| self.is_due(open, now))
+            .filter(|(_, open)| Self::is_due(open, now))
             .map(|(&vct, _)| vct)
             .collect();
         due.into_iter().for_each(|vct| self.close(vct));
         let deadline = |open: &OpenVct| {
-            let ages = open
-                .apps
-                .iter()
-                .map(|app| self.apps[app.0 as usize].policy.age_max_ms);
-            let age_ns = ages.min().unwrap_or(0).saturating_mul(1_000_000);
-            MonotonicNs(open.opened_at.0.saturating_add(age_ns))
+            let age_ns = open.closing.due_age_ms()?.saturating_mul(1_000_000);
+            Some(MonotonicNs(open.opened_at.0.saturating_add(age_ns)))
         };
-        self.open.values().map(deadline).min()
+        self.open.values().filter_map(deadline).min()
     }
 
     /// Closes all open transactions; the answer stands for everything uncommitted.
@@ -82,18 +78,33 @@ impl Engine {
         }
     }
 
-    /// What `fsync` of this object means: nothing in a relaxed app; in a durable one
-    /// its transaction closes here and must be committed.
+    /// What `fsync` of this object means: nothing to wait for in a relaxed app, although
+    /// its policy may close its transaction here; in a durable one it closes here and
+    /// must be committed.
     pub fn sync_point(&mut self, id: ObjectId) -> SyncPoint {
         let mut apps = alloc::vec![self.app_of(id)];
         if let Some(inode) = self.inodes.get(&id) {
             apps.extend_from_slice(&inode.linked_apps);
+        }
+        for &app in &apps {
+            self.close_at_fsync(app);
         }
         apps.retain(|app| self.apps[app.0 as usize].policy.class == Class::Durable);
         if apps.is_empty() {
             return SyncPoint::Now;
         }
         self.sync_point_of(&apps)
+    }
+
+    /// Closes what the app has open, if its policy wants that at an `fsync`.
+    fn close_at_fsync(&mut self, app: AppId) {
+        let App { open, policy, .. } = &self.apps[app.0 as usize];
+        if let Some(vct) = *open
+            && let Some(open) = self.open.get(&vct)
+            && open.closing.closes_at_fsync(policy)
+        {
+            self.close(vct);
+        }
     }
 
     /// Closes what these apps have open, and what may concern any app.
@@ -166,7 +177,7 @@ impl Engine {
             opened_at: open.opened_at,
             orphaned: open.orphaned.into_set(),
             held: open.held.into_set(),
-            tpl: open.tpl,
+            efficiency: *open.closing.efficiency(),
             bytes: open.bytes,
             reserved_bytes: open.reserved_bytes,
             reserved_inodes: open.reserved_inodes,
@@ -347,8 +358,8 @@ impl Engine {
             state.failed = failed;
             state.committed_vcts += 1;
             state.committed_bytes += page_bytes;
-            state.committed_written_pages += closed.tpl.written_pages();
-            state.committed_overwritten_pages += closed.tpl.overwritten_pages();
+            state.committed_written_pages += closed.efficiency.written_pages();
+            state.committed_overwritten_pages += closed.efficiency.overwritten_pages();
         }
         for id in closed.held {
             if let Some(inode) = self.inodes.get_mut(&id) {

@@ -207,7 +207,7 @@ impl Engine {
         }
         account(room, open.get_mut(&vct), vct, grown_bytes, 0);
         if let Some(open) = open.get_mut(&vct) {
-            open.tpl.page_written(overwritten);
+            open.closing.page_written(overwritten);
         }
         Ok(())
     }

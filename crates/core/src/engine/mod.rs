@@ -149,6 +149,19 @@ impl Engine {
         for app in &mut self.apps {
             app.policy = self.rules.policy(&app.path);
         }
+        self.refresh_policies();
+    }
+
+    /// Tells the open transactions what the policies of their apps are.
+    fn refresh_policies(&mut self) {
+        let open: Vec<VctId> = self.open.keys().copied().collect();
+        for vct in open {
+            if let Some(open) = self.open.get_mut(&vct) {
+                let policies = open.apps.iter();
+                let policies = policies.map(|app| &self.apps[app.0 as usize].policy);
+                open.closing.set_policies(policies);
+            }
+        }
     }
 
     /// The inode of an object that must be in memory because the kernel (or whoever

@@ -184,7 +184,7 @@ impl Engine {
         }
         account(room, open.get_mut(&vct), vct, 0, bytes);
         if let Some(open) = open.get_mut(&vct) {
-            open.tpl.pages_dropped(dropped);
+            open.closing.pages_dropped(dropped);
             let reserved = (dropped * PAGE_BYTES_U64).min(open.reserved_bytes);
             open.reserved_bytes -= reserved;
             room.reserved_bytes -= reserved;

@@ -154,6 +154,7 @@ impl Engine {
             self.room.reserved_bytes += open.reserved_bytes;
             self.room.reserved_inodes += open.reserved_inodes;
         }
+        self.refresh_policies();
         let apps = self.apps.len();
         let is_known = |app: &AppId| (app.0 as usize) < apps;
         let inodes = self.inodes.values();

@@ -96,12 +96,12 @@ impl Engine {
         let open = self
             .open
             .values()
-            .map(|v| (&v.apps, v.opened_at, v.bytes, &v.tpl, true));
+            .map(|v| (&v.apps, v.opened_at, v.bytes, v.closing.efficiency(), true));
         let closed = self
             .closed
             .values()
-            .map(|v| (&v.apps, v.opened_at, v.bytes, &v.tpl, false));
-        for (of, opened_at, bytes, tpl, is_open) in open.chain(closed) {
+            .map(|v| (&v.apps, v.opened_at, v.bytes, &v.efficiency, false));
+        for (of, opened_at, bytes, efficiency, is_open) in open.chain(closed) {
             for app in of {
                 let status = &mut apps[app.0 as usize];
                 status.at_risk_bytes += bytes;
@@ -109,8 +109,8 @@ impl Engine {
                 status.at_risk_ms = Some(status.at_risk_ms.map_or(age_ms, |ms| ms.max(age_ms)));
                 status.open_transactions += u64::from(is_open);
                 status.closed_transactions += u64::from(!is_open);
-                status.written_pages += tpl.written_pages();
-                status.overwritten_pages += tpl.overwritten_pages();
+                status.written_pages += efficiency.written_pages();
+                status.overwritten_pages += efficiency.overwritten_pages();
             }
         }
         EngineStatus {

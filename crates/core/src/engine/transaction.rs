@@ -8,6 +8,7 @@ use super::Engine;
 use super::memory::ENTRY_BYTES;
 use crate::error::{FsError, Stop};
 use crate::inode::{Change, ORPHAN};
+use crate::policy::transactioning::Closing;
 use crate::vct::OpenVct;
 
 impl Engine {
@@ -108,14 +109,16 @@ impl Engine {
             && let Some(open) = self.open.get_mut(&vct)
         {
             open.apps.push(app);
+            open.closing.add_policy(&state.policy);
             state.open = Some(vct);
             return Ok(vct);
         }
         let vct = VctId(self.next_vct);
         self.next_vct += 1;
         state.open = Some(vct);
-        self.open
-            .insert(vct, OpenVct::new(app, now, self.open.is_noted()));
+        let closing = Closing::new(&state.policy);
+        let open = OpenVct::new(app, closing, now, self.open.is_noted());
+        self.open.insert(vct, open);
         Ok(vct)
     }
 
@@ -152,7 +155,7 @@ impl Engine {
         vct.dirty.extend(absorbed.dirty.iter().copied());
         vct.dentries.absorb(absorbed.dentries);
         vct.orphaned.extend(absorbed.orphaned.iter().copied());
-        vct.tpl.absorb(&absorbed.tpl);
+        vct.closing.absorb(absorbed.closing);
         vct.written_bytes += absorbed.written_bytes;
         vct.bytes += absorbed.bytes;
         vct.reserved_bytes += absorbed.reserved_bytes;
@@ -244,7 +247,7 @@ impl Engine {
             return vct;
         };
         let overwritten = open.dentries.record((parent, name.clone()), before, now);
-        open.tpl.page_written(overwritten);
+        open.closing.page_written(overwritten);
         if !overwritten {
             open.bytes += ENTRY_BYTES;
             open.reserved_bytes += ENTRY_BYTES;
@@ -302,7 +305,7 @@ impl Engine {
                 }
             }
             change.vct = ORPHAN;
-            open.tpl.pages_dropped(pages);
+            open.closing.pages_dropped(pages);
             open.bytes -= bytes;
             self.room.orphan_bytes += bytes;
             let reserved = (pages * PAGE_BYTES_U64).min(open.reserved_bytes);
@@ -349,17 +352,15 @@ impl Engine {
         let due = self
             .open
             .get(&vct)
-            .is_some_and(|open| self.is_due(open, now));
+            .is_some_and(|open| Self::is_due(open, now));
         if due {
             self.close(vct);
         }
     }
 
-    /// Whether a transaction has reached a limit of one of its apps.
-    pub(super) fn is_due(&self, open: &OpenVct, now: MonotonicNs) -> bool {
-        open.apps.iter().any(|app| {
-            let policy = &self.apps[app.0 as usize].policy;
-            open.tpl.is_due(&policy.tpl) || Self::age_ms(now, open.opened_at) >= policy.age_max_ms
-        })
+    /// Whether a transaction has reached a limit of one of its apps, or the policy of one
+    /// says that it closes.
+    pub(super) fn is_due(open: &OpenVct, now: MonotonicNs) -> bool {
+        open.closing.is_due(Self::age_ms(now, open.opened_at))
     }
 }

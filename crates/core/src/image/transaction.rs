@@ -8,7 +8,7 @@ use mobifs_types::{AppId, MonotonicNs, ObjectId, ObjectState, Page};
 
 use super::ImageError;
 use super::codec::{Reader, Writer};
-use crate::tpl::Tpl;
+use crate::policy::transactioning::{Closing, Efficiency};
 use crate::vct::{ClosedVct, Content, OpenVct};
 
 /// What an object is to an open transaction.
@@ -44,7 +44,7 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
         dentries: _,
         orphaned: _,
         held: _,
-        tpl,
+        closing,
         written_bytes,
         bytes,
         reserved_bytes,
@@ -53,22 +53,22 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
     out.list(apps.iter(), |out, app| out.u32(app.0));
     out.flag(*is_everywhere);
     out.u64(opened_at.0);
-    out.u64(tpl.written_pages());
-    out.u64(tpl.overwritten_pages());
+    write_efficiency(out, closing.efficiency());
     out.u64(*written_bytes);
     out.u64(*bytes);
     out.u64(*reserved_bytes);
     out.u64(*reserved_inodes);
 }
 
-/// The e curve begins anew: only what it has counted is kept.
+/// What the policies have seen begins anew: only what was counted is kept.
 pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageError> {
     let mut from = Reader::new(bytes);
-    let mut open = OpenVct::new(AppId(0), MonotonicNs(0), is_noted);
+    let closing = Closing::default();
+    let mut open = OpenVct::new(AppId(0), closing, MonotonicNs(0), is_noted);
     open.apps = from.list(Reader::app)?;
     open.is_everywhere = from.flag()?;
     open.opened_at = MonotonicNs(from.u64()?);
-    open.tpl = Tpl::counted(from.u64()?, from.u64()?);
+    open.closing = Closing::counted(read_efficiency(&mut from)?);
     open.written_bytes = from.u64()?;
     open.bytes = from.u64()?;
     open.reserved_bytes = from.u64()?;
@@ -84,7 +84,7 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
         opened_at,
         orphaned,
         held,
-        tpl,
+        efficiency,
         bytes,
         reserved_bytes,
         reserved_inodes,
@@ -98,8 +98,7 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
     out.u64(opened_at.0);
     write_ids(out, orphaned);
     write_ids(out, held);
-    out.u64(tpl.written_pages());
-    out.u64(tpl.overwritten_pages());
+    write_efficiency(out, efficiency);
     out.u64(*bytes);
     out.u64(*reserved_bytes);
     out.u64(*reserved_inodes);
@@ -126,7 +125,7 @@ pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct
         opened_at: MonotonicNs(from.u64()?),
         orphaned: read_ids(from)?,
         held: read_ids(from)?,
-        tpl: Tpl::counted(from.u64()?, from.u64()?),
+        efficiency: read_efficiency(from)?,
         bytes: from.u64()?,
         reserved_bytes: from.u64()?,
         reserved_inodes: from.u64()?,
@@ -138,6 +137,15 @@ pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct
         in_flight: false,
         failed: false,
     })
+}
+
+fn write_efficiency(out: &mut Writer, efficiency: &Efficiency) {
+    out.u64(efficiency.written_pages());
+    out.u64(efficiency.overwritten_pages());
+}
+
+fn read_efficiency(from: &mut Reader<'_>) -> Result<Efficiency, ImageError> {
+    Ok(Efficiency::new(from.u64()?, from.u64()?))
 }
 
 fn write_ids(out: &mut Writer, ids: &BTreeSet<ObjectId>) {

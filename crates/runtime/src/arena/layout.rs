@@ -3,7 +3,7 @@
 /// Says that it is an arena.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MobiFSar");
 /// Grows when anything in the arena means something else.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 // Words of the header.
 pub(super) const MAGIC_AT: usize = 0;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mobifs_core::image::{Key, Kind};
-use mobifs_core::{Class, Engine, EngineConfig};
+use mobifs_core::{Class, Engine, EngineConfig, TransactioningName};
 use mobifs_store::{Intent, KnownLocation, KnownObject, Saved, Witness};
 use mobifs_types::{ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page};
 
@@ -126,9 +126,14 @@ impl Arena {
             for value in [
                 class,
                 change.age_max_ms,
-                change.staleness_min_pages,
                 change.staleness_max_pages,
+                change.policy.map(|policy| policy as u64),
+                change.staleness_min_pages,
                 change.slope_min_micropercent.map(i64::cast_unsigned),
+                change.window_points.map(|points| points as u64),
+                change.interval_ms,
+                change.staleness_pages,
+                change.flush_interval_ms,
             ] {
                 out.u8(u8::from(value.is_some()));
                 out.u64(value.unwrap_or(0));
@@ -241,9 +246,20 @@ fn read_settings(bytes: &[u8]) -> Option<Vec<(Vec<u8>, PolicyChange)>> {
                 _ => Class::Durable,
             }),
             age_max_ms: value()?,
-            staleness_min_pages: value()?,
             staleness_max_pages: value()?,
+            policy: match value()? {
+                Some(number) => Some(*TransactioningName::ALL.get(usize::try_from(number).ok()?)?),
+                None => None,
+            },
+            staleness_min_pages: value()?,
             slope_min_micropercent: value()?.map(u64::cast_signed),
+            window_points: match value()? {
+                Some(points) => Some(usize::try_from(points).ok()?),
+                None => None,
+            },
+            interval_ms: value()?,
+            staleness_pages: value()?,
+            flush_interval_ms: value()?,
         };
         settings.push((path.to_vec(), change));
     }

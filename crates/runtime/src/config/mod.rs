@@ -2,17 +2,18 @@
 
 mod raw;
 mod rules;
+mod settings;
 mod size;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mobifs_core::{AppPolicy, Class};
-
 use crate::memory_budget;
 use raw::RawConfig;
 pub use rules::{PolicyChange, Rules};
-pub use size::parse as parse_size;
+pub(crate) use settings::check_policy;
+pub use settings::{PolicySettings, SettingError, class_name, parse_class, parse_policy};
+pub use size::{Size, parse as parse_size};
 
 /// Smallest memory budget that leaves room to work.
 const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
@@ -127,10 +128,15 @@ impl Config {
         }
         let rules = raw.rules()?;
         let allow_durable = raw.allow_durable.unwrap_or(true);
-        if !allow_durable && rules.has_durable() {
+        if !allow_durable && rules.needs_fsync() {
+            let other = if rules.has_durable() {
+                "class says \"durable\""
+            } else {
+                "policy says \"fsync\""
+            };
             return Err((
                 "allow_durable".into(),
-                "is false, but a class says \"durable\"; remove one of the two".into(),
+                format!("is false, but a {other}; remove one of the two"),
             ));
         }
         Ok(Self {
@@ -154,42 +160,10 @@ fn line_of(text: &str, offset: usize) -> usize {
         + 1
 }
 
-/// Checks limits that contradict each other.
-fn check_policy(key: &str, policy: &AppPolicy) -> Result<(), (String, String)> {
-    if policy.tpl.staleness_min_pages > policy.tpl.staleness_max_pages {
-        return Err((
-            format!("{key}.staleness_min_bytes"),
-            "is larger than staleness_max_bytes".into(),
-        ));
-    }
-    Ok(())
-}
-
-/// Reads the name of a class.
-///
-/// # Errors
-/// A sentence that lists the classes.
-pub fn parse_class(text: &str) -> Result<Class, String> {
-    match text {
-        "relaxed" => Ok(Class::Relaxed),
-        "durable" => Ok(Class::Durable),
-        _ => Err(format!(
-            "\"{text}\" is not a class: use \"relaxed\" or \"durable\""
-        )),
-    }
-}
-
-/// Name of a class, as configuration and status write it.
-pub const fn class_name(class: Class) -> &'static str {
-    match class {
-        Class::Relaxed => "relaxed",
-        Class::Durable => "durable",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use mobifs_core::AppRules as _;
+    use mobifs_core::policy::transactioning::TransactioningName;
+    use mobifs_core::{AppPolicy, AppRules as _, Class};
 
     use super::*;
 
@@ -227,6 +201,11 @@ mod tests {
             staleness_min_bytes = 0
             staleness_max_bytes = "1MiB"
             slope_min_micropercent = 0
+            policy = "interval"
+            window_points = 64
+            interval_ms = 400
+            staleness_bytes = "64KiB"
+            flush_interval_ms = 300
             "#,
         )
         .unwrap();
@@ -238,11 +217,23 @@ mod tests {
         assert!(config.rules.is_app(b"home/ann"));
         let bank = config.rules.policy(b"bank-a");
         assert_eq!((bank.class, bank.age_max_ms), (Class::Durable, 10_000));
-        assert_eq!(bank.tpl.staleness_min_pages, 64);
-        assert_eq!(bank.tpl.slope_min_micropercent, -30_000);
+        assert_eq!(bank.staleness_max_pages, 2_560);
+        let rule = bank.transactioning;
+        assert_eq!(rule.name, TransactioningName::Tpl);
+        assert_eq!(rule.tpl.staleness_min_pages, 64);
+        assert_eq!(rule.tpl.slope_min_micropercent, -30_000);
+        assert_eq!(rule.tpl.window_points, 16);
         let home = config.rules.policy(b"home/ann");
         assert_eq!((home.class, home.age_max_ms), (Class::Relaxed, 500));
-        assert_eq!(home.tpl.staleness_max_pages, 256);
+        assert_eq!(home.staleness_max_pages, 256);
+        let rule = home.transactioning;
+        assert_eq!(rule.name, TransactioningName::Interval);
+        assert_eq!(rule.tpl.window_points, 64);
+        assert_eq!(rule.interval.interval_ms, 400);
+        assert_eq!(rule.staleness.staleness_pages, 16);
+        assert_eq!(rule.fsync.flush_interval_ms, 300);
+        assert_eq!(config.rules.due_age_ms_min(), 400);
+        assert!(config.rules.needs_fsync());
     }
 
     #[test]
@@ -288,6 +279,27 @@ mod tests {
             (
                 "[defaults]\nstaleness_max_bytes = \"4KiB\"",
                 &["staleness_min_bytes", "larger"],
+            ),
+            (
+                "[defaults]\npolicy = \"often\"",
+                &[
+                    "defaults.policy",
+                    "\"often\" is not a policy",
+                    "\"tpl\", \"interval\", \"staleness\", \"fsync\"",
+                ],
+            ),
+            (
+                "[[app]]\nmatch = \"a\"\npolicy = \"ideal\"",
+                &["app \"a\".policy", "simulations only", "\"tpl\""],
+            ),
+            (
+                "[defaults]\nwindow_points = 1",
+                &["defaults.window_points", "from 2 to 1024"],
+            ),
+            ("[defaults]\ninterval_ms = 0", &["defaults.interval_ms"]),
+            (
+                "allow_durable = false\n[defaults]\npolicy = \"fsync\"",
+                &["allow_durable", "policy says \"fsync\""],
             ),
             (
                 "[[app]]\nclass = \"durable\"",

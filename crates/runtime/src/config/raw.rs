@@ -1,12 +1,11 @@
 //! The configuration as it is written in the file.
 
 use mobifs_core::AppPolicy;
-use mobifs_types::PAGE_BYTES_U64;
 use serde::Deserialize;
 
 use super::rules::{AppGlob, PolicyChange, Rules};
+use super::settings::{PolicySettings, check_policy};
 use super::size::Size;
-use super::{check_policy, parse_class};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,22 +18,12 @@ pub(super) struct RawConfig {
     pub(super) allow_durable: Option<bool>,
     apps: Option<Vec<String>>,
     #[serde(default)]
-    defaults: RawPolicy,
+    defaults: PolicySettings,
     #[serde(default)]
     app: Vec<RawApp>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawPolicy {
-    class: Option<String>,
-    age_max_ms: Option<u64>,
-    staleness_min_bytes: Option<Size>,
-    staleness_max_bytes: Option<Size>,
-    slope_min_micropercent: Option<i64>,
-}
-
-/// As [`RawPolicy`]; flattening would let unknown keys pass.
+/// As [`PolicySettings`]; flattening would let unknown keys pass.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawApp {
@@ -42,46 +31,46 @@ struct RawApp {
     glob: String,
     class: Option<String>,
     age_max_ms: Option<u64>,
-    staleness_min_bytes: Option<Size>,
     staleness_max_bytes: Option<Size>,
+    policy: Option<String>,
+    staleness_min_bytes: Option<Size>,
     slope_min_micropercent: Option<i64>,
+    window_points: Option<u64>,
+    interval_ms: Option<u64>,
+    staleness_bytes: Option<Size>,
+    flush_interval_ms: Option<u64>,
 }
 
 impl RawApp {
-    fn split(&self) -> (&str, RawPolicy) {
-        let policy = RawPolicy {
+    fn split(&self) -> (&str, PolicySettings) {
+        let settings = PolicySettings {
             class: self.class.clone(),
             age_max_ms: self.age_max_ms,
-            staleness_min_bytes: self.staleness_min_bytes,
             staleness_max_bytes: self.staleness_max_bytes,
+            policy: self.policy.clone(),
+            staleness_min_bytes: self.staleness_min_bytes,
             slope_min_micropercent: self.slope_min_micropercent,
+            window_points: self.window_points,
+            interval_ms: self.interval_ms,
+            staleness_bytes: self.staleness_bytes,
+            flush_interval_ms: self.flush_interval_ms,
         };
-        (&self.glob, policy)
+        (&self.glob, settings)
     }
 }
 
-impl RawPolicy {
-    fn change(&self, key: &str) -> Result<PolicyChange, (String, String)> {
-        let class = self.class.as_deref().map(parse_class).transpose();
-        if self.age_max_ms == Some(0) {
-            return Err((format!("{key}.age_max_ms"), "must be at least 1".into()));
-        }
-        let pages = |size: Option<Size>| size.map(|size| size.0.div_ceil(PAGE_BYTES_U64));
-        let staleness_max_pages = pages(self.staleness_max_bytes);
-        if staleness_max_pages == Some(0) {
-            return Err((
-                format!("{key}.staleness_max_bytes"),
-                "must be at least 1".into(),
-            ));
-        }
-        Ok(PolicyChange {
-            class: class.map_err(|message| (format!("{key}.class"), message))?,
-            age_max_ms: self.age_max_ms,
-            staleness_min_pages: pages(self.staleness_min_bytes),
-            staleness_max_pages,
-            slope_min_micropercent: self.slope_min_micropercent,
-        })
-    }
+/// The change that `settings` are, applied to `below` and checked; faults are said with
+/// the place of the key.
+fn checked(
+    place: &str,
+    settings: &PolicySettings,
+    below: AppPolicy,
+) -> Result<(PolicyChange, AppPolicy), (String, String)> {
+    let change = settings.change().and_then(|change| {
+        let policy = change.apply(below);
+        check_policy(&policy).map(|()| (change, policy))
+    });
+    change.map_err(|fault| (format!("{place}.{}", fault.key), fault.message))
 }
 
 impl RawConfig {
@@ -99,17 +88,12 @@ impl RawConfig {
             .map(|glob| AppGlob::new(glob))
             .collect::<Result<Vec<_>, _>>();
         let apps = apps.map_err(|message| ("apps".to_owned(), message))?;
-        let defaults = self
-            .defaults
-            .change("defaults")?
-            .apply(AppPolicy::default());
-        check_policy("defaults", &defaults)?;
+        let (_, defaults) = checked("defaults", &self.defaults, AppPolicy::default())?;
         let mut matched = Vec::with_capacity(self.app.len());
         for app in &self.app {
-            let (glob, policy) = app.split();
+            let (glob, settings) = app.split();
             let key = format!("app \"{glob}\"");
-            let change = policy.change(&key)?;
-            check_policy(&key, &change.apply(defaults))?;
+            let (change, _) = checked(&key, &settings, defaults)?;
             let glob = AppGlob::new(glob).map_err(|message| (format!("{key}.match"), message))?;
             matched.push((glob, change));
         }

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use globset::{GlobBuilder, GlobMatcher};
-use mobifs_core::{AppPolicy, AppRules, Class};
+use mobifs_core::policy::transactioning::Transactioning as _;
+use mobifs_core::{AppPolicy, AppRules, Class, TransactioningName};
 
 /// Settings of one app or of the defaults; what is absent comes from further up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,26 +16,43 @@ pub struct PolicyChange {
     pub class: Option<Class>,
     /// Age at which a transaction closes, in milliseconds.
     pub age_max_ms: Option<u64>,
-    /// Staleness below which a transaction stays open, in pages.
-    pub staleness_min_pages: Option<u64>,
     /// Staleness at which a transaction closes, in pages.
     pub staleness_max_pages: Option<u64>,
-    /// Slope of the e curve below which a transaction closes.
+    /// What closes a transaction before it reaches these limits.
+    pub policy: Option<TransactioningName>,
+    /// Policy `tpl`: staleness below which a transaction stays open, in pages.
+    pub staleness_min_pages: Option<u64>,
+    /// Policy `tpl`: slope of the e curve below which a transaction closes.
     pub slope_min_micropercent: Option<i64>,
+    /// Policy `tpl`: points of the curve that the slope is fitted through.
+    pub window_points: Option<usize>,
+    /// Policy `interval`: age at which a transaction closes, in milliseconds.
+    pub interval_ms: Option<u64>,
+    /// Policy `staleness`: staleness at which a transaction closes, in pages.
+    pub staleness_pages: Option<u64>,
+    /// Policy `fsync`: age at which a transaction closes without one, in milliseconds.
+    pub flush_interval_ms: Option<u64>,
 }
 
 impl PolicyChange {
     /// `policy` with the settings that are present.
     pub fn apply(&self, policy: AppPolicy) -> AppPolicy {
+        fn set<T: Copy>(value: &mut T, change: Option<T>) {
+            *value = change.unwrap_or(*value);
+        }
         let mut changed = policy;
-        changed.class = self.class.unwrap_or(policy.class);
-        changed.age_max_ms = self.age_max_ms.unwrap_or(policy.age_max_ms);
-        let tpl = &mut changed.tpl;
-        tpl.staleness_min_pages = self.staleness_min_pages.unwrap_or(tpl.staleness_min_pages);
-        tpl.staleness_max_pages = self.staleness_max_pages.unwrap_or(tpl.staleness_max_pages);
-        tpl.slope_min_micropercent = self
-            .slope_min_micropercent
-            .unwrap_or(tpl.slope_min_micropercent);
+        set(&mut changed.class, self.class);
+        set(&mut changed.age_max_ms, self.age_max_ms);
+        set(&mut changed.staleness_max_pages, self.staleness_max_pages);
+        let rule = &mut changed.transactioning;
+        set(&mut rule.name, self.policy);
+        set(&mut rule.tpl.staleness_min_pages, self.staleness_min_pages);
+        let slope = self.slope_min_micropercent;
+        set(&mut rule.tpl.slope_min_micropercent, slope);
+        set(&mut rule.tpl.window_points, self.window_points);
+        set(&mut rule.interval.interval_ms, self.interval_ms);
+        set(&mut rule.staleness.staleness_pages, self.staleness_pages);
+        set(&mut rule.fsync.flush_interval_ms, self.flush_interval_ms);
         changed
     }
 }
@@ -98,22 +116,29 @@ impl Rules {
         &self.overrides
     }
 
-    /// Shortest `age_max_ms` that some app can have.
-    pub fn age_max_ms_min(&self) -> u64 {
-        let changes = self.matched.iter().map(|(_, change)| change);
-        let changes = changes.chain(self.overrides.iter().map(|(_, change)| change));
-        changes
-            .filter_map(|change| change.age_max_ms)
-            .fold(self.defaults.age_max_ms, u64::min)
+    /// Shortest age, in milliseconds, at which a transaction of some app closes.
+    pub fn due_age_ms_min(&self) -> u64 {
+        let ages = self.policies().map(|policy| policy.due_age_ms());
+        ages.min().unwrap_or(u64::MAX)
     }
 
     /// Whether some app can be durable under these rules.
     pub fn has_durable(&self) -> bool {
-        let changes = self.matched.iter().map(|(_, change)| change);
-        self.defaults.class == Class::Durable
-            || changes
-                .chain(self.overrides.iter().map(|(_, change)| change))
-                .any(|change| change.class == Some(Class::Durable))
+        self.policies().any(|policy| policy.class == Class::Durable)
+    }
+
+    /// Whether an `fsync` means something for some app under these rules.
+    pub fn needs_fsync(&self) -> bool {
+        let closes = |policy: AppPolicy| policy.transactioning.begin().closes_at_fsync();
+        self.has_durable() || self.policies().any(closes)
+    }
+
+    /// All that an app can have.
+    fn policies(&self) -> impl Iterator<Item = AppPolicy> {
+        let matched = self.matched.iter();
+        let matched = matched.map(|(_, change)| change.apply(self.defaults));
+        let exact = self.overrides.iter().map(|(path, _)| self.policy(path));
+        [self.defaults].into_iter().chain(matched).chain(exact)
     }
 }
 

@@ -2,12 +2,16 @@
 
 use std::fmt;
 
-use serde::Deserialize;
 use serde::de::{self, Visitor};
+use serde::{Deserialize, Serialize};
 
-/// A number of bytes, written as an integer or as a string such as `"512MiB"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+/// A number of bytes, read from an integer or from a string such as `"512MiB"`, written
+/// as an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Size(
+    /// Bytes.
+    pub u64,
+);
 
 const UNITS: &str = "B, K, KB, KiB, M, MB, MiB, G, GB, GiB, T, TB or TiB";
 

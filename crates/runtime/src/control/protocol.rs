@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Status;
+use crate::{PolicySettings, Status};
 
 /// What a mount can be asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,14 +35,8 @@ pub enum Request {
     Set {
         /// The app, by its path relative to the mount.
         app: String,
-        /// `relaxed` or `durable`.
-        class: Option<String>,
-        /// Age at which a transaction closes.
-        age_max_ms: Option<u64>,
-        /// Staleness at which a transaction closes.
-        staleness_max_bytes: Option<u64>,
-        /// Staleness below which a transaction stays open.
-        staleness_min_bytes: Option<u64>,
+        /// What is to change.
+        settings: PolicySettings,
     },
 }
 
@@ -102,6 +96,17 @@ mod tests {
         let request = Request::Sync {
             app: Some("mail".into()),
             apply: true,
+        };
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        let text = r#"{"command":"set","app":"a","settings":{"class":"durable","interval_ms":5}}"#;
+        let request = Request::Set {
+            app: "a".into(),
+            settings: PolicySettings {
+                class: Some("durable".into()),
+                interval_ms: Some(5),
+                ..PolicySettings::default()
+            },
         };
         assert_eq!(serde_json::to_string(&request).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);

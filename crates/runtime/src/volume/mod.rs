@@ -94,7 +94,7 @@ struct Shared {
     stopping: AtomicBool,
     /// What the kernel adapter found out about `sync(2)`.
     sync_reaches: AtomicBool,
-    /// Shortest `age_max` of the rules, in milliseconds.
+    /// Shortest age at which the rules close a transaction, in milliseconds.
     age_min_ms: AtomicU64,
     /// Budget in force; the engine has a copy.
     memory_budget_bytes: AtomicU64,
@@ -173,7 +173,7 @@ impl Volume {
             listing: RwLock::new(()),
             store,
             started,
-            age_min_ms: rules.age_max_ms_min().into(),
+            age_min_ms: rules.due_age_ms_min().into(),
             memory_budget_bytes: options.memory_budget_bytes.into(),
             rules: Mutex::new(rules),
             failures: Mutex::default(),
@@ -270,7 +270,14 @@ impl Shared {
     /// there is something to do for it.
     fn after_change(&self, live: &mut LiveGuard<'_>) {
         let crowded = live.engine.dirty_bytes() > self.memory_high_bytes();
-        if (live.checkpointer_idle || crowded || live.engine.has_closed()) && !live.wake {
+        if live.checkpointer_idle || crowded || live.engine.has_closed() {
+            self.wake(live);
+        }
+    }
+
+    /// Has the checkpointer look at once.
+    fn wake(&self, live: &mut LiveGuard<'_>) {
+        if !live.wake {
             live.wake = true;
             self.wake.notify_one();
         }
@@ -283,8 +290,7 @@ impl Shared {
             && !live.wake
             && self.moment().now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS
         {
-            live.wake = true;
-            self.wake.notify_one();
+            self.wake(live);
         }
     }
 

@@ -2,14 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_core::Class;
-
 use super::{Volume, VolumeError};
+use crate::config::check_policy;
 use crate::{Config, PolicyChange, Rules};
 
 impl Volume {
-    /// Whether `fsync` requests matter: some app is durable, or may become so while
-    /// mounted. The kernel adapter may keep them from coming only if not.
+    /// Whether `fsync` requests matter: some app is durable or commits at `fsync`, or may
+    /// come to while mounted. The kernel adapter may keep them from coming only if not.
     pub fn has_durable_apps(&self) -> bool {
         self.shared.options.allow_durable
     }
@@ -49,25 +48,26 @@ impl Volume {
             });
         }
         rules.set_app(path.as_bytes(), change);
-        let tpl = rules.policy(path.as_bytes()).tpl;
-        if tpl.staleness_min_pages > tpl.staleness_max_pages {
-            let text = "staleness_min_bytes would be larger than staleness_max_bytes";
-            return Err(VolumeError::Setting(text.to_owned()));
-        }
+        check_policy(&rules.policy(path.as_bytes()))
+            .map_err(|fault| VolumeError::Setting(fault.to_string()))?;
         self.set_rules(rules)
     }
 
     fn set_rules(&self, rules: Rules) -> Result<(), VolumeError> {
-        if rules.has_durable() && !self.shared.options.allow_durable {
+        if rules.needs_fsync() && !self.shared.options.allow_durable {
+            let wanted = if rules.has_durable() {
+                "become \"durable\""
+            } else {
+                "have the policy \"fsync\""
+            };
             return Err(VolumeError::Setting(format!(
-                "this mount was made with allow_durable = false, so no app can become \
-                 \"{}\": mount it again without that",
-                crate::class_name(Class::Durable)
+                "this mount was made with allow_durable = false, so no app can {wanted}: mount \
+                 it again without that"
             )));
         }
         self.shared
             .age_min_ms
-            .store(rules.age_max_ms_min(), Ordering::Relaxed);
+            .store(rules.due_age_ms_min(), Ordering::Relaxed);
         let mut current = self.shared.rules.lock();
         let mut live = self.shared.live();
         live.engine.set_rules(Box::new(rules.clone()));

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use mobifs_core::AppStatus;
-use mobifs_types::{MonotonicNs, PAGE_BYTES_U64};
+use mobifs_types::MonotonicNs;
 
 use super::{Shared, Volume};
 use crate::status::{
-    AppReport, CheckpointReport, MemoryStatus, SCHEMA_VERSION, Status, StoreStatus,
-    TransactionCounts, rfc3339,
+    AppReport, CheckpointReport, MemoryStatus, PolicyReport, SCHEMA_VERSION, Status, StoreStatus,
+    TransactionCounts, bytes, rfc3339,
 };
 
 impl Volume {
@@ -90,11 +90,8 @@ impl Shared {
             }),
             read_only,
             age_max_ms: app.policy.age_max_ms,
-            staleness_max_bytes: app
-                .policy
-                .tpl
-                .staleness_max_pages
-                .saturating_mul(PAGE_BYTES_U64),
+            staleness_max_bytes: bytes(app.policy.staleness_max_pages),
+            policy: PolicyReport::of(&app.policy.transactioning),
         }
     }
 }

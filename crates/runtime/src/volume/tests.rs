@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_core::{Caller, Class, FsError, NodeSpec, WriteAt};
+use mobifs_core::{Caller, Class, FsError, NodeSpec, TransactioningName, WriteAt};
 use mobifs_store::{
     Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
 };
@@ -421,6 +421,41 @@ fn classes_change_while_mounted() {
     assert!(!fixed.has_durable_apps());
     let error = fixed.set_app(".", durable).unwrap_err().to_string();
     assert!(error.contains("allow_durable"), "{error}");
+}
+
+#[test]
+fn a_policy_may_commit_at_fsync_without_anybody_waiting() {
+    let store = Arc::new(MemoryStore::new());
+    let config = "[defaults]\nage_max_ms = 1000000\n";
+    let volume = Volume::start(Arc::clone(&store) as Arc<_>, options(config)).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    let id = file(&volume, app, "f", b"x");
+    volume.fsync(id).unwrap();
+    let policy = |name| PolicyChange {
+        policy: Some(name),
+        flush_interval_ms: Some(1_000_000),
+        ..PolicyChange::default()
+    };
+    volume
+        .set_app("app", policy(TransactioningName::Fsync))
+        .unwrap();
+    let report = |volume: &Volume| {
+        let apps = volume.status().apps;
+        apps.into_iter().find(|a| a.name == "app").unwrap()
+    };
+    assert_eq!(report(&volume).transactions.open, 1);
+    volume.fsync(id).unwrap();
+    // As below: a checkpointer that does nothing is ended by the runner.
+    while report(&volume).transactions.committed == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(report(&volume).policy.name(), "fsync");
+    assert_eq!(report(&volume).bytes_at_risk, 0);
+
+    let deaf = quiet("allow_durable = false");
+    let deaf = Volume::start(Arc::new(MemoryStore::new()), deaf).unwrap();
+    let error = deaf.set_app(".", policy(TransactioningName::Fsync));
+    assert!(error.unwrap_err().to_string().contains("allow_durable"));
 }
 
 #[test]

@@ -1,0 +1,6 @@
+//! The policies (S0 §5): when a transaction closes, when the user is expected to leave
+//! the device alone, and which closed transaction is committed first. Each is a trait
+//! with implementations that are selected by name, without a clock or device of its
+//! own.
+
+pub mod transactioning;

@@ -1,0 +1,40 @@
+//! A fixed interval: what a commit interval of an ordinary filesystem is.
+
+use super::{Efficiency, Transactioning};
+
+/// Parameters of [`FixedInterval`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IntervalParameters {
+    /// A transaction closes at this age, in milliseconds since its first change.
+    pub interval_ms: u64,
+}
+
+impl Default for IntervalParameters {
+    /// The commit interval of ext4.
+    fn default() -> Self {
+        Self { interval_ms: 5_000 }
+    }
+}
+
+/// Closes at an age, whatever was written.
+#[derive(Clone, Debug)]
+pub struct FixedInterval(IntervalParameters);
+
+impl FixedInterval {
+    /// With these parameters.
+    pub const fn new(parameters: &IntervalParameters) -> Self {
+        Self(*parameters)
+    }
+}
+
+impl Transactioning for FixedInterval {
+    fn page_written(&mut self, _efficiency: &Efficiency) {}
+
+    fn is_due(&self, _efficiency: &Efficiency, age_ms: u64) -> bool {
+        age_ms >= self.0.interval_ms
+    }
+
+    fn due_age_ms(&self) -> Option<u64> {
+        Some(self.0.interval_ms)
+    }
+}

@@ -1,0 +1,103 @@
+//! When to close an open transaction (S0 §5.2): the point at which staleness stops
+//! paying for itself.
+//!
+//! [`Transactioning`] is the seam. Each policy is a file of its own here; a new one is
+//! made known in `rule.rs` (its name and parameters) and in [`TransactioningState`].
+
+mod closing;
+mod efficiency;
+mod fsync;
+mod ideal;
+mod interval;
+mod rule;
+mod staleness;
+mod tpl;
+mod window;
+
+pub(crate) use closing::Closing;
+pub use efficiency::Efficiency;
+pub use fsync::{FsyncDriven, FsyncParameters};
+pub use ideal::Ideal;
+pub use interval::{FixedInterval, IntervalParameters};
+pub use rule::{TransactioningName, TransactioningRule};
+pub use staleness::{FixedStaleness, StalenessParameters};
+pub use tpl::{Tpl, TplParameters};
+pub use window::{FitWindow, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN};
+
+/// What one policy knows of one open transaction, and what it says about it.
+///
+/// The limits of an app hold besides whatever the policy says, unless it is not
+/// [bounded](Transactioning::is_bounded).
+pub trait Transactioning {
+    /// A page or directory entry was written; `efficiency` counts it already.
+    fn page_written(&mut self, efficiency: &Efficiency);
+
+    /// Whether the transaction should close now, at the age of `age_ms` milliseconds.
+    fn is_due(&self, efficiency: &Efficiency, age_ms: u64) -> bool;
+
+    /// Age in milliseconds at which it is due although nothing more is written; none
+    /// if age does not matter to the policy.
+    fn due_age_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether it closes when the app calls `fsync`.
+    fn closes_at_fsync(&self) -> bool {
+        false
+    }
+
+    /// Whether the app's limits of age and staleness hold.
+    fn is_bounded(&self) -> bool {
+        true
+    }
+}
+
+/// The state of any of the policies.
+#[derive(Clone, Debug)]
+pub enum TransactioningState {
+    /// Trade-off point location.
+    Tpl(Tpl),
+    /// A fixed interval.
+    Interval(FixedInterval),
+    /// A fixed staleness.
+    Staleness(FixedStaleness),
+    /// Every `fsync`.
+    Fsync(FsyncDriven),
+    /// Never.
+    Ideal(Ideal),
+}
+
+/// The same call of whatever policy it is.
+macro_rules! each {
+    ($state:expr, $policy:ident => $call:expr) => {
+        match $state {
+            TransactioningState::Tpl($policy) => $call,
+            TransactioningState::Interval($policy) => $call,
+            TransactioningState::Staleness($policy) => $call,
+            TransactioningState::Fsync($policy) => $call,
+            TransactioningState::Ideal($policy) => $call,
+        }
+    };
+}
+
+impl Transactioning for TransactioningState {
+    fn page_written(&mut self, efficiency: &Efficiency) {
+        each!(self, policy => policy.page_written(efficiency));
+    }
+
+    fn is_due(&self, efficiency: &Efficiency, age_ms: u64) -> bool {
+        each!(self, policy => policy.is_due(efficiency, age_ms))
+    }
+
+    fn due_age_ms(&self) -> Option<u64> {
+        each!(self, policy => policy.due_age_ms())
+    }
+
+    fn closes_at_fsync(&self) -> bool {
+        each!(self, policy => policy.closes_at_fsync())
+    }
+
+    fn is_bounded(&self) -> bool {
+        each!(self, policy => policy.is_bounded())
+    }
+}

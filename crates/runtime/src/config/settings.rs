@@ -1,0 +1,170 @@
+//! What a configuration or a command says about one app.
+
+use mobifs_core::policy::transactioning::{
+    TransactioningName, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN,
+};
+use mobifs_core::{AppPolicy, Class};
+use mobifs_types::PAGE_BYTES_U64;
+use serde::{Deserialize, Serialize};
+
+use super::rules::PolicyChange;
+use super::size::Size;
+
+/// Settings as they are written: the keys of `[defaults]`, and of `mobifs set`. What is
+/// absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySettings {
+    /// `relaxed` or `durable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Age at which a transaction closes, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_max_ms: Option<u64>,
+    /// Staleness at which a transaction closes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness_max_bytes: Option<Size>,
+    /// Name of the policy that closes a transaction before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Policy `tpl`: staleness below which a transaction stays open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness_min_bytes: Option<Size>,
+    /// Policy `tpl`: slope of the e curve below which a transaction closes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_min_micropercent: Option<i64>,
+    /// Policy `tpl`: points of the curve that the slope is fitted through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_points: Option<u64>,
+    /// Policy `interval`: age at which a transaction closes, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_ms: Option<u64>,
+    /// Policy `staleness`: staleness at which a transaction closes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness_bytes: Option<Size>,
+    /// Policy `fsync`: age at which a transaction closes without one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flush_interval_ms: Option<u64>,
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {message}")]
+pub struct SettingError {
+    /// The key.
+    pub key: &'static str,
+    /// What is wrong with its value.
+    pub message: String,
+}
+
+impl SettingError {
+    fn new(key: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            key,
+            message: message.into(),
+        }
+    }
+}
+
+impl PolicySettings {
+    /// The same for the engine.
+    ///
+    /// # Errors
+    /// [`SettingError`] for a value that makes no sense by itself.
+    pub fn change(&self) -> Result<PolicyChange, SettingError> {
+        let fault = |key| move |message| SettingError::new(key, message);
+        let class = self.class.as_deref().map(parse_class).transpose();
+        let policy = self.policy.as_deref().map(parse_policy).transpose();
+        let window_points = self.window_points.map(window_points).transpose();
+        let pages = |size: Option<Size>| size.map(|size| size.0.div_ceil(PAGE_BYTES_U64));
+        let change = PolicyChange {
+            class: class.map_err(fault("class"))?,
+            age_max_ms: self.age_max_ms,
+            staleness_max_pages: pages(self.staleness_max_bytes),
+            policy: policy.map_err(fault("policy"))?,
+            staleness_min_pages: pages(self.staleness_min_bytes),
+            slope_min_micropercent: self.slope_min_micropercent,
+            window_points: window_points.map_err(fault("window_points"))?,
+            interval_ms: self.interval_ms,
+            staleness_pages: pages(self.staleness_bytes),
+            flush_interval_ms: self.flush_interval_ms,
+        };
+        for (key, value) in [
+            ("age_max_ms", change.age_max_ms),
+            ("staleness_max_bytes", change.staleness_max_pages),
+            ("interval_ms", change.interval_ms),
+            ("staleness_bytes", change.staleness_pages),
+            ("flush_interval_ms", change.flush_interval_ms),
+        ] {
+            if value == Some(0) {
+                return Err(SettingError::new(key, "must be at least 1"));
+            }
+        }
+        Ok(change)
+    }
+}
+
+/// Checks limits that contradict each other.
+///
+/// # Errors
+/// [`SettingError`].
+pub(crate) fn check_policy(policy: &AppPolicy) -> Result<(), SettingError> {
+    if policy.transactioning.tpl.staleness_min_pages > policy.staleness_max_pages {
+        return Err(SettingError::new(
+            "staleness_min_bytes",
+            "is larger than staleness_max_bytes",
+        ));
+    }
+    Ok(())
+}
+
+fn window_points(points: u64) -> Result<usize, String> {
+    usize::try_from(points)
+        .ok()
+        .filter(|points| (WINDOW_POINTS_MIN..=WINDOW_POINTS_MAX).contains(points))
+        .ok_or_else(|| format!("must be from {WINDOW_POINTS_MIN} to {WINDOW_POINTS_MAX}"))
+}
+
+/// Reads the name of a policy that a mount may have.
+///
+/// # Errors
+/// A sentence that lists the policies.
+pub fn parse_policy(text: &str) -> Result<TransactioningName, String> {
+    let found = TransactioningName::from_name(text);
+    if let Some(name) = found.filter(|name| name.is_bounded()) {
+        return Ok(name);
+    }
+    let bounded = TransactioningName::ALL
+        .into_iter()
+        .filter(|name| name.is_bounded());
+    let names: Vec<String> = bounded
+        .map(|name| format!("\"{}\"", name.as_str()))
+        .collect();
+    let why = match found {
+        Some(_) => "would never commit: it is for simulations only",
+        None => "is not a policy",
+    };
+    Err(format!("\"{text}\" {why}; use one of {}", names.join(", ")))
+}
+
+/// Reads the name of a class.
+///
+/// # Errors
+/// A sentence that lists the classes.
+pub fn parse_class(text: &str) -> Result<Class, String> {
+    match text {
+        "relaxed" => Ok(Class::Relaxed),
+        "durable" => Ok(Class::Durable),
+        _ => Err(format!(
+            "\"{text}\" is not a class: use \"relaxed\" or \"durable\""
+        )),
+    }
+}
+
+/// Name of a class, as configuration and status write it.
+pub const fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Relaxed => "relaxed",
+        Class::Durable => "durable",
+    }
+}
