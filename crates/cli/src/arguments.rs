@@ -37,9 +37,10 @@ Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
   objects_max, allow_durable, apps = [\"GLOB\", ...]
   [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_max_bytes,
-               policy = \"tpl\" | \"interval\" | \"staleness\" | \"fsync\",
+               policy = \"tpl\" | \"interval\" | \"quiet\" | \"staleness\" | \"fsync\",
                staleness_min_bytes, slope_min_micropercent, window_points (tpl),
-               interval_ms, staleness_bytes, flush_interval_ms (fsync)
+               interval_ms, quiet_ms, quiet_age_min_ms, staleness_bytes,
+               flush_interval_ms (fsync)
   [[app]]      match = \"GLOB\", and any key of [defaults]
 
 In /etc/fstab:
@@ -210,7 +211,8 @@ pub(crate) struct SetArguments {
     /// Amount of changes at which a transaction is committed
     #[arg(long, value_name = "SIZE")]
     pub(crate) staleness_max_bytes: Option<String>,
-    /// What commits a transaction before that: `tpl`, `interval`, `staleness` or `fsync`
+    /// What commits a transaction before that: `tpl`, `interval`, `quiet`, `staleness` or
+    /// `fsync`
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<String>,
     /// tpl: amount of changes below which a transaction is not committed for their pattern
@@ -226,6 +228,12 @@ pub(crate) struct SetArguments {
     /// interval: age at which a transaction is committed
     #[arg(long, value_name = "MS")]
     pub(crate) interval_ms: Option<u64>,
+    /// quiet: a transaction is committed when nothing changed for so long
+    #[arg(long, value_name = "MS")]
+    pub(crate) quiet_ms: Option<u64>,
+    /// quiet: age below which a transaction is not committed
+    #[arg(long, value_name = "MS")]
+    pub(crate) quiet_age_min_ms: Option<u64>,
     /// staleness: amount of changes at which a transaction is committed
     #[arg(long, value_name = "SIZE")]
     pub(crate) staleness_bytes: Option<String>,

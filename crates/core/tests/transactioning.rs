@@ -4,8 +4,9 @@
 mod support;
 
 use mobifs_core::policy::transactioning::{
-    Efficiency, FitWindow, FsyncParameters, IntervalParameters, StalenessParameters, TplParameters,
-    Transactioning as _, TransactioningName, TransactioningRule,
+    Efficiency, FitWindow, FsyncParameters, IntervalParameters, QuietParameters,
+    StalenessParameters, TplParameters, Transactioning as _, TransactioningName,
+    TransactioningRule,
 };
 use mobifs_core::{AppPolicy, AppRules, Class, Limits, SyncPoint};
 use mobifs_types::{MonotonicNs, ObjectId};
@@ -234,7 +235,70 @@ fn the_other_policies_close_where_they_say() {
     let ideal = rule(TransactioningName::Ideal).begin();
     assert!(!ideal.is_due(&nothing, u64::MAX) && !ideal.is_bounded());
     let at_fsync = TransactioningName::ALL.map(|name| rule(name).begin().closes_at_fsync());
-    assert_eq!(at_fsync, [false, false, false, true, false]);
+    assert_eq!(at_fsync, [false, false, false, false, true, false]);
+}
+
+#[test]
+fn quiet_closes_in_the_first_pause_behind_its_age() {
+    let rule = TransactioningRule {
+        name: TransactioningName::Quiet,
+        quiet: QuietParameters {
+            quiet_ms: 100,
+            quiet_age_min_ms: 1_000,
+        },
+        ..TransactioningRule::default()
+    };
+    let nothing = Efficiency::default();
+    let mut policy = rule.begin();
+    // A pause before the age does not count; one that reaches over it ends there.
+    policy.operation_ended(300);
+    assert!(!policy.is_due(&nothing, 999) && policy.is_due(&nothing, 1_000));
+    assert_eq!(policy.due_age_ms(), Some(1_000));
+    // Behind the age every change puts it off.
+    for age_ms in [950, 1_020, 1_100, 1_199] {
+        policy.operation_ended(age_ms);
+        assert!(!policy.is_due(&nothing, age_ms + 99));
+        assert_eq!(policy.due_age_ms(), Some(age_ms + 100));
+    }
+    assert!(policy.is_due(&nothing, 1_299));
+}
+
+#[test]
+fn quiet_keeps_a_burst_together_and_the_limit_holds() {
+    let mut policy = AppPolicy {
+        age_max_ms: 3_000,
+        ..AppPolicy::default()
+    };
+    policy.transactioning.name = TransactioningName::Quiet;
+    policy.transactioning.quiet = QuietParameters {
+        quiet_ms: 500,
+        quiet_age_min_ms: 1_000,
+    };
+    let mut bed = Bed::new(policy, Limits::default());
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    bed.checkpoint();
+    // Writes every 100 ms; returns when transactions closed.
+    let mut burst = |from_ms: u64, to_ms: u64| {
+        let mut closed_at = Vec::new();
+        for now_ms in (from_ms..to_ms).step_by(100) {
+            bed.now_ms = now_ms;
+            bed.engine.tick(bed.moment().now);
+            if !bed.drain().is_empty() {
+                closed_at.push(now_ms);
+            }
+            bed.write(file, 0, b"burst");
+        }
+        let pause_ends = bed.engine.tick(bed.moment().now);
+        let at = |ms: u64| MonotonicNs(ms * 1_000_000);
+        assert_eq!(pause_ends, Some(at(to_ms + 400)));
+        bed.engine.tick(at(to_ms + 400));
+        assert_eq!(bed.drain().len(), 1);
+        closed_at
+    };
+    assert_eq!(burst(10_000, 12_000), [0; 0], "a burst is not cut");
+    // One that never ends is cut by the limit.
+    assert_eq!(burst(20_000, 27_000), [23_000, 26_000]);
 }
 
 #[test]
@@ -307,7 +371,9 @@ fn every_policy_but_the_ideal_one_is_bounded_by_the_limits() {
         bed.checkpoint();
         bed.write(file, 0, &[b'y'; 4096]);
         let age_ms = match name {
-            TransactioningName::Interval | TransactioningName::Fsync => Some(5_000),
+            TransactioningName::Interval
+            | TransactioningName::Fsync
+            | TransactioningName::Quiet => Some(5_000),
             TransactioningName::Ideal => None,
             _ => Some(20_000),
         };

@@ -125,6 +125,13 @@ pub enum PolicyReport {
         /// A transaction closes at this age.
         interval_ms: u64,
     },
+    /// The first pause.
+    Quiet {
+        /// A transaction closes when nothing changed for so long,
+        quiet_ms: u64,
+        /// and it is at least so old.
+        quiet_age_min_ms: u64,
+    },
     /// A fixed staleness.
     Staleness {
         /// A transaction closes at this staleness.
@@ -150,6 +157,10 @@ impl PolicyReport {
             TransactioningName::Interval => Self::Interval {
                 interval_ms: rule.interval.interval_ms,
             },
+            TransactioningName::Quiet => Self::Quiet {
+                quiet_ms: rule.quiet.quiet_ms,
+                quiet_age_min_ms: rule.quiet.quiet_age_min_ms,
+            },
             TransactioningName::Staleness => Self::Staleness {
                 staleness_bytes: bytes(rule.staleness.staleness_pages),
             },
@@ -165,6 +176,7 @@ impl PolicyReport {
         match self {
             Self::Tpl { .. } => TransactioningName::Tpl.as_str(),
             Self::Interval { .. } => TransactioningName::Interval.as_str(),
+            Self::Quiet { .. } => TransactioningName::Quiet.as_str(),
             Self::Staleness { .. } => TransactioningName::Staleness.as_str(),
             Self::Fsync { .. } => TransactioningName::Fsync.as_str(),
             Self::Ideal => TransactioningName::Ideal.as_str(),

@@ -21,6 +21,8 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
         slope_min_micropercent: arguments.slope_min_micropercent,
         window_points: arguments.window_points,
         interval_ms: arguments.interval_ms,
+        quiet_ms: arguments.quiet_ms,
+        quiet_age_min_ms: arguments.quiet_age_min_ms,
         staleness_bytes: size(&arguments.staleness_bytes)?,
         flush_interval_ms: arguments.flush_interval_ms,
     };
@@ -30,7 +32,7 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
         .map_err(|fault| usage(fault.to_string()))?;
     let request = Request::Set {
         app: arguments.app.clone(),
-        settings,
+        settings: Box::new(settings),
     };
     match ask(&arguments.mountpoint, &request)?.1 {
         Reply::Done => Ok(()),

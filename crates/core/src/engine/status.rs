@@ -20,6 +20,8 @@ pub struct AppStatus {
     pub at_risk_bytes: u64,
     /// Age of the oldest uncommitted change, in milliseconds; none if there is none.
     pub at_risk_ms: Option<u64>,
+    /// When that change was made.
+    pub at_risk_since: Option<MonotonicNs>,
     /// Open transactions (0 or 1).
     pub open_transactions: u64,
     /// Closed transactions that wait for their commit.
@@ -79,6 +81,7 @@ impl Engine {
                 read_only: app.failed,
                 at_risk_bytes: 0,
                 at_risk_ms: None,
+                at_risk_since: None,
                 open_transactions: 0,
                 closed_transactions: 0,
                 committed_transactions: app.committed_vcts,
@@ -107,6 +110,8 @@ impl Engine {
                 status.at_risk_bytes += bytes;
                 let age_ms = Self::age_ms(now, opened_at);
                 status.at_risk_ms = Some(status.at_risk_ms.map_or(age_ms, |ms| ms.max(age_ms)));
+                let since = status.at_risk_since;
+                status.at_risk_since = Some(since.map_or(opened_at, |at| at.min(opened_at)));
                 status.open_transactions += u64::from(is_open);
                 status.closed_transactions += u64::from(!is_open);
                 status.written_pages += efficiency.written_pages();

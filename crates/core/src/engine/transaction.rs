@@ -349,10 +349,11 @@ impl Engine {
 
     /// Ends an operation: closes the transaction if its policy says so.
     pub(super) fn finish(&mut self, vct: VctId, now: MonotonicNs) {
-        let due = self
-            .open
-            .get(&vct)
-            .is_some_and(|open| Self::is_due(open, now));
+        let due = self.open.get_mut(&vct).is_some_and(|open| {
+            let age_ms = Self::age_ms(now, open.opened_at);
+            open.closing.operation_ended(age_ms);
+            open.closing.is_due(age_ms)
+        });
         if due {
             self.close(vct);
         }

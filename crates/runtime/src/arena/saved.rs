@@ -132,6 +132,8 @@ impl Arena {
                 change.slope_min_micropercent.map(i64::cast_unsigned),
                 change.window_points.map(|points| points as u64),
                 change.interval_ms,
+                change.quiet_ms,
+                change.quiet_age_min_ms,
                 change.staleness_pages,
                 change.flush_interval_ms,
             ] {
@@ -258,6 +260,8 @@ fn read_settings(bytes: &[u8]) -> Option<Vec<(Vec<u8>, PolicyChange)>> {
                 None => None,
             },
             interval_ms: value()?,
+            quiet_ms: value()?,
+            quiet_age_min_ms: value()?,
             staleness_pages: value()?,
             flush_interval_ms: value()?,
         };

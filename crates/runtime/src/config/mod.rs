@@ -204,6 +204,8 @@ mod tests {
             policy = "interval"
             window_points = 64
             interval_ms = 400
+            quiet_ms = 70
+            quiet_age_min_ms = 0
             staleness_bytes = "64KiB"
             flush_interval_ms = 300
             "#,
@@ -230,6 +232,7 @@ mod tests {
         assert_eq!(rule.name, TransactioningName::Interval);
         assert_eq!(rule.tpl.window_points, 64);
         assert_eq!(rule.interval.interval_ms, 400);
+        assert_eq!((rule.quiet.quiet_ms, rule.quiet.quiet_age_min_ms), (70, 0));
         assert_eq!(rule.staleness.staleness_pages, 16);
         assert_eq!(rule.fsync.flush_interval_ms, 300);
         assert_eq!(config.rules.due_age_ms_min(), 400);
@@ -285,7 +288,7 @@ mod tests {
                 &[
                     "defaults.policy",
                     "\"often\" is not a policy",
-                    "\"tpl\", \"interval\", \"staleness\", \"fsync\"",
+                    "\"tpl\", \"interval\", \"quiet\", \"staleness\", \"fsync\"",
                 ],
             ),
             (
@@ -297,6 +300,7 @@ mod tests {
                 &["defaults.window_points", "from 2 to 1024"],
             ),
             ("[defaults]\ninterval_ms = 0", &["defaults.interval_ms"]),
+            ("[defaults]\nquiet_ms = 0", &["defaults.quiet_ms"]),
             (
                 "allow_durable = false\n[defaults]\npolicy = \"fsync\"",
                 &["allow_durable", "policy says \"fsync\""],

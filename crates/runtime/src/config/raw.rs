@@ -37,6 +37,8 @@ struct RawApp {
     slope_min_micropercent: Option<i64>,
     window_points: Option<u64>,
     interval_ms: Option<u64>,
+    quiet_ms: Option<u64>,
+    quiet_age_min_ms: Option<u64>,
     staleness_bytes: Option<Size>,
     flush_interval_ms: Option<u64>,
 }
@@ -52,6 +54,8 @@ impl RawApp {
             slope_min_micropercent: self.slope_min_micropercent,
             window_points: self.window_points,
             interval_ms: self.interval_ms,
+            quiet_ms: self.quiet_ms,
+            quiet_age_min_ms: self.quiet_age_min_ms,
             staleness_bytes: self.staleness_bytes,
             flush_interval_ms: self.flush_interval_ms,
         };

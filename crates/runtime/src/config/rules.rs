@@ -28,6 +28,10 @@ pub struct PolicyChange {
     pub window_points: Option<usize>,
     /// Policy `interval`: age at which a transaction closes, in milliseconds.
     pub interval_ms: Option<u64>,
+    /// Policy `quiet`: a transaction closes when nothing changed for so long.
+    pub quiet_ms: Option<u64>,
+    /// Policy `quiet`: age below which a transaction stays open, in milliseconds.
+    pub quiet_age_min_ms: Option<u64>,
     /// Policy `staleness`: staleness at which a transaction closes, in pages.
     pub staleness_pages: Option<u64>,
     /// Policy `fsync`: age at which a transaction closes without one, in milliseconds.
@@ -51,6 +55,8 @@ impl PolicyChange {
         set(&mut rule.tpl.slope_min_micropercent, slope);
         set(&mut rule.tpl.window_points, self.window_points);
         set(&mut rule.interval.interval_ms, self.interval_ms);
+        set(&mut rule.quiet.quiet_ms, self.quiet_ms);
+        set(&mut rule.quiet.quiet_age_min_ms, self.quiet_age_min_ms);
         set(&mut rule.staleness.staleness_pages, self.staleness_pages);
         set(&mut rule.fsync.flush_interval_ms, self.flush_interval_ms);
         changed

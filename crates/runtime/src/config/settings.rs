@@ -39,6 +39,12 @@ pub struct PolicySettings {
     /// Policy `interval`: age at which a transaction closes, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,
+    /// Policy `quiet`: a transaction closes when nothing changed for so many milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quiet_ms: Option<u64>,
+    /// Policy `quiet`: age below which a transaction stays open, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quiet_age_min_ms: Option<u64>,
     /// Policy `staleness`: staleness at which a transaction closes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staleness_bytes: Option<Size>,
@@ -86,6 +92,8 @@ impl PolicySettings {
             slope_min_micropercent: self.slope_min_micropercent,
             window_points: window_points.map_err(fault("window_points"))?,
             interval_ms: self.interval_ms,
+            quiet_ms: self.quiet_ms,
+            quiet_age_min_ms: self.quiet_age_min_ms,
             staleness_pages: pages(self.staleness_bytes),
             flush_interval_ms: self.flush_interval_ms,
         };
@@ -93,6 +101,7 @@ impl PolicySettings {
             ("age_max_ms", change.age_max_ms),
             ("staleness_max_bytes", change.staleness_max_pages),
             ("interval_ms", change.interval_ms),
+            ("quiet_ms", change.quiet_ms),
             ("staleness_bytes", change.staleness_pages),
             ("flush_interval_ms", change.flush_interval_ms),
         ] {

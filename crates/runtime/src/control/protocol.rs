@@ -36,7 +36,7 @@ pub enum Request {
         /// The app, by its path relative to the mount.
         app: String,
         /// What is to change.
-        settings: PolicySettings,
+        settings: Box<PolicySettings>,
     },
 }
 
@@ -102,11 +102,11 @@ mod tests {
         let text = r#"{"command":"set","app":"a","settings":{"class":"durable","interval_ms":5}}"#;
         let request = Request::Set {
             app: "a".into(),
-            settings: PolicySettings {
+            settings: Box::new(PolicySettings {
                 class: Some("durable".into()),
                 interval_ms: Some(5),
                 ..PolicySettings::default()
-            },
+            }),
         };
         assert_eq!(serde_json::to_string(&request).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);

@@ -69,6 +69,13 @@ impl Closing {
         }
     }
 
+    /// An operation that changed something ended.
+    pub(crate) fn operation_ended(&mut self, age_ms: u64) {
+        for (_, state) in &mut self.policies {
+            state.operation_ended(age_ms);
+        }
+    }
+
     /// Pages of the transaction were dropped by delete or truncate.
     pub(crate) fn pages_dropped(&mut self, count: u64) {
         self.efficiency.pages_dropped(count);

@@ -9,6 +9,7 @@ mod efficiency;
 mod fsync;
 mod ideal;
 mod interval;
+mod quiet;
 mod rule;
 mod staleness;
 mod tpl;
@@ -19,6 +20,7 @@ pub use efficiency::Efficiency;
 pub use fsync::{FsyncDriven, FsyncParameters};
 pub use ideal::Ideal;
 pub use interval::{FixedInterval, IntervalParameters};
+pub use quiet::{Quiet, QuietParameters};
 pub use rule::{TransactioningName, TransactioningRule};
 pub use staleness::{FixedStaleness, StalenessParameters};
 pub use tpl::{Tpl, TplParameters};
@@ -31,6 +33,9 @@ pub use window::{FitWindow, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN};
 pub trait Transactioning {
     /// A page or directory entry was written; `efficiency` counts it already.
     fn page_written(&mut self, efficiency: &Efficiency);
+
+    /// An operation that changed something ended at the age of `age_ms` milliseconds.
+    fn operation_ended(&mut self, _age_ms: u64) {}
 
     /// Whether the transaction should close now, at the age of `age_ms` milliseconds.
     fn is_due(&self, efficiency: &Efficiency, age_ms: u64) -> bool;
@@ -59,6 +64,8 @@ pub enum TransactioningState {
     Tpl(Tpl),
     /// A fixed interval.
     Interval(FixedInterval),
+    /// The first pause.
+    Quiet(Quiet),
     /// A fixed staleness.
     Staleness(FixedStaleness),
     /// Every `fsync`.
@@ -73,6 +80,7 @@ macro_rules! each {
         match $state {
             TransactioningState::Tpl($policy) => $call,
             TransactioningState::Interval($policy) => $call,
+            TransactioningState::Quiet($policy) => $call,
             TransactioningState::Staleness($policy) => $call,
             TransactioningState::Fsync($policy) => $call,
             TransactioningState::Ideal($policy) => $call,
@@ -83,6 +91,10 @@ macro_rules! each {
 impl Transactioning for TransactioningState {
     fn page_written(&mut self, efficiency: &Efficiency) {
         each!(self, policy => policy.page_written(efficiency));
+    }
+
+    fn operation_ended(&mut self, age_ms: u64) {
+        each!(self, policy => policy.operation_ended(age_ms));
     }
 
     fn is_due(&self, efficiency: &Efficiency, age_ms: u64) -> bool {

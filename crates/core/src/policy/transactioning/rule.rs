@@ -1,8 +1,8 @@
 //! Which policy closes an app's transactions, and with which parameters.
 
 use super::{
-    FixedInterval, FixedStaleness, FsyncDriven, FsyncParameters, Ideal, IntervalParameters,
-    StalenessParameters, Tpl, TplParameters, TransactioningState,
+    FixedInterval, FixedStaleness, FsyncDriven, FsyncParameters, Ideal, IntervalParameters, Quiet,
+    QuietParameters, StalenessParameters, Tpl, TplParameters, TransactioningState,
 };
 
 /// The policies by name.
@@ -13,6 +13,8 @@ pub enum TransactioningName {
     Tpl,
     /// [`FixedInterval`].
     Interval,
+    /// [`Quiet`].
+    Quiet,
     /// [`FixedStaleness`].
     Staleness,
     /// [`FsyncDriven`].
@@ -23,9 +25,10 @@ pub enum TransactioningName {
 
 impl TransactioningName {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Tpl,
         Self::Interval,
+        Self::Quiet,
         Self::Staleness,
         Self::Fsync,
         Self::Ideal,
@@ -36,6 +39,7 @@ impl TransactioningName {
         match self {
             Self::Tpl => "tpl",
             Self::Interval => "interval",
+            Self::Quiet => "quiet",
             Self::Staleness => "staleness",
             Self::Fsync => "fsync",
             Self::Ideal => "ideal",
@@ -64,6 +68,8 @@ pub struct TransactioningRule {
     pub tpl: TplParameters,
     /// Parameters of [`TransactioningName::Interval`].
     pub interval: IntervalParameters,
+    /// Parameters of [`TransactioningName::Quiet`].
+    pub quiet: QuietParameters,
     /// Parameters of [`TransactioningName::Staleness`].
     pub staleness: StalenessParameters,
     /// Parameters of [`TransactioningName::Fsync`].
@@ -78,6 +84,7 @@ impl TransactioningRule {
             TransactioningName::Interval => {
                 TransactioningState::Interval(FixedInterval::new(&self.interval))
             }
+            TransactioningName::Quiet => TransactioningState::Quiet(Quiet::new(&self.quiet)),
             TransactioningName::Staleness => {
                 TransactioningState::Staleness(FixedStaleness::new(&self.staleness))
             }
