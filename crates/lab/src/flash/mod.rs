@@ -12,9 +12,10 @@ mod report;
 pub mod trace;
 mod validation;
 
+pub use crate::plot::PlotError;
 pub use criterion::{Criterion, Verdict};
 pub use fit::Line;
 pub use host::Host;
-pub use plot::{PlotError, svg};
+pub use plot::svg;
 pub use report::table;
 pub use validation::{DeviceUnderTest, Extent, Validation, validate};
