@@ -11,11 +11,14 @@
 
 #[cfg(feature = "workloads")]
 pub mod engine_write;
+pub mod figures;
 pub mod flash;
 #[cfg(feature = "workloads")]
 pub mod outlive;
+mod plot;
 #[cfg(feature = "workloads")]
 pub mod policy_cost;
 pub mod random;
+pub mod sim;
 #[cfg(feature = "workloads")]
 pub mod workload;

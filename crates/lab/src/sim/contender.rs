@@ -1,0 +1,66 @@
+//! What is compared: policies of MobiFS, and other filesystems.
+
+use mobifs_core::AppPolicy;
+
+use super::page_cache::{FlushRules, FlushShape};
+
+/// A policy, or a filesystem.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// What reports call it.
+    pub name: String,
+    /// What it does.
+    pub rules: ContenderRules,
+}
+
+/// How something decides when to write.
+#[derive(Clone, Copy, Debug)]
+pub enum ContenderRules {
+    /// The engine of MobiFS; all apps have this policy.
+    Engine(AppPolicy),
+    /// The model of a filesystem's page cache.
+    PageCache(FlushRules),
+}
+
+impl Contender {
+    /// The names that [`Contender::filesystem`] knows.
+    pub const FILESYSTEMS: [&'static str; 3] =
+        [Self::EXT4, "ext4-nobarrier", "btrfs-flushoncommit"];
+    /// The filesystem that everything is held against.
+    pub const EXT4: &'static str = "ext4";
+
+    /// The published baseline: all dirty pages are flushed every 5 s, and `fsync` flushes
+    /// its file (S0 §7).
+    pub fn ext4() -> Self {
+        Self::page_cache(Self::EXT4, 5, FlushShape::Journal)
+    }
+
+    /// A filesystem to compare with, by name; none if it is not known. btrfs commits every
+    /// 30 s, its default.
+    pub fn filesystem(name: &str) -> Option<Self> {
+        match name {
+            Self::EXT4 => Some(Self::ext4()),
+            "ext4-nobarrier" => Some(Self::page_cache(name, 5, FlushShape::JournalWithoutBarrier)),
+            "btrfs-flushoncommit" => Some(Self::page_cache(name, 30, FlushShape::CopyOnWrite)),
+            _ => None,
+        }
+    }
+
+    fn page_cache(name: &str, interval_seconds: u64, shape: FlushShape) -> Self {
+        Self {
+            name: name.to_owned(),
+            rules: ContenderRules::PageCache(FlushRules {
+                interval_ns: interval_seconds * 1_000_000_000,
+                shape,
+            }),
+        }
+    }
+
+    /// MobiFS under a policy.
+    pub const fn engine(name: String, policy: AppPolicy) -> Self {
+        Self {
+            name,
+            rules: ContenderRules::Engine(policy),
+        }
+    }
+}

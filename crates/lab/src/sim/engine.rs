@@ -1,0 +1,473 @@
+//! MobiFS in virtual time: the engine of the mount itself over a store in memory.
+
+use std::collections::BTreeMap;
+
+use mobifs_core::{
+    AllocateMode, AppPolicy, AttributeChange, Caller, Commit, Engine, EngineConfig, FsError,
+    Limits, Moment, Need, NodeSpec, RenameMode, Stop, SyncPoint, TimeChange, TopLevelApps, WriteAt,
+};
+use mobifs_store::{MemoryStore, Store as _};
+use mobifs_types::{
+    DeviceNumber, Entry, FileKind, MonotonicNs, ObjectId, PAGE_BYTES, Page, Timestamp,
+};
+
+use super::SimulationError;
+use super::device::Storage;
+use super::outcome::{AtRisk, Outcome};
+use super::stream::{Action, AppNumber, NameNumber, ObjectNumber, Step, Stream};
+
+/// Writes arrive in pieces of at most this, as from the kernel.
+const WRITE_BYTES_MAX: u64 = 128 * 1024;
+/// What is written. The engine looks at no content.
+static CONTENT: [u8; WRITE_BYTES_MAX as usize] = [0x4d; WRITE_BYTES_MAX as usize];
+
+/// The engine, driven by a stream.
+pub struct EngineRun<'s> {
+    stream: &'s Stream,
+    engine: Engine,
+    store: MemoryStore,
+    storage: Storage,
+    outcome: Outcome,
+    /// The directory of each app.
+    directories: Vec<ObjectId>,
+    /// What the engine calls each object; none while it does not exist.
+    objects: Vec<Option<ObjectId>>,
+    numbers: BTreeMap<ObjectId, ObjectNumber>,
+    /// When the next transaction is due by its age.
+    deadline: Option<MonotonicNs>,
+    now_ns: u64,
+    /// Counted before the trace began: making what was there.
+    before: Vec<(u64, u64)>,
+}
+
+impl<'s> EngineRun<'s> {
+    /// Runs a stream through the engine, all apps under the same policy; commits and
+    /// applies everything at the end.
+    ///
+    /// # Errors
+    /// The stream does what no filesystem can have done, or the device refuses what is
+    /// written to it.
+    pub fn run(
+        stream: &'s Stream,
+        policy: AppPolicy,
+        storage: Storage,
+    ) -> Result<(Outcome, Storage), SimulationError> {
+        let mut run = Self::new(stream, policy, storage)?;
+        run.make_initial()?;
+        for step in &stream.steps {
+            run.pass_time(step.time_ns)?;
+            run.perform(step)?;
+            run.look(step.app);
+            run.commit_closed()?;
+        }
+        run.pass_time(stream.duration_ns)?;
+        run.engine.close_all();
+        run.commit_closed()?;
+        run.storage.finish(stream.duration_ns)?;
+        run.outcome.end(stream.duration_ns);
+        Ok((run.outcome, run.storage))
+    }
+
+    fn new(
+        stream: &'s Stream,
+        policy: AppPolicy,
+        storage: Storage,
+    ) -> Result<Self, SimulationError> {
+        let store = MemoryStore::new();
+        let capabilities = store.capabilities();
+        let root = store.object(ObjectId::ROOT)?;
+        let config = EngineConfig {
+            rules: Box::new(TopLevelApps(policy)),
+            limits: Limits {
+                memory_budget_bytes: u64::MAX,
+                xattr_bytes_max: capabilities.xattr_bytes_max,
+                file_bytes_max: capabilities.file_bytes_max,
+                links_max: capabilities.links_max,
+                privileged: true,
+                read_only: false,
+                objects_max: usize::MAX,
+            },
+            hash_seed: 0,
+            is_saved: false,
+        };
+        Ok(Self {
+            stream,
+            engine: Engine::new(config, &root),
+            store,
+            storage,
+            outcome: Outcome::new(stream.apps.len()),
+            directories: Vec::new(),
+            objects: vec![None; stream.objects.len()],
+            numbers: BTreeMap::new(),
+            deadline: None,
+            now_ns: 0,
+            before: Vec::new(),
+        })
+    }
+
+    /// Makes and commits what was there before the trace began.
+    fn make_initial(&mut self) -> Result<(), SimulationError> {
+        for app in 0..self.stream.apps.len() {
+            let name = app_directory(AppNumber(app as u32));
+            let directory = self.create(ObjectId::ROOT, name.as_bytes(), FileKind::Directory)?;
+            self.directories.push(directory);
+        }
+        for &(object, name) in &self.stream.initial {
+            self.make(object, name)?;
+        }
+        self.engine.close_all();
+        while let Some(commit) = self.engine.next_commit(None) {
+            self.hand_over(&commit)?;
+            self.engine.committed(commit.vct);
+        }
+        let status = self.engine.status(MonotonicNs(self.now_ns));
+        for app in 0..self.stream.apps.len() as u32 {
+            let path = app_directory(AppNumber(app));
+            let app = status.apps.iter().find(|app| app.path == path.as_bytes());
+            let counts = app.map_or((0, 0), |app| (app.written_pages, app.overwritten_pages));
+            self.before.push(counts);
+        }
+        Ok(())
+    }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            wall: Timestamp::default(),
+            now: MonotonicNs(self.now_ns),
+        }
+    }
+
+    /// Lets transactions close by their age until `time_ns`.
+    fn pass_time(&mut self, time_ns: u64) -> Result<(), SimulationError> {
+        while let Some(deadline) = self.deadline.filter(|deadline| deadline.0 <= time_ns) {
+            self.now_ns = self.now_ns.max(deadline.0);
+            self.deadline = self.engine.tick(MonotonicNs(self.now_ns));
+            self.commit_closed()?;
+        }
+        self.now_ns = time_ns;
+        Ok(())
+    }
+
+    fn perform(&mut self, step: &Step) -> Result<(), SimulationError> {
+        match step.action {
+            Action::Create { object, name } => self.make(object, name),
+            Action::Link { object, name } => {
+                let (parent, name) = self.place(name);
+                self.on_object(object, |engine, moment, id| {
+                    engine.link(moment, id, parent, &name).map(drop)
+                })
+            }
+            Action::Remove {
+                object,
+                name,
+                is_last,
+                is_open,
+            } => self.remove(object, name, is_last, is_open),
+            Action::Rename { from, to, .. } => {
+                let (from, to) = (self.place(from), self.place(to));
+                self.change(|engine, moment| {
+                    let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+                    engine.rename(moment, from, to, RenameMode::NoReplace)
+                })
+            }
+            Action::Release { object } => {
+                if let Some(id) = self.objects[object.index()] {
+                    self.engine.release(id);
+                    self.forget(object, id);
+                }
+                Ok(())
+            }
+            Action::Write {
+                object,
+                offset,
+                length,
+            } => self.write(object, offset, length),
+            Action::Resize { object, bytes } => {
+                let change = AttributeChange {
+                    size: Some(bytes),
+                    mtime: Some(TimeChange::Now),
+                    ..AttributeChange::default()
+                };
+                self.set_attributes(object, &change)
+            }
+            Action::Punch {
+                object,
+                offset,
+                length,
+            } => self.on_object(object, |engine, moment, id| {
+                engine.allocate(moment, id, AllocateMode::PunchHole, offset, length)
+            }),
+            Action::SetAttributes { object } => {
+                let change = AttributeChange {
+                    mtime: Some(TimeChange::Now),
+                    ..AttributeChange::default()
+                };
+                self.set_attributes(object, &change)
+            }
+            Action::Sync { object } => self.sync(object),
+            Action::SyncAll | Action::User | Action::Device(_) => Ok(()),
+        }
+    }
+
+    fn make(&mut self, object: ObjectNumber, name: NameNumber) -> Result<(), SimulationError> {
+        let is_directory = self.stream.objects[object.index()].is_directory;
+        let kind = if is_directory {
+            FileKind::Directory
+        } else {
+            FileKind::Regular
+        };
+        let (parent, name) = self.place(name);
+        let id = self.create(parent, &name, kind)?;
+        self.objects[object.index()] = Some(id);
+        self.numbers.insert(id, object);
+        Ok(())
+    }
+
+    fn create(
+        &mut self,
+        parent: ObjectId,
+        name: &[u8],
+        kind: FileKind,
+    ) -> Result<ObjectId, SimulationError> {
+        let spec = NodeSpec {
+            kind,
+            mode: 0o755,
+            rdev: DeviceNumber::default(),
+            symlink_target: None,
+        };
+        let caller = Caller::default();
+        let mut made = ObjectId::ROOT;
+        self.change(|engine, moment| {
+            made = engine.create(&caller, moment, parent, name, &spec)?.id;
+            Ok(())
+        })?;
+        Ok(made)
+    }
+
+    fn remove(
+        &mut self,
+        object: ObjectNumber,
+        name: NameNumber,
+        is_last: bool,
+        is_open: bool,
+    ) -> Result<(), SimulationError> {
+        let Some(id) = self.objects[object.index()] else {
+            return Ok(());
+        };
+        let (parent, name) = self.place(name);
+        if is_open {
+            self.change(|engine, _| engine.open(id))?;
+        }
+        if self.stream.objects[object.index()].is_directory {
+            self.change(|engine, moment| engine.remove_directory(moment, parent, &name))?;
+        } else {
+            self.change(|engine, moment| engine.unlink(moment, parent, &name))?;
+        }
+        if is_last && !is_open {
+            self.forget(object, id);
+        }
+        Ok(())
+    }
+
+    /// Nobody uses an object any more that has no name.
+    fn forget(&mut self, object: ObjectNumber, id: ObjectId) {
+        self.engine.forget(id, 1);
+        self.objects[object.index()] = None;
+    }
+
+    fn write(
+        &mut self,
+        object: ObjectNumber,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), SimulationError> {
+        let mut done = 0;
+        while done < length {
+            let at = offset + done;
+            // Pieces end at multiples of their size, as the kernel's do.
+            let piece = (length - done).min(WRITE_BYTES_MAX - at % WRITE_BYTES_MAX);
+            let data = &CONTENT[..piece as usize];
+            self.on_object(object, |engine, moment, id| {
+                engine
+                    .write(moment, id, WriteAt::Offset(at), data, false)
+                    .map(drop)
+            })?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    fn set_attributes(
+        &mut self,
+        object: ObjectNumber,
+        change: &AttributeChange,
+    ) -> Result<(), SimulationError> {
+        self.on_object(object, |engine, moment, id| {
+            engine.set_attributes(moment, id, change).map(drop)
+        })
+    }
+
+    fn sync(&mut self, object: ObjectNumber) -> Result<(), SimulationError> {
+        let Some(id) = self.objects[object.index()] else {
+            return Ok(());
+        };
+        if let SyncPoint::Committed(_) = self.engine.sync_point(id) {
+            self.commit_closed()?;
+        }
+        Ok(())
+    }
+
+    /// The directory and name that stand for a name.
+    fn place(&self, name: NameNumber) -> (ObjectId, Vec<u8>) {
+        let app = self.stream.names[name.0 as usize];
+        let directory = self.directories[app.index()];
+        (directory, format!("{:x}", name.0).into_bytes())
+    }
+
+    fn on_object(
+        &mut self,
+        object: ObjectNumber,
+        operation: impl Fn(&mut Engine, Moment, ObjectId) -> Result<(), Stop>,
+    ) -> Result<(), SimulationError> {
+        match self.objects[object.index()] {
+            Some(id) => self.change(|engine, moment| operation(engine, moment, id)),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs an operation, bringing what the engine asks for.
+    fn change(
+        &mut self,
+        mut operation: impl FnMut(&mut Engine, Moment) -> Result<(), Stop>,
+    ) -> Result<(), SimulationError> {
+        loop {
+            let moment = self.moment();
+            match operation(&mut self.engine, moment) {
+                Ok(()) => break,
+                Err(Stop::Need(need)) => self.fetch(need)?,
+                Err(Stop::Fail(error)) => return Err(self.refused(error)),
+            }
+        }
+        // What was opened by it may be due before what was there.
+        self.deadline = self.engine.tick(MonotonicNs(self.now_ns));
+        Ok(())
+    }
+
+    fn refused(&self, error: FsError) -> SimulationError {
+        SimulationError::Refused {
+            time_ns: self.now_ns,
+            error,
+        }
+    }
+
+    fn fetch(&mut self, need: Need) -> Result<(), SimulationError> {
+        match need {
+            Need::Object { id, epoch } => {
+                self.engine
+                    .provide_object(id, epoch, self.store.object(id)?);
+            }
+            Need::Directory { id, epoch } => {
+                let entries = self.store.list_directory(id)?;
+                self.engine.provide_directory(id, epoch, entries);
+            }
+            Need::Xattrs { id, epoch } => {
+                self.engine
+                    .provide_xattrs(id, epoch, self.store.xattrs(id)?);
+            }
+            Need::SymlinkTarget { id, epoch } => {
+                let target = self.store.read_link(id)?;
+                self.engine.provide_symlink_target(id, epoch, target);
+            }
+            Need::Page {
+                object,
+                index,
+                version,
+            } => {
+                let page = Page::new(&CONTENT[..PAGE_BYTES]);
+                self.engine.provide_page(object, index, version, page);
+            }
+            // Memory and room have no limit here.
+            Need::Memory | Need::Space => return Err(self.refused(FsError::NoSpace)),
+        }
+        Ok(())
+    }
+
+    fn commit_closed(&mut self) -> Result<(), SimulationError> {
+        while let Some(commit) = self.engine.next_commit(None) {
+            let (pages, entries) = self.hand_over(&commit)?;
+            for &(object, _) in &pages {
+                let app = self.stream.objects[object.index()].app;
+                self.outcome.app_mut(app).flushed_pages += 1;
+            }
+            self.storage.commit(self.now_ns, &pages, entries)?;
+            self.engine.committed(commit.vct);
+            for app in self.apps_of(&commit) {
+                self.outcome.app_mut(app).flushes_ns.push(self.now_ns);
+                self.look(app);
+            }
+        }
+        Ok(())
+    }
+
+    fn apps_of(&self, commit: &Commit) -> Vec<AppNumber> {
+        let numbers = 0..self.stream.apps.len() as u32;
+        let directories = numbers.map(|app| (app_directory(AppNumber(app)), AppNumber(app)));
+        let directories: BTreeMap<String, AppNumber> = directories.collect();
+        let apps = commit.apps.iter();
+        let apps = apps.filter_map(|path| directories.get(std::str::from_utf8(path).ok()?));
+        apps.copied().collect()
+    }
+
+    /// Gives a transaction to the store, without content: nobody reads it. Returns its
+    /// pages and the number of its other entries.
+    fn hand_over(
+        &mut self,
+        commit: &Commit,
+    ) -> Result<(Vec<(ObjectNumber, u64)>, u64), SimulationError> {
+        let mut pages = Vec::new();
+        let mut entries = 0;
+        let mut transaction = self.store.begin_transaction();
+        for entry in commit.entries() {
+            match entry {
+                Entry::Page { object, index, .. } => {
+                    if let Some(&number) = self.numbers.get(&object) {
+                        pages.push((number, index.0));
+                    }
+                }
+                other => {
+                    entries += 1;
+                    self.store.append_entry(&mut transaction, other);
+                }
+            }
+        }
+        for &pin in &commit.pins {
+            self.store.pin(pin);
+        }
+        let ticket = self.store.end_transaction(transaction)?;
+        self.store.wait_sync(ticket)?;
+        Ok((pages, entries))
+    }
+
+    /// Notes what an app has written by the engine's own count, and what is at risk now.
+    fn look(&mut self, app: AppNumber) {
+        let path = app_directory(app);
+        let status = self.engine.status(MonotonicNs(self.now_ns));
+        let Some(status) = status.apps.iter().find(|app| app.path == path.as_bytes()) else {
+            return;
+        };
+        let (written_before, overwritten_before) = self.before[app.index()];
+        let counts = self.outcome.app_mut(app);
+        counts.written_pages = status.written_pages - written_before;
+        counts.overwritten_pages = status.overwritten_pages - overwritten_before;
+        let risk = AtRisk {
+            since_ns: status.at_risk_since.map(|since| since.0),
+            bytes: status.at_risk_bytes,
+        };
+        self.outcome.at_risk(self.now_ns, app, risk);
+    }
+}
+
+/// The name of an app's directory below the root.
+fn app_directory(app: AppNumber) -> String {
+    format!("app{}", app.0)
+}
