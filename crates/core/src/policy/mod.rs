@@ -3,4 +3,6 @@
 //! with implementations that are selected by name, without a clock or device of its
 //! own.
 
+pub mod prediction;
+pub mod schedule;
 pub mod transactioning;

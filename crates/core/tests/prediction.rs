@@ -1,0 +1,228 @@
+//! The predictors, event by event.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use mobifs_core::policy::prediction::{
+    IntervalPredictor as _, LastAverage, LastMinimum, Prediction, PredictorName, State,
+    StateMachine, StateMachineParameters, TOUCH_GAP_NS, TouchFilter, UserActivity, UserState,
+};
+use mobifs_types::MonotonicNs;
+
+const fn ms(ms: u64) -> MonotonicNs {
+    MonotonicNs(ms * 1_000_000)
+}
+
+/// A machine with a clock that moves by hand.
+struct Walk {
+    machine: StateMachine,
+    now_ms: u64,
+}
+
+impl Walk {
+    fn new() -> Self {
+        Self {
+            machine: StateMachine::new(StateMachineParameters::default()),
+            now_ms: 1_000,
+        }
+    }
+
+    /// Time passes; timers that are due fire. Returns the state.
+    fn pass(&mut self, for_ms: u64) -> State {
+        self.now_ms += for_ms;
+        self.machine.timer(ms(self.now_ms));
+        self.machine.state()
+    }
+
+    /// Event u, `after_ms` after the event before.
+    fn operate(&mut self, after_ms: u64) -> State {
+        self.now_ms += after_ms;
+        self.machine.user_operation(ms(self.now_ms));
+        self.machine.state()
+    }
+
+    /// t_s and t_l, in milliseconds.
+    fn times(&self) -> (u64, u64) {
+        let (short, long) = (self.machine.short_ns(), self.machine.long_ns());
+        (short / 1_000_000, long / 1_000_000)
+    }
+
+    fn predicted_ms(&self) -> Option<u64> {
+        let prediction = self.machine.predict(ms(self.now_ms))?;
+        Some(prediction.rest_ns(ms(self.now_ms)) / 1_000_000)
+    }
+}
+
+#[test]
+fn every_edge_of_the_figure_is_walked() {
+    let mut walk = Walk::new();
+    assert_eq!(walk.machine.timer_at(), None, "nobody has done anything");
+    assert_eq!(walk.operate(0), State::Short);
+    assert_eq!(walk.times(), (200, 3_000), "the initial values");
+    // short, u: update A_s, short.
+    assert_eq!(walk.operate(300), State::Short);
+    assert_eq!(walk.times(), (300, 3_000));
+    assert_eq!(walk.predicted_ms(), None);
+    // short, τ = 3 × 300 ms: checkpoint, long.
+    assert_eq!(walk.machine.timer_at(), Some(ms(walk.now_ms + 900)));
+    assert_eq!(walk.pass(899), State::Short);
+    assert_eq!(walk.pass(1), State::Long);
+    assert_eq!(walk.predicted_ms(), Some(3_000));
+    // long, u > τ: update A_l, shorter.
+    assert_eq!(walk.operate(600), State::Shorter);
+    assert_eq!(walk.times(), (300, 1_500));
+    assert_eq!(walk.predicted_ms(), None);
+    assert_eq!(walk.machine.timer_at(), None);
+    assert_eq!(walk.pass(100_000), State::Shorter, "it has no timer");
+    // shorter, u: update A_s, short.
+    assert_eq!(walk.operate(0), State::Short);
+    assert_eq!(walk.times(), (300, 1_500));
+    // To long again, then δ = 1,500 ms later: checkpoint, longer.
+    assert_eq!(walk.pass(900), State::Long);
+    assert_eq!(walk.pass(1_499), State::Long);
+    assert_eq!(walk.pass(1), State::Longer);
+    assert_eq!(walk.predicted_ms(), Some(1_500));
+    assert_eq!(walk.pass(10_000), State::Longer, "it waits");
+    // longer, u: update A_l, long. The shortest of 1,500 and 12,400.
+    assert_eq!(walk.operate(0), State::Long);
+    assert_eq!(walk.times(), (300, 1_500));
+    assert_eq!(walk.predicted_ms(), Some(1_500));
+    // long, u ≤ τ: update A_s, short.
+    assert_eq!(walk.operate(250), State::Short);
+    assert_eq!(walk.times(), (250, 1_500));
+}
+
+#[test]
+fn an_operation_at_the_very_timeout_ends_a_short_interval() {
+    let mut walk = Walk::new();
+    walk.operate(0);
+    // The timer at 600 ms comes first, and the operation finds the state long: it is
+    // not later than τ.
+    assert_eq!(walk.operate(600), State::Short);
+    assert_eq!(walk.times(), (600, 3_000));
+    assert_eq!(walk.operate(1_801), State::Shorter);
+    assert_eq!(walk.times(), (600, 1_801));
+}
+
+#[test]
+fn histories_hold_the_last_four_and_the_shortest_counts() {
+    let mut walk = Walk::new();
+    walk.operate(0);
+    for (interval_ms, shortest_ms) in [
+        (150, 150),
+        (180, 150),
+        (190, 150),
+        (170, 150),
+        (195, 170),
+        (199, 170),
+        (250, 170),
+        (260, 195),
+    ] {
+        assert_eq!(walk.operate(interval_ms), State::Short);
+        assert_eq!(walk.times().0, shortest_ms);
+    }
+}
+
+#[test]
+fn timers_that_nobody_called_in_time_fire_one_after_the_other() {
+    let mut late = Walk::new();
+    late.operate(0);
+    let mut punctual = late.machine.clone();
+    assert_eq!(late.pass(60_000), State::Longer);
+    while let Some(at) = punctual.timer_at() {
+        punctual.timer(at);
+    }
+    let now = ms(late.now_ms);
+    assert_eq!(punctual.predict(now), late.machine.predict(now));
+}
+
+#[test]
+fn as_long_as_the_user_stays_away_a_prediction_follows_the_other() {
+    let mut walk = Walk::new();
+    walk.operate(0);
+    let mut numbers = Vec::new();
+    // Long from 0.6 s, longer from 3.6 s, each prediction 3 s.
+    for _ in 0..96 {
+        walk.pass(100);
+        let now = ms(walk.now_ms);
+        numbers.extend(walk.machine.predict(now).map(|p| (p.number, p.from)));
+    }
+    numbers.dedup();
+    let expected = [
+        (1, ms(1_600)),
+        (2, ms(4_600)),
+        (3, ms(7_600)),
+        (4, ms(10_600)),
+    ];
+    assert_eq!(numbers, expected);
+    // A number is never used again.
+    walk.operate(0);
+    walk.pass(1);
+    assert_eq!(walk.machine.predict(ms(walk.now_ms)).unwrap().number, 5);
+}
+
+#[test]
+fn the_simple_predictors_take_the_last_intervals_as_they_were() {
+    let (mut cautious, mut bold) = (LastMinimum::new(3), LastAverage::new(3));
+    let mut at = 0;
+    for interval_ms in [0, 100, 900, 400, 1_100] {
+        at += interval_ms;
+        assert_eq!(cautious.predict(ms(at)).is_some(), at > 100);
+        cautious.user_operation(ms(at));
+        bold.user_operation(ms(at));
+    }
+    // Of 900, 400, 1,100.
+    let prediction = cautious.predict(ms(at)).unwrap();
+    assert_eq!(
+        (prediction.from, prediction.length_ns),
+        (ms(at), 400_000_000)
+    );
+    let (first, of_bold) = (prediction.number, bold.predict(ms(at)).unwrap());
+    assert_eq!(of_bold.length_ns, 800_000_000);
+    // Its time is over: the same again.
+    let again = Prediction {
+        number: first + 2,
+        from: ms(at + 800),
+        length_ns: 400_000_000,
+    };
+    assert_eq!(cautious.predict(ms(at + 801)), Some(again));
+    cautious.user_operation(ms(at + 850));
+    let next = cautious.predict(ms(at + 850)).unwrap();
+    assert_eq!((next.number, next.length_ns), (first + 3, 400_000_000));
+}
+
+#[test]
+fn a_drag_is_one_operation() {
+    let mut filter = TouchFilter::new(TOUCH_GAP_NS);
+    let begins: Vec<u64> = [0, 10, 99, 150, 249, 349, 350, 450]
+        .into_iter()
+        .filter(|&at| filter.event(ms(1_000 + at)))
+        .collect();
+    assert_eq!(begins, [0, 349, 450]);
+}
+
+#[test]
+fn the_user_is_unknown_then_active_then_away() {
+    let mut user = UserActivity::new(PredictorName::StateMachine);
+    assert_eq!(user.state(ms(5_000)), UserState::Unknown);
+    assert!(user.event(ms(5_000)));
+    let until = |at| UserState::Active { until: ms(at) };
+    assert_eq!(user.state(ms(5_000)), until(5_100));
+    assert_eq!(user.state(ms(5_100)), until(5_600));
+    assert!(matches!(user.state(ms(5_600)), UserState::Away(p) if p.length_ns == 3_000_000_000));
+    // A drag that goes on for long: whatever is predicted, the user is there.
+    (6_000..8_000).step_by(50).for_each(|at| {
+        user.event(ms(at));
+    });
+    assert_eq!(user.state(ms(8_000)), until(8_050));
+    assert_eq!(user.operations(), 2);
+    // The machine is in `shorter`, where it would wait for ever.
+    assert_eq!(user.state(ms(8_050)), until(68_050));
+    assert!(matches!(user.state(ms(68_050)), UserState::Away(_)));
+}
+
+#[test]
+fn names_are_found_again() {
+    for name in PredictorName::ALL {
+        assert_eq!(PredictorName::from_name(name.as_str()), Some(name));
+    }
+    assert_eq!(PredictorName::from_name("oracle"), None);
+}
