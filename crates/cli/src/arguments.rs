@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Reload(ReloadArguments),
     /// Change the class, limits or policy of an app while mounted
     Set(SetArguments),
+    /// Tell a mount that the user does something (for kiosks, phones and tests)
+    Touch(TouchArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
     Supervise(SuperviseArguments),
@@ -198,6 +200,12 @@ pub(crate) struct ReloadArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct TouchArguments {
+    /// The mount
+    pub(crate) mountpoint: PathBuf,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SetArguments {
     /// The app: its path relative to the mount (`.`: what lies in no app)
     #[arg(long, value_name = "NAME")]
@@ -262,6 +270,8 @@ mod tests {
             "mobifs mount STORE MNT",
             "mobifs umount MNT",
             "mobifs sync --app NAME MNT",
+            "mobifs set --app A --policy tpl --slope-min-micropercent -5 --window-points 8 MNT",
+            "mobifs touch MNT",
             "mobifs status --json MNT",
             "mobifs status --watch MNT",
             "mobifs recover --dry-run STORE",

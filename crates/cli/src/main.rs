@@ -49,6 +49,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Recover(arguments) => commands::recover::run(&arguments),
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Drill(arguments) => commands::drill::run(&arguments.drill),
+        Command::Touch(arguments) => commands::touch::run(&arguments),
         Command::Reload(arguments) => commands::reload::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Flash(arguments) => commands::flash::run(&arguments.command),

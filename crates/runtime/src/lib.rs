@@ -38,7 +38,7 @@ pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
 pub use opened::{OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{
-    AppReport, CheckpointReport, MemoryStatus, SCHEMA_VERSION, Status, StoreStatus,
-    TransactionCounts,
+    AppReport, CheckpointReport, MemoryStatus, PolicyReport, SCHEMA_VERSION, Status, StoreStatus,
+    TransactionCounts, UserReport,
 };
 pub use volume::{Volume, VolumeError, VolumeOptions};

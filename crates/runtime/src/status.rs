@@ -33,6 +33,8 @@ pub struct Status {
     pub memory: MemoryStatus,
     /// The store.
     pub store: StoreStatus,
+    /// The user.
+    pub user: UserReport,
     /// All apps touched since the mount, by path.
     pub apps: Vec<AppReport>,
 }
@@ -50,6 +52,15 @@ pub struct MemoryStatus {
     pub committed_held_bytes: u64,
     /// Files, directories, … in memory.
     pub objects: u64,
+}
+
+/// What is known of who uses the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserReport {
+    /// `unknown`: nobody was seen, so nothing waits; `active`; `away`.
+    pub state: String,
+    /// What the user did since the mount.
+    pub operations: u64,
 }
 
 /// The store below one mount.

@@ -9,6 +9,7 @@ pub(crate) mod reload;
 pub(crate) mod set;
 pub(crate) mod status;
 pub(crate) mod sync;
+pub(crate) mod touch;
 pub(crate) mod umount;
 
 use std::path::Path;

@@ -256,6 +256,10 @@ impl ControlHandler for Daemon {
             },
             Request::Unmount { lazy } => self.unmount(lazy),
             Request::PowerCut => self.cut_power(),
+            Request::Touch => {
+                self.volume.user_event();
+                Reply::Done
+            }
             Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
                 Ok(()) => Reply::Done,
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),

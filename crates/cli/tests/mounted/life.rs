@@ -220,6 +220,27 @@ fn in_the_foreground_the_process_lives_as_long_as_the_mount() {
 }
 
 #[test]
+fn a_touch_is_noticed_and_commits_go_on_when_the_user_rests() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let config = "[defaults]\npolicy = \"staleness\"\nstaleness_bytes = 4096\n\
+                  staleness_min_bytes = 0\nage_max_ms = 1000000\n";
+    let config = fixture.config(config);
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    let mnt = &fixture.mountpoint;
+    assert_eq!(fixture.status()["user"]["state"], "unknown");
+    succeeds(&mobifs(&["touch"], mnt));
+    let user = &fixture.status()["user"];
+    assert_ne!(user["state"], "unknown");
+    assert_eq!(user["operations"], 1);
+    fs::create_dir(mnt.join("app")).unwrap();
+    fs::write(mnt.join("app/f"), "x").unwrap();
+    // Without being touched any more, it goes on by itself.
+    wait_until(|| fixture.status()["memory"]["used_bytes"] == 0);
+    fixture.umount();
+}
+
+#[test]
 fn classes_and_limits_change_while_mounted() {
     needs_mounts!();
     let fixture = Fixture::new();

@@ -158,6 +158,7 @@ impl Engine {
         let Some(open) = self.open.remove(&vct) else {
             return;
         };
+        self.closings += 1;
         if open.is_everywhere {
             self.everywhere = None;
         }

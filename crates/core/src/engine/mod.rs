@@ -17,6 +17,7 @@ mod read;
 mod rename;
 mod restore;
 mod save;
+mod schedule;
 mod status;
 mod transaction;
 mod xattr;
@@ -31,6 +32,7 @@ use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageInd
 pub use checkpoint::{ClosedUntil, SyncPoint};
 pub use memory::Limits;
 pub use read::{ReadPlan, ReadSegment};
+pub use schedule::Overdue;
 pub use status::{AppStatus, EngineStatus};
 
 use crate::app::{App, AppRules};
@@ -69,6 +71,8 @@ pub struct Engine {
     /// The open transaction that all apps' changes go to, if there is one.
     everywhere: Option<VctId>,
     next_vct: u64,
+    /// Transactions closed by this engine.
+    closings: u64,
     next_object: u64,
     /// Grows when something leaves memory: answers asked for before are stale.
     eviction_epoch: u64,
@@ -128,6 +132,7 @@ impl Engine {
             closed: Closed::new(is_saved),
             everywhere: None,
             next_vct: 1,
+            closings: 0,
             next_object: ObjectId::FIRST_NEW.0,
             eviction_epoch: 1,
             arrivals: HashMap::with_hasher(hasher),

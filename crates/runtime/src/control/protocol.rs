@@ -31,6 +31,8 @@ pub enum Request {
         /// Another file than the one given at mount.
         config: Option<String>,
     },
+    /// The user does something.
+    Touch,
     /// Change settings of one app until the configuration is loaded again.
     Set {
         /// The app, by its path relative to the mount.

@@ -30,9 +30,10 @@ impl Shared {
                 if live.engine.dirty_bytes() > self.memory_high_bytes() {
                     live.engine.close_largest();
                 }
+                live.closings_seen = live.engine.closings();
                 deadline
             };
-            self.commit_closed();
+            let commit_at = self.commit_closed();
             self.tidy_up();
             let commits = self.store.pending().commits;
             let busy = commits != commits_seen;
@@ -44,7 +45,8 @@ impl Shared {
             if !busy {
                 heap.look(self.held_bytes());
             }
-            self.sleep(deadline, apply_at, busy);
+            let look_at = [apply_at, commit_at].into_iter().flatten().min();
+            self.sleep(deadline, look_at, busy);
         }
     }
 
@@ -122,8 +124,9 @@ impl Shared {
     }
 
     /// Sleeps until something is due: a transaction by its age (`close_at`), or the
-    /// journal (`apply_at`). `busy`: something was committed since the last look.
-    fn sleep(&self, close_at: Option<MonotonicNs>, apply_at: Option<MonotonicNs>, busy: bool) {
+    /// journal or a closed transaction (`look_at`). `busy`: something was committed since
+    /// the last look.
+    fn sleep(&self, close_at: Option<MonotonicNs>, look_at: Option<MonotonicNs>, busy: bool) {
         let mut live = self.live();
         if live.wake || self.stopping.load(Ordering::SeqCst) {
             return;
@@ -132,7 +135,7 @@ impl Shared {
         let rest = |at: MonotonicNs| {
             Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
         };
-        let due = [close_at, apply_at].into_iter().flatten().min().map(rest);
+        let due = [close_at, look_at].into_iter().flatten().min().map(rest);
         if close_at.is_some() || busy {
             // A transaction that opens meanwhile may be due before `close_at`. Where an
             // app commits one transaction after the other by itself, this also spares

@@ -2,8 +2,9 @@
 
 use mobifs_core::{Commit, FsError, SyncPoint};
 use mobifs_store::StoreError;
-use mobifs_types::{ObjectId, VctId};
+use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
 
+use super::pacing::Next;
 use super::sync::MutexGuard;
 use super::{Checkpoint, Shared, Volume, VolumeError};
 
@@ -15,7 +16,11 @@ impl Shared {
         turn: &MutexGuard<'_, ()>,
         commit: &Commit,
     ) -> Result<(), StoreError> {
+        let started = self.moment().now;
         let result = self.hand_over(commit);
+        if result.is_ok() {
+            self.learn_commit(commit.page_bytes().div_ceil(PAGE_BYTES_U64), started);
+        }
         let failed = match result {
             Ok(()) => {
                 let moment = self.moment();
@@ -78,15 +83,20 @@ impl Shared {
     }
 
     /// Commits what is closed, one transaction after the other, giving the turn away
-    /// in between; ends when nothing can be committed any more.
-    pub(super) fn commit_closed(&self) {
+    /// in between; ends when nothing can be committed any more, or what is left waits
+    /// for the user: then it says when to look again.
+    pub(super) fn commit_closed(&self) -> Option<MonotonicNs> {
         while !self.is_power_cut() {
             let turn = self.turn.lock();
-            let commit = self.live().engine.next_commit(None);
-            let Some(commit) = commit else { return };
+            let next = self.next_paced(&mut self.live());
+            let commit = match next {
+                Next::Commit(commit) => commit,
+                Next::Nothing { until } => return until,
+            };
             // A failure is noted with the app and does not concern the others.
             let _failed = self.commit_one(&turn, &commit);
         }
+        None
     }
 
     /// Closes everything that is open and commits what was closed by then.

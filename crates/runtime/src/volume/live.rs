@@ -17,6 +17,8 @@ pub(super) struct Live {
     pub(super) checkpointer_idle: bool,
     /// The checkpointer is asked to look at once.
     pub(super) wake: bool,
+    /// Transactions that were closed when the checkpointer last looked.
+    pub(super) closings_seen: u64,
     /// When the engine was last told about room.
     pub(super) space_at: MonotonicNs,
     /// When unused objects were last looked for.

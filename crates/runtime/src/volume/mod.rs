@@ -18,6 +18,9 @@ mod interleavings;
 mod live;
 mod namespace;
 mod needs;
+mod pacing;
+#[cfg(test)]
+mod pacing_tests;
 mod settings;
 mod status;
 mod stepping;
@@ -39,6 +42,7 @@ use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 pub use types::{VolumeError, VolumeOptions};
 
 use self::live::{Live, LiveGuard};
+use self::pacing::Pacing;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex, RwLock};
 use crate::opened::Resumption;
@@ -89,6 +93,8 @@ struct Shared {
     failures: Mutex<BTreeMap<Vec<u8>, String>>,
     /// Last checkpoint of each app, by its path.
     checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
+    /// When to commit what is closed. Taken after `live`.
+    pacing: Mutex<Pacing>,
     /// Nothing is written any more: a drill, or the end.
     power_cut: AtomicBool,
     stopping: AtomicBool,
@@ -165,6 +171,7 @@ impl Volume {
                 engine,
                 checkpointer_idle: false,
                 wake: false,
+                closings_seen: 0,
                 space_at: started.now,
                 trimmed_at: started.now,
             }),
@@ -178,6 +185,7 @@ impl Volume {
             rules: Mutex::new(rules),
             failures: Mutex::default(),
             checkpoints: Mutex::default(),
+            pacing: Mutex::new(Pacing::new()),
             power_cut: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             sync_reaches: AtomicBool::new(false),
@@ -270,7 +278,8 @@ impl Shared {
     /// there is something to do for it.
     fn after_change(&self, live: &mut LiveGuard<'_>) {
         let crowded = live.engine.dirty_bytes() > self.memory_high_bytes();
-        if live.checkpointer_idle || crowded || live.engine.has_closed() {
+        let has_closed = live.engine.closings() != live.closings_seen;
+        if live.checkpointer_idle || crowded || has_closed {
             self.wake(live);
         }
     }

@@ -54,6 +54,7 @@ impl Volume {
                 commit_written_bytes: pending.commit_written_bytes,
                 apply_written_bytes: pending.apply_written_bytes,
             },
+            user: shared.user_report(now),
             apps,
         }
     }

@@ -1,6 +1,8 @@
 //! Moving a volume step by step where no checkpointer thread runs
 //! ([`crate::VolumeOptions::background`]): for tests that must be repeatable.
 
+use mobifs_types::MonotonicNs;
+
 use super::{Volume, VolumeError};
 
 impl Volume {
@@ -21,6 +23,16 @@ impl Volume {
             Some(commit) => Ok(self.shared.commit_one(&turn, &commit).map(|()| true)?),
             None => Ok(false),
         }
+    }
+
+    /// What the checkpointer does at this moment: closes what is due and commits what is
+    /// closed and need not wait for the user. Returns when there will be something to do
+    /// although nobody does anything.
+    pub fn checkpoint_step(&self) -> Option<MonotonicNs> {
+        let shared = &self.shared;
+        let close_at = shared.live().engine.tick(shared.moment().now);
+        let commit_at = shared.commit_closed();
+        [close_at, commit_at].into_iter().flatten().min()
     }
 
     /// Whether the arena, if there is one, has exactly what a successor needs.
