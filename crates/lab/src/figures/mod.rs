@@ -5,6 +5,7 @@ mod curves;
 mod frontier;
 mod html;
 mod per_app;
+mod prediction;
 mod published;
 
 use mobifs_core::AppPolicy;
@@ -128,6 +129,7 @@ pub fn figures(
     let units = units(traces, &runs);
     let mut figures = curves::figures(&units)?;
     figures.extend(per_app::figures(&units)?);
+    figures.extend(prediction::figures(traces)?);
     figures.extend(frontier::figures(&frontier)?);
     Ok(Figures { figures, frontier })
 }

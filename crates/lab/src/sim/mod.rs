@@ -18,6 +18,8 @@ mod report;
 mod stream;
 mod table;
 
+mod user;
+
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +34,7 @@ pub use outcome::{AppOutcome, AtRisk, CurvePoint, Outcome};
 pub use page_cache::{FlushRules, FlushShape, PageCache};
 pub use report::{AppReport, ContenderReport, Report, TraceReport};
 pub use stream::{Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, Step, Stream};
+pub use user::{PredictionReport, user_operations, watch};
 
 use mobifs_core::FsError;
 use mobifs_flash::{CommandError, Config, ConfigError};
