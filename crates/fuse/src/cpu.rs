@@ -30,12 +30,23 @@ pub(crate) fn pin_to(cpu: usize) {
 /// The CPU on which a thread runs or last ran, as `/proc` tells (proc_pid_stat(5),
 /// field 39); none if the thread is gone or hidden.
 pub(crate) fn of_thread(thread: u32) -> Option<usize> {
-    const FIELDS_BEHIND_NAME: usize = 39 - 3;
+    status_field(thread, 39)?.parse().ok()
+}
+
+/// Whether a thread runs or would run if it had a CPU (proc_pid_stat(5), field 3); false
+/// if it is gone or hidden.
+pub(crate) fn is_wanted_by(thread: u32) -> bool {
+    status_field(thread, 3).is_some_and(|state| state == "R")
+}
+
+/// A field of a thread's line in `/proc`, the third or a later one, counted from 1.
+fn status_field(thread: u32, field: usize) -> Option<String> {
+    const FIRST_BEHIND_NAME: usize = 3;
     let line = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
     // The name may contain anything, also blanks and parentheses.
     let (_, behind_name) = line.rsplit_once(')')?;
     let mut fields = behind_name.split_ascii_whitespace();
-    fields.nth(FIELDS_BEHIND_NAME)?.parse().ok()
+    fields.nth(field - FIRST_BEHIND_NAME).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -54,5 +65,16 @@ mod tests {
         assert_eq!(seen.join().unwrap(), (vec![last], Some(last)));
         assert_eq!(usable(), all, "other threads keep theirs");
         assert_eq!(of_thread(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_thread_that_waits_wants_no_cpu() {
+        let me = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .unsigned_abs();
+        assert!(is_wanted_by(me) && !is_wanted_by(u32::MAX));
+        let other = std::thread::spawn(move || while is_wanted_by(me) {});
+        other.join().unwrap();
     }
 }

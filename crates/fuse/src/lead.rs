@@ -12,12 +12,13 @@
 //! leader is stuck in a request, which the pool's guard finds out, or when its CPU is
 //! wanted by others: then the worker that gets a CPU first should answer.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::cpu;
+use crate::pause::Pause;
 
 /// In place of a worker's number: everybody looks for requests.
 const EVERYBODY: usize = usize::MAX;
@@ -57,11 +58,8 @@ pub(crate) struct Lead {
     /// many make it ask.
     elsewhere: AtomicU32,
     patience: AtomicU32,
-    /// Nobody leads before this, in nanoseconds since `started`; and the length of this
-    /// pause.
-    pause_until_ns: AtomicU64,
-    pause_ns: AtomicU64,
-    started: Instant,
+    /// Nobody leads now.
+    pause: Pause,
     ended: AtomicBool,
     /// Held while `leader` changes in a way that parked workers wait for.
     parked: Mutex<()>,
@@ -79,19 +77,32 @@ impl Lead {
             streak: AtomicU32::new(0),
             elsewhere: AtomicU32::new(0),
             patience: AtomicU32::new(PATIENCE_MIN),
-            pause_until_ns: AtomicU64::new(0),
-            pause_ns: AtomicU64::new(0),
-            started: Instant::now(),
+            pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
             ended: AtomicBool::new(false),
             parked: Mutex::new(()),
             changed: Condvar::new(),
         }
     }
 
+    /// How many workers may lead: the first ones.
+    pub(crate) fn candidates(&self) -> usize {
+        self.cpus.len()
+    }
+
     /// Whether `worker` may look for requests now.
     pub(crate) fn looks(&self, worker: usize) -> bool {
         let leader = self.leader.load(Ordering::Acquire);
         leader == EVERYBODY || leader == worker || self.ended.load(Ordering::Acquire)
+    }
+
+    /// The thread that sent the last request.
+    pub(crate) fn sender(&self) -> u32 {
+        self.sender.load(Ordering::Relaxed)
+    }
+
+    /// Whether `worker` is the leader.
+    pub(crate) fn is_led_by(&self, worker: usize) -> bool {
+        self.leader.load(Ordering::Acquire) == worker
     }
 
     /// Sleeps until `worker` may look for requests.
@@ -163,24 +174,13 @@ impl Lead {
 
     /// A worker had to wait for its CPU.
     pub(crate) fn contended(&self) {
-        let now_ns = nanoseconds(self.started.elapsed());
-        let last_ns = self.pause_ns.load(Ordering::Relaxed);
-        let since_ns = now_ns.saturating_sub(self.pause_until_ns.load(Ordering::Relaxed));
-        let pause_ns = if since_ns > last_ns.saturating_mul(4) {
-            nanoseconds(PAUSE_MIN)
-        } else {
-            (last_ns * 2).clamp(nanoseconds(PAUSE_MIN), nanoseconds(PAUSE_MAX))
-        };
-        self.pause_ns.store(pause_ns, Ordering::Relaxed);
-        self.pause_until_ns
-            .store(now_ns.saturating_add(pause_ns), Ordering::Relaxed);
+        self.pause.begin();
         self.dissolve();
     }
 
     /// Whether CPUs are short, so that looking out would take them from others.
     pub(crate) fn is_paused(&self) -> bool {
-        let until_ns = self.pause_until_ns.load(Ordering::Relaxed);
-        until_ns != 0 && nanoseconds(self.started.elapsed()) < until_ns
+        self.pause.is_on()
     }
 
     /// Everybody looks for requests; true if that is news.
@@ -201,10 +201,6 @@ impl Lead {
         drop(self.parked.lock());
         self.changed.notify_all();
     }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

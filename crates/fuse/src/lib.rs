@@ -8,6 +8,7 @@
 //! process without the rest noticing.
 
 mod adapter;
+mod alarm;
 mod cpu;
 mod errno;
 #[doc(hidden)]
@@ -17,6 +18,9 @@ mod mount;
 mod negotiation;
 mod one_file;
 mod options;
+mod pause;
+mod pressure;
+mod priority;
 mod protocol;
 mod record;
 mod reply;

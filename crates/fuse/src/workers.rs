@@ -26,13 +26,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::adapter::SCRATCH_BYTES;
+use crate::alarm::Alarm;
 use crate::cpu;
 use crate::lead::{Arrival, Lead, SPARE};
 use crate::options::WorkerPlacement;
+use crate::pressure::Pressure;
+use crate::priority::Priorities;
 use crate::reply::Reply;
 use crate::request::{Malformed, Request};
 use crate::session::{SessionError, Shared};
@@ -67,21 +70,15 @@ pub(crate) struct Workers {
     /// Requests taken so far.
     taken: AtomicU64,
     spares: AtomicUsize,
-    guard: Mutex<GuardState>,
-    guard_wake: Condvar,
+    priorities: Priorities,
+    /// Wakes the guard.
+    alarm: Alarm,
     /// The first failure of a worker.
     failure: Mutex<Option<SessionError>>,
     /// Requests of a predecessor that are not answered yet.
     left: AtomicUsize,
     /// To be called when there are none any more.
     caught_up: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-#[derive(Default)]
-struct GuardState {
-    /// Somebody saw no idle worker.
-    alarmed: bool,
-    finished: bool,
 }
 
 /// A worker's part in the pool.
@@ -107,14 +104,15 @@ impl Workers {
             roles.truncate(PERMANENT_MAX);
         }
         let left = shared.slots.left_count();
+        let lead = Lead::new(bound_cpus(&roles));
         let workers = Arc::new(Self {
             shared: Arc::clone(shared),
-            lead: Lead::new(bound_cpus(&roles)),
+            priorities: Priorities::new(lead.candidates()),
+            lead,
             idle: AtomicUsize::new(0),
             taken: AtomicU64::new(0),
             spares: AtomicUsize::new(0),
-            guard: Mutex::default(),
-            guard_wake: Condvar::new(),
+            alarm: Alarm::default(),
             failure: Mutex::new(None),
             left: AtomicUsize::new(left),
             caught_up: Mutex::new(Some(caught_up)),
@@ -136,7 +134,7 @@ impl Workers {
         } else if let Err(error) = threads {
             workers.fail(SessionError::Spawn(error));
         }
-        workers.finish_guard();
+        workers.alarm.finish();
         join(guard);
         workers.failure.lock().take().map_or(Ok(()), Err)
     }
@@ -165,7 +163,10 @@ impl Workers {
         if let Role::Pinned { cpu } = role {
             cpu::pin_to(cpu);
         }
-        if let Err(error) = self.answer_all(number, role) {
+        self.priorities.enter(number);
+        let answered = self.answer_all(number, role);
+        self.priorities.leave(number, &self.alarm);
+        if let Err(error) = answered {
             self.fail(error);
         }
         if role != Role::Spare {
@@ -217,7 +218,7 @@ impl Workers {
     fn took_one(&self) {
         self.taken.fetch_add(1, Ordering::SeqCst);
         if self.idle.load(Ordering::SeqCst) == 0 {
-            self.alarm();
+            self.alarm.raise();
         }
     }
 
@@ -252,11 +253,15 @@ impl Workers {
         let mut arrival = Arrival::Here;
         loop {
             if !self.lead.looks(number) {
+                self.priorities.rest(number, &self.alarm);
                 self.lead.park(number);
             }
             self.idle.fetch_add(1, Ordering::SeqCst);
             let found = self.look_out(buffer, &mut arrival).transpose();
-            let slept = found.is_none().then(|| transport.sleep());
+            let slept = found.is_none().then(|| {
+                self.priorities.rest(number, &self.alarm);
+                transport.sleep()
+            });
             self.idle.fetch_sub(1, Ordering::SeqCst);
             if let Some(length) = found {
                 return Ok((length?, arrival));
@@ -315,6 +320,8 @@ impl Workers {
             return true;
         };
         self.lead.taken(number, request.header.pid, arrival);
+        let leads = self.lead.is_led_by(number);
+        self.priorities.took(number, leads, &self.alarm);
         if self.shared.aborted.load(Ordering::SeqCst) {
             if request.expects_reply() {
                 Reply::new(transport, request.header.unique).error(Errno::IO);
@@ -402,50 +409,33 @@ impl Workers {
         }
     }
 
-    /// No worker is idle: the guard should look.
-    fn alarm(&self) {
-        let mut guard = self.guard.lock();
-        if !guard.alarmed {
-            guard.alarmed = true;
-            self.guard_wake.notify_one();
-        }
-    }
-
-    fn finish_guard(&self) {
-        self.guard.lock().finished = true;
-        self.guard_wake.notify_one();
-    }
-
     /// The guard's thread.
     fn watch(self: &Arc<Self>) {
-        loop {
-            let mut guard = self.guard.lock();
-            while !guard.alarmed && !guard.finished {
-                self.guard_wake.wait(&mut guard);
-            }
+        let mut watch = self.alarm.watch();
+        let mut pressure = Pressure::new(self.lead.candidates());
+        while watch.sleep() {
             let mut taken = self.taken.load(Ordering::SeqCst);
             let mut calm_ticks = 0;
-            while calm_ticks < CALM_TICKS {
-                if guard.finished {
+            while calm_ticks < CALM_TICKS || watch.is_held() {
+                if !watch.tick(STALL_PATIENCE) {
                     return;
                 }
-                self.guard_wake.wait_for(&mut guard, STALL_PATIENCE);
+                let crowded = self.priorities.is_used() && pressure.is_crowded();
+                let starved = self.priorities.lift(self.lead.sender(), crowded);
                 let stuck = self.idle.load(Ordering::SeqCst) == 0
                     && self.taken.load(Ordering::SeqCst) == taken;
                 taken = self.taken.load(Ordering::SeqCst);
-                if stuck {
+                calm_ticks += 1;
+                if starved || stuck {
                     calm_ticks = 0;
-                    if !self.lead.dissolve() {
+                    if !self.lead.dissolve() && stuck {
                         self.add_spare();
                     }
-                } else {
-                    calm_ticks += 1;
                 }
             }
-            guard.alarmed = false;
-            // A worker that found the flag still set did not raise it again.
-            if self.idle.load(Ordering::SeqCst) == 0 {
-                guard.alarmed = true;
+            // A worker that found the alarm still raised did not raise it again.
+            if watch.take_back() && self.idle.load(Ordering::SeqCst) == 0 {
+                watch.raise();
             }
         }
     }

@@ -12,13 +12,17 @@ use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, OpenOptionsExt, Permi
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use mobifs_fuse::{MountOptions, Session, SessionError, SessionHandle};
 use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::MemoryStore;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
 /// An ordinary user that every system has.
@@ -477,4 +481,74 @@ fn fsync_succeeds_whether_or_not_apps_may_be_durable() {
         assert_eq!(fs::read(mounted.path("file")).unwrap(), b"xx");
         mounted.end();
     }
+}
+
+/// Whether a thread of this process runs under `SCHED_IDLE`, as a leading worker does.
+fn somebody_has_low_priority() -> bool {
+    const POLICY_BEHIND_NAME: usize = 41 - 3;
+    fs::read_dir("/proc/self/task").unwrap().any(|task| {
+        let line = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+        let policy = line
+            .rsplit_once(')')
+            .and_then(|(_, behind)| behind.split_ascii_whitespace().nth(POLICY_BEHIND_NAME));
+        policy == Some("5")
+    })
+}
+
+/// The calling thread goes before all ordinary ones, and so do those that it starts.
+fn take_high_priority() {
+    let me = rustix::thread::gettid();
+    rustix::process::setpriority_process(Some(me), -20).unwrap();
+}
+
+fn stay_on_first_cpu() {
+    let usable = sched_getaffinity(None).unwrap();
+    let mut first = CpuSet::new();
+    first.set(
+        (0..CpuSet::MAX_CPU)
+            .find(|&cpu| usable.is_set(cpu))
+            .unwrap(),
+    );
+    sched_setaffinity(None, &first).unwrap();
+}
+
+/// A worker that leads has given its priority up: a program that only computes takes its
+/// CPU from it, and does not give it back as long as this test may take.
+#[test]
+fn a_program_that_computes_does_not_stop_the_worker_on_its_cpu() {
+    const DEADLINE: Duration = Duration::from_secs(60);
+    let Some(mounted) = Mounted::new("") else {
+        return;
+    };
+    let file = File::create(mounted.path("file")).unwrap();
+    let (done, all_done) = channel();
+    let computing = Arc::new(AtomicBool::new(true));
+    let still = Arc::clone(&computing);
+    let writer = std::thread::spawn(move || {
+        stay_on_first_cpu();
+        take_high_priority();
+        let (start, started) = channel();
+        let program = std::thread::spawn(move || {
+            started.recv().unwrap();
+            while still.load(Ordering::SeqCst) {}
+        });
+        // On a machine that does much else nobody gives its priority up.
+        for number in 0..50_000 {
+            file.write_all_at(b"x", number % 100).unwrap();
+            if number % 64 == 0 && somebody_has_low_priority() {
+                break;
+            }
+        }
+        start.send(()).unwrap();
+        for number in 0..40 {
+            file.write_all_at(b"y", number).unwrap();
+        }
+        done.send(()).unwrap();
+        program.join().unwrap();
+    });
+    let in_time = all_done.recv_timeout(DEADLINE);
+    computing.store(false, Ordering::SeqCst);
+    writer.join().unwrap();
+    in_time.unwrap();
+    mounted.end();
 }
