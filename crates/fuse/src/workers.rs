@@ -13,7 +13,8 @@
 //! guard watches: if they have been busy for a while and no request has been taken
 //! meanwhile, it lets the parked ones look too, or adds a spare worker, which goes away
 //! when it is no longer needed. The guard sleeps as long as some worker is idle, so it
-//! costs nothing on a quiet machine.
+//! costs nothing on a quiet machine. It also watches over a leader that has given up its
+//! priority, see [`crate::priority`].
 //!
 //! A worker whose buffer holds a request that a predecessor left (see [`crate::slots`])
 //! finishes that first. Nothing new has to wait for all of these: the kernel sends what
