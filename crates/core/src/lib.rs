@@ -21,6 +21,7 @@ mod error;
 pub mod image;
 mod inode;
 mod notes;
+mod pacing;
 pub mod policy;
 mod request;
 mod vct;
@@ -33,6 +34,7 @@ pub use engine::{
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::content_map`].
 pub use mobifs_types::{ContentMap, Whence};
+pub use pacing::{Next, Pacing};
 pub use policy::transactioning::{TransactioningName, TransactioningRule};
 pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,

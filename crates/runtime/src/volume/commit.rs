@@ -1,10 +1,9 @@
 //! Handing closed transactions over to the store.
 
-use mobifs_core::{Commit, FsError, SyncPoint};
+use mobifs_core::{Commit, FsError, Next, SyncPoint};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
 
-use super::pacing::Next;
 use super::sync::MutexGuard;
 use super::{Checkpoint, Shared, Volume, VolumeError};
 

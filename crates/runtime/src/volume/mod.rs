@@ -35,14 +35,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mobifs_core::{Engine, EngineConfig, FsError, Limits, Moment};
+use mobifs_core::policy::prediction::PredictorName;
+use mobifs_core::policy::schedule::SchedulerName;
+use mobifs_core::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
 use mobifs_store::{Store, StoreError};
 use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 
 pub use types::{VolumeError, VolumeOptions};
 
 use self::live::{Live, LiveGuard};
-use self::pacing::Pacing;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex, RwLock};
 use crate::opened::Resumption;
@@ -185,7 +186,10 @@ impl Volume {
             rules: Mutex::new(rules),
             failures: Mutex::default(),
             checkpoints: Mutex::default(),
-            pacing: Mutex::new(Pacing::new()),
+            pacing: Mutex::new(Pacing::new(
+                PredictorName::default(),
+                SchedulerName::default(),
+            )),
             power_cut: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             sync_reaches: AtomicBool::new(false),
