@@ -4,11 +4,14 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use mobifs_core::policy::prediction::PredictorName;
+
 use super::contender::Contender;
 use super::device::Storage;
 use super::outcome::Outcome;
 use super::report::{ContenderReport, Report, TraceReport};
 use super::stream::Stream;
+use super::user::{user_operations, watch};
 use super::{DeviceChoice, SimulationError, simulate};
 
 /// A trace to simulate.
@@ -123,8 +126,12 @@ fn report_of(trace: &NamedStream, contenders: &[Contender], runs: &[Run]) -> Tra
             ContenderReport::new(&contender.name, &trace.stream, outcome, storage, ext4)
         })
         .collect();
+    let operations = user_operations(&trace.stream);
+    let predictions = PredictorName::ALL.iter().filter(|_| !operations.is_empty());
     TraceReport {
         trace: trace.name.clone(),
+        user_operations: operations.len() as u64,
+        predictions: predictions.map(|&name| watch(name, &operations)).collect(),
         duration_seconds: trace.stream.duration_ns as f64 / 1e9,
         flush_reduction_vs_ext4: reports
             .first()

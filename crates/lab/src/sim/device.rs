@@ -114,6 +114,12 @@ impl Storage {
         &self.cost
     }
 
+    /// A caller of `fsync` waited for so long, in nanoseconds.
+    pub(super) const fn waited(&mut self, nanoseconds: u64) {
+        self.cost.waits += 1;
+        self.cost.waited_ns += nanoseconds;
+    }
+
     /// Energy that the device took for commands and its own work, without idling, in mJ.
     pub fn energy_mj(&self) -> f64 {
         let stats = self.host.model().stats();
@@ -155,8 +161,7 @@ impl Storage {
         }
         let ended_ns = self.end(started_ns);
         if flush.waiting.is_some() {
-            self.cost.waits += 1;
-            self.cost.waited_ns += ended_ns.saturating_sub(flush.at_ns);
+            self.waited(ended_ns.saturating_sub(flush.at_ns));
         }
         Ok(())
     }

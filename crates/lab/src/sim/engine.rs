@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use mobifs_core::policy::prediction::PredictorName;
+use mobifs_core::policy::schedule::SchedulerName;
 use mobifs_core::{
     AllocateMode, AppPolicy, AttributeChange, Caller, Commit, Engine, EngineConfig, FsError,
-    Limits, Moment, Need, NodeSpec, RenameMode, Stop, SyncPoint, TimeChange, TopLevelApps, WriteAt,
+    Limits, Moment, Need, Next, NodeSpec, Pacing, RenameMode, Stop, SyncPoint, TimeChange,
+    TopLevelApps, WriteAt,
 };
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_types::{
@@ -33,8 +36,12 @@ pub struct EngineRun<'s> {
     /// What the engine calls each object; none while it does not exist.
     objects: Vec<Option<ObjectId>>,
     numbers: BTreeMap<ObjectId, ObjectNumber>,
+    /// Which closed transactions are committed when, as on a mount.
+    pacing: Pacing,
     /// When the next transaction is due by its age.
     deadline: Option<MonotonicNs>,
+    /// When a closed transaction that waits for the user is to be looked at.
+    look_at: Option<MonotonicNs>,
     now_ns: u64,
     /// Counted before the trace began: making what was there.
     before: Vec<(u64, u64)>,
@@ -61,8 +68,7 @@ impl<'s> EngineRun<'s> {
             run.commit_closed()?;
         }
         run.pass_time(stream.duration_ns)?;
-        run.engine.close_all();
-        run.commit_closed()?;
+        run.commit_all()?;
         run.storage.finish(stream.duration_ns)?;
         run.outcome.end(stream.duration_ns);
         Ok((run.outcome, run.storage))
@@ -99,7 +105,9 @@ impl<'s> EngineRun<'s> {
             directories: Vec::new(),
             objects: vec![None; stream.objects.len()],
             numbers: BTreeMap::new(),
+            pacing: Pacing::new(PredictorName::default(), SchedulerName::default()),
             deadline: None,
+            look_at: None,
             now_ns: 0,
             before: Vec::new(),
         })
@@ -139,8 +147,12 @@ impl<'s> EngineRun<'s> {
 
     /// Lets transactions close by their age until `time_ns`.
     fn pass_time(&mut self, time_ns: u64) -> Result<(), SimulationError> {
-        while let Some(deadline) = self.deadline.filter(|deadline| deadline.0 <= time_ns) {
-            self.now_ns = self.now_ns.max(deadline.0);
+        loop {
+            let next = [self.deadline, self.look_at].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| next.0 <= time_ns) else {
+                break;
+            };
+            self.now_ns = self.now_ns.max(next.0);
             self.deadline = self.engine.tick(MonotonicNs(self.now_ns));
             self.commit_closed()?;
         }
@@ -205,7 +217,12 @@ impl<'s> EngineRun<'s> {
                 self.set_attributes(object, &change)
             }
             Action::Sync { object } => self.sync(object),
-            Action::SyncAll | Action::User | Action::Device(_) => Ok(()),
+            Action::User => {
+                self.pacing.user_event(MonotonicNs(self.now_ns));
+                Ok(())
+            }
+            Action::SyncAll => self.commit_all(),
+            Action::Device(_) => Ok(()),
         }
     }
 
@@ -311,9 +328,16 @@ impl<'s> EngineRun<'s> {
         let Some(id) = self.objects[object.index()] else {
             return Ok(());
         };
-        if let SyncPoint::Committed(_) = self.engine.sync_point(id) {
-            self.commit_closed()?;
+        let SyncPoint::Committed(vcts) = self.engine.sync_point(id) else {
+            return Ok(());
+        };
+        let mut ended_ns = self.now_ns;
+        for vct in vcts {
+            while let Some(commit) = self.engine.next_commit(Some(vct)) {
+                ended_ns = self.commit(&commit)?;
+            }
         }
+        self.storage.waited(ended_ns - self.now_ns);
         Ok(())
     }
 
@@ -392,21 +416,48 @@ impl<'s> EngineRun<'s> {
         Ok(())
     }
 
+    /// Commits what is closed and need not wait for the user.
     fn commit_closed(&mut self) -> Result<(), SimulationError> {
-        while let Some(commit) = self.engine.next_commit(None) {
-            let (pages, entries) = self.hand_over(&commit)?;
-            for &(object, _) in &pages {
-                let app = self.stream.objects[object.index()].app;
-                self.outcome.app_mut(app).flushed_pages += 1;
-            }
-            self.storage.commit(self.now_ns, &pages, entries)?;
-            self.engine.committed(commit.vct);
-            for app in self.apps_of(&commit) {
-                self.outcome.app_mut(app).flushes_ns.push(self.now_ns);
-                self.look(app);
+        loop {
+            let now = MonotonicNs(self.now_ns);
+            match self.pacing.next(&mut self.engine, now, false) {
+                Next::Commit(commit) => {
+                    self.commit(&commit)?;
+                }
+                Next::Nothing { until } => {
+                    // A moment that has come would be looked at again and again.
+                    self.look_at = until.map(|until| until.max(MonotonicNs(now.0 + 1)));
+                    return Ok(());
+                }
             }
         }
+    }
+
+    /// Commits everything that is closed, whoever uses the device.
+    fn commit_all(&mut self) -> Result<(), SimulationError> {
+        self.engine.close_all();
+        while let Some(commit) = self.engine.next_commit(None) {
+            self.commit(&commit)?;
+        }
         Ok(())
+    }
+
+    /// Commits one transaction; says when the device is done with it.
+    fn commit(&mut self, commit: &Commit) -> Result<u64, SimulationError> {
+        let (pages, entries) = self.hand_over(commit)?;
+        for &(object, _) in &pages {
+            let app = self.stream.objects[object.index()].app;
+            self.outcome.app_mut(app).flushed_pages += 1;
+        }
+        let ended_ns = self.storage.commit(self.now_ns, &pages, entries)?;
+        let took_ns = ended_ns.saturating_sub(self.now_ns);
+        self.pacing.learn(pages.len() as u64, took_ns);
+        self.engine.committed(commit.vct);
+        for app in self.apps_of(commit) {
+            self.outcome.app_mut(app).flushes_ns.push(self.now_ns);
+            self.look(app);
+        }
+        Ok(ended_ns)
     }
 
     fn apps_of(&self, commit: &Commit) -> Vec<AppNumber> {

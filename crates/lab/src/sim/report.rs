@@ -7,6 +7,7 @@ use super::device::Storage;
 use super::histogram::TimeHistogram;
 use super::outcome::{AppOutcome, Outcome};
 use super::stream::Stream;
+use super::user::{PredictionReport, user_operations};
 
 /// All traces under all contenders.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +32,10 @@ pub struct TraceReport {
     pub duration_seconds: f64,
     /// As [`Report::flush_reduction_vs_ext4`], of this trace.
     pub flush_reduction_vs_ext4: f64,
+    /// User operations in it.
+    pub user_operations: u64,
+    /// How well each predictor foresees the user's pauses; none without a user.
+    pub predictions: Vec<PredictionReport>,
     /// The policy and what it was compared with.
     pub contenders: Vec<ContenderReport>,
 }
@@ -102,11 +107,36 @@ pub struct DeviceReport {
     pub fsync_wait_ms: f64,
     /// How often they did.
     pub fsync_waits: u64,
+    /// User operations while it was busy.
+    pub user_conflicts: u64,
+    /// How long it was busy within a second behind a user operation.
+    pub busy_in_users_way_ms: f64,
+}
+
+/// How long behind a user operation the user waits for what it brings, in nanoseconds.
+const USERS_TURN_NS: u64 = 1_000_000_000;
+
+/// User operations inside busy times, and busy time just behind user operations.
+fn in_users_way(busy_ns: &[(u64, u64)], operations: &[u64]) -> (u64, u64) {
+    let (mut conflicts, mut overlap_ns) = (0, 0);
+    for &(start, end) in busy_ns {
+        let first = operations.partition_point(|&at| at.saturating_add(USERS_TURN_NS) <= start);
+        let mut covered_until = start;
+        for &at in operations[first..].iter().take_while(|&&at| at < end) {
+            conflicts += u64::from(at >= start);
+            let from = at.max(covered_until);
+            let to = at.saturating_add(USERS_TURN_NS).min(end);
+            overlap_ns += to.saturating_sub(from);
+            covered_until = covered_until.max(to);
+        }
+    }
+    (conflicts, overlap_ns)
 }
 
 impl DeviceReport {
-    fn new(storage: &Storage) -> Self {
+    fn new(storage: &Storage, operations: &[u64]) -> Self {
         let cost = storage.cost();
+        let (user_conflicts, in_way_ns) = in_users_way(&cost.busy_ns, operations);
         Self {
             written_bytes: cost.written_bytes,
             write_amplification: storage.write_amplification(),
@@ -115,6 +145,8 @@ impl DeviceReport {
             flushes: cost.busy_ns.len() as u64,
             fsync_wait_ms: cost.waited_ns as f64 / 1e6,
             fsync_waits: cost.waits,
+            user_conflicts,
+            busy_in_users_way_ms: in_way_ns as f64 / 1e6,
         }
     }
 }
@@ -179,6 +211,7 @@ impl ContenderReport {
         ext4: &Outcome,
     ) -> Self {
         let duration_seconds = stream.duration_ns as f64 / 1e9;
+        let operations = user_operations(stream);
         let sum = |of: fn(&AppOutcome) -> u64| outcome.apps.iter().map(of).sum::<u64>();
         let apps = stream.apps.iter().zip(&outcome.apps).zip(&ext4.apps);
         Self {
@@ -192,7 +225,7 @@ impl ContenderReport {
             age_at_risk: Distribution::of(outcome.age_ms(), 1e3),
             bytes_at_risk: Distribution::of(outcome.at_risk_bytes(), 1.0),
             footprint_max_bytes: outcome.footprint_max_bytes,
-            device: DeviceReport::new(storage),
+            device: DeviceReport::new(storage, &operations),
             apps: apps
                 .filter(|((_, app), _)| app.written_pages > 0)
                 .map(|((name, app), ext4)| AppReport::new(name, app, ext4, duration_seconds))
@@ -238,5 +271,20 @@ fn reduction(flushed: u64, reference: u64) -> f64 {
         0.0
     } else {
         1.0 - flushed as f64 / reference as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_times_are_held_against_the_user() {
+        const S: u64 = 1_000_000_000;
+        let busy = [(0, S), (5 * S, 7 * S), (20 * S, 21 * S)];
+        let operations = [S / 2, 9 * S / 2, 11 * S / 2, 40 * S];
+        // One in the first half second; of the second one from 5 to 5.5 and 5.5 to 6.5.
+        assert_eq!(in_users_way(&busy, &operations), (2, S / 2 + 3 * S / 2));
+        assert_eq!(in_users_way(&busy, &[]), (0, 0));
     }
 }
