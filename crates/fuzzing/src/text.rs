@@ -5,8 +5,8 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use mobifs_fuse::{MountOptions, OptionError};
-use mobifs_lab::flash::trace::{LINE_BYTES_MAX, TraceReader, parse_line};
 use mobifs_runtime::{Config, ConfigError, parse_size};
+use mobifs_trace::block::{LINE_BYTES_MAX, TraceReader, parse_line};
 
 use crate::{Target, Verdict};
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mobifs_flash::Preset;
 use mobifs_lab::flash::Host;
 use mobifs_lab::flash::replay::{Fill, Options, Pace, ReadOptions, replay};
-use mobifs_lab::flash::trace::{RepeatFilter, TraceReader};
+use mobifs_trace::block::{RepeatFilter, TraceReader};
 
 fn trace(name: &str) -> Option<PathBuf> {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");

@@ -9,7 +9,6 @@ mod host;
 mod plot;
 pub mod replay;
 mod report;
-pub mod trace;
 mod validation;
 
 pub use crate::plot::PlotError;

@@ -11,6 +11,7 @@ mod tests;
 
 pub use error::{ReadError, RowError, WriteError};
 pub use read::{read, read_file};
+pub use row::Row;
 pub use write::{TraceWriter, write, write_file};
 
 /// The version of the schema that is written, and the only one that is read.

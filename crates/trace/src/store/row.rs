@@ -8,21 +8,29 @@ use crate::model::{
     UserOperation,
 };
 
-/// The columns that depend on what happened. `P` is how a path is written down.
+/// The columns of an event that depend on what happened, as docs/TRACES.md has them. What an
+/// operation does not have is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row<P> {
-    pub(crate) path: Option<P>,
-    pub(crate) target: Option<P>,
-    pub(crate) offset: Option<u64>,
-    pub(crate) length: Option<u64>,
-    pub(crate) mode: Option<u32>,
-    pub(crate) detail: Option<Cow<'static, str>>,
-    pub(crate) device: Option<u64>,
+pub struct Row {
+    /// The file, or the old name.
+    pub path: Option<PathIndex>,
+    /// The new name, or what a symbolic link holds.
+    pub target: Option<PathIndex>,
+    /// Bytes.
+    pub offset: Option<u64>,
+    /// Bytes.
+    pub length: Option<u64>,
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// A word of the schema.
+    pub detail: Option<Cow<'static, str>>,
+    /// The recorder's number of a block device.
+    pub device: Option<u64>,
 }
 
-impl Row<PathIndex> {
-    /// The row of an event; its operation is [`EventKind::name`].
-    pub(crate) fn of(kind: &EventKind) -> Self {
+impl Row {
+    /// The columns of an event; its operation is [`EventKind::name`].
+    pub fn of(kind: &EventKind) -> Self {
         let (offset, length) = range(kind);
         Self {
             path: kind.path(),
@@ -97,7 +105,7 @@ fn flags_of(words: &str) -> Option<OpenFlags> {
 /// A row that is being read, with the operation's name for errors.
 pub(crate) struct Reading<'a> {
     pub(crate) operation: &'a str,
-    pub(crate) row: Row<PathIndex>,
+    pub(crate) row: Row,
 }
 
 impl Reading<'_> {

@@ -100,7 +100,7 @@ fn write_group<W: Write + Send>(
 ) -> Result<(), ParquetError> {
     let app = AllocatedNames::new(apps);
     let path = AllocatedNames::new(paths);
-    let rows: Vec<Row<PathIndex>> = events.iter().map(|event| Row::of(&event.kind)).collect();
+    let rows: Vec<Row> = events.iter().map(|event| Row::of(&event.kind)).collect();
     let numbers = |number: fn(&Event) -> u64| events.iter().map(move |event| number(event) as i64);
     let small = |number: fn(&Event) -> u32| events.iter().map(move |event| number(event) as i32);
 

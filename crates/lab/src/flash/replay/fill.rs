@@ -8,9 +8,9 @@ use mobifs_types::{ByteRange, RangeSet};
 use serde::Serialize;
 
 use super::super::Host;
-use super::super::trace::Access;
 use super::source::Source;
 use super::{Options, ReplayError};
+use mobifs_trace::block::Access;
 
 /// What is written before anything else, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

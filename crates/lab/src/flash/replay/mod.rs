@@ -16,7 +16,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::Host;
-use super::trace::{Access, TraceError};
+use mobifs_trace::block::{Access, TraceError};
 use source::{Placed, Source};
 
 /// Quiet time between preparing a device and what is measured: the recordings are days

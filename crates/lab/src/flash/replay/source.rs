@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use mobifs_flash::{CommandError, Sector};
 use serde::Serialize;
 
-use super::super::trace::{Access, BlockRequest, RepeatFilter, TraceError, TraceReader};
 use super::ReplayError;
+use mobifs_trace::block::{Access, BlockRequest, RepeatFilter, TraceError, TraceReader};
 
 /// Malformed lines that a report quotes.
 const QUOTED_MAX: usize = 20;
@@ -132,7 +132,7 @@ impl Source {
 
     fn place(&mut self, request: &BlockRequest) -> Result<Placed, ReplayError> {
         let device_sectors = self.device_sectors;
-        let mut start = request.start.0;
+        let mut start = request.start;
         let mut left = request.sectors;
         let end = start.saturating_add(u64::from(left));
         let mut ranges = Vec::with_capacity(1);

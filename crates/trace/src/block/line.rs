@@ -4,7 +4,6 @@
 //! sectors of 512 bytes, the timestamp in seconds with up to nine meaningful decimals, the
 //! flag is the beginning of the tracepoint's `rwbs` field.
 
-use mobifs_flash::Sector;
 use thiserror::Error;
 
 use super::{Access, BlockRequest};
@@ -79,13 +78,13 @@ pub fn parse_line(line: &[u8]) -> Result<BlockRequest, LineError> {
         process: trim(process).to_vec(),
         device,
         access,
-        start: Sector(start),
+        start,
         sectors,
     })
 }
 
 /// Whether a line names the columns. The traces spell the first one `proces`.
-pub(super) fn is_header(line: &[u8]) -> bool {
+pub(crate) fn is_header(line: &[u8]) -> bool {
     let mut columns = line.rsplit(|&byte| byte == b',').map(trim);
     columns.next() == Some(b"timestamp") && columns.next() == Some(b"size")
 }
@@ -187,7 +186,7 @@ mod tests {
             process: b"ll.splashscreen-2001".to_vec(),
             device: 8_388_608,
             access: Access::Read,
-            start: Sector(4_709_256),
+            start: 4_709_256,
             sectors: 32,
         };
         assert_eq!(parse_line(line), Ok(expected));
@@ -297,7 +296,7 @@ mod tests {
                 process: process.into_bytes(),
                 device: 8,
                 access: plain_write(),
-                start: Sector(sector),
+                start: sector,
                 sectors,
             };
             prop_assert_eq!(parse_line(line.as_bytes()), Ok(expected));

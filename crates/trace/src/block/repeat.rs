@@ -45,7 +45,7 @@ impl RepeatFilter {
         }
         let repeated = self.recent.iter().position(|recent| {
             recent.access == request.access
-                && recent.start == request.start.0
+                && recent.start == request.start
                 && recent.sectors == request.sectors
                 && recent.process != request.process
         });
@@ -61,7 +61,7 @@ impl RepeatFilter {
         self.recent.push_back(Recent {
             at_ns: request.at_ns,
             access: request.access,
-            start: request.start.0,
+            start: request.start,
             sectors: request.sectors,
             process: request.process.clone(),
         });

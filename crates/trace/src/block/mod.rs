@@ -1,17 +1,14 @@
-//! Block traces: what a recorded request is, and how a file of them is read line by line.
-//!
-//! This module knows nothing of the flash model beyond its address type, so that a crate
-//! for traces can take it over as it stands.
+//! Block traces as the recordings of phones have them: what a request is, and how a file of
+//! them is read line by line. The other traces of block devices arrive as events only.
 
 mod line;
 mod reader;
 mod repeat;
 
+pub(crate) use line::is_header;
 pub use line::{LINE_BYTES_MAX, LineError, parse_line};
 pub use reader::{TraceError, TraceReader};
 pub use repeat::RepeatFilter;
-
-use mobifs_flash::Sector;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,8 +39,8 @@ pub struct BlockRequest {
     pub device: u64,
     /// What is asked for.
     pub access: Access,
-    /// First sector.
-    pub start: Sector,
+    /// First sector, of 512 bytes.
+    pub start: u64,
     /// Number of sectors; 0 for a flush only.
     pub sectors: u32,
 }

@@ -1,17 +1,13 @@
-//! A trace file, plain or gzipped, line by line.
+//! A block trace, request by request.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _};
+use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 
-use flate2::read::MultiGzDecoder;
 use thiserror::Error;
 
 use super::BlockRequest;
 use super::line::{self, LINE_BYTES_MAX, LineError, parse_line};
-
-/// The first bytes of a gzip file.
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+use crate::lines::{Line, Lines};
 
 /// Why a trace does not go on, or a line of it is no request.
 #[derive(Debug, Error)]
@@ -40,10 +36,7 @@ pub enum TraceError {
 
 /// Requests of a trace in the order of its lines; memory for one line at a time.
 pub struct TraceReader {
-    path: PathBuf,
-    input: Box<dyn BufRead>,
-    line: u64,
-    buffer: Vec<u8>,
+    lines: Lines,
     has_ended: bool,
 }
 
@@ -53,82 +46,41 @@ impl TraceReader {
     /// # Errors
     /// The file cannot be opened or read.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
-        let open = || -> io::Result<Box<dyn BufRead>> {
-            let mut file = BufReader::new(File::open(path)?);
-            Ok(if file.fill_buf()?.starts_with(&GZIP_MAGIC) {
-                Box::new(BufReader::new(MultiGzDecoder::new(file)))
-            } else {
-                Box::new(file)
-            })
-        };
-        let input = open().map_err(|source| TraceError::Io {
+        let lines = Lines::open(path, LINE_BYTES_MAX);
+        let lines = lines.map_err(|source| TraceError::Io {
             path: path.to_owned(),
             line: 0,
             source,
         })?;
-        Ok(Self::new(path.to_owned(), input))
+        Ok(Self {
+            lines,
+            has_ended: false,
+        })
     }
 
     /// Reads from anything; `path` is what errors call it.
     pub fn new(path: PathBuf, input: Box<dyn BufRead>) -> Self {
         Self {
-            path,
-            input,
-            line: 0,
-            buffer: Vec::new(),
+            lines: Lines::new(path, input, LINE_BYTES_MAX),
             has_ended: false,
         }
     }
 
     /// Lines read so far, the header and empty ones included.
     pub const fn lines(&self) -> u64 {
-        self.line
+        self.lines.number()
     }
+}
 
-    /// Brings the next line into the buffer; false at the end of the file.
-    fn fetch(&mut self) -> io::Result<bool> {
-        self.buffer.clear();
-        let most = LINE_BYTES_MAX as u64 + 1;
-        let read = self
-            .input
-            .by_ref()
-            .take(most)
-            .read_until(b'\n', &mut self.buffer)?;
-        if read == 0 {
-            return Ok(false);
-        }
-        self.line += 1;
-        if self.buffer.last() == Some(&b'\n') {
-            self.buffer.pop();
-        } else if self.buffer.len() > LINE_BYTES_MAX {
-            self.skip_line()?;
-        }
-        Ok(true)
+fn parse(number: u64, line: Line<'_>) -> Option<Result<BlockRequest, LineError>> {
+    let Line::Whole(content) = line else {
+        return Some(Err(LineError::TooLong));
+    };
+    let content = content.trim_ascii();
+    if content.is_empty() || (number == 1 && line::is_header(content)) {
+        return None;
     }
-
-    /// Skips the rest of a line that is too long, without keeping it.
-    fn skip_line(&mut self) -> io::Result<()> {
-        loop {
-            let available = self.input.fill_buf()?;
-            let end = available.iter().position(|&byte| byte == b'\n');
-            let used = end.map_or(available.len(), |position| position + 1);
-            self.input.consume(used);
-            if end.is_some() || used == 0 {
-                return Ok(());
-            }
-        }
-    }
-
-    fn parse(&self) -> Option<Result<BlockRequest, LineError>> {
-        let content = self.buffer.trim_ascii();
-        if content.is_empty() || (self.line == 1 && line::is_header(content)) {
-            return None;
-        }
-        if self.buffer.len() > LINE_BYTES_MAX {
-            return Some(Err(LineError::TooLong));
-        }
-        Some(parse_line(content))
-    }
+    Some(parse_line(content))
 }
 
 impl Iterator for TraceReader {
@@ -136,25 +88,26 @@ impl Iterator for TraceReader {
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.has_ended {
-            match self.fetch() {
-                Ok(true) => {}
-                Ok(false) => self.has_ended = true,
+            let before = self.lines.number();
+            let parsed = match self.lines.next() {
+                Ok(Some(line)) => parse(before + 1, line),
+                Ok(None) => {
+                    self.has_ended = true;
+                    None
+                }
                 Err(source) => {
                     self.has_ended = true;
                     return Some(Err(TraceError::Io {
-                        path: self.path.clone(),
-                        line: self.line + 1,
+                        path: self.lines.path().to_owned(),
+                        line: before + 1,
                         source,
                     }));
                 }
-            }
-            if self.has_ended {
-                break;
-            }
-            if let Some(parsed) = self.parse() {
+            };
+            if let Some(parsed) = parsed {
                 return Some(parsed.map_err(|reason| TraceError::Line {
-                    path: self.path.clone(),
-                    line: self.line,
+                    path: self.lines.path().to_owned(),
+                    line: self.lines.number(),
                     reason,
                 }));
             }
@@ -183,7 +136,7 @@ mod tests {
         let input = Box::new(Cursor::new(content.to_vec()));
         TraceReader::new(PathBuf::from("trace"), input)
             .map(|item| match item {
-                Ok(request) => Ok(request.start.0),
+                Ok(request) => Ok(request.start),
                 Err(error) => Err(error.to_string()),
             })
             .collect()

@@ -1,0 +1,294 @@
+//! Traces of other tools.
+
+mod blkparse;
+mod mobigen;
+mod pixel;
+mod report;
+mod strace;
+mod text;
+
+use std::io::{self, BufRead};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use thiserror::Error;
+
+pub use report::ImportReport;
+
+use crate::lines::{self, Lines};
+use crate::model::{Trace, UserOperation};
+use crate::store::{PARQUET_MAGIC, ReadError, read_file};
+use text::TextImport;
+
+/// A format that traces come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// This program's own.
+    Parquet,
+    /// System calls as MobiGen has them: thread, microseconds, call, arguments.
+    MobiGen,
+    /// The output of strace.
+    Strace,
+    /// Block requests of a phone: process, device, flag, sector, size, time.
+    Pixel,
+    /// The output of blkparse.
+    Blkparse,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Self; 5] = [
+        Self::Parquet,
+        Self::MobiGen,
+        Self::Strace,
+        Self::Pixel,
+        Self::Blkparse,
+    ];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::MobiGen => "mobigen",
+            Self::Strace => "strace",
+            Self::Pixel => "pixel",
+            Self::Blkparse => "blkparse",
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("'{name}' is no format of traces; there are {names}")
+        })
+    }
+}
+
+/// How a file becomes a trace. What does not concern its format is not looked at.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// The format; by the file's content if nobody says.
+    pub format: Option<Format>,
+    /// Refuse the file at the first line that cannot be understood, instead of skipping it.
+    pub strict: bool,
+    /// strace: the directory whose files are of interest, an absolute path. Paths in the trace
+    /// are relative to it, what lies outside is left out. Without it all files are of interest.
+    pub root: Option<PathBuf>,
+    /// strace: where the program was started; relative paths need it unless the output has been
+    /// made with `-y`.
+    pub directory: Option<PathBuf>,
+    /// strace: how many directories below the root make an app.
+    pub app_depth: usize,
+    /// strace: what the user did meanwhile, by the output's clock (nanoseconds since 1970 for
+    /// `-ttt`).
+    pub user_operations: Vec<(u64, UserOperation)>,
+    /// MobiGen: keep what is done to descriptors that do not look like files.
+    pub keep_pipes: bool,
+    /// Pixel: keep requests that were issued twice because the controller slept.
+    pub keep_repeats: bool,
+    /// blkparse: which action is the event: `Q`, `G`, `I`, `D` or `C`.
+    pub action: u8,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            format: None,
+            strict: false,
+            root: None,
+            directory: None,
+            app_depth: 1,
+            user_operations: Vec::new(),
+            keep_pipes: false,
+            keep_repeats: false,
+            action: b'D',
+        }
+    }
+}
+
+/// A trace, and what became of the file's lines.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The trace.
+    pub trace: Trace,
+    /// What was left out; empty for Parquet.
+    pub report: ImportReport,
+}
+
+/// Why a file cannot be loaded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system or the decompressor said.
+        source: io::Error,
+    },
+    /// The content is in no format that is known.
+    #[error(
+        "{}: the content looks like no trace; --from says what it is, if it is one",
+        path.display()
+    )]
+    Unrecognised {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file looks like a Parquet file, but is no trace.
+    #[error("{}: {source}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ReadError,
+    },
+    /// A line cannot be understood, and none may be skipped.
+    #[error("{}: line {line}: {reason}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No line could be understood.
+    #[error(
+        "{}: none of its {lines} lines is an event; the first is wrong because: {reason}",
+        path.display()
+    )]
+    NoEvent {
+        /// The file.
+        path: PathBuf,
+        /// How many lines there are.
+        lines: u64,
+        /// What is wrong with the first that was refused.
+        reason: String,
+    },
+}
+
+/// Loads a trace from a file of any format.
+///
+/// # Errors
+/// The file cannot be read, or is no trace.
+pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, LoadError> {
+    let io = |source| LoadError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut input = lines::open_text(path).map_err(io)?;
+    let format = match options.format {
+        Some(format) => Some(format),
+        None => recognise(&mut input).map_err(io)?,
+    };
+    match format {
+        None => Err(LoadError::Unrecognised {
+            path: path.to_owned(),
+        }),
+        Some(Format::Parquet) => Ok(Loaded {
+            trace: read_file(path).map_err(|source| LoadError::Parquet {
+                path: path.to_owned(),
+                source,
+            })?,
+            report: ImportReport::default(),
+        }),
+        Some(format) => import(format, path, input, options),
+    }
+}
+
+/// Imports text from anything; `path` is what errors call it. Parquet is no text and refused.
+///
+/// # Errors
+/// As [`load`].
+pub fn import(
+    format: Format,
+    path: &Path,
+    input: Box<dyn BufRead>,
+    options: &LoadOptions,
+) -> Result<Loaded, LoadError> {
+    match format {
+        Format::Parquet => Err(LoadError::Unrecognised {
+            path: path.to_owned(),
+        }),
+        Format::MobiGen => run::<mobigen::Import>(path, input, options),
+        Format::Strace => run::<strace::Import>(path, input, options),
+        Format::Pixel => run::<pixel::Import>(path, input, options),
+        Format::Blkparse => run::<blkparse::Import>(path, input, options),
+    }
+}
+
+/// Lines that are shown to the formats before the content is called unknown.
+const LINES_LOOKED_AT: usize = 100;
+
+/// The format of some content, by its beginning. Nothing is consumed.
+fn recognise(input: &mut dyn BufRead) -> io::Result<Option<Format>> {
+    let beginning = input.fill_buf()?;
+    if beginning.starts_with(&PARQUET_MAGIC) {
+        return Ok(Some(Format::Parquet));
+    }
+    let lines = beginning.split(|&byte| byte == b'\n');
+    for line in lines.take(LINES_LOOKED_AT) {
+        let line = line.trim_ascii();
+        if pixel::recognises(line) {
+            return Ok(Some(Format::Pixel));
+        }
+        if mobigen::recognises(line) {
+            return Ok(Some(Format::MobiGen));
+        }
+        if strace::recognises(line) {
+            return Ok(Some(Format::Strace));
+        }
+        if blkparse::recognises(line) {
+            return Ok(Some(Format::Blkparse));
+        }
+    }
+    Ok(None)
+}
+
+fn run<I: TextImport>(
+    path: &Path,
+    input: Box<dyn BufRead>,
+    options: &LoadOptions,
+) -> Result<Loaded, LoadError> {
+    let mut lines = Lines::new(path.to_owned(), input, I::LINE_BYTES_MAX);
+    let mut report = ImportReport::default();
+    let mut import = I::new(path, options);
+    loop {
+        let number = lines.number() + 1;
+        let line = lines.next().map_err(|source| LoadError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        let Some(line) = line else { break };
+        report.lines = number;
+        if let Err(reason) = import.line(number, line, &mut report) {
+            if options.strict {
+                return Err(LoadError::Line {
+                    path: path.to_owned(),
+                    line: number,
+                    reason,
+                });
+            }
+            report.note_malformed(path, number, &reason);
+        }
+    }
+    let mut trace = import.finish(&mut report);
+    if trace.events.is_empty()
+        && let Some(reason) = report.malformed_quoted.first()
+    {
+        return Err(LoadError::NoEvent {
+            path: path.to_owned(),
+            lines: report.lines,
+            reason: reason.clone(),
+        });
+    }
+    trace.header.notes.extend(report.notes());
+    Ok(Loaded { trace, report })
+}
