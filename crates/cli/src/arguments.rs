@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::flash::arguments::FlashArguments;
+use crate::commands::trace::arguments::TraceArguments;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -83,6 +84,8 @@ pub(crate) enum Command {
     Supervise(SuperviseArguments),
     /// Flash storage as a model: serve it as a block device, cut its power, see its wear
     Flash(FlashArguments),
+    /// Traces of what programs do to files: record, import, look at, cut, merge, replay
+    Trace(TraceArguments),
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -287,6 +290,14 @@ mod tests {
             "mobifs flash validate --preset all --quick --json --plot FILE.svg",
             "mobifs flash validate --config FILE --seed 7",
             "mobifs flash replay --preset ufs31 --precondition P --strict --json --scale 0.5 T",
+            "mobifs trace import --from strace --root /d --strict --out T.parquet OUTPUT",
+            "mobifs trace stat --json T U",
+            "mobifs trace cat --app mail --from strace T",
+            "mobifs trace cut --start 1.5 --end 9 --app a* --path **/*.db --out T U",
+            "mobifs trace merge --out T A B=x B@2.5",
+            "mobifs trace replay --speed 10 --seed 3 --json T DIR",
+            "mobifs trace replay --full-speed T DIR",
+            "mobifs trace record --root DIR --out T -- git -C x status",
             "mobifs flash replay --as-fast-as-possible 32 --size 64GiB --wrap --fill everything T",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));

@@ -53,6 +53,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Reload(arguments) => commands::reload::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Flash(arguments) => commands::flash::run(&arguments.command),
+        Command::Trace(arguments) => return commands::trace::run(&arguments.command),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -16,6 +16,7 @@ use std::path::Path;
 use mobifs_flash_serve::{Reply, Request, ask};
 use serde_json::Value;
 
+use super::put;
 use crate::failure::{Code, Failure};
 use arguments::FlashCommand;
 
@@ -55,15 +56,4 @@ fn print(document: &Value, json: bool) -> Result<(), Failure> {
         figures::lines(document)
     };
     put(&text)
-}
-
-/// Writes to standard output; whoever closed it does not want to read it.
-fn put(text: &str) -> Result<(), Failure> {
-    use std::io::Write as _;
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(Code::Failed, error.to_string()))
-        }
-        _ => Ok(()),
-    }
 }

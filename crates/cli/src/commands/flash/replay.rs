@@ -11,7 +11,8 @@ use mobifs_lab::flash::replay::{
 };
 use mobifs_runtime::parse_size;
 
-use super::{put, serve};
+use super::serve;
+use crate::commands::put;
 use crate::failure::{Code, Failure};
 
 pub(super) const HELP: &str = "\

@@ -7,7 +7,8 @@ use mobifs_flash::{Config, Preset};
 use mobifs_lab::flash::{DeviceUnderTest, Extent, Validation, svg, table, validate};
 use serde::Serialize;
 
-use super::{put, serve};
+use super::serve;
+use crate::commands::put;
 use crate::failure::{Code, Failure};
 
 /// Version of the JSON document.
