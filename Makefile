@@ -9,7 +9,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery fuzz \
 	crash-campaign crash-campaign-disks crash-campaign-f2fs kill-campaign postmark-cuts \
-	flash-campaign soak clean
+	flash-campaign corpus soak clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,10 @@ postmark-cuts: ## A large PostMark, ten power cuts in each of its phases (root)
 flash-campaign: ## Power cuts of an ext4 at work on the modelled device (CUTS, SEED, root)
 	MOBIFS_FLASH_CUTS=$(or $(CUTS),200) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test --locked \
 		-p mobifs-flash-serve --test mounted campaign -- --nocapture
+
+corpus: ## Record real programs as traces (CORPUS_FLAGS=--install, or DIRECTORY PROGRAM...)
+	cargo build --release --locked -p mobifs-cli
+	scripts/record-corpus.sh $(CORPUS_FLAGS)
 
 soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_FLAGS, root)
 	scripts/setup.sh --soak
