@@ -13,6 +13,7 @@ mod nbd;
 mod noise;
 mod outlive;
 mod text;
+mod trace;
 
 pub use flash::{FLASH_CONFIG, FLASH_JOURNAL, FLASH_SAVED_MODEL, FLASH_SIDECAR};
 pub use journal::{
@@ -23,6 +24,7 @@ pub use nbd::{NBD_HANDSHAKE, NBD_TRANSMISSION};
 pub use noise::mutated;
 pub use outlive::{ARENA, ENGINE_IMAGE};
 pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE};
+pub use trace::{TRACE_BLKPARSE, TRACE_MOBIGEN, TRACE_PARQUET, TRACE_STRACE};
 
 /// Whether an input got past the parser; the oracles hold in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +70,10 @@ pub const TARGETS: &[Target] = &[
     MOUNT_OPTIONS,
     CONTROL_LINE,
     BLOCK_TRACE,
+    TRACE_BLKPARSE,
+    TRACE_MOBIGEN,
+    TRACE_PARQUET,
+    TRACE_STRACE,
     FLASH_CONFIG,
     FLASH_SIDECAR,
     FLASH_SAVED_MODEL,
