@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::flash::arguments::FlashArguments;
+use crate::commands::sim::LabArguments;
+use crate::commands::sim::arguments::SimArguments;
 use crate::commands::trace::arguments::TraceArguments;
 
 const EXIT_CODES: &str = "\
@@ -84,6 +86,10 @@ pub(crate) enum Command {
     Supervise(SuperviseArguments),
     /// Flash storage as a model: serve it as a block device, cut its power, see its wear
     Flash(FlashArguments),
+    /// What would have been flushed, when, and at what risk: traces under policies
+    Sim(SimArguments),
+    /// Experiments with traces
+    Lab(LabArguments),
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
     Trace(TraceArguments),
 }
@@ -298,6 +304,9 @@ mod tests {
             "mobifs trace replay --speed 10 --seed 3 --json T DIR",
             "mobifs trace replay --full-speed T DIR",
             "mobifs trace record --root DIR --out T -- git -C x status",
+            "mobifs sim --policy tpl --against ext4 --device ufs31 --json T",
+            "mobifs sim --policy tpl:age_max_ms=9 --policy ideal --format parquet -o F T T",
+            "mobifs lab figures -o DIR --strict T T",
             "mobifs flash replay --as-fast-as-possible 32 --size 64GiB --wrap --fill everything T",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));

@@ -53,6 +53,8 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Reload(arguments) => commands::reload::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
         Command::Flash(arguments) => commands::flash::run(&arguments.command),
+        Command::Sim(arguments) => commands::sim::run(&arguments),
+        Command::Lab(arguments) => commands::sim::run_lab(&arguments),
         Command::Trace(arguments) => return commands::trace::run(&arguments.command),
     }?;
     Ok(ExitCode::SUCCESS)

@@ -44,7 +44,7 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Says what was not taken over, or not exactly.
-pub(super) fn tell(report: &ImportReport) {
+pub(crate) fn tell(report: &ImportReport) {
     for quoted in &report.malformed_quoted {
         eprintln!("mobifs: skipped: {quoted}");
     }

@@ -12,6 +12,7 @@ mod record;
 mod replay;
 mod stat;
 
+pub(crate) use input::tell;
 use std::process::ExitCode;
 
 use crate::failure::Failure;
