@@ -4,6 +4,9 @@ use std::fmt::Write as _;
 
 use super::report::{AppReport, ContenderReport, Report, TraceReport};
 
+/// Room for names, at least.
+const NAME_WIDTH_MIN: usize = 28;
+
 impl Report {
     /// The report as text: one table for each trace, and one line over all.
     pub fn table(&self) -> String {
@@ -33,18 +36,33 @@ impl Report {
 
 fn write_trace(text: &mut String, trace: &TraceReport) -> std::fmt::Result {
     writeln!(text, "== {} ({:.0} s)", trace.trace, trace.duration_seconds)?;
+    let names = trace
+        .contenders
+        .iter()
+        .map(|contender| contender.name.len());
+    let width = names.max().unwrap_or(0).max(NAME_WIDTH_MIN);
     writeln!(
         text,
-        "{:<28} {:>10} {:>8} {:>6} {:>24} {:>10} {:>9} {:>9} {:>10}",
+        "{:<width$} {:>10} {:>8} {:>6} {:>24} {:>10} {:>9} {:>9} {:>10}",
         "", "flushed", "vs ext4", "e", "age at risk s", "at risk", "device", "energy", "fsync wait"
     )?;
     writeln!(
         text,
-        "{:<28} {:>10} {:>8} {:>6} {:>8} {:>7} {:>7} {:>10} {:>9} {:>9} {:>10}",
+        "{:<width$} {:>10} {:>8} {:>6} {:>8} {:>7} {:>7} {:>10} {:>9} {:>9} {:>10}",
         "", "KiB", "%", "", "mean", "p50", "max", "mean KiB", "ms", "mJ", "ms"
     )?;
     for contender in &trace.contenders {
-        write_contender(text, contender)?;
+        write_contender(text, contender, width)?;
+    }
+    for prediction in &trace.predictions {
+        writeln!(
+            text,
+            "pauses of the user by {}: {} predicted, {:.3} operations in each, {:.2} s long",
+            prediction.predictor,
+            prediction.predictions,
+            prediction.conflicts_per_prediction,
+            prediction.length_mean_seconds
+        )?;
     }
     if let Some(policy) = trace.contenders.first() {
         writeln!(text, "apps under {}", policy.name)?;
@@ -60,11 +78,15 @@ fn write_trace(text: &mut String, trace: &TraceReport) -> std::fmt::Result {
     writeln!(text)
 }
 
-fn write_contender(text: &mut String, contender: &ContenderReport) -> std::fmt::Result {
+fn write_contender(
+    text: &mut String,
+    contender: &ContenderReport,
+    width: usize,
+) -> std::fmt::Result {
     let age = &contender.age_at_risk;
     writeln!(
         text,
-        "{:<28} {:>10} {:>8.1} {:>6.3} {:>8.2} {:>7.2} {:>7.1} {:>10.0} {:>9.1} {:>9.2} {:>10.1}",
+        "{:<width$} {:>10} {:>8.1} {:>6.3} {:>8.2} {:>7.2} {:>7.1} {:>10.0} {:>9.1} {:>9.2} {:>10.1}",
         contender.name,
         contender.flushed_bytes / 1024,
         contender.flush_reduction_vs_ext4 * 100.0,
