@@ -107,7 +107,7 @@ fn a_trace_goes_through_all_commands() {
     done(&["merge", "--out", text(&merged), &first, &second]);
     let all = done(&["cat", text(&merged)]);
     assert!(
-        all.contains("10.100000000 other/mail 14/14 write other/mail/a"),
+        all.contains("10.100000000 other/mail 15/15 write other/mail/a"),
         "{all}"
     );
 

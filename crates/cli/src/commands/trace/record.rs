@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -192,7 +193,7 @@ fn strace(arguments: &RecordArguments, output: &Path) -> Result<ExitStatus, Fail
             "-ttt",
             "-T",
             "-y",
-            "-qq",
+            "-q",
             "-s",
             "0",
             "--seccomp-bpf",
@@ -204,7 +205,8 @@ fn strace(arguments: &RecordArguments, output: &Path) -> Result<ExitStatus, Fail
         .arg("--")
         .args(&arguments.command);
     if let Some(pipe) = &arguments.touch_fifo {
-        command.env("MOBIFS_TOUCH_FIFO", pipe);
+        // The command may work somewhere else.
+        command.env("MOBIFS_TOUCH_FIFO", input::absolute(pipe)?);
     }
     command.status().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::new(
@@ -238,6 +240,11 @@ impl Touches {
             && error != rustix::io::Errno::EXIST
         {
             return Err(of_path(pipe, &error.into()));
+        }
+        let found = std::fs::metadata(pipe).map_err(|error| of_path(pipe, &error))?;
+        if !found.file_type().is_fifo() {
+            let message = format!("{} is there and is no pipe", pipe.display());
+            return Err(Failure::new(Code::Usage, message));
         }
         // Open for writing, too: so the pipe does not end when a writer leaves.
         let opened = OpenOptions::new().read(true).write(true).open(pipe);
