@@ -507,6 +507,10 @@ impl Store for MemoryStore {
         }
     }
 
+    fn first_new_object(&self) -> ObjectId {
+        ObjectId::FIRST_NEW
+    }
+
     fn pin(&self, id: ObjectId) {
         *self.state.write().pins.entry(id).or_insert(0) += 1;
     }

@@ -158,6 +158,11 @@ pub trait Store: Send + Sync {
     /// What is committed but not applied, and counters.
     fn pending(&self) -> PendingWork;
 
+    /// The first id for an object that a transaction creates: those that the store knew of
+    /// when it was opened lie below. Even offsets from it are the caller's, odd ones are
+    /// the store's.
+    fn first_new_object(&self) -> ObjectId;
+
     /// Keeps an object's content readable although its last link goes (it is open).
     fn pin(&self, id: ObjectId);
 

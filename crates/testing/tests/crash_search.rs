@@ -31,6 +31,7 @@ fn every_crash_of_a_random_history_leaves_a_state_that_existed() {
     // A search that never cuts where it is dangerous proves nothing.
     assert!(total.during_apply > 0 && total.during_recovery > 0);
     assert!(total.during_nested_recovery > 0 && total.continued > 0 && total.torn_tails > 0);
+    assert!(total.unapplied > 0 && total.reopened_unapplied > 0 && total.continued_unapplied > 0);
 }
 
 #[test]

@@ -147,6 +147,12 @@ impl Engine {
         }
     }
 
+    /// Objects that are created from now on get ids from `first` on: an even offset, and
+    /// above every id that the store knows. To be called before any is created.
+    pub const fn number_objects_from(&mut self, first: ObjectId) {
+        self.next_object = first.0;
+    }
+
     /// Replaces the app rules while mounted; open transactions go on under the new
     /// limits.
     pub fn set_rules(&mut self, rules: Box<dyn AppRules>) {

@@ -98,6 +98,9 @@ impl Store for Slow {
     fn pending(&self) -> PendingWork {
         self.run(|store| store.pending())
     }
+    fn first_new_object(&self) -> ObjectId {
+        self.run(|store| store.first_new_object())
+    }
     fn pin(&self, id: ObjectId) {
         self.run(|store| store.pin(id));
     }

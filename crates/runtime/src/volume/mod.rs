@@ -163,7 +163,11 @@ impl Volume {
         };
         let engine = match (resumption, &options.arena) {
             (Some(resumption), Some(arena)) => resumption.engine(arena, config, &root, &*store)?,
-            _ => Engine::new(config, &root),
+            _ => {
+                let mut engine = Engine::new(config, &root);
+                engine.number_objects_from(store.first_new_object());
+                engine
+            }
         };
         let started = options.clock.moment();
         let background = options.background;

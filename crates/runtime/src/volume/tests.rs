@@ -73,6 +73,9 @@ impl Store for Faulty {
     fn pending(&self) -> PendingWork {
         self.below.pending()
     }
+    fn first_new_object(&self) -> ObjectId {
+        self.below.first_new_object()
+    }
     fn pin(&self, id: ObjectId) {
         self.below.pin(id);
     }

@@ -25,6 +25,7 @@ const BYTES_FRESH: u8 = 6;
 const DIRECT: u8 = 7;
 const EXTERNAL: u8 = 8;
 const BIND: u8 = 9;
+const MOVING: u8 = 10;
 
 /// [`OBJECT`] flag: the object is created by this transaction.
 const CREATED: u8 = 1;
@@ -167,6 +168,7 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             put_id(sink, *id);
             put_varint(sink, *inode);
         }
+        Record::Moving => put_u8(sink, MOVING),
     }
 }
 
@@ -206,6 +208,7 @@ fn take_record(cursor: &mut Cursor<'_>) -> Result<Record, Malformed> {
             id: take_id(cursor)?,
             inode: cursor.varint()?,
         },
+        MOVING => Record::Moving,
         _ => return Err(Malformed("a record is of an unknown kind")),
     })
 }

@@ -13,6 +13,7 @@ use super::log::Log;
 use super::lookup::missing;
 use super::pending::PendingPage;
 use super::record::{Record, diff};
+use super::recovery::Moves;
 use super::{JournalStore, Writer, overflow};
 use crate::lower::{Create, Lower};
 use crate::{StoreError, Ticket, Transaction};
@@ -126,13 +127,19 @@ impl<L: Lower> JournalStore<L> {
         reserve_bytes: u64,
     ) -> Result<u64, StoreError> {
         let room = writer.log.free_bytes().saturating_sub(reserve_bytes);
-        if Log::<Gate<L>>::transaction_bytes(&records) <= room {
-            return writer.log.append(&self.lower, &records);
+        let written = if Log::<Gate<L>>::transaction_bytes(&records) <= room {
+            writer.log.append(&self.lower, &records)?
+        } else {
+            let file = writer.next_overflow;
+            writer.next_overflow += 1;
+            let (external, bytes) = overflow::write(&self.lower, &self.own.stage, file, &records)?;
+            bytes + writer.log.append(&self.lower, &[external])?
+        };
+        if writer.moves == Moves::OnlyNamesAreLeft {
+            // Not of what this transaction says.
+            writer.moves = Moves::MayHaveBegun;
         }
-        let file = writer.next_overflow;
-        writer.next_overflow += 1;
-        let (external, bytes) = overflow::write(&self.lower, &self.own.stage, file, &records)?;
-        Ok(bytes + writer.log.append(&self.lower, &[external])?)
+        Ok(written)
     }
 
     /// Finds the runs of pages that may be written to their place before the
@@ -143,6 +150,11 @@ impl<L: Lower> JournalStore<L> {
         writer: &mut Writer<L>,
         sorted: &Sorted,
     ) -> Result<Vec<DirectRun>, StoreError> {
+        if writer.moves == Moves::OnlyNamesAreLeft {
+            // A crash before the transaction is in the journal must leave no trace in
+            // places that recovery does not look at.
+            return Ok(Vec::new());
+        }
         let new_bytes = sorted.created_page_bytes();
         let mut runs = Vec::new();
         let mut guards = Vec::new();

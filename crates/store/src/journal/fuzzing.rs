@@ -85,6 +85,7 @@ pub struct ForgedSuperblock {
 pub fn forge_superblock(forged: &ForgedSuperblock) -> Vec<u8> {
     let mut block = vec![0; JOURNAL_BLOCK_BYTES];
     let superblock = Superblock {
+        version: FORMAT_VERSION,
         uuid: forged.uuid,
         journal_bytes: forged.journal_bytes,
         epoch: forged.epoch,

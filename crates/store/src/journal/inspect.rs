@@ -92,7 +92,10 @@ impl Inspection {
                 Record::Direct { range, .. } => {
                     self.direct_bytes = self.direct_bytes.saturating_add(range.len());
                 }
-                Record::Known { .. } | Record::Bind { .. } | Record::External { .. } => {}
+                Record::Known { .. }
+                | Record::Bind { .. }
+                | Record::External { .. }
+                | Record::Moving => {}
             }
         }
     }
@@ -118,7 +121,7 @@ impl Inspection {
         let applying = transactions
             .iter()
             .flat_map(|(_, records)| records)
-            .any(|record| matches!(record, Record::Bind { .. }));
+            .any(|record| matches!(record, Record::Bind { .. } | Record::Moving));
         loop {
             let before = waiting.len();
             let mut later = Vec::new();

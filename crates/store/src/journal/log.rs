@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use self::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use super::codec;
 use super::record::Record;
-use super::superblock::{FORMAT_VERSION, LOG_START, SLOTS, Superblock};
+use super::superblock::{FORMAT_VERSION, LOG_START, SLOTS, Superblock, VERSION_WITH_MOVES};
 use crate::StoreError;
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
@@ -24,8 +24,6 @@ const JOURNAL: &[u8] = b"journal";
 /// The write buffer is kept up to this size; a larger transaction gives its buffer
 /// back.
 const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
-/// [`FORMAT_VERSION`] as headers hold it.
-const HEADER_VERSION: u16 = FORMAT_VERSION as u16;
 
 /// An open journal. Used by one thread at a time.
 pub(crate) struct Log<L: Lower> {
@@ -57,7 +55,9 @@ enum Access {
     ReadWrite,
     ReadOnly,
     /// What is on the medium behind `position` is not known: a transaction failed, and
-    /// it could not be taken back. Nothing may follow before it is.
+    /// it could not be taken back; or part of one was found there when the journal was
+    /// opened, which must not become whole by a later one that is torn in its place and
+    /// has some of the same blocks. Nothing may follow before it is void.
     Untidy,
     /// Which superblock is in force on the medium is not known, so nothing may follow
     /// before a new epoch is.
@@ -155,6 +155,11 @@ impl<L: Lower> Log<L> {
         self.access == Access::Untidy
     }
 
+    /// The format of this epoch has [`Record::Moving`]: where it is missing, nothing moved.
+    pub(crate) fn tells_moves(&self) -> bool {
+        self.superblock.version >= VERSION_WITH_MOVES
+    }
+
     /// Whether this epoch has no transaction.
     pub(crate) fn is_empty(&self) -> bool {
         self.position == LOG_START
@@ -243,11 +248,14 @@ impl<L: Lower> Log<L> {
         if self.access == Access::ReadOnly {
             return self.check_writable("emptying the journal");
         }
-        let unchanged = self.pristine && self.superblock.clean == clean;
+        let unchanged = self.pristine
+            && self.superblock.clean == clean
+            && self.superblock.version == FORMAT_VERSION;
         if unchanged && self.access == Access::ReadWrite && self.current == [true; SLOTS] {
             return Ok(());
         }
         let next = Superblock {
+            version: FORMAT_VERSION,
             clean,
             epoch: self.superblock.epoch + 1,
             ..self.superblock
@@ -291,7 +299,8 @@ impl<L: Lower> Log<L> {
         let payload = &mut blocks[HEADER_BYTES..payload_end];
         codec::encode(records, payload);
         let header = Header {
-            version: HEADER_VERSION,
+            #[expect(clippy::cast_possible_truncation, reason = "the version is small")]
+            version: self.superblock.version as u16,
             kind: KIND_RECORDS,
             epoch: self.superblock.epoch,
             sequence: self.sequence,

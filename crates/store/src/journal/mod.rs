@@ -26,6 +26,7 @@ mod scan;
 mod state;
 mod superblock;
 mod table;
+mod unapplied;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use self::apply::Unnamed;
 use self::gate::Gate;
 use self::log::Log;
 use self::lookup::Handles;
+use self::recovery::Moves;
 use self::state::Watched;
 use crate::lower::Lower;
 use crate::{Capabilities, PendingWork, Seek, Store, StoreError, Ticket, Transaction};
@@ -108,6 +110,8 @@ struct Writer<L: Lower> {
     next_ticket: u64,
     /// Number of the next overflow file.
     next_overflow: u64,
+    /// What the epoch's journal says of names that move.
+    moves: Moves,
     /// The witness was told of a transaction that is not known to be in the journal.
     has_open_intent: bool,
 }
@@ -135,6 +139,8 @@ pub struct JournalStore<L: Lower> {
     state: Watched,
     handles: Mutex<Handles<L::Handle>>,
     counters: Counters,
+    /// What [`Store::first_new_object`] says.
+    first_new: ObjectId,
     /// Copies of the log's figures, so that asking does not wait for a commit.
     journal_used_bytes: AtomicU64,
     journal_total_bytes: AtomicU64,
@@ -251,6 +257,10 @@ impl<L: Lower> Store for JournalStore<L> {
             apply_written_bytes: self.counters.apply_written_bytes.load(Ordering::Relaxed),
             commits: self.counters.commits.load(Ordering::Relaxed),
         }
+    }
+
+    fn first_new_object(&self) -> ObjectId {
+        self.first_new
     }
 
     fn pin(&self, id: ObjectId) {

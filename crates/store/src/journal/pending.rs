@@ -85,6 +85,13 @@ impl Pending {
             .map(|((_, name), child)| (name, *child))
     }
 
+    /// All objects that something pending mentions; some more than once.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ObjectId> {
+        let entries = self.dentries.iter();
+        let named = entries.flat_map(|((parent, _), child)| [Some(*parent), *child]);
+        self.objects.keys().copied().chain(named.flatten())
+    }
+
     /// All pending entries that name an object. Walks all entries: for recovery only.
     pub(crate) fn names_of(&self, id: ObjectId) -> Vec<(ObjectId, Name)> {
         if !self.is_linked(id) {
@@ -181,7 +188,7 @@ impl Pending {
     /// Merges a record as recovery finds it; `Known` is not for this.
     pub(crate) fn merge_record(&mut self, record: Record) {
         match record {
-            Record::Known { .. } => {}
+            Record::Known { .. } | Record::Moving => {}
             Record::Object(state) => self.merge_state(&state),
             Record::Dentry {
                 parent,

@@ -46,8 +46,14 @@ impl<L: Lower> JournalStore<L> {
             });
         }
         let stat = stat.ok_or(StoreError::Unknown(id))?;
+        let mut attributes = attributes_of(&stat);
+        let is_in_limbo = |at: &super::table::Location| at.in_limbo && !at.names.is_empty();
+        if self.state.read().table.get(id).is_some_and(is_in_limbo) {
+            // That name is no link: it waits to be deleted.
+            attributes.nlink = attributes.nlink.saturating_sub(1);
+        }
         Ok(ObjectInfo {
-            attributes: attributes_of(&stat),
+            attributes,
             allocated_bytes: lower_bytes,
             foreign: stat.device != self.device,
         })

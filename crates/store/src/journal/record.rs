@@ -71,6 +71,10 @@ pub enum Record {
         /// Its lower inode.
         inode: u64,
     },
+    /// From here on names of the lower tree may have moved. Before this record was
+    /// written, all that earlier transactions say of anything else was in its place,
+    /// durably: new objects in `stage/`, content and attributes.
+    Moving,
 }
 
 /// The byte runs in which `page` differs from `base` (none: from all zeros), with the

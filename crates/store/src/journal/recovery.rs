@@ -1,4 +1,7 @@
-//! Opening a store: what the journal holds is merged and applied.
+//! Opening a store: what the journal holds is merged, and served from memory like what a
+//! live commit leaves; applying comes later. Only where an earlier apply had begun to move
+//! names is it finished first: `docs/DESIGN.md`, "Why a store is served before its journal
+//! is applied".
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,6 +32,9 @@ pub struct RecoveryReport {
     pub records: u64,
     /// Bytes of journal they take.
     pub bytes: u64,
+    /// The transactions are in the tree already; else they are served from memory, and
+    /// the next apply brings them there.
+    pub applied: bool,
     /// Bytes of a transaction that was being written when the power went.
     pub discarded_tail_bytes: u64,
     /// Names in `.mobifs/lost/`: directories that were deleted through the mount while
@@ -48,23 +54,48 @@ impl RecoveryReport {
                 .map(|(_, r)| r.len() as u64)
                 .sum(),
             bytes: scanned.bytes,
+            applied: false,
             discarded_tail_bytes: scanned.discarded_tail_bytes,
             lost: Vec::new(),
         }
     }
 }
 
+/// Ids above this one are not reached by counting, so a journal that has them is forged.
+/// It is applied at once: nothing can be counted on from them.
+const OBJECT_ID_MAX: u64 = 1 << 62;
+
+/// How far an apply of this epoch has got with the names of the tree, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moves {
+    /// No name has moved.
+    NotBegun,
+    /// Some may have moved. Everything else is in its place, and nothing was committed
+    /// since.
+    OnlyNamesAreLeft,
+    /// Some may have moved.
+    MayHaveBegun,
+}
+
+/// A store as [`JournalStore::load`] leaves it.
+pub(super) struct Loaded<L: Lower> {
+    pub(super) store: JournalStore<L>,
+    pub(super) report: RecoveryReport,
+    /// The tag of the saved intent, if it was carried out.
+    pub(super) committed: Option<u64>,
+}
+
 impl<L: Lower> JournalStore<L> {
-    /// Opens the store at the root of `lower`, making it a store if it is none, and
-    /// brings it to its last committed state.
+    /// Opens the store at the root of `lower`, making it a store if it is none. What is
+    /// read is its last committed state, wherever that lies.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`], [`StoreError::NewerFormat`] (nothing was changed
     /// then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
     pub fn open(lower: L, options: &JournalOptions) -> Result<(Self, RecoveryReport), StoreError> {
-        let (store, mut report, _) = Self::load(lower, options, None)?;
-        store.recover(&mut report)?;
-        Ok((store, report))
+        let mut loaded = Self::load(lower, options, None)?;
+        loaded.store.recover(&mut loaded.report)?;
+        Ok((loaded.store, loaded.report))
     }
 
     /// As [`JournalStore::open`]; `witness` hears of everything that a successor of this
@@ -83,12 +114,12 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// The store with what its journal holds and, of a killed process, what `saved` says;
-    /// nothing of it is applied. Also the tag of the saved intent, if it was carried out.
+    /// nothing of it is applied.
     pub(super) fn load(
         lower: L,
         options: &JournalOptions,
         saved: Option<&Saved>,
-    ) -> Result<(Self, RecoveryReport, Option<u64>), StoreError> {
+    ) -> Result<Loaded<L>, StoreError> {
         let lower = Gate::new(lower);
         let root = lower
             .root()
@@ -121,7 +152,13 @@ impl<L: Lower> JournalStore<L> {
             .and_then(|saved| saved.intent)
             .filter(|intent| scanned.has(intent.epoch, intent.sequence))
             .map(|intent| intent.tag);
-        let (mut state, recorded) = replay(scanned, root_stat.inode);
+        let Replayed {
+            mut state,
+            recorded,
+            moves,
+            ids_max,
+        } = replay(scanned, root_stat.inode, log.tells_moves());
+        state.table.begin_fresh_above(ids_max);
         if let Some(saved) = saved {
             state.take_over(saved);
         }
@@ -135,67 +172,69 @@ impl<L: Lower> JournalStore<L> {
                 recorded,
                 next_ticket: 1,
                 next_overflow,
+                moves,
                 has_open_intent: false,
             }),
             tree: RwLock::new(()),
             state: Watched::new(state),
             handles: Mutex::new(Handles::default()),
             counters: Counters::default(),
+            first_new: first_above(ids_max),
             journal_used_bytes: AtomicU64::new(0),
             journal_total_bytes: AtomicU64::new(0),
             own,
             lower,
         };
-        Ok((store, report, committed))
+        Ok(Loaded {
+            store,
+            report,
+            committed,
+        })
     }
 
-    /// Applies what was found, and clears what an interrupted apply left.
-    fn recover(&self, report: &mut RecoveryReport) -> Result<(), StoreError> {
-        let mut writer = self.writer.lock();
+    /// Makes what was found ready to be served, and clears what an earlier mount left.
+    fn recover(&mut self, report: &mut RecoveryReport) -> Result<(), StoreError> {
         if !self.read_only {
-            self.settle_lower(report)?;
+            self.settle_found(report)?;
             self.sweep_foreign_stage(|state, id| {
                 let object = state.pending.object(id);
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
             })?;
-            self.apply_found(&mut writer, report)?;
-            self.clear_limbo()?;
-            self.sweep_stage();
-            // The numbers in the journal were those of the mount before: the one that
-            // begins now counts new objects from the start again.
-            self.state.write().table.start_anew();
-            *self.handles.lock() = Handles::default();
+            let mut writer = self.writer.lock();
+            if writer.moves == Moves::NotBegun {
+                self.check_found()?;
+            } else {
+                self.apply_all(&mut writer)?;
+            }
+            report.applied = writer.log.is_empty();
+            drop(writer);
+            if report.applied {
+                self.clear_limbo()?;
+                self.sweep_stage();
+                // The numbers in the journal were those of the mount before: the one
+                // that begins now counts new objects from the start again.
+                self.state.write().table.start_anew();
+                *self.handles.lock() = Handles::default();
+                self.first_new = ObjectId::FIRST_NEW;
+            } else {
+                self.clear_limbo_but_known()?;
+            }
         }
-        self.publish_log(&writer.log);
+        self.publish_log(&self.writer.lock().log);
         report.lost = self.list_lost()?;
         Ok(())
     }
 
     /// Whoever wrote what is found now may have been killed before it was durable. It is
     /// relied on from now on, and what is done next assumes that a power cut does not
-    /// take it back.
-    pub(super) fn settle_lower(&self, report: &RecoveryReport) -> Result<(), StoreError> {
-        if report.transactions == 0 {
-            return Ok(());
+    /// take it back. What is left of a torn transaction is made void.
+    pub(super) fn settle_found(&self, report: &RecoveryReport) -> Result<(), StoreError> {
+        if report.transactions > 0 {
+            self.lower
+                .sync_all()
+                .map_err(StoreError::lower("making durable what is there"))?;
         }
-        self.lower
-            .sync_all()
-            .map_err(StoreError::lower("making durable what is there"))
-    }
-
-    /// Applies what the journal held, and voids what is left of a torn transaction.
-    pub(super) fn apply_found(
-        &self,
-        writer: &mut Writer<L>,
-        report: &RecoveryReport,
-    ) -> Result<(), StoreError> {
-        self.apply_all(writer)?;
-        if report.discarded_tail_bytes > 0 {
-            // What is left of it must not become whole by a later one that is torn in its
-            // place and has some of the same blocks.
-            writer.log.reset(&self.lower, false)?;
-        }
-        Ok(())
+        self.take_back(&mut self.writer.lock())
     }
 
     pub(super) fn list_lost(&self) -> Result<Vec<String>, StoreError> {
@@ -208,13 +247,28 @@ impl<L: Lower> JournalStore<L> {
     }
 }
 
-/// Merges the journal's transactions, in order; also says which objects' places it records.
-fn replay(scanned: Scanned, root_inode: u64) -> (State, HashSet<ObjectId>) {
+/// What the journal's transactions say together.
+struct Replayed {
+    state: State,
+    /// Objects whose places the journal records.
+    recorded: HashSet<ObjectId>,
+    moves: Moves,
+    /// The highest id in the journal.
+    ids_max: u64,
+}
+
+/// Merges the journal's transactions, in order.
+fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     let mut pending = Pending::default();
     let mut table = Table::new(root_inode);
     let mut recorded = HashSet::new();
     let mut known = Vec::new();
+    let mut moves = Moves::NotBegun;
     for (_, records) in scanned.transactions {
+        // More was committed after an apply that failed while names moved.
+        if moves != Moves::NotBegun || !tells_moves {
+            moves = Moves::MayHaveBegun;
+        }
         for record in records {
             match record {
                 Record::Known {
@@ -228,6 +282,7 @@ fn replay(scanned: Scanned, root_inode: u64) -> (State, HashSet<ObjectId>) {
                     table.insert(id, inode, kind);
                     known.push((id, parent, name));
                 }
+                Record::Moving if tells_moves => moves = Moves::OnlyNamesAreLeft,
                 other => pending.merge_record(other),
             }
         }
@@ -238,7 +293,23 @@ fn replay(scanned: Scanned, root_inode: u64) -> (State, HashSet<ObjectId>) {
             table.add_name(id, parent, &name);
         }
     }
-    (State::new(pending, table), recorded)
+    let ids_max = pending.ids().chain(table.ids()).max();
+    let mut ids_max = ids_max.unwrap_or(ObjectId::ROOT).0;
+    if ids_max > OBJECT_ID_MAX {
+        (moves, ids_max) = (Moves::MayHaveBegun, ObjectId::ROOT.0);
+    }
+    Replayed {
+        state: State::new(pending, table),
+        recorded,
+        moves,
+        ids_max,
+    }
+}
+
+/// The first id for a new object where no id in use is above `id`.
+fn first_above(id: u64) -> ObjectId {
+    // Even offsets are the engine's.
+    ObjectId(((id + 2) & !1).max(ObjectId::FIRST_NEW.0))
 }
 
 fn find_capabilities<L: Lower>(

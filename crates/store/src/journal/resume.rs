@@ -2,8 +2,9 @@
 //!
 //! No power was lost: the lower filesystem is as the killed process left it, between two
 //! calls. What it knew was told to a witness, but what its very last call did may not
-//! have been noted any more; that is found out first. Then everything pending is
-//! applied, as after an error of the lower filesystem. `docs/DESIGN.md` has the cases.
+//! have been noted any more; that is found out first. What is pending is served as before;
+//! only if names had begun to move it is applied first, as after an error of the lower
+//! filesystem. `docs/DESIGN.md` has the cases.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use mobifs_types::{Name, ObjectId};
 
 use super::apply::Unnamed;
+use super::recovery::{Loaded, Moves};
 use super::state::State;
 use super::{JournalOptions, JournalStore, RecoveryReport};
 use crate::lower::Lower;
@@ -28,8 +30,7 @@ pub struct Resumed {
 
 impl<L: Lower> JournalStore<L> {
     /// Opens the store that a killed process had open. Every id that it knew names the
-    /// same object as before, everything committed is applied, and what is pinned is
-    /// readable. `witness` is taken to have heard `saved` already, so that the successor
+    /// same object as before, and what is pinned is readable. `witness` is taken to have heard `saved` already, so that the successor
     /// of this process, should it be killed too, may be given what the witness knows then.
     ///
     /// # Errors
@@ -40,7 +41,11 @@ impl<L: Lower> JournalStore<L> {
         witness: Arc<dyn Witness>,
         saved: Saved,
     ) -> Result<(Self, Resumed), StoreError> {
-        let (mut store, mut report, committed) = Self::load(lower, options, Some(&saved))?;
+        let Loaded {
+            mut store,
+            mut report,
+            committed,
+        } = Self::load(lower, options, Some(&saved))?;
         if committed.is_none() && saved.intent.is_some() {
             // Before a new epoch begins, which would make it look committed.
             witness.intent(None);
@@ -52,24 +57,32 @@ impl<L: Lower> JournalStore<L> {
     }
 
     fn go_on(&self, report: &mut RecoveryReport) -> Result<(), StoreError> {
-        let mut writer = self.writer.lock();
         if !self.read_only {
-            self.settle_lower(report)?;
+            self.settle_found(report)?;
             self.sweep_foreign_stage(is_staged_by_us)?;
-            self.find_what_moved()?;
-            self.apply_found(&mut writer, report)?;
-            self.empty_limbo(Unnamed::PinnedOrLinked);
-            self.sweep_stage();
+            let mut writer = self.writer.lock();
+            self.find_what_moved(writer.moves)?;
+            if writer.moves != Moves::NotBegun {
+                self.apply_all(&mut writer)?;
+            }
+            report.applied = writer.log.is_empty();
+            if report.applied {
+                self.empty_limbo(Unnamed::PinnedOrLinked);
+                self.sweep_stage();
+            }
         }
-        self.publish_log(&writer.log);
+        self.publish_log(&self.writer.lock().log);
         report.lost = self.list_lost()?;
         Ok(())
     }
 
     /// Brings the table in line with what the last call of the killed process did.
-    fn find_what_moved(&self) -> Result<(), StoreError> {
+    fn find_what_moved(&self, moves: Moves) -> Result<(), StoreError> {
         let _tree = self.tree.write();
         self.check_own_names()?;
+        if moves == Moves::NotBegun {
+            return Ok(());
+        }
         self.check_pending_names()
     }
 

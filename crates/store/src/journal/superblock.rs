@@ -7,8 +7,11 @@
 use crate::StoreError;
 use crate::lower::JOURNAL_BLOCK_BYTES;
 
-/// Format version of superblock, headers and records that this program writes.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Format version of superblock, headers and records of the epochs that this program
+/// begins; it goes on with an epoch of a lower one in that.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The first version whose epochs say when names begin to move.
+pub(crate) const VERSION_WITH_MOVES: u32 = 2;
 /// Number of slots.
 pub(super) const SLOTS: usize = 2;
 /// Where transactions start.
@@ -26,6 +29,8 @@ const COUNTER_MAX: u64 = u64::MAX / 2;
 /// What a superblock says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Superblock {
+    /// Format version of the epoch: of its headers and records.
+    pub(super) version: u32,
     /// Identity of the store.
     pub(super) uuid: [u8; 16],
     /// Size of the journal with its superblocks, in bytes; whole blocks.
@@ -56,7 +61,7 @@ impl Superblock {
     pub(super) fn encode(&self, block: &mut [u8]) {
         block.fill(0);
         block[..8].copy_from_slice(&MAGIC);
-        block[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        block[8..12].copy_from_slice(&self.version.to_le_bytes());
         let flags = if self.clean { CLEAN } else { 0 };
         block[12..16].copy_from_slice(&flags.to_le_bytes());
         block[16..32].copy_from_slice(&self.uuid);
@@ -92,6 +97,7 @@ pub(super) fn parse(block: &[u8]) -> Slot {
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&block[16..32]);
     let superblock = Superblock {
+        version,
         uuid,
         journal_bytes: u64_at(block, 32),
         epoch: u64_at(block, 40),
@@ -99,7 +105,7 @@ pub(super) fn parse(block: &[u8]) -> Slot {
         direct_bytes_max: u64_at(block, 56),
         clean: flags & CLEAN != 0,
     };
-    let sensible = version == FORMAT_VERSION
+    let sensible = version > 0
         && flags & !CLEAN == 0
         && superblock.journal_bytes >= LOG_START
         && superblock.journal_bytes <= COUNTER_MAX
@@ -164,6 +170,7 @@ mod tests {
 
     fn superblock() -> Superblock {
         Superblock {
+            version: FORMAT_VERSION,
             uuid: *b"0123456789abcdef",
             journal_bytes: 1 << 20,
             epoch: 7,
@@ -215,7 +222,12 @@ mod tests {
         }
         assert_eq!(parse(&forged(|block| block[12] = 2)), Slot::Damaged);
         assert_eq!(parse(&forged(|block| block[8] = 0)), Slot::Damaged);
-        assert_eq!(parse(&forged(|block| block[8] = 2)), Slot::Newer(2));
+        assert_eq!(parse(&forged(|block| block[8] = 3)), Slot::Newer(3));
+        let older = Superblock {
+            version: 1,
+            ..superblock()
+        };
+        assert_eq!(parse(&forged(|block| block[8] = 1)), Slot::Valid(older));
     }
 
     #[test]
@@ -244,7 +256,7 @@ mod tests {
             choose([new_slot, Slot::Newer(5)]),
             Err(StoreError::NewerFormat {
                 found: 5,
-                supported: 1
+                supported: 2
             })
         ));
     }

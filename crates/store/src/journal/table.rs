@@ -278,6 +278,26 @@ impl Table {
         true
     }
 
+    /// The object is not in the lower filesystem any more: what is found under its inode
+    /// number is another one.
+    pub(crate) fn lose(&mut self, id: ObjectId) {
+        let Some(location) = self.locations.get_mut(&id) else {
+            return;
+        };
+        let names = std::mem::take(&mut location.names);
+        // No object has this number.
+        let inode = std::mem::take(&mut location.inode);
+        if self.by_inode.get(&inode) == Some(&id) {
+            self.by_inode.remove(&inode);
+        }
+        for (parent, _) in names {
+            if let Some(parent) = self.locations.get_mut(&parent) {
+                parent.children.remove(&id);
+            }
+        }
+        self.touch(id);
+    }
+
     /// Ids of all objects with a name in `limbo/`.
     pub(crate) fn in_limbo(&self) -> Vec<ObjectId> {
         let limbo = self

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mobifs_store::Store as _;
 use mobifs_store::lower::Lower as _;
 use parking_lot::Mutex;
 
@@ -91,7 +92,6 @@ pub(super) fn check_image(
     let copies = [(); 2].map(|()| copy(&image.lower));
     let (found, calls) = recover(&copies[0], setting)?;
     timeline.explain(&found, setting.view())?;
-    leftovers(&copies[0])?;
     let fault = random_fault(1 + random.below(calls), random);
     recover_with_fault(&copies[1], setting, (&found, fault), random)
         .map_err(|what| format!("recovered with {fault:?}: {what}"))
@@ -102,20 +102,29 @@ fn copy(lower: &CrashLower) -> CrashLower {
     lower.crash_image(&mut |_| Fate::Land)
 }
 
-/// Mounts what a cut left; returns its tree, and the calls that mounting took.
+/// Mounts what a cut left, and has it applied; returns its tree, and the calls that
+/// mounting and applying took.
 fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String> {
     let clock = setting.clock.clock(0);
     let mut mounted =
         mount(lower, setting, &clock).map_err(|what| format!("the recovery failed: {what}"))?;
-    let calls = lower.calls();
-    let tree = mounted
-        .target
-        .tree()
-        .map_err(|error| format!("the tree cannot be read: {error:?}"))?;
+    let calls_of_mount = lower.calls();
+    let unread = |error| format!("the tree cannot be read: {error:?}");
+    let tree = mounted.target.tree().map_err(unread)?;
+    let calls_before = lower.calls();
+    let applied = mounted.store.apply();
+    applied.map_err(|error| format!("applying what was recovered: {error}"))?;
+    let calls = calls_of_mount + lower.calls() - calls_before;
+    let applied = mounted.target.tree().map_err(unread)?;
+    if let Some(difference) = tree.difference(&applied, setting.view()) {
+        return Err(format!("applying changed what is shown: {difference}"));
+    }
+    leftovers(lower)?;
     Ok((tree, calls))
 }
 
-/// A fault during a recovery loses nothing: the next one finds the same.
+/// A fault during a recovery, or when it is applied, loses nothing: the next one finds the
+/// same.
 fn recover_with_fault(
     lower: &CrashLower,
     setting: &Setting,
@@ -125,6 +134,12 @@ fn recover_with_fault(
     let clock = setting.clock.clock(0);
     lower.set_fault(Some(fault));
     let outcome = mount(lower, setting, &clock);
+    if let Ok(mounted) = &outcome
+        && let Err(error) = mounted.store.apply()
+        && lower.failed_calls() == 0
+    {
+        return Err(format!("applying failed although no call did: {error}"));
+    }
     let fired = lower.failed_calls() > 0;
     lower.set_fault(None);
     let shown = match outcome {
@@ -153,12 +168,11 @@ fn recover_with_fault(
                 return Err(format!("found something else than without: {difference}"));
             }
         }
-        leftovers(&medium)?;
     }
     Ok(fired)
 }
 
-/// Nothing may be left in the store's own directories after a mount.
+/// Nothing may be left in the store's own directories when everything is applied.
 pub(super) fn leftovers(lower: &CrashLower) -> Result<(), String> {
     let look = || {
         let own = lower.open(&lower.root()?, b".mobifs", false)?;

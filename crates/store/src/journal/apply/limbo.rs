@@ -113,19 +113,23 @@ impl<L: Lower> JournalStore<L> {
     /// Before what was found is applied: deletes what lies in `stage/` and is not `ours`.
     /// Its deletion by the mount before may not have become durable, and that mount
     /// numbered its objects from the same start, so it would be taken for a new object of
-    /// this journal.
+    /// this journal. Of overflow files those go that no transaction mentions.
     pub(in super::super) fn sweep_foreign_stage(
         &self,
         is_ours: impl Fn(&State, ObjectId) -> bool,
     ) -> Result<(), StoreError> {
         let failed = || StoreError::lower("removing what an earlier mount left in stage");
+        let next_overflow = self.writer.lock().next_overflow;
         for entry in self.lower.list(&self.own.stage).map_err(failed())? {
-            let id = std::str::from_utf8(&entry.name)
-                .ok()
-                .and_then(|name| name.parse().ok());
-            // Anything else than a number is the content of a large transaction.
-            let Some(id) = id.map(ObjectId) else { continue };
-            if is_ours(&self.state.read(), id) {
+            let name = std::str::from_utf8(&entry.name).unwrap_or_default();
+            let number = name.strip_prefix('t').unwrap_or(name).parse();
+            let Ok(number) = number else { continue };
+            let is_needed = if name.starts_with('t') {
+                number < next_overflow
+            } else {
+                is_ours(&self.state.read(), ObjectId(number))
+            };
+            if is_needed {
                 continue;
             }
             let Some(stat) = self.stat_at(&self.own.stage, &entry.name)? else {

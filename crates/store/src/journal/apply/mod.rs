@@ -4,9 +4,10 @@
 //! state, so it may be repeated from any partial earlier attempt. The order matters
 //! for crashes only at the barriers:
 //!
-//! 1. New objects are made in `stage/`, complete. *Barrier*, then the journal records
-//!    their inodes: from now on they can be recognised wherever they are.
-//! 2. Content of existing files is brought up to date in place.
+//! 1. New objects are made in `stage/`, complete.
+//! 2. Content of existing files is brought up to date in place. *Barrier*, then the
+//!    journal records that names move from here on, and the inodes of new objects: they
+//!    can be recognised wherever they are.
 //! 3. Every entry that does not name its final object is moved to `limbo/`, under
 //!    its inode number. *Barrier*: nothing can take a place that is not free. Further
 //!    names of what was moved are removed behind it, and have a barrier of their own.
@@ -14,6 +15,10 @@
 //!    Directories get their final attributes.
 //! 5. *Barrier*, then the journal starts a new epoch. Only now is `limbo/` emptied:
 //!    no inode number that the journal mentions is ever used again before.
+//!
+//! Until names move, what is pending lies rightly over the lower tree, however much of it
+//! was applied: see "Why a store is served before its journal is applied" in
+//! `docs/DESIGN.md`.
 
 mod content;
 mod limbo;
@@ -27,6 +32,7 @@ use std::sync::atomic::Ordering;
 use mobifs_types::{Name, ObjectId};
 
 use super::pending::PendingObject;
+use super::recovery::Moves;
 use super::{JournalStore, Writer};
 use crate::StoreError;
 use crate::lower::Lower;
@@ -60,14 +66,25 @@ impl<L: Lower> JournalStore<L> {
             // A record of inodes that failed may be found after a crash: not when other
             // inodes have taken their place.
             self.take_back(writer)?;
-            self.bring_to_the_tree(writer, &work)?;
+            // What the journal calls done must not be begun again: in the middle of it a
+            // crash would leave what recovery does not look at.
+            if writer.moves != Moves::OnlyNamesAreLeft {
+                self.bring_to_place(writer, &work)?;
+            }
+            self.move_names(writer, &work)?;
         }
+        self.begin_epoch(writer, &work)
+    }
+
+    /// The journal is void from now on: all that it says is applied and durable.
+    fn begin_epoch(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
         writer.log.reset(&self.lower, false)?;
         self.publish_log(&writer.log);
         writer.recorded.clear();
+        writer.moves = Moves::NotBegun;
         {
             let _tree = self.tree.write();
-            self.settle(&work);
+            self.settle(work);
         }
         self.empty_limbo(Unnamed::PinnedOrLinked);
         self.sweep_stage();
@@ -87,13 +104,19 @@ impl<L: Lower> JournalStore<L> {
         }
     }
 
-    /// Everything but the new epoch; durable on return.
-    fn bring_to_the_tree(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
-        {
-            let _tree = self.tree.read();
-            self.stage_new_objects(writer, work)?;
-            self.apply_contents(work)?;
+    /// Everything but names, durable before any of these moves.
+    fn bring_to_place(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
+        let _tree = self.tree.read();
+        let bindings = self.stage_new_objects(work)?;
+        self.apply_contents(work)?;
+        if work.dentries.is_empty() {
+            return Ok(());
         }
+        self.announce_moves(writer, bindings)
+    }
+
+    /// Names, and what changes with them; all that was applied is durable on return.
+    fn move_names(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
         {
             let _tree = self.tree.write();
             // From here on objects move. Should something fail, the places that the

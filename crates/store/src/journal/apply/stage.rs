@@ -7,19 +7,19 @@ use mobifs_types::{Attributes, FileKind, ObjectId};
 use super::super::lookup::{found, missing};
 use super::super::pending::PendingObject;
 use super::super::record::Record;
+use super::super::recovery::Moves;
 use super::super::{JournalStore, Writer};
 use super::Work;
 use crate::StoreError;
 use crate::lower::{Create, Lower};
 
 impl<L: Lower> JournalStore<L> {
-    /// Makes all new objects that have a name (or are in use without one), and
-    /// records their inodes.
+    /// Makes all new objects that have a name (or are in use without one); returns the
+    /// inodes of those that get a name and that the journal does not know yet.
     pub(super) fn stage_new_objects(
         &self,
-        writer: &mut Writer<L>,
         work: &Work,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Vec<(ObjectId, u64)>, StoreError> {
         let mut bindings = Vec::new();
         let mut created: Vec<(ObjectId, &Arc<PendingObject>)> = work
             .objects
@@ -52,17 +52,38 @@ impl<L: Lower> JournalStore<L> {
                 }
             }
         }
-        if bindings.is_empty() {
-            return Ok(());
-        }
-        self.lower
-            .sync_all()
-            .map_err(StoreError::lower("making new objects durable"))?;
-        let records: Vec<Record> = bindings
+        Ok(bindings)
+    }
+
+    /// Says in the journal that names move from here on, and under which inodes new
+    /// objects can be recognised then. All that was done before is durable first.
+    pub(super) fn announce_moves(
+        &self,
+        writer: &mut Writer<L>,
+        bindings: Vec<(ObjectId, u64)>,
+    ) -> Result<(), StoreError> {
+        let mut records: Vec<Record> = bindings
             .iter()
             .map(|&(id, inode)| Record::Bind { id, inode })
             .collect();
-        self.append(writer, records, 0)?;
+        if writer.moves != Moves::NotBegun && records.is_empty() {
+            return Ok(());
+        }
+        let tells_moves = writer.log.tells_moves();
+        if tells_moves {
+            records.push(Record::Moving);
+        }
+        self.lower
+            .sync_all()
+            .map_err(StoreError::lower("making new objects and content durable"))?;
+        if !records.is_empty() {
+            self.append(writer, records, 0)?;
+        }
+        writer.moves = if tells_moves {
+            Moves::OnlyNamesAreLeft
+        } else {
+            Moves::MayHaveBegun
+        };
         let mut state = self.state.write();
         for (id, inode) in bindings {
             state.pending.object_mut(id).bound = Some(inode);

@@ -175,6 +175,7 @@ pub(in crate::journal) fn record() -> impl Strategy<Value = Record> {
             }
         ),
         (id(), number()).prop_map(|(id, inode)| Record::Bind { id, inode }),
+        Just(Record::Moving),
     ]
 }
 

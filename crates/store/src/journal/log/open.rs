@@ -7,7 +7,9 @@ use super::identity::{self, Identity};
 use super::{Access, JOURNAL, Log, LogOptions, Scanned};
 use crate::StoreError;
 use crate::journal::scan::{self, Found};
-use crate::journal::superblock::{JOURNAL_BYTES_MIN, LOG_START, SLOTS, Superblock, choose, parse};
+use crate::journal::superblock::{
+    FORMAT_VERSION, JOURNAL_BYTES_MIN, LOG_START, SLOTS, Superblock, choose, parse,
+};
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 pub(super) fn open<L: Lower>(
@@ -29,6 +31,7 @@ pub(super) fn open<L: Lower>(
         });
     }
     let superblock = Superblock {
+        version: FORMAT_VERSION,
         uuid: options.uuid_if_new,
         journal_bytes,
         epoch: 1,
@@ -81,6 +84,8 @@ fn existing<L: Lower>(
         direct_io,
         access: if options.read_only {
             Access::ReadOnly
+        } else if found.discarded_tail_bytes > 0 {
+            Access::Untidy
         } else {
             Access::ReadWrite
         },
@@ -122,6 +127,7 @@ fn make_ready<L: Lower>(
     if log.pristine && has_other_size && !options.keeps_size {
         let epoch = wanted.epoch + 1;
         let resized = Superblock {
+            version: FORMAT_VERSION,
             journal_bytes,
             epoch,
             ..wanted

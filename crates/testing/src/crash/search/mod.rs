@@ -9,10 +9,13 @@
 //!   transaction that is not older than the last acknowledged one and not newer than
 //!   the last begun one (after a crash *during a recovery*: after exactly the one that
 //!   this recovery found);
-//! * the lower tree, walked without the store, is that same tree, and nothing is left
+//! * now and then, that the store shows the same in further mounts that end before
+//!   anything is applied;
+//! * after an apply the lower tree, walked without the store, is that same tree, and nothing is left
 //!   in `.mobifs/stage`, `limbo` and `lost`;
 //! * opening it again changes nothing;
-//! * now and then, that the history can go on from there, with further crashes.
+//! * now and then, that the history can go on from there, with further crashes, before
+//!   or after that apply.
 
 mod dice;
 pub mod kill;
@@ -74,8 +77,14 @@ pub struct SearchStatistics {
     pub during_recovery: u64,
     /// Of them: cut during the recovery from a cut during a recovery, or later still.
     pub during_nested_recovery: u64,
+    /// Recoveries that served what they found before any of it was applied.
+    pub unapplied: u64,
+    /// Mounts over what an earlier one had served and left unapplied.
+    pub reopened_unapplied: u64,
     /// Histories that went on after a recovery.
     pub continued: u64,
+    /// Of them: before what the recovery found was applied.
+    pub continued_unapplied: u64,
     /// Transactions that a recovery found in a journal.
     pub recovered_transactions: u64,
     /// Recoveries that found a torn transaction at the journal's end.
@@ -91,7 +100,10 @@ impl AddAssign for SearchStatistics {
         self.during_apply += other.during_apply;
         self.during_recovery += other.during_recovery;
         self.during_nested_recovery += other.during_nested_recovery;
+        self.unapplied += other.unapplied;
+        self.reopened_unapplied += other.reopened_unapplied;
         self.continued += other.continued;
+        self.continued_unapplied += other.continued_unapplied;
         self.recovered_transactions += other.recovered_transactions;
         self.torn_tails += other.torn_tails;
     }
@@ -103,7 +115,8 @@ impl fmt::Display for SearchStatistics {
             f,
             "{} crash points ({} during apply, {} during recovery, {} during recovery of \
              recovery or deeper) in {} histories with {} transactions and {} lower calls; {} \
-             went on after a crash; recoveries found {} transactions and {} torn tails",
+             went on after a crash ({} before it was applied); recoveries found {} transactions \
+             and {} torn tails, {} served them unapplied, {} more mounts did so again",
             self.crash_points,
             self.during_apply,
             self.during_recovery,
@@ -112,8 +125,11 @@ impl fmt::Display for SearchStatistics {
             self.transactions,
             self.lower_calls,
             self.continued,
+            self.continued_unapplied,
             self.recovered_transactions,
             self.torn_tails,
+            self.unapplied,
+            self.reopened_unapplied,
         )
     }
 }

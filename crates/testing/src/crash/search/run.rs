@@ -148,7 +148,7 @@ fn run_steps(search: &Arc<Search>, plan: &dyn Plan) -> Result<(), String> {
     runner.finish()
 }
 
-/// Goes on from a recovered image, with a few steps and further crashes.
+/// Goes on from a recovered image, applied or not, with a few steps and further crashes.
 pub(super) fn continue_history(
     search: &Arc<Search>,
     lower: &CrashLower,
@@ -158,7 +158,7 @@ pub(super) fn continue_history(
 ) -> Result<(), String> {
     let mut dice = Dice::new(search.below(u64::MAX));
     let mut world = World::new();
-    world.remount((*found.tree).clone());
+    world.remount((*found.tree).clone(), ObjectId::FIRST_NEW);
     let mut runner = Runner::new(search, lower.clone(), world, found.clone());
     runner.cut_from_now_on(depth, format!("{trail}; recovered and went on; then "));
     runner.open()?;
@@ -225,9 +225,9 @@ impl Runner {
 
     fn open(&mut self) -> Result<(), String> {
         let (store, _) = self.search.open(&self.lower)?;
-        self.store = Some(store);
         let tree = self.world.tree.clone();
-        self.world.remount(tree);
+        self.world.remount(tree, store.first_new_object());
+        self.store = Some(store);
         self.learn_ids()
     }
 

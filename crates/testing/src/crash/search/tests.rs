@@ -64,7 +64,7 @@ fn the_entries_handed_over_add_up_to_the_tree() {
             if step % 7 == 6 {
                 store = store.reopen();
                 let tree = world.tree.clone();
-                world.remount(tree);
+                world.remount(tree, ObjectId::FIRST_NEW);
                 let mut ids = BTreeMap::new();
                 learn(&store, &world.tree, ROOT, ObjectId::ROOT, &mut ids);
                 // Objects keep their ids in this store, so new ones must differ.

@@ -13,6 +13,9 @@ use super::walk::{leftovers, walk_lower, walk_store};
 use super::{SearchOptions, SearchStatistics};
 use crate::crash::{CrashLower, Effect, Fate};
 
+/// How many of a thousand mounts are followed by one more before anything is applied.
+const REOPENED_PERMILLE: u64 = 200;
+
 /// What all parts of one search share.
 pub(super) struct Search {
     pub(super) options: SearchOptions,
@@ -157,31 +160,84 @@ impl Search {
     ) -> Result<(), String> {
         let nested = self.collect_nested(image, depth);
         let (store, report) = self.open(image)?;
-        image.clear_hook();
         self.count(|statistics| {
             statistics.recovered_transactions += report.transactions;
             statistics.torn_tails += u64::from(report.discarded_tail_bytes > 0);
+            statistics.unapplied += u64::from(!report.applied);
         });
         let found = find(
             &walk_store(&store).map_err(|error| error.to_string())?,
             allowed,
         )?;
-        store
-            .apply()
-            .map_err(|error| format!("applying after recovery: {error}"))?;
-        compare_lower(image, &found.seen)?;
+        drop(store);
+        self.reopen_unapplied(image, &found)?;
+        let goes_on =
+            depth < self.options.depth_max && self.chance(self.options.continued_permille);
+        let applies = report.applied || !goes_on || self.chance(500);
+        if applies {
+            self.apply(image, &found)?;
+        }
+        image.clear_hook();
         for (cut, what) in std::mem::take(&mut *nested.lock()) {
             let trail = format!("{trail}; then {what}");
             self.check(&cut, std::slice::from_ref(&found), depth + 1, &trail);
         }
-        drop(store);
-        self.reopen(image, &found)?;
-        if depth < self.options.depth_max && self.chance(self.options.continued_permille) {
-            self.count(|statistics| statistics.continued += 1);
+        if applies {
+            self.reopen(image, &found)?;
+        }
+        if goes_on {
+            self.count(|statistics| {
+                statistics.continued += 1;
+                statistics.continued_unapplied += u64::from(!applies);
+            });
             continue_history(self, image, &found, depth + 1, trail)
                 .map_err(|what| format!("recovered; going on: {what}"))?;
         }
         Ok(())
+    }
+
+    /// Now and then, mounts that only look and end before anything is applied.
+    fn reopen_unapplied(&self, image: &CrashLower, found: &Candidate) -> Result<(), String> {
+        while self.chance(REOPENED_PERMILLE) {
+            let (store, report) = self.open(image)?;
+            if !report.applied {
+                self.count(|statistics| statistics.reopened_unapplied += 1);
+            }
+            self.compare(&store, found)
+                .map_err(|what| format!("mounting once more: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// A mount that applies what is there, whether or not anybody has looked at it.
+    fn apply(&self, image: &CrashLower, found: &Candidate) -> Result<(), String> {
+        let (store, _) = self.open(image)?;
+        if self.chance(500) {
+            self.compare(&store, found)
+                .map_err(|what| format!("before applying what was found: {what}"))?;
+        }
+        store
+            .apply()
+            .map_err(|error| format!("applying after recovery: {error}"))?;
+        self.compare(&store, found)
+            .map_err(|what| format!("after applying what was found: {what}"))?;
+        // A file is kept in limbo as long as it has names that nobody looked at.
+        store
+            .close()
+            .map_err(|error| format!("closing after recovery: {error}"))?;
+        compare_lower(image, &found.seen)
+    }
+
+    fn compare(
+        &self,
+        store: &JournalStore<CrashLower>,
+        expected: &Candidate,
+    ) -> Result<(), String> {
+        let found = walk_store(store).map_err(|error| error.to_string())?;
+        match expected.seen.first_difference(&found) {
+            Some(difference) => Err(format!("the tree is another one: {difference}")),
+            None => Ok(()),
+        }
     }
 
     /// Collects crash images of what happens on `image` from now on.
@@ -222,10 +278,8 @@ impl Search {
                 "a second recovery still found something: {report:?}"
             ));
         }
-        let found = walk_store(&store).map_err(|error| error.to_string())?;
-        if let Some(difference) = expected.seen.first_difference(&found) {
-            return Err(format!("opening again changed the tree: {difference}"));
-        }
+        self.compare(&store, expected)
+            .map_err(|what| format!("opening again: {what}"))?;
         drop(store);
         compare_lower(image, &expected.seen)
             .map_err(|difference| format!("after opening again: {difference}"))

@@ -107,8 +107,8 @@ impl World {
     }
 
     /// The mount ended: objects without a name are gone, ids mean nothing any more.
-    /// `tree` is what was found.
-    pub(super) fn remount(&mut self, tree: Tree) {
+    /// `tree` is what was found; new objects are numbered from `first` on.
+    pub(super) fn remount(&mut self, tree: Tree, first: ObjectId) {
         let newest = tree
             .nodes
             .values()
@@ -120,7 +120,7 @@ impl World {
             .max(tree.nodes.keys().max().map_or(0, |&last| last + 1));
         self.tree = tree;
         self.accept_as_base();
-        self.next_object = 0;
+        self.next_object = first.0 - ObjectId::FIRST_NEW.0;
     }
 
     /// Sets the ids of all objects; new ones get ids that are larger by `gap`.
@@ -640,8 +640,9 @@ impl World {
     }
 
     fn new_object(&mut self) -> ObjectId {
+        let id = ObjectId(ObjectId::FIRST_NEW.0 + self.next_object);
         self.next_object += 2;
-        ObjectId(ObjectId::FIRST_NEW.0 + self.next_object)
+        id
     }
 
     /// The net effect since the last call, as an engine hands it over.

@@ -264,7 +264,7 @@ fn a_newer_format_is_refused_by_its_number() {
             error,
             Some(StoreError::NewerFormat {
                 found: 7,
-                supported: 1
+                supported: FORMAT_VERSION
             })
         ),
         "{error:?}"
@@ -286,7 +286,7 @@ fn a_newer_format_is_refused_by_its_number() {
             result,
             Err(StoreError::NewerFormat {
                 found: 9,
-                supported: 1
+                supported: FORMAT_VERSION
             })
         ));
     }
@@ -358,6 +358,7 @@ fn what_was_never_written_is_not_read() {
 /// An image made without a file: superblocks and these transactions.
 fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
     let superblock = Superblock {
+        version: FORMAT_VERSION,
         uuid: UUID,
         journal_bytes: 64 * 1024,
         epoch: 3,

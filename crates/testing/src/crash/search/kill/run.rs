@@ -320,9 +320,9 @@ impl Life {
             Arc::<Book>::clone(&self.book),
         );
         let (store, _) = opened.map_err(text)?;
-        self.store = Some(store);
         let tree = self.world.tree.clone();
-        self.world.remount(tree);
+        self.world.remount(tree, store.first_new_object());
+        self.store = Some(store);
         let mut moment = self.moment.lock();
         moment.committed = self.world.tree.clone();
         moment.ids = Ids::from([(ROOT, ObjectId::ROOT)]);
