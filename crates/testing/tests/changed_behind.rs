@@ -119,6 +119,13 @@ impl<L: Lower + 'static> Place<L> {
     }
 }
 
+impl<L: Lower + 'static> Place<L> {
+    /// The power goes.
+    fn cut(self) {
+        self.volume().cut_power();
+    }
+}
+
 fn payload(tag: u32, length: u32) -> Vec<u8> {
     Payload { tag, length }.bytes()
 }
@@ -184,4 +191,69 @@ fn stranger<L: Lower + 'static>(lower: &dyn Fn() -> L) {
 #[test]
 fn a_stranger_is_kept() {
     on_both(stranger, stranger);
+}
+
+/// While the store is not mounted and its journal not applied, a file with committed
+/// changes is removed, and another one made, which gets its inode number: the changes are
+/// lost with the file, and are not taken for those of the other.
+fn removed_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
+    let mut place = Place::new(lower);
+    place.write("alpha/file", 2, 8192, 4096);
+    place.volume().sync_app(None, false).unwrap();
+    place.cut();
+    let outside = lower();
+    let root = outside.root().unwrap();
+    let alpha = outside.open(&root, b"alpha", true).unwrap();
+    let beta = outside.open(&root, b"beta", true).unwrap();
+    outside.unlink(&alpha, b"file").unwrap();
+    outside.create(&beta, b"other", Create::Regular).unwrap();
+    let other = outside.open(&beta, b"other", true).unwrap();
+    outside.write_at(&other, &payload(3, 9000), 0).unwrap();
+    drop((root, alpha, beta, other, outside));
+    let (mut place, _) = mount(lower(), lower()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(place.read("beta/other"), payload(3, 9000));
+        assert_eq!(place.read("beta/file"), payload(1, 20_000));
+        let gone = Op::Unlink {
+            path: "alpha/file".into(),
+        };
+        place.target.execute(&gone).unwrap_err();
+        place.volume().sync_app(None, true).unwrap();
+        place = place.again(lower).0;
+    }
+}
+
+#[test]
+fn a_file_that_is_removed_after_a_cut_takes_its_changes_with_it() {
+    on_both(removed_after_a_cut, removed_after_a_cut);
+}
+
+/// While the store is not mounted and its journal not applied, a directory goes that a new
+/// file belongs in: the mount fails, and says why.
+fn directory_gone_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
+    let mut place = Place::new(lower);
+    place.run(Op::CreateFile {
+        path: "alpha/new".into(),
+        mode: 0o600,
+    });
+    place.volume().sync_app(None, false).unwrap();
+    place.cut();
+    let outside = lower();
+    let root = outside.root().unwrap();
+    let alpha = outside.open(&root, b"alpha", true).unwrap();
+    outside.unlink(&alpha, b"file").unwrap();
+    drop(alpha);
+    outside.remove_directory(&root, b"alpha").unwrap();
+    let Err(refused) = mount(lower(), lower()) else {
+        panic!("mounted");
+    };
+    assert!(
+        refused.contains("behind the back of the store"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_directory_that_goes_after_a_cut_and_is_needed_is_told_by_the_mount() {
+    on_both(directory_gone_after_a_cut, directory_gone_after_a_cut);
 }

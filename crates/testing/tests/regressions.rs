@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::{JournalOptions, JournalStore};
-use mobifs_testing::crash::{CrashLower, Effect, Fate};
+use mobifs_testing::crash::{Calls, CrashLower, Effect, Fate, Fault, Harm};
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::{CrashMedium, Medium, MemoryMedium};
 use mobifs_testing::operations::Event::{self, Apply, CommitNext, Cut, Do, SyncAll, TidyUp};
 use mobifs_testing::operations::FileRef::{self, Path};
-use mobifs_testing::operations::{NodeKind, Operation as Op, Payload, RenameMode, Script};
+use mobifs_testing::operations::{Answer, NodeKind, Operation as Op, Payload, RenameMode, Script};
 use mobifs_testing::target::{Target as _, VolumeTarget};
 
 fn passes(events: &[Event], medium: &mut impl Medium) {
@@ -432,4 +432,64 @@ fn a_linked_name_that_a_moved_directory_took_along_ties_its_new_app() {
     events.extend(link_and_open("alpha/b", "delta/d/a"));
     events.extend([rename("delta/d", "beta/d"), SyncAll, write_open()]);
     passes_with_a_commit_of_either(&events);
+}
+
+/// Found by the kill search. An apply that had told the journal that only names were left
+/// to do failed, and the next attempt began with the content again, which it first zeroed.
+/// A cut just then lost it, because recovery did not look at it any more.
+#[test]
+fn content_that_the_journal_calls_done_is_not_begun_again() {
+    let (mut failures, mut cuts) = (0, 0);
+    for failing in 0.. {
+        let mut has_failed = false;
+        for calls in 0.. {
+            let lower = CrashLower::new();
+            let mut target = volume_over(&lower);
+            let volume = Arc::clone(target.volume());
+            for event in [
+                make_directory("alpha"),
+                create("alpha/d"),
+                write("alpha/d", 0, 5000),
+            ] {
+                let Do(operation) = event else { continue };
+                target.execute(&operation).unwrap();
+            }
+            volume.sync_app(None, false).unwrap();
+            lower.set_fault(Some(Fault {
+                first: lower.calls() + 1 + failing,
+                count: 1,
+                calls: Calls::Changes,
+                errno: 5,
+                harm: Harm::Nothing,
+            }));
+            has_failed = volume.sync_app(None, true).is_err();
+            lower.set_fault(None);
+            lower.cut_after(lower.operations() + calls);
+            let is_cut = volume.sync_app(None, true).is_err();
+            let mut found = volume_over(&lower.crash_image(&mut |_| Fate::Land));
+            let read = Op::Read {
+                file: Path("alpha/d".into()),
+                offset: 0,
+                length: 10_000,
+            };
+            let payload = Payload {
+                tag: 1,
+                length: 5000,
+            };
+            assert_eq!(
+                found.execute(&read),
+                Ok(Answer::Data(payload.bytes())),
+                "call {failing} failed, and the power was cut behind {calls}"
+            );
+            if !is_cut {
+                break;
+            }
+            cuts += 1;
+        }
+        if !has_failed {
+            break;
+        }
+        failures += 1;
+    }
+    assert!(failures > 5 && cuts > 50, "{failures} {cuts}");
 }

@@ -268,6 +268,7 @@ fn log_recovery(opened: &OpenedStore) {
             transactions = report.transactions,
             bytes = report.bytes,
             discarded_tail_bytes = report.discarded_tail_bytes,
+            applied = report.applied,
             "the store was not properly closed and was recovered"
         );
     }

@@ -1,6 +1,9 @@
 //! Serving what a journal holds without applying it first: what has to be there for that,
 //! and what may go.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeSet, HashSet};
 
 use mobifs_types::ObjectId;
