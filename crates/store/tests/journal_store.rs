@@ -329,3 +329,35 @@ fn root_takes_no_store_that_somebody_else_could_have_forged() {
     std::os::unix::fs::chown(&own, Some(0), None).unwrap();
     open(root.path()).close().unwrap();
 }
+
+/// Found by the crash search: the file waits in `limbo/` because it has a name that nobody
+/// looked at, and its name there was counted.
+#[test]
+fn a_file_kept_for_its_other_name_shows_the_links_that_it_has() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+    }
+    std::fs::write(directory.path().join("a/one"), "x").unwrap();
+    std::fs::hard_link(
+        directory.path().join("a/one"),
+        directory.path().join("b/two"),
+    )
+    .unwrap();
+    let store = open(directory.path());
+    let root = store.list_directory(ObjectId::ROOT).unwrap();
+    let id = |name: &[u8]| root.iter().find(|e| e.name.as_bytes() == name).unwrap().id;
+    let (a, b) = (id(b"a"), id(b"b"));
+    let file = store.list_directory(a).unwrap()[0].id;
+    commit(
+        &store,
+        vec![
+            state(file, FileKind::Regular, 1, false),
+            dentry(a, "one", None),
+        ],
+    );
+    store.apply().unwrap();
+    let two = store.list_directory(b).unwrap()[0].id;
+    assert_eq!(two, file);
+    assert_eq!(store.object(two).unwrap().attributes.nlink, 1);
+}
