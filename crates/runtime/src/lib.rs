@@ -9,6 +9,8 @@ mod arena;
 mod clock;
 mod config;
 mod control;
+mod events;
+mod forecast;
 pub mod handover;
 mod heap;
 mod lock;
@@ -29,6 +31,7 @@ pub use control::{
     ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, LineHandler, LineServer,
     Reply, Request, exchange_line, find_mount, runtime_directory,
 };
+pub use events::{EventSources, EventWatcher};
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, Node, NodeSpec, ReadDirEntry,

@@ -35,12 +35,14 @@ pub struct Status {
     pub store: StoreStatus,
     /// The user.
     pub user: UserReport,
+    /// The machine's battery is low: every app is durable.
+    pub battery_low: bool,
     /// All apps touched since the mount, by path.
     pub apps: Vec<AppReport>,
 }
 
 /// Memory of one mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryStatus {
     /// Most that uncommitted changes may take.
     pub budget_bytes: u64,
@@ -52,6 +54,9 @@ pub struct MemoryStatus {
     pub committed_held_bytes: u64,
     /// Files, directories, … in memory.
     pub objects: u64,
+    /// How long the rest of the budget would last at the rate of the last minutes if
+    /// nothing were committed, in seconds; none if nothing grows.
+    pub budget_lasts_seconds: Option<f64>,
 }
 
 /// What is known of who uses the device.

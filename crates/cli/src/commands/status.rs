@@ -109,11 +109,17 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "memory   {} of {}, {} committed and not applied, {} objects",
+        "memory   {} of {}, {} committed and not applied, {} objects{}",
         size(memory.used_bytes),
         size(memory.budget_bytes),
         size(memory.committed_held_bytes),
-        memory.objects
+        memory.objects,
+        memory
+            .budget_lasts_seconds
+            .map_or_else(String::new, |seconds| format!(
+                "; without commits it would last {}",
+                duration(seconds)
+            ))
     )?;
     writeln!(
         text,
@@ -123,6 +129,16 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
         store.commits,
         size(store.commit_written_bytes),
         size(store.apply_written_bytes)
+    )?;
+    writeln!(
+        text,
+        "user     {}{}",
+        status.user.state,
+        if status.battery_low {
+            "; the battery is low, so every app is durable"
+        } else {
+            ""
+        }
     )?;
     writeln!(
         text,

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
 use mobifs_runtime::{
-    Arena, ControlServer, OpenedStore, Places, Volume, VolumeOptions, handover, mount_at,
+    Arena, ControlServer, EventWatcher, OpenedStore, Places, Volume, VolumeOptions, handover,
+    mount_at,
 };
 
 use crate::failure::{Code, Failure};
@@ -107,12 +108,12 @@ pub(crate) fn serve(
         if let Some(arena) = &arena {
             hand_over(&daemon, &plan.config, arena, &session, control.as_ref());
         }
-        let (store, mountpoint) = (&daemon.places.store, &daemon.places.mountpoint);
-        let sync_reaches = session.sync_reaches();
-        tracing::info!(?store, ?mountpoint, sync_reaches, "mounted");
+        log_mounted(&daemon, session.sync_reaches());
     }
+    let watcher = watch_events(&daemon, &plan.config);
     ready.mounted();
     let served = run(session, &daemon);
+    drop(watcher);
     let ended = finish(&daemon);
     // Until here `mobifs umount` has waited.
     daemon.ended.set(ended.clone());
@@ -259,6 +260,18 @@ fn finish(daemon: &Daemon) -> Result<(), Failure> {
         .map_err(|error| Failure::of_store(&path, &error))?;
     tracing::info!(store = %path.display(), "unmounted");
     Ok(())
+}
+
+/// None if there is no way to watch.
+fn watch_events(daemon: &Daemon, config: &ConfigText) -> Option<EventWatcher> {
+    EventWatcher::start(Arc::clone(&daemon.volume), &config.config.events)
+        .inspect_err(|error| tracing::warn!(%error, "not watching for events"))
+        .ok()
+}
+
+fn log_mounted(daemon: &Daemon, sync_reaches: bool) {
+    let (store, mountpoint) = (&daemon.places.store, &daemon.places.mountpoint);
+    tracing::info!(?store, ?mountpoint, sync_reaches, "mounted");
 }
 
 fn log_recovery(opened: &OpenedStore) {

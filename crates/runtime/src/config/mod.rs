@@ -8,7 +8,7 @@ mod size;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::memory_budget;
+use crate::{EventSources, memory_budget};
 use raw::RawConfig;
 pub use rules::{PolicyChange, Rules};
 pub(crate) use settings::check_policy;
@@ -70,6 +70,8 @@ pub struct Config {
     /// Whether an app may be (or become) durable. If not, `fsync` never leaves the
     /// kernel.
     pub allow_durable: bool,
+    /// What is listened to around the mount.
+    pub events: EventSources,
     /// Apps and their limits.
     pub rules: Rules,
 }
@@ -146,9 +148,32 @@ impl Config {
             apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
             objects_max: raw.objects_max.unwrap_or(200_000),
             allow_durable,
+            events: events(&raw)?,
             rules,
         })
     }
+}
+
+fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
+    let mut sources = EventSources::default();
+    match raw.user_events.as_deref() {
+        None | Some("auto") => {}
+        Some("none") => sources.input = None,
+        Some(other) => {
+            let message = format!("\"{other}\" is neither \"auto\" nor \"none\"");
+            return Err(("user_events".into(), message));
+        }
+    }
+    if raw.memory_pressure == Some(false) {
+        sources.memory_pressure = None;
+    }
+    if let Some(percent) = raw.battery_low_percent {
+        if percent > 100 {
+            return Err(("battery_low_percent".into(), "must be at most 100".into()));
+        }
+        sources.battery_low_percent = percent;
+    }
+    Ok(sources)
 }
 
 /// Line (from 1) of the byte at `offset`.
@@ -185,6 +210,9 @@ mod tests {
             apply_idle_ms = 1000
             objects_max = 5000
             allow_durable = true
+            user_events = "none"
+            memory_pressure = false
+            battery_low_percent = 7
             apps = ["*", "home/*"]
             [defaults]
             class = "relaxed"
@@ -216,6 +244,9 @@ mod tests {
         assert_eq!(config.direct_write_max_bytes, Some(128 << 10));
         assert_eq!(config.apply_idle, Duration::from_secs(1));
         assert_eq!(config.objects_max, 5000);
+        let events = &config.events;
+        assert_eq!((&events.input, &events.memory_pressure), (&None, &None));
+        assert_eq!(events.battery_low_percent, 7);
         assert!(config.rules.is_app(b"home/ann"));
         let bank = config.rules.policy(b"bank-a");
         assert_eq!((bank.class, bank.age_max_ms), (Class::Durable, 10_000));
@@ -312,6 +343,11 @@ mod tests {
             (
                 "allow_durable = false\n[defaults]\nclass = \"durable\"",
                 &["allow_durable"],
+            ),
+            ("user_events = \"all\"", &["user_events", "\"auto\""]),
+            (
+                "battery_low_percent = 101",
+                &["battery_low_percent", "at most 100"],
             ),
             ("apps = [", &["line 1"]),
         ] {

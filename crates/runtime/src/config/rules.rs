@@ -96,6 +96,8 @@ pub struct Rules {
     pub(crate) matched: Arc<[(AppGlob, PolicyChange)]>,
     /// Changes made while mounted, by exact path; later ones win.
     overrides: Vec<(Vec<u8>, PolicyChange)>,
+    /// For the time being every app is durable, whatever is said.
+    all_durable: bool,
 }
 
 impl Rules {
@@ -109,12 +111,23 @@ impl Rules {
             defaults,
             matched: matched.into(),
             overrides: Vec::new(),
+            all_durable: false,
         }
     }
 
     /// Changes settings of one app until the configuration is loaded again.
     pub fn set_app(&mut self, path: &[u8], change: PolicyChange) {
         self.overrides.push((path.to_vec(), change));
+    }
+
+    /// Makes every app durable for the time being, or lets each be what it is.
+    pub const fn set_all_durable(&mut self, all_durable: bool) {
+        self.all_durable = all_durable;
+    }
+
+    /// Whether every app is durable for the time being.
+    pub const fn all_durable(&self) -> bool {
+        self.all_durable
     }
 
     /// What was changed by [`Rules::set_app`], in order.
@@ -158,6 +171,9 @@ impl AppRules for Rules {
         let mut policy = matched.map_or(self.defaults, |(_, change)| change.apply(self.defaults));
         for (_, change) in self.overrides.iter().filter(|(exact, _)| exact == path) {
             policy = change.apply(policy);
+        }
+        if self.all_durable {
+            policy.class = Class::Durable;
         }
         policy
     }

@@ -31,8 +31,13 @@ impl Shared {
                     live.engine.close_largest();
                 }
                 live.closings_seen = live.engine.closings();
+                let (now, dirty_bytes) = (self.moment().now, live.engine.dirty_bytes());
+                self.forecast.lock().sample(now, dirty_bytes);
                 deadline
             };
+            if self.relief.swap(false, Ordering::SeqCst) {
+                self.relieve();
+            }
             let commit_at = self.commit_closed();
             self.tidy_up();
             let commits = self.store.pending().commits;
@@ -47,6 +52,16 @@ impl Shared {
             }
             let look_at = [apply_at, commit_at].into_iter().flatten().min();
             self.sleep(deadline, look_at, busy);
+        }
+    }
+
+    /// Commits everything and brings it to its place.
+    fn relieve(&self) {
+        self.commit_all();
+        if let Err(error) = self.apply()
+            && !self.is_power_cut()
+        {
+            tracing::error!(%error, "cannot apply the journal; it is tried again later");
         }
     }
 

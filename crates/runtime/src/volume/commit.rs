@@ -24,7 +24,10 @@ impl Shared {
             Ok(()) => {
                 let moment = self.moment();
                 let mut live = self.live();
+                let before = live.engine.dirty_bytes();
                 live.engine.committed(commit.vct);
+                let freed = before - live.engine.dirty_bytes();
+                self.forecast.lock().committed(freed);
                 drop(live);
                 let mut checkpoints = self.checkpoints.lock();
                 for path in &commit.apps {

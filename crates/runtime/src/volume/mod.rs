@@ -46,6 +46,7 @@ pub use types::{VolumeError, VolumeOptions};
 use self::live::{Live, LiveGuard};
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex, RwLock};
+use crate::forecast::Forecast;
 use crate::opened::Resumption;
 use crate::{Arena, Rules};
 
@@ -96,9 +97,15 @@ struct Shared {
     checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
     /// When to commit what is closed. Taken after `live`.
     pacing: Mutex<Pacing>,
+    /// How long memory would last. Taken last.
+    forecast: Mutex<Forecast>,
     /// Nothing is written any more: a drill, or the end.
     power_cut: AtomicBool,
     stopping: AtomicBool,
+    /// The checkpointer is to commit and apply everything.
+    relief: AtomicBool,
+    /// As [`Volume::set_battery_low`] said.
+    battery_low: AtomicBool,
     /// What the kernel adapter found out about `sync(2)`.
     sync_reaches: AtomicBool,
     /// Shortest age at which the rules close a transaction, in milliseconds.
@@ -141,23 +148,13 @@ impl Volume {
         resumption: Option<&Resumption>,
     ) -> Result<Arc<Self>, VolumeError> {
         let root = store.object(ObjectId::ROOT)?;
-        let capabilities = store.capabilities();
-        let limits = Limits {
-            memory_budget_bytes: options.memory_budget_bytes,
-            objects_max: options.objects_max,
-            xattr_bytes_max: capabilities.xattr_bytes_max,
-            file_bytes_max: capabilities.file_bytes_max,
-            links_max: capabilities.links_max,
-            privileged: capabilities.privileged,
-            read_only: capabilities.read_only || options.read_only,
-        };
         let mut rules = options.rules.clone();
         if let Some(resumption) = resumption {
             resumption.settings_into(&mut rules);
         }
         let config = EngineConfig {
             rules: Box::new(rules.clone()),
-            limits,
+            limits: limits(&*store, &options),
             hash_seed: options.hash_seed.unwrap_or_else(random_seed),
             is_saved: options.arena.is_some(),
         };
@@ -194,8 +191,11 @@ impl Volume {
                 PredictorName::default(),
                 SchedulerName::default(),
             )),
+            forecast: Mutex::default(),
             power_cut: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            relief: AtomicBool::new(false),
+            battery_low: AtomicBool::new(false),
             sync_reaches: AtomicBool::new(false),
             options,
         });
@@ -292,6 +292,12 @@ impl Shared {
         }
     }
 
+    /// Has the checkpointer commit and apply everything.
+    fn request_relief(&self) {
+        self.relief.store(true, Ordering::SeqCst);
+        self.wake(&mut self.live());
+    }
+
     /// Has the checkpointer look at once.
     fn wake(&self, live: &mut LiveGuard<'_>) {
         if !live.wake {
@@ -318,6 +324,19 @@ impl Shared {
 
     fn age_min(&self) -> Duration {
         Duration::from_millis(self.age_min_ms.load(Ordering::Relaxed))
+    }
+}
+
+fn limits(store: &dyn Store, options: &VolumeOptions) -> Limits {
+    let capabilities = store.capabilities();
+    Limits {
+        memory_budget_bytes: options.memory_budget_bytes,
+        objects_max: options.objects_max,
+        xattr_bytes_max: capabilities.xattr_bytes_max,
+        file_bytes_max: capabilities.file_bytes_max,
+        links_max: capabilities.links_max,
+        privileged: capabilities.privileged,
+        read_only: capabilities.read_only || options.read_only,
     }
 }
 

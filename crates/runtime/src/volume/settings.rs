@@ -6,6 +6,9 @@ use super::{Volume, VolumeError};
 use crate::config::check_policy;
 use crate::{Config, PolicyChange, Rules};
 
+/// Giving back less than this helps nobody whose memory is short.
+const RELIEF_BYTES_MIN: u64 = 1 << 20;
+
 impl Volume {
     /// Whether `fsync` requests matter: some app is durable or commits at `fsync`, or may
     /// come to while mounted. The kernel adapter may keep them from coming only if not.
@@ -25,7 +28,9 @@ impl Volume {
     /// [`VolumeError::Setting`] if it makes apps durable in a mount that was told
     /// there would be none.
     pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
-        self.set_rules(config.rules.clone())?;
+        let mut rules = config.rules.clone();
+        rules.set_all_durable(self.shared.rules.lock().all_durable());
+        self.set_rules(rules)?;
         let mut live = self.shared.live();
         live.engine.set_memory_budget(config.memory_budget_bytes);
         self.shared
@@ -51,6 +56,35 @@ impl Volume {
         check_policy(&rules.policy(path.as_bytes()))
             .map_err(|fault| VolumeError::Setting(fault.to_string()))?;
         self.set_rules(rules)
+    }
+
+    /// The machine's battery is low, or no longer. While it is, every app is durable (as
+    /// far as the mount was made to allow that), and what there is, is committed at once:
+    /// the power may go at any moment.
+    pub fn set_battery_low(&self, is_low: bool) {
+        let shared = &self.shared;
+        shared.battery_low.store(is_low, Ordering::Relaxed);
+        tracing::info!(is_low, "the battery");
+        if shared.options.allow_durable {
+            let mut rules = shared.rules.lock().clone();
+            rules.set_all_durable(is_low);
+            if let Err(error) = self.set_rules(rules) {
+                tracing::error!(%error, "the classes stay as they are");
+            }
+        }
+        if is_low {
+            shared.request_relief();
+        }
+    }
+
+    /// Memory is short: commits everything, and lets go of what is kept only until it is
+    /// in its place, if that is worth it. Returns before that is done.
+    pub fn relieve_memory(&self) {
+        let committed = self.shared.store.pending().held_bytes;
+        let held_bytes = self.shared.live().engine.dirty_bytes() + committed;
+        if held_bytes >= RELIEF_BYTES_MIN {
+            self.shared.request_relief();
+        }
     }
 
     fn set_rules(&self, rules: Rules) -> Result<(), VolumeError> {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_core::AppStatus;
+use mobifs_core::{AppStatus, EngineStatus};
 use mobifs_types::MonotonicNs;
 
 use super::{Shared, Volume};
@@ -44,6 +44,7 @@ impl Volume {
                 deleted_in_use_bytes: engine.orphan_bytes,
                 committed_held_bytes: pending.held_bytes,
                 objects: engine.objects,
+                budget_lasts_seconds: shared.budget_lasts_seconds(now, &engine),
             },
             store: StoreStatus {
                 path: None,
@@ -55,12 +56,20 @@ impl Volume {
                 apply_written_bytes: pending.apply_written_bytes,
             },
             user: shared.user_report(now),
+            battery_low: shared.battery_low.load(Ordering::Relaxed),
             apps,
         }
     }
 }
 
 impl Shared {
+    fn budget_lasts_seconds(&self, now: MonotonicNs, engine: &EngineStatus) -> Option<f64> {
+        let dirty_bytes = engine.dirty_bytes;
+        let free_bytes = engine.memory_budget_bytes.saturating_sub(dirty_bytes);
+        let forecast = self.forecast.lock();
+        forecast.lasts_seconds(now, dirty_bytes, free_bytes)
+    }
+
     fn app_report(&self, app: &AppStatus, now: MonotonicNs) -> AppReport {
         let checkpoint = self.checkpoints.lock().get(&app.path).copied();
         let read_only = app.read_only.then(|| {

@@ -1,0 +1,226 @@
+//! What happens around a mount: the user at the input devices, memory that runs short,
+//! a battery that runs low.
+//!
+//! One thread waits for all of it. What a machine does not have, or does not let us
+//! see, is passed over without complaint.
+
+mod battery;
+mod input;
+mod pressure;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::Volume;
+use battery::{Batteries, BatteryWatch};
+use input::InputDevices;
+use pressure::Pressure;
+
+/// Batteries are looked at this often.
+const BATTERY_INTERVAL: Duration = Duration::from_secs(30);
+/// After something from the user, input devices are left alone for so long: a drag
+/// sends hundreds of events a second, and all of them mean the same.
+const INPUT_PAUSE: Duration = Duration::from_millis(50);
+/// Memory pressure is answered at most this often.
+const PRESSURE_PAUSE: Duration = Duration::from_secs(10);
+
+/// What is listened to, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventSources {
+    /// Directory of the input devices; none: they are not looked at.
+    pub input: Option<PathBuf>,
+    /// What the kernel tells of them.
+    pub input_classes: PathBuf,
+    /// The kernel's account of stalls for lack of memory; none: not looked at.
+    pub memory_pressure: Option<PathBuf>,
+    /// The kernel's account of batteries.
+    pub power_supplies: PathBuf,
+    /// Charge, in percent, at which a battery is low; 0: batteries are not looked at.
+    pub battery_low_percent: u8,
+}
+
+impl Default for EventSources {
+    fn default() -> Self {
+        Self {
+            input: Some("/dev/input".into()),
+            input_classes: "/sys/class/input".into(),
+            memory_pressure: Some("/proc/pressure/memory".into()),
+            power_supplies: "/sys/class/power_supply".into(),
+            battery_low_percent: 10,
+        }
+    }
+}
+
+/// Tells a volume what happens around it, until it is dropped.
+#[derive(Debug)]
+pub struct EventWatcher {
+    /// Closed to end the thread.
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl EventWatcher {
+    /// Starts to listen. Does nothing if there is nothing to listen to.
+    ///
+    /// # Errors
+    /// If a thread or a pipe cannot be made.
+    pub fn start(volume: Arc<Volume>, sources: &EventSources) -> io::Result<Self> {
+        let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
+        let batteries = Batteries::new(&sources.power_supplies);
+        let low_percent = sources.battery_low_percent;
+        let has_battery = low_percent > 0 && batteries.charge().is_some();
+        let watch = Watch {
+            stopped,
+            volume,
+            input: sources
+                .input
+                .as_deref()
+                .and_then(|directory| InputDevices::open(directory, &sources.input_classes)),
+            input_at: Instant::now(),
+            pressure: sources.memory_pressure.as_deref().and_then(Pressure::open),
+            relieved_at: None,
+            battery: has_battery.then(|| BatteryWatch::new(batteries, low_percent)),
+            battery_at: Instant::now(),
+        };
+        if watch.has_nothing() {
+            return Ok(Self {
+                stop: None,
+                thread: None,
+            });
+        }
+        let thread = std::thread::Builder::new()
+            .name("events".into())
+            .spawn(move || watch.run())?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for EventWatcher {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the thread that watches for events had panicked");
+        }
+    }
+}
+
+/// What the thread has.
+struct Watch {
+    /// Hangs up when the thread is to end.
+    stopped: OwnedFd,
+    volume: Arc<Volume>,
+    input: Option<InputDevices>,
+    /// Input devices are looked at from then on.
+    input_at: Instant,
+    pressure: Option<Pressure>,
+    relieved_at: Option<Instant>,
+    battery: Option<BatteryWatch>,
+    /// Batteries are looked at then.
+    battery_at: Instant,
+}
+
+/// What was found to have happened.
+#[derive(Default)]
+struct Happened {
+    stop: bool,
+    pressure: bool,
+    input: bool,
+}
+
+impl Watch {
+    const fn has_nothing(&self) -> bool {
+        self.input.is_none() && self.pressure.is_none() && self.battery.is_none()
+    }
+
+    fn run(mut self) {
+        loop {
+            self.look_at_battery();
+            let happened = match self.wait() {
+                Ok(happened) => happened,
+                Err(error) => {
+                    tracing::warn!(%error, "no longer watching for events");
+                    return;
+                }
+            };
+            if happened.stop {
+                return;
+            }
+            if happened.pressure {
+                self.relieve();
+            }
+            if happened.input && self.input.as_mut().is_some_and(InputDevices::take) {
+                self.volume.user_event();
+                self.input_at = Instant::now() + INPUT_PAUSE;
+            }
+        }
+    }
+
+    /// Waits until something happens, or it is time to look at something.
+    fn wait(&self) -> io::Result<Happened> {
+        let now = Instant::now();
+        let looks_at_input = self.input_at <= now;
+        let input_at = (!looks_at_input).then_some(self.input_at);
+        let battery_at = self.battery.as_ref().map(|_| self.battery_at);
+        let next = [input_at, battery_at].into_iter().flatten().min();
+        let timeout = next.map(|at| at.saturating_duration_since(now));
+        let mut descriptors = vec![PollFd::new(&self.stopped, PollFlags::empty())];
+        if let Some(pressure) = &self.pressure {
+            descriptors.push(PollFd::new(pressure, PollFlags::PRI));
+        }
+        let inputs_from = descriptors.len();
+        if let Some(input) = self.input.as_ref().filter(|_| looks_at_input) {
+            let all = input.descriptors();
+            descriptors.extend(all.map(|device| PollFd::from_borrowed_fd(device, PollFlags::IN)));
+        }
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready = |descriptor: &PollFd<'_>| !descriptor.revents().is_empty();
+        Ok(Happened {
+            stop: ready(&descriptors[0]),
+            pressure: descriptors[1..inputs_from].iter().any(ready),
+            input: descriptors[inputs_from..].iter().any(ready),
+        })
+    }
+
+    fn relieve(&mut self) {
+        let now = Instant::now();
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < PRESSURE_PAUSE;
+        if !self.relieved_at.is_some_and(is_recent) {
+            self.relieved_at = Some(now);
+            tracing::debug!("memory is short");
+            self.volume.relieve_memory();
+        }
+    }
+
+    fn look_at_battery(&mut self) {
+        let Some(battery) = &mut self.battery else {
+            return;
+        };
+        let now = Instant::now();
+        if now < self.battery_at {
+            return;
+        }
+        self.battery_at = now + BATTERY_INTERVAL;
+        if let Some(is_low) = battery.look() {
+            self.volume.set_battery_low(is_low);
+        }
+    }
+}
