@@ -4,9 +4,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use mobifs_types::ObjectId;
+use mobifs_types::{FileKind, ObjectId};
 
 use super::JournalStore;
 use super::lookup::missing;
@@ -45,6 +45,51 @@ impl<L: Lower> JournalStore<L> {
             }
         }
         Ok(())
+    }
+
+    /// Whether every directory that the journal knows will have one name at most, and none
+    /// be below itself. Whoever lists a forged tree might come to no end.
+    pub(super) fn is_tree(&self) -> bool {
+        let state = self.state.read();
+        let (pending, table) = (&state.pending, &state.table);
+        let is_directory = |id: ObjectId| {
+            let attributes = pending.object(id).and_then(|object| object.attributes);
+            let pending_kind = attributes.map(|attributes| attributes.kind);
+            let kinds = [pending_kind, table.get(id).map(|location| location.kind)];
+            kinds.contains(&Some(FileKind::Directory)) || pending.dentries_of(id).next().is_some()
+        };
+        let mut parents: HashMap<ObjectId, ObjectId> = HashMap::new();
+        for id in table.ids().filter(|id| is_directory(*id)) {
+            let names = table.get(id).map_or(&[][..], |location| &location.names);
+            let kept = names
+                .iter()
+                .filter(|entry| !pending.dentries.contains_key(*entry));
+            for (parent, _) in kept {
+                if parents.insert(id, *parent).is_some() {
+                    return false;
+                }
+            }
+        }
+        for ((parent, _), child) in &pending.dentries {
+            if let Some(child) = child.filter(|child| is_directory(*child))
+                && parents.insert(child, *parent).is_some()
+            {
+                return false;
+            }
+        }
+        let mut ending = HashSet::new();
+        parents.keys().all(|&id| {
+            let mut path = HashSet::new();
+            let mut at = id;
+            while let Some(&parent) = parents.get(&at).filter(|_| !ending.contains(&at)) {
+                if !path.insert(at) {
+                    return false;
+                }
+                at = parent;
+            }
+            ending.extend(path);
+            true
+        })
     }
 
     fn wanted(&self) -> Result<Wanted, StoreError> {

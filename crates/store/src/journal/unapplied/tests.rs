@@ -8,19 +8,23 @@ use mobifs_types::{
 use super::super::log::header::Header;
 use super::super::superblock::{FORMAT_VERSION, LOG_START, Slot, Superblock, parse};
 use super::super::{JournalOptions, JournalStore, RecoveryReport};
-use crate::Store;
 use crate::lower::{JOURNAL_BLOCK_BYTES, PosixLower};
+use crate::{Store, StoreError};
 
 const FIRST: ObjectId = ObjectId::FIRST_NEW;
 const SECOND: ObjectId = ObjectId(ObjectId::FIRST_NEW.0 + 2);
 
-fn open(path: &Path) -> (JournalStore<PosixLower>, RecoveryReport) {
+fn try_open(path: &Path) -> Result<(JournalStore<PosixLower>, RecoveryReport), StoreError> {
     let options = JournalOptions {
         journal_bytes: 1 << 20,
         direct_bytes_max: Some(0),
         ..JournalOptions::default()
     };
-    JournalStore::open(PosixLower::open(path).unwrap(), &options).unwrap()
+    JournalStore::open(PosixLower::open(path).unwrap(), &options)
+}
+
+fn open(path: &Path) -> (JournalStore<PosixLower>, RecoveryReport) {
+    try_open(path).unwrap()
 }
 
 /// Commits a new file of one page.
@@ -210,4 +214,43 @@ fn an_empty_store_of_format_1_is_used_in_it_until_the_next_epoch() {
     let image = std::fs::read(&journal).unwrap();
     let slot = parse(&image[..JOURNAL_BLOCK_BYTES]);
     assert!(matches!(slot, Slot::Valid(s) if s.version == FORMAT_VERSION && s.clean));
+}
+
+/// Found by the replay of fuzz seeds: a listing of such a tree came to no end.
+#[test]
+fn a_forged_journal_that_is_no_tree_is_not_served() {
+    let name = |name: &str| Name::new(name.as_bytes()).unwrap();
+    // A directory below itself, and one with two names.
+    for parent in [FIRST, ObjectId::ROOT] {
+        let (directory, _) = cut(&[]);
+        let (store, _) = open(directory.path());
+        commit(&store, SECOND, "file", b"x");
+        let mut transaction = store.begin_transaction();
+        let (attributes, root) = (store.object(SECOND).unwrap().attributes, ObjectId::ROOT);
+        transaction.entries = vec![Entry::Object(ObjectState {
+            id: FIRST,
+            created: true,
+            attributes: Attributes {
+                kind: FileKind::Directory,
+                ..attributes
+            },
+            symlink_target: None,
+            zeroed: Vec::new(),
+            allocated: Vec::new(),
+            xattrs: Vec::new(),
+        })];
+        let entries = [(root, "directory"), (parent, "again")];
+        transaction
+            .entries
+            .extend(entries.map(|(parent, at)| Entry::Dentry {
+                parent,
+                name: name(at),
+                child: Some(FIRST),
+            }));
+        let ticket = store.end_transaction(transaction).unwrap();
+        store.wait_sync(ticket).unwrap();
+        store.cut_power();
+        drop(store);
+        try_open(directory.path()).map(drop).unwrap_err();
+    }
 }
