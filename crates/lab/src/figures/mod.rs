@@ -111,7 +111,9 @@ struct Unit<'r> {
     ideal: &'r AppOutcome,
 }
 
-/// Makes all figures; `default` is the policy that a mount has if nothing else is said.
+/// Makes all figures. Those of transactions leave the user's operations out, as S0 does:
+/// what is closed is committed at once.
+/// `default` is the policy that a mount has if nothing else is said.
 /// `progress` hears how many simulations are done, and of how many.
 ///
 /// # Errors
@@ -122,11 +124,18 @@ pub fn figures(
     device: &DeviceChoice,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Figures, FigureError> {
+    let alone: Vec<NamedStream> = traces
+        .iter()
+        .map(|trace| NamedStream {
+            name: trace.name.clone(),
+            stream: trace.stream.without_user(),
+        })
+        .collect();
     let candidates = candidates();
-    let frontier = sweep(traces, &candidates, device, progress)?;
+    let frontier = sweep(&alone, &candidates, device, progress)?;
     let contenders = contenders(default);
-    let runs = run_all(traces, &contenders, device, progress)?;
-    let units = units(traces, &runs);
+    let runs = run_all(&alone, &contenders, device, progress)?;
+    let units = units(&alone, &runs);
     let mut figures = curves::figures(&units)?;
     figures.extend(per_app::figures(&units)?);
     figures.extend(prediction::figures(traces)?);

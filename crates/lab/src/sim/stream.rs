@@ -173,6 +173,15 @@ impl Stream {
         reader.stream.duration_ns = trace.duration_ns();
         reader.stream
     }
+
+    /// The same without a user: what is closed is committed at once, as where S0 looks at
+    /// transactions alone (§7.3).
+    #[must_use]
+    pub fn without_user(&self) -> Self {
+        let mut stream = self.clone();
+        stream.steps.retain(|step| step.action != Action::User);
+        stream
+    }
 }
 
 /// What a path means at the moment.
