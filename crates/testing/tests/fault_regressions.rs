@@ -290,3 +290,31 @@ fn a_file_with_several_names_leaves_none_behind() {
         holds(&events, setting.clone(), fault, OFTEN);
     }
 }
+
+/// The names that an apply had moved were not durable when making them so failed; a
+/// transaction that came before the next attempt removed the only name at which a cut left a
+/// file, and recovery did not find it.
+#[test]
+fn a_transaction_behind_a_failed_apply_does_not_hide_where_its_files_are() {
+    let link = |to: &str| {
+        Do(Op::Link {
+            from: "alpha/a".into(),
+            to: to.into(),
+        })
+    };
+    let events = [
+        make_directory("alpha"),
+        create("alpha/a"),
+        write("alpha/a", 100),
+        link("alpha/b"),
+        link("alpha/c"),
+        SyncAll,
+        Apply,
+        unlink("alpha/a"),
+        create("alpha/e"),
+        SyncAll,
+        Apply,
+    ];
+    let fault = failing(Calls::Syncs, 1);
+    holds(&events, Setting::default(), fault, OFTEN);
+}

@@ -60,6 +60,7 @@ impl<L: Lower> JournalStore<L> {
         let sorted = Sorted::new(transaction);
         let mut writer = self.writer.lock();
         self.make_room(&mut writer, &sorted)?;
+        self.sync_moves(&mut writer)?;
         let _tree = self.tree.read();
         let runs = self.choose_direct(&mut writer, &sorted)?;
         let direct_bytes = self.write_direct(&runs, &sorted)?;

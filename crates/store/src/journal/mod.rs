@@ -112,6 +112,8 @@ struct Writer<L: Lower> {
     next_overflow: u64,
     /// What the epoch's journal says of names that move.
     moves: Moves,
+    /// Names have moved since the lower filesystem was last made durable as a whole.
+    has_unsynced_moves: bool,
     /// The witness was told of a transaction that is not known to be in the journal.
     has_open_intent: bool,
 }

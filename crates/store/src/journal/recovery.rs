@@ -173,6 +173,8 @@ impl<L: Lower> JournalStore<L> {
                 next_ticket: 1,
                 next_overflow,
                 moves,
+                // What was found is made durable before anything is done with it.
+                has_unsynced_moves: false,
                 has_open_intent: false,
             }),
             tree: RwLock::new(()),

@@ -119,6 +119,7 @@ impl<L: Lower> JournalStore<L> {
     fn move_names(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
         {
             let _tree = self.tree.write();
+            writer.has_unsynced_moves = true;
             // From here on objects move. Should something fail, the places that the
             // journal has recorded are not theirs any more: transactions that come
             // before the next attempt record the new ones.
@@ -126,9 +127,22 @@ impl<L: Lower> JournalStore<L> {
             self.rearrange(work)?;
             self.apply_directory_attributes(work)?;
         }
-        self.lower
-            .sync_all()
-            .map_err(StoreError::lower("making applied changes durable"))
+        self.sync_moves(writer)
+    }
+
+    /// Makes names that have moved durable, if any are not.
+    ///
+    /// After an apply that failed while they moved, this comes before the next transaction:
+    /// recovery finds an object at a place that the journal records or gives it, and what is
+    /// committed next may take the names away at which a crash would leave it.
+    pub(super) fn sync_moves(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+        if writer.has_unsynced_moves {
+            self.lower
+                .sync_all()
+                .map_err(StoreError::lower("making applied changes durable"))?;
+            writer.has_unsynced_moves = false;
+        }
+        Ok(())
     }
 
     /// The applied state is the lower tree's: nothing is pending any more, and staged
