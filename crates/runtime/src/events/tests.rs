@@ -220,9 +220,8 @@ fn a_low_battery_makes_every_app_durable() {
     machine.supply("BAT0", &files);
     let volume = volume("[defaults]\nage_max_ms = 1000000\n");
     let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources()).unwrap();
-    wait_until(|| volume.status().battery_low);
     let classes = || volume.status().apps.into_iter().map(|app| app.class);
-    assert!(classes().all(|class| class == "durable"));
+    wait_until(|| volume.status().battery_low && classes().all(|class| class == "durable"));
     // The configuration, loaded again, does not charge it.
     let config = Config::parse("", Path::new("test")).unwrap();
     volume.reload(&config).unwrap();
