@@ -128,6 +128,7 @@ fn phases(seed: u64, drops: bool) -> Vec<Step> {
 
 fn tpl(parameters: TplParameters) -> TransactioningRule {
     TransactioningRule {
+        name: TransactioningName::Tpl,
         tpl: parameters,
         ..TransactioningRule::default()
     }
@@ -165,8 +166,7 @@ fn the_published_rule_by_hand() {
     let mut steps = vec![Step::New];
     steps.extend([Step::Overwrite; 99]);
     steps.extend([Step::New; 100]);
-    let published = TransactioningRule::default();
-    assert_eq!(published.name, TransactioningName::Tpl);
+    let published = tpl(TplParameters::default());
     assert_eq!(closings(&steps, &published)[0], 127);
     // A file rewritten for ever never closes by its curve; nor does one that grows.
     for step in [Step::Overwrite, Step::New] {
@@ -371,9 +371,7 @@ fn every_policy_but_the_ideal_one_is_bounded_by_the_limits() {
         bed.checkpoint();
         bed.write(file, 0, &[b'y'; 4096]);
         let age_ms = match name {
-            TransactioningName::Interval
-            | TransactioningName::Fsync
-            | TransactioningName::Quiet => Some(5_000),
+            TransactioningName::Fsync | TransactioningName::Quiet => Some(5_000),
             TransactioningName::Ideal => None,
             _ => Some(20_000),
         };

@@ -9,8 +9,9 @@ use crate::sim::{AppOutcome, TimeHistogram};
 
 const PAGE_BYTES: f64 = 4096.0;
 const HEIGHT: u32 = 400;
-/// Room for one group of bars.
-const GROUP_WIDTH: u32 = 64;
+/// Room for one group of bars, at least, and for each letter of its name.
+const GROUP_WIDTH_MIN: u32 = 64;
+const LETTER_WIDTH: u32 = 7;
 
 pub(super) fn figures(units: &[Unit<'_>]) -> Result<Vec<Figure>, PlotError> {
     Ok(vec![footprint(units)?, intervals(units)?, flushed(units)?])
@@ -64,7 +65,9 @@ impl Table {
             std::iter::once(category.clone()).chain(cells).collect()
         });
         let rows = rows.collect();
-        let width = GROUP_WIDTH * self.categories.len().max(8) as u32;
+        let letters = self.categories.iter().map(|name| name.chars().count());
+        let group_width = LETTER_WIDTH * (letters.max().unwrap_or(0) as u32 + 1);
+        let width = group_width.max(GROUP_WIDTH_MIN) * self.categories.len().max(8) as u32;
         let bars = Bars {
             categories: self.categories,
             series: self.series,

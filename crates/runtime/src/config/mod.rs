@@ -252,7 +252,7 @@ mod tests {
         assert_eq!((bank.class, bank.age_max_ms), (Class::Durable, 10_000));
         assert_eq!(bank.staleness_max_pages, 2_560);
         let rule = bank.transactioning;
-        assert_eq!(rule.name, TransactioningName::Tpl);
+        assert_eq!(rule.name, TransactioningName::Interval);
         assert_eq!(rule.tpl.staleness_min_pages, 64);
         assert_eq!(rule.tpl.slope_min_micropercent, -30_000);
         assert_eq!(rule.tpl.window_points, 16);
