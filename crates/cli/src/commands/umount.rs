@@ -1,14 +1,13 @@
 //! `mobifs umount`
 
-use mobifs_runtime::{ControlClient, ControlError, Reply, Request, find_mount};
+use mobifs_runtime::{ControlClient, ControlError, Reply, Request};
 
 use super::unexpected;
 use crate::arguments::UmountArguments;
 use crate::failure::Failure;
 
 pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
-    let mount = find_mount(&arguments.mountpoint)?;
-    let mut client = match ControlClient::connect_to(&mount) {
+    let mut client = match ControlClient::connect(&arguments.mountpoint) {
         Ok(client) => client,
         Err(ControlError::DaemonGone { path }) => {
             // Nobody answers any more, so waiting for its users makes no sense.
@@ -32,7 +31,7 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
         Reply::Detached => {
             eprintln!(
                 "mobifs: {} is out of the tree; its daemon ends when its last user has left",
-                mount.mountpoint.display()
+                client.mountpoint().display()
             );
             Ok(())
         }

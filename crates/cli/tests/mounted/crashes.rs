@@ -187,6 +187,52 @@ fn a_daemon_killed_while_it_unmounts_goes_away() {
 }
 
 #[test]
+fn an_order_to_a_mount_that_ended_does_not_reach_another_with_its_device_number() {
+    // Regression: whoever waited for a daemon that died asked again at the same socket, which
+    // by then could be that of any other mount; so `mobifs umount A` unmounted B.
+    needs_mounts!();
+    let [ended, other] = [Fixture::new(), Fixture::new()];
+    ended.mount(&["-o", "nosupervise"]);
+    let daemon = Pid::from_raw(ended.daemon_pid() as i32).unwrap();
+    kill_process(daemon, Signal::STOP).unwrap();
+    let mut unmounting = Command::new(PROGRAM)
+        .arg("umount")
+        .arg(&ended.mountpoint)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while !has_socket(unmounting.id()) {
+        std::thread::yield_now();
+    }
+    let waiting = Pid::from_child(&unmounting);
+    kill_process(waiting, Signal::STOP).unwrap();
+    kill_process(daemon, Signal::KILL).unwrap();
+    while !has_ended(daemon.as_raw_nonzero().get() as u32) {
+        std::thread::yield_now();
+    }
+    let done = Command::new("umount")
+        .arg("-l")
+        .arg(&ended.mountpoint)
+        .status();
+    assert!(done.unwrap().success());
+    // The lowest free number is given first.
+    other.mount(&[]);
+    kill_process(waiting, Signal::CONT).unwrap();
+    assert!(!unmounting.wait().unwrap().success());
+    assert!(other.is_mounted());
+    other.umount();
+}
+
+/// Whether a process has opened a socket.
+fn has_socket(pid: u32) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    let mut targets = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    targets.any(|target| target.to_string_lossy().starts_with("socket:"))
+}
+
+#[test]
 fn a_file_whose_names_a_moved_directory_parted_is_committed_with_both_apps() {
     // Regression: the kernel asks for a name that it knows only once, so nobody told the
     // volume that the file has a name in the other app now.

@@ -125,6 +125,9 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the daemon's log:\n{}", self.log());
+        }
         if self.is_mounted() {
             // A test failed half-way: whatever state the daemon is in, it must go.
             let _ended = mobifs(&["drill", "power-cut", "--yes"], &self.mountpoint);

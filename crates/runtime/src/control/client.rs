@@ -4,6 +4,8 @@ use std::io::{self, Read as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use rustix::process::Pid;
+
 use super::place::socket_candidates;
 use super::protocol::{Reply, Request};
 use super::socket::exchange_line;
@@ -57,8 +59,13 @@ pub enum ControlError {
 pub struct ControlClient {
     mount: MountEntry,
     stream: UnixStream,
+    /// Who made the socket. A successor of that process answers on the same one; another
+    /// mount that got the device number meanwhile, and with it the place, has its own.
+    maker: Pid,
 }
 
+/// How often the mount may change between the look at it and the connection.
+const LOOKS_MAX: usize = 16;
 /// How often a request is sent to one more daemon because the one before died over it.
 const DAEMONS_MAX: usize = 100;
 
@@ -88,23 +95,38 @@ impl ControlClient {
     /// # Errors
     /// [`ControlError`].
     pub fn connect(path: &Path) -> Result<Self, ControlError> {
-        Self::connect_to(&find_mount(path)?)
+        let mut mount = find_mount(path)?;
+        for _ in 0..LOOKS_MAX {
+            let client = Self::connect_to(&mount)?;
+            // The mount may have ended before the connection was made, and its device number
+            // may belong to another one by now, whose daemon it is that listens.
+            let again = find_mount(path)?;
+            if again == mount {
+                return Ok(client);
+            }
+            mount = again;
+        }
+        Err(ControlError::NotMounted {
+            path: mount.mountpoint,
+        })
     }
 
-    /// Connects to the daemon of a mount.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
+    fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
         let mountpoint = mount.mountpoint.clone();
         let mut refused = false;
         for candidate in socket_candidates(mount) {
             match UnixStream::connect(candidate) {
-                Ok(stream) if is_daemon_of(&stream, mount) => {
-                    let mount = mount.clone();
-                    return Ok(Self { mount, stream });
+                Ok(stream) => {
+                    if let Some(maker) = maker_of(&stream, mount) {
+                        let mount = mount.clone();
+                        return Ok(Self {
+                            mount,
+                            stream,
+                            maker,
+                        });
+                    }
+                    refused = true;
                 }
-                Ok(_) => refused = true,
                 Err(error) => refused |= error.kind() == io::ErrorKind::PermissionDenied,
             }
         }
@@ -114,6 +136,11 @@ impl ControlClient {
             return Err(ControlError::NotPermitted { path: mountpoint });
         }
         Err(ControlError::DaemonGone { path: mountpoint })
+    }
+
+    /// Where the mount is.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mount.mountpoint
     }
 
     /// Sends a request and waits for the reply. If the daemon dies meanwhile and another
@@ -131,9 +158,10 @@ impl ControlClient {
             // A socket that outlives the daemon leads to its successor.
             if has_died(&source)
                 && daemons < DAEMONS_MAX
-                && let Ok(Self { stream, .. }) = Self::connect_to(&self.mount)
+                && let Ok(next) = Self::connect_to(&self.mount)
+                && next.maker == self.maker
             {
-                self.stream = stream;
+                self.stream = next.stream;
                 daemons += 1;
                 continue;
             }
@@ -161,11 +189,10 @@ fn has_died(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Whether who listens is the one who mounted: in a directory that others may write
-/// to, somebody else could have put a socket.
-fn is_daemon_of(stream: &UnixStream, mount: &MountEntry) -> bool {
-    let Ok(peer) = rustix::net::sockopt::socket_peercred(stream) else {
-        return false;
-    };
-    mount.user_id.is_none_or(|owner| peer.uid.as_raw() == owner)
+/// The process that made the socket, if it is of the user who mounted: in a directory that
+/// others may write to, somebody else could have put a socket.
+fn maker_of(stream: &UnixStream, mount: &MountEntry) -> Option<Pid> {
+    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    let is_owner = mount.user_id.is_none_or(|owner| peer.uid.as_raw() == owner);
+    is_owner.then_some(peer.pid)
 }
