@@ -82,6 +82,9 @@ pub(crate) struct Shared {
     pub(crate) placement: WorkerPlacement,
     pub(crate) slots: Slots,
     mountpoint: PathBuf,
+    /// The mount's own number, from before anybody could have taken it out of the tree; from
+    /// the kernel itself where it tells.
+    connection: Option<u64>,
     /// Set by [`SessionHandle::abort`]: no request is executed any more.
     pub(crate) aborted: AtomicBool,
 }
@@ -89,7 +92,17 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn abort(&self) -> Result<(), UnmountError> {
         self.aborted.store(true, Ordering::SeqCst);
+        self.check_in_place()?;
         mount::abort(&self.mountpoint)
+    }
+
+    /// Fails if this mount has left the tree: what is at its place then is another one.
+    fn check_in_place(&self) -> Result<(), UnmountError> {
+        let there = mount::connection_at(&self.mountpoint);
+        if there.is_some() && there == self.connection {
+            return Ok(());
+        }
+        Err(UnmountError::NotMounted(self.mountpoint.clone()))
     }
 
     /// Ends the mount because of a failure, so that nobody waits for an answer that
@@ -170,6 +183,7 @@ impl Session {
         let transport = DeviceTransport::from_descriptor(device).map_err(TakeoverError::Device)?;
         volume.set_sync_reaches(record.sync_reaches());
         let shared = Arc::new(Shared {
+            connection: connection_of(&transport, mountpoint),
             transport,
             handler: Box::new(Adapter::inheriting(volume)),
             agreement: record.agreement(),
@@ -215,6 +229,7 @@ impl Session {
         };
         tracing::debug!(?agreement, sync_reaches = mounted.sync_reaches, "mounted");
         let shared = Arc::new(Shared {
+            connection: connection_of(&mounted.transport, &mounted.mountpoint),
             transport: mounted.transport,
             handler,
             agreement,
@@ -308,8 +323,10 @@ impl SessionHandle {
     /// the tree now, and serve those who still use it until they finish.
     ///
     /// # Errors
-    /// [`UnmountError::Busy`] if it is in use and not `lazy`; others by reason.
+    /// [`UnmountError::Busy`] if it is in use and not `lazy`; [`UnmountError::NotMounted`] if
+    /// it has left the tree already; others by reason.
     pub fn unmount(&self, lazy: bool) -> Result<(), UnmountError> {
+        self.shared.check_in_place()?;
         mount::unmount(&self.shared.mountpoint, lazy)
     }
 
@@ -321,6 +338,11 @@ impl SessionHandle {
     pub fn abort(&self) -> Result<(), UnmountError> {
         self.shared.abort()
     }
+}
+
+fn connection_of(transport: &DeviceTransport, mountpoint: &Path) -> Option<u64> {
+    let told = transport.connection_number();
+    told.or_else(|| mount::connection_at(mountpoint))
 }
 
 /// Waits for the kernel's INIT and answers it.

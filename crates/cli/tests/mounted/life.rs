@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds};
+use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds, try_mount_at};
 
 fn wait_until(condition: impl Fn() -> bool) {
     // Ends when the condition holds; if it never does, the runner's limit ends us.
@@ -312,4 +313,23 @@ fn a_mount_over_files_hides_them_if_asked_to() {
     fixture.umount();
     assert!(fixture.mountpoint.join("hidden").exists());
     assert!(fixture.log().contains("unmounted"), "{}", fixture.log());
+}
+
+#[test]
+fn a_daemon_whose_mount_has_left_the_tree_leaves_the_next_one_there_alone() {
+    // Regression: a second signal ended whatever was mounted at the place by then.
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&["-o", "nosupervise"]);
+    let daemon = fixture.daemon_pid();
+    let user = fs::File::create(fixture.mountpoint.join("f")).unwrap();
+    signal(daemon, "-TERM");
+    wait_until(|| !fixture.is_mounted());
+    let other = fixture.directory("other");
+    succeeds(&try_mount_at(&other, &fixture.mountpoint, &[]));
+    signal(daemon, "-TERM");
+    wait_until(|| !Path::new(&format!("/proc/{daemon}")).exists());
+    assert!(fixture.is_mounted());
+    drop(user);
+    fixture.umount();
 }

@@ -17,6 +17,7 @@ use unmount::unmount_elsewhere;
 
 pub use error::{MountError, UnmountError};
 pub use loop_device::LoopDevice;
+pub(crate) use table::connection_at;
 pub use table::is_mounted;
 
 use crate::options::{MountOptions, SyncFsMode};

@@ -21,6 +21,10 @@ impl TableEntry {
             .is_some_and(|(kind, given)| matches!(kind, "fuse" | "fuseblk") && given == subtype)
     }
 
+    fn is_fuse(&self) -> bool {
+        matches!(self.kind.split('.').next(), Some("fuse" | "fuseblk"))
+    }
+
     /// The number by which `/sys/fs/fuse/connections` knows the mount.
     pub(crate) fn connection_number(&self) -> u64 {
         (self.device_major << 20) | self.device_minor
@@ -67,6 +71,12 @@ pub(crate) fn find(mountpoint: &Path) -> Option<TableEntry> {
         .lines()
         .filter_map(TableEntry::parse)
         .rfind(|entry| entry.mountpoint == mountpoint)
+}
+
+/// The connection of the topmost mount at this absolute path, if it is a FUSE mount.
+pub(crate) fn connection_at(mountpoint: &Path) -> Option<u64> {
+    let entry = find(mountpoint)?;
+    entry.is_fuse().then(|| entry.connection_number())
 }
 
 /// Whether a FUSE filesystem of this subtype is mounted at exactly this absolute

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use rustix::buffer::spare_capacity;
@@ -51,6 +51,16 @@ impl DeviceTransport {
             device,
             watch: OnceLock::new(),
         })
+    }
+
+    /// The number by which `/sys/fs/fuse/connections` and the mount table know the mount, from
+    /// kernels that tell.
+    pub(crate) fn connection_number(&self) -> Option<u64> {
+        let about = format!("/proc/self/fdinfo/{}", self.device.as_raw_fd());
+        let about = std::fs::read_to_string(about).ok()?;
+        let mut lines = about.lines();
+        let number = lines.find_map(|line| line.strip_prefix("fuse_connection:"))?;
+        number.trim().parse().ok()
     }
 
     fn watch(&self) -> Result<&OwnedFd, Errno> {
