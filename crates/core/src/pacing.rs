@@ -13,9 +13,19 @@ use crate::policy::schedule::{
 };
 use crate::{Commit, Engine};
 
+/// Who decides when to commit for the user's sake.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacingRules {
+    /// How long the user will leave the device alone.
+    pub predictor: PredictorName,
+    /// What is committed meanwhile.
+    pub scheduler: SchedulerName,
+}
+
 /// What is known of the user and the device, and what was made of it. Until the first
 /// user event, everything that is closed is committed at once.
 pub struct Pacing {
+    rules: PacingRules,
     user: UserActivity,
     scheduler: Box<dyn TransactionScheduler>,
     device: DeviceEstimate,
@@ -49,16 +59,32 @@ impl core::fmt::Debug for Pacing {
 }
 
 impl Pacing {
-    /// With this predictor and scheduler; nothing is known of the user yet.
-    pub fn new(predictor: PredictorName, scheduler: SchedulerName) -> Self {
+    /// By these rules; nothing is known of the user yet.
+    pub fn new(rules: PacingRules) -> Self {
         Self {
-            user: UserActivity::new(predictor),
-            scheduler: scheduler.begin(),
+            rules,
+            user: UserActivity::new(rules.predictor),
+            scheduler: rules.scheduler.begin(),
             device: DeviceEstimate::default(),
             round: None,
             chosen: Vec::new(),
             closings_seen: 0,
         }
+    }
+
+    /// Goes by other rules from now on: another predictor begins with an empty memory,
+    /// another scheduler has skipped nothing.
+    pub fn set_rules(&mut self, rules: PacingRules) {
+        if rules != self.rules {
+            let device = self.device;
+            *self = Self::new(rules);
+            self.device = device;
+        }
+    }
+
+    /// What it goes by.
+    pub const fn rules(&self) -> PacingRules {
+        self.rules
     }
 
     /// The user did something; true if that begins an operation.

@@ -66,6 +66,10 @@ pub struct UserReport {
     pub state: String,
     /// What the user did since the mount.
     pub operations: u64,
+    /// Who predicts how long the user stays away.
+    pub predictor: String,
+    /// Who chooses what is committed meanwhile.
+    pub scheduler: String,
 }
 
 /// The store below one mount.

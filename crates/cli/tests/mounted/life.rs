@@ -283,9 +283,13 @@ fn classes_and_limits_change_while_mounted() {
     );
     succeeds(&mobifs(&["reload"], mnt));
     assert_eq!(class(&fixture), "relaxed");
-    fs::write(&config, "[defaults]\nclass = \"durable\"\n").unwrap();
+    assert_eq!(fixture.status()["user"]["predictor"], "state-machine");
+    let other = "predictor = \"last-min\"\nscheduler = \"fifo\"\n";
+    fs::write(&config, format!("{other}[defaults]\nclass = \"durable\"\n")).unwrap();
     signal(fixture.daemon_pid(), "-HUP");
     wait_until(|| class(&fixture) == "durable");
+    wait_until(|| fixture.status()["user"]["predictor"] == "last-min");
+    assert_eq!(fixture.status()["user"]["scheduler"], "fifo");
     fs::write(&config, "nonsense = 1\n").unwrap();
     fails(&mobifs(&["reload"], mnt), 2, &["line 1", "nonsense"]);
     assert_eq!(

@@ -1,6 +1,6 @@
 //! What is compared: policies of MobiFS, and other filesystems.
 
-use mobifs_core::AppPolicy;
+use mobifs_core::{AppPolicy, PacingRules};
 
 use super::page_cache::{FlushRules, FlushShape};
 
@@ -16,8 +16,9 @@ pub struct Contender {
 /// How something decides when to write.
 #[derive(Clone, Copy, Debug)]
 pub enum ContenderRules {
-    /// The engine of MobiFS; all apps have this policy.
-    Engine(AppPolicy),
+    /// The engine of MobiFS; all apps have this policy, and commit for the user's sake by
+    /// these rules.
+    Engine(AppPolicy, PacingRules),
     /// The model of a filesystem's page cache.
     PageCache(FlushRules),
 }
@@ -57,10 +58,15 @@ impl Contender {
     }
 
     /// MobiFS under a policy.
-    pub const fn engine(name: String, policy: AppPolicy) -> Self {
+    pub fn engine(name: String, policy: AppPolicy) -> Self {
+        Self::paced_engine(name, policy, PacingRules::default())
+    }
+
+    /// MobiFS under a policy, with this predictor and scheduler.
+    pub const fn paced_engine(name: String, policy: AppPolicy, pacing: PacingRules) -> Self {
         Self {
             name,
-            rules: ContenderRules::Engine(policy),
+            rules: ContenderRules::Engine(policy, pacing),
         }
     }
 }

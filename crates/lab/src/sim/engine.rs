@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use mobifs_core::policy::prediction::PredictorName;
-use mobifs_core::policy::schedule::SchedulerName;
 use mobifs_core::{
     AllocateMode, AppPolicy, AttributeChange, Caller, Commit, Engine, EngineConfig, FsError,
-    Limits, Moment, Need, Next, NodeSpec, Pacing, RenameMode, Stop, SyncPoint, TimeChange,
-    TopLevelApps, WriteAt,
+    Limits, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RenameMode, Stop, SyncPoint,
+    TimeChange, TopLevelApps, WriteAt,
 };
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_types::{
@@ -57,9 +55,10 @@ impl<'s> EngineRun<'s> {
     pub fn run(
         stream: &'s Stream,
         policy: AppPolicy,
+        pacing: PacingRules,
         storage: Storage,
     ) -> Result<(Outcome, Storage), SimulationError> {
-        let mut run = Self::new(stream, policy, storage)?;
+        let mut run = Self::new(stream, policy, pacing, storage)?;
         run.make_initial()?;
         for step in &stream.steps {
             run.pass_time(step.time_ns)?;
@@ -77,6 +76,7 @@ impl<'s> EngineRun<'s> {
     fn new(
         stream: &'s Stream,
         policy: AppPolicy,
+        pacing: PacingRules,
         storage: Storage,
     ) -> Result<Self, SimulationError> {
         let store = MemoryStore::new();
@@ -105,7 +105,7 @@ impl<'s> EngineRun<'s> {
             directories: Vec::new(),
             objects: vec![None; stream.objects.len()],
             numbers: BTreeMap::new(),
-            pacing: Pacing::new(PredictorName::default(), SchedulerName::default()),
+            pacing: Pacing::new(pacing),
             deadline: None,
             look_at: None,
             now_ns: 0,

@@ -85,6 +85,6 @@ pub fn simulate(
     let storage = Storage::new(&device.config, device.capacity_bytes)?;
     match contender.rules {
         ContenderRules::PageCache(rules) => PageCache::run(stream, rules, storage),
-        ContenderRules::Engine(policy) => EngineRun::run(stream, policy, storage),
+        ContenderRules::Engine(policy, pacing) => EngineRun::run(stream, policy, pacing, storage),
     }
 }

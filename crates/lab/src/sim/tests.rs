@@ -380,7 +380,7 @@ proptest! {
         }
         let stream = script.finish();
         let mut ideal = interval(0);
-        let super::ContenderRules::Engine(policy) = &mut ideal.rules else {
+        let super::ContenderRules::Engine(policy, _) = &mut ideal.rules else {
             unreachable!("made as an engine");
         };
         policy.transactioning.name = TransactioningName::Ideal;

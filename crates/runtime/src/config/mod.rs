@@ -8,6 +8,10 @@ mod size;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mobifs_core::PacingRules;
+use mobifs_core::policy::prediction::PredictorName;
+use mobifs_core::policy::schedule::SchedulerName;
+
 use crate::{EventSources, memory_budget};
 use raw::RawConfig;
 pub use rules::{PolicyChange, Rules};
@@ -70,6 +74,8 @@ pub struct Config {
     /// Whether an app may be (or become) durable. If not, `fsync` never leaves the
     /// kernel.
     pub allow_durable: bool,
+    /// Who decides when to commit for the user's sake.
+    pub pacing: PacingRules,
     /// What is listened to around the mount.
     pub events: EventSources,
     /// Apps and their limits.
@@ -148,10 +154,31 @@ impl Config {
             apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
             objects_max: raw.objects_max.unwrap_or(200_000),
             allow_durable,
+            pacing: pacing(&raw)?,
             events: events(&raw)?,
             rules,
         })
     }
+}
+
+fn pacing(raw: &RawConfig) -> Result<PacingRules, (String, String)> {
+    let mut rules = PacingRules::default();
+    if let Some(name) = &raw.predictor {
+        let known = PredictorName::ALL.map(PredictorName::as_str);
+        rules.predictor = PredictorName::from_name(name)
+            .ok_or_else(|| ("predictor".to_owned(), no_such("predictor", name, &known)))?;
+    }
+    if let Some(name) = &raw.scheduler {
+        let known = SchedulerName::ALL.map(SchedulerName::as_str);
+        rules.scheduler = SchedulerName::from_name(name)
+            .ok_or_else(|| ("scheduler".to_owned(), no_such("scheduler", name, &known)))?;
+    }
+    Ok(rules)
+}
+
+fn no_such(what: &str, name: &str, known: &[&str]) -> String {
+    let known = known.join("\", \"");
+    format!("\"{name}\" is not a {what}; there are \"{known}\"")
 }
 
 fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
@@ -210,6 +237,8 @@ mod tests {
             apply_idle_ms = 1000
             objects_max = 5000
             allow_durable = true
+            predictor = "last-min"
+            scheduler = "fifo"
             user_events = "none"
             memory_pressure = false
             battery_low_percent = 7
@@ -244,6 +273,9 @@ mod tests {
         assert_eq!(config.direct_write_max_bytes, Some(128 << 10));
         assert_eq!(config.apply_idle, Duration::from_secs(1));
         assert_eq!(config.objects_max, 5000);
+        let pacing = config.pacing;
+        assert_eq!(pacing.predictor, PredictorName::LastMin);
+        assert_eq!(pacing.scheduler, SchedulerName::Fifo);
         let events = &config.events;
         assert_eq!((&events.input, &events.memory_pressure), (&None, &None));
         assert_eq!(events.battery_low_percent, 7);
@@ -343,6 +375,18 @@ mod tests {
             (
                 "allow_durable = false\n[defaults]\nclass = \"durable\"",
                 &["allow_durable"],
+            ),
+            (
+                "predictor = \"oracle\"",
+                &[
+                    "predictor",
+                    "\"oracle\" is not a predictor",
+                    "\"state-machine\", \"last-min\", \"last-average\"",
+                ],
+            ),
+            (
+                "scheduler = \"lifo\"",
+                &["scheduler", "\"queues\", \"fifo\""],
             ),
             ("user_events = \"all\"", &["user_events", "\"auto\""]),
             (

@@ -16,6 +16,8 @@ pub(super) struct RawConfig {
     pub(super) apply_idle_ms: Option<u64>,
     pub(super) objects_max: Option<usize>,
     pub(super) allow_durable: Option<bool>,
+    pub(super) predictor: Option<String>,
+    pub(super) scheduler: Option<String>,
     pub(super) user_events: Option<String>,
     pub(super) memory_pressure: Option<bool>,
     pub(super) battery_low_percent: Option<u8>,

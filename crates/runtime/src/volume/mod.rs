@@ -35,8 +35,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mobifs_core::policy::prediction::PredictorName;
-use mobifs_core::policy::schedule::SchedulerName;
 use mobifs_core::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
 use mobifs_store::{Store, StoreError};
 use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
@@ -187,10 +185,7 @@ impl Volume {
             rules: Mutex::new(rules),
             failures: Mutex::default(),
             checkpoints: Mutex::default(),
-            pacing: Mutex::new(Pacing::new(
-                PredictorName::default(),
-                SchedulerName::default(),
-            )),
+            pacing: Mutex::new(Pacing::new(options.pacing)),
             forecast: Mutex::default(),
             power_cut: AtomicBool::new(false),
             stopping: AtomicBool::new(false),

@@ -21,6 +21,7 @@ impl Shared {
 
     pub(super) fn user_report(&self, now: MonotonicNs) -> UserReport {
         let mut pacing = self.pacing.lock();
+        let rules = pacing.rules();
         let user = pacing.user_mut();
         let state = match user.state(now) {
             UserState::Unknown => "unknown",
@@ -30,6 +31,8 @@ impl Shared {
         UserReport {
             state: state.to_owned(),
             operations: user.operations(),
+            predictor: rules.predictor.as_str().to_owned(),
+            scheduler: rules.scheduler.as_str().to_owned(),
         }
     }
 

@@ -21,7 +21,7 @@ impl Volume {
         self.shared.sync_reaches.store(reaches, Ordering::Relaxed);
     }
 
-    /// Takes over what a configuration says about apps and memory. Journal size and
+    /// Takes over what a configuration says about apps, memory and the user. Journal size and
     /// write threshold hold from the next mount on.
     ///
     /// # Errors
@@ -31,6 +31,7 @@ impl Volume {
         let mut rules = config.rules.clone();
         rules.set_all_durable(self.shared.rules.lock().all_durable());
         self.set_rules(rules)?;
+        self.shared.pacing.lock().set_rules(config.pacing);
         let mut live = self.shared.live();
         live.engine.set_memory_budget(config.memory_budget_bytes);
         self.shared

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mobifs_core::FsError;
+use mobifs_core::{FsError, PacingRules};
 use mobifs_store::StoreError;
 
 use crate::{Arena, ArenaError, Clock, Config, Rules, SystemClock};
@@ -21,6 +21,8 @@ pub struct VolumeOptions {
     pub apply_idle: Duration,
     /// Whether an app may be (or become) durable.
     pub allow_durable: bool,
+    /// Who decides when to commit for the user's sake.
+    pub pacing: PacingRules,
     /// Nothing may change.
     pub read_only: bool,
     /// Reading does not move access times.
@@ -46,6 +48,7 @@ impl VolumeOptions {
             objects_max: config.objects_max,
             apply_idle: config.apply_idle,
             allow_durable: config.allow_durable,
+            pacing: config.pacing,
             read_only: false,
             no_access_time: false,
             background: true,

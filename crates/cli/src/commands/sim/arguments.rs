@@ -11,8 +11,10 @@ Each trace is run under the policy and under what it is compared with, in virtua
 TRACE is one that `mobifs trace` has recorded, or the output of another tool that
 `mobifs trace import` can read.
 
-A policy is its name and, if wanted, keys of the configuration file's [defaults]:
+A policy is its name and, if wanted, keys of the configuration file's [defaults], and who
+commits for the user's sake:
   --policy tpl
+  --policy tpl:predictor=last-min,scheduler=fifo
   --policy interval:interval_ms=10000,age_max_ms=60000
 `ideal` never writes before the end: the bound that no policy can beat.
 Filesystems to compare with: ext4 (everything every 5 s, and the file at fsync),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use mobifs_core::AppRules as _;
 use mobifs_core::policy::transactioning::TransactioningName;
-use mobifs_lab::sim::Contender;
+use mobifs_lab::sim::{Contender, ContenderRules};
 use mobifs_runtime::Config;
 
 use crate::failure::{Code, Failure};
@@ -31,7 +31,7 @@ pub(super) fn contenders(
     let ext4 = [Contender::EXT4.to_owned()];
     let mut contenders: Vec<Contender> = Vec::new();
     if policies.is_empty() {
-        contenders.push(Contender::engine("default".to_owned(), policy_of("")?));
+        contenders.push(engine("default", &config(&Keys::default())?));
     }
     for name in policies.iter().chain(against).chain(&ext4) {
         if !contenders.iter().any(|contender| contender.name == *name) {
@@ -46,16 +46,23 @@ fn contender(text: &str) -> Result<Contender, Failure> {
         return Ok(filesystem);
     }
     let (name, keys) = text.split_once(':').unwrap_or((text, ""));
-    let policy = if name == TransactioningName::Ideal.as_str() {
+    let mut keys = Keys::parse(text, keys)?;
+    if name == TransactioningName::Ideal.as_str() {
         // A mount may not have it, so a configuration cannot name it.
-        let mut policy = policy_of(&settings(text, keys)?)?;
-        policy.transactioning.name = TransactioningName::Ideal;
-        policy
-    } else {
-        let settings = format!("policy = {}\n{}", quoted(name), settings(text, keys)?);
-        policy_of(&settings).map_err(|failure| unknown(text, &failure))?
-    };
-    Ok(Contender::engine(text.to_owned(), policy))
+        let mut contender = engine(text, &config(&keys)?);
+        if let ContenderRules::Engine(policy, _) = &mut contender.rules {
+            policy.transactioning.name = TransactioningName::Ideal;
+        }
+        return Ok(contender);
+    }
+    keys.defaults
+        .insert_str(0, &format!("policy = {}\n", quoted(name)));
+    let config = config(&keys).map_err(|failure| unknown(text, &failure))?;
+    Ok(engine(text, &config))
+}
+
+fn engine(name: &str, config: &Config) -> Contender {
+    Contender::paced_engine(name.to_owned(), config.rules.policy(b"app"), config.pacing)
 }
 
 fn unknown(text: &str, failure: &Failure) -> Failure {
@@ -68,22 +75,36 @@ fn unknown(text: &str, failure: &Failure) -> Failure {
 }
 
 /// `key=value,...` as lines of a configuration file.
-fn settings(text: &str, keys: &str) -> Result<String, Failure> {
-    let mut settings = String::new();
-    for pair in keys.split(',').filter(|pair| !pair.is_empty()) {
-        let Some((key, value)) = pair.split_once('=') else {
-            let message = format!("{text}: {pair} is not of the form KEY=VALUE");
-            return Err(Failure::new(Code::Usage, message));
-        };
-        let is_number = value.parse::<i64>().is_ok();
-        let value = if is_number {
-            value.to_owned()
-        } else {
-            quoted(value)
-        };
-        settings.push_str(&format!("{} = {value}\n", key.trim()));
+#[derive(Default)]
+struct Keys {
+    /// Those of the whole mount.
+    mount: String,
+    /// Those of an app.
+    defaults: String,
+}
+
+impl Keys {
+    fn parse(text: &str, pairs: &str) -> Result<Self, Failure> {
+        let mut keys = Self::default();
+        for pair in pairs.split(',').filter(|pair| !pair.is_empty()) {
+            let Some((key, value)) = pair.split_once('=') else {
+                let message = format!("{text}: {pair} is not of the form KEY=VALUE");
+                return Err(Failure::new(Code::Usage, message));
+            };
+            let is_number = value.parse::<i64>().is_ok();
+            let value = if is_number {
+                value.to_owned()
+            } else {
+                quoted(value)
+            };
+            let lines = match key.trim() {
+                "predictor" | "scheduler" => &mut keys.mount,
+                _ => &mut keys.defaults,
+            };
+            lines.push_str(&format!("{} = {value}\n", key.trim()));
+        }
+        Ok(keys)
     }
-    Ok(settings)
 }
 
 fn quoted(text: &str) -> String {
@@ -91,26 +112,28 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn policy_of(settings: &str) -> Result<mobifs_core::AppPolicy, Failure> {
-    let text = format!("[defaults]\n{settings}");
+fn config(keys: &Keys) -> Result<Config, Failure> {
+    let text = format!("{}[defaults]\n{}", keys.mount, keys.defaults);
     let config = Config::parse(&text, Path::new("the policy"));
-    let config = config.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
-    Ok(config.rules.policy(b"app"))
+    config.map_err(|error| Failure::new(Code::Usage, error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
+    use mobifs_core::policy::schedule::SchedulerName;
+
     use super::*;
 
     #[test]
     fn names_and_keys_make_a_policy() {
-        let some = ["interval:interval_ms=1500,age_max_ms=7000".to_owned()];
+        let some = ["interval:interval_ms=1500,scheduler=fifo,age_max_ms=7000".to_owned()];
         let contenders = contenders(&some, &[]).unwrap();
         assert_eq!(contenders[0].name, some[0]);
-        let mobifs_lab::sim::ContenderRules::Engine(policy) = contenders[0].rules else {
+        let ContenderRules::Engine(policy, pacing) = contenders[0].rules else {
             panic!("not the engine");
         };
         assert_eq!(policy.age_max_ms, 7000);
+        assert_eq!(pacing.scheduler, SchedulerName::Fifo);
         assert_eq!(policy.transactioning.interval.interval_ms, 1500);
         assert!(contenders.iter().any(|c| c.name == Contender::EXT4));
     }
@@ -122,6 +145,7 @@ mod tests {
             ("tpl:nonsense=1", "nonsense"),
             ("tpl:age_max_ms", "KEY=VALUE"),
             ("tpl:age_max_ms=soon", "age_max_ms"),
+            ("tpl:predictor=oracle", "state-machine"),
         ] {
             let failure = contenders(&[text.to_owned()], &[]).unwrap_err();
             assert_eq!(failure.code, Code::Usage);
