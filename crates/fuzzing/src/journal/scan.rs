@@ -83,6 +83,7 @@ fn superblock(slot: &Slot) -> Vec<u8> {
         epoch: EPOCH,
         generation: 7,
         clean: false,
+        reach: (BLOCKS * JOURNAL_BLOCK_BYTES) as u64,
     };
     match *slot {
         Slot::Good => forge_superblock(&good),
@@ -98,6 +99,7 @@ fn superblock(slot: &Slot) -> Vec<u8> {
             epoch,
             generation: generation.into(),
             journal_bytes,
+            reach: journal_bytes,
             ..good
         }),
         Slot::Noise(byte) => vec![byte; JOURNAL_BLOCK_BYTES],

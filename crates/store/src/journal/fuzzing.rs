@@ -79,6 +79,8 @@ pub struct ForgedSuperblock {
     pub generation: u64,
     /// The epoch has no transaction.
     pub clean: bool,
+    /// Nothing was written behind it in the epoch.
+    pub reach: u64,
 }
 
 /// A superblock, one block long.
@@ -92,6 +94,7 @@ pub fn forge_superblock(forged: &ForgedSuperblock) -> Vec<u8> {
         generation: forged.generation,
         direct_bytes_max: 0,
         clean: forged.clean,
+        reach: forged.reach,
     };
     superblock.encode(&mut block);
     block
@@ -157,7 +160,7 @@ pub fn append(journal: &mut [u8], record_count: u32, payload: &[u8]) -> Result<b
     Superblock {
         clean: false,
         generation: superblock.generation + 1,
-        ..superblock
+        ..superblock.reaching((start + blocks.len()) as u64)
     }
     .encode(&mut block);
     for slot in 0..SLOTS {

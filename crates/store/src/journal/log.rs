@@ -217,12 +217,13 @@ impl<L: Lower> Log<L> {
             let action = format!("finding room for {bytes} bytes in the journal");
             return Err(StoreError::lower(action)(Errno::NOSPC.into()));
         };
-        if self.superblock.clean {
-            // The mark says that there is no transaction, so it has to go first.
-            let superblock = Superblock {
-                clean: false,
-                ..self.superblock
-            };
+        // The mark that there is no transaction has to go first, and whoever opens the store
+        // searches no further than the superblock says.
+        let superblock = Superblock {
+            clean: false,
+            ..self.superblock.reaching(self.position + bytes)
+        };
+        if superblock != self.superblock {
             self.write_superblock(lower, superblock)
                 .map_err(StoreError::lower("marking the journal as in use"))?;
         }
@@ -255,10 +256,8 @@ impl<L: Lower> Log<L> {
             return Ok(());
         }
         let next = Superblock {
-            version: FORMAT_VERSION,
             clean,
-            epoch: self.superblock.epoch + 1,
-            ..self.superblock
+            ..self.superblock.for_new_epoch(self.superblock.epoch + 1)
         };
         if let Err(source) = self.write_superblock(lower, next) {
             self.access = Access::Unsettled;

@@ -49,7 +49,7 @@ pub(super) fn scan(
 ) -> Result<Found, StoreError> {
     let mut scanner = Scanner {
         superblock,
-        window: Window::new(superblock.journal_bytes, read),
+        window: Window::new(superblock, read),
     };
     let mut found = Found {
         transactions: Vec::new(),
@@ -78,7 +78,7 @@ pub(super) fn scan(
     let until = if unused {
         LOG_START + BLOCK
     } else {
-        superblock.journal_bytes
+        superblock.reach
     };
     scanner.refuse_later_transactions(found.end..until, found.next_sequence, next_data)?;
     found.discarded_tail_bytes = tail_bytes;
@@ -206,16 +206,19 @@ fn damaged(sequence: u64, offset: u64, detail: &str) -> StoreError {
 struct Window<'r> {
     read: &'r mut ReadBlocks<'r>,
     journal_bytes: u64,
+    /// Nothing is read ahead beyond it.
+    reach: u64,
     buffer: JournalBuffer,
     start: u64,
     next_read_bytes: usize,
 }
 
 impl<'r> Window<'r> {
-    fn new(journal_bytes: u64, read: &'r mut ReadBlocks<'r>) -> Self {
+    fn new(superblock: &Superblock, read: &'r mut ReadBlocks<'r>) -> Self {
         Self {
             read,
-            journal_bytes,
+            journal_bytes: superblock.journal_bytes,
+            reach: superblock.reach,
             buffer: JournalBuffer::default(),
             start: 0,
             next_read_bytes: FIRST_READ_BYTES,
@@ -227,8 +230,10 @@ impl<'r> Window<'r> {
     fn bytes_at(&mut self, offset: u64, bytes: usize) -> Result<&[u8], StoreError> {
         let end = self.start + self.buffer.as_bytes().len() as u64;
         if offset < self.start || offset + bytes as u64 > end {
+            let ahead = self.reach.saturating_sub(offset);
             let wanted = self
                 .next_read_bytes
+                .min(usize::try_from(ahead).unwrap_or(usize::MAX))
                 .max(bytes.next_multiple_of(JOURNAL_BLOCK_BYTES));
             let left = usize::try_from(self.journal_bytes - offset).unwrap_or(usize::MAX);
             // If the read fails the scan ends, so a window with stale bytes is not used.

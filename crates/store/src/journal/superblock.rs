@@ -9,9 +9,15 @@ use crate::lower::JOURNAL_BLOCK_BYTES;
 
 /// Format version of superblock, headers and records of the epochs that this program
 /// begins; it goes on with an epoch of a lower one in that.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 /// The first version whose epochs say when names begin to move.
 pub(crate) const VERSION_WITH_MOVES: u32 = 2;
+/// The first version whose superblocks say how far the log may reach.
+const VERSION_WITH_REACH: u32 = 3;
+/// How far ahead of the log its reach is announced: this part of the journal, within limits.
+const AHEAD_SHARE: u64 = 8;
+const AHEAD_BYTES_MIN: u64 = 64 << 10;
+const AHEAD_BYTES_MAX: u64 = 4 << 20;
 /// Number of slots.
 pub(super) const SLOTS: usize = 2;
 /// Where transactions start.
@@ -43,6 +49,8 @@ pub(super) struct Superblock {
     pub(super) direct_bytes_max: u64,
     /// The epoch has no transaction, and nothing is left to do at the next mount.
     pub(super) clean: bool,
+    /// Nothing was written at or behind this offset in the epoch.
+    pub(super) reach: u64,
 }
 
 /// One slot as it was read.
@@ -69,8 +77,44 @@ impl Superblock {
         block[40..48].copy_from_slice(&self.epoch.to_le_bytes());
         block[48..56].copy_from_slice(&self.generation.to_le_bytes());
         block[56..64].copy_from_slice(&self.direct_bytes_max.to_le_bytes());
+        if self.version >= VERSION_WITH_REACH {
+            block[64..72].copy_from_slice(&self.reach.to_le_bytes());
+        }
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The superblock that has to be in force before the log is written up to `end`, which
+    /// lies within the journal.
+    pub(super) fn reaching(self, end: u64) -> Self {
+        if end <= self.reach {
+            return self;
+        }
+        Self {
+            reach: end
+                .saturating_add(self.ahead_bytes())
+                .min(self.journal_bytes),
+            ..self
+        }
+    }
+
+    /// A mount searches at most this much more than was written, and each so many bytes of
+    /// log take one more write of the superblock. Whole blocks.
+    pub(super) fn ahead_bytes(&self) -> u64 {
+        let share = self.journal_bytes / AHEAD_SHARE;
+        let blocks = share - share % JOURNAL_BLOCK_BYTES as u64;
+        blocks.clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
+    }
+
+    /// This one in the newest format, for an epoch that has no transaction yet.
+    pub(super) fn for_new_epoch(self, epoch: u64) -> Self {
+        let newest = Self {
+            version: FORMAT_VERSION,
+            epoch,
+            reach: 0,
+            ..self
+        };
+        newest.reaching(LOG_START)
     }
 
     /// Seed of the header checksums: binds every transaction to its store, so that a
@@ -94,16 +138,22 @@ pub(super) fn parse(block: &[u8]) -> Slot {
         return Slot::Newer(version);
     }
     let flags = u32_at(block, 12);
+    let journal_bytes = u64_at(block, 32);
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&block[16..32]);
     let superblock = Superblock {
         version,
         uuid,
-        journal_bytes: u64_at(block, 32),
+        journal_bytes,
         epoch: u64_at(block, 40),
         generation: u64_at(block, 48),
         direct_bytes_max: u64_at(block, 56),
         clean: flags & CLEAN != 0,
+        reach: if version >= VERSION_WITH_REACH {
+            u64_at(block, 64)
+        } else {
+            journal_bytes
+        },
     };
     let sensible = version > 0
         && flags & !CLEAN == 0
@@ -112,6 +162,7 @@ pub(super) fn parse(block: &[u8]) -> Slot {
         && superblock
             .journal_bytes
             .is_multiple_of(JOURNAL_BLOCK_BYTES as u64)
+        && (LOG_START..=superblock.journal_bytes).contains(&superblock.reach)
         && superblock.epoch <= COUNTER_MAX
         && superblock.generation <= COUNTER_MAX;
     if sensible {
@@ -177,6 +228,7 @@ mod tests {
             generation: 9,
             direct_bytes_max: 65_536,
             clean: true,
+            reach: 1 << 19,
         }
     }
 
@@ -216,18 +268,42 @@ mod tests {
             (32, u64::MAX - 4095),
             (40, u64::MAX),
             (48, u64::MAX),
+            (64, 0),
+            (64, (1 << 20) + 1),
         ] {
             let block = forged(|block| block[at..at + 8].copy_from_slice(&value.to_le_bytes()));
             assert_eq!(parse(&block), Slot::Damaged, "{value} at {at}");
         }
         assert_eq!(parse(&forged(|block| block[12] = 2)), Slot::Damaged);
         assert_eq!(parse(&forged(|block| block[8] = 0)), Slot::Damaged);
-        assert_eq!(parse(&forged(|block| block[8] = 3)), Slot::Newer(3));
-        let older = Superblock {
+        assert_eq!(parse(&forged(|block| block[8] = 4)), Slot::Newer(4));
+        for version in [1, 2] {
+            let older = Superblock {
+                version: version.into(),
+                reach: 1 << 20,
+                ..superblock()
+            };
+            let block = forged(|block| block[8] = version);
+            assert_eq!(parse(&block), Slot::Valid(older));
+        }
+    }
+
+    #[test]
+    fn the_reach_is_ahead_of_the_log_and_within_the_journal() {
+        let (journal_bytes, ahead) = (3 * AHEAD_BYTES_MAX, AHEAD_BYTES_MAX * 3 / 8);
+        let old = Superblock {
             version: 1,
+            journal_bytes,
+            reach: journal_bytes,
             ..superblock()
         };
-        assert_eq!(parse(&forged(|block| block[8] = 1)), Slot::Valid(older));
+        let new = old.for_new_epoch(8);
+        assert_eq!((new.version, new.epoch), (FORMAT_VERSION, 8));
+        assert_eq!(new.reach, LOG_START + ahead);
+        assert_eq!(new.reaching(new.reach), new);
+        assert_eq!(new.reaching(new.reach + 1).reach, new.reach + 1 + ahead);
+        assert_eq!(new.ahead_bytes(), ahead);
+        assert_eq!(new.reaching(journal_bytes).reach, journal_bytes);
     }
 
     #[test]
@@ -256,7 +332,7 @@ mod tests {
             choose([new_slot, Slot::Newer(5)]),
             Err(StoreError::NewerFormat {
                 found: 5,
-                supported: 2
+                supported: FORMAT_VERSION
             })
         ));
     }

@@ -38,7 +38,9 @@ pub(super) fn open<L: Lower>(
         generation: 1,
         direct_bytes_max: options.direct_bytes_max.unwrap_or(0),
         clean: true,
-    };
+        reach: 0,
+    }
+    .for_new_epoch(1);
     let log = if options.read_only {
         absent(superblock)
     } else {
@@ -125,13 +127,11 @@ fn make_ready<L: Lower>(
     wanted.direct_bytes_max = options.direct_bytes_max.unwrap_or(wanted.direct_bytes_max);
     let has_other_size = log.superblock.journal_bytes != journal_bytes;
     if log.pristine && has_other_size && !options.keeps_size {
-        let epoch = wanted.epoch + 1;
         let resized = Superblock {
-            version: FORMAT_VERSION,
             journal_bytes,
-            epoch,
             ..wanted
-        };
+        }
+        .for_new_epoch(wanted.epoch + 1);
         match create::unfinished(lower, directory, resized, false) {
             Ok(made) => {
                 create::replace(lower, directory)?;
@@ -260,6 +260,7 @@ fn absent<L: Lower>(superblock: Superblock) -> Log<L> {
         generation: superblock.generation,
         superblock: Superblock {
             journal_bytes: LOG_START,
+            reach: LOG_START,
             ..superblock
         },
         current: [false; SLOTS],

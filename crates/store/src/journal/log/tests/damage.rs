@@ -336,6 +336,7 @@ fn what_was_never_written_is_not_read() {
     let (newest, _) = choose([parse(&image[..4096]), parse(&image[4096..8192])]).unwrap();
     let forged = Superblock {
         journal_bytes: 1 << 42,
+        reach: 1 << 42,
         ..newest
     };
     let mut read_bytes = 0;
@@ -355,6 +356,46 @@ fn what_was_never_written_is_not_read() {
     assert!(read_bytes < 8 << 20, "{read_bytes}");
 }
 
+/// A mount after a crash would have to read a journal that was once full from end to end.
+#[test]
+fn what_earlier_epochs_left_beyond_the_reach_is_not_read() {
+    let (place, options) = (
+        Place::new(),
+        LogOptions {
+            journal_bytes: 8 << 20,
+            ..OPTIONS
+        },
+    );
+    let (lower, root) = place.lower();
+    let (mut log, _) = Log::open(&lower, &root, &options).unwrap();
+    let large = transaction(1, 256);
+    let large_bytes = Log::<PosixLower>::transaction_bytes(&large);
+    let mut count = 0;
+    while log.free_bytes() >= large_bytes {
+        log.append(&lower, &large).unwrap();
+        count += 1;
+        // Whatever was announced so far, all of it is found.
+        let found = open_image(&place.image()).unwrap();
+        assert_eq!(found.transactions.len(), count);
+    }
+    assert!(count as u64 * large_bytes > 6 << 20);
+    log.reset(&lower, false).unwrap();
+    log.append(&lower, &transaction(2, 1)).unwrap();
+    let image = place.image();
+    let (superblock, _) = choose([parse(&image[..4096]), parse(&image[4096..8192])]).unwrap();
+    let mut read_until = 0;
+    let mut read = |offset: u64, buffer: &mut JournalBuffer| {
+        let (from, out) = (offset as usize, buffer.as_bytes_mut());
+        out.copy_from_slice(&image[from..from + out.len()]);
+        read_until = read_until.max(offset + out.len() as u64);
+        Ok(())
+    };
+    let found = scan(&superblock, &mut read, &mut |offset| Ok(offset)).unwrap();
+    assert_eq!(found.transactions.len(), 1);
+    assert_eq!(read_until, superblock.reach);
+    assert_eq!(superblock.reach, LOG_START + (1 << 20));
+}
+
 /// An image made without a file: superblocks and these transactions.
 fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
     let superblock = Superblock {
@@ -365,6 +406,7 @@ fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
         generation: 5,
         direct_bytes_max: 0,
         clean: false,
+        reach: 64 * 1024,
     };
     let mut image = vec![0; 64 * 1024];
     superblock.encode(&mut image[..4096]);
