@@ -7,8 +7,8 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery fuzz \
-	crash-campaign crash-campaign-disks crash-campaign-f2fs kill-campaign postmark-cuts \
+.PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
+	bench-responsiveness fuzz crash-campaign crash-campaign-disks crash-campaign-f2fs kill-campaign postmark-cuts \
 	flash-campaign corpus soak clean
 
 help: ## This list
@@ -54,6 +54,11 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 bench-recovery: ## Mount after a power cut against what the journal holds, beside ext4 (root)
 	cargo build --release --locked -p mobifs-cli
 	cargo run --release --locked -p mobifs-campaign -- recovery
+
+bench-responsiveness: ## What a program feels of commits behind it, on a modelled eMMC (PRESET, root)
+	scripts/setup.sh --build-only
+	cargo build --release --locked
+	python3 scripts/bench_responsiveness.py --preset $(or $(PRESET),emmc51) $(BENCH_FLAGS)
 
 fuzz: ## Fuzzers of everything that reads what others wrote (SECONDS each, TARGET; nightly)
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGET)
