@@ -8,8 +8,8 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
-	bench-responsiveness fuzz crash-campaign crash-campaign-disks crash-campaign-f2fs kill-campaign postmark-cuts \
-	flash-campaign corpus soak clean
+	bench-responsiveness fuzz crash-campaign crash-campaign-disks crash-campaign-f2fs kill-campaign \
+	postmark-cuts flash-campaign corpus soak clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

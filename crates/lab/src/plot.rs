@@ -132,12 +132,7 @@ pub(crate) fn draw(canvas: &Canvas<'_>, frame: &Frame, curves: &[Curve]) -> Resu
     else {
         return Ok(());
     };
-    let mut builder = ChartBuilder::on(canvas);
-    builder
-        .caption(&frame.caption, (FONT, CAPTION_POINTS))
-        .margin(10)
-        .x_label_area_size(38)
-        .y_label_area_size(64);
+    let mut builder = builder(canvas, frame);
     let y = 0.0..(y_most * HEADROOM).max(f64::MIN_POSITIVE);
     // An axis has some length even for one point.
     let x_most = if x_most > x_least {
@@ -155,6 +150,32 @@ pub(crate) fn draw(canvas: &Canvas<'_>, frame: &Frame, curves: &[Curve]) -> Resu
             curves,
         )
     }
+}
+
+fn builder<'c, 'a>(canvas: &'c Canvas<'a>, frame: &Frame) -> ChartBuilder<'c, 'c, SVGBackend<'a>> {
+    let mut builder = ChartBuilder::on(canvas);
+    builder
+        .caption(&frame.caption, (FONT, CAPTION_POINTS))
+        .margin(10)
+        .x_label_area_size(38)
+        .y_label_area_size(64);
+    builder
+}
+
+fn draw_legend<'a, X>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, RangedCoordf64>>,
+    frame: &Frame,
+) -> Result<(), PlotError>
+where
+    X: Ranged<ValueType = f64>,
+{
+    let legend = chart
+        .configure_series_labels()
+        .position(frame.legend.clone())
+        .background_style(WHITE.mix(0.8))
+        .label_font((FONT, LABEL_POINTS))
+        .draw();
+    drawn(legend)
 }
 
 /// Draws axes, curves and legend.
@@ -201,13 +222,7 @@ where
         let dots = dots.map(|point| Circle::new(point, 2, colour.filled()));
         drawn(chart.draw_series(dots))?;
     }
-    let legend = chart
-        .configure_series_labels()
-        .position(frame.legend.clone())
-        .background_style(WHITE.mix(0.8))
-        .label_font((FONT, LABEL_POINTS))
-        .draw();
-    drawn(legend)
+    draw_legend(&mut chart, frame)
 }
 
 /// Draws groups of bars with axes and a legend; nothing if there are none.
@@ -218,12 +233,7 @@ pub(crate) fn draw_bars(canvas: &Canvas<'_>, frame: &Frame, bars: &Bars) -> Resu
         return Ok(());
     };
     let groups = bars.categories.len();
-    let mut builder = ChartBuilder::on(canvas);
-    builder
-        .caption(&frame.caption, (FONT, CAPTION_POINTS))
-        .margin(10)
-        .x_label_area_size(38)
-        .y_label_area_size(64);
+    let mut builder = builder(canvas, frame);
     let y = 0.0..(most * HEADROOM).max(f64::MIN_POSITIVE);
     let mut chart = drawn(builder.build_cartesian_2d(0.0..groups as f64, y))?;
     let name = |x: &f64| {
@@ -263,13 +273,7 @@ pub(crate) fn draw_bars(canvas: &Canvas<'_>, frame: &Frame, bars: &Bars) -> Resu
                 Rectangle::new(corners, colour.filled())
             });
     }
-    let legend = chart
-        .configure_series_labels()
-        .position(frame.legend.clone())
-        .background_style(WHITE.mix(0.8))
-        .label_font((FONT, LABEL_POINTS))
-        .draw();
-    drawn(legend)
+    draw_legend(&mut chart, frame)
 }
 
 #[cfg(test)]

@@ -41,6 +41,17 @@ fn sampled<T: Copy>(points: &[T], count: usize) -> Vec<T> {
     points.iter().step_by(step).copied().collect()
 }
 
+fn e_curves(caption: &str, x_label: &'static str, curves: &[Curve]) -> Result<String, PlotError> {
+    let frame = Frame {
+        caption: caption.to_owned(),
+        x_label,
+        y_label: "e, %",
+        x_is_logarithmic: false,
+        legend: SeriesLabelPosition::LowerRight,
+    };
+    picture(WIDTH, HEIGHT, |canvas| draw(canvas, &frame, curves))
+}
+
 /// Figure 1: each app's curve if nothing is ever flushed, over the whole of its writes.
 fn shapes(units: &[Unit<'_>]) -> Result<Figure, PlotError> {
     let mut rows = Vec::new();
@@ -60,17 +71,15 @@ fn shapes(units: &[Unit<'_>]) -> Result<Figure, PlotError> {
             ]);
         }
     }
-    let frame = Frame {
-        caption: "e curves without a flush (S0 Fig. 1)".to_owned(),
-        x_label: "staleness, % of all pages written",
-        y_label: "e, %",
-        x_is_logarithmic: false,
-        legend: SeriesLabelPosition::LowerRight,
-    };
+    let svg = e_curves(
+        "e curves without a flush (S0 Fig. 1)",
+        "staleness, % of all pages written",
+        &curves,
+    )?;
     Ok(Figure {
         name: "fig01-shapes".to_owned(),
         title: "S0 Figure 1: the shapes of e curves".to_owned(),
-        svg: picture(WIDTH, HEIGHT, |canvas| draw(canvas, &frame, &curves))?,
+        svg,
         columns: ["app", "pages written", "e %"].map(str::to_owned).to_vec(),
         rows,
         remark: "As in the paper, every app has a shape of its own: those that rewrite a few \
@@ -104,13 +113,11 @@ fn per_transaction(app: &AppOutcome) -> Vec<(f64, f64)> {
 fn transactions(unit: &Unit<'_>) -> Result<Figure, PlotError> {
     let curves = [("tpl", unit.tpl), ("ext4", unit.ext4)];
     let lines = curves.map(|(name, app)| Curve::new(name, per_transaction(app).into_iter()).line());
-    let frame = Frame {
-        caption: format!("{}: e since the last flush (S0 Fig. 3)", unit.name),
-        x_label: "pages written",
-        y_label: "e, %",
-        x_is_logarithmic: false,
-        legend: SeriesLabelPosition::LowerRight,
-    };
+    let svg = e_curves(
+        &format!("{}: e since the last flush (S0 Fig. 3)", unit.name),
+        "pages written",
+        &lines,
+    )?;
     let rows = curves.iter().flat_map(|(name, app)| {
         let points = sampled(&per_transaction(app), 4 * ROWS);
         points.into_iter().map(move |(written, e)| {
@@ -124,7 +131,7 @@ fn transactions(unit: &Unit<'_>) -> Result<Figure, PlotError> {
     Ok(Figure {
         name: "fig03-transactions".to_owned(),
         title: "S0 Figure 3: where transactions end".to_owned(),
-        svg: picture(WIDTH, HEIGHT, |canvas| draw(canvas, &frame, &lines))?,
+        svg,
         columns: ["policy", "pages written", "e %"]
             .map(str::to_owned)
             .to_vec(),
@@ -152,13 +159,11 @@ fn overall(unit: &Unit<'_>) -> Result<Figure, PlotError> {
         let points = points.map(|p| (p.written_pages as f64, overall_percent(p)));
         Curve::new(name, points).line()
     });
-    let frame = Frame {
-        caption: format!("{}: e over all that was written (S0 Fig. 7)", unit.name),
-        x_label: "pages written",
-        y_label: "e, %",
-        x_is_logarithmic: false,
-        legend: SeriesLabelPosition::LowerRight,
-    };
+    let svg = e_curves(
+        &format!("{}: e over all that was written (S0 Fig. 7)", unit.name),
+        "pages written",
+        &lines,
+    )?;
     let rows = curves.iter().flat_map(|(name, app)| {
         sampled(app.curve(), ROWS).into_iter().map(move |point| {
             vec![
@@ -172,7 +177,7 @@ fn overall(unit: &Unit<'_>) -> Result<Figure, PlotError> {
     Ok(Figure {
         name: format!("fig07-{}", file_name(&unit.name)),
         title: format!("S0 Figure 7: e against all that {} wrote", unit.name),
-        svg: picture(WIDTH, HEIGHT, |canvas| draw(canvas, &frame, &lines))?,
+        svg,
         columns: ["policy", "pages written", "e %"]
             .map(str::to_owned)
             .to_vec(),

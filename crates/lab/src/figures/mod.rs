@@ -1,6 +1,7 @@
 //! The figures of S0 from our traces, with the published values beside ours, and the
 //! frontier of all policies.
 
+mod bars;
 mod curves;
 mod frontier;
 mod html;

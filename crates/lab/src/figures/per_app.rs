@@ -1,14 +1,12 @@
 //! One value for each app: S0 Figures 5, 6 and 13.
 
-use plotters::prelude::SeriesLabelPosition;
-
+use super::bars::BarFigure;
 use super::published::{APPS, FOOTPRINT_KB_PER_SECOND};
 use super::{Figure, Unit};
-use crate::plot::{Bars, Frame, PlotError, draw_bars, picture};
+use crate::plot::{Bars, PlotError};
 use crate::sim::{AppOutcome, TimeHistogram};
 
 const PAGE_BYTES: f64 = 4096.0;
-const HEIGHT: u32 = 400;
 /// Room for one group of bars, at least, and for each letter of its name.
 const GROUP_WIDTH_MIN: u32 = 64;
 const LETTER_WIDTH: u32 = 7;
@@ -45,41 +43,23 @@ impl Table {
         (caption, y_label): (&str, &'static str),
         remark: String,
     ) -> Result<Figure, PlotError> {
-        let frame = Frame {
-            caption: caption.to_owned(),
-            x_label: "",
-            y_label,
-            x_is_logarithmic: false,
-            legend: SeriesLabelPosition::UpperRight,
-        };
-        let mut columns = vec!["app".to_owned()];
-        columns.extend(
-            self.series
-                .iter()
-                .map(|(name, _)| format!("{name}, {y_label}")),
-        );
-        let rows = self.categories.iter().enumerate().map(|(index, category)| {
-            let cells = self.series.iter().map(|(_, values)| {
-                values[index].map_or_else(String::new, |value| format!("{value:.2}"))
-            });
-            std::iter::once(category.clone()).chain(cells).collect()
-        });
-        let rows = rows.collect();
         let letters = self.categories.iter().map(|name| name.chars().count());
         let group_width = LETTER_WIDTH * (letters.max().unwrap_or(0) as u32 + 1);
-        let width = group_width.max(GROUP_WIDTH_MIN) * self.categories.len().max(8) as u32;
-        let bars = Bars {
-            categories: self.categories,
-            series: self.series,
-        };
-        Ok(Figure {
-            name: name.to_owned(),
-            title: title.to_owned(),
-            svg: picture(width, HEIGHT, |canvas| draw_bars(canvas, &frame, &bars))?,
-            columns,
-            rows,
+        let figure = BarFigure {
+            name,
+            title,
+            caption,
+            category: "app",
+            y_label,
+            decimals: 2,
+            width: group_width.max(GROUP_WIDTH_MIN) * self.categories.len().max(8) as u32,
+            bars: Bars {
+                categories: self.categories,
+                series: self.series,
+            },
             remark,
-        })
+        };
+        figure.draw()
     }
 }
 

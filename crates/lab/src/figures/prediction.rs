@@ -1,13 +1,12 @@
 //! How well pauses are predicted: S0 Figures 8 and 9.
 
 use mobifs_core::policy::prediction::PredictorName;
-use plotters::prelude::SeriesLabelPosition;
 
 use super::Figure;
-use crate::plot::{Bars, Frame, PlotError, draw_bars, picture};
+use super::bars::BarFigure;
+use crate::plot::{Bars, PlotError};
 use crate::sim::{NamedStream, PredictionReport, user_operations, watch};
 
-const HEIGHT: u32 = 400;
 const GROUP_WIDTH: u32 = 90;
 /// User operations that a trace must have to say anything.
 const OPERATIONS_MIN: usize = 20;
@@ -75,38 +74,19 @@ fn draw(
         categories,
         series: series.collect(),
     };
-    let frame = Frame {
-        caption: title.to_owned(),
-        x_label: "",
+    let figure = BarFigure {
+        name,
+        title,
+        caption: title,
+        category: "trace",
         y_label,
-        x_is_logarithmic: false,
-        legend: SeriesLabelPosition::UpperRight,
-    };
-    let rows = bars.categories.iter().enumerate().map(|(row, category)| {
-        let cells = bars
-            .series
-            .iter()
-            .map(|(_, values): &(String, Vec<Option<f64>>)| {
-                values[row].map_or_else(String::new, |value| format!("{value:.3}"))
-            });
-        std::iter::once(category.clone()).chain(cells).collect()
-    });
-    let rows = rows.collect();
-    let heads = bars
-        .series
-        .iter()
-        .map(|(name, _)| format!("{name}, {y_label}"));
-    let columns = std::iter::once("trace".to_owned()).chain(heads).collect();
-    let width = GROUP_WIDTH * bars.categories.len().max(6) as u32;
-    Ok(Figure {
-        name: name.to_owned(),
-        title: title.to_owned(),
-        svg: picture(width, HEIGHT, |canvas| draw_bars(canvas, &frame, &bars))?,
-        columns,
-        rows,
+        decimals: 3,
+        width: GROUP_WIDTH * bars.categories.len().max(6) as u32,
+        bars,
         remark: "Operations in traces of ours are those of a script, so they are more even \
                  than a person's, which flatters every predictor; the order of the three is \
                  what can be compared."
             .to_owned(),
-    })
+    };
+    figure.draw()
 }

@@ -81,6 +81,19 @@ impl Import {
         Some(self.resolve(moment.task, directory, &path, report))
     }
 
+    /// As [`Self::named`] for both names of a call; nothing unless both are known.
+    fn both_named(
+        &mut self,
+        from: PathArgument<'_>,
+        to: PathArgument<'_>,
+        moment: Moment,
+        report: &mut ImportReport,
+    ) -> Option<Option<(Vec<u8>, Vec<u8>)>> {
+        let from = self.named(from, moment, report)?;
+        let to = self.named(to, moment, report)?;
+        Some(from.zip(to))
+    }
+
     fn unlink(
         &mut self,
         call: &Call<'_>,
@@ -112,11 +125,7 @@ impl Import {
         moment: Moment,
         report: &mut ImportReport,
     ) -> Option<()> {
-        let (from, to) = (
-            self.named(from, moment, report)?,
-            self.named(to, moment, report)?,
-        );
-        let (Some(from), Some(to)) = (from, to) else {
+        let Some((from, to)) = self.both_named(from, to, moment, report)? else {
             return Some(());
         };
         let result = Self::result(&call.outcome, 0);
@@ -176,11 +185,7 @@ impl Import {
         moment: Moment,
         report: &mut ImportReport,
     ) -> Option<()> {
-        let (from, to) = (
-            self.named(from, moment, report)?,
-            self.named(to, moment, report)?,
-        );
-        let (Some(from), Some(to)) = (from, to) else {
+        let Some((from, to)) = self.both_named(from, to, moment, report)? else {
             return Some(());
         };
         let result = Self::result(&call.outcome, 0);
