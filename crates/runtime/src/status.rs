@@ -89,6 +89,8 @@ pub struct StoreStatus {
     pub commit_written_bytes: u64,
     /// Bytes written to the device by applying.
     pub apply_written_bytes: u64,
+    /// Objects with committed changes that somebody moved or removed below the mount.
+    pub strays: u64,
 }
 
 /// One app of a mount.

@@ -56,6 +56,9 @@ pub struct PendingWork {
     pub commit_written_bytes: u64,
     /// Bytes written by applying since the store was opened.
     pub apply_written_bytes: u64,
+    /// Objects with committed changes that somebody had moved or removed in the store's
+    /// directory when the changes were applied; again for an apply that is repeated.
+    pub strays: u64,
     /// Commits since the store was opened.
     pub commits: u64,
 }

@@ -193,6 +193,33 @@ fn a_stranger_is_kept() {
     on_both(stranger, stranger);
 }
 
+/// A file is moved to another directory: what is committed to it later goes there with it,
+/// and is told.
+fn moved_away<L: Lower + 'static>(lower: &dyn Fn() -> L) {
+    let mut place = Place::new(lower);
+    place.write("alpha/file", 2, 8192, 4096);
+    place.write("beta/file", 3, 8192, 4096);
+    place.volume().sync_app(None, false).unwrap();
+    let (alpha, beta) = (place.below("alpha"), place.below("beta"));
+    let moved = place.outside.rename(&alpha, b"file", &beta, b"taken");
+    moved.unwrap();
+    place.volume().sync_app(None, true).unwrap();
+    assert_eq!(place.volume().status().store.strays, 1);
+    let mut expected = payload(1, 20_000);
+    expected[8192..12_288].copy_from_slice(&payload(2, 4096));
+    drop((alpha, beta));
+    let (mut place, _) = place.again(lower);
+    assert_eq!(place.read("beta/taken"), expected);
+    expected[8192..12_288].copy_from_slice(&payload(3, 4096));
+    assert_eq!(place.read("beta/file"), expected);
+    assert_eq!(place.volume().status().store.strays, 0);
+}
+
+#[test]
+fn a_file_that_is_moved_away_is_told() {
+    on_both(moved_away, moved_away);
+}
+
 /// While the store is not mounted and its journal not applied, a file with committed
 /// changes is removed, and another one made, which gets its inode number: the changes are
 /// lost with the file, and are not taken for those of the other.
@@ -211,7 +238,7 @@ fn removed_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     outside.write_at(&other, &payload(3, 9000), 0).unwrap();
     drop((root, alpha, beta, other, outside));
     let (mut place, _) = mount(lower(), lower()).unwrap();
-    for _ in 0..2 {
+    for strays in [1, 0] {
         assert_eq!(place.read("beta/other"), payload(3, 9000));
         assert_eq!(place.read("beta/file"), payload(1, 20_000));
         let gone = Op::Unlink {
@@ -219,6 +246,7 @@ fn removed_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
         };
         place.target.execute(&gone).unwrap_err();
         place.volume().sync_app(None, true).unwrap();
+        assert_eq!(place.volume().status().store.strays, strays);
         place = place.again(lower).0;
     }
 }

@@ -54,6 +54,7 @@ impl Volume {
                 commits: pending.commits,
                 commit_written_bytes: pending.commit_written_bytes,
                 apply_written_bytes: pending.apply_written_bytes,
+                strays: pending.strays,
             },
             user: shared.user_report(now),
             battery_low: shared.battery_low.load(Ordering::Relaxed),

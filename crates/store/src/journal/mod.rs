@@ -123,6 +123,7 @@ struct Counters {
     commits: AtomicU64,
     commit_written_bytes: AtomicU64,
     apply_written_bytes: AtomicU64,
+    strays: AtomicU64,
 }
 
 /// A store over a POSIX filesystem. See the module's documentation.
@@ -257,6 +258,7 @@ impl<L: Lower> Store for JournalStore<L> {
             reserved_inodes: state.pending.created,
             commit_written_bytes: self.counters.commit_written_bytes.load(Ordering::Relaxed),
             apply_written_bytes: self.counters.apply_written_bytes.load(Ordering::Relaxed),
+            strays: self.counters.strays.load(Ordering::Relaxed),
             commits: self.counters.commits.load(Ordering::Relaxed),
         }
     }

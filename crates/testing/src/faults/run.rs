@@ -452,10 +452,11 @@ impl Run<'_> {
             pending.reserved_bytes,
             pending.reserved_inodes,
             pending.journal_used_bytes,
+            pending.strays,
             memory.used_bytes,
             memory.deleted_in_use_bytes,
         ];
-        if held != [0; 6] {
+        if held != [0; 7] {
             return Err(format!(
                 "all is applied and closed, and yet held: {pending:?}, {memory:?}"
             ));

@@ -35,9 +35,15 @@ impl<L: Lower> JournalStore<L> {
                 Some(handle) => handle,
                 // Its last name went in this epoch, and an interrupted apply (or
                 // somebody else) has removed it: there is nothing to bring up to date.
-                None if !self.state.read().pending.is_linked(id) => continue,
+                None if !self.state.read().pending.is_linked(id) => {
+                    if attributes.nlink > 0 {
+                        self.note_lost(id);
+                    }
+                    continue;
+                }
                 None => return Err(missing(id)),
             };
+            self.note_if_strayed(id)?;
             if attributes.kind == FileKind::Regular {
                 self.zero_ranges(id, &object.zeroed, &handle)?;
                 self.write_pages(id, object, attributes.size, &handle)?;

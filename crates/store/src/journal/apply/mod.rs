@@ -23,6 +23,7 @@
 mod content;
 mod limbo;
 mod stage;
+mod strays;
 mod tree;
 
 use std::collections::HashMap;

@@ -221,6 +221,12 @@ impl Search {
             .map_err(|error| format!("applying after recovery: {error}"))?;
         self.compare(&store, found)
             .map_err(|what| format!("after applying what was found: {what}"))?;
+        let strays = store.pending().strays;
+        if strays > 0 {
+            return Err(format!(
+                "nobody moved {strays} objects, and they are missing"
+            ));
+        }
         // A file is kept in limbo as long as it has names that nobody looked at.
         store
             .close()
