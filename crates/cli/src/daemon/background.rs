@@ -10,7 +10,9 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use mobifs_runtime::handover::{LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE};
+use mobifs_runtime::handover::{
+    KILLS_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE,
+};
 use serde::{Deserialize, Serialize};
 
 use super::Plan;
@@ -101,7 +103,12 @@ pub(crate) fn start_in_background(plan: &Plan, arguments: &MountArguments) -> Re
         .stdout(Stdio::piped())
         .stderr(log);
     // Whoever watches over this process does not watch over the mount.
-    for variable in [NOTIFY_VARIABLE, SUPERVISOR_VARIABLE, LISTEN_PID_VARIABLE] {
+    for variable in [
+        NOTIFY_VARIABLE,
+        SUPERVISOR_VARIABLE,
+        KILLS_VARIABLE,
+        LISTEN_PID_VARIABLE,
+    ] {
         command.env_remove(variable);
     }
     let mut child = command.spawn().map_err(failed)?;

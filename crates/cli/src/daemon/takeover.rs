@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_fuse::{Session, begin_takeover, is_mounted, postpone_takeover};
-use mobifs_runtime::handover::Inherited;
+use mobifs_fuse::{Session, TakeoverError, begin_takeover, is_mounted, postpone_takeover};
+use mobifs_runtime::handover::{Inherited, kills_in_a_row};
 use mobifs_runtime::{Arena, OpenedStore, Volume};
 use mobifs_store::StoreError;
 
@@ -16,6 +16,9 @@ use crate::failure::{Code, Failure};
 /// After so many daemons in a row died while they took over, the next one does not serve
 /// any more: it brings what is in memory to the store and ends the mount.
 const ATTEMPTS_MAX: u32 = 5;
+/// Daemons that somebody killed count only if there were more of them in a row: it was not
+/// what they did, and whoever kills them (the kernel, when memory is short) may stop.
+const KILLS_MAX: u32 = 100;
 /// After so many more, what is in memory is given up. They come seconds apart: whatever
 /// kills them (memory that is short) may pass.
 const SALVAGES_MAX: u32 = 30;
@@ -78,7 +81,7 @@ impl Legacy {
     /// Brings the volume and the session to life again.
     pub(super) fn take_over(self, plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
         let arena = Arena::attach(self.arena).map_err(|error| hopeless(keeper, &error))?;
-        let attempt = begin_takeover(&arena).map_err(|error| hopeless(keeper, &error))?;
+        let attempt = begin_attempt(&arena).map_err(|error| hopeless(keeper, &error))?;
         if attempt > ATTEMPTS_MAX + SALVAGES_MAX {
             return Err(hopeless(keeper, &"every attempt has failed"));
         }
@@ -130,6 +133,16 @@ impl Legacy {
             arena: Some(arena),
         })
     }
+}
+
+/// The number of this attempt.
+fn begin_attempt(arena: &Arena) -> Result<u32, TakeoverError> {
+    let attempt = begin_takeover(arena)?;
+    if attempt > 1 && (1..=KILLS_MAX).contains(&kills_in_a_row()) {
+        postpone_takeover(arena)?;
+        return Ok(attempt - 1);
+    }
+    Ok(attempt)
 }
 
 /// The lower filesystem has failed, which may pass: nothing is lost as long as there is

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use command_fds::{CommandFdExt as _, FdMapping};
 use mobifs_runtime::handover::{
-    ARENA_NAME, DEVICE_NAME, LISTEN_COUNT_VARIABLE, LISTEN_NAMES_VARIABLE, LISTEN_PID_VARIABLE,
-    NOTIFY_VARIABLE, SUPERVISOR_VARIABLE,
+    ARENA_NAME, DEVICE_NAME, KILLS_VARIABLE, LISTEN_COUNT_VARIABLE, LISTEN_NAMES_VARIABLE,
+    LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -72,6 +72,8 @@ struct Supervisor {
     ready: bool,
     /// Daemons so far that died in a row without having been ready.
     deaths: u32,
+    /// So many of them, the last ones, were killed by somebody.
+    kills: u32,
     /// One of them was ready.
     was_ready: bool,
     /// There was one before this one.
@@ -92,6 +94,7 @@ impl Supervisor {
             ends: Vec::new(),
             ready: false,
             deaths: 0,
+            kills: 0,
             was_ready: false,
             is_successor: false,
         })
@@ -115,6 +118,12 @@ impl Supervisor {
             }
             tracing::warn!(pid = child.id(), %status, "the daemon died; a new one takes over");
             self.deaths = if self.ready { 0 } else { self.deaths + 1 };
+            let was_killed = status.signal() == Some(Signal::KILL.as_raw());
+            self.kills = if was_killed && !self.ready {
+                self.kills + 1
+            } else {
+                0
+            };
             if self.deaths > 1 {
                 let doubled = PAUSE_MIN.saturating_mul(1 << (self.deaths - 2).min(16));
                 std::thread::sleep(doubled.min(PAUSE_MAX));
@@ -140,6 +149,7 @@ impl Supervisor {
             .args(&self.words)
             .env(NOTIFY_VARIABLE, self.mailbox.path())
             .env(SUPERVISOR_VARIABLE, std::process::id().to_string())
+            .env(KILLS_VARIABLE, self.kills.to_string())
             .env(LISTEN_COUNT_VARIABLE, names.len().to_string())
             .env(LISTEN_NAMES_VARIABLE, names.join(":"))
             .env_remove(LISTEN_PID_VARIABLE)

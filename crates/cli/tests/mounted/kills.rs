@@ -125,6 +125,40 @@ fn kill_at_random(
     pauses
 }
 
+/// Found by the campaign on a busy machine: daemons that were killed before they had answered
+/// what the one before had left counted as dying of it, and the sixth ended the mount.
+#[test]
+fn daemons_that_somebody_kills_while_they_take_over_do_not_end_the_mount() {
+    const KILLED: usize = 9;
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let file = fixture.mountpoint.join("file");
+    fs::write(&file, "uncommitted").unwrap();
+    let first = fixture.daemon_pid();
+    let supervisor = parent_of(first);
+    let mut killed = first;
+    kill(first);
+    for _ in 0..KILLED {
+        killed = loop {
+            match child_of(supervisor) {
+                Some(pid) if pid != killed => break pid,
+                _ => std::thread::yield_now(),
+            }
+        };
+        // Time to begin; to be ready takes longer.
+        std::thread::sleep(Duration::from_millis(20));
+        kill(killed);
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"uncommitted");
+    assert_eq!(fixture.status()["supervised_by"], "mobifs");
+    fixture.umount();
+    assert_eq!(
+        fs::read(fixture.store.join("file")).unwrap(),
+        b"uncommitted"
+    );
+}
+
 #[test]
 fn programs_do_not_notice_that_daemons_are_killed() {
     needs_mounts!();

@@ -41,6 +41,15 @@ pub const LISTEN_NAMES_VARIABLE: &str = "LISTEN_FDNAMES";
 /// Process id of our own supervisor, which cannot know its child's before it is there.
 pub const SUPERVISOR_VARIABLE: &str = "MOBIFS_SUPERVISOR";
 
+/// How many daemons in a row somebody has killed before they were ready.
+pub const KILLS_VARIABLE: &str = "MOBIFS_KILLS";
+
+/// What our supervisor says with [`KILLS_VARIABLE`]; 0 without one.
+pub fn kills_in_a_row() -> u32 {
+    let said = supervisor_pid().and_then(|_| std::env::var(KILLS_VARIABLE).ok());
+    said.and_then(|kills| kills.parse().ok()).unwrap_or(0)
+}
+
 /// The process that watches over this one, if it is `mobifs supervise` and lives.
 pub fn supervisor_pid() -> Option<u32> {
     let named = std::env::var(SUPERVISOR_VARIABLE).ok()?.parse().ok()?;
