@@ -35,6 +35,7 @@ pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::content_map`].
 pub use mobifs_types::{ContentMap, Whence};
 pub use pacing::{Next, Pacing, PacingRules};
+pub use policy::machine::{Machine, MachineEvent};
 pub use policy::transactioning::{TransactioningName, TransactioningRule};
 pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,

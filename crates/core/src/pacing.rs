@@ -7,26 +7,31 @@ use alloc::vec::Vec;
 
 use mobifs_types::{MonotonicNs, VctId};
 
+use crate::policy::machine::{Machine, MachineEvent};
 use crate::policy::prediction::{Prediction, PredictorName, UserActivity, UserState};
 use crate::policy::schedule::{
     DeviceEstimate, Round, SchedulerName, TransactionScheduler, Waiting,
 };
 use crate::{Commit, Engine};
 
-/// Who decides when to commit for the user's sake.
+/// Who decides when to commit for the user's sake, and for the device's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacingRules {
     /// How long the user will leave the device alone.
     pub predictor: PredictorName,
     /// What is committed meanwhile.
     pub scheduler: SchedulerName,
+    /// In standby changes may become so old, in milliseconds; where the limit of an app is
+    /// larger, or this is 0, the app's own limit holds.
+    pub standby_age_max_ms: u64,
 }
 
-/// What is known of the user and the device, and what was made of it. Until the first
-/// user event, everything that is closed is committed at once.
+/// What is known of the user, the machine and the device, and what was made of it. Until
+/// the first user event, everything that is closed is committed at once, except in standby.
 pub struct Pacing {
     rules: PacingRules,
     user: UserActivity,
+    machine: Machine,
     scheduler: Box<dyn TransactionScheduler>,
     device: DeviceEstimate,
     /// The interval that was last scheduled.
@@ -53,6 +58,7 @@ impl core::fmt::Debug for Pacing {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Pacing")
             .field("user", &self.user)
+            .field("machine", &self.machine)
             .field("chosen", &self.chosen)
             .finish_non_exhaustive()
     }
@@ -64,6 +70,7 @@ impl Pacing {
         Self {
             rules,
             user: UserActivity::new(rules.predictor),
+            machine: Machine::default(),
             scheduler: rules.scheduler.begin(),
             device: DeviceEstimate::default(),
             round: None,
@@ -75,11 +82,16 @@ impl Pacing {
     /// Goes by other rules from now on: another predictor begins with an empty memory,
     /// another scheduler has skipped nothing.
     pub fn set_rules(&mut self, rules: PacingRules) {
-        if rules != self.rules {
-            let device = self.device;
-            *self = Self::new(rules);
-            self.device = device;
+        if rules.predictor != self.rules.predictor {
+            self.user = UserActivity::new(rules.predictor);
+            // Its predictions are numbered anew.
+            self.round = None;
         }
+        if rules.scheduler != self.rules.scheduler {
+            self.scheduler = rules.scheduler.begin();
+            self.round = None;
+        }
+        self.rules = rules;
     }
 
     /// What it goes by.
@@ -90,6 +102,18 @@ impl Pacing {
     /// The user did something; true if that begins an operation.
     pub fn user_event(&mut self, at: MonotonicNs) -> bool {
         self.user.event(at)
+    }
+
+    /// Something happened to the machine; true if everything is to be committed because of
+    /// it, whoever uses the device.
+    #[must_use]
+    pub const fn machine_event(&mut self, event: MachineEvent) -> bool {
+        self.machine.happened(event)
+    }
+
+    /// What the machine is doing.
+    pub const fn machine(&self) -> Machine {
+        self.machine
     }
 
     /// What is known of the user.
@@ -105,13 +129,24 @@ impl Pacing {
     /// What the engine should hand out now. `is_urgent`: nothing may wait.
     pub fn next(&mut self, engine: &mut Engine, now: MonotonicNs, is_urgent: bool) -> Next {
         let state = self.user.state(now);
-        if is_urgent || state == UserState::Unknown {
+        let is_standby = self.machine.is_standby();
+        if is_urgent || (state == UserState::Unknown && !is_standby) {
             let commit = engine.next_commit(None);
             return commit.map_or(Next::Nothing { until: None }, Next::Commit);
         }
-        let overdue = engine.overdue(now);
+        let age_min_ms = if is_standby {
+            self.rules.standby_age_max_ms
+        } else {
+            0
+        };
+        let overdue = engine.overdue(now, age_min_ms);
         if let Some(commit) = first_of(engine, &overdue.vcts) {
             return Next::Commit(commit);
+        }
+        if is_standby {
+            return Next::Nothing {
+                until: overdue.next_at,
+            };
         }
         let until = match state {
             UserState::Away(prediction) => {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use mobifs_core::policy::prediction::{
-    IntervalPredictor as _, LastAverage, LastMinimum, Prediction, PredictorName, State,
+    Bursts, IntervalPredictor as _, LastAverage, LastMinimum, Prediction, PredictorName, State,
     StateMachine, StateMachineParameters, TOUCH_GAP_NS, TouchFilter, UserActivity, UserState,
 };
 use mobifs_types::MonotonicNs;
@@ -197,6 +197,29 @@ fn a_drag_is_one_operation() {
         .filter(|&at| filter.event(ms(1_000 + at)))
         .collect();
     assert_eq!(begins, [0, 349, 450]);
+}
+
+#[test]
+fn many_requests_after_a_pause_are_a_user() {
+    let mut bursts = Bursts::default();
+    let mut requests = |from_ms: u64, step_ms: u64, count: u64| {
+        let moments = (0..count).map(|number| from_ms + number * step_ms);
+        let found: Vec<u64> = moments.filter(|&at| bursts.request(ms(at))).collect();
+        found
+    };
+    // The sixteenth within 0.1 s.
+    assert_eq!(requests(10_000, 2, 200), [10_030]);
+    // Without a pause it is work that goes on: a build, a backup.
+    assert_eq!(requests(11_000, 2, 200), []);
+    assert_eq!(requests(12_398, 2, 200), [12_428], "1 s after the last");
+    assert_eq!(
+        requests(14_000, 7, 15),
+        [],
+        "a program that looks after a file"
+    );
+    assert_eq!(requests(16_000, 7, 16), [], "too slow by 5 ms");
+    assert_eq!(requests(17_105, 2, 100), [17_135]);
+    assert_eq!(requests(20_000, 600, 100), []);
 }
 
 #[test]

@@ -35,14 +35,16 @@ impl Engine {
 
     /// The closed transactions of which an app has reached a limit, counted from the
     /// first change and with what came after: what is promised about age and staleness
-    /// holds for what is not committed, not for what is not closed.
-    pub fn overdue(&self, now: MonotonicNs) -> Overdue {
+    /// holds for what is not committed, not for what is not closed. No limit of age below
+    /// `age_min_ms` milliseconds counts: where that is more than 0, an age is promised that
+    /// is longer than the apps' own.
+    pub fn overdue(&self, now: MonotonicNs, age_min_ms: u64) -> Overdue {
         let mut overdue = Overdue::default();
         for (vct, closed) in self.closed_in_order() {
             if closed.in_flight || closed.failed {
                 continue;
             }
-            let due_at = self.due_at(closed);
+            let due_at = self.due_at(closed, age_min_ms);
             if due_at.is_some_and(|at| at <= now) || self.is_too_stale(closed) {
                 overdue.vcts.push(vct);
             } else {
@@ -69,10 +71,11 @@ impl Engine {
     }
 
     /// When the first of its apps reaches its limit of age; none if none has one.
-    fn due_at(&self, closed: &ClosedVct) -> Option<MonotonicNs> {
+    fn due_at(&self, closed: &ClosedVct, age_min_ms: u64) -> Option<MonotonicNs> {
         let policies = closed.apps.iter().map(|app| &self.app(*app).policy);
         let bounded = policies.filter(|policy| policy.transactioning.name.is_bounded());
         let age_ms = bounded.map(|policy| policy.age_max_ms).min()?;
+        let age_ms = age_ms.max(age_min_ms);
         let age_ns = age_ms.saturating_mul(1_000_000);
         Some(MonotonicNs(closed.opened_at.0.saturating_add(age_ns)))
     }

@@ -1,8 +1,9 @@
 //! The policies (S0 §5): when a transaction closes, when the user is expected to leave
 //! the device alone, and which closed transaction is committed first. Each is a trait
 //! with implementations that are selected by name, without a clock or device of its
-//! own.
+//! own. [`machine`] says what screen, sleep and battery have to do with it.
 
+pub mod machine;
 pub mod prediction;
 pub mod schedule;
 pub mod transactioning;

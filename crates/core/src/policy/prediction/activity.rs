@@ -11,6 +11,8 @@ use super::{IntervalPredictor, Prediction, PredictorName, TOUCH_GAP_NS, TouchFil
 const FORGOTTEN_NS: u64 = 60_000_000_000;
 /// Above the numbers of all predictions of a predictor.
 const FORGOTTEN_NUMBERS: u64 = 1 << 63;
+/// Above those, too.
+const LEFT_NUMBERS: u64 = FORGOTTEN_NUMBERS | 1 << 62;
 
 /// What the user is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub struct UserActivity {
     filter: TouchFilter,
     predictor: Box<dyn IntervalPredictor>,
     operations: u64,
+    /// Somebody else knows that the user has gone, since then.
+    left_at: Option<MonotonicNs>,
 }
 
 impl core::fmt::Debug for UserActivity {
@@ -48,17 +52,25 @@ impl UserActivity {
             filter: TouchFilter::new(TOUCH_GAP_NS),
             predictor: predictor.begin(),
             operations: 0,
+            left_at: None,
         }
     }
 
     /// An event came from the user; true if it begins an operation.
     pub fn event(&mut self, at: MonotonicNs) -> bool {
         let is_operation = self.filter.event(at);
+        self.left_at = None;
         if is_operation {
             self.operations += 1;
             self.predictor.user_operation(at);
         }
         is_operation
+    }
+
+    /// Whoever knows better says that the user has gone: from here on, until the next event,
+    /// the user is away, whatever is predicted. Says nothing of a user who was never seen.
+    pub fn left(&mut self, at: MonotonicNs) {
+        self.left_at = self.left_at.or(Some(at));
     }
 
     /// Operations there were.
@@ -76,21 +88,31 @@ impl UserActivity {
             // The operation (a drag, say) still goes on, whatever is predicted.
             return UserState::Active { until: ends_at };
         }
+        if let Some(left_at) = self.left_at {
+            return UserState::Away(gone(LEFT_NUMBERS, left_at.max(ends_at), now));
+        }
         if let Some(prediction) = self.predictor.predict(now) {
             return UserState::Away(prediction);
         }
         let forgotten = now.0.saturating_sub(ends_at.0) / FORGOTTEN_NS;
         if forgotten > 0 {
-            return UserState::Away(Prediction {
-                number: FORGOTTEN_NUMBERS + forgotten,
-                from: MonotonicNs(ends_at.0 + forgotten * FORGOTTEN_NS),
-                length_ns: FORGOTTEN_NS,
-            });
+            return UserState::Away(gone(FORGOTTEN_NUMBERS, ends_at, now));
         }
         let forgotten_at = MonotonicNs(ends_at.0.saturating_add(FORGOTTEN_NS));
         let timer_at = self.predictor.timer_at();
         UserState::Active {
             until: timer_at.map_or(forgotten_at, |at| at.min(forgotten_at)),
         }
+    }
+}
+
+/// A user who has been gone since `from` is not expected in the next [`FORGOTTEN_NS`]: one
+/// prediction after the other, numbered from `numbers` on.
+const fn gone(numbers: u64, from: MonotonicNs, now: MonotonicNs) -> Prediction {
+    let passed = now.0.saturating_sub(from.0) / FORGOTTEN_NS;
+    Prediction {
+        number: numbers + passed,
+        from: MonotonicNs(from.0 + passed * FORGOTTEN_NS),
+        length_ns: FORGOTTEN_NS,
     }
 }

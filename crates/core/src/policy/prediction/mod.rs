@@ -5,6 +5,7 @@
 //! the user did something, and calls when [`IntervalPredictor::timer_at`] is reached.
 
 mod activity;
+mod bursts;
 mod history;
 mod recent;
 mod state_machine;
@@ -15,6 +16,7 @@ use alloc::boxed::Box;
 use mobifs_types::MonotonicNs;
 
 pub use activity::{UserActivity, UserState};
+pub use bursts::{BURST_NS, BURST_PAUSE_NS, BURST_REQUESTS, Bursts};
 pub use recent::{LastAverage, LastMinimum};
 pub use state_machine::{State, StateMachine, StateMachineParameters};
 pub use touch_filter::{TOUCH_GAP_NS, TouchFilter};
