@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::flash::arguments::FlashArguments;
 use crate::commands::sim::LabArguments;
@@ -38,8 +38,8 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
 
 Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
-  objects_max, allow_durable, user_events = \"auto\" | \"none\", memory_pressure,
-  battery_low_percent, apps = [\"GLOB\", ...]
+  objects_max, allow_durable, user_events = \"auto\" | \"bursts\" | \"none\",
+  memory_pressure, system_bus, battery_low_percent, standby_age_max_ms, apps = [\"GLOB\", ...]
   [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_max_bytes,
                policy = \"tpl\" | \"interval\" | \"quiet\" | \"staleness\" | \"fsync\",
                staleness_min_bytes, slope_min_micropercent, window_points (tpl),
@@ -80,7 +80,8 @@ pub(crate) enum Command {
     Reload(ReloadArguments),
     /// Change the class, limits or policy of an app while mounted
     Set(SetArguments),
-    /// Tell a mount that the user does something (for kiosks, phones and tests)
+    /// Tell a mount that the user does something, or what the screen does (for kiosks, phones
+    /// and tests)
     Touch(TouchArguments),
     /// Watch over a daemon: start a new one if it dies
     #[command(hide = true)]
@@ -209,8 +210,21 @@ pub(crate) struct ReloadArguments {
     pub(crate) mountpoint: PathBuf,
 }
 
+/// What a screen does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ScreenState {
+    /// It shows something.
+    On,
+    /// It is dark.
+    Off,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct TouchArguments {
+    /// The screen was switched on or off (and the user did nothing else); while it is off,
+    /// commits wait for their limits
+    #[arg(long, value_name = "STATE")]
+    pub(crate) screen: Option<ScreenState>,
     /// The mount
     pub(crate) mountpoint: PathBuf,
 }
@@ -282,6 +296,7 @@ mod tests {
             "mobifs sync --app NAME MNT",
             "mobifs set --app A --policy tpl --slope-min-micropercent -5 --window-points 8 MNT",
             "mobifs touch MNT",
+            "mobifs touch --screen off MNT",
             "mobifs status --json MNT",
             "mobifs status --watch MNT",
             "mobifs recover --dry-run STORE",

@@ -37,6 +37,8 @@ pub struct Status {
     pub user: UserReport,
     /// The machine's battery is low: every app is durable.
     pub battery_low: bool,
+    /// The screen is off: unless the battery is low, commits wait for their limits.
+    pub screen_off: bool,
     /// All apps touched since the mount, by path.
     pub apps: Vec<AppReport>,
 }

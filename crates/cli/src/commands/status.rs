@@ -132,8 +132,13 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     writeln!(
         text,
-        "user     {}{}",
+        "user     {}{}{}",
         status.user.state,
+        if status.screen_off {
+            "; the screen is off"
+        } else {
+            ""
+        },
         if status.battery_low {
             "; the battery is low, so every app is durable"
         } else {

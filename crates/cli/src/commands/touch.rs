@@ -3,11 +3,17 @@
 use mobifs_runtime::{Reply, Request};
 
 use super::{ask, unexpected};
-use crate::arguments::TouchArguments;
+use crate::arguments::{ScreenState, TouchArguments};
 use crate::failure::Failure;
 
 pub(crate) fn run(arguments: &TouchArguments) -> Result<(), Failure> {
-    match ask(&arguments.mountpoint, &Request::Touch)?.1 {
+    let request = match arguments.screen {
+        None => Request::Touch,
+        Some(state) => Request::Screen {
+            on: state == ScreenState::On,
+        },
+    };
+    match ask(&arguments.mountpoint, &request)?.1 {
         Reply::Done => Ok(()),
         other => Err(unexpected(&other)),
     }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use mobifs_core::{
-    AllocateMode, AppPolicy, AttributeChange, Caller, Commit, Engine, EngineConfig, FsError,
-    Limits, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RenameMode, Stop, SyncPoint,
-    TimeChange, TopLevelApps, WriteAt,
+    AllocateMode, AppPolicy, AttributeChange, Caller, Class, Commit, Engine, EngineConfig, FsError,
+    Limits, MachineEvent, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RenameMode, Stop,
+    SyncPoint, TimeChange, TopLevelApps, WriteAt,
 };
 use mobifs_store::{MemoryStore, Store as _};
+use mobifs_trace::DeviceState;
 use mobifs_types::{
     DeviceNumber, Entry, FileKind, MonotonicNs, ObjectId, PAGE_BYTES, Page, Timestamp,
 };
@@ -25,6 +26,8 @@ static CONTENT: [u8; WRITE_BYTES_MAX as usize] = [0x4d; WRITE_BYTES_MAX as usize
 /// The engine, driven by a stream.
 pub struct EngineRun<'s> {
     stream: &'s Stream,
+    /// Of all apps, as long as the battery is not low.
+    policy: AppPolicy,
     engine: Engine,
     store: MemoryStore,
     storage: Storage,
@@ -98,6 +101,7 @@ impl<'s> EngineRun<'s> {
         };
         Ok(Self {
             stream,
+            policy,
             engine: Engine::new(config, &root),
             store,
             storage,
@@ -222,8 +226,38 @@ impl<'s> EngineRun<'s> {
                 Ok(())
             }
             Action::SyncAll => self.commit_all(),
-            Action::Device(_) => Ok(()),
+            Action::Device(state) => self.device_state(state),
         }
+    }
+
+    /// What a mount does when it hears of this.
+    fn device_state(&mut self, state: DeviceState) -> Result<(), SimulationError> {
+        let event = match state {
+            DeviceState::ScreenOn => MachineEvent::ScreenOn,
+            DeviceState::ScreenOff => MachineEvent::ScreenOff,
+            DeviceState::Suspend | DeviceState::Shutdown => MachineEvent::PowerGoes,
+            DeviceState::BatteryLow => MachineEvent::BatteryLow,
+            DeviceState::BatteryOk => MachineEvent::BatteryOk,
+            // Nothing happened meanwhile, and there is nothing to take back.
+            DeviceState::Resume => return Ok(()),
+        };
+        let must_commit = self.pacing.machine_event(event);
+        if matches!(event, MachineEvent::BatteryLow | MachineEvent::BatteryOk) {
+            let class = if self.pacing.machine().is_battery_low() {
+                Class::Durable
+            } else {
+                self.policy.class
+            };
+            let policy = AppPolicy {
+                class,
+                ..self.policy
+            };
+            self.engine.set_rules(Box::new(TopLevelApps(policy)));
+        }
+        if must_commit {
+            self.commit_all()?;
+        }
+        Ok(())
     }
 
     fn make(&mut self, object: ObjectNumber, name: NameNumber) -> Result<(), SimulationError> {

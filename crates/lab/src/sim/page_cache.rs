@@ -4,6 +4,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use mobifs_trace::DeviceState;
 use mobifs_types::{PAGE_BYTES_U64, PageIndex};
 
 use super::SimulationError;
@@ -145,6 +146,10 @@ impl<'s> PageCache<'s> {
             | Action::SetAttributes { object } => self.change_entry(now_ns, object),
             Action::Sync { object } => self.sync(now_ns, step.app, object)?,
             Action::SyncAll => self.flush_all(now_ns)?,
+            // The kernel syncs before it sleeps, and init before it switches off.
+            Action::Device(DeviceState::Suspend | DeviceState::Shutdown) => {
+                self.flush_all(now_ns)?;
+            }
             Action::User | Action::Device(_) => {}
         }
         Ok(())

@@ -74,7 +74,7 @@ pub struct Config {
     /// Whether an app may be (or become) durable. If not, `fsync` never leaves the
     /// kernel.
     pub allow_durable: bool,
-    /// Who decides when to commit for the user's sake.
+    /// Who decides when to commit for the user's sake, and for the device's.
     pub pacing: PacingRules,
     /// What is listened to around the mount.
     pub events: EventSources,
@@ -173,6 +173,11 @@ fn pacing(raw: &RawConfig) -> Result<PacingRules, (String, String)> {
         rules.scheduler = SchedulerName::from_name(name)
             .ok_or_else(|| ("scheduler".to_owned(), no_such("scheduler", name, &known)))?;
     }
+    if raw.standby_age_max_ms == Some(0) {
+        let message = "must be more than 0; leave it out, and `age_max_ms` holds in standby, too";
+        return Err(("standby_age_max_ms".into(), message.into()));
+    }
+    rules.standby_age_max_ms = raw.standby_age_max_ms.unwrap_or(rules.standby_age_max_ms);
     Ok(rules)
 }
 
@@ -185,12 +190,14 @@ fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
     let mut sources = EventSources::default();
     match raw.user_events.as_deref() {
         None | Some("auto") => {}
+        Some("bursts") => sources.bursts = true,
         Some("none") => sources.input = None,
         Some(other) => {
-            let message = format!("\"{other}\" is neither \"auto\" nor \"none\"");
+            let message = format!("\"{other}\" is none of \"auto\", \"bursts\" and \"none\"");
             return Err(("user_events".into(), message));
         }
     }
+    sources.system_bus = raw.system_bus.unwrap_or(true);
     if raw.memory_pressure == Some(false) {
         sources.memory_pressure = None;
     }
@@ -241,7 +248,9 @@ mod tests {
             scheduler = "fifo"
             user_events = "none"
             memory_pressure = false
+            system_bus = false
             battery_low_percent = 7
+            standby_age_max_ms = 600000
             apps = ["*", "home/*"]
             [defaults]
             class = "relaxed"
@@ -278,7 +287,9 @@ mod tests {
         assert_eq!(pacing.scheduler, SchedulerName::Fifo);
         let events = &config.events;
         assert_eq!((&events.input, &events.memory_pressure), (&None, &None));
+        assert!(!events.system_bus && !events.bursts);
         assert_eq!(events.battery_low_percent, 7);
+        assert_eq!(pacing.standby_age_max_ms, 600_000);
         assert!(config.rules.is_app(b"home/ann"));
         let bank = config.rules.policy(b"bank-a");
         assert_eq!((bank.class, bank.age_max_ms), (Class::Durable, 10_000));
@@ -309,6 +320,20 @@ mod tests {
         assert!(config.rules.is_app(b"any") && !config.rules.is_app(b"any/below"));
         assert!(config.memory_budget_bytes <= 2 << 30);
         assert!(!config.rules.has_durable() && config.allow_durable);
+        let standby_age_max_ms = config.pacing.standby_age_max_ms;
+        assert_eq!(standby_age_max_ms, 0, "`age_max_ms` is a promise");
+    }
+
+    #[test]
+    fn users_are_seen_in_bursts_where_that_is_asked_for() {
+        let seen = |text: &str| {
+            let events = parse(text).unwrap().events;
+            (events.input.is_some(), events.bursts)
+        };
+        assert_eq!(seen(""), (true, false));
+        assert_eq!(seen("user_events = \"auto\""), (true, false));
+        assert_eq!(seen("user_events = \"bursts\""), (true, true));
+        assert_eq!(seen("user_events = \"none\""), (false, false));
     }
 
     #[test]
@@ -388,10 +413,18 @@ mod tests {
                 "scheduler = \"lifo\"",
                 &["scheduler", "\"queues\", \"fifo\""],
             ),
-            ("user_events = \"all\"", &["user_events", "\"auto\""]),
+            (
+                "user_events = \"all\"",
+                &["user_events", "\"auto\", \"bursts\" and \"none\""],
+            ),
+            ("system_bus = \"no\"", &["line 1", "expected a boolean"]),
             (
                 "battery_low_percent = 101",
                 &["battery_low_percent", "at most 100"],
+            ),
+            (
+                "standby_age_max_ms = 0",
+                &["standby_age_max_ms", "more than 0"],
             ),
             ("apps = [", &["line 1"]),
         ] {

@@ -33,6 +33,11 @@ pub enum Request {
     },
     /// The user does something.
     Touch,
+    /// The screen was switched on or off.
+    Screen {
+        /// On.
+        on: bool,
+    },
     /// Change settings of one app until the configuration is loaded again.
     Set {
         /// The app, by its path relative to the mount.
@@ -110,6 +115,10 @@ mod tests {
                 ..PolicySettings::default()
             }),
         };
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        let text = r#"{"command":"screen","on":false}"#;
+        let request = Request::Screen { on: false };
         assert_eq!(serde_json::to_string(&request).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
         let text = serde_json::to_string(&Request::PowerCut).unwrap();

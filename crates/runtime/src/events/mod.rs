@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::Volume;
+use crate::{BatterySource, Volume};
 use battery::{Batteries, BatteryWatch};
 use input::InputDevices;
 use pressure::Pressure;
@@ -40,6 +40,11 @@ pub struct EventSources {
     pub input: Option<PathBuf>,
     /// What the kernel tells of them.
     pub input_classes: PathBuf,
+    /// Whether many requests after a pause are taken for a user. (That is looked at where
+    /// requests are served, not here.)
+    pub bursts: bool,
+    /// Whether the system bus is to be asked. (Not here, either.)
+    pub system_bus: bool,
     /// The kernel's account of stalls for lack of memory; none: not looked at.
     pub memory_pressure: Option<PathBuf>,
     /// The kernel's account of batteries.
@@ -53,6 +58,8 @@ impl Default for EventSources {
         Self {
             input: Some("/dev/input".into()),
             input_classes: "/sys/class/input".into(),
+            bursts: false,
+            system_bus: true,
             memory_pressure: Some("/proc/pressure/memory".into()),
             power_supplies: "/sys/class/power_supply".into(),
             battery_low_percent: 10,
@@ -220,7 +227,7 @@ impl Watch {
         }
         self.battery_at = now + BATTERY_INTERVAL;
         if let Some(is_low) = battery.look() {
-            self.volume.set_battery_low(is_low);
+            self.volume.set_battery_low(BatterySource::Kernel, is_low);
         }
     }
 }

@@ -10,7 +10,7 @@ use mobifs_store::MemoryStore;
 use super::battery::{Batteries, BatteryWatch, Charge};
 use super::input::{EVENT_BYTES, is_from_user};
 use super::{EventSources, EventWatcher};
-use crate::{Config, Volume, VolumeOptions};
+use crate::{BatterySource, Config, Volume, VolumeOptions};
 
 /// A tap as a touchscreen sent it: type, code and value of each event.
 const TAP: [(u16, u16, i32); 8] = [
@@ -74,6 +74,7 @@ impl Machine {
             memory_pressure: None,
             power_supplies: self.path("power"),
             battery_low_percent: 10,
+            ..EventSources::default()
         }
     }
 
@@ -220,14 +221,20 @@ fn a_low_battery_makes_every_app_durable() {
     machine.supply("BAT0", &files);
     let volume = volume("[defaults]\nage_max_ms = 1000000\n");
     let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources()).unwrap();
+    wait_until(|| volume.status().battery_low);
     let classes = || volume.status().apps.into_iter().map(|app| app.class);
-    wait_until(|| volume.status().battery_low && classes().all(|class| class == "durable"));
+    assert!(classes().all(|class| class == "durable"));
     // The configuration, loaded again, does not charge it.
     let config = Config::parse("", Path::new("test")).unwrap();
     volume.reload(&config).unwrap();
     assert!(classes().all(|class| class == "durable"));
     drop(watcher);
-    volume.set_battery_low(false);
+    volume.set_battery_low(BatterySource::Upower, true);
+    volume.set_battery_low(BatterySource::Kernel, false);
+    assert!(volume.status().battery_low, "one still says so");
+    assert!(classes().all(|class| class == "durable"));
+    volume.set_battery_low(BatterySource::Upower, false);
+    assert!(!volume.status().battery_low);
     assert!(classes().all(|class| class == "relaxed"));
 }
 

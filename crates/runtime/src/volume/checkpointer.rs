@@ -35,9 +35,7 @@ impl Shared {
                 self.forecast.lock().sample(now, dirty_bytes);
                 deadline
             };
-            if self.relief.swap(false, Ordering::SeqCst) {
-                self.relieve();
-            }
+            self.relieve_if_asked();
             let commit_at = self.commit_closed();
             self.tidy_up();
             let commits = self.store.pending().commits;
@@ -55,8 +53,11 @@ impl Shared {
         }
     }
 
-    /// Commits everything and brings it to its place.
-    fn relieve(&self) {
+    /// Commits everything and brings it to its place, if somebody asked for it.
+    pub(super) fn relieve_if_asked(&self) {
+        if !self.relief.swap(false, Ordering::SeqCst) {
+            return;
+        }
         self.commit_all();
         if let Err(error) = self.apply()
             && !self.is_power_cut()
@@ -122,7 +123,12 @@ impl Shared {
         let apply_at = MonotonicNs(last_commit.0.saturating_add(idle_ns));
         let now = self.moment().now;
         let nearly_full = pending.journal_used_bytes > pending.journal_total_bytes / 4 * 3;
-        if now < apply_at && !nearly_full {
+        if nearly_full {
+            // Now, whatever the machine does: commits need the room.
+        } else if self.is_standby() {
+            // It is as durable where it is, and whoever ends standby wakes us.
+            return None;
+        } else if now < apply_at {
             return Some(apply_at);
         }
         match self.apply() {

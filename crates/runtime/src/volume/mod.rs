@@ -29,16 +29,18 @@ mod sync;
 mod tests;
 mod types;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use mobifs_core::policy::prediction::Bursts;
 use mobifs_core::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
 use mobifs_store::{Store, StoreError};
 use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 
+pub use settings::BatterySource;
 pub use types::{VolumeError, VolumeOptions};
 
 use self::live::{Live, LiveGuard};
@@ -95,6 +97,9 @@ struct Shared {
     checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
     /// When to commit what is closed. Taken after `live`.
     pacing: Mutex<Pacing>,
+    /// Finds users in what programs ask for; none: they are not looked for there. Held
+    /// alone.
+    bursts: Option<Mutex<Bursts>>,
     /// How long memory would last. Taken last.
     forecast: Mutex<Forecast>,
     /// Nothing is written any more: a drill, or the end.
@@ -102,8 +107,8 @@ struct Shared {
     stopping: AtomicBool,
     /// The checkpointer is to commit and apply everything.
     relief: AtomicBool,
-    /// As [`Volume::set_battery_low`] said.
-    battery_low: AtomicBool,
+    /// Who says that the battery is low. Taken before all others.
+    low_batteries: Mutex<BTreeSet<BatterySource>>,
     /// What the kernel adapter found out about `sync(2)`.
     sync_reaches: AtomicBool,
     /// Shortest age at which the rules close a transaction, in milliseconds.
@@ -186,11 +191,12 @@ impl Volume {
             failures: Mutex::default(),
             checkpoints: Mutex::default(),
             pacing: Mutex::new(Pacing::new(options.pacing)),
+            bursts: options.user_from_bursts.then(Mutex::default),
             forecast: Mutex::default(),
             power_cut: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             relief: AtomicBool::new(false),
-            battery_low: AtomicBool::new(false),
+            low_batteries: Mutex::default(),
             sync_reaches: AtomicBool::new(false),
             options,
         });

@@ -38,11 +38,13 @@ impl Outcome for Node {
 }
 
 impl Shared {
-    /// Runs an operation that only looks.
+    /// Runs an operation that only looks. Somebody waits for what it finds; what changes
+    /// something may come from the kernel, of itself.
     pub(super) fn look<T>(
         &self,
         operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {
+        self.requested();
         self.run(operation, |_| {})
     }
 

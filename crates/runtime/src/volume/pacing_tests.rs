@@ -39,8 +39,13 @@ const CONFIG: &str = "memory_budget_bytes = \"4MiB\"\n[defaults]\npolicy = \"sta
 impl Bed {
     /// A volume with a file in each of two apps, all committed, 10 s after the start.
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With this in the configuration, too.
+    fn with(keys: &str) -> Self {
         let (clock, store) = (Arc::new(HandClock::default()), Arc::new(MemoryStore::new()));
-        let config = Config::parse(CONFIG, Path::new("test")).unwrap();
+        let config = Config::parse(&format!("{keys}\n{CONFIG}"), Path::new("test")).unwrap();
         let options = VolumeOptions {
             background: false,
             clock: Arc::clone(&clock) as Arc<_>,
@@ -220,5 +225,73 @@ fn memory_is_given_back_when_the_machine_needs_it() {
     // Ends when the checkpointer has done it; if it does not, the runner's limit ends us.
     while volume.status().memory.used_bytes > 0 {
         std::thread::yield_now();
+    }
+}
+
+#[test]
+fn standby_begins_with_a_commit_and_puts_off_what_comes_then() {
+    let bed = Bed::new();
+    bed.write(0, 1);
+    bed.volume.set_screen(false).unwrap();
+    assert_eq!(bed.volume.status().memory.used_bytes, 0);
+    assert!(bed.volume.status().screen_off);
+    bed.write(0, 16);
+    assert_eq!(
+        bed.step(),
+        (0, Some(30_000)),
+        "until the age that is promised"
+    );
+    bed.volume.fsync(bed.files[0]).unwrap();
+    assert_eq!(bed.step().0, 0, "nobody waits for a relaxed one");
+    let durable = PolicyChange {
+        class: Some(Class::Durable),
+        ..PolicyChange::default()
+    };
+    bed.volume.set_app("b", durable).unwrap();
+    bed.write(1, 16);
+    let before = bed.store.pending().commits;
+    bed.volume.fsync(bed.files[1]).unwrap();
+    assert_eq!(bed.store.pending().commits, before + 1);
+    bed.volume.set_screen(true).unwrap();
+    assert_eq!(bed.step(), (1, None), "nobody was ever seen");
+    assert!(!bed.volume.status().screen_off);
+}
+
+#[test]
+fn standby_may_last_longer_than_the_limit_of_age_where_that_is_configured() {
+    let bed = Bed::with("standby_age_max_ms = 100000");
+    bed.volume.set_screen(false).unwrap();
+    bed.write(0, 16);
+    bed.pass(99_999);
+    assert_eq!(bed.step(), (0, Some(1)));
+    let config = Config::parse(CONFIG, Path::new("test")).unwrap();
+    bed.volume.reload(&config).unwrap();
+    assert_eq!(bed.step().0, 1, "30 s hold again");
+}
+
+#[test]
+fn everything_is_committed_before_the_power_goes() {
+    let bed = Bed::new();
+    bed.volume.set_screen(false).unwrap();
+    for _ in 0..2 {
+        bed.write(0, 16);
+        bed.write(1, 1);
+        bed.volume.power_goes().unwrap();
+        assert_eq!(bed.volume.status().memory.used_bytes, 0);
+    }
+}
+
+#[test]
+fn a_user_is_seen_in_a_burst_of_requests_where_that_is_asked_for() {
+    for (keys, operations) in [("user_events = \"bursts\"", 1), ("", 0)] {
+        let bed = Bed::with(keys);
+        for _ in 0..100 {
+            bed.volume.attributes(bed.files[0]).unwrap();
+        }
+        bed.write(0, 16);
+        let status = bed.volume.status();
+        assert_eq!(status.user.operations, operations, "{keys}");
+        let waits = operations == 1;
+        assert_eq!(bed.step().0, u64::from(!waits), "{keys}");
     }
 }

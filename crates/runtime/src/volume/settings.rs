@@ -2,9 +2,21 @@
 
 use std::sync::atomic::Ordering;
 
+use mobifs_core::MachineEvent;
+
+use super::live::LiveGuard;
 use super::{Volume, VolumeError};
 use crate::config::check_policy;
 use crate::{Config, PolicyChange, Rules};
+
+/// Who knows of the battery. It is low if one of them says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BatterySource {
+    /// The kernel.
+    Kernel,
+    /// UPower, over the system bus.
+    Upower,
+}
 
 /// Giving back less than this helps nobody whose memory is short.
 const RELIEF_BYTES_MIN: u64 = 1 << 20;
@@ -28,9 +40,12 @@ impl Volume {
     /// [`VolumeError::Setting`] if it makes apps durable in a mount that was told
     /// there would be none.
     pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
-        let mut rules = config.rules.clone();
-        rules.set_all_durable(self.shared.rules.lock().all_durable());
-        self.set_rules(rules)?;
+        self.change_rules(|rules| {
+            let all_durable = rules.all_durable();
+            *rules = config.rules.clone();
+            rules.set_all_durable(all_durable);
+            Ok(())
+        })?;
         self.shared.pacing.lock().set_rules(config.pacing);
         let mut live = self.shared.live();
         live.engine.set_memory_budget(config.memory_budget_bytes);
@@ -47,35 +62,51 @@ impl Volume {
     /// As [`Volume::reload`], or if the limits contradict each other.
     pub fn set_app(&self, path: &str, change: PolicyChange) -> Result<(), VolumeError> {
         use mobifs_core::AppRules as _;
-        let mut rules = self.shared.rules.lock().clone();
-        if path != "." && !rules.is_app(path.as_bytes()) {
-            return Err(VolumeError::UnknownApp {
-                name: path.to_owned(),
-            });
-        }
-        rules.set_app(path.as_bytes(), change);
-        check_policy(&rules.policy(path.as_bytes()))
-            .map_err(|fault| VolumeError::Setting(fault.to_string()))?;
-        self.set_rules(rules)
+        self.change_rules(|rules| {
+            if path != "." && !rules.is_app(path.as_bytes()) {
+                return Err(VolumeError::UnknownApp {
+                    name: path.to_owned(),
+                });
+            }
+            rules.set_app(path.as_bytes(), change);
+            check_policy(&rules.policy(path.as_bytes()))
+                .map_err(|fault| VolumeError::Setting(fault.to_string()))
+        })
     }
 
-    /// The machine's battery is low, or no longer. While it is, every app is durable (as
-    /// far as the mount was made to allow that), and what there is, is committed at once:
-    /// the power may go at any moment.
-    pub fn set_battery_low(&self, is_low: bool) {
+    /// The machine's battery is low, or no longer, says one who knows. While it is, every
+    /// app is durable (as far as the mount was made to allow that), standby puts nothing off,
+    /// and what there is, is committed at once: the power may go at any moment.
+    pub fn set_battery_low(&self, source: BatterySource, is_low: bool) {
         let shared = &self.shared;
-        shared.battery_low.store(is_low, Ordering::Relaxed);
-        tracing::info!(is_low, "the battery");
-        if shared.options.allow_durable {
-            let mut rules = shared.rules.lock().clone();
-            rules.set_all_durable(is_low);
-            if let Err(error) = self.set_rules(rules) {
-                tracing::error!(%error, "the classes stay as they are");
-            }
-        }
+        // Held to the end: those who know are heard one after the other.
+        let mut low = shared.low_batteries.lock();
         if is_low {
+            low.insert(source);
+        } else {
+            low.remove(&source);
+        }
+        let is_low = !low.is_empty();
+        let event = if is_low {
+            MachineEvent::BatteryLow
+        } else {
+            MachineEvent::BatteryOk
+        };
+        let must_commit = {
+            let mut rules = shared.rules.lock();
+            let mut live = shared.live();
+            if shared.options.allow_durable && rules.all_durable() != is_low {
+                let mut changed = rules.clone();
+                changed.set_all_durable(is_low);
+                self.put_in_force(&mut rules, &mut live, changed);
+            }
+            // In the same breath, so that nobody sees the one without the other.
+            shared.pacing.lock().machine_event(event)
+        };
+        if must_commit {
             shared.request_relief();
         }
+        tracing::info!(?source, is_low, "the battery");
     }
 
     /// Memory is short: commits everything, and lets go of what is kept only until it is
@@ -88,7 +119,14 @@ impl Volume {
         }
     }
 
-    fn set_rules(&self, rules: Rules) -> Result<(), VolumeError> {
+    /// Changes the rules in force, unless the change is refused or the result is.
+    fn change_rules(
+        &self,
+        change: impl FnOnce(&mut Rules) -> Result<(), VolumeError>,
+    ) -> Result<(), VolumeError> {
+        let mut current = self.shared.rules.lock();
+        let mut rules = current.clone();
+        change(&mut rules)?;
         if rules.needs_fsync() && !self.shared.options.allow_durable {
             let wanted = if rules.has_durable() {
                 "become \"durable\""
@@ -100,11 +138,14 @@ impl Volume {
                  it again without that"
             )));
         }
+        self.put_in_force(&mut current, &mut self.shared.live(), rules);
+        Ok(())
+    }
+
+    fn put_in_force(&self, current: &mut Rules, live: &mut LiveGuard<'_>, rules: Rules) {
         self.shared
             .age_min_ms
             .store(rules.due_age_ms_min(), Ordering::Relaxed);
-        let mut current = self.shared.rules.lock();
-        let mut live = self.shared.live();
         live.engine.set_rules(Box::new(rules.clone()));
         if let Some(arena) = self.arena() {
             arena.keep_settings(rules.changes());
@@ -113,6 +154,5 @@ impl Volume {
         // Limits may have become tighter than what is open.
         live.wake = true;
         self.shared.wake.notify_one();
-        Ok(())
     }
 }

@@ -17,9 +17,11 @@ impl Volume {
     pub fn status(&self) -> Status {
         let shared = &self.shared;
         let now = shared.moment().now;
-        let (engine, read_only) = {
+        let read_only = shared.options.read_only;
+        let (engine, machine) = {
+            // What the machine does and what the apps are, at one moment.
             let live = shared.live();
-            (live.engine.status(now), shared.options.read_only)
+            (live.engine.status(now), shared.pacing.lock().machine())
         };
         let pending = shared.store.pending();
         let mut apps: Vec<AppReport> = engine
@@ -57,7 +59,8 @@ impl Volume {
                 strays: pending.strays,
             },
             user: shared.user_report(now),
-            battery_low: shared.battery_low.load(Ordering::Relaxed),
+            battery_low: machine.is_battery_low(),
+            screen_off: machine.is_screen_off(),
             apps,
         }
     }

@@ -25,12 +25,13 @@ impl Volume {
         }
     }
 
-    /// What the checkpointer does at this moment: closes what is due and commits what is
-    /// closed and need not wait for the user. Returns when there will be something to do
+    /// What the checkpointer does at this moment: closes what is due, commits everything
+    /// where that was asked for, and what is closed and need not wait for the user. Returns when there will be something to do
     /// although nobody does anything.
     pub fn checkpoint_step(&self) -> Option<MonotonicNs> {
         let shared = &self.shared;
         let close_at = shared.live().engine.tick(shared.moment().now);
+        shared.relieve_if_asked();
         let commit_at = shared.commit_closed();
         [close_at, commit_at].into_iter().flatten().min()
     }

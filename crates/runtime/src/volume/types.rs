@@ -19,6 +19,8 @@ pub struct VolumeOptions {
     pub objects_max: usize,
     /// The journal is applied after this time without commits.
     pub apply_idle: Duration,
+    /// Whether many requests after a pause are taken for a user.
+    pub user_from_bursts: bool,
     /// Whether an app may be (or become) durable.
     pub allow_durable: bool,
     /// Who decides when to commit for the user's sake.
@@ -47,6 +49,7 @@ impl VolumeOptions {
             memory_budget_bytes: config.memory_budget_bytes,
             objects_max: config.objects_max,
             apply_idle: config.apply_idle,
+            user_from_bursts: config.events.bursts,
             allow_durable: config.allow_durable,
             pacing: config.pacing,
             read_only: false,
