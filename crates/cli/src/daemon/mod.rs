@@ -1,6 +1,7 @@
 //! The process that serves a mount.
 
 mod background;
+mod bus;
 mod config_text;
 mod control;
 mod keeper;
@@ -111,10 +112,13 @@ pub(crate) fn serve(
         log_mounted(&daemon, session.sync_reaches());
     }
     let watcher = watch_events(&daemon, &plan.config);
+    let bus = bus::watch(&daemon.volume, &plan.config.config.events);
     ready.mounted();
     let served = run(session, &daemon);
     drop(watcher);
     let ended = finish(&daemon);
+    // Until here a machine that wants to sleep or to go off has waited a little.
+    drop(bus);
     // Until here `mobifs umount` has waited.
     daemon.ended.set(ended.clone());
     if let Some(control) = control {

@@ -1,0 +1,44 @@
+//! What the system bus tells of a machine: that it is about to sleep or to be switched off,
+//! that its sessions are idle, that its battery is low, that its lid is closed.
+//!
+//! One thread holds one connection. logind and UPower are heard where they are there, and
+//! found when they come later; a machine without a bus is looked at again now and then. A
+//! [`BusListener`] is told; this crate knows nothing of what it does.
+//!
+//! The client is our own because it is small: method calls, signals, descriptors. What
+//! there is on crates.io costs minutes of every build or lacks what a daemon needs
+//! (docs/DESIGN.md).
+#![forbid(unsafe_code)]
+
+mod connection;
+mod logind;
+mod message;
+mod service;
+#[cfg(test)]
+mod tests;
+mod upower;
+mod value;
+mod watcher;
+
+pub use message::{HEADER_BYTES, Kind, MESSAGE_BYTES_MAX, Message};
+pub use value::{Value, WireError};
+pub use watcher::{BusOptions, BusWatcher};
+
+/// Who is told what happens. Calls come from threads of the watcher and may take their time.
+pub trait BusListener: Send + Sync {
+    /// The user does something after having done nothing.
+    fn user_event(&self);
+
+    /// The user has gone: every session is idle.
+    fn user_left(&self);
+
+    /// The battery is low, or no longer.
+    fn set_battery_low(&self, is_low: bool);
+
+    /// No screen is on any more, or one is again.
+    fn set_screen(&self, is_on: bool);
+
+    /// The machine is about to sleep or to be switched off, and waits (for some seconds)
+    /// until this returns.
+    fn power_goes(&self);
+}
