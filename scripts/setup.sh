@@ -23,7 +23,7 @@ PACKAGES=(
 )
 
 # Programs of others that some tests talk to; without them these tests are skipped.
-TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin" "mkfs.xfs:xfsprogs")
+TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin" "mkfs.xfs:xfsprogs" "dbus-daemon:dbus")
 
 # What `make soak` runs.
 SOAK_PACKAGES=("stress-ng:stress-ng" "fio:fio" "dbench:dbench")
