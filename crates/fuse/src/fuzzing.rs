@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::adapter::{Adapter, SCRATCH_BYTES};
+use crate::observer::OperationObserver;
 use crate::request::{Malformed, Request};
 use crate::session::Handler as _;
 use crate::transport::Transport;
@@ -78,6 +79,14 @@ impl Exchange {
     pub fn new(volume: Arc<Volume>) -> Self {
         Self {
             adapter: Adapter::new(volume),
+            scratch: vec![0; SCRATCH_BYTES],
+        }
+    }
+
+    /// The same, watched.
+    pub fn observed(volume: Arc<Volume>, observer: Arc<dyn OperationObserver>) -> Self {
+        Self {
+            adapter: Adapter::new(volume).observed(Some(observer)),
             scratch: vec![0; SCRATCH_BYTES],
         }
     }

@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod lead;
 mod mount;
 mod negotiation;
+mod observer;
 mod one_file;
 mod options;
 mod pause;
@@ -34,6 +35,7 @@ mod workers;
 mod tests;
 
 pub use mount::{LoopDevice, MountError, UnmountError, abort, is_mounted, unmount};
+pub use observer::{OperationObserver, observation_clock};
 pub use one_file::{Answer, Clear, FileServer, Incarnation};
 pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlacement};
 pub use record::{TakeoverError, begin_takeover, postpone_takeover};

@@ -5,9 +5,9 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::protocol::{
     BatchForgetArgs, CopyFileRangeArgs, CreateArgs, FallocateArgs, ForgetArgs, ForgetOne,
-    GetXattrArgs, InitArgs, InitExtensionArgs, LinkArgs, LseekArgs, MkDirArgs, MkNodArgs, Opcode,
-    ReadArgs, ReleaseArgs, Rename2Args, RenameArgs, RequestHeader, SetAttrArgs, SetXattrArgs,
-    SetXattrCompatArgs, WriteArgs,
+    FsyncArgs, GetXattrArgs, InitArgs, InitExtensionArgs, LinkArgs, LseekArgs, MkDirArgs,
+    MkNodArgs, Opcode, ReadArgs, ReleaseArgs, Rename2Args, RenameArgs, RequestHeader, SetAttrArgs,
+    SetXattrArgs, SetXattrCompatArgs, WriteArgs,
 };
 
 /// A request and who sent it.
@@ -85,8 +85,8 @@ pub(crate) enum Operation<'a> {
         data: &'a [u8],
     },
     StatFs,
-    Fsync,
-    FsyncDir,
+    Fsync(FsyncArgs),
+    FsyncDir(FsyncArgs),
     SyncFs,
     SetXattr {
         args: SetXattrArgs,
@@ -216,8 +216,8 @@ fn parse_operation(
             }
         }
         Opcode::StatFs => Operation::StatFs,
-        Opcode::Fsync => Operation::Fsync,
-        Opcode::FsyncDir => Operation::FsyncDir,
+        Opcode::Fsync => Operation::Fsync(arguments.take()?),
+        Opcode::FsyncDir => Operation::FsyncDir(arguments.take()?),
         Opcode::SyncFs => Operation::SyncFs,
         Opcode::SetXattr => parse_set_xattr(arguments, set_xattr_extended)?,
         Opcode::GetXattr => {

@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::adapter::Adapter;
 use crate::mount::{self, MountError, UnmountError};
 use crate::negotiation::{Agreement, Answer, negotiate};
+use crate::observer::OperationObserver;
 use crate::options::{MountOptions, WorkerPlacement};
 use crate::protocol::REQUEST_BUFFER_BYTES;
 use crate::record::{SessionRecord, TakeoverError, complete_takeover};
@@ -139,7 +140,7 @@ impl Session {
     /// both sides know how to talk; requests are answered from [`Session::run`] on.
     ///
     /// With the arena of `volume` a successor of this process can go on: what it needs
-    /// is in the arena when this returns.
+    /// is in the arena when this returns. An `observer` is told of every operation.
     ///
     /// # Errors
     /// [`MountError`]; nothing stays mounted.
@@ -148,8 +149,9 @@ impl Session {
         mountpoint: &Path,
         options: &MountOptions,
         arena: Option<&Arena>,
+        observer: Option<Arc<dyn OperationObserver>>,
     ) -> Result<Self, MountError> {
-        let adapter = Box::new(Adapter::new(Arc::clone(&volume)));
+        let adapter = Box::new(Adapter::new(Arc::clone(&volume)).observed(observer));
         let slots = arena.map_or_else(Slots::of_process, Slots::of_arena);
         let mut session = Self::mount_with(adapter, mountpoint, options, slots)?;
         if let Some(arena) = arena {
@@ -178,6 +180,7 @@ impl Session {
         mountpoint: &Path,
         options: &MountOptions,
         arena: &Arena,
+        observer: Option<Arc<dyn OperationObserver>>,
     ) -> Result<Self, TakeoverError> {
         let record = SessionRecord::read(arena)?;
         let transport = DeviceTransport::from_descriptor(device).map_err(TakeoverError::Device)?;
@@ -185,7 +188,7 @@ impl Session {
         let shared = Arc::new(Shared {
             connection: connection_of(&transport, mountpoint),
             transport,
-            handler: Box::new(Adapter::inheriting(volume)),
+            handler: Box::new(Adapter::inheriting(volume).observed(observer)),
             agreement: record.agreement(),
             placement: options.workers,
             slots: Slots::of_arena(arena),

@@ -56,7 +56,7 @@ impl Mounted {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut mount_options = MountOptions::default();
         mount_options.apply(options).unwrap();
-        let session = Session::mount(volume, directory.path(), &mount_options, None).unwrap();
+        let session = Session::mount(volume, directory.path(), &mount_options, None, None).unwrap();
         let handle = session.handle();
         let thread = Some(std::thread::spawn(move || session.run()));
         let mounted = Self {

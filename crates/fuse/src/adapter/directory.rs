@@ -72,7 +72,7 @@ impl Listing {
 
 /// What follows the entry that `bytes` start with, its header first; none if it is cut off.
 /// Both start at multiples of [`ALIGNMENT_BYTES`], so the alignment counts from here.
-pub(super) fn behind_name(bytes: &[u8]) -> Option<&[u8]> {
+pub(crate) fn behind_name(bytes: &[u8]) -> Option<&[u8]> {
     let (header, _) = DirectoryEntryHeader::read_from_prefix(bytes).ok()?;
     let entry = size_of::<DirectoryEntryHeader>() + header.name_bytes as usize;
     bytes.get(entry.next_multiple_of(ALIGNMENT_BYTES)..)

@@ -41,11 +41,11 @@ use rustix::io::Errno;
 use zerocopy::FromBytes as _;
 
 use super::{Adapter, Context, Outcome, answer, data, directory, fs};
+use crate::observer::ObservedTransport;
 use crate::protocol::{EntryReply, ForgetOne, WriteArgs, WriteReply, syscall, write};
 use crate::reply::{Reply, invalidate_attributes};
 use crate::request::{Operation, Request, forget_entries};
-use crate::session::Handler as _;
-use crate::transport::NotedTransport;
+use crate::transport::{NotedTransport, Transport};
 
 impl Adapter {
     /// Finishes a request of which a predecessor had done `left`.
@@ -56,8 +56,14 @@ impl Adapter {
         left: &LeftRequest,
         scratch: &mut [u8],
     ) {
+        let observed = self.observer.as_deref();
+        let observed = observed.map(|to| ObservedTransport::new(transport, to, request).left());
+        let seen: &dyn Transport = match &observed {
+            Some(observed) => observed,
+            None => transport,
+        };
         let context = Context {
-            transport,
+            transport: seen,
             header: request.header,
         };
         match (&request.operation, left.outcome) {
@@ -86,7 +92,7 @@ impl Adapter {
                 self.settle(transport, left, &taken);
             }
             _ => {
-                self.handle(transport, request, scratch);
+                self.execute(seen, request, scratch);
                 self.settle(transport, left, &[]);
             }
         }

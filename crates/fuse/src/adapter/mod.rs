@@ -37,11 +37,13 @@ use mobifs_types::ObjectId;
 use rustix::io::Errno;
 
 use crate::errno::errno_of;
+use crate::observer::{ObservedTransport, OperationObserver};
 use crate::protocol::{Attr, AttrReply, EntryReply, PAYLOAD_BYTES_MAX, RequestHeader};
 use crate::reply::Reply;
 use crate::request::{Operation, Request, forget_entries};
 use crate::session::Handler;
 use crate::transport::{NotedTransport, Transport};
+pub(crate) use directory::behind_name;
 use set_id::SetIdFiles;
 
 /// How long the kernel may keep a name, present or absent: as long as it likes.
@@ -56,6 +58,8 @@ const BLOCK_BYTES: u32 = 4096;
 pub(crate) struct Adapter {
     volume: Arc<Volume>,
     set_id_files: SetIdFiles,
+    /// Is told of everything.
+    observer: Option<Arc<dyn OperationObserver>>,
 }
 
 /// What an operation ends with: an errno is sent as such.
@@ -92,6 +96,7 @@ impl Adapter {
         Self {
             volume,
             set_id_files: SetIdFiles::default(),
+            observer: None,
         }
     }
 
@@ -100,7 +105,14 @@ impl Adapter {
         Self {
             volume,
             set_id_files: SetIdFiles::inherited(),
+            observer: None,
         }
+    }
+
+    /// The same, watched.
+    pub(crate) fn observed(mut self, observer: Option<Arc<dyn OperationObserver>>) -> Self {
+        self.observer = observer;
+        self
     }
 
     fn entry(&self, node: &Node) -> EntryReply {
@@ -191,6 +203,19 @@ impl Handler for Adapter {
     }
 
     fn handle(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]) {
+        match &self.observer {
+            None => self.execute(transport, request, scratch),
+            Some(observer) => {
+                let observed = ObservedTransport::new(transport, &**observer, request);
+                self.execute(&observed, request, scratch);
+                observed.unanswered();
+            }
+        }
+    }
+}
+
+impl Adapter {
+    fn execute(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]) {
         let context = Context {
             transport,
             header: request.header,
@@ -264,8 +289,8 @@ impl Handler for Adapter {
             Operation::Unlink { .. }
             | Operation::RmDir { .. }
             | Operation::Rename { .. }
-            | Operation::Fsync
-            | Operation::FsyncDir
+            | Operation::Fsync(_)
+            | Operation::FsyncDir(_)
             | Operation::SyncFs
             | Operation::SetXattr { .. }
             | Operation::RemoveXattr { .. }
@@ -298,11 +323,13 @@ impl Adapter {
                     .map_err(fs)
             }
             // Where no app is durable nor can become so, fsync has nothing to do, and
-            // the kernel need not ask again.
-            Operation::Fsync | Operation::FsyncDir if !self.volume.has_durable_apps() => {
+            // the kernel need not ask again. An observer wants to hear of it.
+            Operation::Fsync(_) | Operation::FsyncDir(_)
+                if !self.volume.has_durable_apps() && self.observer.is_none() =>
+            {
                 Err(Errno::NOSYS)
             }
-            Operation::Fsync | Operation::FsyncDir => self.volume.fsync(object).map_err(fs),
+            Operation::Fsync(_) | Operation::FsyncDir(_) => self.volume.fsync(object).map_err(fs),
             Operation::SyncFs => self.volume.sync_all().map_err(fs),
             Operation::SetXattr { args, name, value } => {
                 self.set_xattr(context, &args, name, value)

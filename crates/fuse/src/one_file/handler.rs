@@ -132,7 +132,7 @@ impl OneFile {
                 self.server
                     .write(file, args.offset, data, later(Wanted::Written(args.size))?);
             }
-            Operation::Fsync => self.server.sync(file, later(Wanted::Nothing)?),
+            Operation::Fsync(_) => self.server.sync(file, later(Wanted::Nothing)?),
             Operation::Fallocate(args) => {
                 let how = clear_of(&args)?;
                 let bytes = self.clip(args.offset, args.length);
@@ -174,13 +174,13 @@ impl Handler for OneFile {
             Operation::StatFs => reply.value(&self.stat_fs()),
             Operation::Read(_)
             | Operation::Write { .. }
-            | Operation::Fsync
+            | Operation::Fsync(_)
             | Operation::Fallocate(_) => {
                 if let Err(errno) = self.content(request) {
                     reply.error(errno);
                 }
             }
-            Operation::FsyncDir | Operation::Release(_) | Operation::Destroy => reply.done(),
+            Operation::FsyncDir(_) | Operation::Release(_) | Operation::Destroy => reply.done(),
             // One file of fixed size, and nothing else, ever.
             Operation::SetAttr(_)
             | Operation::Unlink { .. }

@@ -46,6 +46,11 @@ pub(crate) mod write {
     pub(crate) const KILL_SUIDGID: u32 = 1 << 2;
 }
 
+/// `fuse_fsync_in.fsync_flags`.
+pub(crate) mod fsync {
+    pub(crate) const DATA_ONLY: u32 = 1 << 0;
+}
+
 /// `fuse_setxattr_in.setxattr_flags`.
 pub(crate) mod set_xattr {
     pub(crate) const ACL_KILL_SGID: u32 = 1 << 0;

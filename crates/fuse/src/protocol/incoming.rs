@@ -84,6 +84,8 @@ incoming! {
     }
     /// RELEASE.
     ReleaseArgs { handle: u64, flags: u32, release_flags: u32, lock_owner: u64 }
+    /// FSYNC and FSYNCDIR.
+    FsyncArgs { handle: u64, flags: u32, padding: u32 }
     /// SETXATTR as it was before the extension.
     SetXattrCompatArgs { size: u32, flags: u32 }
     /// SETXATTR.

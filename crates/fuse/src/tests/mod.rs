@@ -141,7 +141,7 @@ impl Handler for OneFile {
                 name_bytes_max: 255,
                 ..StatFsReply::default()
             }),
-            Operation::Fsync => {
+            Operation::Fsync(_) => {
                 self.0.fsync();
                 reply.done();
             }
