@@ -26,7 +26,7 @@ pub use nbd::{NBD_HANDSHAKE, NBD_TRANSMISSION};
 pub use noise::mutated;
 pub use outlive::{ARENA, ENGINE_IMAGE};
 pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE};
-pub use trace::{TRACE_BLKPARSE, TRACE_MOBIGEN, TRACE_PARQUET, TRACE_STRACE};
+pub use trace::{TRACE_BLKPARSE, TRACE_MOBIGEN, TRACE_PARQUET, TRACE_RECORDING, TRACE_STRACE};
 
 /// Whether an input got past the parser; the oracles hold in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +76,7 @@ pub const TARGETS: &[Target] = &[
     TRACE_MOBIGEN,
     TRACE_PARQUET,
     TRACE_STRACE,
+    TRACE_RECORDING,
     FLASH_CONFIG,
     FLASH_SIDECAR,
     FLASH_SAVED_MODEL,

@@ -1,9 +1,13 @@
 //! Traces: stored ones, and those of other tools.
 
-use std::io::Cursor;
+use std::io::{Cursor, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use mobifs_trace::{Format, LoadOptions, Trace, import, read as read_trace, write as write_trace};
+use mobifs_trace::recording::{LogHeader, LogPart, Observation, start_log};
+use mobifs_trace::{
+    Format, LoadOptions, Trace, UserOperation, import, read as read_trace, write as write_trace,
+};
+use mobifs_types::{FoundObject, MonotonicNs, ObjectId, ObservedOperation, Operation};
 
 use crate::{Target, Verdict};
 
@@ -39,6 +43,107 @@ pub const TRACE_BLKPARSE: Target = Target {
     run: |input| text(Format::Blkparse, input),
     seeds: || vec![BLKPARSE.as_bytes().to_vec()],
 };
+
+/// What a recorded mount has written.
+pub const TRACE_RECORDING: Target = Target {
+    name: "trace_recording",
+    run: |input| text(Format::Recording, input),
+    seeds: || {
+        let written = recording();
+        written.map_or_else(|error| panic!("{error}"), |bytes| vec![bytes])
+    },
+};
+
+const fn found(id: u64, is_directory: bool) -> Option<FoundObject> {
+    Some(FoundObject {
+        id: ObjectId(id),
+        is_directory,
+    })
+}
+
+/// What is done to which object: some of everything.
+const RECORDED: &[(u64, Operation<'static>)] = &[
+    (
+        1,
+        Operation::MakeDirectory {
+            name: b"a",
+            mode: 0o755,
+            made: found(2, true),
+        },
+    ),
+    (
+        2,
+        Operation::MakeFile {
+            name: b"b",
+            mode: 0o644,
+            made: found(3, false),
+        },
+    ),
+    (
+        3,
+        Operation::Write {
+            offset: 1,
+            length: 5,
+            moved: 5,
+        },
+    ),
+    (
+        3,
+        Operation::Copy {
+            offset: 0,
+            target: ObjectId(3),
+            target_offset: 9,
+            length: 4,
+            moved: 4,
+        },
+    ),
+    (
+        2,
+        Operation::Rename {
+            name: b"b",
+            new_directory: ObjectId(1),
+            new_name: b"c",
+            is_exchange: false,
+        },
+    ),
+    (1, Operation::Unlink { name: b"c" }),
+    (3, Operation::Sync { is_data_only: true }),
+    (3, Operation::Forget { lookups: 1 }),
+];
+
+fn recording() -> std::io::Result<Vec<u8>> {
+    let begun_at = MonotonicNs(1_000);
+    let mut part = LogPart::default();
+    for &(object, operation) in RECORDED {
+        let observed = ObservedOperation {
+            begun_at,
+            duration_ns: 3,
+            thread: 9,
+            object: ObjectId(object),
+            operation,
+            error: 0,
+        };
+        part.push(&Observation::Operation {
+            process: 9,
+            observed,
+        });
+    }
+    part.push(&Observation::User {
+        at: begun_at,
+        operation: UserOperation::Touch,
+    });
+    let mut file = tempfile::tempfile()?;
+    let header = LogHeader {
+        apps: vec!["*".to_owned()],
+        ..LogHeader::default()
+    };
+    start_log(&mut file, &header)?;
+    file.write_all(part.frame(1))?;
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 const MOBIGEN: &str = "\
 1 0 open /data/data O_WRONLY|O_CREAT|O_TRUNC|O_LARGEFILE 36

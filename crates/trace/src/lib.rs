@@ -11,6 +11,7 @@ mod edit;
 mod import;
 mod lines;
 mod model;
+pub mod recording;
 mod replay;
 mod statistics;
 mod store;

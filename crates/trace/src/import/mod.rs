@@ -17,6 +17,7 @@ pub use report::ImportReport;
 
 use crate::lines::{self, Lines};
 use crate::model::{Trace, UserOperation};
+use crate::recording::{LogError, MAGIC, read_log, read_log_bytes};
 use crate::store::{PARQUET_MAGIC, ReadError, read_file};
 use text::TextImport;
 
@@ -33,16 +34,19 @@ pub enum Format {
     Pixel,
     /// The output of blkparse.
     Blkparse,
+    /// What a recorded mount has written so far.
+    Recording,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Parquet,
         Self::MobiGen,
         Self::Strace,
         Self::Pixel,
         Self::Blkparse,
+        Self::Recording,
     ];
 
     /// Its name on the command line.
@@ -53,6 +57,7 @@ impl Format {
             Self::Strace => "strace",
             Self::Pixel => "pixel",
             Self::Blkparse => "blkparse",
+            Self::Recording => "recording",
         }
     }
 }
@@ -149,6 +154,14 @@ pub enum LoadError {
         /// What is wrong with it.
         source: ReadError,
     },
+    /// The file is no recording of a mount.
+    #[error("{}: {source}", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: LogError,
+    },
     /// A line cannot be understood, and none may be skipped.
     #[error("{}: line {line}: {reason}", path.display())]
     Line {
@@ -199,18 +212,31 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, LoadError> {
             })?,
             report: ImportReport::default(),
         }),
+        Some(Format::Recording) => recorded(path, read_log(path)),
         Some(format) => import(format, path, input, options),
     }
 }
 
-/// Imports text from anything; `path` is what errors call it. Parquet is no text and refused.
+fn recorded(
+    path: &Path,
+    read: Result<(Trace, ImportReport), LogError>,
+) -> Result<Loaded, LoadError> {
+    let failed = |source| LoadError::Recording {
+        path: path.to_owned(),
+        source,
+    };
+    let (trace, report) = read.map_err(failed)?;
+    Ok(Loaded { trace, report })
+}
+
+/// Imports from anything; `path` is what errors call it. Parquet is refused.
 ///
 /// # Errors
 /// As [`load`].
 pub fn import(
     format: Format,
     path: &Path,
-    input: Box<dyn BufRead>,
+    mut input: Box<dyn BufRead>,
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
     match format {
@@ -221,6 +247,15 @@ pub fn import(
         Format::Strace => run::<strace::Import>(path, input, options),
         Format::Pixel => run::<pixel::Import>(path, input, options),
         Format::Blkparse => run::<blkparse::Import>(path, input, options),
+        Format::Recording => {
+            let mut log = Vec::new();
+            let read = input.read_to_end(&mut log);
+            read.map_err(|source| LoadError::Io {
+                path: path.to_owned(),
+                source,
+            })?;
+            recorded(path, read_log_bytes(&log))
+        }
     }
 }
 
@@ -232,6 +267,9 @@ fn recognise(input: &mut dyn BufRead) -> io::Result<Option<Format>> {
     let beginning = input.fill_buf()?;
     if beginning.starts_with(&PARQUET_MAGIC) {
         return Ok(Some(Format::Parquet));
+    }
+    if beginning.starts_with(&MAGIC) {
+        return Ok(Some(Format::Recording));
     }
     let lines = beginning.split(|&byte| byte == b'\n');
     for line in lines.take(LINES_LOOKED_AT) {

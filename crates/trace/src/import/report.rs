@@ -39,7 +39,7 @@ impl ImportReport {
     }
 
     /// Counts something that is left out.
-    pub(super) fn leave_out(&mut self, reason: &str) {
+    pub(crate) fn leave_out(&mut self, reason: &str) {
         count(&mut self.left_out, reason);
     }
 

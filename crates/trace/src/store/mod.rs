@@ -12,6 +12,7 @@ mod tests;
 pub use error::{ReadError, RowError, WriteError};
 pub use read::{read, read_file};
 pub use row::Row;
+pub(crate) use write::GROUP_EVENTS;
 pub use write::{TraceWriter, write, write_file};
 
 /// The version of the schema that is written, and the only one that is read.

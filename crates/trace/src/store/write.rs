@@ -20,7 +20,7 @@ use super::{FORMAT_VERSION, key};
 use crate::model::{AppIndex, Event, Header, Names, PathIndex, Trace};
 
 /// Events of one row group: what a reader takes in one piece, and what a writer has in memory.
-const GROUP_EVENTS: usize = 65_536;
+pub(crate) const GROUP_EVENTS: usize = 65_536;
 
 impl From<ParquetError> for WriteError {
     fn from(error: ParquetError) -> Self {
@@ -80,6 +80,12 @@ impl<W: Write + Send> TraceWriter<W> {
             group.close()?;
         }
         Ok(())
+    }
+
+    /// Adds a line to the notes that the header began with.
+    pub fn note(&mut self, note: String) {
+        let pair = KeyValue::new(key::NOTE.to_owned(), note);
+        self.file.append_key_value_metadata(pair);
     }
 
     /// Ends the file, and gives back what it was written to.
