@@ -8,8 +8,8 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
-	bench-responsiveness fuzz crash-campaign crash-campaign-disks crash-campaign-f2fs kill-campaign \
-	postmark-cuts flash-campaign corpus soak clean
+	bench-responsiveness bench-record fuzz crash-campaign crash-campaign-disks \
+	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign corpus soak clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 	scripts/setup.sh --build-only
 	cargo build --release --locked
 	python3 scripts/bench.py --flash $(or $(PRESET),emmc51) $(BENCH_FLAGS)
+
+bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
+	cargo build --release --locked
+	python3 scripts/bench_record.py $(BENCH_FLAGS)
 
 bench-recovery: ## Mount after a power cut against what the journal holds, beside ext4 (root)
 	cargo build --release --locked -p mobifs-cli

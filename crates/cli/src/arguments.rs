@@ -33,7 +33,7 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
   nonempty           mount over a directory with something in it
   nosupervise        in the background: nobody starts a new daemon if this one dies, so
                      what is not committed is lost then, as in a power cut
-  config=FILE        as --config        log=FILE   as --log
+  config=FILE        as --config        log=FILE   as --log       record=FILE  as --record
   noauto nofail _netdev user users x-... comment=... are for others and passed over
 
 Keys of the configuration file (TOML; docs/CONFIG.md explains them):
@@ -108,6 +108,10 @@ pub(crate) struct MountArguments {
     /// directory, /run/mobifs for root)
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
+    /// Record what programs do with the mount as a trace (docs/TRACES.md); FILE must not be
+    /// there, is written when the mount ends, and is FILE.part until then
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
     /// Mount options, comma-separated; may be repeated
     #[arg(short = 'o', value_name = "OPT,...")]
     pub(crate) options: Vec<String>,
@@ -292,6 +296,7 @@ mod tests {
         for line in [
             "mobifs mount --foreground --config c -o ro,noatime -o nonempty STORE MNT",
             "mobifs mount STORE MNT",
+            "mobifs mount --record FILE STORE MNT",
             "mobifs umount MNT",
             "mobifs sync --app NAME MNT",
             "mobifs set --app A --policy tpl --slope-min-micropercent -5 --window-points 8 MNT",

@@ -15,6 +15,8 @@ pub(crate) struct Options {
     pub(crate) config: Option<PathBuf>,
     /// `log=`
     pub(crate) log: Option<PathBuf>,
+    /// `record=`
+    pub(crate) record: Option<PathBuf>,
     /// `nonempty`
     pub(crate) nonempty: bool,
     /// `nosupervise`: in the background, nobody watches over the daemon.
@@ -34,7 +36,8 @@ impl Options {
             match option.split_once('=') {
                 Some(("config", path)) => options.config = Some(file("config", path)?),
                 Some(("log", path)) => options.log = Some(file("log", path)?),
-                None if option == "config" || option == "log" => {
+                Some(("record", path)) => options.record = Some(file("record", path)?),
+                None if ["config", "log", "record"].contains(&option.as_str()) => {
                     let message = format!(
                         "mount option '{option}' needs a value, as in \
                                            '{option}=FILE'"
@@ -94,6 +97,7 @@ mod tests {
     fn ours_and_the_mounts_options_are_told_apart() {
         let options = parse("ro,config=/etc/a\\,b.toml,nonempty,noatime,fsname=x\\,y").unwrap();
         assert_eq!(options.config, Some("/etc/a,b.toml".into()));
+        assert_eq!(parse("record=/r").unwrap().record, Some("/r".into()));
         assert!(options.nonempty && options.mount.read_only && options.has_source_name);
         assert_eq!(options.mount.source_name, "x,y");
         assert!(!options.remount && !options.unsupervised);
@@ -119,6 +123,7 @@ mod tests {
                 .message
                 .contains("needs a value")
         );
+        assert!(parse("record").unwrap_err().message.contains("needs a"));
         assert!(
             parse("config=")
                 .unwrap_err()

@@ -31,7 +31,7 @@ pub use control::{
     ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, LineHandler, LineServer,
     Reply, Request, exchange_line, find_mount, runtime_directory,
 };
-pub use events::{EventSources, EventWatcher};
+pub use events::{EventObserver, EventSources, EventWatcher};
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, Node, NodeSpec, ReadDirEntry,
@@ -41,7 +41,7 @@ pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
 pub use opened::{OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{
-    AppReport, CheckpointReport, MemoryStatus, PolicyReport, SCHEMA_VERSION, Status, StoreStatus,
-    TransactionCounts, UserReport,
+    AppReport, CheckpointReport, MemoryStatus, PolicyReport, RecordingStatus, SCHEMA_VERSION,
+    Status, StoreStatus, TransactionCounts, UserReport,
 };
 pub use volume::{BatterySource, Volume, VolumeError, VolumeOptions};

@@ -35,6 +35,8 @@ pub struct Status {
     pub store: StoreStatus,
     /// The user.
     pub user: UserReport,
+    /// What is recorded of the mount; none: nothing.
+    pub recording: Option<RecordingStatus>,
     /// The machine's battery is low: every app is durable.
     pub battery_low: bool,
     /// The screen is off: unless the battery is low, commits wait for their limits.
@@ -72,6 +74,19 @@ pub struct UserReport {
     pub predictor: String,
     /// Who chooses what is committed meanwhile.
     pub scheduler: String,
+}
+
+/// A recording of what programs do with the mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordingStatus {
+    /// The trace that it becomes.
+    pub file: String,
+    /// What was recorded since the mount, or the last restart.
+    pub events: u64,
+    /// What was not recorded because the file was not written as fast as it came.
+    pub lost: u64,
+    /// Why nothing is recorded any more; none if it is.
+    pub stopped: Option<String>,
 }
 
 /// The store below one mount.

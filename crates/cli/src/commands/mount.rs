@@ -61,7 +61,12 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     } else {
         Places::check(&arguments.store, &arguments.mountpoint, place_options)?
     };
+    // The daemon's working directory is another one.
+    let record = arguments.record.as_ref().or(options.record.as_ref());
+    let record = record.map(std::path::absolute).transpose();
+    let record = record.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
     let plan = Plan {
+        record,
         places,
         options,
         config,

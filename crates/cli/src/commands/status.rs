@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use mobifs_runtime::{AppReport, Reply, Request, Status};
+use mobifs_runtime::{AppReport, RecordingStatus, Reply, Request, Status};
 
 use super::{ask, unexpected};
 use crate::arguments::StatusArguments;
@@ -145,6 +145,9 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
             ""
         }
     )?;
+    if let Some(recording) = &status.recording {
+        writeln!(text, "record   {}", recorded(recording))?;
+    }
     writeln!(
         text,
         "sync(2)  {}",
@@ -154,6 +157,17 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
             "does not reach this mount: use `mobifs sync`"
         }
     )
+}
+
+fn recorded(recording: &RecordingStatus) -> String {
+    let mut text = format!("{} events for {}", recording.events, recording.file);
+    if recording.lost > 0 {
+        text += &format!("; {} more were lost", recording.lost);
+    }
+    if let Some(why) = &recording.stopped {
+        text += &format!("; STOPPED: {why}");
+    }
+    text
 }
 
 fn row(app: &AppReport, width: usize) -> String {

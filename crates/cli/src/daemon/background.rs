@@ -91,6 +91,9 @@ pub(crate) fn start_in_background(plan: &Plan, arguments: &MountArguments) -> Re
             .arg("--config")
             .arg(std::path::absolute(path).map_err(failed)?);
     }
+    if let Some(path) = &plan.record {
+        command.arg("--record").arg(path);
+    }
     for list in &arguments.options {
         command.arg("-o").arg(list);
     }

@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::ConfigText;
 use super::keeper::Keeper;
+use super::recording::Recording;
 use crate::failure::Failure;
 
 /// How long a mount that should end is watched before it counts as still in use.
@@ -63,6 +64,7 @@ pub(crate) struct Daemon {
     pub(crate) keeper: Keeper,
     /// How often the mount was taken over.
     restarts: u64,
+    pub(crate) recording: Option<Recording>,
     /// Taken by who brings the mount to its end.
     pub(crate) opened: Mutex<Option<OpenedStore>>,
     handle: SessionHandle,
@@ -83,6 +85,7 @@ impl Daemon {
     ) -> Self {
         Self {
             keeper,
+            recording: None,
             restarts,
             volume,
             places,
@@ -93,6 +96,12 @@ impl Daemon {
             power_cut: AtomicBool::new(false),
             end_now: AtomicBool::new(false),
         }
+    }
+
+    /// The same mount, recorded.
+    pub(crate) fn recorded(mut self, recording: Option<Recording>) -> Self {
+        self.recording = recording;
+        self
     }
 
     pub(crate) fn is_power_cut(&self) -> bool {
@@ -165,6 +174,9 @@ impl Daemon {
     pub(crate) fn reload(&self, other: Option<&Path>) -> Result<(), Failure> {
         let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
         self.volume.reload(&text.config)?;
+        if let Some(recording) = &self.recording {
+            recording.apps_changed(&text.config.rules);
+        }
         match text.copy() {
             Ok(copy) => self.keeper.replace(CONFIG_NAME, copy.as_fd()),
             Err(error) => tracing::warn!(%error, "a successor would not know of this"),
@@ -180,6 +192,7 @@ impl Daemon {
         let keeper = self.keeper.name().filter(|_| outlives);
         status.supervised_by = keeper.map(str::to_owned);
         status.restarts = self.restarts;
+        status.recording = self.recording.as_ref().map(Recording::status);
         status.mountpoint = Some(self.places.mountpoint.to_string_lossy().into_owned());
         status.store.path = Some(self.places.store.to_string_lossy().into_owned());
         Reply::Status {
@@ -258,6 +271,9 @@ impl ControlHandler for Daemon {
             Request::PowerCut => self.cut_power(),
             Request::Touch => {
                 self.volume.user_event();
+                if let Some(recording) = &self.recording {
+                    recording.touched();
+                }
                 Reply::Done
             }
             Request::Screen { on } => match self.volume.set_screen(on) {

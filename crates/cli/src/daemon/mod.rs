@@ -5,6 +5,7 @@ mod bus;
 mod config_text;
 mod control;
 mod keeper;
+mod recording;
 mod signals;
 mod takeover;
 
@@ -25,6 +26,7 @@ pub(crate) use background::{Ready, start_in_background};
 pub(crate) use config_text::ConfigText;
 use control::Daemon;
 pub(crate) use keeper::Keeper;
+use recording::Recording;
 pub(crate) use takeover::Legacy;
 
 /// How long to wait before trying again to commit what could not be committed.
@@ -40,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) config: ConfigText,
     pub(crate) config_file: Option<PathBuf>,
     pub(crate) log: Option<PathBuf>,
+    /// The trace that what programs do is recorded as; an absolute path.
+    pub(crate) record: Option<PathBuf>,
 }
 
 /// A mount that is made or taken over, and not served yet.
@@ -49,6 +53,7 @@ struct Serving {
     session: Session,
     /// What a successor needs; none if there will be none.
     arena: Option<Arena>,
+    recording: Option<Recording>,
 }
 
 /// Mounts, or takes over what a predecessor has left, and serves until the mount is
@@ -71,13 +76,14 @@ pub(crate) fn serve(
             control = legacy.control.take();
             legacy.take_over(&plan, &keeper)?
         }
-        None => mount(&plan, &keeper)?,
+        None => mount_recorded(&plan, &keeper)?,
     };
     let Serving {
         opened,
         volume,
         session,
         arena,
+        recording,
     } = serving;
     let (handle, restarts) = (session.handle(), session.takeovers());
     let (places, config_file) = (plan.places, plan.config_file);
@@ -90,13 +96,10 @@ pub(crate) fn serve(
         places,
         config_file,
     );
-    let daemon = Arc::new(daemon);
+    let daemon = Arc::new(daemon.recorded(recording));
     let control = match start_control(&daemon, control) {
         Err(failure) if is_new => {
-            // Nothing was acknowledged to anybody yet.
-            if let Err(error) = session.handle().unmount(true) {
-                tracing::error!(%error, "cannot take the mount away again");
-            }
+            take_away(&session, &daemon);
             return Err(failure);
         }
         control => control.unwrap_or_else(|failure| {
@@ -128,6 +131,16 @@ pub(crate) fn serve(
     ended
 }
 
+/// Ends a mount that nobody has been told of yet.
+fn take_away(session: &Session, daemon: &Daemon) {
+    if let Err(error) = session.handle().unmount(true) {
+        tracing::error!(%error, "cannot take the mount away again");
+    }
+    if let Some(recording) = &daemon.recording {
+        recording.discard();
+    }
+}
+
 fn run(session: Session, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
     let telling = Arc::clone(daemon);
     let served = session.run_and_tell(move || telling.keeper.ready("mounted"));
@@ -137,8 +150,27 @@ fn run(session: Session, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
     served
 }
 
-/// Makes a new mount.
-fn mount(plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
+/// Makes a new mount, recorded if that is wanted.
+fn mount_recorded(plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
+    let recording = plan.record.as_deref();
+    let rules = &plan.config.config.rules;
+    let recording = recording.map(|file| Recording::start(file, &plan.places, rules));
+    let recording = recording.transpose()?;
+    match mount(plan, keeper, recording.as_ref()) {
+        Ok(serving) => Ok(Serving {
+            recording,
+            ..serving
+        }),
+        Err(failure) => {
+            if let Some(recording) = recording {
+                recording.discard();
+            }
+            Err(failure)
+        }
+    }
+}
+
+fn mount(plan: &Plan, keeper: &Keeper, recording: Option<&Recording>) -> Result<Serving, Failure> {
     let store = &plan.places.store;
     let arena = match keeper.is_there().then(Arena::create).transpose() {
         Ok(arena) => arena,
@@ -157,12 +189,14 @@ fn mount(plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
         &plan.places.mountpoint,
         &mount_options(plan),
         arena.as_ref(),
+        recording.map(Recording::operations),
     )?;
     Ok(Serving {
         opened,
         volume,
         session,
         arena,
+        recording: None,
     })
 }
 
@@ -231,10 +265,20 @@ fn start_control(
     control.map(Some).map_err(no_control)
 }
 
-/// When nobody is served any more: brings everything to the store, unless the power
-/// was cut. What cannot be committed is tried again until somebody tells the process to
-/// end, because with it goes what is in memory.
+/// When nobody is served any more: brings everything to the store, and a recording to its
+/// end.
 fn finish(daemon: &Daemon) -> Result<(), Failure> {
+    let ended = finish_store(daemon);
+    if let Some(recording) = &daemon.recording {
+        recording.finish();
+    }
+    ended
+}
+
+/// Brings everything to the store, unless the power was cut. What cannot be committed is
+/// tried again until somebody tells the process to end, because with it goes what is in
+/// memory.
+fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     // Whoever comes second finds that the first is at it, and waits for the end.
     let Some(opened) = daemon.opened.lock().take() else {
         return daemon.ended.wait(None).unwrap_or(Ok(()));
@@ -268,7 +312,8 @@ fn finish(daemon: &Daemon) -> Result<(), Failure> {
 
 /// None if there is no way to watch.
 fn watch_events(daemon: &Daemon, config: &ConfigText) -> Option<EventWatcher> {
-    EventWatcher::start(Arc::clone(&daemon.volume), &config.config.events)
+    let observer = daemon.recording.as_ref().map(Recording::events);
+    EventWatcher::start(Arc::clone(&daemon.volume), &config.config.events, observer)
         .inspect_err(|error| tracing::warn!(%error, "not watching for events"))
         .ok()
 }

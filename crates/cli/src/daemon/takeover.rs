@@ -10,6 +10,7 @@ use mobifs_runtime::{Arena, OpenedStore, Volume};
 use mobifs_store::StoreError;
 
 use super::keeper::Keeper;
+use super::recording::Recording;
 use super::{ConfigText, Plan, RETRY_INTERVAL, Serving, mount_options, volume_options};
 use crate::failure::{Code, Failure};
 
@@ -111,6 +112,7 @@ impl Legacy {
         if is_salvage {
             return Err(salvage(plan, keeper, &volume, opened));
         }
+        let recording = resume_recording(plan, &volume);
         let options = mount_options(plan);
         let mountpoint = &plan.places.mountpoint;
         let session = Session::resume(
@@ -119,6 +121,7 @@ impl Legacy {
             mountpoint,
             &options,
             &arena,
+            recording.as_ref().map(Recording::operations),
         )
         .map_err(|error| again(&error))?;
         tracing::info!(
@@ -131,6 +134,7 @@ impl Legacy {
             volume,
             session,
             arena: Some(arena),
+            recording,
         })
     }
 }
@@ -143,6 +147,14 @@ fn begin_attempt(arena: &Arena) -> Result<u32, TakeoverError> {
         return Ok(attempt - 1);
     }
     Ok(attempt)
+}
+
+/// Goes on with the predecessor's recording, if there was one and that is possible.
+fn resume_recording(plan: &Plan, volume: &Volume) -> Option<Recording> {
+    let file = plan.record.as_deref()?;
+    Recording::resume(file, &plan.config.config.rules, volume)
+        .inspect_err(|failure| tracing::warn!(%failure, "nothing is recorded any more"))
+        .ok()
 }
 
 /// The lower filesystem has failed, which may pass: nothing is lost as long as there is

@@ -10,6 +10,7 @@ mod hostile;
 mod kills;
 mod life;
 mod loads;
+mod recording;
 mod systemd;
 mod unprivileged;
 mod users;

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use mobifs_types::MonotonicNs;
+use mobifs_types::{MonotonicNs, ObjectId};
 
 use super::Engine;
 use crate::app::AppPolicy;
@@ -54,6 +54,14 @@ pub struct EngineStatus {
 }
 
 impl Engine {
+    /// Objects in memory that have a place in the tree, each with the directory that it was found
+    /// in last; in no order, without the root.
+    pub fn placed_objects(&self) -> impl Iterator<Item = (ObjectId, ObjectId)> {
+        let placed = self.inodes.iter().filter(|(_, inode)| !inode.is_orphan());
+        let placed = placed.map(|(&id, inode)| (id, inode.home));
+        placed.filter(|(id, _)| *id != ObjectId::ROOT)
+    }
+
     /// Whether some app's `fsync` waits.
     pub fn has_durable_apps(&self) -> bool {
         self.apps

@@ -115,6 +115,12 @@ impl Rules {
         }
     }
 
+    /// Which directories are apps: the globs over paths relative to the mount, as written.
+    pub fn app_globs(&self) -> Vec<String> {
+        let globs = self.apps.iter();
+        globs.map(|glob| glob.0.glob().glob().to_owned()).collect()
+    }
+
     /// Changes settings of one app until the configuration is loaded again.
     pub fn set_app(&mut self, path: &[u8], change: PolicyChange) {
         self.overrides.push((path.to_vec(), change));

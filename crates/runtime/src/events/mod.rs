@@ -67,6 +67,14 @@ impl Default for EventSources {
     }
 }
 
+/// Is told of what happens around a mount, besides the volume.
+pub trait EventObserver: Send + Sync {
+    /// The user used an input device.
+    fn user_acted(&self);
+    /// The battery became low, or is no longer so.
+    fn battery_changed(&self, is_low: bool);
+}
+
 /// Tells a volume what happens around it, until it is dropped.
 #[derive(Debug)]
 pub struct EventWatcher {
@@ -76,11 +84,16 @@ pub struct EventWatcher {
 }
 
 impl EventWatcher {
-    /// Starts to listen. Does nothing if there is nothing to listen to.
+    /// Starts to listen. Does nothing if there is nothing to listen to. An `observer` is told,
+    /// too.
     ///
     /// # Errors
     /// If a thread or a pipe cannot be made.
-    pub fn start(volume: Arc<Volume>, sources: &EventSources) -> io::Result<Self> {
+    pub fn start(
+        volume: Arc<Volume>,
+        sources: &EventSources,
+        observer: Option<Arc<dyn EventObserver>>,
+    ) -> io::Result<Self> {
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
         let batteries = Batteries::new(&sources.power_supplies);
         let low_percent = sources.battery_low_percent;
@@ -88,6 +101,7 @@ impl EventWatcher {
         let watch = Watch {
             stopped,
             volume,
+            observer,
             input: sources
                 .input
                 .as_deref()
@@ -128,6 +142,7 @@ struct Watch {
     /// Hangs up when the thread is to end.
     stopped: OwnedFd,
     volume: Arc<Volume>,
+    observer: Option<Arc<dyn EventObserver>>,
     input: Option<InputDevices>,
     /// Input devices are looked at from then on.
     input_at: Instant,
@@ -169,6 +184,9 @@ impl Watch {
             }
             if happened.input && self.input.as_mut().is_some_and(InputDevices::take) {
                 self.volume.user_event();
+                if let Some(observer) = &self.observer {
+                    observer.user_acted();
+                }
                 self.input_at = Instant::now() + INPUT_PAUSE;
             }
         }
@@ -228,6 +246,9 @@ impl Watch {
         self.battery_at = now + BATTERY_INTERVAL;
         if let Some(is_low) = battery.look() {
             self.volume.set_battery_low(BatterySource::Kernel, is_low);
+            if let Some(observer) = &self.observer {
+                observer.battery_changed(is_low);
+            }
         }
     }
 }

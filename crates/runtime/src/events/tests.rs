@@ -128,7 +128,7 @@ fn whoever_uses_a_device_is_seen_also_on_one_that_is_plugged_in_later() {
     let mut screen = machine.plug("event1", "400 0 0 0 0 0\n");
     machine.plug("mouse0", "70000 0\n");
     let volume = volume("");
-    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources()).unwrap();
+    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources(), None).unwrap();
     let operations = || volume.status().user.operations;
     lid.write_all(&bytes(&TAP)).unwrap();
     screen.write_all(&bytes(&[(0, 0, 0)])).unwrap();
@@ -220,7 +220,7 @@ fn a_low_battery_makes_every_app_durable() {
     ];
     machine.supply("BAT0", &files);
     let volume = volume("[defaults]\nage_max_ms = 1000000\n");
-    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources()).unwrap();
+    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources(), None).unwrap();
     wait_until(|| volume.status().battery_low);
     let classes = || volume.status().apps.into_iter().map(|app| app.class);
     assert!(classes().all(|class| class == "durable"));
@@ -246,6 +246,6 @@ fn a_machine_without_anything_is_passed_over() {
         memory_pressure: Some(machine.path("absent")),
         ..machine.sources()
     };
-    let watcher = EventWatcher::start(volume(""), &nothing).unwrap();
+    let watcher = EventWatcher::start(volume(""), &nothing, None).unwrap();
     assert!(watcher.thread.is_none());
 }

@@ -1,11 +1,12 @@
 //! Names, attributes and extended attributes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use mobifs_core::{
     AttributeChange, Caller, FsError, Node, NodeSpec, ReadDirEntry, RenameMode, Stop, XattrMode,
 };
-use mobifs_types::{ObjectId, SpaceInfo};
+use mobifs_types::{FileKind, FoundObject, Name, ObjectId, SpaceInfo};
 
 use super::Volume;
 use crate::arena;
@@ -193,6 +194,31 @@ impl Volume {
     ) -> Result<Vec<ReadDirEntry>, FsError> {
         self.shared
             .look(|engine| engine.read_directory(id, after_cookie, entries_max))
+    }
+
+    /// Tells the names of all objects in memory: directory, name, object. Somebody who could
+    /// not follow what was looked up knows them then. What cannot be listed is passed over, and
+    /// names of files with several that lie elsewhere are.
+    pub fn names_in_memory(&self, mut tell: impl FnMut(ObjectId, &Name, FoundObject)) {
+        const BATCH_ENTRIES: usize = 256;
+        let mut wanted: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
+        for (id, directory) in self.shared.live().engine.placed_objects() {
+            wanted.entry(directory).or_default().insert(id);
+        }
+        for (directory, ids) in wanted {
+            let mut cookie = 0;
+            while let Ok(entries) = self.read_directory(directory, cookie, BATCH_ENTRIES) {
+                for entry in entries.iter().filter(|entry| ids.contains(&entry.id)) {
+                    let is_directory = entry.kind == FileKind::Directory;
+                    let id = entry.id;
+                    tell(directory, &entry.name, FoundObject { id, is_directory });
+                }
+                match entries.last() {
+                    Some(last) if entries.len() == BATCH_ENTRIES => cookie = last.cookie,
+                    _ => break,
+                }
+            }
+        }
     }
 
     /// Value of one extended attribute.

@@ -59,6 +59,7 @@ impl Volume {
                 strays: pending.strays,
             },
             user: shared.user_report(now),
+            recording: None,
             battery_low: machine.is_battery_low(),
             screen_off: machine.is_screen_off(),
             apps,

@@ -48,7 +48,7 @@ pub(crate) enum TraceCommand {
 /// How files become traces.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InputArguments {
-    /// The format: parquet, mobigen, strace, pixel or blkparse
+    /// The format: parquet, mobigen, strace, pixel, blkparse or recording
     #[arg(long, value_name = "FORMAT")]
     pub(crate) from: Option<Format>,
     /// Refuse a file at the first line that cannot be understood

@@ -1,0 +1,140 @@
+//! Where a recording goes.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use mobifs_runtime::Places;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::failure::{Code, Failure};
+
+/// Names of files are nobody else's business.
+const MODE: u32 = 0o600;
+
+/// The files of a recording, by absolute paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    /// The trace.
+    pub(super) file: PathBuf,
+    /// What is written while the mount is there.
+    pub(super) log: PathBuf,
+    /// The trace as long as it is not whole.
+    new: PathBuf,
+}
+
+impl Target {
+    /// The files of a new recording: none of them may be there, nor lie in what is recorded.
+    pub(super) fn check(file: &Path, places: &Places) -> Result<Self, Failure> {
+        let target = Self::known(file)?;
+        let usage = |message: String| Err(Failure::new(Code::Usage, message));
+        let shown = target.file.display();
+        if target.file.starts_with(&places.mountpoint) {
+            return usage(format!(
+                "cannot record to {shown}, which lies in the mount that is recorded"
+            ));
+        }
+        if target.file.starts_with(&places.store) {
+            return usage(format!(
+                "cannot record to {shown}, which lies in the store: only the mount may change it"
+            ));
+        }
+        let is_there = |path: &Path| path.symlink_metadata().is_ok();
+        if is_there(&target.file) {
+            let message = format!("{shown} is there already, and a recording replaces nothing");
+            return Err(Failure::new(Code::Failed, message));
+        }
+        if is_there(&target.log) {
+            let log = target.log.display();
+            let message = format!(
+                "{log} is a recording that did not come to its end: `mobifs trace import --out \
+                 FILE {log}` makes a trace of it, then remove it"
+            );
+            return Err(Failure::new(Code::Failed, message));
+        }
+        Ok(target)
+    }
+
+    /// The files of a recording that was checked before.
+    pub(super) fn known(file: &Path) -> Result<Self, Failure> {
+        let Some(name) = file.file_name() else {
+            let message = format!(
+                "cannot record to {}: that is no file's name",
+                file.display()
+            );
+            return Err(Failure::new(Code::Usage, message));
+        };
+        let parent = match file.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        // The directory must be there, and may be reached by other names.
+        let parent = parent.canonicalize().map_err(|error| {
+            let message = format!("cannot record to {}: {error}", file.display());
+            Failure::new(Code::Failed, message)
+        })?;
+        let with = |ending: &str| {
+            let mut name = OsString::from(name);
+            name.push(ending);
+            parent.join(name)
+        };
+        Ok(Self {
+            file: with(""),
+            log: with(".part"),
+            new: with(".new"),
+        })
+    }
+
+    pub(super) fn failed(&self, error: &io::Error) -> Failure {
+        let file = self.file.display();
+        Failure::new(Code::Failed, format!("cannot record to {file}: {error}"))
+    }
+
+    pub(super) fn create_log(&self) -> Result<File, Failure> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(MODE);
+        options.open(&self.log).map_err(|error| self.failed(&error))
+    }
+
+    pub(super) fn open_log(&self) -> Result<File, Failure> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        options.open(&self.log).map_err(|error| self.failed(&error))
+    }
+
+    /// An empty file for the trace, under a name of its own.
+    pub(super) fn create_trace(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(MODE);
+        options.open(&self.new)
+    }
+
+    /// The trace is whole: gives it its name, if nobody else has taken that, and removes the log.
+    pub(super) fn name_trace(&self) -> io::Result<()> {
+        match renameat_with(CWD, &self.new, CWD, &self.file, RenameFlags::NOREPLACE) {
+            // Not every filesystem can.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                fs::hard_link(&self.new, &self.file)?;
+                fs::remove_file(&self.new)?;
+            }
+            named => named?,
+        }
+        fs::remove_file(&self.log)
+    }
+
+    /// Removes what there is of the trace.
+    pub(super) fn discard_trace(&self) {
+        if let Err(error) = fs::remove_file(&self.new) {
+            tracing::warn!(%error, file = %self.new.display(), "not removed");
+        }
+    }
+
+    /// Removes the log.
+    pub(super) fn discard(&self) {
+        if let Err(error) = fs::remove_file(&self.log) {
+            tracing::warn!(%error, file = %self.log.display(), "not removed");
+        }
+    }
+}

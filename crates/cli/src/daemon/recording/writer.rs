@@ -1,0 +1,95 @@
+//! The thread that appends to the log.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mobifs_trace::recording::LogPart;
+
+use super::Shared;
+
+/// What comes within this time is written together; a kill loses no more than that.
+const GATHER: Duration = Duration::from_millis(20);
+/// Programs go first.
+const NICE: i32 = 10;
+
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    log: File,
+    /// Size of the log, all of it whole.
+    log_bytes: u64,
+}
+
+impl Writer {
+    /// For a log that is at its end.
+    pub(super) fn new(shared: Arc<Shared>, mut log: File) -> io::Result<Self> {
+        let log_bytes = log.stream_position()?;
+        Ok(Self {
+            shared,
+            log,
+            log_bytes,
+        })
+    }
+
+    pub(super) fn run(mut self) {
+        // Of this thread alone.
+        if let Err(errno) = rustix::process::setpriority_process(None, NICE) {
+            tracing::debug!(%errno, "the recording has the priority of the mount");
+        }
+        let mut spare = LogPart::default();
+        loop {
+            let is_last = self.shared.has_ended.load(Ordering::SeqCst);
+            if let Err(error) = self.write_all(&mut spare) {
+                self.give_up(&error);
+                return;
+            }
+            if is_last {
+                return;
+            }
+            if !self.shared.buffer.has_some() {
+                std::thread::park();
+            }
+            if !self.shared.has_ended.load(Ordering::SeqCst) {
+                std::thread::park_timeout(GATHER);
+            }
+        }
+    }
+
+    fn write_all(&mut self, spare: &mut LogPart) -> io::Result<()> {
+        let frames = std::mem::take(&mut *self.shared.frames.lock());
+        for frame in frames {
+            self.log.write_all(&frame)?;
+            self.log_bytes += frame.len() as u64;
+        }
+        let (log, log_bytes, shared) = (&mut self.log, &mut self.log_bytes, &self.shared);
+        shared.buffer.take(spare, |part, lost| {
+            let events = part.len();
+            let frame = part.frame(lost);
+            log.write_all(frame)?;
+            *log_bytes += frame.len() as u64;
+            shared.events.fetch_add(events, Ordering::Relaxed);
+            if lost > 0 && shared.lost.fetch_add(lost, Ordering::Relaxed) == 0 {
+                tracing::warn!(
+                    lost,
+                    "the recording is not written as fast as programs work"
+                );
+            }
+            Ok(())
+        })
+    }
+
+    /// The log ends with what was written whole.
+    fn give_up(&mut self, error: &io::Error) {
+        self.shared
+            .stop(format!("the recording cannot be written: {error}"));
+        self.shared.buffer.discard();
+        let end = self.log_bytes;
+        let cut = self.log.set_len(end);
+        let cut = cut.and_then(|()| self.log.seek(SeekFrom::Start(end)));
+        if let Err(error) = cut {
+            tracing::debug!(%error, "the recording ends with a part of what came last");
+        }
+    }
+}
