@@ -276,10 +276,15 @@ impl ControlHandler for Daemon {
                 }
                 Reply::Done
             }
-            Request::Screen { on } => match self.volume.set_screen(on) {
-                Ok(()) => Reply::Done,
-                Err(error) => Reply::error(kind_of(&error), error.to_string()),
-            },
+            Request::Screen { on } => {
+                if let Some(recording) = &self.recording {
+                    recording.screen_changed(on);
+                }
+                match self.volume.set_screen(on) {
+                    Ok(()) => Reply::Done,
+                    Err(error) => Reply::error(kind_of(&error), error.to_string()),
+                }
+            }
             Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
                 Ok(()) => Reply::Done,
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mobifs_bus::BusWatcher;
 use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
 use mobifs_runtime::{
     Arena, ControlServer, EventWatcher, OpenedStore, Places, Volume, VolumeOptions, handover,
@@ -115,7 +116,7 @@ pub(crate) fn serve(
         log_mounted(&daemon, session.sync_reaches());
     }
     let watcher = watch_events(&daemon, &plan.config);
-    let bus = bus::watch(&daemon.volume, &plan.config.config.events);
+    let bus = watch_bus(&daemon, &plan.config);
     ready.mounted();
     let served = run(session, &daemon);
     drop(watcher);
@@ -311,6 +312,11 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
 }
 
 /// None if there is no way to watch.
+fn watch_bus(daemon: &Daemon, config: &ConfigText) -> Option<BusWatcher> {
+    let observer = daemon.recording.as_ref().map(Recording::events);
+    bus::watch(&daemon.volume, &config.config.events, observer)
+}
+
 fn watch_events(daemon: &Daemon, config: &ConfigText) -> Option<EventWatcher> {
     let observer = daemon.recording.as_ref().map(Recording::events);
     EventWatcher::start(Arc::clone(&daemon.volume), &config.config.events, observer)

@@ -69,10 +69,12 @@ impl Default for EventSources {
 
 /// Is told of what happens around a mount, besides the volume.
 pub trait EventObserver: Send + Sync {
-    /// The user used an input device.
+    /// The user used an input device, or is no longer idle.
     fn user_acted(&self);
     /// The battery became low, or is no longer so.
     fn battery_changed(&self, is_low: bool);
+    /// The screen was switched on or off.
+    fn screen_changed(&self, is_on: bool);
 }
 
 /// Tells a volume what happens around it, until it is dropped.

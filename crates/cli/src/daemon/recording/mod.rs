@@ -130,6 +130,11 @@ impl Recording {
         self.shared.user(UserOperation::Touch);
     }
 
+    /// `mobifs touch --screen`.
+    pub(crate) fn screen_changed(&self, is_on: bool) {
+        self.shared.screen_changed(is_on);
+    }
+
     /// Other directories may be apps from now on.
     pub(crate) fn apps_changed(&self, rules: &Rules) {
         self.shared
@@ -236,6 +241,11 @@ impl Shared {
         }
     }
 
+    fn device(&self, state: DeviceState) {
+        let at = observation_clock();
+        self.add(&Observation::Device { at, state });
+    }
+
     fn user(&self, operation: UserOperation) {
         let at = observation_clock();
         self.add(&Observation::User { at, operation });
@@ -274,7 +284,14 @@ impl EventObserver for Shared {
         } else {
             DeviceState::BatteryOk
         };
-        let at = observation_clock();
-        self.add(&Observation::Device { at, state });
+        self.device(state);
+    }
+
+    fn screen_changed(&self, is_on: bool) {
+        self.device(if is_on {
+            DeviceState::ScreenOn
+        } else {
+            DeviceState::ScreenOff
+        });
     }
 }
