@@ -57,19 +57,21 @@ impl Writer {
         }
     }
 
+    /// Appends what there is. It counts as written when all of it is: threads have frames of
+    /// their own, and a log that ends with those of some would have holes.
     fn write_all(&mut self, spare: &mut LogPart) -> io::Result<()> {
+        let (mut log_bytes, mut events) = (self.log_bytes, 0);
         let frames = std::mem::take(&mut *self.shared.frames.lock());
         for frame in frames {
             self.log.write_all(&frame)?;
-            self.log_bytes += frame.len() as u64;
+            log_bytes += frame.len() as u64;
         }
-        let (log, log_bytes, shared) = (&mut self.log, &mut self.log_bytes, &self.shared);
-        shared.buffer.take(spare, |part, lost| {
-            let events = part.len();
+        let (log, shared) = (&mut self.log, &self.shared);
+        shared.buffer.take(spare, |part, lost| -> io::Result<()> {
+            events += part.len();
             let frame = part.frame(lost);
             log.write_all(frame)?;
-            *log_bytes += frame.len() as u64;
-            shared.events.fetch_add(events, Ordering::Relaxed);
+            log_bytes += frame.len() as u64;
             if lost > 0 && shared.lost.fetch_add(lost, Ordering::Relaxed) == 0 {
                 tracing::warn!(
                     lost,
@@ -77,7 +79,10 @@ impl Writer {
                 );
             }
             Ok(())
-        })
+        })?;
+        self.log_bytes = log_bytes;
+        shared.events.fetch_add(events, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The log ends with what was written whole.
