@@ -38,7 +38,7 @@ pub use mobifs_core::{
     RenameMode, TimeChange, Whence, WriteAt, XattrMode,
 };
 pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
-pub use opened::{OpenedStore, Resumption};
+pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{
     AppReport, CheckpointReport, MemoryStatus, PolicyReport, RecordingStatus, SCHEMA_VERSION,

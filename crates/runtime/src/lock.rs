@@ -9,11 +9,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use mobifs_store::StoreError;
+use mobifs_store::{StoreError, StoreScope};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-const OWN_DIRECTORY: &str = ".mobifs";
 const LOCK: &str = "lock";
 /// Somebody who failed to make a store may take the file away while we lock it.
 const ATTEMPTS: usize = 16;
@@ -23,6 +22,7 @@ const ATTEMPTS: usize = 16;
 pub struct StoreLock {
     /// The store's root directory.
     root: OwnedFd,
+    scope: StoreScope,
     /// None for a store opened for reading that has no lock file.
     file: Option<File>,
     /// `.mobifs` was made for this lock.
@@ -36,19 +36,19 @@ impl StoreLock {
     /// # Errors
     /// [`StoreError::InUse`] with the holder's process id, [`StoreError::Unsuitable`]
     /// if `.mobifs` or its lock is not what it should be, [`StoreError::Lower`].
-    pub fn acquire(store: &Path, read_only: bool) -> Result<Self, StoreError> {
+    pub fn acquire(store: &Path, scope: &StoreScope, read_only: bool) -> Result<Self, StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(store, flags, Mode::empty())
             .map_err(|errno| StoreError::lower("opening the store")(errno.into()))?;
         if read_only {
-            Self::share(root)
+            Self::share(root, scope)
         } else {
-            Self::own(root)
+            Self::own(root, scope)
         }
     }
 
-    fn share(root: OwnedFd) -> Result<Self, StoreError> {
-        let file = match open_directory(&root)? {
+    fn share(root: OwnedFd, scope: &StoreScope) -> Result<Self, StoreError> {
+        let file = match open_directory(&root, scope)? {
             None => None,
             Some(directory) => open_lock(&directory, OFlags::RDONLY)?,
         };
@@ -57,16 +57,17 @@ impl StoreLock {
         }
         Ok(Self {
             root,
+            scope: scope.clone(),
             file,
             made_directory: false,
         })
     }
 
-    fn own(root: OwnedFd) -> Result<Self, StoreError> {
+    fn own(root: OwnedFd, scope: &StoreScope) -> Result<Self, StoreError> {
         let mut made_directory = false;
         for _ in 0..ATTEMPTS {
-            let Some(directory) = open_directory(&root)? else {
-                match rustix::fs::mkdirat(&root, OWN_DIRECTORY, Mode::RWXU) {
+            let Some(directory) = open_directory(&root, scope)? else {
+                match rustix::fs::mkdirat(&root, &*scope.own_directory(), Mode::RWXU) {
                     Ok(()) => made_directory = true,
                     Err(Errno::EXIST) => {}
                     Err(errno) => {
@@ -88,6 +89,7 @@ impl StoreLock {
             note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
             return Ok(Self {
                 root,
+                scope: scope.clone(),
                 file: Some(file),
                 made_directory,
             });
@@ -101,12 +103,17 @@ impl StoreLock {
     ///
     /// # Errors
     /// [`StoreError::Unsuitable`] if `file` is not this store's lock.
-    pub fn take_over(store: &Path, file: OwnedFd, read_only: bool) -> Result<Self, StoreError> {
+    pub fn take_over(
+        store: &Path,
+        scope: &StoreScope,
+        file: OwnedFd,
+        read_only: bool,
+    ) -> Result<Self, StoreError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(store, flags, Mode::empty())
             .map_err(|errno| StoreError::lower("opening the store")(errno.into()))?;
         let mut file = File::from(file);
-        let directory = open_directory(&root)?;
+        let directory = open_directory(&root, scope)?;
         if !directory.is_some_and(|directory| is_current(&file, &directory)) {
             return Err(StoreError::Unsuitable(
                 "the lock that was handed over is not this store's".to_owned(),
@@ -121,6 +128,7 @@ impl StoreLock {
         }
         Ok(Self {
             root,
+            scope: scope.clone(),
             file: Some(file),
             made_directory: false,
         })
@@ -137,7 +145,7 @@ impl StoreLock {
         if !self.made_directory {
             return;
         }
-        if let Ok(Some(directory)) = open_directory(&self.root) {
+        if let Ok(Some(directory)) = open_directory(&self.root, &self.scope) {
             // We made the directory, so all that has these names was made for this
             // attempt. Whatever else is in there keeps the directory.
             for name in ["journal", "journal.new", "id", LOCK] {
@@ -146,7 +154,8 @@ impl StoreLock {
             for name in ["stage", "limbo", "lost"] {
                 let _gone = rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR);
             }
-            let _gone = rustix::fs::unlinkat(&self.root, OWN_DIRECTORY, AtFlags::REMOVEDIR);
+            let _gone =
+                rustix::fs::unlinkat(&self.root, &*self.scope.own_directory(), AtFlags::REMOVEDIR);
         }
     }
 
@@ -157,14 +166,15 @@ impl StoreLock {
 }
 
 /// `.mobifs`, if there is one; never through a symlink.
-fn open_directory(root: &OwnedFd) -> Result<Option<OwnedFd>, StoreError> {
+fn open_directory(root: &OwnedFd, scope: &StoreScope) -> Result<Option<OwnedFd>, StoreError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(root, OWN_DIRECTORY, flags, Mode::empty()) {
+    match rustix::fs::openat(root, &*scope.own_directory(), flags, Mode::empty()) {
         Ok(directory) => Ok(Some(directory)),
         Err(Errno::NOENT) => Ok(None),
-        Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::Unsuitable(
-            ".mobifs in the store is not a directory; move it away".to_owned(),
-        )),
+        Err(Errno::NOTDIR | Errno::LOOP) => Err(StoreError::Unsuitable(format!(
+            "{} in the store is not a directory; move it away",
+            scope.own_directory().display()
+        ))),
         Err(errno) => Err(StoreError::lower("opening .mobifs in the store")(
             errno.into(),
         )),
@@ -232,16 +242,16 @@ mod tests {
     #[test]
     fn a_second_mount_is_refused_with_the_holders_id() {
         let store = tempfile::tempdir().unwrap();
-        let first = StoreLock::acquire(store.path(), false).unwrap();
+        let first = StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap();
         for read_only in [false, true] {
-            let error = StoreLock::acquire(store.path(), read_only).unwrap_err();
+            let error = StoreLock::acquire(store.path(), &StoreScope::Tree, read_only).unwrap_err();
             assert!(
                 matches!(error, StoreError::InUse { pid } if pid == std::process::id()),
                 "{error}"
             );
         }
         drop(first);
-        StoreLock::acquire(store.path(), false).unwrap();
+        StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap();
     }
 
     #[test]
@@ -249,34 +259,38 @@ mod tests {
         let store = tempfile::tempdir().unwrap();
         fs::create_dir(store.path().join(".mobifs")).unwrap();
         fs::write(store.path().join(".mobifs/lock"), "1\n").unwrap();
-        StoreLock::acquire(store.path(), false).unwrap();
+        StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap();
     }
 
     #[test]
     fn those_who_only_look_share() {
         let store = tempfile::tempdir().unwrap();
-        let nothing_there = StoreLock::acquire(store.path(), true).unwrap();
+        let nothing_there = StoreLock::acquire(store.path(), &StoreScope::Tree, true).unwrap();
         assert!(!nothing_there.is_exclusive());
         assert!(
             !store.path().join(".mobifs").exists(),
             "looking leaves nothing behind"
         );
-        drop(StoreLock::acquire(store.path(), false).unwrap());
-        let one = StoreLock::acquire(store.path(), true).unwrap();
-        let other = StoreLock::acquire(store.path(), true).unwrap();
-        assert!(StoreLock::acquire(store.path(), false).is_err());
+        drop(StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap());
+        let one = StoreLock::acquire(store.path(), &StoreScope::Tree, true).unwrap();
+        let other = StoreLock::acquire(store.path(), &StoreScope::Tree, true).unwrap();
+        assert!(StoreLock::acquire(store.path(), &StoreScope::Tree, false).is_err());
         drop((one, other));
-        StoreLock::acquire(store.path(), false).unwrap();
+        StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap();
     }
 
     #[test]
     fn an_abandoned_store_is_as_it_was() {
         let store = tempfile::tempdir().unwrap();
-        StoreLock::acquire(store.path(), false).unwrap().abandon();
+        StoreLock::acquire(store.path(), &StoreScope::Tree, false)
+            .unwrap()
+            .abandon();
         assert_eq!(fs::read_dir(store.path()).unwrap().count(), 0);
         // A store that was one before stays one.
-        drop(StoreLock::acquire(store.path(), false).unwrap());
-        StoreLock::acquire(store.path(), false).unwrap().abandon();
+        drop(StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap());
+        StoreLock::acquire(store.path(), &StoreScope::Tree, false)
+            .unwrap()
+            .abandon();
         assert!(store.path().join(".mobifs/lock").exists());
     }
 
@@ -285,13 +299,13 @@ mod tests {
         let store = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), store.path().join(".mobifs")).unwrap();
-        let error = StoreLock::acquire(store.path(), false).unwrap_err();
+        let error = StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap_err();
         assert!(error.to_string().contains("not a directory"), "{error}");
         fs::remove_file(store.path().join(".mobifs")).unwrap();
         fs::create_dir(store.path().join(".mobifs")).unwrap();
         let target = elsewhere.path().join("precious");
         std::os::unix::fs::symlink(&target, store.path().join(".mobifs/lock")).unwrap();
-        let error = StoreLock::acquire(store.path(), false).unwrap_err();
+        let error = StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap_err();
         assert!(error.to_string().contains("not a file"), "{error}");
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }

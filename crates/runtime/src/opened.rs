@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use mobifs_core::{Engine, EngineConfig};
 use mobifs_store::{
-    JournalOptions, JournalStore, PosixLower, RecoveryReport, Saved, Store, StoreError,
+    JournalOptions, JournalStore, PosixLower, RecoveryReport, Saved, Store, StoreError, StoreScope,
 };
 use mobifs_types::{FileKind, ObjectInfo, VctId};
 
@@ -27,6 +27,19 @@ pub struct OpenedStore {
     report: RecoveryReport,
     lock: StoreLock,
     resumption: Option<Resumption>,
+}
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions<'a> {
+    /// Sizes, and whether commits are direct writes.
+    pub config: &'a Config,
+    /// How much of the directory is the store.
+    pub scope: StoreScope,
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Where is kept what the store must know again should this process be killed.
+    pub arena: Option<&'a Arena>,
 }
 
 /// Where a killed process was.
@@ -98,32 +111,17 @@ impl Resumption {
 }
 
 impl OpenedStore {
-    /// Locks and opens the store at `path` (absolute), making it a store if it is an
-    /// ordinary directory.
+    /// Locks and opens the store at `path` (absolute), making it a store if it is none.
     ///
     /// # Errors
     /// [`StoreError`]; a directory that was no store before is as it was.
-    pub fn open(path: &Path, config: &Config, read_only: bool) -> Result<Self, StoreError> {
-        Self::open_in(path, config, read_only, None)
-    }
-
-    /// As [`OpenedStore::open`]; what the store must know again should this process be
-    /// killed is kept in the arena, if there is one.
-    ///
-    /// # Errors
-    /// As [`OpenedStore::open`].
-    pub fn open_in(
-        path: &Path,
-        config: &Config,
-        read_only: bool,
-        arena: Option<&Arena>,
-    ) -> Result<Self, StoreError> {
-        let lock = StoreLock::acquire(path, read_only)?;
-        let opened = PosixLower::open(path).and_then(|lower| {
-            let options = journal_options(path, config, read_only)?;
-            match arena {
-                Some(arena) => JournalStore::open_watched(lower, &options, Arc::new(arena.clone())),
-                None => JournalStore::open(lower, &options),
+    pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Self, StoreError> {
+        let lock = StoreLock::acquire(path, &options.scope, options.read_only)?;
+        let opened = PosixLower::open_scoped(path, options.scope.clone()).and_then(|lower| {
+            let journal = options.journal(path)?;
+            match options.arena {
+                Some(arena) => JournalStore::open_watched(lower, &journal, Arc::new(arena.clone())),
+                None => JournalStore::open(lower, &journal),
             }
         });
         match opened {
@@ -141,30 +139,32 @@ impl OpenedStore {
         }
     }
 
-    /// Opens the store of a killed process, to go on where that was. `lock` is the lock
-    /// that it held; without it the store is locked anew.
+    /// Opens the store of a killed process, to go on where that was, as it has left it in
+    /// `arena`. `lock` is the lock that it held; without it the store is locked anew.
     ///
     /// # Errors
     /// As [`OpenedStore::open`]; [`StoreError::Unsuitable`] if the arena holds no mount.
     pub fn resume(
         path: &Path,
-        config: &Config,
-        read_only: bool,
+        options: &OpenOptions<'_>,
         arena: &Arena,
         lock: Option<OwnedFd>,
     ) -> Result<Self, StoreError> {
+        let (scope, read_only) = (&options.scope, options.read_only);
         let lock = match lock {
-            Some(file) => StoreLock::take_over(path, file, read_only)?,
-            None => StoreLock::acquire(path, read_only)?,
+            Some(file) => StoreLock::take_over(path, scope, file, read_only)?,
+            None => StoreLock::acquire(path, scope, read_only)?,
         };
         let unusable = |error: &dyn std::fmt::Display| {
-            StoreError::Unsuitable(format!("cannot go on where the killed daemon was: {error}"))
+            StoreError::Unsuitable(format!(
+                "cannot go on where the killed process was: {error}"
+            ))
         };
         let mut resumption = Resumption::of(arena).map_err(|error| unusable(&error))?;
-        let options = journal_options(path, config, read_only)?;
+        let journal = options.journal(path)?;
         let (store, resumed) = JournalStore::resume(
-            PosixLower::open(path)?,
-            &options,
+            PosixLower::open_scoped(path, scope.clone())?,
+            &journal,
             Arc::new(arena.clone()),
             resumption.store().clone(),
         )
@@ -219,26 +219,36 @@ impl OpenedStore {
     }
 }
 
-fn journal_options(
-    path: &Path,
-    config: &Config,
-    read_only: bool,
-) -> Result<JournalOptions, StoreError> {
-    let defaults = JournalOptions::default();
-    let journal_bytes = config.journal_bytes.or_else(|| present_journal_bytes(path));
-    Ok(JournalOptions {
-        journal_bytes: journal_bytes.unwrap_or(defaults.journal_bytes),
-        direct_bytes_max: config.direct_write_max_bytes,
-        uuid_if_new: random_uuid()?,
-        read_only,
-        held_bytes_max: (config.memory_budget_bytes / HELD_SHARE).min(defaults.held_bytes_max),
-    })
+impl<'a> OpenOptions<'a> {
+    /// All of a directory, for writing; a kill loses what is not committed.
+    pub fn new(config: &'a Config) -> Self {
+        Self {
+            config,
+            scope: StoreScope::Tree,
+            read_only: false,
+            arena: None,
+        }
+    }
+
+    fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
+        let defaults = JournalOptions::default();
+        let present = || present_journal_bytes(&self.scope.own_path(path));
+        let journal_bytes = self.config.journal_bytes.or_else(present);
+        let held_bytes_max = self.config.memory_budget_bytes / HELD_SHARE;
+        Ok(JournalOptions {
+            journal_bytes: journal_bytes.unwrap_or(defaults.journal_bytes),
+            direct_bytes_max: self.config.direct_write_max_bytes,
+            uuid_if_new: random_uuid()?,
+            read_only: self.read_only,
+            held_bytes_max: held_bytes_max.min(defaults.held_bytes_max),
+        })
+    }
 }
 
 /// Size of the journal that is there, so that it keeps its size unless another one is
 /// asked for. A size that no journal of ours has is for the store to complain about.
-fn present_journal_bytes(path: &Path) -> Option<u64> {
-    let journal = path.join(".mobifs").join("journal");
+fn present_journal_bytes(own_directory: &Path) -> Option<u64> {
+    let journal = own_directory.join("journal");
     let about = journal
         .symlink_metadata()
         .ok()
@@ -286,11 +296,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let text = "journal_bytes = \"1MiB\"";
         let config = Config::parse(text, Path::new("test")).unwrap();
-        let opened = OpenedStore::open(directory.path(), &config, false).unwrap();
-        let refused = OpenedStore::open(directory.path(), &config, false).unwrap_err();
+        let opened = OpenedStore::open(directory.path(), &OpenOptions::new(&config)).unwrap();
+        let refused = OpenedStore::open(directory.path(), &OpenOptions::new(&config)).unwrap_err();
         assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
         opened.close().unwrap();
-        let again = OpenedStore::open(directory.path(), &config, false).unwrap();
+        let again = OpenedStore::open(directory.path(), &OpenOptions::new(&config)).unwrap();
         assert!(again.report().clean, "{:?}", again.report());
         again.abandon();
     }
@@ -311,10 +321,37 @@ mod tests {
         let unsaid = Config::defaults().unwrap();
         let large = Config::parse("journal_bytes = \"2MiB\"", Path::new("test")).unwrap();
         for (config, expected) in [(&small, 1 << 20), (&unsaid, 1 << 20), (&large, 2 << 20)] {
-            let opened = OpenedStore::open(directory.path(), config, false).unwrap();
+            let opened = OpenedStore::open(directory.path(), &OpenOptions::new(config)).unwrap();
             opened.close().unwrap();
             assert_eq!(length(), expected);
         }
+    }
+
+    #[test]
+    fn a_file_can_be_a_store_by_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        std::fs::write(path.join("a.db"), "content").unwrap();
+        std::fs::write(path.join("b.db"), "another's").unwrap();
+        let config = Config::parse("journal_bytes = \"1MiB\"", Path::new("test")).unwrap();
+        let options = |name: &str| OpenOptions {
+            scope: StoreScope::File(name.into()),
+            ..OpenOptions::new(&config)
+        };
+        let one = OpenedStore::open(path, &options("a.db")).unwrap();
+        let other = OpenedStore::open(path, &options("b.db")).unwrap();
+        let names = |opened: &OpenedStore| -> Vec<Vec<u8>> {
+            let entries = opened.store().list_directory(mobifs_types::ObjectId::ROOT);
+            let names = entries.unwrap().into_iter();
+            names.map(|entry| entry.name.as_bytes().to_vec()).collect()
+        };
+        assert_eq!(names(&one), [b"a.db"]);
+        assert_eq!(names(&other), [b"b.db"]);
+        let refused = OpenedStore::open(path, &options("a.db")).unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        assert!(path.join("a.db-mobifs/journal").exists());
+        one.close().unwrap();
+        other.close().unwrap();
     }
 
     #[test]

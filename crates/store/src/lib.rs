@@ -25,7 +25,7 @@ pub use error::StoreError;
 pub use journal::{
     Inspection, JournalInfo, JournalOptions, JournalStore, RecoveryReport, Resumed, inspect,
 };
-pub use lower::PosixLower;
+pub use lower::{PosixLower, StoreScope};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};
 pub use witness::{Intent, KnownLocation, KnownObject, Saved, Witness};

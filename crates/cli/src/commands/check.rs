@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use mobifs_runtime::{StoreLock, check_store};
-use mobifs_store::{Inspection, PosixLower, inspect};
+use mobifs_store::{Inspection, PosixLower, StoreScope, inspect};
 
 use crate::arguments::CheckArguments;
 use crate::failure::{Code, Failure};
@@ -28,7 +28,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
 /// Looks at a store, with its lock shared so that nobody changes it meanwhile.
 pub(super) fn look(path: &Path) -> Result<Inspection, Failure> {
     let failed = |error| Failure::of_store(path, &error);
-    let _lock = StoreLock::acquire(path, true).map_err(failed)?;
+    let _lock = StoreLock::acquire(path, &StoreScope::Tree, true).map_err(failed)?;
     let lower = PosixLower::open(path).map_err(failed)?;
     inspect(&lower).map_err(failed)
 }

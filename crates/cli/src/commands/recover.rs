@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use mobifs_runtime::{Config, OpenedStore, check_store};
+use mobifs_runtime::{Config, OpenOptions, OpenedStore, check_store};
 
 use super::check;
 use crate::arguments::RecoverArguments;
@@ -25,7 +25,8 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
         ));
     }
     let failed = |error| Failure::of_store(&path, &error);
-    let opened = OpenedStore::open(&path, &Config::defaults()?, false).map_err(failed)?;
+    let opened =
+        OpenedStore::open(&path, &OpenOptions::new(&Config::defaults()?)).map_err(failed)?;
     let report = opened.report().clone();
     opened.close().map_err(failed)?;
     let mut out = std::io::stdout().lock();

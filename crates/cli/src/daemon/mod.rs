@@ -17,8 +17,8 @@ use std::time::Duration;
 use mobifs_bus::BusWatcher;
 use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
 use mobifs_runtime::{
-    Arena, ControlServer, EventWatcher, OpenedStore, Places, Volume, VolumeOptions, handover,
-    mount_at,
+    Arena, ControlServer, EventWatcher, OpenOptions, OpenedStore, Places, Volume, VolumeOptions,
+    handover, mount_at,
 };
 
 use crate::failure::{Code, Failure};
@@ -180,9 +180,12 @@ fn mount(plan: &Plan, keeper: &Keeper, recording: Option<&Recording>) -> Result<
             None
         }
     };
-    let (config, read_only) = (&plan.config.config, plan.options.mount.read_only);
-    let opened = OpenedStore::open_in(store, config, read_only, arena.as_ref())
-        .map_err(|error| Failure::of_store(store, &error))?;
+    let options = OpenOptions {
+        arena: arena.as_ref(),
+        ..open_options(plan)
+    };
+    let opened =
+        OpenedStore::open(store, &options).map_err(|error| Failure::of_store(store, &error))?;
     log_recovery(&opened);
     let volume = Volume::start(opened.store(), volume_options(plan, arena.as_ref()))?;
     let session = Session::mount(
@@ -199,6 +202,13 @@ fn mount(plan: &Plan, keeper: &Keeper, recording: Option<&Recording>) -> Result<
         arena,
         recording: None,
     })
+}
+
+fn open_options(plan: &Plan) -> OpenOptions<'_> {
+    OpenOptions {
+        read_only: plan.options.mount.read_only,
+        ..OpenOptions::new(&plan.config.config)
+    }
 }
 
 fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOptions {

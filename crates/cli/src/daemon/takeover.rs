@@ -11,7 +11,9 @@ use mobifs_store::StoreError;
 
 use super::keeper::Keeper;
 use super::recording::Recording;
-use super::{ConfigText, Plan, RETRY_INTERVAL, Serving, mount_options, volume_options};
+use super::{
+    ConfigText, Plan, RETRY_INTERVAL, Serving, mount_options, open_options, volume_options,
+};
 use crate::failure::{Code, Failure};
 
 /// After so many daemons in a row died while they took over, the next one does not serve
@@ -94,15 +96,15 @@ impl Legacy {
         if is_salvage {
             end_mount(plan);
         }
-        let (config, read_only) = (&plan.config.config, plan.options.mount.read_only);
         let store = &plan.places.store;
-        let opened =
-            OpenedStore::resume(store, config, read_only, &arena, self.lock).map_err(|error| {
+        let opened = OpenedStore::resume(store, &open_options(plan), &arena, self.lock).map_err(
+            |error| {
                 if matches!(error, StoreError::Lower { .. }) {
                     postpone(&arena);
                 }
                 again(&Failure::of_store(store, &error))
-            })?;
+            },
+        )?;
         let options = volume_options(plan, Some(&arena));
         let volume = match opened.resumption() {
             Some(resumption) => Volume::resume(opened.store(), options, resumption),

@@ -21,6 +21,9 @@ pub(super) const SESSION_AT: usize = 40;
 pub(super) const SESSION_TEXTS_AT: [usize; 2] = [4096, 8192];
 pub(super) const SESSION_BYTES_MAX: usize = 2048;
 
+/// Words and texts: what comes before the requests.
+pub(super) const HEADER_BYTES: usize = REQUESTS_AT;
+
 pub(super) const REQUESTS_AT: usize = 64 << 10;
 pub(super) const REQUEST_SLOTS: usize = 96;
 /// Of one slot: a page with words, then the buffer.
@@ -34,6 +37,8 @@ pub(super) const REFUSED_AT: usize = 0;
 /// A batch's entries, one word each.
 pub(super) const BATCH_ENTRIES_AT: usize = 128 << 20;
 pub(super) const BATCH_ENTRIES_MAX: usize = 16 << 20;
+/// Room for the entries of usual batches, which an arena in a file has from the start.
+pub(super) const BATCH_RESERVED_BYTES: usize = 1 << 20;
 /// The rest is chunks.
 pub(super) const CHUNKS_START: usize = 256 << 20;
 

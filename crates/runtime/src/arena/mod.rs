@@ -32,8 +32,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::layout::{
-    CHUNKS_START, MAGIC, MAGIC_AT, REQUEST_SLOTS, SESSION_AT, SESSION_BYTES_MAX, SESSION_TEXTS_AT,
-    VERSION, VERSION_AT,
+    BATCH_ENTRIES_AT, BATCH_RESERVED_BYTES, CHUNKS_START, HEADER_BYTES, MAGIC, MAGIC_AT,
+    REQUEST_SLOTS, SESSION_AT, SESSION_BYTES_MAX, SESSION_TEXTS_AT, VERSION, VERSION_AT,
 };
 use self::records::Records;
 use self::region::Region;
@@ -45,6 +45,9 @@ pub(crate) use self::saved::SavedMount;
 
 /// The sizes that are tried, the largest first: only what is used takes memory.
 const SIZES_BYTES: [usize; 4] = [1 << 36, 1 << 34, 1 << 32, 1 << 30];
+
+/// Size of an arena in a file; what is not used takes no room.
+const FILE_BYTES: usize = 1 << 32;
 
 /// Why an arena cannot be made, or not be taken over.
 #[derive(Debug, thiserror::Error)]
@@ -121,16 +124,38 @@ impl Arena {
                 continue;
             }
             match Region::create(bytes) {
-                Ok(region) => {
-                    region.store(VERSION_AT, VERSION);
-                    region.store(MAGIC_AT, MAGIC);
-                    let region = Arc::new(region);
-                    return Ok(Self::over(Arc::clone(&region), Records::new(region)));
-                }
+                Ok(region) => return Ok(Self::fresh(region)),
                 Err(error) => last = error,
             }
         }
         Err(ArenaError::Memory(last))
+    }
+
+    /// An empty arena in an empty file, which has no more than this process to keep it: a
+    /// file of a tmpfs, for one, is memory that outlives the process, but not the machine.
+    ///
+    /// # Errors
+    /// [`ArenaError::Memory`], also if its filesystem has no room to begin with.
+    pub fn create_in(file: OwnedFd) -> Result<Self, ArenaError> {
+        let region = Region::create_in(file, FILE_BYTES)?;
+        region.reserve(0, HEADER_BYTES)?;
+        region.reserve(BATCH_ENTRIES_AT, BATCH_RESERVED_BYTES)?;
+        Ok(Self::fresh(region))
+    }
+
+    fn fresh(region: Region) -> Self {
+        region.store(VERSION_AT, VERSION);
+        region.store(MAGIC_AT, MAGIC);
+        let region = Arc::new(region);
+        Self::over(Arc::clone(&region), Records::new(region))
+    }
+
+    /// The arena that a killed process has left in a file.
+    ///
+    /// # Errors
+    /// As [`Arena::attach`].
+    pub fn attach_file(file: OwnedFd) -> Result<Self, ArenaError> {
+        Self::over_left(Region::attach(file, true)?)
     }
 
     /// The arena that a killed daemon has left. A batch that it had published is carried
@@ -139,7 +164,11 @@ impl Arena {
     /// # Errors
     /// [`ArenaError`].
     pub fn attach(memory: OwnedFd) -> Result<Self, ArenaError> {
-        let region = Arc::new(Region::attach(memory)?);
+        Self::over_left(Region::attach(memory, false)?)
+    }
+
+    fn over_left(region: Region) -> Result<Self, ArenaError> {
+        let region = Arc::new(region);
         let is_arena = region.size_bytes() >= CHUNKS_START
             && region.load(MAGIC_AT) == MAGIC
             && region.load(VERSION_AT) == VERSION;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::ArenaError;
 use super::layout::{
-    BATCH_AT, BATCH_ENTRIES_AT, BATCH_ENTRIES_MAX, CHUNKS_AT, CHUNKS_START, FIRST_AT,
-    INCOMPLETE_AT, LENGTH_AT, LIVE_AT, RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT,
+    BATCH_AT, BATCH_ENTRIES_AT, BATCH_ENTRIES_MAX, BATCH_RESERVED_BYTES, CHUNKS_AT, CHUNKS_START,
+    FIRST_AT, INCOMPLETE_AT, LENGTH_AT, LIVE_AT, RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT,
 };
 use super::region::Region;
 use super::slots::{Class, RECORD_BYTES_MAX, Slots};
@@ -58,6 +58,8 @@ pub(super) struct Records {
     batch: Vec<u64>,
     /// Slots of records that the batch lets go.
     ceasing: Vec<usize>,
+    /// Room for entries of batches that there certainly is.
+    batch_reserved_bytes: usize,
     /// Something did not fit: from here on nothing is kept.
     is_incomplete: bool,
 }
@@ -71,6 +73,7 @@ impl Records {
             index: HashMap::default(),
             batch: Vec::new(),
             ceasing: Vec::new(),
+            batch_reserved_bytes: BATCH_RESERVED_BYTES,
             is_incomplete: false,
         }
     }
@@ -277,6 +280,8 @@ impl Records {
     pub(super) fn commit(&mut self, released: Vec<usize>) {
         if self.batch.len() > BATCH_ENTRIES_MAX {
             self.give_up("an operation changes too much at once");
+        } else if self.reserve_batch().is_err() {
+            self.give_up(FULL);
         }
         if !self.is_incomplete && !self.batch.is_empty() {
             for (number, entry) in self.batch.iter().enumerate() {
@@ -292,6 +297,17 @@ impl Records {
         for offset in released {
             self.slots.give_back(&self.region, offset);
         }
+    }
+
+    /// Room for the entries of a batch that is larger than all before.
+    fn reserve_batch(&mut self) -> std::io::Result<()> {
+        let bytes = self.batch.len() * 8;
+        if bytes > self.batch_reserved_bytes {
+            let bytes = bytes.next_power_of_two().min(BATCH_ENTRIES_MAX * 8);
+            self.region.reserve(BATCH_ENTRIES_AT, bytes)?;
+            self.batch_reserved_bytes = bytes;
+        }
+        Ok(())
     }
 
     /// Whether an entry of the batch names a place that a slot can be at.

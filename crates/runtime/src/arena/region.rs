@@ -1,4 +1,4 @@
-//! Memory that outlives the process: a memfd, mapped.
+//! Memory that outlives the process: a memfd or a file, mapped.
 //!
 //! All unsafe code of the arena is here, and in the few calls that say which bytes are
 //! whose.
@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// A mapped memfd. Offsets are bytes from its start.
+/// A mapped memfd or file. Offsets are bytes from its start.
 #[derive(Debug)]
 pub(super) struct Region {
     base: NonNull<u8>,
     bytes: usize,
     memory: OwnedFd,
+    /// Memory must be asked for before it is written: it is a file's, and writing where its
+    /// filesystem has no room would kill the process.
+    is_file: bool,
     #[cfg(any(test, feature = "kill-points"))]
     kill: super::kill::Kill,
 }
@@ -32,17 +35,23 @@ impl Region {
     pub(super) fn create(bytes: usize) -> io::Result<Self> {
         let memory = rustix::fs::memfd_create("mobifs-arena", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&memory, bytes as u64)?;
-        Self::map(memory, bytes)
+        Self::map(memory, bytes, false)
+    }
+
+    /// As [`Region::create`], in an empty file.
+    pub(super) fn create_in(file: OwnedFd, bytes: usize) -> io::Result<Self> {
+        rustix::fs::ftruncate(&file, bytes as u64)?;
+        Self::map(file, bytes, true)
     }
 
     /// Memory that somebody made before.
-    pub(super) fn attach(memory: OwnedFd) -> io::Result<Self> {
+    pub(super) fn attach(memory: OwnedFd, is_file: bool) -> io::Result<Self> {
         let bytes = usize::try_from(rustix::fs::fstat(&memory)?.st_size)
             .map_err(|_| io::Error::other("the memory is larger than can be mapped"))?;
-        Self::map(memory, bytes)
+        Self::map(memory, bytes, is_file)
     }
 
-    fn map(memory: OwnedFd, bytes: usize) -> io::Result<Self> {
+    fn map(memory: OwnedFd, bytes: usize, is_file: bool) -> io::Result<Self> {
         if bytes == 0 {
             return Err(io::Error::other("the memory is empty"));
         }
@@ -62,6 +71,7 @@ impl Region {
             base,
             bytes,
             memory,
+            is_file,
             #[cfg(any(test, feature = "kill-points"))]
             kill: super::kill::Kill::default(),
         })
@@ -138,6 +148,16 @@ impl Region {
         let content = self.kill.part_of(content);
         // SAFETY: as the caller promises.
         unsafe { self.bytes_mut(offset, content.len()) }.copy_from_slice(content);
+    }
+
+    /// Makes sure that there is room for a range before it is written.
+    pub(super) fn reserve(&self, offset: usize, length: usize) -> io::Result<()> {
+        self.check(offset, length);
+        if self.is_file {
+            let flags = FallocateFlags::KEEP_SIZE;
+            rustix::fs::fallocate(&self.memory, flags, offset as u64, length as u64)?;
+        }
+        Ok(())
     }
 
     /// Zeroes a range and gives its memory back.

@@ -147,17 +147,19 @@ impl Slots {
         class: Class,
         count: impl FnOnce(u64),
     ) -> Option<u32> {
-        let number = match self.unused.pop_first() {
-            Some(number) => number,
-            None => {
-                if self.chunks.len() >= self.chunks_max {
-                    return None;
-                }
-                self.chunks.push(Chunk::default());
-                count(self.chunks.len() as u64);
-                (self.chunks.len() - 1) as u32
-            }
+        let number = match self.unused.first() {
+            Some(&number) => number,
+            None if self.chunks.len() >= self.chunks_max => return None,
+            None => self.chunks.len() as u32,
         };
+        if let Err(error) = region.reserve(self.chunk_offset(number), CHUNK_BYTES) {
+            tracing::debug!(%error, "no room for the arena to grow");
+            return None;
+        }
+        if !self.unused.remove(&number) {
+            self.chunks.push(Chunk::default());
+            count(self.chunks.len() as u64);
+        }
         // It is all zeros, so as a chunk of records it holds none that lives.
         region.store(self.chunk_offset(number), u64::from(class.0) + 1);
         self.chunks[number as usize].class = Some(class);

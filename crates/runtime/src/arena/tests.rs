@@ -150,7 +150,7 @@ fn a_kill_while_a_successor_takes_over_changes_nothing() {
     for writes in 0..40 {
         let trial = copy_of(&published);
         let memory = trial.descriptor().try_clone_to_owned().unwrap();
-        let region = Region::attach(memory).unwrap();
+        let region = Region::attach(memory, false).unwrap();
         region.kill().after(writes);
         let _dies = Records::attach(Arc::new(region));
         assert_eq!(content(&successor(&trial)), done);
@@ -183,7 +183,7 @@ fn copy_of(arena: &Arena) -> Arena {
 impl Arena {
     /// For looking at what would be found, without finishing what is unfinished.
     fn over_unchecked(memory: OwnedFd) -> Self {
-        let region = Arc::new(Region::attach(memory).unwrap());
+        let region = Arc::new(Region::attach(memory, false).unwrap());
         let published = region.load(layout::BATCH_AT);
         let copy = region.descriptor().try_clone_to_owned().unwrap();
         if published == 0 {
@@ -284,4 +284,47 @@ fn damage_is_noticed() {
     let copy = copy_of(&arena);
     copy.shared.region.store(layout::INCOMPLETE_AT, 1);
     assert!(matches!(refused(&copy), ArenaError::Incomplete));
+}
+
+fn file_at(path: &std::path::Path) -> OwnedFd {
+    let file = std::fs::File::options();
+    let file = file.clone().read(true).write(true).create(true).open(path);
+    file.unwrap().into()
+}
+
+#[test]
+fn an_arena_in_a_file_is_found_by_the_next_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("arena");
+    let arena = Arena::create_in(file_at(&path)).unwrap();
+    let mut dice = Dice(5);
+    let mut model = Model::new();
+    for _ in 0..50 {
+        let batch = dice.batch();
+        run(&arena, &batch);
+        apply(&mut model, &batch);
+    }
+    drop(arena);
+    assert_eq!(content(&Arena::attach_file(file_at(&path)).unwrap()), model);
+}
+
+#[test]
+fn a_filesystem_that_is_full_makes_an_arena_incomplete_and_kills_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"])
+        .arg(directory.path())
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: a tmpfs cannot be mounted here");
+        return;
+    }
+    let arena = Arena::create_in(file_at(&directory.path().join("arena"))).unwrap();
+    for number in 0..2000 {
+        run(&arena, &[((1, number, 0), Some(vec![1; 3000]))]);
+    }
+    assert!(!arena.is_complete());
+    drop(arena);
+    let mut umount = std::process::Command::new("umount");
+    assert!(umount.arg(directory.path()).status().unwrap().success());
 }

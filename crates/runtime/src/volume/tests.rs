@@ -167,7 +167,7 @@ const SMALL: &str = "journal_bytes = \"4MiB\"\nmemory_budget_bytes = \"4MiB\"\n"
 
 fn open(directory: &Path, config: &str) -> OpenedStore {
     let config = Config::parse(config, Path::new("test")).unwrap();
-    OpenedStore::open(directory, &config, false).unwrap()
+    OpenedStore::open(directory, &crate::OpenOptions::new(&config)).unwrap()
 }
 
 #[test]

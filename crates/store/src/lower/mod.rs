@@ -11,7 +11,7 @@ use std::io;
 
 use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
 
-pub use posix::{PosixHandle, PosixLower};
+pub use posix::{PosixHandle, PosixLower, StoreScope};
 
 use crate::Capabilities;
 

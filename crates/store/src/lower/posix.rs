@@ -10,6 +10,7 @@ mod handle;
 mod journal;
 mod namespace;
 mod probe;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,7 @@ use super::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 use crate::{Capabilities, StoreError};
 
 pub use handle::PosixHandle;
+pub use scope::StoreScope;
 
 /// A directory tree of a mounted filesystem.
 ///
@@ -39,17 +41,26 @@ pub use handle::PosixHandle;
 #[derive(Debug)]
 pub struct PosixLower {
     root: OwnedFd,
+    scope: StoreScope,
     /// Held for writing while some object's mode is raised, for reading by `stat`.
     modes: RwLock<()>,
 }
 
 impl PosixLower {
-    /// Opens the directory at `path` as the root of a store.
+    /// Opens the directory at `path` as the root of a store that is all of it.
     ///
     /// # Errors
     /// [`StoreError::Unsuitable`] with a sentence for the user if `path` is no
     /// directory or cannot be entered, [`StoreError::Lower`] for other failures.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        Self::open_scoped(path, StoreScope::Tree)
+    }
+
+    /// As [`PosixLower::open`], of a store that may be only a part of the directory.
+    ///
+    /// # Errors
+    /// As [`PosixLower::open`].
+    pub fn open_scoped(path: &Path, scope: StoreScope) -> Result<Self, StoreError> {
         let shown = path.display();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = fs::open(path, flags, fs::Mode::empty()).map_err(|errno| match errno {
@@ -69,6 +80,7 @@ impl PosixLower {
         })?;
         Ok(Self {
             root,
+            scope,
             modes: RwLock::new(()),
         })
     }
@@ -183,7 +195,11 @@ impl Lower for PosixLower {
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        Ok(retry_on_intr(|| fs::syncfs(&self.root))?)
+        match self.scope {
+            StoreScope::Tree => Ok(retry_on_intr(|| fs::syncfs(&self.root))?),
+            // What others have in the filesystem is none of this store's business.
+            StoreScope::File(_) => self.sync_each(),
+        }
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {

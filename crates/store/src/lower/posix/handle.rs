@@ -32,6 +32,8 @@ pub struct PosixHandle {
     access: Access,
     /// `fd` is open for direct I/O: reads through it must be aligned.
     pub(super) direct: bool,
+    /// It is the store's root.
+    pub(super) is_root: bool,
     /// A descriptor with full access, made when `fd` first proved too weak.
     full: OnceLock<OwnedFd>,
 }
@@ -74,17 +76,18 @@ impl PosixHandle {
             kind,
             access,
             direct: false,
+            is_root: false,
             full: OnceLock::new(),
         }
     }
 
     /// A handle on the root, independent of `root`'s position.
     pub(super) fn root(root: &OwnedFd) -> io::Result<Self> {
-        Ok(Self::new(
-            reopen_directory(root.as_fd())?,
-            FileKind::Directory,
-            Access::Read,
-        ))
+        let directory = reopen_directory(root.as_fd())?;
+        Ok(Self {
+            is_root: true,
+            ..Self::new(directory, FileKind::Directory, Access::Read)
+        })
     }
 
     /// Opens for use what `reference` (an `O_PATH` descriptor) refers to. Having the

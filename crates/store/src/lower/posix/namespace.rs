@@ -1,5 +1,6 @@
 //! Entries of directories.
 
+use std::borrow::Cow;
 use std::io;
 
 use mobifs_types::FileKind;
@@ -8,6 +9,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::handle::{Access, reopen_directory};
 use super::{PosixHandle, PosixLower, attributes};
+use crate::journal::OWN_DIRECTORY;
 use crate::lower::{Create, LowerEntry, LowerStat};
 
 /// Refuses everything that is not one component of a path. Longer names than usual
@@ -33,13 +35,26 @@ fn kind_of(file_type: FileType) -> Option<FileKind> {
 }
 
 impl PosixLower {
+    /// What an entry is called in the lower filesystem.
+    fn lower_name<'a>(
+        &'a self,
+        directory: &PosixHandle,
+        name: &'a [u8],
+    ) -> io::Result<Cow<'a, [u8]>> {
+        let name = check_name(name)?;
+        Ok(match directory.is_root {
+            true => self.scope.name_in_root(name),
+            false => Cow::Borrowed(name),
+        })
+    }
+
     pub(super) fn open_entry(
         &self,
         directory: &PosixHandle,
         name: &[u8],
         write: bool,
     ) -> io::Result<PosixHandle> {
-        let name = check_name(name)?;
+        let name = &*self.lower_name(directory, name)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let reference = self.with_access(&[directory], || {
             fs::openat(directory.fd(), name, flags, Mode::empty())
@@ -50,7 +65,7 @@ impl PosixLower {
     }
 
     pub(super) fn stat_entry(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<LowerStat> {
-        let name = check_name(name)?;
+        let name = &*self.lower_name(directory, name)?;
         let look = || attributes::statx_at(directory.fd(), name);
         let found = {
             let _stable = self.modes.read();
@@ -69,13 +84,18 @@ impl PosixLower {
         for entry in fs::Dir::new(own)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
-            if !matches!(name, b"." | b"..") {
-                entries.push(LowerEntry {
-                    name: name.to_vec(),
-                    inode: entry.ino(),
-                    kind: kind_of(entry.file_type()),
-                });
-            }
+            let name = match directory.is_root {
+                true => self.scope.name_for_store(name),
+                false => Some(name),
+            };
+            let Some(name) = name.filter(|name| !matches!(*name, b"." | b"..")) else {
+                continue;
+            };
+            entries.push(LowerEntry {
+                name: name.to_vec(),
+                inode: entry.ino(),
+                kind: kind_of(entry.file_type()),
+            });
         }
         Ok(entries)
     }
@@ -85,7 +105,7 @@ impl PosixLower {
         directory: &PosixHandle,
         name: &[u8],
     ) -> io::Result<Vec<u8>> {
-        let name = check_name(name)?;
+        let name = &*self.lower_name(directory, name)?;
         let target = self.with_access(&[directory], || {
             fs::readlinkat(directory.fd(), name, Vec::new())
         })?;
@@ -98,7 +118,7 @@ impl PosixLower {
         name: &[u8],
         what: &Create<'_>,
     ) -> io::Result<()> {
-        let name = check_name(name)?;
+        let name = &*self.lower_name(directory, name)?;
         let private = Mode::RUSR | Mode::WUSR;
         self.with_access(&[directory], || {
             let node = |kind, device| fs::mknodat(directory.fd(), name, kind, private, device);
@@ -128,7 +148,8 @@ impl PosixLower {
         to_directory: &PosixHandle,
         to_name: &[u8],
     ) -> io::Result<()> {
-        let (name, to_name) = (check_name(name)?, check_name(to_name)?);
+        let name = &*self.lower_name(directory, name)?;
+        let to_name = &*self.lower_name(to_directory, to_name)?;
         // Without AT_SYMLINK_FOLLOW a symlink itself gets the link.
         self.with_access(&[directory, to_directory], || {
             fs::linkat(
@@ -152,7 +173,8 @@ impl PosixLower {
         to_directory: &PosixHandle,
         to_name: &[u8],
     ) -> io::Result<()> {
-        let (name, to_name) = (check_name(name)?, check_name(to_name)?);
+        let name = &*self.lower_name(directory, name)?;
+        let to_name = &*self.lower_name(to_directory, to_name)?;
         let (from, to) = (directory.fd(), to_directory.fd());
         self.with_access(&[directory, to_directory], || {
             match fs::renameat_with(from, name, to, to_name, RenameFlags::NOREPLACE) {
@@ -177,7 +199,7 @@ impl PosixLower {
         name: &[u8],
         flags: AtFlags,
     ) -> io::Result<()> {
-        let name = check_name(name)?;
+        let name = &*self.lower_name(directory, name)?;
         self.with_access(&[directory], || fs::unlinkat(directory.fd(), name, flags))?;
         Ok(())
     }
@@ -191,5 +213,29 @@ impl PosixLower {
             // Symlinks and nodes cannot be opened, hence not synced one by one.
             _ => Ok(retry_on_intr(|| fs::syncfs(&self.root))?),
         }
+    }
+
+    /// Makes everything of a store durable that has few objects: each file, and behind
+    /// them the directories that name them.
+    pub(super) fn sync_each(&self) -> io::Result<()> {
+        let root = PosixHandle::root(&self.root)?;
+        let own = self.open_entry(&root, OWN_DIRECTORY, false)?;
+        let mut directories = vec![root];
+        for entry in self.list_entries(&own)? {
+            if entry.kind == Some(FileKind::Directory) {
+                directories.push(self.open_entry(&own, &entry.name, false)?);
+            }
+        }
+        for directory in &directories {
+            for entry in self.list_entries(directory)? {
+                if entry.kind == Some(FileKind::Regular) {
+                    self.sync_object(&self.open_entry(directory, &entry.name, false)?)?;
+                }
+            }
+        }
+        directories.push(own);
+        directories
+            .iter()
+            .try_for_each(|directory| self.sync_object(directory))
     }
 }

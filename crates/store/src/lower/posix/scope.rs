@@ -1,0 +1,98 @@
+//! How much of a directory is the store.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::journal::OWN_DIRECTORY;
+
+/// What a store's own directory adds to the name of a file that alone is the store.
+const OWN_SUFFIX: &[u8] = b"-mobifs";
+
+/// How much of a directory is the store, and where what is the store's own lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StoreScope {
+    /// Everything in the directory and below; the store's own directory is `.mobifs`.
+    #[default]
+    Tree,
+    /// One file of the directory, `NAME`, with what the store's user keeps beside it under
+    /// names that begin with `NAME-mobifs-`; the store's own directory is `NAME-mobifs`.
+    /// Whatever else is in the directory does not exist for the store.
+    File(OsString),
+}
+
+impl StoreScope {
+    /// Name of the store's own directory.
+    pub fn own_directory(&self) -> Cow<'_, OsStr> {
+        match self {
+            Self::Tree => Cow::Borrowed(OsStr::from_bytes(OWN_DIRECTORY)),
+            Self::File(name) => {
+                let own = [name.as_bytes(), OWN_SUFFIX].concat();
+                Cow::Owned(OsString::from_vec(own))
+            }
+        }
+    }
+
+    /// Path of the store's own directory, for a store in `directory`.
+    pub fn own_path(&self, directory: &Path) -> PathBuf {
+        directory.join(&*self.own_directory())
+    }
+
+    /// The store's own directory has one name for the store, and this one in the root.
+    pub(super) fn name_in_root<'a>(&'a self, name: &'a [u8]) -> Cow<'a, [u8]> {
+        match self {
+            Self::File(file) if name == OWN_DIRECTORY => {
+                Cow::Owned([file.as_bytes(), OWN_SUFFIX].concat())
+            }
+            _ => Cow::Borrowed(name),
+        }
+    }
+
+    /// What the store calls an entry of the root; none if it is none of its business.
+    pub(super) fn name_for_store<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
+        let Self::File(file) = self else {
+            return Some(name);
+        };
+        let rest = name.strip_prefix(file.as_bytes())?;
+        match rest.strip_prefix(OWN_SUFFIX) {
+            Some([]) => Some(OWN_DIRECTORY),
+            Some([b'-', ..]) => Some(name),
+            _ => rest.is_empty().then_some(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_file_and_what_is_kept_beside_it() {
+        let scope = StoreScope::File("a.db".into());
+        assert_eq!(&*scope.own_directory(), "a.db-mobifs");
+        assert_eq!(&*scope.name_in_root(b".mobifs"), b"a.db-mobifs");
+        assert_eq!(&*scope.name_in_root(b"a.db"), b"a.db");
+        assert_eq!(scope.name_for_store(b"a.db"), Some(&b"a.db"[..]));
+        let beside = b"a.db-mobifs-wal";
+        assert_eq!(scope.name_for_store(beside), Some(&beside[..]));
+        assert_eq!(scope.name_for_store(b"a.db-mobifs"), Some(&b".mobifs"[..]));
+        for other in [
+            &b"a.db-wal"[..],
+            b"a.dbx",
+            b"b",
+            b".mobifs",
+            b"a.db-mobifsx",
+        ] {
+            assert_eq!(scope.name_for_store(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_whole_tree() {
+        let scope = StoreScope::Tree;
+        assert_eq!(&*scope.name_in_root(b"a"), b"a");
+        assert_eq!(scope.name_for_store(b".mobifs"), Some(&b".mobifs"[..]));
+        assert_eq!(scope.own_path(Path::new("/s")), Path::new("/s/.mobifs"));
+    }
+}
