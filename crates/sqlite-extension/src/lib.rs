@@ -1,0 +1,48 @@
+//! The MobiFS VFS for SQLite, as SQLite loads it: `.load mobifs`,
+//! `SELECT load_extension('mobifs')`, or linked with a C program (`include/mobifs.h`).
+
+use std::ffi::{c_char, c_int, c_void};
+
+use mobifs_sqlite::{Host, load_extension, register_with};
+
+/// Entry point: makes the VFS `mobifs` known, and the function `mobifs_last_error()`.
+///
+/// # Safety
+/// SQLite calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_mobifs_init(
+    connection: *mut c_void,
+    message: *mut *mut c_char,
+    routines: *const c_void,
+) -> c_int {
+    // SAFETY: SQLite's own arguments.
+    unsafe { load_extension(connection, message, routines, false) }
+}
+
+/// Entry point: the same, and every database that is opened from now on without the name of
+/// a VFS is opened through `mobifs`.
+///
+/// # Safety
+/// SQLite calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_mobifs_default_init(
+    connection: *mut c_void,
+    message: *mut *mut c_char,
+    routines: *const c_void,
+) -> c_int {
+    // SAFETY: SQLite's own arguments.
+    unsafe { load_extension(connection, message, routines, true) }
+}
+
+/// For C programs that link SQLite and this library: registers the VFS with that SQLite,
+/// and makes it the default one if `make_default` is not 0. Returns 0, or 1 if SQLite is too
+/// old or refuses.
+///
+/// # Safety
+/// `host` is what `mobifs.h` builds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mobifs_register_with(host: *const Host, make_default: c_int) -> c_int {
+    // SAFETY: the caller's.
+    let host = unsafe { host.read() };
+    c_int::from(register_with(host, make_default != 0).is_err())
+}

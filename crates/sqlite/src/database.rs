@@ -1,0 +1,549 @@
+//! One database, as all connections of the process share it.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mobifs_runtime::{
+    AttributeChange, Caller, Class, Config, FsError, NodeSpec, OpenOptions, OpenedStore,
+    PolicyChange, Resumption, Status, Volume, VolumeOptions, WriteAt,
+};
+use mobifs_store::StoreScope;
+use mobifs_types::{DeviceNumber, FileKind, ObjectId};
+use parking_lot::Mutex;
+
+use crate::arena_file::{ArenaFile, Left};
+use crate::companion;
+use crate::durability::Promises;
+use crate::failure::Failure;
+use crate::fork::Generation;
+use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
+use crate::locks::{ConnectionId, Locks};
+use crate::lower_file::{Candidate, FileIdentity, LowerFile};
+use crate::options::Options;
+use crate::shared_memory::SharedMemory;
+
+/// How a database is opened.
+pub(crate) struct OpenRequest<'a> {
+    /// Absolute, without symlinks.
+    pub(crate) path: &'a Path,
+    pub(crate) options: Options,
+    pub(crate) may_create: bool,
+    /// Has SQLite recover the database by itself, without MobiFS.
+    pub(crate) recover: &'a dyn Fn(&Path) -> Result<(), String>,
+    /// Told what the user should know.
+    pub(crate) warn: &'a dyn Fn(&str),
+}
+
+/// One database with its journals and its log, alive in memory.
+#[derive(Debug)]
+pub(crate) struct Database {
+    path: PathBuf,
+    options: Options,
+    generation: Generation,
+    volume: Arc<Volume>,
+    opened: Mutex<Option<OpenedStore>>,
+    lower: LowerFile,
+    arena: Option<ArenaFile>,
+    main: ObjectId,
+    /// Permission bits, which companions get too.
+    mode: u16,
+    /// A transaction is durable when its `COMMIT` returns.
+    is_durable: AtomicBool,
+    /// The file says that the database is in use.
+    is_marked: AtomicBool,
+    /// Held while that is being written.
+    marking: Mutex<()>,
+    /// The database is empty, and something stands in its place.
+    is_stand_in: AtomicBool,
+    /// What connections have of each other.
+    pub(crate) locks: Mutex<Locks>,
+    pub(crate) shared_memory: Mutex<SharedMemory>,
+    pub(crate) promises: Promises,
+    connections: AtomicU64,
+}
+
+impl Database {
+    /// Brings a database to life.
+    ///
+    /// # Errors
+    /// [`Failure`]; the database is as it was.
+    pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Self, Failure> {
+        let path = request.path;
+        let config = request.options.config()?;
+        let candidate = Candidate::open(path, request.may_create)?;
+        let beginning = candidate.beginning()?;
+        if beginning == Beginning::Foreign {
+            return Err(Failure::Foreign(path.to_owned()));
+        }
+        if !beginning.is_in_use() {
+            recover_without_us(request)?;
+        }
+        let lower = candidate.lock()?;
+        let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
+        let site = Site::new(path, &config)?;
+        if let Some(arena) = &arena {
+            site.salvage(arena, request.warn)?;
+        }
+        let is_empty = beginning == Beginning::Empty;
+        let alive = site.bring_to_life(&lower, is_empty, arena.as_ref());
+        let (opened, volume) = alive.inspect_err(|_| {
+            if let Some(arena) = &arena {
+                arena.remove();
+            }
+            if is_empty && let Err(error) = lower.unmark() {
+                (request.warn)(&error.to_string());
+            }
+        })?;
+        let main = volume.lookup(ObjectId::ROOT, site.name.as_bytes())?;
+        let database = Self {
+            path: path.to_owned(),
+            is_durable: AtomicBool::new(request.options.is_durable()),
+            options: request.options.clone(),
+            generation: Generation::current(),
+            opened: Mutex::new(Some(opened)),
+            lower,
+            arena,
+            main: main.id,
+            mode: main.attributes.mode & 0o666,
+            // Even if the file says so already: it may not have been made durable.
+            is_marked: AtomicBool::new(is_empty),
+            marking: Mutex::default(),
+            is_stand_in: AtomicBool::new(false),
+            locks: Mutex::default(),
+            shared_memory: Mutex::default(),
+            promises: Promises::default(),
+            connections: AtomicU64::new(0),
+            volume,
+        };
+        database.look_at_beginning()?;
+        Ok(database)
+    }
+
+    /// Learns from the content how the database is. What the file says is older.
+    fn look_at_beginning(&self) -> Result<(), Failure> {
+        let mut bytes = [0; HEADER_BYTES];
+        let length = self.volume.read(self.main, 0, &mut bytes)?;
+        let is_stand_in = Beginning::of(&bytes[..length]) == Beginning::StandIn;
+        self.is_stand_in.store(is_stand_in, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether this process is the one that opened it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.generation.is_current()
+    }
+
+    /// A number for a new connection.
+    pub(crate) fn number_connection(&self) -> ConnectionId {
+        ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The database's own file.
+    pub(crate) const fn main(&self) -> ObjectId {
+        self.main
+    }
+
+    /// Whether the file at the database's path is another one by now, or gone.
+    pub(crate) fn has_moved(&self) -> bool {
+        FileIdentity::of(&self.path).ok() != Some(self.lower.identity())
+    }
+
+    /// Before anything changes the file has to say that it is older than the database.
+    fn mark(&self) -> Result<(), Failure> {
+        if self.is_marked.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _alone = self.marking.lock();
+        if !self.is_marked.load(Ordering::Acquire) {
+            self.lower.mark()?;
+            self.is_marked.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.is_stand_in.load(Ordering::Relaxed)
+    }
+
+    /// Reads of any of the database's files; fewer bytes than asked for only at its end.
+    pub(crate) fn read(&self, file: ObjectId, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
+        let length = self.volume.read(file, at, out)?;
+        if file != self.main {
+            return Ok(length);
+        }
+        if self.is_empty() && at < HEADER_BYTES as u64 {
+            if self.size(file)? == 0 {
+                return Ok(0);
+            }
+            let standing_in = (HEADER_BYTES - at as usize).min(length);
+            out[..standing_in].fill(0);
+        }
+        if let Some(version) = version_in(&mut out[..length], at) {
+            *version = header::unmarked(*version);
+        }
+        Ok(length)
+    }
+
+    /// Writes all of `data`.
+    pub(crate) fn write(&self, file: ObjectId, at: u64, data: &[u8]) -> Result<(), Failure> {
+        self.mark()?;
+        if file == self.main && at < HEADER_BYTES as u64 {
+            return self.write_header(at, data);
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let to = WriteAt::Offset(at + done as u64);
+            done += self.volume.write(file, to, &data[done..], false, false)?;
+        }
+        Ok(())
+    }
+
+    fn write_header(&self, at: u64, data: &[u8]) -> Result<(), Failure> {
+        let is_header = at == 0 && data.len() >= HEADER_BYTES;
+        if is_header && Beginning::of(data) == Beginning::Foreign {
+            return Err(Failure::Foreign(self.path.clone()));
+        }
+        let mut marked = data.to_vec();
+        if let Some(version) = version_in(&mut marked, at) {
+            *version = header::marked(*version);
+        }
+        self.volume
+            .write(self.main, WriteAt::Offset(at), &marked, false, false)?;
+        if is_header {
+            self.is_stand_in.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Changes the size of one of the database's files.
+    pub(crate) fn truncate(&self, file: ObjectId, bytes: u64) -> Result<(), Failure> {
+        self.mark()?;
+        let mut bytes = bytes;
+        if file == self.main && bytes < HEADER_BYTES as u64 {
+            // First, so that whatever is committed in between is in use as well.
+            let stand_in = header::stand_in();
+            self.volume
+                .write(file, WriteAt::Offset(0), &stand_in, false, false)?;
+            self.is_stand_in.store(true, Ordering::Relaxed);
+            bytes = HEADER_BYTES as u64;
+        }
+        let change = AttributeChange {
+            size: Some(bytes),
+            ..AttributeChange::default()
+        };
+        self.volume
+            .set_attributes(&Caller::default(), file, &change)?;
+        Ok(())
+    }
+
+    /// Size of one of the database's files, in bytes.
+    pub(crate) fn size(&self, file: ObjectId) -> Result<u64, Failure> {
+        let bytes = self.volume.attributes(file)?.attributes.size;
+        if file == self.main && self.is_empty() && bytes <= HEADER_BYTES as u64 {
+            return Ok(0);
+        }
+        Ok(bytes)
+    }
+
+    /// Opens a companion by its name in the store, or makes it if there is none and
+    /// `may_create` is set.
+    pub(crate) fn open_companion(
+        &self,
+        name: &[u8],
+        may_create: bool,
+        must_be_new: bool,
+    ) -> Result<ObjectId, Failure> {
+        let found = self.volume.lookup(ObjectId::ROOT, name);
+        let node = match found {
+            Ok(node) if must_be_new && may_create => {
+                self.volume.forget(node.id, 1);
+                return Err(FsError::Exists.into());
+            }
+            Err(FsError::NotFound) if may_create => {
+                self.mark()?;
+                self.create(name)?
+            }
+            found => found?,
+        };
+        self.volume.open(node.id)?;
+        Ok(node.id)
+    }
+
+    fn create(&self, name: &[u8]) -> Result<mobifs_runtime::Node, Failure> {
+        let caller = Caller {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            umask: 0,
+        };
+        let spec = NodeSpec {
+            kind: FileKind::Regular,
+            mode: self.mode,
+            rdev: DeviceNumber::default(),
+            symlink_target: None,
+        };
+        Ok(self.volume.create(&caller, ObjectId::ROOT, name, &spec)?)
+    }
+
+    /// Ends [`Database::open_companion`].
+    pub(crate) fn close_companion(&self, file: ObjectId) {
+        self.volume.release(file);
+        self.volume.forget(file, 1);
+    }
+
+    /// Deletes a companion; false if there is none.
+    pub(crate) fn delete(&self, name: &[u8]) -> Result<bool, Failure> {
+        self.mark()?;
+        match self.volume.unlink(ObjectId::ROOT, name) {
+            Ok(()) => Ok(true),
+            Err(FsError::NotFound) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether there is a companion with something in it.
+    pub(crate) fn exists(&self, name: &[u8]) -> Result<bool, Failure> {
+        match self.volume.lookup(ObjectId::ROOT, name) {
+            Ok(node) => {
+                self.volume.forget(node.id, 1);
+                Ok(node.attributes.size > 0)
+            }
+            Err(FsError::NotFound) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Everything done so far is durable when it returns.
+    pub(crate) fn commit(&self) -> Result<(), Failure> {
+        Ok(self.volume.sync_app(None, false)?)
+    }
+
+    /// Changes what the database's URI says about it as an app.
+    pub(crate) fn change(&self, options: &Options) -> Result<(), Failure> {
+        let change = options.change()?;
+        if change == PolicyChange::default() {
+            return Ok(());
+        }
+        self.volume.set_app(".", change)?;
+        if let Some(class) = change.class {
+            let is_durable = class == Class::Durable;
+            self.is_durable.store(is_durable, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether a transaction is durable when its `COMMIT` returns.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.is_durable.load(Ordering::Relaxed)
+    }
+
+    /// What is going on.
+    pub(crate) fn status(&self) -> Status {
+        self.volume.status()
+    }
+
+    /// Whether everything survives if the process is killed now.
+    pub(crate) fn outlives_process(&self) -> bool {
+        self.volume
+            .arena()
+            .is_some_and(mobifs_runtime::Arena::is_complete)
+    }
+
+    /// Brings everything to its place and makes the file an ordinary database. Nobody uses
+    /// it any more.
+    ///
+    /// # Errors
+    /// [`Failure`]: the database stays in use as if the process had been killed, and the
+    /// next one that opens it goes on from there.
+    pub(crate) fn close(&self) -> Result<(), Failure> {
+        let is_whole = self.remove_companions()?;
+        self.volume.forget(self.main, 1);
+        self.volume.shutdown()?;
+        if let Some(opened) = self.opened.lock().take() {
+            opened.close()?;
+        }
+        if is_whole {
+            self.lower.unmark()?;
+        }
+        if let Some(arena) = &self.arena {
+            arena.remove();
+        }
+        Ok(())
+    }
+
+    /// Removes journals that have ended. False if there is a companion without which the
+    /// database is not what it was: SQLite was told not to bring its log into the database,
+    /// for one. Then the database stays in use.
+    fn remove_companions(&self) -> Result<bool, Failure> {
+        let mut is_whole = true;
+        let entries = self.volume.read_directory(ObjectId::ROOT, 0, usize::MAX)?;
+        let main = self.path.file_name().map(|name| name.as_bytes());
+        for entry in entries {
+            let name = entry.name.as_bytes();
+            if Some(name) == main {
+                continue;
+            }
+            if self.is_needed(name)? {
+                is_whole = false;
+            } else {
+                self.delete(name)?;
+            }
+        }
+        Ok(is_whole)
+    }
+
+    fn is_needed(&self, name: &[u8]) -> Result<bool, Failure> {
+        let node = self.volume.lookup(ObjectId::ROOT, name)?;
+        let mut first = [0];
+        let length = self.volume.read(node.id, 0, &mut first);
+        self.volume.forget(node.id, 1);
+        // An ended journal is empty, or begins with a zero.
+        Ok(length? > 0 && first != [0])
+    }
+}
+
+/// The byte of a database's header that bears the mark, if it is in `bytes`.
+fn version_in(bytes: &mut [u8], at: u64) -> Option<&mut u8> {
+    let place = (READ_VERSION_AT as u64).checked_sub(at)?;
+    bytes.get_mut(usize::try_from(place).ok()?)
+}
+
+/// A database that was used without MobiFS and not closed is first recovered as it was used.
+fn recover_without_us(request: &OpenRequest<'_>) -> Result<(), Failure> {
+    let unrecovered = |reason: String| Failure::Unrecovered {
+        path: request.path.to_owned(),
+        reason,
+    };
+    let left = || -> Option<PathBuf> {
+        let mut all = companion::left_behind(request.path).into_iter();
+        all.find(|path| {
+            // An ended journal begins with a zero.
+            let mut first = [0];
+            let file = std::fs::File::open(path);
+            file.and_then(|mut file| std::io::Read::read(&mut file, &mut first))
+                .is_ok_and(|length| length > 0 && first != [0])
+        })
+    };
+    if left().is_none() {
+        return Ok(());
+    }
+    (request.recover)(request.path).map_err(unrecovered)?;
+    match left() {
+        None => Ok(()),
+        Some(path) => {
+            let name = path.display();
+            Err(unrecovered(format!(
+                "{name} is still there; it may be in use"
+            )))
+        }
+    }
+}
+
+/// Where a database's store is.
+struct Site<'a> {
+    path: &'a Path,
+    directory: PathBuf,
+    name: std::ffi::OsString,
+    config: &'a Config,
+}
+
+impl<'a> Site<'a> {
+    fn new(path: &'a Path, config: &'a Config) -> Result<Self, Failure> {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Failure::Misuse("a database needs a file name"));
+        };
+        Ok(Self {
+            path,
+            directory: directory.to_owned(),
+            name: name.to_owned(),
+            config,
+        })
+    }
+
+    fn open_options<'o>(&'o self, arena: Option<&'o mobifs_runtime::Arena>) -> OpenOptions<'o> {
+        OpenOptions {
+            scope: StoreScope::File(self.name.clone()),
+            arena,
+            ..OpenOptions::new(self.config)
+        }
+    }
+
+    fn volume_options(&self, arena: Option<mobifs_runtime::Arena>) -> VolumeOptions {
+        VolumeOptions {
+            no_access_time: true,
+            arena,
+            ..VolumeOptions::new(self.config)
+        }
+    }
+
+    /// Opens the store, and starts a volume over it.
+    fn bring_to_life(
+        &self,
+        lower: &LowerFile,
+        is_empty: bool,
+        arena: Option<&ArenaFile>,
+    ) -> Result<(OpenedStore, Arc<Volume>), Failure> {
+        if is_empty {
+            lower.mark()?;
+        }
+        let arena = arena.map(ArenaFile::create).transpose()?;
+        let opened = OpenedStore::open(&self.directory, &self.open_options(arena.as_ref()))
+            .map_err(|error| Failure::of_store(self.path, error))?;
+        let volume = Volume::start(opened.store(), self.volume_options(arena))?;
+        Ok((opened, volume))
+    }
+
+    /// Commits what a killed process has left in memory, and brings it to its place.
+    fn salvage(&self, file: &ArenaFile, warn: &dyn Fn(&str)) -> Result<(), Failure> {
+        let lost = |reason: &dyn std::fmt::Display| {
+            warn(&format!(
+                "{}: a process was killed, and what it had not committed cannot be recovered: \
+                 {reason}",
+                self.path.display()
+            ));
+        };
+        let arena = match file.left()? {
+            Left::Nothing => return Ok(()),
+            Left::Unusable(reason) => {
+                lost(&reason);
+                return Ok(());
+            }
+            Left::Arena(arena) => arena,
+        };
+        match Resumption::of(&arena) {
+            Ok(_) => {}
+            // It was killed before there was anything to lose.
+            Err(mobifs_runtime::ArenaError::Empty) => return Ok(()),
+            Err(error) => {
+                lost(&error);
+                return Ok(());
+            }
+        }
+        let options = self.open_options(None);
+        let of_store = |error| Failure::of_store(self.path, error);
+        let opened = OpenedStore::resume(&self.directory, &options, &arena, None);
+        let opened = opened.map_err(of_store)?;
+        let options = VolumeOptions {
+            background: false,
+            ..self.volume_options(Some(arena))
+        };
+        let volume = match opened.resumption() {
+            Some(resumption) => Volume::resume(opened.store(), options, resumption)?,
+            None => Volume::start(opened.store(), options)?,
+        };
+        volume.shutdown()?;
+        drop(volume);
+        opened.close().map_err(of_store)?;
+        file.remove();
+        Ok(())
+    }
+}

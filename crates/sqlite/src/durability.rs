@@ -1,0 +1,125 @@
+//! When SQLite's `fsync` is a commit.
+//!
+//! The order of everything is kept anyway, so most of what SQLite syncs for has no need of
+//! it. What is left is the promise that a transaction is on the device when its `COMMIT`
+//! returns: in class `durable`, and in a transaction over several databases, where one
+//! database must not be ahead of the other.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// What kind of file is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Synced {
+    /// The database, by a connection that is about to commit a transaction there.
+    DatabaseInTransaction,
+    /// The database, at the end of a checkpoint of its log.
+    DatabaseInCheckpoint,
+    /// A rollback journal.
+    Journal,
+    /// The write-ahead log.
+    Log,
+    /// The journal of a transaction over several databases.
+    SuperJournal,
+}
+
+/// What a sync has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Nothing: order is kept.
+    Nothing,
+    /// Everything is committed when it returns.
+    Commit,
+}
+
+/// Journals of transactions over several databases, in this process.
+static SUPER_JOURNALS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// A transaction over several databases begins to commit.
+pub(crate) fn begin_joint(super_journal: &Path) {
+    SUPER_JOURNALS.lock().insert(super_journal.to_owned());
+}
+
+/// It is committed, or given up; true if there was one.
+pub(crate) fn end_joint(super_journal: &Path) -> bool {
+    SUPER_JOURNALS.lock().remove(super_journal)
+}
+
+/// Whether one is committing right now.
+pub(crate) fn is_joint() -> bool {
+    !SUPER_JOURNALS.lock().is_empty()
+}
+
+/// What the transactions of one database have asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Promises {
+    /// The transaction under way is to be durable when it is committed.
+    is_owed: AtomicBool,
+}
+
+impl Promises {
+    /// What a sync has to do now.
+    pub(crate) fn sync(&self, synced: Synced, is_durable: bool) -> Duty {
+        if synced == Synced::SuperJournal || is_joint() {
+            return Duty::Commit;
+        }
+        if !is_durable {
+            return Duty::Nothing;
+        }
+        match synced {
+            // The transaction is committed by what comes behind it: the end of the journal.
+            Synced::Journal | Synced::DatabaseInTransaction => {
+                self.is_owed.store(true, Ordering::Relaxed);
+                Duty::Nothing
+            }
+            _ => Duty::Commit,
+        }
+    }
+
+    /// A transaction is committed as far as SQLite is concerned.
+    pub(crate) fn committed(&self) -> Duty {
+        if self.is_owed.swap(false, Ordering::Relaxed) {
+            Duty::Commit
+        } else {
+            Duty::Nothing
+        }
+    }
+
+    /// A transaction is over, committed or not.
+    pub(crate) fn ended(&self) {
+        self.is_owed.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_durable_transaction_is_one_commit() {
+        let promises = Promises::default();
+        assert_eq!(promises.sync(Synced::Journal, true), Duty::Nothing);
+        let database = Synced::DatabaseInTransaction;
+        assert_eq!(promises.sync(database, true), Duty::Nothing);
+        assert_eq!(promises.committed(), Duty::Commit);
+        assert_eq!(promises.committed(), Duty::Nothing, "nothing was synced");
+        assert_eq!(promises.sync(Synced::Log, true), Duty::Commit);
+        assert_eq!(
+            promises.sync(Synced::DatabaseInCheckpoint, true),
+            Duty::Commit
+        );
+        assert_eq!(promises.sync(Synced::Journal, true), Duty::Nothing);
+        promises.ended();
+        assert_eq!(promises.committed(), Duty::Nothing, "it was rolled back");
+    }
+
+    #[test]
+    fn a_relaxed_one_is_none_unless_it_is_over_several_databases() {
+        let promises = Promises::default();
+        assert_eq!(promises.sync(Synced::Log, false), Duty::Nothing);
+        assert_eq!(promises.sync(Synced::SuperJournal, false), Duty::Commit);
+    }
+}

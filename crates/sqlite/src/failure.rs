@@ -1,0 +1,198 @@
+//! What goes wrong, in words for people and in SQLite's numbers.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+
+use mobifs_runtime::{ArenaError, ConfigError, FsError, VolumeError};
+use mobifs_store::StoreError;
+
+use crate::abi::{self, Code};
+
+/// Why a database cannot be opened, or a request about one not be met.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A process that does not know MobiFS uses the database.
+    #[error(
+        "{path} is in use by a program that opened it without MobiFS, or by another process; \
+         wait until that has closed it",
+        path = .0.display()
+    )]
+    InUse(PathBuf),
+    /// Another process has it open through this VFS.
+    #[error(
+        "{path} is open through MobiFS in process {pid}; one process at a time can use a \
+         database through MobiFS",
+        path = path.display()
+    )]
+    InUseBy {
+        /// The database.
+        path: PathBuf,
+        /// That process.
+        pid: u32,
+    },
+    /// It was opened before this process was forked.
+    #[error("the database was opened before fork(2); open it again in this process")]
+    Forked,
+    /// It is no database, or an encrypted one.
+    #[error(
+        "{path} does not begin like a database; encrypted databases cannot be opened through \
+         MobiFS",
+        path = .0.display()
+    )]
+    Foreign(PathBuf),
+    /// It was used without MobiFS, has a journal of that time, and could not be recovered.
+    #[error(
+        "{path} was not closed properly by the program that used it last without MobiFS, and \
+         cannot be recovered: {reason}",
+        path = path.display()
+    )]
+    Unrecovered {
+        /// The database.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// A parameter of the file's URI makes no sense.
+    #[error("the parameter {name} of the database's URI {message}")]
+    Parameter {
+        /// The parameter.
+        name: String,
+        /// What is wrong.
+        message: String,
+    },
+    /// It is open in this process with other sizes.
+    #[error(
+        "{path} is open in this process with another {name}; it can be changed when the last \
+         connection is closed",
+        path = path.display()
+    )]
+    OpenOtherwise {
+        /// The database.
+        path: PathBuf,
+        /// The parameter that differs.
+        name: &'static str,
+    },
+    /// Parameters contradict each other.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A system call failed.
+    #[error("{action} failed: {source}")]
+    System {
+        /// What was being done.
+        action: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The volume.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// An operation on a file.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// What a killed process has left cannot be used.
+    #[error("what a killed process had not committed cannot be recovered: {0}")]
+    Arena(#[from] ArenaError),
+    /// SQLite asked for what there is not.
+    #[error("{0}")]
+    Misuse(&'static str),
+}
+
+impl Failure {
+    /// For `map_err` on a system call.
+    pub(crate) fn system<E: Into<std::io::Error>>(
+        action: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
+        move |source| Self::System {
+            action: action.into(),
+            source: source.into(),
+        }
+    }
+
+    /// The store of the database at `path` could not be opened.
+    pub(crate) fn of_store(path: &Path, error: StoreError) -> Self {
+        match error {
+            StoreError::InUse { pid } => Self::InUseBy {
+                path: path.to_owned(),
+                pid,
+            },
+            other => Self::Store(other),
+        }
+    }
+
+    /// SQLite's number for it, where `otherwise` stands for what has none of its own.
+    pub(crate) fn code(&self, otherwise: Code) -> Code {
+        match self {
+            Self::InUse(_) | Self::InUseBy { .. } => abi::BUSY,
+            Self::Foreign(_) => abi::NOTADB,
+            Self::Misuse(_) | Self::Forked => abi::MISUSE,
+            Self::File(error) => code_of(*error, otherwise),
+            Self::Volume(VolumeError::Fs(error)) => code_of(*error, otherwise),
+            Self::Store(error) => code_of_store(error, otherwise),
+            Self::Volume(VolumeError::Store(error)) => code_of_store(error, otherwise),
+            Self::System { source, .. } => code_of_system(source, otherwise),
+            _ => otherwise,
+        }
+    }
+}
+
+fn code_of(error: FsError, otherwise: Code) -> Code {
+    match error {
+        FsError::NoSpace => abi::FULL,
+        FsError::ReadOnly => abi::READONLY,
+        _ => otherwise,
+    }
+}
+
+fn code_of_store(error: &StoreError, otherwise: Code) -> Code {
+    match error {
+        StoreError::Lower { source, .. } => code_of_system(source, otherwise),
+        _ => otherwise,
+    }
+}
+
+fn code_of_system(source: &std::io::Error, otherwise: Code) -> Code {
+    match source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => abi::FULL,
+        _ => otherwise,
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps what went wrong for [`last_error`].
+pub(crate) fn remember(message: String) {
+    LAST.set(Some(message));
+}
+
+/// What went wrong last in a call of SQLite's from this thread, in words: SQLite itself has
+/// only a number for it. None if nothing has.
+pub fn last_error() -> Option<String> {
+    LAST.with_borrow(Clone::clone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_said_in_sqlites_own_number() {
+        let full = || std::io::Error::from_raw_os_error(libc::ENOSPC);
+        let store = |source| StoreError::lower("writing")(source);
+        for failure in [
+            Failure::File(FsError::NoSpace),
+            Failure::system("writing")(full()),
+            Failure::Store(store(full())),
+            Failure::Volume(VolumeError::Store(store(full()))),
+        ] {
+            assert_eq!(failure.code(abi::IOERR_WRITE), abi::FULL, "{failure}");
+        }
+        let other = std::io::Error::from_raw_os_error(libc::EIO);
+        let failure = Failure::Store(store(other));
+        assert_eq!(failure.code(abi::IOERR_WRITE), abi::IOERR_WRITE);
+    }
+}

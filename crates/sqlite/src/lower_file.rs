@@ -1,0 +1,219 @@
+//! The database's own file in the lower filesystem: its mark, and the lock that keeps
+//! programs without MobiFS away.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::failure::Failure;
+use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
+
+/// Where SQLite's own locks are in a file, and how many bytes they take.
+const LOCKS_AT: libc::off_t = 0x4000_0000;
+const LOCKS_BYTES: libc::off_t = 512;
+
+/// A file, told from all others as long as it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileIdentity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileIdentity {
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let about = path.symlink_metadata()?;
+        Ok(Self::of_metadata(&about))
+    }
+
+    fn of_metadata(about: &std::fs::Metadata) -> Self {
+        Self {
+            device: about.dev(),
+            inode: about.ino(),
+        }
+    }
+}
+
+/// Files that were opened and not locked, kept open for good: closing one would take away
+/// all POSIX locks that this process has on it, also those of a connection through SQLite's
+/// own VFS.
+static UNLOCKED: Mutex<Option<HashMap<FileIdentity, Arc<File>>>> = Mutex::new(None);
+
+/// The file of a database, which others may be using.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    path: PathBuf,
+    file: Arc<File>,
+    identity: FileIdentity,
+}
+
+impl Candidate {
+    /// Opens the file. One that is made is empty.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn open(path: &Path, may_create: bool) -> Result<Self, Failure> {
+        let opening = || Failure::system(format!("opening {}", path.display()));
+        if let Some(known) = known(path) {
+            return Ok(known);
+        }
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(may_create)
+            .truncate(false)
+            .mode(0o644)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(opening())?;
+        let about = file.metadata().map_err(opening())?;
+        if !about.is_file() {
+            return Err(opening()(io::Error::other("it is not a regular file")));
+        }
+        let identity = FileIdentity::of_metadata(&about);
+        let file = Arc::new(file);
+        let mut unlocked = UNLOCKED.lock();
+        unlocked
+            .get_or_insert_default()
+            .insert(identity, Arc::clone(&file));
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            identity,
+        })
+    }
+
+    /// What the file begins with.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn beginning(&self) -> Result<Beginning, Failure> {
+        beginning_of(&self.file).map_err(Failure::system("reading the database's header"))
+    }
+
+    /// Keeps programs without MobiFS away from it.
+    ///
+    /// # Errors
+    /// [`Failure::InUse`], [`Failure::System`].
+    pub(crate) fn lock(self) -> Result<LowerFile, Failure> {
+        let locking = || Failure::system(format!("locking {}", self.path.display()));
+        // Somebody may have put another file in its place before it was locked.
+        let is_locked = lock(&self.file).map_err(locking())?;
+        let is_there = FileIdentity::of(&self.path).is_ok_and(|now| now == self.identity);
+        if !is_locked || !is_there {
+            return Err(Failure::InUse(self.path));
+        }
+        if let Some(unlocked) = UNLOCKED.lock().as_mut() {
+            unlocked.remove(&self.identity);
+        }
+        Ok(LowerFile {
+            file: self.file,
+            identity: self.identity,
+        })
+    }
+}
+
+/// The file at `path`, if it was opened before and not locked.
+fn known(path: &Path) -> Option<Candidate> {
+    let identity = FileIdentity::of(path).ok()?;
+    let unlocked = UNLOCKED.lock();
+    let file = unlocked.as_ref()?.get(&identity)?;
+    Some(Candidate {
+        path: path.to_owned(),
+        file: Arc::clone(file),
+        identity,
+    })
+}
+
+/// The file of a database, which nobody else uses as long as this exists.
+#[derive(Debug)]
+pub(crate) struct LowerFile {
+    file: Arc<File>,
+    identity: FileIdentity,
+}
+
+impl LowerFile {
+    pub(crate) const fn identity(&self) -> FileIdentity {
+        self.identity
+    }
+
+    /// Says in the file that the database is in use, and that durably: from now on it may
+    /// hold more than the file does. An empty file gets a stand-in.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn mark(&self) -> Result<(), Failure> {
+        let write = || match beginning_of(&self.file)? {
+            Beginning::Empty => self.file.write_all_at(&header::stand_in(), 0),
+            Beginning::Database { is_marked: false } => self.change_version(header::marked),
+            _ => Ok(()),
+        };
+        write()
+            .and_then(|()| self.file.sync_all())
+            .map_err(Failure::system("marking the database's file as in use"))
+    }
+
+    /// Says that the file is the database again; what stands in for an empty one goes.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn unmark(&self) -> Result<(), Failure> {
+        let write = || {
+            match beginning_of(&self.file)? {
+                Beginning::StandIn => self.file.set_len(0)?,
+                Beginning::Database { is_marked: true } => {
+                    self.change_version(header::unmarked)?;
+                }
+                _ => return Ok(()),
+            }
+            self.file.sync_all()
+        };
+        let action = "making the database's file an ordinary one again";
+        write().map_err(Failure::system(action))
+    }
+
+    fn change_version(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
+        let place = READ_VERSION_AT as u64;
+        let mut version = [0];
+        self.file.read_exact_at(&mut version, place)?;
+        self.file.write_all_at(&[change(version[0])], place)
+    }
+}
+
+fn beginning_of(file: &File) -> io::Result<Beginning> {
+    let mut bytes = [0; HEADER_BYTES];
+    let mut length = 0;
+    while length < bytes.len() {
+        match file.read_at(&mut bytes[length..], length as u64)? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    Ok(Beginning::of(&bytes[..length]))
+}
+
+/// Locks what SQLite locks, for this open file alone; false if somebody else has a lock.
+#[expect(unsafe_code, reason = "rustix has no locks of open files")]
+fn lock(file: &File) -> io::Result<bool> {
+    // SAFETY: `flock` is plain data.
+    let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
+    wanted.l_type = libc::F_WRLCK as libc::c_short;
+    wanted.l_whence = libc::SEEK_SET as libc::c_short;
+    wanted.l_start = LOCKS_AT;
+    wanted.l_len = LOCKS_BYTES;
+    // SAFETY: an open descriptor, and a `flock` that outlives the call.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) };
+    if result == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}

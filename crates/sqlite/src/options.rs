@@ -1,0 +1,237 @@
+//! What a database's URI says.
+
+use std::path::{Path, PathBuf};
+
+use mobifs_runtime::{Class, Config, PolicyChange, PolicySettings, class_name, parse_size};
+use serde::Serialize;
+
+use crate::arena_file;
+use crate::failure::Failure;
+
+/// Memory for what is not committed, unless the URI says otherwise.
+const MEMORY_BUDGET: &str = "64MiB";
+/// Size of a new journal, unless the URI says otherwise.
+const JOURNAL: &str = "8MiB";
+
+/// Parameters that hold for one app of a mount, and here for the database; named as in a
+/// mount's configuration.
+const NUMBERS: [&str; 6] = [
+    "age_max_ms",
+    "interval_ms",
+    "quiet_ms",
+    "quiet_age_min_ms",
+    "flush_interval_ms",
+    "window_points",
+];
+const SIZES: [&str; 3] = [
+    "staleness_max_bytes",
+    "staleness_min_bytes",
+    "staleness_bytes",
+];
+const NAMES: [&str; 2] = ["class", "policy"];
+
+/// What a database's URI says, with defaults for the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// What it says about the app that the database is.
+    pub(crate) policy: PolicySettings,
+    /// Memory for what is not committed.
+    pub(crate) memory_budget: String,
+    /// Size of a journal that is made.
+    pub(crate) journal: String,
+    /// Up to this size a commit is one durable write; none: it is measured.
+    pub(crate) direct_write_max: Option<String>,
+    /// Committed changes are applied after this time without commits.
+    pub(crate) apply_idle_ms: Option<u64>,
+    /// Where the arena is.
+    pub(crate) arena: PathBuf,
+}
+
+/// The same as a mount's configuration.
+#[derive(Serialize)]
+struct ConfigText<'a> {
+    memory_budget_bytes: &'a str,
+    journal_bytes: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    direct_write_max_bytes: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    apply_idle_ms: Option<u64>,
+    defaults: &'a PolicySettings,
+}
+
+impl Options {
+    /// Reads them; `parameter` gives the value of one.
+    ///
+    /// # Errors
+    /// [`Failure::Parameter`].
+    pub(crate) fn read(parameter: &dyn Fn(&str) -> Option<String>) -> Result<Self, Failure> {
+        let mut table = toml::Table::new();
+        for name in NAMES {
+            if let Some(value) = parameter(name) {
+                table.insert(name.to_owned(), value.into());
+            }
+        }
+        for name in NUMBERS {
+            if let Some(value) = parameter(name) {
+                table.insert(name.to_owned(), number(name, &value)?.into());
+            }
+        }
+        for name in SIZES {
+            if let Some(value) = parameter(name) {
+                table.insert(name.to_owned(), size(name, &value)?.into());
+            }
+        }
+        let policy: PolicySettings = toml::Value::Table(table)
+            .try_into()
+            .map_err(|error: toml::de::Error| fault("class", error.message()))?;
+        change_of(&policy)?;
+        let sized = |name: &str| parameter(name).map(|value| size(name, &value)).transpose();
+        let apply_idle = parameter("apply_idle_ms");
+        let apply_idle_ms = apply_idle.map(|value| number("apply_idle_ms", &value));
+        let arena = parameter("arena").unwrap_or_else(|| arena_file::DEFAULT_DIRECTORY.to_owned());
+        Ok(Self {
+            policy,
+            memory_budget: sized("memory_budget_bytes")?.unwrap_or_else(|| MEMORY_BUDGET.into()),
+            journal: sized("journal_bytes")?.unwrap_or_else(|| JOURNAL.into()),
+            direct_write_max: sized("direct_write_max_bytes")?,
+            apply_idle_ms: apply_idle_ms.transpose()?.map(i64::unsigned_abs),
+            arena: arena.into(),
+        })
+    }
+
+    /// What they say about the database as an app.
+    ///
+    /// # Errors
+    /// [`Failure::Parameter`].
+    pub(crate) fn change(&self) -> Result<PolicyChange, Failure> {
+        change_of(&self.policy)
+    }
+
+    /// Whether they make the database durable.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.policy.class.as_deref() == Some(class_name(Class::Durable))
+    }
+
+    /// What a volume is made with.
+    ///
+    /// # Errors
+    /// [`Failure::Config`].
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        let text = ConfigText {
+            memory_budget_bytes: &self.memory_budget,
+            journal_bytes: &self.journal,
+            direct_write_max_bytes: self.direct_write_max.as_deref(),
+            apply_idle_ms: self.apply_idle_ms,
+            defaults: &self.policy,
+        };
+        let text = toml::to_string(&text).map_err(|error| fault("class", &error.to_string()))?;
+        Ok(Config::parse(&text, Path::new("the database's URI"))?)
+    }
+
+    /// The parameter in which these differ from those that the database was opened with, if
+    /// it cannot be changed while it is open.
+    pub(crate) fn contradicts(&self, opened: &Self) -> Option<&'static str> {
+        [
+            (
+                "memory_budget_bytes",
+                self.memory_budget != opened.memory_budget,
+            ),
+            ("journal_bytes", self.journal != opened.journal),
+            (
+                "direct_write_max_bytes",
+                self.direct_write_max != opened.direct_write_max,
+            ),
+            ("apply_idle_ms", self.apply_idle_ms != opened.apply_idle_ms),
+            ("arena", self.arena != opened.arena),
+        ]
+        .into_iter()
+        .find_map(|(name, differs)| differs.then_some(name))
+    }
+}
+
+fn change_of(policy: &PolicySettings) -> Result<PolicyChange, Failure> {
+    let change = policy.change();
+    change.map_err(|error| fault(error.key, &error.message))
+}
+
+fn number(name: &str, value: &str) -> Result<i64, Failure> {
+    let number = value.parse().ok().filter(|number: &i64| *number >= 0);
+    number.ok_or_else(|| fault(name, &format!("is \"{value}\", which is no whole number")))
+}
+
+/// A size as it is written, checked.
+fn size(name: &str, value: &str) -> Result<String, Failure> {
+    match parse_size(value) {
+        Ok(_) => Ok(value.to_owned()),
+        Err(error) => Err(fault(name, &format!("is wrong: {error}"))),
+    }
+}
+
+fn fault(name: &str, message: &str) -> Failure {
+    Failure::Parameter {
+        name: name.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(parameters: &[(&str, &str)]) -> Result<Options, Failure> {
+        Options::read(&|name| {
+            let found = parameters.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn a_uri_says_what_a_configuration_does() {
+        let options = read(&[
+            ("class", "durable"),
+            ("age_max_ms", "2500"),
+            ("staleness_max_bytes", "2MiB"),
+            ("memory_budget_bytes", "16MiB"),
+        ]);
+        let options = options.unwrap();
+        let change = options.change().unwrap();
+        assert_eq!(change.class, Some(Class::Durable));
+        assert_eq!(change.age_max_ms, Some(2500));
+        assert_eq!(change.staleness_max_pages, Some(512));
+        assert_eq!(options.config().unwrap().memory_budget_bytes, 16 << 20);
+    }
+
+    #[test]
+    fn without_parameters_there_are_defaults() {
+        let config = read(&[]).unwrap().config().unwrap();
+        assert_eq!(config.memory_budget_bytes, 64 << 20);
+        assert_eq!(config.journal_bytes, Some(8 << 20));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_the_parameters_name() {
+        for (name, value) in [
+            ("class", "sometimes"),
+            ("age_max_ms", "soon"),
+            ("age_max_ms", "-1"),
+            ("age_max_ms", "0"),
+            ("policy", "ideal"),
+            ("staleness_max_bytes", "many"),
+            ("journal_bytes", "4096"),
+            ("memory_budget_bytes", "1"),
+        ] {
+            let failure = read(&[(name, value)]).and_then(|options| options.config());
+            let message = failure.unwrap_err().to_string();
+            assert!(message.contains(name), "{name}={value}: {message}");
+        }
+    }
+
+    #[test]
+    fn sizes_cannot_change_while_a_database_is_open() {
+        let one = read(&[]).unwrap();
+        let other = read(&[("journal_bytes", "1MiB"), ("class", "durable")]).unwrap();
+        assert_eq!(other.contradicts(&one), Some("journal_bytes"));
+        let other = read(&[("class", "durable")]).unwrap();
+        assert_eq!(other.contradicts(&one), None);
+    }
+}

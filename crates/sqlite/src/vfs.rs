@@ -1,0 +1,413 @@
+//! The VFS as SQLite calls it: which calls are ours, and which the default VFS's.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use mobifs_store::StoreScope;
+
+use crate::abi::{self, Code, File, Vfs};
+use crate::companion::Companion;
+use crate::database::OpenRequest;
+use crate::durability;
+use crate::failure::{Failure, last_error};
+use crate::file::{self, OurFile};
+use crate::host::{Host, RegisterError};
+use crate::opened_file::{OpenedFile, Role};
+use crate::options::Options;
+use crate::registry::{self, Lease};
+
+/// Name of the VFS.
+pub const NAME: &CStr = c"mobifs";
+
+/// What the VFS needs to do its work; never given back.
+pub(crate) struct AppData {
+    pub(crate) host: Host,
+    /// SQLite's own VFS, for everything that is not a database or its companion.
+    base: *mut Vfs,
+}
+
+/// Makes the VFS known to a SQLite. A second call does nothing but make it the default one,
+/// if that is wanted.
+///
+/// # Errors
+/// [`RegisterError`].
+pub fn register_with(host: Host, make_default: bool) -> Result<(), RegisterError> {
+    host.check_version()?;
+    let known = host.find(Some(NAME));
+    if !known.is_null() {
+        if make_default {
+            // SAFETY: SQLite has found it, so it is complete and stays.
+            unsafe { host.register(known, true)? };
+        }
+        return Ok(());
+    }
+    let base = host.find(None);
+    // SAFETY: VFSes stay registered, and their fields do not change.
+    let Some(template) = (unsafe { base.as_ref() }) else {
+        return Err(RegisterError::NoDefault);
+    };
+    let app = Box::leak(Box::new(AppData { host, base }));
+    let vfs = Vfs {
+        version: 2,
+        file_bytes: template.file_bytes.max(size_of::<OurFile>() as c_int),
+        path_bytes_max: template.path_bytes_max,
+        next: std::ptr::null_mut(),
+        name: NAME.as_ptr(),
+        app_data: std::ptr::from_mut(app).cast(),
+        open: Some(open),
+        delete: Some(delete),
+        access: Some(access),
+        full_pathname: Some(full_pathname),
+        dl_open: Some(dl_open),
+        dl_error: Some(dl_error),
+        dl_sym: Some(dl_sym),
+        dl_close: Some(dl_close),
+        randomness: Some(randomness),
+        sleep: Some(sleep),
+        current_time: Some(current_time),
+        get_last_error: Some(get_last_error),
+        current_time_int64: template.current_time_int64.and(Some(current_time_int64)),
+    };
+    // SAFETY: complete, and leaked.
+    unsafe { host.register(Box::leak(Box::new(vfs)), make_default) }
+}
+
+/// What an extension's entry point does: registers the VFS and gives the connection the
+/// function `mobifs_last_error()`. Returns what the entry point returns.
+///
+/// # Safety
+/// The arguments are those of an entry point that SQLite calls.
+pub unsafe fn load_extension(
+    connection: *mut c_void,
+    message: *mut *mut c_char,
+    routines: *const c_void,
+    make_default: bool,
+) -> c_int {
+    static LOADED_BY: OnceLock<Host> = OnceLock::new();
+    unsafe extern "C" fn say_last_error(
+        context: *mut c_void,
+        _count: c_int,
+        _arguments: *mut *mut c_void,
+    ) {
+        if let Some(host) = LOADED_BY.get() {
+            // SAFETY: the context is this call's, of the same SQLite.
+            unsafe { host.give_text(context, &last_error().unwrap_or_default()) };
+        }
+    }
+    // SAFETY: the caller's.
+    let host = unsafe { Host::from_routines(routines) };
+    let loaded = host.and_then(|host| {
+        register_with(host, make_default)?;
+        let first = LOADED_BY.get_or_init(|| host);
+        if first.is(&host) && !connection.is_null() {
+            // SAFETY: the caller's.
+            unsafe { host.create_function(connection, c"mobifs_last_error", say_last_error)? };
+        }
+        Ok(())
+    });
+    match loaded {
+        Ok(()) => abi::OK_LOAD_PERMANENTLY,
+        Err(error) => {
+            if let (Ok(host), false) = (host, message.is_null()) {
+                // SAFETY: a place for a message, which SQLite frees.
+                unsafe { *message = host.copy(&error.to_string()) };
+            }
+            abi::ERROR
+        }
+    }
+}
+
+/// # Safety
+/// `vfs` is one that [`register_with`] has registered.
+unsafe fn app_data(vfs: *mut Vfs) -> &'static AppData {
+    // SAFETY: the caller's; it was leaked.
+    unsafe { &*(*vfs).app_data.cast::<AppData>() }
+}
+
+/// # Safety
+/// `name` is a C string that lives long enough.
+unsafe fn path_of(name: *const c_char) -> Option<&'static Path> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(Path::new(OsStr::from_bytes(name.to_bytes())))
+}
+
+unsafe extern "C" fn open(
+    vfs: *mut Vfs,
+    name: *const c_char,
+    out: *mut File,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> Code {
+    // SAFETY: SQLite passes the VFS that was registered, and the name in this call.
+    let (app, path) = unsafe { (app_data(vfs), path_of(name)) };
+    // SAFETY: SQLite passes room for a file. It closes what has methods.
+    unsafe { (*out).methods = std::ptr::null() };
+    let parameter = |wanted: &str| {
+        let wanted = CString::new(wanted).ok()?;
+        // SAFETY: the name is the one that SQLite passes to this call.
+        let value = unsafe { app.host.uri_parameter(name, &wanted) }?;
+        Some(value.to_string_lossy().into_owned())
+    };
+    let mut is_for_base = false;
+    let code = file::answer(&app.host, abi::CANTOPEN, || {
+        let opened = match path {
+            Some(path) if flags & abi::OPEN_MAIN_DB != 0 => {
+                open_main(app, path, flags, &parameter)?
+            }
+            Some(path) => open_companion(app, path, flags)?,
+            None => None,
+        };
+        let Some(opened) = opened else {
+            is_for_base = true;
+            return Ok(());
+        };
+        // SAFETY: room for a file of ours: `file_bytes` says how much.
+        unsafe { OurFile::place(out, &app.host, opened) };
+        // SAFETY: a place for the flags, or null.
+        if let Some(out_flags) = unsafe { out_flags.as_mut() } {
+            *out_flags = flags;
+        }
+        Ok(())
+    });
+    if is_for_base {
+        // SAFETY: SQLite's own arguments, to its own VFS.
+        return unsafe { base_open(app, name, out, flags, out_flags) };
+    }
+    code
+}
+
+/// # Safety
+/// The arguments are those of SQLite's `xOpen`.
+unsafe fn base_open(
+    app: &AppData,
+    name: *const c_char,
+    out: *mut File,
+    flags: c_int,
+    out_flags: *mut c_int,
+) -> Code {
+    // SAFETY: the base stays registered; the rest is the caller's.
+    unsafe {
+        match (*app.base).open {
+            Some(open) => open(app.base, name, out, flags, out_flags),
+            None => abi::CANTOPEN,
+        }
+    }
+}
+
+/// A database; none if it is left to the default VFS, because nothing of ours can be kept
+/// beside it.
+fn open_main(
+    app: &AppData,
+    path: &Path,
+    flags: c_int,
+    parameter: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<OpenedFile>, Failure> {
+    let is_set = |name: &str| {
+        parameter(name).is_some_and(|value| !matches!(&*value, "0" | "no" | "off" | "false"))
+    };
+    let may_write = flags & abi::OPEN_READWRITE != 0;
+    let must_not_write = is_set("immutable") || is_set("nolock");
+    if must_not_write || (!may_write && !can_write_beside(path)) {
+        return Ok(None);
+    }
+    let options = Options::read(parameter)?;
+    let lease = lease(app, path, options, flags & abi::OPEN_CREATE != 0)?;
+    Ok(Some(OpenedFile::main(lease)?))
+}
+
+/// Whether the directory of a database takes new files, and the database changes.
+fn can_write_beside(path: &Path) -> bool {
+    use rustix::fs::{Access, access};
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+        && access(path, Access::WRITE_OK).is_ok()
+}
+
+fn lease(app: &AppData, path: &Path, options: Options, may_create: bool) -> Result<Lease, Failure> {
+    registry::open(&OpenRequest {
+        path,
+        options,
+        may_create,
+        recover: &|path| recover(app, path),
+        warn: &|message| app.host.log(abi::WARNING, message),
+    })
+}
+
+/// Has SQLite bring a journal, or log, that it has left into the database.
+fn recover(app: &AppData, path: &Path) -> Result<(), String> {
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+    // SAFETY: the base stays registered, and so does its name.
+    let base = unsafe { CStr::from_ptr((*app.base).name) };
+    let statements = c"SELECT count(*) FROM sqlite_master; PRAGMA wal_checkpoint(TRUNCATE)";
+    app.host
+        .run(&name, base, statements)
+        .map_err(|code| format!("SQLite ends with error {code}"))
+}
+
+/// A journal or log; none if it is none of a database of ours.
+fn open_companion(app: &AppData, path: &Path, flags: c_int) -> Result<Option<OpenedFile>, Failure> {
+    let is_super = flags & abi::OPEN_SUPER_JOURNAL != 0;
+    let role = if is_super {
+        Role::SuperJournal(path.to_owned())
+    } else if flags & abi::OPEN_MAIN_JOURNAL != 0 {
+        Role::Journal
+    } else if flags & abi::OPEN_WAL != 0 {
+        Role::Log
+    } else {
+        return Ok(None);
+    };
+    let Some((lease, name)) = companion(app, path)? else {
+        return Ok(None);
+    };
+    let may_create = flags & abi::OPEN_CREATE != 0;
+    let must_be_new = flags & abi::OPEN_EXCLUSIVE != 0;
+    let opened = lease
+        .database()
+        .and_then(|database| database.open_companion(&name, may_create, must_be_new));
+    let object = match opened {
+        Ok(object) => object,
+        Err(failure) => {
+            lease.end()?;
+            return Err(failure);
+        }
+    };
+    if is_super && may_create {
+        durability::begin_joint(path);
+    }
+    Ok(Some(OpenedFile::companion(lease, object, role)?))
+}
+
+/// The database that a journal or log belongs to, and its name there. A database that is in
+/// use and not open in this process is opened for it: SQLite looks at the journals of all
+/// databases that a transaction was over.
+fn companion(app: &AppData, path: &Path) -> Result<Option<(Lease, Vec<u8>)>, Failure> {
+    let Some(companion) = Companion::of(path) else {
+        return Ok(None);
+    };
+    if let Some(lease) = registry::find(&companion.database) {
+        return Ok(Some((lease, companion.name)));
+    }
+    let database = &companion.database;
+    let (Some(directory), Some(name)) = (database.parent(), database.file_name()) else {
+        return Ok(None);
+    };
+    let scope = StoreScope::File(name.to_owned());
+    if !scope.own_path(directory).is_dir() || !database.is_file() {
+        return Ok(None);
+    }
+    let options = Options::read(&|_| None)?;
+    let lease = lease(app, database, options, false)?;
+    Ok(Some((lease, companion.name)))
+}
+
+unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync: c_int) -> Code {
+    // SAFETY: SQLite passes the VFS that was registered, and a name.
+    let (app, path) = unsafe { (app_data(vfs), path_of(name)) };
+    let mut is_for_base = false;
+    let mut found = true;
+    let code = file::answer(&app.host, abi::IOERR_DELETE, || {
+        let Some(path) = path else {
+            return Err(Failure::Misuse("a file without a name is deleted"));
+        };
+        let Some((lease, name)) = companion(app, path)? else {
+            is_for_base = true;
+            return Ok(());
+        };
+        let deleted = lease.database().and_then(|database| {
+            found = database.delete(&name)?;
+            // Here a transaction over several databases is committed in all of them.
+            if durability::end_joint(path) {
+                database.commit()?;
+            }
+            Ok(())
+        });
+        lease.end()?;
+        deleted
+    });
+    if is_for_base {
+        // SAFETY: SQLite's own arguments, to its own VFS.
+        return unsafe {
+            match (*app.base).delete {
+                Some(delete) => delete(app.base, name, sync),
+                None => abi::IOERR_DELETE,
+            }
+        };
+    }
+    if code == abi::OK && !found {
+        return abi::IOERR_DELETE_NOENT;
+    }
+    code
+}
+
+unsafe extern "C" fn access(
+    vfs: *mut Vfs,
+    name: *const c_char,
+    flags: c_int,
+    out: *mut c_int,
+) -> Code {
+    // SAFETY: SQLite passes the VFS that was registered, and a name.
+    let (app, path) = unsafe { (app_data(vfs), path_of(name)) };
+    let mut exists = None;
+    let code = file::answer(&app.host, abi::IOERR_ACCESS, || {
+        let Some(path) = path else { return Ok(()) };
+        let Some((lease, name)) = companion(app, path)? else {
+            return Ok(());
+        };
+        let found = lease.database().and_then(|database| database.exists(&name));
+        lease.end()?;
+        exists = Some(found?);
+        Ok(())
+    });
+    if code != abi::OK {
+        return code;
+    }
+    let Some(exists) = exists else {
+        // SAFETY: SQLite's own arguments, to its own VFS.
+        return unsafe {
+            match (*app.base).access {
+                Some(access) => access(app.base, name, flags, out),
+                None => abi::IOERR_ACCESS,
+            }
+        };
+    };
+    debug_assert!(flags >= abi::ACCESS_EXISTS, "who may read, may write");
+    // SAFETY: a place for the answer.
+    unsafe { *out = c_int::from(exists) };
+    abi::OK
+}
+
+/// Hands calls on to the default VFS.
+macro_rules! hand_on {
+    ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty, or $otherwise:expr;)*) => {
+        $(unsafe extern "C" fn $name(vfs: *mut Vfs $(, $argument: $type)*) -> $result {
+            // SAFETY: SQLite passes the VFS that was registered, and its own arguments are
+            // for its own VFS, which stays registered.
+            unsafe {
+                let base = app_data(vfs).base;
+                match (*base).$name {
+                    Some(method) => method(base $(, $argument)*),
+                    None => $otherwise,
+                }
+            }
+        })*
+    };
+}
+
+hand_on! {
+    full_pathname(name: *const c_char, room: c_int, out: *mut c_char) -> Code, or abi::CANTOPEN;
+    dl_open(name: *const c_char) -> *mut c_void, or std::ptr::null_mut();
+    dl_error(room: c_int, out: *mut c_char) -> (), or ();
+    dl_sym(library: *mut c_void, name: *const c_char) -> abi::Opaque, or None;
+    dl_close(library: *mut c_void) -> (), or ();
+    randomness(bytes: c_int, out: *mut c_char) -> c_int, or 0;
+    sleep(microseconds: c_int) -> c_int, or 0;
+    current_time(out: *mut f64) -> Code, or abi::ERROR;
+    current_time_int64(out: *mut i64) -> Code, or abi::ERROR;
+    get_last_error(room: c_int, out: *mut c_char) -> Code, or abi::OK;
+}
