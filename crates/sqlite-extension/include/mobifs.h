@@ -12,6 +12,8 @@
 #ifndef MOBIFS_H
 #define MOBIFS_H
 
+#include <stddef.h>
+
 #include <sqlite3.h>
 
 #ifdef __cplusplus
@@ -38,6 +40,14 @@ struct mobifs_host {
 };
 
 int mobifs_register_with(const struct mobifs_host *host, int make_default);
+
+/* What went wrong last in a call of SQLite's from this thread, in words: SQLite itself has only
+ * a number for it. Writes it to out as a string, cut to room bytes with its end, and returns
+ * its whole length without the end; 0 if nothing has gone wrong. */
+size_t mobifs_last_error(char *out, size_t room);
+
+/* Forgets that, so that after the next call mobifs_last_error tells of that call or of nothing. */
+void mobifs_forget_last_error(void);
 
 /* Makes the VFS "mobifs" known to the SQLite that this program is linked with, and the
  * default one if make_default is not 0. Returns 0, or 1 if SQLite is older than 3.24 or

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use mobifs_sqlite::{Host, load_extension, register_with};
+use mobifs_sqlite::{Host, forget_last_error, last_error, load_extension, register_with};
 
 /// Entry point: makes the VFS `mobifs` known, and the function `mobifs_last_error()`.
 ///
@@ -45,4 +45,35 @@ pub unsafe extern "C" fn mobifs_register_with(host: *const Host, make_default: c
     // SAFETY: the caller's.
     let host = unsafe { host.read() };
     c_int::from(register_with(host, make_default != 0).is_err())
+}
+
+/// What went wrong last in a call of SQLite's from this thread, in words. Writes it to `out` as
+/// a C string, cut to `room` bytes with its end, and returns its whole length in bytes without
+/// the end; 0 if nothing has gone wrong.
+///
+/// # Safety
+/// `out` has `room` bytes; it may be null if `room` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mobifs_last_error(out: *mut c_char, room: usize) -> usize {
+    let message = last_error().unwrap_or_default();
+    if let Some(text_room) = room.checked_sub(1) {
+        let mut length = text_room.min(message.len());
+        while !message.is_char_boundary(length) {
+            length -= 1;
+        }
+        // SAFETY: the caller's: the text and its end fit.
+        unsafe {
+            out.cast::<u8>()
+                .copy_from_nonoverlapping(message.as_ptr(), length);
+            out.add(length).write(0);
+        }
+    }
+    message.len()
+}
+
+/// Forgets that, so that after the next call `mobifs_last_error` tells of that call or of
+/// nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn mobifs_forget_last_error() {
+    forget_last_error();
 }

@@ -175,9 +175,22 @@ pub fn last_error() -> Option<String> {
     LAST.with_borrow(Clone::clone)
 }
 
+/// Forgets it, so that after the next call [`last_error`] tells of that call or of nothing.
+pub fn forget_last_error() {
+    LAST.set(None);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_forgotten_is_not_told_again() {
+        remember("the first".to_owned());
+        assert_eq!(last_error().as_deref(), Some("the first"));
+        forget_last_error();
+        assert_eq!(last_error(), None);
+    }
 
     #[test]
     fn a_full_disk_is_said_in_sqlites_own_number() {

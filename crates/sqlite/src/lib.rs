@@ -40,7 +40,7 @@ mod shared_memory;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod vfs;
 
-pub use failure::{Failure, last_error};
+pub use failure::{Failure, forget_last_error, last_error};
 pub use host::{Host, RegisterError};
 pub use vfs::{NAME, load_extension, register_with};
 
