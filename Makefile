@@ -9,7 +9,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record fuzz crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign corpus soak clean
+	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign corpus soak wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ install: ## Install the mobifs command and its mount helpers (PREFIX, DESTDIR, H
 uninstall: ## Remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs
 	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs
+
+wheel: ## The Python package with the SQLite extension (into target/wheels)
+	python3 bindings/python/backend/wheel_backend.py target/wheels
 
 demo: ## SQLite, git and a package on MobiFS and on the bare disk, then a power cut
 	scripts/setup.sh --build-only

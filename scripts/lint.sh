@@ -19,8 +19,9 @@ scripts_parse() {
   for file in scripts/*.sh .ci/run; do bash -n "$file" || return 1; done
   python3 - <<'PYTHON'
 import ast, pathlib
-for path in sorted(pathlib.Path("scripts").rglob("*.py")):
-    ast.parse(path.read_text(), str(path))
+for directory in ("scripts", "bindings"):
+    for path in sorted(pathlib.Path(directory).rglob("*.py")):
+        ast.parse(path.read_text(), str(path))
 PYTHON
 }
 

@@ -1,0 +1,27 @@
+"""The name of a database for SQLite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Union
+from urllib.parse import quote
+
+Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+
+
+def database_uri(path: Path, parameters: Mapping[str, object]) -> str:
+    """A URI that names just this file, whatever characters its path has."""
+    name = os.fsencode(path)
+    if name in (b"", b":memory:"):
+        raise ValueError("a database that is in no file needs no MobiFS: use sqlite3.connect")
+    if b"\0" in name:
+        raise ValueError("a path cannot contain a null character")
+    words = [f"{quote(key, safe='')}={_value(value)}" for key, value in parameters.items()]
+    return f"file://{quote(os.path.abspath(name), safe='/')}?" + "&".join(["vfs=mobifs", *words])
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (str, bytes, os.PathLike)):
+        return quote(os.fsencode(value), safe="/")
+    return quote(str(value), safe="")
