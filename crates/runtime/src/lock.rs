@@ -139,6 +139,16 @@ impl StoreLock {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
+    /// Unlocks the store for everybody, also where a child that was just forked still has
+    /// the lock's descriptor.
+    pub fn release(self) {
+        if let Some(file) = &self.file
+            && let Err(errno) = rustix::fs::flock(file, FlockOperation::Unlock)
+        {
+            tracing::warn!(%errno, "the store stays locked until the lock is closed everywhere");
+        }
+    }
+
     /// Gives up a store that could not be opened: unlocks it, and takes away what was
     /// made only for that.
     pub fn abandon(self) {

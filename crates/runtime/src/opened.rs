@@ -210,7 +210,9 @@ impl OpenedStore {
     /// [`StoreError`]; what is committed is then still in the journal, and the next
     /// mount brings it to its place.
     pub fn close(self) -> Result<(), StoreError> {
-        self.store.close()
+        self.store.close()?;
+        self.lock.release();
+        Ok(())
     }
 
     /// Unlocks the store as it is: after a power cut nothing may be written.

@@ -19,6 +19,7 @@ use crate::durability::Promises;
 use crate::failure::Failure;
 use crate::fork::Generation;
 use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
+use crate::headroom::Headroom;
 use crate::locks::{ConnectionId, Locks};
 use crate::lower_file::{Candidate, FileIdentity, LowerFile};
 use crate::options::Options;
@@ -61,6 +62,7 @@ pub(crate) struct Database {
     pub(crate) locks: Mutex<Locks>,
     pub(crate) shared_memory: Mutex<SharedMemory>,
     pub(crate) promises: Promises,
+    headroom: Headroom,
     connections: AtomicU64,
 }
 
@@ -114,6 +116,7 @@ impl Database {
             locks: Mutex::default(),
             shared_memory: Mutex::default(),
             promises: Promises::default(),
+            headroom: Headroom::default(),
             connections: AtomicU64::new(0),
             volume,
         };
@@ -197,8 +200,13 @@ impl Database {
     /// Writes all of `data`.
     pub(crate) fn write(&self, file: ObjectId, at: u64, data: &[u8]) -> Result<(), Failure> {
         self.mark()?;
-        if file == self.main && at < HEADER_BYTES as u64 {
-            return self.write_header(at, data);
+        if file == self.main {
+            if at < HEADER_BYTES as u64 {
+                return self.write_header(at, data);
+            }
+            if at >= self.size(file)? {
+                self.require_room(data.len() as u64)?;
+            }
         }
         let mut done = 0;
         while done < data.len() {
@@ -206,6 +214,42 @@ impl Database {
             done += self.volume.write(file, to, &data[done..], false, false)?;
         }
         Ok(())
+    }
+
+    /// Writes to the rollback journal.
+    pub(crate) fn write_journal(
+        &self,
+        file: ObjectId,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), Failure> {
+        let length = data.len() as u64;
+        // The room for the journal, and for taking it back.
+        self.require_room(2 * length)?;
+        self.headroom.journal_written(at, at + length);
+        self.write(file, at, data)
+    }
+
+    /// The rollback journal ends.
+    pub(crate) fn journal_ended(&self) {
+        self.headroom.journal_ended();
+    }
+
+    /// Fails if a transaction that is so much larger could not be taken back.
+    fn require_room(&self, added_bytes: u64) -> Result<(), Failure> {
+        let needed_bytes = self.headroom.needed_bytes(added_bytes);
+        let is_enough = || -> Result<bool, Failure> {
+            Ok(self.volume.statfs()?.available_bytes >= needed_bytes)
+        };
+        if is_enough()? {
+            return Ok(());
+        }
+        // What is overwritten or deleted frees room when it is applied.
+        self.volume.sync_app(None, true)?;
+        if is_enough()? {
+            return Ok(());
+        }
+        Err(FsError::NoSpace.into())
     }
 
     fn write_header(&self, at: u64, data: &[u8]) -> Result<(), Failure> {

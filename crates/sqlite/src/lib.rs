@@ -28,6 +28,7 @@ mod file;
 #[expect(unsafe_code, reason = "handlers of fork(2) are C functions")]
 mod fork;
 mod header;
+mod headroom;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod host;
 mod locks;

@@ -185,6 +185,15 @@ impl LowerFile {
     }
 }
 
+impl Drop for LowerFile {
+    /// Closing would unlock it, too, unless a child that was just forked has it open.
+    fn drop(&mut self) {
+        if let Err(error) = change_lock(&self.file, libc::F_UNLCK) {
+            tracing::warn!(%error, "a database stays locked until its file is closed everywhere");
+        }
+    }
+}
+
 fn beginning_of(file: &File) -> io::Result<Beginning> {
     let mut bytes = [0; HEADER_BYTES];
     let mut length = 0;
@@ -198,22 +207,27 @@ fn beginning_of(file: &File) -> io::Result<Beginning> {
 }
 
 /// Locks what SQLite locks, for this open file alone; false if somebody else has a lock.
-#[expect(unsafe_code, reason = "rustix has no locks of open files")]
 fn lock(file: &File) -> io::Result<bool> {
+    match change_lock(file, libc::F_WRLCK) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[expect(unsafe_code, reason = "rustix has no locks of open files")]
+fn change_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
     // SAFETY: `flock` is plain data.
     let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
-    wanted.l_type = libc::F_WRLCK as libc::c_short;
+    wanted.l_type = kind as libc::c_short;
     wanted.l_whence = libc::SEEK_SET as libc::c_short;
     wanted.l_start = LOCKS_AT;
     wanted.l_len = LOCKS_BYTES;
     // SAFETY: an open descriptor, and a `flock` that outlives the call.
-    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) };
-    if result == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        _ => Err(error),
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }

@@ -85,11 +85,20 @@ impl OpenedFile {
     }
 
     pub(crate) fn write(&self, at: u64, data: &[u8]) -> Result<(), Failure> {
-        self.database()?.write(self.object, at, data)
+        let database = self.database()?;
+        match self.role {
+            Role::Journal => database.write_journal(self.object, at, data),
+            _ => database.write(self.object, at, data),
+        }
     }
 
     pub(crate) fn truncate(&self, bytes: u64) -> Result<(), Failure> {
-        self.database()?.truncate(self.object, bytes)
+        let database = self.database()?;
+        database.truncate(self.object, bytes)?;
+        if self.role == Role::Journal && bytes == 0 {
+            database.journal_ended();
+        }
+        Ok(())
     }
 
     pub(crate) fn size(&self) -> Result<u64, Failure> {

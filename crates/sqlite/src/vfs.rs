@@ -321,6 +321,9 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync: c_int) -> 
         };
         let deleted = lease.database().and_then(|database| {
             found = database.delete(&name)?;
+            if name.ends_with(b"-journal") {
+                database.journal_ended();
+            }
             // Here a transaction over several databases is committed in all of them.
             if durability::end_joint(path) {
                 database.commit()?;

@@ -8,8 +8,19 @@
 )]
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
+
+/// Every way in which SQLite makes transactions atomic, and some in which it does not.
+pub const MODES: [&str; 6] = ["delete", "truncate", "persist", "memory", "wal", "off"];
+/// Those in which it does, whoever is killed.
+pub const SAFE_MODES: [&str; 4] = ["delete", "truncate", "persist", "wal"];
+
+/// Says to a process that was started by [`child`] what it is for.
+const PURPOSE: &str = "MOBIFS_TEST_CHILD";
+const DATABASE: &str = "MOBIFS_TEST_DATABASE";
 
 /// A directory with a database.
 pub struct Place {
@@ -29,24 +40,30 @@ impl Place {
 
     /// Opens it through the VFS; `parameters` begin with `&`.
     pub fn open(&self, parameters: &str) -> Connection {
-        self.try_open(parameters).unwrap()
-    }
-
-    pub fn try_open(&self, parameters: &str) -> rusqlite::Result<Connection> {
-        let uri = format!("file:{}?vfs=mobifs{parameters}", self.path().display());
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-            | OpenFlags::SQLITE_OPEN_CREATE
-            | OpenFlags::SQLITE_OPEN_URI;
-        Connection::open_with_flags(uri, flags)
+        open(&self.path(), parameters).unwrap()
     }
 }
 
-/// What a program without MobiFS is told.
+/// Opens a database through the VFS.
+pub fn open(path: &Path, parameters: &str) -> rusqlite::Result<Connection> {
+    mobifs_sqlite::register().unwrap();
+    let uri = format!("file:{}?vfs=mobifs{parameters}", path.display());
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(uri, flags)
+}
+
+/// Opens a database as a program without MobiFS does.
+pub fn plain(path: &Path) -> rusqlite::Result<Connection> {
+    let plain = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), "unix")?;
+    plain.busy_timeout(Duration::ZERO)?;
+    Ok(plain)
+}
+
+/// What a program without MobiFS is told of a database that is in use.
 pub fn hot_error(path: &Path) -> String {
-    let plain =
-        Connection::open_with_flags_and_vfs(path, OpenFlags::SQLITE_OPEN_READ_WRITE, "unix");
-    let looked = plain.and_then(|plain| {
-        plain.busy_timeout(std::time::Duration::ZERO)?;
+    let looked = plain(path).and_then(|plain| {
         plain.query_row("SELECT count(*) FROM sqlite_master", [], |row| {
             row.get::<_, i64>(0)
         })
@@ -58,14 +75,75 @@ pub fn hot_error(path: &Path) -> String {
 
 /// A program without MobiFS finds a database that is whole, with so many rows.
 pub fn is_ordinary(path: &Path, rows: i64) {
-    let plain = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), "unix").unwrap();
-    let check: String = plain
-        .query_row("PRAGMA integrity_check", [], |row| row.get(0))
-        .unwrap();
-    assert_eq!(check, "ok");
-    let count: i64 = plain
-        .query_row("SELECT count(*) FROM t", [], |row| row.get(0))
-        .unwrap();
-    assert_eq!(count, rows);
+    let plain = plain(path).unwrap();
+    check(&plain);
+    assert_eq!(count(&plain), rows);
     plain.close().unwrap();
+}
+
+pub fn check(connection: &Connection) {
+    assert_eq!(text(connection, "PRAGMA integrity_check"), "ok");
+}
+
+/// The first column of the first row.
+pub fn text(connection: &Connection, query: &str) -> String {
+    connection.query_row(query, [], |row| row.get(0)).unwrap()
+}
+
+pub fn count(connection: &Connection) -> i64 {
+    let query = "SELECT count(*) FROM t";
+    connection.query_row(query, [], |row| row.get(0)).unwrap()
+}
+
+/// The table that most tests have.
+pub fn make_table(connection: &Connection) {
+    let statement = "CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, b TEXT)";
+    connection.execute_batch(statement).unwrap();
+}
+
+pub fn insert(connection: &Connection, rows: usize) {
+    for row in 0..rows {
+        let statement = "INSERT INTO t(b) VALUES (?)";
+        connection
+            .execute(statement, [format!("{row:0100}")])
+            .unwrap();
+    }
+}
+
+pub fn set_mode(connection: &Connection, mode: &str) {
+    assert_eq!(
+        text(connection, &format!("PRAGMA journal_mode={mode}")),
+        mode
+    );
+}
+
+/// Another process that runs the test `entry` of this program, which sees what it is for by
+/// [`purpose`].
+pub fn child(entry: &str, purpose: &str, database: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", entry, "--nocapture", "--test-threads=1"])
+        .env(PURPOSE, purpose)
+        .env(DATABASE, database)
+        .stdout(Stdio::piped());
+    command
+}
+
+/// What this process was started for; none if not by [`child`].
+pub fn purpose() -> Option<(String, PathBuf)> {
+    let purpose = std::env::var(PURPOSE).ok()?;
+    Some((purpose, std::env::var_os(DATABASE)?.into()))
+}
+
+/// Numbers that look random (SplitMix64).
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
 }

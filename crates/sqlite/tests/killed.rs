@@ -1,0 +1,151 @@
+//! Programs that are killed: no transaction that was committed is lost, in any class.
+//!
+//! `MOBIFS_KILLS` says how many, `MOBIFS_KILL_SEED` which.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::{
+    Dice, Place, SAFE_MODES, check, child, hot_error, is_ordinary, open, purpose, set_mode,
+};
+use rusqlite::Connection;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let value = std::env::var(variable).ok();
+    value.map_or(otherwise, |value| value.parse().unwrap())
+}
+
+/// Number of the last transaction. Each one replaces all rows, so that half a transaction
+/// shows.
+fn state(connection: &Connection) -> i64 {
+    check(connection);
+    let query = "SELECT coalesce(min(b), 0), coalesce(max(b), 0), count(*) FROM t";
+    let (least, most, rows): (i64, i64, i64) = connection
+        .query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        .unwrap();
+    assert_eq!(least, most, "half of a transaction is there");
+    assert!(rows == 0 || rows == 20, "{rows} rows");
+    most
+}
+
+/// Not a test: the program that is killed.
+#[test]
+fn works_until_it_is_killed() {
+    let Some((parameters, path)) = purpose() else {
+        return;
+    };
+    let (mode, parameters) = parameters.split_once(' ').unwrap();
+    let connection = open(&path, parameters).unwrap();
+    set_mode(&connection, mode);
+    let mut number = state(&connection);
+    let mut out = std::io::stdout();
+    loop {
+        number += 1;
+        let transaction = format!(
+            "BEGIN IMMEDIATE; DELETE FROM t; \
+             WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 20) \
+             INSERT INTO t SELECT x, {number}, hex(randomblob(200)) FROM c; COMMIT"
+        );
+        connection.execute_batch(&transaction).unwrap();
+        writeln!(out, "\ncommitted {number}").unwrap();
+        out.flush().unwrap();
+        if number % 50 == 0 {
+            // Closing and opening are killed, too.
+            return works_again(&path, mode, parameters);
+        }
+    }
+}
+
+fn works_again(path: &Path, mode: &str, parameters: &str) {
+    let connection = open(path, parameters).unwrap();
+    set_mode(&connection, mode);
+    connection.close().unwrap();
+    works_until_it_is_killed();
+}
+
+#[test]
+fn no_committed_transaction_is_lost() {
+    let kills = number("MOBIFS_KILLS", 24);
+    let mut dice = Dice(number("MOBIFS_KILL_SEED", 1));
+    let mut done = 0;
+    while done < kills {
+        let place = Place::new();
+        let setup = place.open("");
+        setup
+            .execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b INTEGER, c TEXT)")
+            .unwrap();
+        setup.close().unwrap();
+        let mode = SAFE_MODES[dice.roll(4) as usize];
+        let parameters = [
+            "",
+            "&class=durable",
+            "&age_max_ms=20",
+            "&journal_bytes=64KiB",
+        ];
+        let parameters = parameters[dice.roll(4) as usize];
+        let mut committed = 0;
+        for _ in 0..8 {
+            let after = Duration::from_micros(dice.roll(150_000));
+            committed = kill_once(
+                &place.path(),
+                &format!("{mode} {parameters}"),
+                after,
+                committed,
+            );
+            done += 1;
+            if dice.roll(3) == 0 {
+                // Somebody looks in between.
+                let connection = place.open("");
+                let found = state(&connection);
+                assert!(
+                    found >= committed,
+                    "{mode}{parameters}: {found} of {committed}"
+                );
+                committed = found;
+            } else if committed > 0 {
+                hot_error(&place.path());
+            }
+        }
+        let connection = place.open("");
+        assert!(state(&connection) >= committed, "{mode}{parameters}");
+        connection.close().unwrap();
+        let rows = if committed > 0 { 20 } else { 0 };
+        if rows > 0 {
+            is_ordinary(&place.path(), rows);
+        }
+        eprintln!("{done} kills, {committed} transactions ({mode}{parameters})");
+    }
+}
+
+/// Starts the program and kills it so long after its first transaction (or its start, if
+/// there is none by then); the last transaction that it said was committed.
+fn kill_once(database: &Path, purpose: &str, after: Duration, committed: i64) -> i64 {
+    let mut program = child("works_until_it_is_killed", purpose, database)
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    let output = program.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut last = None;
+        for line in BufReader::new(output).lines() {
+            let Ok(line) = line else { break };
+            if let Some(number) = line.strip_prefix("committed ") {
+                last = number.parse().ok().or(last);
+            }
+        }
+        last
+    });
+    std::thread::sleep(after.saturating_sub(started.elapsed()));
+    program.kill().unwrap();
+    let status = program.wait().unwrap();
+    assert!(
+        !status.success() && status.code().is_none(),
+        "it failed by itself: {status}"
+    );
+    let last: Option<i64> = reader.join().unwrap();
+    last.unwrap_or(committed).max(committed)
+}

@@ -1,0 +1,207 @@
+//! Several connections, threads and processes on one database.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use common::{
+    Place, check, child, count, hot_error, insert, is_ordinary, make_table, open, purpose, set_mode,
+};
+use rusqlite::ErrorCode;
+
+#[test]
+fn readers_and_a_writer_see_what_the_journal_mode_lets_them() {
+    let place = Place::new();
+    let (one, other) = (place.open(""), place.open(""));
+    for connection in [&one, &other] {
+        connection.busy_timeout(Duration::ZERO).unwrap();
+    }
+    make_table(&one);
+    one.execute_batch("BEGIN IMMEDIATE").unwrap();
+    insert(&one, 5);
+    assert_eq!(count(&other), 0, "nobody sees what is not committed");
+    let error = other.execute_batch("BEGIN IMMEDIATE").unwrap_err();
+    assert_eq!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
+    other.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    let error = one.execute_batch("COMMIT").unwrap_err();
+    assert_eq!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy),
+        "somebody reads"
+    );
+    other.execute_batch("COMMIT").unwrap();
+    one.execute_batch("COMMIT").unwrap();
+    assert_eq!(count(&other), 5);
+
+    set_mode(&one, "wal");
+    other.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    insert(&one, 5);
+    assert_eq!(count(&other), 5, "a reader has its snapshot");
+    other.execute_batch("COMMIT").unwrap();
+    assert_eq!(count(&other), 10);
+    one.close().unwrap();
+    insert(&other, 1);
+    other.close().unwrap();
+    is_ordinary(&place.path(), 11);
+}
+
+#[test]
+fn threads_with_connections_of_their_own_lose_nothing() {
+    for mode in ["delete", "wal"] {
+        let place = Place::new();
+        let connection = place.open("");
+        set_mode(&connection, mode);
+        make_table(&connection);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let connection = place.open("");
+                    connection.busy_timeout(Duration::from_secs(60)).unwrap();
+                    insert(&connection, 100);
+                    check(&connection);
+                });
+            }
+        });
+        assert_eq!(count(&connection), 400, "{mode}");
+        connection.close().unwrap();
+        is_ordinary(&place.path(), 400);
+    }
+}
+
+/// Not a test: what the other processes of these tests do.
+#[test]
+fn another_process() {
+    let Some((purpose, path)) = purpose() else {
+        return;
+    };
+    match purpose.as_str() {
+        "open" => {
+            let outcome = match open(&path, "") {
+                Ok(connection) => format!("rows {}", count(&connection)),
+                Err(error) => format!("{error}: {}", mobifs_sqlite::last_error().unwrap()),
+            };
+            println!("outcome {outcome}");
+        }
+        "hold" => {
+            let connection = open(&path, "").unwrap();
+            insert(&connection, 1);
+            println!("outcome open");
+            std::io::stdout().flush().unwrap();
+            // Until it is told to end.
+            std::io::stdin().read_to_string(&mut String::new()).unwrap();
+        }
+        "threads" => {
+            let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+            let before = threads();
+            let connection = open(&path, "").unwrap();
+            insert(&connection, 1);
+            let during = threads();
+            connection.close().unwrap();
+            println!("outcome {} {}", during - before, threads() - before);
+        }
+        "fork" => fork(&path),
+        other => panic!("{other}"),
+    }
+}
+
+#[allow(unsafe_code, reason = "fork(2) is what is tested")]
+fn fork(path: &Path) {
+    let connection = open(path, "").unwrap();
+    insert(&connection, 1);
+    // SAFETY: the child does nothing but look, say so and end.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let query = "SELECT count(*) FROM t";
+        let looked = connection.query_row(query, [], |row| row.get::<_, i64>(0));
+        let why = mobifs_sqlite::last_error().unwrap_or_default();
+        let again = open(path, "").err().map(|error| error.to_string());
+        println!("outcome child {} {why} / {again:?}", looked.is_err());
+        drop(connection);
+        std::process::exit(0);
+    }
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+    insert(&connection, 1);
+    println!("outcome parent {}", count(&connection));
+    connection.close().unwrap();
+}
+
+fn outcomes(purpose: &str, database: &Path) -> Vec<String> {
+    let output = child("another_process", purpose, database)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    let lines = text.lines().filter_map(|line| line.split_once("outcome "));
+    lines.map(|(_, outcome)| outcome.to_owned()).collect()
+}
+
+#[test]
+fn a_second_process_is_refused_and_told_why() {
+    let place = Place::new();
+    let connection = place.open("");
+    make_table(&connection);
+    let refused = outcomes("open", &place.path()).concat();
+    assert!(refused.contains("database is locked"), "{refused}");
+    assert!(refused.contains("another process"), "{refused}");
+    connection.close().unwrap();
+    assert_eq!(outcomes("open", &place.path()), ["rows 0"]);
+}
+
+#[test]
+fn a_program_without_mobifs_keeps_us_out_and_we_keep_it_out() {
+    let place = Place::new();
+    let connection = place.open("");
+    make_table(&connection);
+    assert!(hot_error(&place.path()).contains("locked"));
+    connection.close().unwrap();
+    let plain = common::plain(&place.path()).unwrap();
+    plain.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    let error = open(&place.path(), "").unwrap_err();
+    assert_eq!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
+    // What was refused has not taken the other's lock away.
+    let refused = outcomes("open", &place.path()).concat();
+    assert!(refused.contains("locked"), "{refused}");
+    plain.execute_batch("COMMIT").unwrap();
+    assert_eq!(count(&place.open("")), 0);
+}
+
+#[test]
+fn a_killed_process_loses_nothing_and_others_are_told_meanwhile() {
+    let place = Place::new();
+    make_table(&place.open(""));
+    let mut holder = child("another_process", "hold", &place.path());
+    let mut holder = holder.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("outcome open")));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let told = hot_error(&place.path());
+    assert!(told.contains("not a database"), "{told}");
+    let connection = place.open("");
+    assert_eq!(count(&connection), 1);
+    connection.close().unwrap();
+    is_ordinary(&place.path(), 1);
+}
+
+#[test]
+fn no_thread_is_left_behind_the_last_close() {
+    let place = Place::new();
+    make_table(&place.open(""));
+    assert_eq!(outcomes("threads", &place.path()), ["1 0"]);
+}
+
+#[test]
+fn a_forked_child_is_told_and_does_no_harm() {
+    let place = Place::new();
+    make_table(&place.open(""));
+    let outcomes = outcomes("fork", &place.path());
+    assert_eq!(outcomes.len(), 2, "{outcomes:?}");
+    assert!(outcomes[0].starts_with("child true"), "{outcomes:?}");
+    assert!(outcomes[0].contains("before fork"), "{outcomes:?}");
+    assert_eq!(outcomes[1], "parent 2");
+    is_ordinary(&place.path(), 2);
+}
