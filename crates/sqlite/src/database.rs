@@ -18,12 +18,15 @@ use crate::companion;
 use crate::durability::Promises;
 use crate::failure::Failure;
 use crate::fork::Generation;
+use crate::ground::Ground;
 use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
 use crate::headroom::Headroom;
 use crate::locks::{ConnectionId, Locks};
-use crate::lower_file::{Candidate, FileIdentity, LowerFile};
+use crate::lower_file::{Candidate, LowerFile};
 use crate::options::Options;
 use crate::shared_memory::SharedMemory;
+
+const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
 
 /// How a database is opened.
 pub(crate) struct OpenRequest<'a> {
@@ -45,7 +48,7 @@ pub(crate) struct Database {
     generation: Generation,
     volume: Arc<Volume>,
     opened: Mutex<Option<OpenedStore>>,
-    lower: LowerFile,
+    ground: Box<dyn Ground>,
     arena: Option<ArenaFile>,
     main: ObjectId,
     /// Permission bits, which companions get too.
@@ -98,19 +101,37 @@ impl Database {
                 (request.warn)(&error.to_string());
             }
         })?;
-        let main = volume.lookup(ObjectId::ROOT, site.name.as_bytes())?;
+        let mut database = Self::over(path, request.options.clone(), volume, Box::new(lower))?;
+        database.opened = Mutex::new(Some(opened));
+        database.arena = arena;
+        // Elsewhere it is said anew: it may not have been made durable.
+        database.is_marked = AtomicBool::new(is_empty);
+        Ok(database)
+    }
+
+    /// A database over a volume that is alive.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(crate) fn over(
+        path: &Path,
+        options: Options,
+        volume: Arc<Volume>,
+        ground: Box<dyn Ground>,
+    ) -> Result<Self, Failure> {
+        let name = path.file_name().ok_or(NO_NAME)?;
+        let main = volume.lookup(ObjectId::ROOT, name.as_bytes())?;
         let database = Self {
             path: path.to_owned(),
-            is_durable: AtomicBool::new(request.options.is_durable()),
-            options: request.options.clone(),
+            is_durable: AtomicBool::new(options.is_durable()),
+            options,
             generation: Generation::current(),
-            opened: Mutex::new(Some(opened)),
-            lower,
-            arena,
+            opened: Mutex::default(),
+            ground,
+            arena: None,
             main: main.id,
             mode: main.attributes.mode & 0o666,
-            // Even if the file says so already: it may not have been made durable.
-            is_marked: AtomicBool::new(is_empty),
+            is_marked: AtomicBool::new(false),
             marking: Mutex::default(),
             is_stand_in: AtomicBool::new(false),
             locks: Mutex::default(),
@@ -158,7 +179,7 @@ impl Database {
 
     /// Whether the file at the database's path is another one by now, or gone.
     pub(crate) fn has_moved(&self) -> bool {
-        FileIdentity::of(&self.path).ok() != Some(self.lower.identity())
+        self.ground.has_moved()
     }
 
     /// Before anything changes the file has to say that it is older than the database.
@@ -168,7 +189,7 @@ impl Database {
         }
         let _alone = self.marking.lock();
         if !self.is_marked.load(Ordering::Acquire) {
-            self.lower.mark()?;
+            self.ground.mark()?;
             self.is_marked.store(true, Ordering::Release);
         }
         Ok(())
@@ -416,7 +437,7 @@ impl Database {
             opened.close()?;
         }
         if is_whole {
-            self.lower.unmark()?;
+            self.ground.unmark()?;
         }
         if let Some(arena) = &self.arena {
             arena.remove();
@@ -503,7 +524,7 @@ struct Site<'a> {
 impl<'a> Site<'a> {
     fn new(path: &'a Path, config: &'a Config) -> Result<Self, Failure> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(Failure::Misuse("a database needs a file name"));
+            return Err(NO_NAME);
         };
         Ok(Self {
             path,

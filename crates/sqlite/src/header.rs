@@ -9,16 +9,16 @@
 /// What every database begins with.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// The byte of the header that says which version a reader must know.
-pub(crate) const READ_VERSION_AT: usize = 19;
+pub const READ_VERSION_AT: usize = 19;
 /// The bit of it that is set while the database is in use.
 const MARK: u8 = 0x80;
 /// Length of the stand-in for an empty database, and of a header.
-pub(crate) const HEADER_BYTES: usize = 100;
+pub const HEADER_BYTES: usize = 100;
 const STAND_IN_TEXT: &[u8] =
     b"MobiFS: this database is empty so far and in use; open it with vfs=mobifs\n";
 
 /// What stands in the file of an empty database that is in use.
-pub(crate) fn stand_in() -> [u8; HEADER_BYTES] {
+pub fn stand_in() -> [u8; HEADER_BYTES] {
     let mut text = [0; HEADER_BYTES];
     text[..STAND_IN_TEXT.len()].copy_from_slice(STAND_IN_TEXT);
     text
@@ -26,7 +26,7 @@ pub(crate) fn stand_in() -> [u8; HEADER_BYTES] {
 
 /// What the first bytes of a file say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
+pub enum Beginning {
     /// Nothing is in the file.
     Empty,
     /// An empty database is in use.
@@ -42,7 +42,7 @@ pub(crate) enum Beginning {
 
 impl Beginning {
     /// Reads the first [`HEADER_BYTES`] bytes (fewer of a shorter file).
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    pub fn of(bytes: &[u8]) -> Self {
         if bytes.is_empty() {
             Self::Empty
         } else if bytes.starts_with(STAND_IN_TEXT) {
@@ -57,18 +57,18 @@ impl Beginning {
     }
 
     /// Whether the file is that of a database in use.
-    pub(crate) const fn is_in_use(self) -> bool {
+    pub const fn is_in_use(self) -> bool {
         matches!(self, Self::StandIn | Self::Database { is_marked: true })
     }
 }
 
 /// The byte that says which version a reader must know, while the database is in use.
-pub(crate) const fn marked(version: u8) -> u8 {
+pub const fn marked(version: u8) -> u8 {
     version | MARK
 }
 
 /// The same while it is not.
-pub(crate) const fn unmarked(version: u8) -> u8 {
+pub const fn unmarked(version: u8) -> u8 {
     version & !MARK
 }
 

@@ -27,6 +27,7 @@ mod failure;
 mod file;
 #[expect(unsafe_code, reason = "handlers of fork(2) are C functions")]
 mod fork;
+mod ground;
 mod header;
 mod headroom;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
@@ -38,6 +39,9 @@ mod options;
 mod pragma;
 mod registry;
 mod shared_memory;
+/// For the tests; no part of the interface.
+#[doc(hidden)]
+pub mod simulation;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod vfs;
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::failure::Failure;
+use crate::ground::Ground;
 use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
 
 /// Where SQLite's own locks are in a file, and how many bytes they take.
@@ -112,6 +113,7 @@ impl Candidate {
             unlocked.remove(&self.identity);
         }
         Ok(LowerFile {
+            path: self.path,
             file: self.file,
             identity: self.identity,
         })
@@ -133,6 +135,7 @@ fn known(path: &Path) -> Option<Candidate> {
 /// The file of a database, which nobody else uses as long as this exists.
 #[derive(Debug)]
 pub(crate) struct LowerFile {
+    path: PathBuf,
     file: Arc<File>,
     identity: FileIdentity,
 }
@@ -142,12 +145,16 @@ impl LowerFile {
         self.identity
     }
 
-    /// Says in the file that the database is in use, and that durably: from now on it may
-    /// hold more than the file does. An empty file gets a stand-in.
-    ///
-    /// # Errors
-    /// [`Failure::System`].
-    pub(crate) fn mark(&self) -> Result<(), Failure> {
+    fn change_version(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
+        let place = READ_VERSION_AT as u64;
+        let mut version = [0];
+        self.file.read_exact_at(&mut version, place)?;
+        self.file.write_all_at(&[change(version[0])], place)
+    }
+}
+
+impl Ground for LowerFile {
+    fn mark(&self) -> Result<(), Failure> {
         let write = || match beginning_of(&self.file)? {
             Beginning::Empty => self.file.write_all_at(&header::stand_in(), 0),
             Beginning::Database { is_marked: false } => self.change_version(header::marked),
@@ -158,11 +165,7 @@ impl LowerFile {
             .map_err(Failure::system("marking the database's file as in use"))
     }
 
-    /// Says that the file is the database again; what stands in for an empty one goes.
-    ///
-    /// # Errors
-    /// [`Failure::System`].
-    pub(crate) fn unmark(&self) -> Result<(), Failure> {
+    fn unmark(&self) -> Result<(), Failure> {
         let write = || {
             match beginning_of(&self.file)? {
                 Beginning::StandIn => self.file.set_len(0)?,
@@ -177,11 +180,8 @@ impl LowerFile {
         write().map_err(Failure::system(action))
     }
 
-    fn change_version(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
-        let place = READ_VERSION_AT as u64;
-        let mut version = [0];
-        self.file.read_exact_at(&mut version, place)?;
-        self.file.write_all_at(&[change(version[0])], place)
+    fn has_moved(&self) -> bool {
+        FileIdentity::of(&self.path).ok() != Some(self.identity)
     }
 }
 

@@ -53,6 +53,13 @@ impl Lease {
         }
     }
 
+    /// Ends this use without closing anything; there must be no other.
+    pub(crate) fn abandon(self) {
+        let mut databases = DATABASES.lock();
+        let path = self.database.path();
+        databases.get_or_insert_default().remove(path);
+    }
+
     /// Ends this use; the last one closes the database.
     ///
     /// # Errors
@@ -105,6 +112,19 @@ pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Lease, Failure> {
     };
     databases.insert(request.path.to_owned(), slot);
     Ok(Lease { database })
+}
+
+/// Uses a database that somebody has made.
+pub(crate) fn adopt(database: Database) -> Lease {
+    let database = Arc::new(database);
+    let slot = Slot {
+        database: Arc::clone(&database),
+        users: 1,
+    };
+    let mut databases = DATABASES.lock();
+    let path = database.path().to_owned();
+    databases.get_or_insert_default().insert(path, slot);
+    Lease { database }
 }
 
 /// Uses a database that is open in this process; none if it is not.

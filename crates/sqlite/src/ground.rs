@@ -1,0 +1,22 @@
+//! What a database stands on: its file, as others see it.
+
+use crate::failure::Failure;
+
+/// The file of a database, as programs without MobiFS find it.
+pub trait Ground: Send + Sync + std::fmt::Debug {
+    /// Says in the file that the database is in use, and that durably: from now on it may
+    /// hold more than the file does. An empty file gets a stand-in.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    fn mark(&self) -> Result<(), Failure>;
+
+    /// Says that the file is the database again; what stands in for an empty one goes.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    fn unmark(&self) -> Result<(), Failure>;
+
+    /// Whether the file at the database's path is another one by now, or gone.
+    fn has_moved(&self) -> bool;
+}

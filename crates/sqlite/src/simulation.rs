@@ -1,0 +1,43 @@
+//! For tests: databases over volumes that a test has made, on a simulated disk for one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use mobifs_runtime::Volume;
+
+use crate::database::Database;
+use crate::failure::Failure;
+pub use crate::ground::Ground;
+pub use crate::header::{Beginning, HEADER_BYTES, READ_VERSION_AT, marked, stand_in, unmarked};
+use crate::options::Options;
+use crate::registry::{self, Lease};
+
+/// A database that is open although no connection may be.
+#[derive(Debug)]
+pub struct Adopted(Lease);
+
+impl Adopted {
+    /// Makes `path` name the database in the root of `volume` that has the same name. The
+    /// file need not exist but for `volume` and `ground`.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn new(path: &Path, volume: Arc<Volume>, ground: Box<dyn Ground>) -> Result<Self, Failure> {
+        let options = Options::read(&|_| None)?;
+        let database = Database::over(path, options, volume, ground)?;
+        Ok(Self(registry::adopt(database)))
+    }
+
+    /// Closes the database, as when its last connection closes.
+    ///
+    /// # Errors
+    /// What could not be brought to its place.
+    pub fn close(self) -> Result<(), Failure> {
+        self.0.end()
+    }
+
+    /// Forgets the database, as when the power goes.
+    pub fn abandon(self) {
+        self.0.abandon();
+    }
+}
