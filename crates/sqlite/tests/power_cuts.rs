@@ -262,6 +262,15 @@ impl Plan {
     }
 }
 
+/// Ends what [`interfere`] does.
+struct EndOfInterference<'a>(&'a AtomicBool);
+
+impl Drop for EndOfInterference<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Ends the engine's transactions at any moment, until it is told to stop.
 fn interfere(volume: &Volume, is_over: &AtomicBool, mut dice: Dice) {
     while !is_over.load(Ordering::Relaxed) {
@@ -289,6 +298,8 @@ fn history(seed: u64) -> u64 {
         let connection = plan.connect(&alive.path);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            // Also where an assertion fails.
+            let _ends = EndOfInterference(&is_over);
             let other = Dice(dice.roll(u64::MAX));
             scope.spawn(|| interfere(&alive.volume, &is_over, other));
             for _ in 0..8 {
@@ -309,7 +320,6 @@ fn history(seed: u64) -> u64 {
                 }
                 verified += verify_all(&plan, &cuts, &mut dice);
             }
-            is_over.store(true, Ordering::Relaxed);
         });
         connection.close().unwrap();
         alive.adopted.close().unwrap();
