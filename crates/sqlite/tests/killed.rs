@@ -9,13 +9,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Dice, Place, SAFE_MODES, check, child, is_ordinary, open, plain, purpose, set_mode};
+use common::{
+    Dice, Place, SAFE_MODES, check, child, is_ordinary, number_from, open, plain, purpose, set_mode,
+};
 use rusqlite::Connection;
-
-fn number(variable: &str, otherwise: u64) -> u64 {
-    let value = std::env::var(variable).ok();
-    value.map_or(otherwise, |value| value.parse().unwrap())
-}
 
 /// Number of the last transaction. Each one replaces all rows, so that half a transaction
 /// shows.
@@ -67,8 +64,8 @@ fn works_again(path: &Path, mode: &str, parameters: &str) {
 
 #[test]
 fn no_committed_transaction_is_lost() {
-    let kills = number("MOBIFS_KILLS", 24);
-    let mut dice = Dice(number("MOBIFS_KILL_SEED", 1));
+    let kills = number_from("MOBIFS_KILLS", 24);
+    let mut dice = Dice(number_from("MOBIFS_KILL_SEED", 1));
     let mut done = 0;
     while done < kills {
         let place = Place::new();

@@ -15,117 +15,17 @@
 
 mod common;
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Dice, SAFE_MODES, check, open, plain, set_mode};
-use mobifs_runtime::{Config, Volume, VolumeOptions};
-use mobifs_sqlite::Failure;
-use mobifs_sqlite::simulation::{
-    Adopted, Beginning, Ground, HEADER_BYTES, READ_VERSION_AT, marked, stand_in, unmarked,
-};
-use mobifs_store::lower::{Create, Lower as _};
-use mobifs_store::{JournalOptions, JournalStore};
-use mobifs_testing::crash::{CrashLower, Effect, Fate};
+use common::simulated::{bring_to_life, cut_image, disk, looked_at_plainly, new_path};
+use common::{Dice, SAFE_MODES, check, number_from, open, set_mode};
+use mobifs_runtime::Volume;
+use mobifs_store::JournalOptions;
+use mobifs_testing::crash::CrashLower;
 use rusqlite::Connection;
-
-const NAME: &[u8] = b"app.db";
-
-/// The database's file on the simulated disk.
-#[derive(Debug)]
-struct SimulatedFile(CrashLower);
-
-impl SimulatedFile {
-    fn content(&self) -> io::Result<Vec<u8>> {
-        let file = self.0.open(&self.0.root()?, NAME, true)?;
-        let mut bytes = vec![0; usize::try_from(self.0.stat(&file)?.size).unwrap()];
-        let length = self.0.read_at(&file, &mut bytes, 0)?;
-        bytes.truncate(length);
-        Ok(bytes)
-    }
-
-    fn change(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
-        let file = self.0.open(&self.0.root()?, NAME, true)?;
-        let mut version = [0];
-        self.0
-            .read_at(&file, &mut version, READ_VERSION_AT as u64)?;
-        let version = [change(version[0])];
-        self.0.write_at(&file, &version, READ_VERSION_AT as u64)?;
-        self.0.sync(&file)
-    }
-
-    fn beginning(&self) -> io::Result<Beginning> {
-        let content = self.content()?;
-        Ok(Beginning::of(&content[..content.len().min(HEADER_BYTES)]))
-    }
-
-    fn write(&self, content: &[u8]) -> io::Result<()> {
-        let file = self.0.open(&self.0.root()?, NAME, true)?;
-        self.0.truncate(&file, content.len() as u64)?;
-        self.0.write_at(&file, content, 0)?;
-        self.0.sync(&file)
-    }
-}
-
-fn system(source: io::Error) -> Failure {
-    Failure::System {
-        action: "marking".to_owned(),
-        source,
-    }
-}
-
-impl Ground for SimulatedFile {
-    fn mark(&self) -> Result<(), Failure> {
-        match self.beginning().map_err(system)? {
-            Beginning::Empty => self.write(&stand_in()).map_err(system),
-            Beginning::Database { .. } => self.change(marked).map_err(system),
-            _ => Ok(()),
-        }
-    }
-
-    fn unmark(&self) -> Result<(), Failure> {
-        match self.beginning().map_err(system)? {
-            Beginning::StandIn => self.write(&[]).map_err(system),
-            Beginning::Database { is_marked: true } => self.change(unmarked).map_err(system),
-            _ => Ok(()),
-        }
-    }
-
-    fn has_moved(&self) -> bool {
-        false
-    }
-}
-
-/// A disk with a database on it that is alive.
-struct Alive {
-    path: PathBuf,
-    volume: Arc<Volume>,
-    adopted: Adopted,
-}
-
-fn bring_to_life(lower: &CrashLower, journal: &JournalOptions) -> Result<Alive, String> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = PathBuf::from(format!("/simulated-{number}/app.db"));
-    let (store, _) = JournalStore::open(lower.clone(), journal).map_err(|e| e.to_string())?;
-    let config = Config::defaults().unwrap();
-    let options = VolumeOptions {
-        background: false,
-        no_access_time: true,
-        ..VolumeOptions::new(&config)
-    };
-    let volume = Volume::start(Arc::new(store), options).map_err(|e| e.to_string())?;
-    let ground = Box::new(SimulatedFile(lower.clone()));
-    let adopted = Adopted::new(&path, Arc::clone(&volume), ground).map_err(|e| e.to_string())?;
-    Ok(Alive {
-        path,
-        volume,
-        adopted,
-    })
-}
 
 /// What was promised, and what was begun.
 #[derive(Debug, Default)]
@@ -153,15 +53,8 @@ fn cut_now_and_then(lower: &CrashLower, progress: &Arc<Progress>, cuts: &Cuts, h
         if dice.roll(if depth == 0 { 3 } else { 12 }) > 0 {
             return;
         }
-        let land_percent = [0, 10, 50, 90, 100][dice.roll(5) as usize];
         let promised = progress.promised.load(Ordering::SeqCst);
-        let image = lower.crash_image(&mut |_: &Effect| {
-            if dice.roll(100) < land_percent {
-                Fate::Land
-            } else {
-                Fate::Vanish
-            }
-        });
+        let image = cut_image(lower, &mut dice);
         let begun = progress.begun.load(Ordering::SeqCst);
         cuts.lock().unwrap().push(Cut {
             lower: image,
@@ -170,15 +63,6 @@ fn cut_now_and_then(lower: &CrashLower, progress: &Arc<Progress>, cuts: &Cuts, h
             depth,
         });
     }));
-}
-
-fn disk() -> CrashLower {
-    let lower = CrashLower::new();
-    let root = lower.root().unwrap();
-    lower.create(&root, NAME, Create::Regular).unwrap();
-    lower.sync(&root).unwrap();
-    SimulatedFile(lower.clone()).write(&stand_in()).unwrap();
-    lower
 }
 
 /// Number of the last transaction; 0: there is none yet.
@@ -294,7 +178,7 @@ fn history(seed: u64) -> u64 {
     let mut number = 0;
     for life in 0..3 {
         cut_now_and_then(&lower, &progress, &cuts, (seed ^ life, 0));
-        let alive = bring_to_life(&lower, &plan.journal).unwrap();
+        let alive = bring_to_life(&lower, &plan.journal, new_path()).unwrap();
         let connection = plan.connect(&alive.path);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -340,25 +224,9 @@ fn verify_all(plan: &Plan, cuts: &Cuts, dice: &mut Dice) -> u64 {
     }
 }
 
-/// What a program without MobiFS finds: nothing that it may read, or what there is.
-fn looked_at_plainly(lower: &CrashLower, page_of: &str) -> Option<i64> {
-    let file = SimulatedFile(lower.clone());
-    match file.beginning().unwrap() {
-        Beginning::StandIn | Beginning::Database { is_marked: true } => None,
-        Beginning::Empty => Some(0),
-        Beginning::Database { is_marked: false } => {
-            let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-            let path = directory.path().join(page_of);
-            std::fs::write(&path, file.content().unwrap()).unwrap();
-            Some(state(&plain(&path).unwrap()))
-        }
-        Beginning::Foreign => panic!("the file is no database any more"),
-    }
-}
-
 fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
     let possible = cut.promised..=cut.begun;
-    if let Some(found) = looked_at_plainly(&cut.lower, "cut.db") {
+    if let Some(found) = looked_at_plainly(&cut.lower, state) {
         assert!(
             possible.contains(&found),
             "plain: {found} not in {possible:?}"
@@ -373,7 +241,7 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
         let how = (dice.roll(u64::MAX), cut.depth + 1);
         cut_now_and_then(&cut.lower, &progress, cuts, how);
     }
-    let alive = bring_to_life(&cut.lower, &plan.journal).unwrap();
+    let alive = bring_to_life(&cut.lower, &plan.journal, new_path()).unwrap();
     let connection = plan.connect(&alive.path);
     let mut found = state(&connection);
     assert!(possible.contains(&found), "{found} not in {possible:?}");
@@ -388,18 +256,13 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
     if is_cut_again {
         cut.lower.clear_hook();
     }
-    assert_eq!(looked_at_plainly(&cut.lower, "closed.db"), Some(found));
-}
-
-fn number(variable: &str, otherwise: u64) -> u64 {
-    let value = std::env::var(variable).ok();
-    value.map_or(otherwise, |value| value.parse().unwrap())
+    assert_eq!(looked_at_plainly(&cut.lower, state), Some(found));
 }
 
 #[test]
 fn a_power_cut_leaves_a_database_that_existed() {
-    let cuts = number("MOBIFS_CUTS", 1500);
-    let seed = number("MOBIFS_CUT_SEED", 1);
+    let cuts = number_from("MOBIFS_CUTS", 1500);
+    let seed = number_from("MOBIFS_CUT_SEED", 1);
     let (mut done, mut histories) = (0, 0);
     while done < cuts {
         done += history(seed.wrapping_mul(1_000_003) + histories);
@@ -409,4 +272,96 @@ fn a_power_cut_leaves_a_database_that_existed() {
         }
     }
     eprintln!("{done} cuts in {histories} histories");
+}
+
+/// One history of transactions over two databases, on disks that lose power together.
+fn joint_history(seed: u64) -> u64 {
+    let mut dice = Dice(seed);
+    let plan = Plan {
+        // In the other modes SQLite does not promise it.
+        mode: ["delete", "truncate", "persist"][dice.roll(3) as usize],
+        ..Plan::new(&mut dice)
+    };
+    let (lowers, paths) = ([disk(), disk()], [new_path(), new_path()]);
+    let progress = Arc::new(Progress::default());
+    let cuts: Arc<Mutex<Vec<[Cut; 2]>>> = Arc::default();
+    let alive = [0, 1].map(|i| bring_to_life(&lowers[i], &plan.journal, paths[i].clone()).unwrap());
+    let connection = plan.connect(&paths[0]);
+    let attach = format!("ATTACH 'file:{}?vfs=mobifs' AS other", paths[1].display());
+    let create = "CREATE TABLE j(n INTEGER); INSERT INTO j VALUES (0); \
+                  CREATE TABLE other.j(n INTEGER); INSERT INTO other.j VALUES (0)";
+    connection
+        .execute_batch(&format!(
+            "{attach}; PRAGMA other.synchronous=FULL; {create}"
+        ))
+        .unwrap();
+    for volume in alive.iter().map(|alive| &alive.volume) {
+        volume.sync_app(None, false).unwrap();
+    }
+    for lower in &lowers {
+        let (lowers, progress, cuts) = (lowers.clone(), Arc::clone(&progress), Arc::clone(&cuts));
+        let mut dice = Dice(dice.roll(u64::MAX));
+        lower.set_hook(Box::new(move |_, _| {
+            let (promised, begun) = (&progress.promised, &progress.begun);
+            let cut = lowers.each_ref().map(|lower| Cut {
+                lower: cut_image(lower, &mut dice),
+                promised: promised.load(Ordering::SeqCst),
+                begun: begun.load(Ordering::SeqCst),
+                depth: 0,
+            });
+            cuts.lock().unwrap().push(cut);
+        }));
+    }
+    for number in 1..12 {
+        progress.begun.store(number, Ordering::SeqCst);
+        let both = format!(
+            "BEGIN; UPDATE main.j SET n = {number}; UPDATE other.j SET n = {number}; COMMIT"
+        );
+        connection.execute_batch(&both).unwrap();
+        // Committed in both, whatever their class.
+        progress.promised.store(number, Ordering::SeqCst);
+        if dice.roll(3) == 0 {
+            alive[dice.roll(2) as usize]
+                .volume
+                .sync_app(None, true)
+                .unwrap();
+        }
+    }
+    lowers.iter().for_each(CrashLower::clear_hook);
+    connection.close().unwrap();
+    alive.into_iter().for_each(|alive| alive.adopted.abandon());
+    let cuts = std::mem::take(&mut *cuts.lock().unwrap());
+    let count = cuts.len() as u64;
+    for cut in cuts {
+        let alive =
+            [0, 1].map(|i| bring_to_life(&cut[i].lower, &plan.journal, paths[i].clone()).unwrap());
+        let found = paths.each_ref().map(|path| {
+            let connection = plan.connect(path);
+            check(&connection);
+            connection
+                .query_row("SELECT n FROM j", [], |row| row.get::<_, i64>(0))
+                .unwrap()
+        });
+        let possible = cut[0].promised..=cut[0].begun;
+        assert!(
+            found[0] == found[1] && possible.contains(&found[0]),
+            "{found:?}, {possible:?}"
+        );
+        alive
+            .into_iter()
+            .for_each(|alive| alive.adopted.close().unwrap());
+    }
+    count
+}
+
+#[test]
+fn a_power_cut_leaves_several_databases_at_the_same_transaction() {
+    let cuts = number_from("MOBIFS_CUTS", 1500) / 3;
+    let seed = number_from("MOBIFS_CUT_SEED", 1);
+    let (mut done, mut histories) = (0, 0);
+    while done < cuts {
+        done += joint_history(seed.wrapping_mul(1_000_003) + histories);
+        histories += 1;
+    }
+    eprintln!("{done} cuts of two databases in {histories} histories");
 }

@@ -7,6 +7,8 @@
     reason = "each test uses what it needs, and fails where something is missing"
 )]
 
+pub mod simulated;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -133,6 +135,12 @@ pub fn child(entry: &str, purpose: &str, database: &Path) -> Command {
 pub fn purpose() -> Option<(String, PathBuf)> {
     let purpose = std::env::var(PURPOSE).ok()?;
     Some((purpose, std::env::var_os(DATABASE)?.into()))
+}
+
+/// A number from the environment.
+pub fn number_from(variable: &str, otherwise: u64) -> u64 {
+    let value = std::env::var(variable).ok();
+    value.map_or(otherwise, |value| value.parse().unwrap())
 }
 
 /// Numbers that look random (SplitMix64).

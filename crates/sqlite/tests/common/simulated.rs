@@ -1,0 +1,162 @@
+//! Databases on a simulated disk.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mobifs_runtime::{Config, Volume, VolumeOptions};
+use mobifs_sqlite::Failure;
+use mobifs_sqlite::simulation::{
+    Adopted, Beginning, Ground, HEADER_BYTES, READ_VERSION_AT, marked, stand_in, unmarked,
+};
+use mobifs_store::lower::{Create, Lower as _};
+use mobifs_store::{JournalOptions, JournalStore};
+use mobifs_testing::crash::{CrashLower, Effect, Fate};
+
+use super::{Dice, plain};
+
+const NAME: &[u8] = b"app.db";
+
+/// The database's file on the simulated disk.
+#[derive(Debug)]
+pub struct SimulatedFile(pub CrashLower);
+
+impl SimulatedFile {
+    pub fn content(&self) -> io::Result<Vec<u8>> {
+        let file = self.0.open(&self.0.root()?, NAME, true)?;
+        let mut bytes = vec![0; usize::try_from(self.0.stat(&file)?.size).unwrap()];
+        let length = self.0.read_at(&file, &mut bytes, 0)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    fn change(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
+        let file = self.0.open(&self.0.root()?, NAME, true)?;
+        let mut version = [0];
+        self.0
+            .read_at(&file, &mut version, READ_VERSION_AT as u64)?;
+        let version = [change(version[0])];
+        self.0.write_at(&file, &version, READ_VERSION_AT as u64)?;
+        self.0.sync(&file)
+    }
+
+    pub fn beginning(&self) -> io::Result<Beginning> {
+        let content = self.content()?;
+        Ok(Beginning::of(&content[..content.len().min(HEADER_BYTES)]))
+    }
+
+    pub fn write(&self, content: &[u8]) -> io::Result<()> {
+        let file = self.0.open(&self.0.root()?, NAME, true)?;
+        self.0.truncate(&file, content.len() as u64)?;
+        self.0.write_at(&file, content, 0)?;
+        self.0.sync(&file)
+    }
+}
+
+fn system(source: io::Error) -> Failure {
+    Failure::System {
+        action: "marking".to_owned(),
+        source,
+    }
+}
+
+impl Ground for SimulatedFile {
+    fn mark(&self) -> Result<(), Failure> {
+        match self.beginning().map_err(system)? {
+            Beginning::Empty => self.write(&stand_in()).map_err(system),
+            Beginning::Database { .. } => self.change(marked).map_err(system),
+            _ => Ok(()),
+        }
+    }
+
+    fn unmark(&self) -> Result<(), Failure> {
+        match self.beginning().map_err(system)? {
+            Beginning::StandIn => self.write(&[]).map_err(system),
+            Beginning::Database { is_marked: true } => self.change(unmarked).map_err(system),
+            _ => Ok(()),
+        }
+    }
+
+    fn has_moved(&self) -> bool {
+        false
+    }
+}
+
+/// A disk with a database on it that is alive.
+pub struct Alive {
+    pub path: PathBuf,
+    pub volume: Arc<Volume>,
+    pub adopted: Adopted,
+}
+
+/// A path that no database has had before.
+pub fn new_path() -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    PathBuf::from(format!("/simulated-{number}/app.db"))
+}
+
+/// Opens what is on the disk as the database at `path`, recovery included.
+pub fn bring_to_life(
+    lower: &CrashLower,
+    journal: &JournalOptions,
+    path: PathBuf,
+) -> Result<Alive, String> {
+    let (store, _) = JournalStore::open(lower.clone(), journal).map_err(|e| e.to_string())?;
+    let config = Config::defaults().unwrap();
+    let options = VolumeOptions {
+        background: false,
+        no_access_time: true,
+        ..VolumeOptions::new(&config)
+    };
+    let volume = Volume::start(Arc::new(store), options).map_err(|e| e.to_string())?;
+    let ground = Box::new(SimulatedFile(lower.clone()));
+    let adopted = Adopted::new(&path, Arc::clone(&volume), ground).map_err(|e| e.to_string())?;
+    Ok(Alive {
+        path,
+        volume,
+        adopted,
+    })
+}
+
+/// A disk with an empty database.
+pub fn disk() -> CrashLower {
+    let lower = CrashLower::new();
+    let root = lower.root().unwrap();
+    lower.create(&root, NAME, Create::Regular).unwrap();
+    lower.sync(&root).unwrap();
+    SimulatedFile(lower.clone()).write(&stand_in()).unwrap();
+    lower
+}
+
+/// What a cut right now leaves of the disk.
+pub fn cut_image(lower: &CrashLower, dice: &mut Dice) -> CrashLower {
+    let land_percent = [0, 10, 50, 90, 100][dice.roll(5) as usize];
+    lower.crash_image(&mut |_: &Effect| {
+        if dice.roll(100) < land_percent {
+            Fate::Land
+        } else {
+            Fate::Vanish
+        }
+    })
+}
+
+/// What a program without MobiFS finds, by `state`; none if it is refused.
+pub fn looked_at_plainly(
+    lower: &CrashLower,
+    state: impl Fn(&rusqlite::Connection) -> i64,
+) -> Option<i64> {
+    let file = SimulatedFile(lower.clone());
+    match file.beginning().unwrap() {
+        Beginning::StandIn | Beginning::Database { is_marked: true } => None,
+        Beginning::Empty => Some(0),
+        Beginning::Database { is_marked: false } => {
+            let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+            let path = directory.path().join("plain.db");
+            std::fs::write(&path, file.content().unwrap()).unwrap();
+            Some(state(&plain(&path).unwrap()))
+        }
+        Beginning::Foreign => panic!("the file is no database any more"),
+    }
+}
