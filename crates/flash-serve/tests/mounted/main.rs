@@ -15,4 +15,5 @@ mod disk;
 mod ext4;
 mod nbd;
 mod overwriter;
+mod sqlite_vfs;
 mod transactions;
