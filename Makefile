@@ -9,7 +9,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record fuzz crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign corpus soak wheel clean
+	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign sqlite-campaign corpus soak wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,14 @@ postmark-cuts: ## A large PostMark, ten power cuts in each of its phases (root)
 flash-campaign: ## Power cuts of an ext4 at work on the modelled device (CUTS, SEED, root)
 	MOBIFS_FLASH_CUTS=$(or $(CUTS),200) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test --locked \
 		-p mobifs-flash-serve --test mounted campaign -- --nocapture
+
+sqlite-campaign: ## Power cuts and kills under SQLite in the VFS (CUTS, DISK_CUTS, KILLS, SEED, root)
+	MOBIFS_CUTS=$(or $(CUTS),100000) MOBIFS_CUT_SEED=$(or $(SEED),1) cargo test --release --locked \
+		-p mobifs-sqlite --test power_cuts -- --nocapture
+	MOBIFS_KILLS=$(or $(KILLS),1000) MOBIFS_KILL_SEED=$(or $(SEED),1) cargo test --release \
+		--locked -p mobifs-sqlite --test killed -- --nocapture
+	MOBIFS_FLASH_CUTS=$(or $(DISK_CUTS),500) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test \
+		--release --locked -p mobifs-flash-serve --test mounted databases_in_mobifs -- --nocapture
 
 corpus: ## Record real programs as traces (CORPUS_FLAGS=--install, or DIRECTORY PROGRAM...)
 	cargo build --release --locked -p mobifs-cli

@@ -183,8 +183,8 @@ impl Writer {
 }
 
 #[test]
-fn databases_in_mobifs_survive_a_campaign_of_power_cuts() {
-    let test = "databases_in_mobifs_survive_a_campaign_of_power_cuts";
+fn databases_in_mobifs_survive_power_cuts() {
+    let test = "databases_in_mobifs_survive_power_cuts";
     if !can_run(test, &["mkfs.ext4", "e2fsck", "dumpe2fs", "mount"]) {
         return;
     }
