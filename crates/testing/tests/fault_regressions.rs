@@ -318,3 +318,32 @@ fn a_transaction_behind_a_failed_apply_does_not_hide_where_its_files_are() {
     let fault = failing(Calls::Syncs, 1);
     holds(&events, Setting::default(), fault, OFTEN);
 }
+
+/// A name that was detached in an apply could not be deleted from `limbo`: whoever looked at
+/// the file anew counted it as a link.
+#[test]
+fn a_name_that_cannot_be_deleted_below_is_no_link() {
+    let link = Do(Op::Link {
+        from: "alpha/a".into(),
+        to: "alpha/b".into(),
+    });
+    let events = [
+        make_directory("alpha"),
+        create("alpha/a"),
+        link,
+        SyncAll,
+        Apply,
+        unlink("alpha/b"),
+        SyncAll,
+        Apply,
+        TidyUp,
+    ];
+    let setting = Setting {
+        objects_max: 0,
+        ..Setting::default()
+    };
+    for count in [1, 2, u64::MAX] {
+        let fault = failing(Calls::Changes, count);
+        holds(&events, setting.clone(), fault, Cuts::NONE);
+    }
+}

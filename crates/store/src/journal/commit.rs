@@ -210,9 +210,10 @@ impl<L: Lower> JournalStore<L> {
             .lower
             .stat(&handle)
             .map_err(StoreError::lower(format!("stat of {id}")))?;
-        let committed = pending
-            .and_then(|object| object.attributes)
-            .unwrap_or_else(|| super::read::attributes_of(&stat));
+        let committed = match pending.and_then(|object| object.attributes) {
+            Some(attributes) => attributes,
+            None => self.shown_attributes(id, &stat)?,
+        };
         let end = committed
             .size
             .max(stat.size)

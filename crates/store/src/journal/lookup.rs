@@ -261,6 +261,16 @@ impl<L: Lower> JournalStore<L> {
         Ok(None)
     }
 
+    /// How many names of our own, in `limbo/` and `stage/`, an object has.
+    pub(crate) fn count_own_names(&self, id: ObjectId, inode: u64) -> Result<u32, StoreError> {
+        let is_in = |directory: &L::Handle, name: u64| {
+            self.is_there(directory, name.to_string().as_bytes(), Some(inode))
+        };
+        let in_limbo = is_in(&self.own.limbo, inode)?;
+        let in_stage = is_in(&self.own.stage, id.0)?;
+        Ok(u32::from(in_limbo) + u32::from(in_stage))
+    }
+
     /// Where the last name that an object lacks is to come from: a name of our own, if
     /// there is one, so that none of these is left over; any other name else.
     pub(crate) fn last_place(&self, id: ObjectId) -> Result<Option<Place<L::Handle>>, StoreError> {

@@ -46,17 +46,32 @@ impl<L: Lower> JournalStore<L> {
             });
         }
         let stat = stat.ok_or(StoreError::Unknown(id))?;
-        let mut attributes = attributes_of(&stat);
-        let is_in_limbo = |at: &super::table::Location| at.in_limbo && !at.names.is_empty();
-        if self.state.read().table.get(id).is_some_and(is_in_limbo) {
-            // That name is no link: it waits to be deleted.
-            attributes.nlink = attributes.nlink.saturating_sub(1);
-        }
         Ok(ObjectInfo {
-            attributes,
+            attributes: self.shown_attributes(id, &stat)?,
             allocated_bytes: lower_bytes,
             foreign: stat.device != self.device,
         })
+    }
+
+    /// What the mounted view shows of an object for which nothing is pending. Its names in
+    /// `limbo/` and `stage/` are no links: they wait to be deleted. Whether it has them is
+    /// looked at, because deleting them may have failed.
+    pub(super) fn shown_attributes(
+        &self,
+        id: ObjectId,
+        stat: &LowerStat,
+    ) -> Result<Attributes, StoreError> {
+        let mut attributes = attributes_of(stat);
+        let is_linked = {
+            let state = self.state.read();
+            let location = state.table.get(id);
+            location.is_some_and(|location| !location.names.is_empty())
+        };
+        if is_linked && stat.kind != FileKind::Directory && stat.nlink > 1 {
+            let own_names = self.count_own_names(id, stat.inode)?;
+            attributes.nlink = attributes.nlink.saturating_sub(own_names);
+        }
+        Ok(attributes)
     }
 
     /// What the lower filesystem says of an object, at one of its places.

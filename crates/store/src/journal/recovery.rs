@@ -213,12 +213,14 @@ impl<L: Lower> JournalStore<L> {
             drop(writer);
             if report.applied {
                 self.clear_limbo()?;
-                self.sweep_stage();
                 // The numbers in the journal were those of the mount before: the one
-                // that begins now counts new objects from the start again.
-                self.state.write().table.start_anew();
-                *self.handles.lock() = Handles::default();
-                self.first_new = ObjectId::FIRST_NEW;
+                // that begins now counts new objects from the start again, unless one
+                // that could not be deleted from `stage/` would be taken for its own.
+                if self.sweep_stage() {
+                    self.state.write().table.start_anew();
+                    *self.handles.lock() = Handles::default();
+                    self.first_new = ObjectId::FIRST_NEW;
+                }
             } else {
                 self.clear_limbo_but_known()?;
             }

@@ -20,6 +20,9 @@ pub(crate) struct State {
     pinned: HashSet<ObjectId>,
     /// Ranges spilled to stage files of objects that no transaction created yet.
     spilled: HashMap<ObjectId, RangeSet>,
+    /// Objects in the tree with a name in `stage/` that could not be deleted. As long as
+    /// their ids are known that name is known to be none of their links.
+    left_in_stage: HashSet<ObjectId>,
 }
 
 impl State {
@@ -29,6 +32,16 @@ impl State {
             table,
             pinned: HashSet::new(),
             spilled: HashMap::new(),
+            left_in_stage: HashSet::new(),
+        }
+    }
+
+    /// Notes whether the name in `stage/` of an object in the tree is still there.
+    pub(crate) fn note_left_in_stage(&mut self, id: ObjectId, is_left: bool) {
+        if is_left {
+            self.left_in_stage.insert(id);
+        } else {
+            self.left_in_stage.remove(&id);
         }
     }
 
@@ -72,10 +85,12 @@ impl State {
             pending,
             table,
             pinned,
+            left_in_stage,
             ..
         } = self;
         let is_needed = |id: ObjectId| {
             pinned.contains(&id)
+                || left_in_stage.contains(&id)
                 || pending.object(id).is_some()
                 || pending.is_linked(id)
                 || pending.dentries_of(id).next().is_some()

@@ -6,6 +6,7 @@ use mobifs_types::{FileKind, ObjectId};
 
 use super::super::JournalStore;
 use super::super::state::State;
+use super::super::table::Location;
 use super::Unnamed;
 use crate::StoreError;
 use crate::lower::Lower;
@@ -38,13 +39,16 @@ impl<L: Lower> JournalStore<L> {
             }
             Err(error) => tracing::warn!(%error, "listing limbo failed, will be retried"),
         }
+        self.forget_limbo_of(gone);
+    }
+
+    /// Takes note that these have no name in `limbo/` any more. Where deleting it failed,
+    /// nothing relies on the note: see [`Self::shown_attributes`].
+    fn forget_limbo_of(&self, ids: Vec<ObjectId>) {
         let mut state = self.state.write();
-        for id in gone {
-            let names = state
-                .table
-                .get(id)
-                .map_or(0, |location| location.names.len());
-            if names > 0 {
+        for id in ids {
+            let is_named = |location: &Location| !location.names.is_empty();
+            if state.table.get(id).is_some_and(is_named) {
                 if let Some(location) = state.table.get_mut(id) {
                     location.in_limbo = false;
                 }
@@ -145,15 +149,16 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Deletes what is left in `stage/`: new objects that were removed again, and
-    /// overflow files. A failure leaves it for the next time.
-    pub(in super::super) fn sweep_stage(&self) {
+    /// overflow files. A failure leaves it for the next time; says whether there was none.
+    pub(in super::super) fn sweep_stage(&self) -> bool {
         let entries = match self.lower.list(&self.own.stage) {
             Ok(entries) => entries,
             Err(error) => {
                 tracing::warn!(%error, "listing stage failed, will be retried");
-                return;
+                return false;
             }
         };
+        let mut is_swept = true;
         for entry in entries {
             let id = std::str::from_utf8(&entry.name)
                 .ok()
@@ -167,33 +172,40 @@ impl<L: Lower> JournalStore<L> {
                 continue;
             }
             let Ok(Some(stat)) = self.stat_at(&self.own.stage, &entry.name) else {
+                is_swept = false;
                 continue;
             };
             let deleted = match stat.kind {
                 FileKind::Directory => self.lower.remove_directory(&self.own.stage, &entry.name),
                 _ => self.lower.unlink(&self.own.stage, &entry.name),
             };
-            if let Err(error) = deleted {
+            if let Err(error) = &deleted {
                 tracing::warn!(%error, "emptying stage failed, will be retried");
+                is_swept = false;
             }
             if let Some(id) = id {
-                let mut state = self.state.write();
-                let unnamed = state
-                    .table
-                    .get(id)
-                    .is_some_and(|location| location.names.is_empty());
-                if unnamed {
-                    state.table.remove(id);
-                    self.handles.lock().remove(id);
-                } else if let Some(location) = state.table.get_mut(id) {
-                    // Another link took its place in the tree.
-                    location.in_stage = false;
-                } else {
-                    // New data of a transaction that failed. The next attempt must not
-                    // write to a file that is deleted but still open here.
-                    self.handles.lock().remove(id);
-                }
+                self.forget_stage_of(id, deleted.is_ok());
             }
+        }
+        is_swept
+    }
+
+    /// Takes note that an object is not in `stage/` any more, or that it should not be.
+    fn forget_stage_of(&self, id: ObjectId, is_deleted: bool) {
+        let mut state = self.state.write();
+        let is_unnamed = |location: &Location| location.names.is_empty();
+        if state.table.get(id).is_some_and(is_unnamed) {
+            state.table.remove(id);
+            self.handles.lock().remove(id);
+            state.note_left_in_stage(id, false);
+        } else if let Some(location) = state.table.get_mut(id) {
+            // Another link took its place in the tree.
+            location.in_stage = false;
+            state.note_left_in_stage(id, !is_deleted);
+        } else {
+            // New data of a transaction that failed. The next attempt must not
+            // write to a file that is deleted but still open here.
+            self.handles.lock().remove(id);
         }
     }
 }
