@@ -22,7 +22,7 @@ pub const JOURNAL_SCAN: Target = Target {
 const UUID: [u8; 16] = *b"a store to fuzz.";
 const EPOCH: u64 = 3;
 const BLOCKS: usize = 48;
-const READ_BYTES_MAX: u64 = 1 << 20;
+const READ_BYTES_MAX: u64 = 2 << 20;
 const PIECES_MAX: usize = 12;
 
 /// One copy of the superblock.

@@ -4,6 +4,7 @@ mod create;
 pub(super) mod header;
 mod identity;
 mod open;
+mod read_ahead;
 #[cfg(test)]
 mod tests;
 mod threshold;

@@ -27,6 +27,7 @@ mod state;
 mod superblock;
 mod table;
 mod unapplied;
+mod window;
 
 use std::collections::HashSet;
 use std::sync::Arc;

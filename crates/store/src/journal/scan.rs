@@ -1,25 +1,18 @@
 //! Finding the transactions in a journal.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use super::codec;
 use super::log::header::{self, HEADER_BYTES, Header, KIND_RECORDS};
 use super::record::Record;
 use super::superblock::{FORMAT_VERSION, LOG_START, Superblock};
+use super::window::{Blocks, Window};
 use crate::StoreError;
-use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer};
+use crate::lower::JOURNAL_BLOCK_BYTES;
 
-/// First read: enough for a log that was emptied not long ago.
-const FIRST_READ_BYTES: usize = 64 * 1024;
-/// Later reads double up to this size.
-const READ_BYTES_MAX: usize = 1024 * 1024;
 /// After so many bytes it is looked whether the file goes on with a hole.
 const LOOK_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = JOURNAL_BLOCK_BYTES as u64;
-
-/// Fills the buffer from the journal at an offset (both whole blocks).
-pub(super) type ReadBlocks<'r> = dyn FnMut(u64, &mut JournalBuffer) -> Result<(), StoreError> + 'r;
 
 /// The first offset at or behind the given one (whole blocks both) that may hold data;
 /// what is passed over was never written.
@@ -44,12 +37,12 @@ pub(super) struct Found {
 /// durable, so then the one missing was damaged.
 pub(super) fn scan(
     superblock: &Superblock,
-    read: &mut ReadBlocks<'_>,
+    blocks: &mut dyn Blocks,
     next_data: &mut NextData<'_>,
 ) -> Result<Found, StoreError> {
     let mut scanner = Scanner {
         superblock,
-        window: Window::new(superblock, read),
+        window: Window::new(superblock, blocks),
     };
     let mut found = Found {
         transactions: Vec::new(),
@@ -199,67 +192,5 @@ fn damaged(sequence: u64, offset: u64, detail: &str) -> StoreError {
     StoreError::Corrupt {
         what: format!("journal transaction {sequence} at byte {offset}"),
         detail: detail.to_owned(),
-    }
-}
-
-/// The part of the journal that is in memory.
-struct Window<'r> {
-    read: &'r mut ReadBlocks<'r>,
-    journal_bytes: u64,
-    /// Nothing is read ahead beyond it.
-    reach: u64,
-    buffer: JournalBuffer,
-    start: u64,
-    next_read_bytes: usize,
-}
-
-impl<'r> Window<'r> {
-    fn new(superblock: &Superblock, read: &'r mut ReadBlocks<'r>) -> Self {
-        Self {
-            read,
-            journal_bytes: superblock.journal_bytes,
-            reach: superblock.reach,
-            buffer: JournalBuffer::default(),
-            start: 0,
-            next_read_bytes: FIRST_READ_BYTES,
-        }
-    }
-
-    /// `bytes` from `offset` (a block) on; they lie within the journal and are at most
-    /// [`READ_BYTES_MAX`].
-    fn bytes_at(&mut self, offset: u64, bytes: usize) -> Result<&[u8], StoreError> {
-        let end = self.start + self.buffer.as_bytes().len() as u64;
-        if offset < self.start || offset + bytes as u64 > end {
-            let ahead = self.reach.saturating_sub(offset);
-            let wanted = self
-                .next_read_bytes
-                .min(usize::try_from(ahead).unwrap_or(usize::MAX))
-                .max(bytes.next_multiple_of(JOURNAL_BLOCK_BYTES));
-            let left = usize::try_from(self.journal_bytes - offset).unwrap_or(usize::MAX);
-            // If the read fails the scan ends, so a window with stale bytes is not used.
-            self.buffer.resize(wanted.min(left));
-            self.start = offset;
-            (self.read)(offset, &mut self.buffer)?;
-            self.next_read_bytes = (self.next_read_bytes * 2).min(READ_BYTES_MAX);
-        }
-        let skip = usize::try_from(offset - self.start).unwrap_or(usize::MAX);
-        Ok(&self.buffer.as_bytes()[skip..skip + bytes])
-    }
-
-    /// As [`Window::bytes_at`], of any size.
-    fn content(&mut self, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, StoreError> {
-        let bytes = usize::try_from(bytes).map_err(|_| {
-            StoreError::Unsuitable("the journal has transactions too large for this machine".into())
-        })?;
-        if bytes <= READ_BYTES_MAX {
-            return Ok(Cow::Borrowed(self.bytes_at(offset, bytes)?));
-        }
-        let mut content = Vec::with_capacity(bytes);
-        while content.len() < bytes {
-            let part = (bytes - content.len()).min(READ_BYTES_MAX);
-            let at = offset + content.len() as u64;
-            content.extend_from_slice(self.bytes_at(at, part)?);
-        }
-        Ok(Cow::Owned(content))
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 
 use super::create::{self, Made, UNFINISHED};
 use super::identity::{self, Identity};
+use super::read_ahead::with_read_ahead;
 use super::{Access, JOURNAL, Log, LogOptions, Scanned};
 use crate::StoreError;
 use crate::journal::scan::{self, Found};
@@ -11,6 +12,9 @@ use crate::journal::superblock::{
     FORMAT_VERSION, JOURNAL_BYTES_MIN, LOG_START, SLOTS, Superblock, choose, parse,
 };
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
+
+/// A log that may reach no further is read without a thread.
+const READ_AHEAD_BYTES_MIN: u64 = 2 << 20;
 
 pub(super) fn open<L: Lower>(
     lower: &L,
@@ -76,11 +80,7 @@ fn existing<L: Lower>(
     let (superblock, current) = read_superblock(lower, &journal)?;
     check_identity(&superblock, identity)?;
     check_size(lower, &journal, &superblock)?;
-    let found = scan::scan(
-        &superblock,
-        &mut |offset, buffer: &mut JournalBuffer| read_blocks(lower, &journal, offset, buffer),
-        &mut |offset| next_data(lower, &journal, offset),
-    )?;
+    let found = scan_log(lower, &journal, &superblock)?;
     let mut log = Log {
         journal: Some(journal),
         direct_io,
@@ -104,6 +104,23 @@ fn existing<L: Lower>(
         log = make_ready(log, lower, directory, options, journal_bytes)?;
     }
     Ok((log, scanned))
+}
+
+/// What the log holds; a large one is read ahead.
+fn scan_log<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+    superblock: &Superblock,
+) -> Result<Found, StoreError> {
+    let mut read =
+        |offset: u64, buffer: &mut JournalBuffer| read_blocks(lower, journal, offset, buffer);
+    let mut next_data = |offset| next_data(lower, journal, offset);
+    if superblock.reach - LOG_START <= READ_AHEAD_BYTES_MIN {
+        return scan::scan(superblock, &mut read, &mut next_data);
+    }
+    with_read_ahead(&read, |blocks| {
+        scan::scan(superblock, blocks, &mut next_data)
+    })
 }
 
 /// The writes that opening may do, now that everything is known to be sound.

@@ -8,6 +8,7 @@ use super::*;
 use crate::journal::codec::tests::record;
 use crate::journal::scan::{Found, scan};
 use crate::journal::superblock::{choose, parse};
+use crate::journal::window::READ_BYTES_MAX;
 
 /// Three transactions behind a reset, with leftovers of the epoch before: blocks 0, 1
 /// to 2 and 3 of the log are in force.
@@ -40,6 +41,20 @@ fn open_image(image: &[u8]) -> Result<Found, StoreError> {
         Ok(())
     };
     scan(&superblock, &mut read, &mut |offset| Ok(offset))
+}
+
+/// As [`open_image`]; everything that is read is behind what was read before.
+fn open_reading_once(image: &[u8]) -> Found {
+    let (superblock, _) = choose([parse(&image[..4096]), parse(&image[4096..8192])]).unwrap();
+    let mut next = LOG_START;
+    let mut read = |offset: u64, buffer: &mut JournalBuffer| {
+        assert_eq!(offset, next);
+        let (from, out) = (offset as usize, buffer.as_bytes_mut());
+        out.copy_from_slice(&image[from..from + out.len()]);
+        next += out.len() as u64;
+        Ok(())
+    };
+    scan(&superblock, &mut read, &mut |offset| Ok(offset)).unwrap()
 }
 
 #[test]
@@ -371,6 +386,7 @@ fn what_earlier_epochs_left_beyond_the_reach_is_not_read() {
     let large = transaction(1, 256);
     let large_bytes = Log::<PosixLower>::transaction_bytes(&large);
     let mut count = 0;
+    assert!(!large_bytes.is_multiple_of(READ_BYTES_MAX as u64));
     while log.free_bytes() >= large_bytes {
         log.append(&lower, &large).unwrap();
         count += 1;
@@ -379,6 +395,15 @@ fn what_earlier_epochs_left_beyond_the_reach_is_not_read() {
         assert_eq!(found.transactions.len(), count);
     }
     assert!(count as u64 * large_bytes > 6 << 20);
+    assert_eq!(open_reading_once(&place.image()).transactions.len(), count);
+    let (_, scanned) = Log::open(&lower, &root, &options).unwrap();
+    assert!(
+        scanned
+            .transactions
+            .iter()
+            .all(|(_, records)| *records == large)
+    );
+    assert_eq!(scanned.transactions.len(), count);
     log.reset(&lower, false).unwrap();
     log.append(&lower, &transaction(2, 1)).unwrap();
     let image = place.image();
