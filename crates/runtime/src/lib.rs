@@ -44,4 +44,4 @@ pub use status::{
     AppReport, CheckpointReport, MemoryStatus, PolicyReport, RecordingStatus, SCHEMA_VERSION,
     Status, StoreStatus, TransactionCounts, UserReport,
 };
-pub use volume::{BatterySource, Volume, VolumeError, VolumeOptions};
+pub use volume::{BatterySource, Checkpointer, Volume, VolumeError, VolumeOptions};

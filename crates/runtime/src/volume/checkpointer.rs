@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use mobifs_types::MonotonicNs;
 
-use super::{Shared, TRIM_INTERVAL_MS};
+use super::live::LiveGuard;
+use super::{Shared, TRIM_INTERVAL_MS, Volume};
 use crate::heap::HeapWatch;
 
 /// While something is uncommitted, room and limits are looked at this often.
@@ -16,40 +17,112 @@ const ROUND_MIN: Duration = Duration::from_millis(10);
 /// Memory of one object without its content, roughly.
 const OBJECT_BYTES: u64 = 512;
 
+/// What one look of the checkpointer leaves for the next.
+struct Looks {
+    last_commit: MonotonicNs,
+    commits_seen: u64,
+}
+
+/// What a look found.
+struct Due {
+    /// An open transaction is closed by its age.
+    close_at: Option<MonotonicNs>,
+    /// What is closed, or the journal, is to be looked at again.
+    look_at: Option<MonotonicNs>,
+    /// Something was committed since the last look.
+    busy: bool,
+}
+
+/// The checkpointer of a volume that has no thread for it: whoever keeps the time has it look.
+#[must_use]
+pub struct Checkpointer<'v> {
+    shared: &'v Shared,
+    looks: Looks,
+}
+
+impl std::fmt::Debug for Checkpointer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checkpointer").finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    /// For a volume without a checkpointer thread ([`crate::VolumeOptions::background`]):
+    /// what such a thread does, one look at a time.
+    pub fn checkpointer(&self) -> Checkpointer<'_> {
+        Checkpointer {
+            looks: self.shared.begin_looks(),
+            shared: &self.shared,
+        }
+    }
+}
+
+impl Checkpointer<'_> {
+    /// Commits and applies what is due. Returns when to look again: at that moment, or as
+    /// soon as it is [called](Self::is_called); none: only then.
+    pub fn look(&mut self) -> Option<MonotonicNs> {
+        let due = self.shared.checkpoint(&mut self.looks);
+        let now = self.shared.moment().now;
+        let rest = self.shared.rest(&mut self.shared.live(), &due)?;
+        let rest_ns = u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX);
+        Some(MonotonicNs(now.0.saturating_add(rest_ns)))
+    }
+
+    /// Something has happened since the last look for which a thread would have been woken.
+    pub fn is_called(&self) -> bool {
+        self.shared.live().wake
+    }
+}
+
 impl Shared {
     pub(super) fn run_checkpointer(&self) {
-        let mut last_commit = self.moment().now;
-        let mut commits_seen = self.store.pending().commits;
+        let mut looks = self.begin_looks();
         let mut heap = HeapWatch::default();
         while !self.stopping.load(Ordering::SeqCst) {
-            let deadline = {
-                let mut live = self.live();
-                live.wake = false;
-                live.checkpointer_idle = false;
-                let deadline = live.engine.tick(self.moment().now);
-                if live.engine.dirty_bytes() > self.memory_high_bytes() {
-                    live.engine.close_largest();
-                }
-                live.closings_seen = live.engine.closings();
-                let (now, dirty_bytes) = (self.moment().now, live.engine.dirty_bytes());
-                self.forecast.lock().sample(now, dirty_bytes);
-                deadline
-            };
-            self.relieve_if_asked();
-            let commit_at = self.commit_closed();
-            self.tidy_up();
-            let commits = self.store.pending().commits;
-            let busy = commits != commits_seen;
-            if busy {
-                commits_seen = commits;
-                last_commit = self.moment().now;
-            }
-            let apply_at = self.apply_if_due(&mut last_commit);
-            if !busy {
+            let due = self.checkpoint(&mut looks);
+            if !due.busy {
                 heap.look(self.held_bytes());
             }
-            let look_at = [apply_at, commit_at].into_iter().flatten().min();
-            self.sleep(deadline, look_at, busy);
+            self.sleep(&due);
+        }
+    }
+
+    fn begin_looks(&self) -> Looks {
+        Looks {
+            last_commit: self.moment().now,
+            commits_seen: self.store.pending().commits,
+        }
+    }
+
+    /// Closes, commits and applies what is due.
+    fn checkpoint(&self, looks: &mut Looks) -> Due {
+        let close_at = {
+            let mut live = self.live();
+            live.wake = false;
+            live.checkpointer_idle = false;
+            let close_at = live.engine.tick(self.moment().now);
+            if live.engine.dirty_bytes() > self.memory_high_bytes() {
+                live.engine.close_largest();
+            }
+            live.closings_seen = live.engine.closings();
+            let (now, dirty_bytes) = (self.moment().now, live.engine.dirty_bytes());
+            self.forecast.lock().sample(now, dirty_bytes);
+            close_at
+        };
+        self.relieve_if_asked();
+        let commit_at = self.commit_closed();
+        self.tidy_up();
+        let commits = self.store.pending().commits;
+        let busy = commits != looks.commits_seen;
+        if busy {
+            looks.commits_seen = commits;
+            looks.last_commit = self.moment().now;
+        }
+        let apply_at = self.apply_if_due(&mut looks.last_commit);
+        Due {
+            close_at,
+            look_at: [apply_at, commit_at].into_iter().flatten().min(),
+            busy,
         }
     }
 
@@ -144,29 +217,33 @@ impl Shared {
         }
     }
 
-    /// Sleeps until something is due: a transaction by its age (`close_at`), or the
-    /// journal or a closed transaction (`look_at`). `busy`: something was committed since
-    /// the last look.
-    fn sleep(&self, close_at: Option<MonotonicNs>, look_at: Option<MonotonicNs>, busy: bool) {
+    /// Sleeps until something is due, or there is something to do.
+    fn sleep(&self, due: &Due) {
         let mut live = self.live();
         if live.wake || self.stopping.load(Ordering::SeqCst) {
             return;
         }
+        let rest = self.rest(&mut live, due);
+        live.wait(&self.wake, rest);
+    }
+
+    /// How long there is nothing to do, if nothing happens; none: as long as that.
+    fn rest(&self, live: &mut LiveGuard<'_>, due: &Due) -> Option<Duration> {
         let now = self.moment().now;
-        let rest = |at: MonotonicNs| {
+        let until = |at: MonotonicNs| {
             Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
         };
-        let due = [close_at, look_at].into_iter().flatten().min().map(rest);
-        if close_at.is_some() || busy {
+        let rest = [due.close_at, due.look_at];
+        let rest = rest.into_iter().flatten().min().map(until);
+        if due.close_at.is_some() || due.busy {
             // A transaction that opens meanwhile may be due before `close_at`. Where an
             // app commits one transaction after the other by itself, this also spares
             // it waking us for each.
             let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
-            live.wait(&self.wake, Some(due.map_or(round, |due| due.min(round))));
-            return;
+            return Some(rest.map_or(round, |rest| rest.min(round)));
         }
         // Nothing is open, so the first change wakes us: no need to wake the machine.
         live.checkpointer_idle = true;
-        live.wait(&self.wake, due);
+        rest
     }
 }

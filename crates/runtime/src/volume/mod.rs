@@ -40,6 +40,7 @@ use mobifs_core::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
 use mobifs_store::{Store, StoreError};
 use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 
+pub use checkpointer::Checkpointer;
 pub use settings::BatterySource;
 pub use types::{VolumeError, VolumeOptions};
 
