@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use mobifs_campaign::cuts::{Campaign, Options};
 use mobifs_campaign::filesystem::Filesystem;
-use mobifs_campaign::history::{self, Kind, PostMark};
+use mobifs_campaign::history::{self, Kind, Phase, PostMark};
 use mobifs_campaign::postmark;
 use mobifs_campaign::recovery::{self, Measured, Subject};
 use mobifs_campaign::trouble::Trouble;
@@ -59,7 +59,10 @@ enum Command {
         /// Filesystem to lie on.
         #[arg(long, default_value = "ext4")]
         filesystem: Filesystem,
-        /// Cuts in each phase.
+        /// In which phases to cut.
+        #[arg(long, value_delimiter = ',', default_values = ["create", "write", "delete"])]
+        phases: Vec<Phase>,
+        /// Cuts in each of them.
         #[arg(long, default_value_t = 10)]
         cuts_per_phase: u64,
         /// Real seconds for each of the device; 0: never wait.
@@ -142,10 +145,23 @@ fn run(cli: Cli) -> Result<(), Trouble> {
         }
         Command::Postmark {
             filesystem,
+            phases,
             cuts_per_phase,
             scale,
             postmark,
-        } => run_postmark(&programs, filesystem, cuts_per_phase, scale, postmark),
+        } => {
+            let options = postmark::Options {
+                program: programs.mobifs.clone(),
+                helper: programs.helper.clone(),
+                scratch: programs.scratch.clone(),
+                filesystem,
+                postmark,
+                phases,
+                cuts_per_phase,
+                scale,
+            };
+            run_postmark(&options)
+        }
         Command::Recovery {
             mebibytes,
             runs,
@@ -200,23 +216,14 @@ fn cut_all(campaigns: impl Iterator<Item = Options>) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn run_postmark(
-    programs: &Programs,
-    filesystem: Filesystem,
-    cuts_per_phase: u64,
-    scale: Scale,
-    postmark: PostMark,
-) -> Result<(), Trouble> {
-    let options = postmark::Options {
-        program: programs.mobifs.clone(),
-        helper: programs.helper.clone(),
-        scratch: programs.scratch.clone(),
+fn run_postmark(options: &postmark::Options) -> Result<(), Trouble> {
+    let postmark::Options {
         filesystem,
         postmark,
         cuts_per_phase,
-        scale,
-    };
-    let outcomes = postmark::run(&options, |phase, recovered| {
+        ..
+    } = options;
+    let outcomes = postmark::run(options, |phase, recovered| {
         println!("{phase:?}: {recovered} of {cuts_per_phase} recovered");
     })?;
     println!("{postmark:?} on {}:", filesystem.name());

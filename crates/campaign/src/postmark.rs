@@ -35,7 +35,9 @@ pub struct Options {
     pub filesystem: Filesystem,
     /// What the PostMark does.
     pub postmark: PostMark,
-    /// Cuts in each phase.
+    /// In which phases it is cut.
+    pub phases: Vec<Phase>,
+    /// Cuts in each of them.
     pub cuts_per_phase: u64,
     /// Real seconds for each of the device.
     pub scale: Scale,
@@ -52,7 +54,7 @@ pub struct Outcome {
     pub work_max: Duration,
 }
 
-/// Cuts in each phase; `progress` hears of each cut.
+/// Cuts in each of the phases; `progress` hears of each cut.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -72,7 +74,8 @@ pub fn run(
         options.scale,
     )?;
     let mut outcomes = BTreeMap::new();
-    for (phase, steps) in options.postmark.phases() {
+    let phases = options.postmark.phases();
+    for (phase, steps) in (phases.into_iter()).filter(|(phase, _)| options.phases.contains(phase)) {
         let mut outcome = Outcome::default();
         for number in 0..options.cuts_per_phase {
             let mut random = Random::new(options.postmark.seed ^ number << 8 ^ steps.start << 16);

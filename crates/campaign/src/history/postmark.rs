@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use mobifs_testing::mount::pieces;
 use mobifs_testing::operations::Payload;
 use mobifs_testing::random::Random;
@@ -40,7 +40,7 @@ const BYTES: Range<u64> = 1000..10_241;
 pub(super) const STEPS_OF_A_CALL_MAX: u64 = 2;
 
 /// What happens in a part of a PostMark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Phase {
     /// Files are created.
     Create,
