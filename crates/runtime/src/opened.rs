@@ -15,7 +15,7 @@ use crate::arena::SavedMount;
 use crate::config::JOURNAL_BYTES_MIN;
 use crate::{Arena, ArenaError, Config, Rules, StoreLock};
 
-/// Share of the memory budget that committed, unapplied pages may take: one part in.
+/// Share of the memory budget that committed, unapplied changes may take: one part in.
 const HELD_SHARE: u64 = 4;
 
 /// A journal store in a directory, locked by this process and brought to its last

@@ -45,7 +45,7 @@ pub struct PendingWork {
     pub journal_used_bytes: u64,
     /// Bytes of journal there are.
     pub journal_total_bytes: u64,
-    /// Memory held by committed pages that are not applied.
+    /// Memory that committed work takes, roughly.
     pub held_bytes: u64,
     /// Room that applying will take in the lower filesystem at most, in bytes.
     pub reserved_bytes: u64,

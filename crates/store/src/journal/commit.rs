@@ -110,7 +110,7 @@ impl<L: Lower> JournalStore<L> {
     /// that relies on what the journal says.
     fn make_room(&self, writer: &mut Writer<L>, sorted: &Sorted) -> Result<(), StoreError> {
         self.take_back(writer)?;
-        let held_bytes = self.state.read().pending.held_bytes;
+        let held_bytes = self.state.read().pending.held_bytes();
         let needed = sorted.journal_bytes_max() + BIND_RESERVE_BYTES;
         let is_full = !writer.log.is_empty() && needed > writer.log.free_bytes();
         if writer.log.is_unsettled() || is_full || held_bytes > self.held_bytes_max {
@@ -156,7 +156,7 @@ impl<L: Lower> JournalStore<L> {
             // places that recovery does not look at.
             return Ok(Vec::new());
         }
-        let new_bytes = sorted.created_page_bytes();
+        let new_bytes = sorted.created_bytes();
         let mut runs = Vec::new();
         let mut guards = Vec::new();
         for state in &sorted.states {
@@ -600,12 +600,12 @@ impl Sorted {
         states.chain(dentries.flatten())
     }
 
-    fn created_page_bytes(&self) -> u64 {
+    /// What new files hold, zeros at the ends of pages not counted.
+    fn created_bytes(&self) -> u64 {
         let created = self.states.iter().filter(|state| state.created);
-        let pages = created
-            .filter_map(|state| self.pages.get(&state.id))
-            .map(BTreeMap::len);
-        pages.sum::<usize>() as u64 * PAGE_BYTES_U64
+        let pages = created.filter_map(|state| self.pages.get(&state.id));
+        let stored = pages.flat_map(BTreeMap::values).map(Page::stored_bytes);
+        stored.sum::<usize>() as u64
     }
 
     /// What the transaction takes in the journal at most, if no page goes elsewhere.

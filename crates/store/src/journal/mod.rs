@@ -254,7 +254,7 @@ impl<L: Lower> Store for JournalStore<L> {
         PendingWork {
             journal_used_bytes: self.journal_used_bytes.load(Ordering::Relaxed),
             journal_total_bytes: self.journal_total_bytes.load(Ordering::Relaxed),
-            held_bytes: state.pending.held_bytes,
+            held_bytes: state.pending.held_bytes(),
             reserved_bytes: state.pending.reserved_bytes,
             reserved_inodes: state.pending.created,
             commit_written_bytes: self.counters.commit_written_bytes.load(Ordering::Relaxed),

@@ -10,6 +10,11 @@ use mobifs_types::{
 
 use super::record::Record;
 
+/// Memory of an object without its content, of an entry with an average name, and of what
+/// the maps around them need.
+const OBJECT_BYTES: u64 = size_of::<PendingObject>() as u64 + 64;
+const DENTRY_BYTES: u64 = size_of::<(ObjectId, Name, Option<ObjectId>)>() as u64 + 64;
+
 /// Bytes that changed within a page: offset and content.
 pub(crate) type Runs = Vec<(u16, Vec<u8>)>;
 
@@ -53,14 +58,21 @@ pub(crate) struct Pending {
     pub(crate) dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
     /// Pending entries that name an object.
     links: HashMap<ObjectId, u32>,
-    /// Memory of pages.
-    pub(crate) held_bytes: u64,
+    /// Memory of their content.
+    page_bytes: u64,
     /// Room that applying takes.
     pub(crate) reserved_bytes: u64,
     pub(crate) created: u64,
 }
 
 impl Pending {
+    /// Memory that all of it takes, roughly: what a program has made and deleted again is
+    /// still here, and may be a hundred times as much as its content was.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let objects = self.objects.len() as u64 * OBJECT_BYTES;
+        self.page_bytes + objects + self.dentries.len() as u64 * DENTRY_BYTES
+    }
+
     pub(crate) fn object(&self, id: ObjectId) -> Option<&PendingObject> {
         self.objects.get(&id).map(Arc::as_ref)
     }
@@ -128,7 +140,7 @@ impl Pending {
         for (name, value) in &state.xattrs {
             object.xattrs.insert(Arc::clone(name), value.clone());
         }
-        self.held_bytes -= freed_bytes;
+        self.page_bytes -= freed_bytes;
         self.created += u64::from(newly_created);
         // Saturating: the ranges of a forged journal are of any length, and overlap.
         let allocated = state.allocated.iter().map(ByteRange::len);
@@ -156,21 +168,21 @@ impl Pending {
         let gained = page.held_bytes();
         let before = self.object_mut(id).pages.insert(index, page);
         match before {
-            Some(before) => self.held_bytes -= before.held_bytes(),
+            Some(before) => self.page_bytes -= before.held_bytes(),
             None => self.reserved_bytes = self.reserved_bytes.saturating_add(PAGE_BYTES_U64),
         }
-        self.held_bytes += gained;
+        self.page_bytes += gained;
     }
 
     /// Changed bytes on top of what is committed.
     pub(crate) fn merge_runs(&mut self, id: ObjectId, index: PageIndex, fresh: bool, runs: Runs) {
         let page = match self.object_mut(id).pages.remove(&index) {
             Some(before) if !fresh => {
-                self.held_bytes -= before.held_bytes();
+                self.page_bytes -= before.held_bytes();
                 before.with(runs)
             }
             before => {
-                self.held_bytes -= before.map_or(0, |before| before.held_bytes());
+                self.page_bytes -= before.map_or(0, |before| before.held_bytes());
                 PendingPage::Runs { fresh, runs }
             }
         };
@@ -182,7 +194,7 @@ impl Pending {
         let freed = object.drop_pages(range);
         object.zeroed.remove(range);
         object.direct.insert(range);
-        self.held_bytes -= freed;
+        self.page_bytes -= freed;
     }
 
     /// Merges a record as recovery finds it; `Known` is not for this.
@@ -284,6 +296,24 @@ mod tests {
     use mobifs_types::{DeviceNumber, FileKind, Timestamp};
 
     use super::*;
+
+    /// A program that made and deleted millions of small files filled memory that nobody
+    /// knew of, until the journal was.
+    #[test]
+    fn what_was_made_and_deleted_again_is_held_until_it_is_applied() {
+        let mut pending = Pending::default();
+        let before = pending.held_bytes();
+        for id in 0..1000 {
+            let name = Name::new(id.to_string().as_bytes()).unwrap();
+            pending.object_mut(ObjectId(id)).created = true;
+            pending.merge_dentry(ObjectId::ROOT, name.clone(), Some(ObjectId(id)));
+            pending.merge_dentry(ObjectId::ROOT, name, None);
+        }
+        assert_eq!(before, 0);
+        assert!(pending.held_bytes() >= 1000 * size_of::<PendingObject>() as u64);
+        pending.clear();
+        assert_eq!(pending.held_bytes(), 0);
+    }
 
     #[test]
     fn impossible_ranges_of_a_forged_journal_do_not_overflow_what_is_reserved() {
