@@ -29,6 +29,7 @@ IMAGE_MEBIBYTES = 8192
 APPS = 16
 FARM_PROCESSES = 64
 CHURN_DIRECTORY_FILES = 1000
+CHURN_PROGRESS_FILES = 1_000_000
 # Everything of stress-ng's class "filesystem" that works on files of its own, and what works on
 # mappings and pipes of files. Not: what needs a block device or looks at the kernel's own.
 STRESSORS = (
@@ -144,7 +145,10 @@ def farm(root: Path, seconds: float, _files: int) -> str:
 def churn(app: Path, _seconds: float, files: int) -> str:
     """Small files made and deleted again: nothing of them may stay anywhere."""
     made = 0
+    began = time.monotonic()
     while made < files:
+        if made and made % CHURN_PROGRESS_FILES == 0:
+            say(f"churn: {made:,} of {files:,} ({time.monotonic() - began:.0f} s)")
         directory = app / f"d{made}"
         directory.mkdir()
         names = [directory / str(number) for number in range(CHURN_DIRECTORY_FILES)]
