@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
-	bench-responsiveness bench-record fuzz crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-record fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign sqlite-campaign corpus soak wheel clean
 
 help: ## This list
@@ -69,6 +69,9 @@ bench-responsiveness: ## What a program feels of commits behind it, on a modelle
 
 fuzz: ## Fuzzers of everything that reads what others wrote (SECONDS each, TARGET; nightly)
 	scripts/fuzz.sh $(or $(SECONDS),60) $(TARGET)
+
+tsan: ## Tests with several threads under ThreadSanitizer (nightly with rust-src)
+	scripts/tsan.sh
 
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \
