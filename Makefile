@@ -9,7 +9,8 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record fuzz tsan crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign sqlite-campaign corpus soak wheel clean
+	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign sqlite-campaign \
+	sqlite-conformance corpus soak wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,9 @@ install: ## Install the mobifs command and its mount helpers (PREFIX, DESTDIR, H
 uninstall: ## Remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs
 	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs
+
+sqlite-conformance: ## CPython's tests and SQL logic tests through the VFS (CONFORMANCE_FLAGS)
+	python3 scripts/sqlite_conformance.py --release $(CONFORMANCE_FLAGS)
 
 wheel: ## The Python package with the SQLite extension (into target/wheels)
 	python3 bindings/python/backend/wheel_backend.py target/wheels

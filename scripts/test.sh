@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test and ends with one line: N passed, M failed, K skipped.
 #
-#   scripts/test.sh [STEP...]     steps: cargo interleavings bindings pjdfstest fsx (default: all)
+#   scripts/test.sh [STEP...]     steps: cargo interleavings bindings sqlite pjdfstest fsx
+#                               (default: all)
 #
 # The mounted tests and the suites need /dev/fuse and root (loop devices, several users);
 # what cannot run here is counted as skipped, with the reason.
@@ -9,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 STEPS=("$@")
-[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo interleavings bindings pjdfstest fsx)
+[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo interleavings bindings sqlite pjdfstest fsx)
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 LOG_DIR=$TARGET_DIR/test-logs
 mkdir -p "$LOG_DIR" target
@@ -59,6 +60,7 @@ for name in "${STEPS[@]}"; do
       run interleavings cargo test --locked -p mobifs-runtime --features interleavings --lib interleavings
       ;;
     bindings) run bindings python3 scripts/test_bindings.py ;;
+    sqlite) run sqlite python3 scripts/sqlite_conformance.py --short ;;
     pjdfstest) run pjdfstest python3 scripts/suite_pjdfstest.py ;;
     fsx) run fsx python3 scripts/suite_fsx.py ;;
     *) echo "unknown step: $name" >&2; exit 2 ;;
