@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
-	bench-responsiveness bench-record fuzz tsan crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-record bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance corpus soak wheel clean
 
@@ -57,6 +57,10 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 	scripts/setup.sh --build-only
 	cargo build --release --locked
 	python3 scripts/bench.py --flash $(or $(PRESET),emmc51) $(BENCH_FLAGS)
+
+bench-sqlite-vfs: ## SQLite through the VFS beside SQLite without it (BENCH_FLAGS, root)
+	cargo build --release --locked -p mobifs-cli
+	python3 scripts/bench_sqlite_vfs.py $(BENCH_FLAGS)
 
 bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
 	cargo build --release --locked
