@@ -19,7 +19,7 @@ scripts_parse() {
   for file in scripts/*.sh .ci/run; do bash -n "$file" || return 1; done
   python3 - <<'PYTHON'
 import ast, pathlib
-for directory in ("scripts", "bindings"):
+for directory in ("scripts", "bindings", "examples"):
     for path in sorted(pathlib.Path(directory).rglob("*.py")):
         ast.parse(path.read_text(), str(path))
 PYTHON

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test and ends with one line: N passed, M failed, K skipped.
 #
-#   scripts/test.sh [STEP...]     steps: cargo interleavings bindings sqlite pjdfstest fsx
-#                               (default: all)
+#   scripts/test.sh [STEP...]     steps: cargo interleavings bindings sqlite notes pjdfstest
+#                               fsx (default: all)
 #
 # The mounted tests and the suites need /dev/fuse and root (loop devices, several users);
 # what cannot run here is counted as skipped, with the reason.
@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 STEPS=("$@")
-[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo interleavings bindings sqlite pjdfstest fsx)
+[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo interleavings bindings sqlite notes pjdfstest fsx)
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 LOG_DIR=$TARGET_DIR/test-logs
 mkdir -p "$LOG_DIR" target
@@ -61,6 +61,7 @@ for name in "${STEPS[@]}"; do
       ;;
     bindings) run bindings python3 scripts/test_bindings.py ;;
     sqlite) run sqlite python3 scripts/sqlite_conformance.py --short ;;
+    notes) run notes python3 scripts/test_notes.py ;;
     pjdfstest) run pjdfstest python3 scripts/suite_pjdfstest.py ;;
     fsx) run fsx python3 scripts/suite_fsx.py ;;
     *) echo "unknown step: $name" >&2; exit 2 ;;

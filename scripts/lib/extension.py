@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -14,7 +15,13 @@ HEADERS = ROOT / "crates" / "sqlite-extension" / "include"
 
 
 def built_extension(*profile: str) -> Path:
-    """`libmobifs.so`, after cargo has built it; `libmobifs.a` lies beside it."""
+    """`libmobifs.so`, after cargo has built it; `libmobifs.a` lies beside it.
+
+    `MOBIFS_SQLITE_EXTENSION` names another one, which is taken as it is.
+    """
+    chosen = os.environ.get("MOBIFS_SQLITE_EXTENSION")
+    if chosen:
+        return Path(chosen)
     run("cargo", "build", "--locked", "--package", PACKAGE, *profile, cwd=ROOT)
     told = run("cargo", "metadata", "--locked", "--no-deps", "--format-version", "1", cwd=ROOT)
     target = json.loads(told[told.index("{") :])["target_directory"]
