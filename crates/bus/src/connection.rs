@@ -1,17 +1,14 @@
-//! A connection to a bus: a Unix socket, authentication as ourselves, messages.
+//! A connection to a bus: calls with answers in bounded time, and signals when they come.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut, Read as _, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
-
-use crate::message::{HEADER_BYTES, Kind, MESSAGE_BYTES_MAX, Message};
-use crate::value::{Value, WireError};
+use dbus::Message;
+use dbus::arg::{AppendAll, TypeMismatchError};
+use dbus::channel::Channel;
+use dbus::message::MessageType;
 
 /// Where the system bus is if nobody says otherwise.
 const DEFAULT_ADDRESS: &str = "unix:path=/run/dbus/system_bus_socket";
@@ -19,8 +16,6 @@ const DEFAULT_ADDRESS: &str = "unix:path=/run/dbus/system_bus_socket";
 const ADDRESS_VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 /// How long an answer may take.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
-/// Longest line of the authentication.
-const LINE_BYTES_MAX: usize = 1 << 10;
 /// Signals that are kept while an answer is waited for.
 const BACKLOG_MAX: usize = 1_000;
 /// The bus itself.
@@ -30,35 +25,30 @@ const BUS_PATH: &str = "/org/freedesktop/DBus";
 /// Why something that a bus is needed for cannot be done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BusError {
-    /// The connection is gone, or was never there.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// None of the transports of an address is known.
-    #[error("the address \"{0}\" cannot be used")]
-    Address(String),
-    /// The bus does not take us for who we are.
-    #[error("the bus refused: {0}")]
-    Refused(String),
-    /// What came is no message.
-    #[error("what the bus sent is no message: {0}")]
-    Wire(#[from] WireError),
+    /// There is no bus at an address.
+    #[error("no connection: {0}")]
+    Unreachable(dbus::Error),
+    /// The connection is gone.
+    #[error("the bus is gone")]
+    Gone,
     /// Somebody answered that it cannot be done.
-    #[error("{name}: {message}")]
-    Answer {
-        /// Name of the error.
-        name: String,
-        /// For people.
-        message: String,
-    },
+    #[error(transparent)]
+    Answer(#[from] dbus::Error),
     /// An answer did not come in time.
     #[error("no answer in time")]
     Late,
+    /// Somebody answered something else than was asked for.
+    #[error(transparent)]
+    Type(#[from] TypeMismatchError),
+    /// The system does not let us wait.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
 }
 
 impl BusError {
     /// Whether the connection is still good.
     pub(crate) const fn is_of_one_call(&self) -> bool {
-        matches!(self, Self::Answer { .. } | Self::Late)
+        matches!(self, Self::Answer(_) | Self::Type(_) | Self::Late)
     }
 }
 
@@ -70,281 +60,179 @@ pub(crate) fn system_address() -> String {
 /// A connection that has said hello.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: UnixStream,
-    serial: u32,
-    /// The beginning of a message.
-    input: Vec<u8>,
-    /// Bytes to come of a message that is too large to be of interest.
-    skipped_bytes: usize,
-    /// Descriptors that came with bytes before those of `input` that are not read.
-    descriptors: VecDeque<OwnedFd>,
+    channel: Channel,
     /// Came while an answer was waited for.
-    backlog: VecDeque<Message>,
-}
-
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
-    }
+    backlog: RefCell<VecDeque<Message>>,
 }
 
 impl Connection {
-    /// Connects to the first bus of an address that answers.
+    /// Connects to the first bus of an address that is there.
     pub(crate) fn open(address: &str) -> Result<Self, BusError> {
-        let mut last = BusError::Address(address.to_owned());
-        for one in address.split(';') {
-            match connect(one).and_then(Self::over) {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    fn over(mut stream: UnixStream) -> Result<Self, BusError> {
-        stream.set_read_timeout(Some(ANSWER_WAIT))?;
-        stream.set_write_timeout(Some(ANSWER_WAIT))?;
-        authenticate(&mut stream)?;
-        let mut connection = Self {
-            stream,
-            serial: 0,
-            input: Vec::new(),
-            skipped_bytes: 0,
-            descriptors: VecDeque::new(),
-            backlog: VecDeque::new(),
+        let mut channel = Channel::open_private(address).map_err(BusError::Unreachable)?;
+        channel.set_watch_enabled(true);
+        let connection = Self {
+            channel,
+            backlog: RefCell::default(),
         };
-        connection.ask_bus("Hello", Vec::new())?;
+        connection.ask_bus("Hello", ())?;
         Ok(connection)
     }
 
     /// Asks the bus itself.
     pub(crate) fn ask_bus(
-        &mut self,
+        &self,
         member: &str,
-        arguments: Vec<Value>,
+        arguments: impl AppendAll,
     ) -> Result<Message, BusError> {
-        self.ask(Message::call(BUS, BUS_PATH, BUS, member).with(arguments))
+        let call = Message::call_with_args(BUS, BUS_PATH, BUS, member, arguments);
+        self.ask(call)
     }
 
     /// Sends a call and waits for the answer.
-    pub(crate) fn ask(&mut self, call: Message) -> Result<Message, BusError> {
-        let serial = self.send(call)?;
+    ///
+    /// (The library's calls that do both wait without end for a bus that is there and does
+    /// not say who it is.)
+    pub(crate) fn ask(&self, call: Message) -> Result<Message, BusError> {
+        let serial = self.channel.send(call).map_err(|()| BusError::Gone)?;
         let until = Instant::now() + ANSWER_WAIT;
         loop {
             let rest = until.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
-                return Err(BusError::Late);
-            }
-            self.stream.set_read_timeout(Some(rest))?;
-            let Some(message) = self.receive(RecvFlags::empty())? else {
-                return Err(BusError::Late);
+            let Some(mut message) = self.receive(rest)? else {
+                if rest.is_zero() {
+                    return Err(BusError::Late);
+                }
+                continue;
             };
-            match message.kind {
-                Kind::Return if message.reply_serial == serial => return Ok(message),
-                Kind::Error if message.reply_serial == serial => {
-                    let text = message.body.first().and_then(Value::as_text);
-                    return Err(BusError::Answer {
-                        message: text.unwrap_or_default().to_owned(),
-                        name: message.error_name,
-                    });
+            match message.msg_type() {
+                MessageType::MethodReturn | MessageType::Error
+                    if message.get_reply_serial() == Some(serial) =>
+                {
+                    message.as_result()?;
+                    return Ok(message);
                 }
-                Kind::Signal | Kind::Call if self.backlog.len() < BACKLOG_MAX => {
-                    self.backlog.push_back(message);
-                }
+                MessageType::Signal | MessageType::MethodCall => self.put_off(message),
+                // The answer to a question that was given up.
                 _ => {}
             }
         }
     }
 
-    /// Sends a message, and says under which number.
-    pub(crate) fn send(&mut self, mut message: Message) -> Result<u32, BusError> {
-        // 0 is no number.
-        self.serial = self.serial.checked_add(1).unwrap_or(1);
-        message.serial = self.serial;
-        self.stream.write_all(&message.encode())?;
-        Ok(self.serial)
+    fn put_off(&self, message: Message) {
+        let mut backlog = self.backlog.borrow_mut();
+        if backlog.len() < BACKLOG_MAX {
+            backlog.push_back(message);
+        }
     }
 
     /// What has come; none if nothing has.
-    pub(crate) fn next(&mut self) -> Result<Option<Message>, BusError> {
-        match self.backlog.pop_front() {
+    pub(crate) fn next(&self) -> Result<Option<Message>, BusError> {
+        let first = self.backlog.borrow_mut().pop_front();
+        match first {
             Some(message) => Ok(Some(message)),
-            None => self.receive(RecvFlags::DONTWAIT),
+            None => self.receive(Duration::ZERO),
         }
     }
 
-    /// The next message from the socket; none if none comes in time.
-    fn receive(&mut self, flags: RecvFlags) -> Result<Option<Message>, BusError> {
-        loop {
-            let wanted = self.bytes_wanted()?;
-            if wanted == 0 {
-                return self.take_message().map(Some);
-            }
-            if !self.receive_bytes(wanted, flags)? {
-                return Ok(None);
-            }
+    /// The next message from the bus; none if none comes in time, or something else does.
+    fn receive(&self, timeout: Duration) -> Result<Option<Message>, BusError> {
+        if let Some(message) = self.channel.pop_message() {
+            return Ok(Some(message));
+        }
+        // Fails if the connection is gone; what came before may still be there.
+        let read = self.channel.read_write(Some(timeout));
+        match self.channel.pop_message() {
+            None if read.is_err() => Err(BusError::Gone),
+            message => Ok(message),
         }
     }
 
-    /// How many bytes are to come at least until a message is whole.
-    fn bytes_wanted(&mut self) -> Result<usize, BusError> {
-        if self.skipped_bytes > 0 {
-            return Ok(self.skipped_bytes);
+    /// Readable when something has come, or the connection is gone.
+    #[expect(unsafe_code, reason = "the library knows only raw descriptors")]
+    pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>, BusError> {
+        if !self.channel.is_connected() {
+            return Err(BusError::Gone);
         }
-        let Some(header) = self.input.first_chunk::<HEADER_BYTES>() else {
-            return Ok(HEADER_BYTES - self.input.len());
-        };
-        let length = Message::length(header)?;
-        let wanted = length.saturating_sub(self.input.len());
-        if length > MESSAGE_BYTES_MAX {
-            self.skipped_bytes = wanted;
-            self.input.clear();
-            // Nobody asked for what might come with it.
-            self.descriptors.clear();
-        }
-        Ok(wanted)
-    }
-
-    /// Receives at most so many bytes; false if none come in time.
-    fn receive_bytes(&mut self, wanted: usize, flags: RecvFlags) -> Result<bool, BusError> {
-        let mut buffer = [0; 4096];
-        let wanted = wanted.min(buffer.len());
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = recvmsg(
-            &self.stream,
-            &mut [IoSliceMut::new(&mut buffer[..wanted])],
-            &mut ancillary,
-            flags | RecvFlags::CMSG_CLOEXEC,
-        );
-        let received = match received {
-            Ok(received) => received,
-            Err(rustix::io::Errno::AGAIN) => return Ok(false),
-            Err(rustix::io::Errno::INTR) => return Ok(true),
-            Err(errno) => return Err(io::Error::from(errno).into()),
-        };
-        if received.bytes == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            tracing::debug!("more descriptors came over the bus than anybody asked for");
-        }
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                self.descriptors.extend(descriptors);
-            }
-        }
-        let bytes = &buffer[..received.bytes];
-        if self.skipped_bytes > 0 {
-            self.skipped_bytes -= bytes.len();
-            self.descriptors.clear();
-        } else {
-            self.input.extend_from_slice(bytes);
-        }
-        Ok(true)
-    }
-
-    fn take_message(&mut self) -> Result<Message, BusError> {
-        let parsed = Message::parse(&self.input);
-        self.input.clear();
-        let mut message = parsed?;
-        let count = (message.descriptors_count as usize).min(self.descriptors.len());
-        message.descriptors = self.descriptors.drain(..count).collect();
-        Ok(message)
+        // SAFETY: the descriptor is open, because the channel is connected. It is closed when
+        // the channel is dropped, which is borrowed, or when a call to the channel finds that
+        // the bus is gone; `Self` is not shared between threads, and nobody who has what is
+        // returned calls before it is dropped.
+        Ok(unsafe { BorrowedFd::borrow_raw(self.channel.watch().fd) })
     }
 }
 
-/// Connects to one address: `unix:path=…` or `unix:abstract=…`, with whatever else in it.
-fn connect(address: &str) -> Result<UnixStream, BusError> {
-    let unusable = || BusError::Address(address.to_owned());
-    let pairs = address.strip_prefix("unix:").ok_or_else(unusable)?;
-    for pair in pairs.split(',') {
-        match pair.split_once('=') {
-            Some(("path", path)) => {
-                let path = unescaped(path).ok_or_else(unusable)?;
-                let address = SocketAddr::from_pathname(std::ffi::OsStr::new(&path))?;
-                return Ok(UnixStream::connect_addr(&address)?);
-            }
-            Some(("abstract", name)) => {
-                let name = unescaped(name).ok_or_else(unusable)?;
-                let address = SocketAddr::from_abstract_name(name.as_bytes())?;
-                return Ok(UnixStream::connect_addr(&address)?);
-            }
-            _ => {}
-        }
+#[cfg(test)]
+impl Connection {
+    /// Sends what nobody answers.
+    pub(crate) fn send(&self, message: Message) -> Result<(), BusError> {
+        self.channel.send(message).map_err(|()| BusError::Gone)?;
+        self.channel.flush();
+        Ok(())
     }
-    Err(unusable())
-}
-
-/// A value of an address: `%2f` stands for a byte.
-fn unescaped(value: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let digits = [rest.next()?, rest.next()?];
-            let digits = std::str::from_utf8(&digits).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
-/// As the user that we are, which the bus sees for itself; and with descriptors.
-fn authenticate(stream: &mut UnixStream) -> Result<(), BusError> {
-    let user = rustix::process::geteuid().as_raw().to_string();
-    let user: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
-    stream.write_all(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes())?;
-    expect(stream, "OK ")?;
-    stream.write_all(b"NEGOTIATE_UNIX_FD\r\n")?;
-    expect(stream, "AGREE_UNIX_FD")?;
-    stream.write_all(b"BEGIN\r\n")?;
-    Ok(())
-}
-
-fn expect(stream: &mut UnixStream, start: &str) -> Result<(), BusError> {
-    let mut line = Vec::new();
-    // Nothing but the line comes until we say something.
-    while !line.ends_with(b"\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte)?;
-        line.push(byte[0]);
-        if line.len() > LINE_BYTES_MAX {
-            break;
-        }
-    }
-    if line.starts_with(start.as_bytes()) {
-        return Ok(());
-    }
-    let line = String::from_utf8_lossy(&line);
-    Err(BusError::Refused(line.trim_end().to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
     use super::*;
 
     #[test]
-    fn escapes_in_addresses_are_bytes() {
-        assert_eq!(unescaped("/run/a%20b").as_deref(), Some("/run/a b"));
-        assert_eq!(unescaped("%2"), None);
-        assert_eq!(unescaped("%zz"), None);
-    }
-
-    #[test]
-    fn addresses_of_other_kinds_are_refused() {
+    fn addresses_without_a_bus_are_refused() {
         for address in [
             "",
             "tcp:host=localhost,port=1",
             "unix:guid=7",
             "unix:path=%",
+            "unix:path=/nonexistent/bus",
+            "tcp:host=x;unix:path=/nonexistent/bus",
         ] {
             let error = Connection::open(address).unwrap_err();
-            assert!(matches!(error, BusError::Address(_)), "{address}: {error}");
+            assert!(
+                matches!(error, BusError::Unreachable(_)),
+                "{address}: {error}"
+            );
         }
-        let error = Connection::open("tcp:host=x;unix:path=/nonexistent/bus").unwrap_err();
-        assert!(matches!(error, BusError::Io(_)), "{error}");
+    }
+
+    /// What a bus does that is there and not well.
+    #[derive(Clone, Copy, Debug)]
+    enum Failing {
+        Silent,
+        Closing,
+        ClosingAfterAuthentication,
+    }
+
+    fn fail(how: Failing, mut stream: UnixStream) -> Option<UnixStream> {
+        let mut line = [0; 256];
+        match how {
+            Failing::Silent => return Some(stream),
+            Failing::Closing => {}
+            Failing::ClosingAfterAuthentication => {
+                for answer in ["OK 1234567890abcdef1234567890abcdef", "AGREE_UNIX_FD"] {
+                    let _line = stream.read(&mut line).unwrap();
+                    write!(stream, "{answer}\r\n").unwrap();
+                }
+                let _line = stream.read(&mut line).unwrap();
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn a_bus_that_does_not_answer_is_given_up() {
+        use Failing::{Closing, ClosingAfterAuthentication, Silent};
+        for how in [Closing, ClosingAfterAuthentication, Silent] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("bus");
+            let socket = UnixListener::bind(&path).unwrap();
+            let bus = std::thread::spawn(move || fail(how, socket.accept().unwrap().0));
+            let error = Connection::open(&format!("unix:path={}", path.display())).unwrap_err();
+            assert!(
+                matches!(error, BusError::Gone | BusError::Late),
+                "{how:?}: {error}"
+            );
+            drop(bus.join().unwrap());
+        }
     }
 }

@@ -5,23 +5,17 @@
 //! found when they come later; a machine without a bus is looked at again now and then. A
 //! [`BusListener`] is told; this crate knows nothing of what it does.
 //!
-//! The client is our own because it is small: method calls, signals, descriptors. What
-//! there is on crates.io costs minutes of every build or lacks what a daemon needs
-//! (docs/DESIGN.md).
-#![forbid(unsafe_code)]
+//! The client is libdbus, which is built with us (docs/DESIGN.md says why).
+#![deny(unsafe_code)]
 
 mod connection;
 mod logind;
-mod message;
 mod service;
 #[cfg(test)]
 mod tests;
 mod upower;
-mod value;
 mod watcher;
 
-pub use message::{HEADER_BYTES, Kind, MESSAGE_BYTES_MAX, Message};
-pub use value::{Value, WireError};
 pub use watcher::{BusOptions, BusWatcher};
 
 /// Who is told what happens. Calls come from threads of the watcher and may take their time.

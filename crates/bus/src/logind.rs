@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use dbus::Message;
+use dbus::arg::{PropMap, prop_cast};
+
 use crate::BusListener;
 use crate::connection::{BusError, Connection};
-use crate::message::Message;
 use crate::service::{PROPERTIES, properties, property};
-use crate::value::Value;
 
 pub(crate) const NAME: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
@@ -51,12 +52,12 @@ impl Logind {
     }
 
     /// It is there.
-    pub(crate) fn appeared(&mut self, connection: &mut Connection) -> Result<(), BusError> {
+    pub(crate) fn appeared(&mut self, connection: &Connection) -> Result<(), BusError> {
         let manager = properties(connection, NAME, PATH, MANAGER)?;
-        if let Some(Value::U64(microseconds)) = manager.get("InhibitDelayMaxUSec") {
+        if let Some(microseconds) = prop_cast(&manager, "InhibitDelayMaxUSec") {
             self.delay_max = Duration::from_micros(*microseconds);
         }
-        if let Some(Value::Bool(is_idle)) = manager.get("IdleHint") {
+        if let Some(is_idle) = prop_cast(&manager, "IdleHint") {
             self.set_idle(*is_idle);
         }
         self.inhibit(connection)
@@ -71,57 +72,56 @@ impl Logind {
     /// It says something.
     pub(crate) fn signal(
         &mut self,
-        connection: &mut Connection,
+        connection: &Connection,
         signal: &Message,
     ) -> Result<(), BusError> {
-        if signal.path != PATH {
+        if signal.path().as_deref() != Some(PATH) {
             return Ok(());
         }
-        let member = (signal.interface.as_str(), signal.member.as_str());
-        match (member, &signal.body[..]) {
-            ((MANAGER, "PrepareForSleep" | "PrepareForShutdown"), [Value::Bool(true)]) => {
-                self.power_goes();
-                Ok(())
+        let (interface, member) = (signal.interface(), signal.member());
+        match (interface.as_deref(), member.as_deref()) {
+            (Some(MANAGER), Some("PrepareForSleep" | "PrepareForShutdown")) => {
+                match signal.get1() {
+                    Some(true) => self.power_goes(),
+                    // Awake again, or it was called off.
+                    Some(false) => self.inhibit(connection)?,
+                    None => {}
+                }
             }
-            // Awake again, or it was called off.
-            ((MANAGER, "PrepareForSleep" | "PrepareForShutdown"), [Value::Bool(false)]) => {
-                self.inhibit(connection)
-            }
-            ((PROPERTIES, "PropertiesChanged"), [interface, changed, ..])
-                if interface.as_text() == Some(MANAGER) =>
-            {
-                if let Some(Value::Bool(is_idle)) = changed.get("IdleHint") {
+            (Some(PROPERTIES), Some("PropertiesChanged")) => {
+                let (of, changed): (Option<&str>, Option<PropMap>) = signal.get2();
+                if let (Some(MANAGER), Some(changed)) = (of, changed)
+                    && let Some(is_idle) = prop_cast(&changed, "IdleHint")
+                {
                     self.set_idle(*is_idle);
                 }
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
     /// Whether a closed lid leaves no screen on; none if logind does not know.
-    pub(crate) fn is_docked(connection: &mut Connection) -> Result<Option<bool>, BusError> {
+    pub(crate) fn is_docked(connection: &Connection) -> Result<Option<bool>, BusError> {
         match property(connection, NAME, PATH, MANAGER, "Docked") {
-            Ok(Value::Bool(is_docked)) => Ok(Some(is_docked)),
-            Ok(_) => Ok(None),
+            Ok(is_docked) => Ok(Some(is_docked)),
             Err(error) if error.is_of_one_call() => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn inhibit(&mut self, connection: &mut Connection) -> Result<(), BusError> {
+    fn inhibit(&mut self, connection: &Connection) -> Result<(), BusError> {
         if self.inhibitor.is_some() {
             return Ok(());
         }
-        let arguments = [
+        let arguments = (
             "sleep:shutdown",
             "MobiFS",
             "Files are brought to the disk",
             "delay",
-        ];
-        let arguments = arguments.map(|argument| Value::Text(argument.into()));
-        let call = Message::call(NAME, PATH, MANAGER, "Inhibit").with(arguments.to_vec());
-        self.inhibitor = connection.ask(call)?.descriptors.pop();
+        );
+        let call = Message::call_with_args(NAME, PATH, MANAGER, "Inhibit", arguments);
+        self.inhibitor = Some(connection.ask(call)?.read1()?);
         Ok(())
     }
 

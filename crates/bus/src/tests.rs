@@ -1,25 +1,22 @@
 //! A real bus (`dbus-daemon`), on which the tests play logind and UPower.
 
 use std::collections::BTreeMap;
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use dbus::Message;
+use dbus::arg::{PropMap, RefArg, Variant};
+use dbus::message::MessageType;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::connection::Connection;
 use crate::logind;
-use crate::message::{Kind, Message};
 use crate::service::PROPERTIES;
 use crate::upower;
-use crate::value::Value;
 use crate::{BusListener, BusOptions, BusWatcher};
 
 const LOGIND_PATH: &str = "/org/freedesktop/login1";
@@ -80,15 +77,6 @@ impl Bus {
             std::fs::remove_file(self.path("bus")).unwrap();
         }
     }
-
-    fn watch(&self, listener: &Arc<Heard>) -> BusWatcher {
-        let options = BusOptions {
-            address: self.address(),
-            is_user_watched: true,
-            battery_low_percent: 10,
-        };
-        BusWatcher::start(Arc::clone(listener) as Arc<_>, &options).unwrap()
-    }
 }
 
 impl Drop for Bus {
@@ -97,26 +85,18 @@ impl Drop for Bus {
     }
 }
 
-/// What the listener was told, in order.
+/// Ends of the inhibitors that logind gave away.
+type Inhibitors = Arc<Mutex<Vec<OwnedFd>>>;
+
+/// Tells a test what the watcher told.
 struct Heard {
     sender: Mutex<Sender<String>>,
-    /// Ends of the inhibitors that logind holds.
-    inhibitors: Arc<Mutex<Vec<OwnedFd>>>,
+    inhibitors: Inhibitors,
     /// Whether a commit takes for ever.
     is_stuck: bool,
 }
 
 impl Heard {
-    fn new(inhibitors: &Arc<Mutex<Vec<OwnedFd>>>, is_stuck: bool) -> (Arc<Self>, News) {
-        let (sender, receiver) = channel();
-        let heard = Self {
-            sender: Mutex::new(sender),
-            inhibitors: Arc::clone(inhibitors),
-            is_stuck,
-        };
-        (Arc::new(heard), News(receiver))
-    }
-
     fn tell(&self, news: String) {
         // A test that has ended does not listen.
         let _heard = self.sender.lock().unwrap().send(news);
@@ -152,19 +132,6 @@ impl BusListener for Heard {
     }
 }
 
-struct News(Receiver<String>);
-
-impl News {
-    /// Ends when there is news; if there never is, the runner's limit ends us.
-    fn next(&self) -> String {
-        self.0.recv().unwrap()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.try_recv().is_err()
-    }
-}
-
 /// How many inhibitors whoever took them still has.
 fn held(inhibitors: &Mutex<Vec<OwnedFd>>) -> usize {
     let inhibitors = inhibitors.lock().unwrap();
@@ -182,11 +149,95 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
+/// A bus, and what is watched and heard on it.
+struct Scene {
+    bus: Bus,
+    inhibitors: Inhibitors,
+    /// Whether a commit takes for ever.
+    is_stuck: bool,
+    heard: Option<Receiver<String>>,
+}
+
+impl Scene {
+    /// Without a bus yet. None where there is no `dbus-daemon`.
+    fn dark() -> Option<Self> {
+        Some(Self {
+            bus: Bus::new()?,
+            inhibitors: Arc::default(),
+            is_stuck: false,
+            heard: None,
+        })
+    }
+
+    /// With a bus on which nobody is.
+    fn new() -> Option<Self> {
+        let mut scene = Self::dark()?;
+        scene.bus.start();
+        Some(scene)
+    }
+
+    /// Somebody with a name and properties comes.
+    fn play(&self, name: &str, properties: Properties) -> Service {
+        Service::start(&self.bus, name, properties, &self.inhibitors)
+    }
+
+    /// Somebody listens.
+    fn watch(&mut self) -> BusWatcher {
+        let options = BusOptions {
+            address: self.bus.address(),
+            is_user_watched: true,
+            battery_low_percent: 10,
+        };
+        let (sender, receiver) = channel();
+        self.heard = Some(receiver);
+        let listener = Heard {
+            sender: Mutex::new(sender),
+            inhibitors: Arc::clone(&self.inhibitors),
+            is_stuck: self.is_stuck,
+        };
+        BusWatcher::start(Arc::new(listener), &options).unwrap()
+    }
+
+    /// Ends when so many inhibitors are held.
+    fn wait_for_inhibitors(&self, count: usize) {
+        wait_until(|| held(&self.inhibitors) == count);
+    }
+
+    /// What the listener is told next; if it never is, the runner's limit ends us.
+    fn news(&self) -> String {
+        self.heard.as_ref().unwrap().recv().unwrap()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.heard.as_ref().unwrap().try_recv().is_err()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Value {
+    Bool(bool),
+    U32(u32),
+    U64(u64),
+    Double(f64),
+}
+
+impl Value {
+    fn boxed(self) -> Variant<Box<dyn RefArg>> {
+        Variant(match self {
+            Self::Bool(value) => Box::new(value),
+            Self::U32(value) => Box::new(value),
+            Self::U64(value) => Box::new(value),
+            Self::Double(value) => Box::new(value),
+        })
+    }
+}
+
 type Properties = BTreeMap<(&'static str, &'static str), Value>;
 
 enum Order {
     Set(&'static str, &'static str, Value),
-    Signal(&'static str, &'static str, &'static str, Vec<Value>),
+    /// logind's manager says something, with a word for it.
+    Say(&'static str, bool),
     Leave,
 }
 
@@ -197,21 +248,14 @@ struct Service {
 }
 
 impl Service {
-    fn start(
-        bus: &Bus,
-        name: &str,
-        properties: Properties,
-        inhibitors: &Arc<Mutex<Vec<OwnedFd>>>,
-    ) -> Self {
-        let mut connection = Connection::open(&bus.address()).unwrap();
-        let name = [Value::Text(name.into()), Value::U32(4)];
-        connection.ask_bus("RequestName", name.to_vec()).unwrap();
+    fn start(bus: &Bus, name: &str, properties: Properties, inhibitors: &Inhibitors) -> Self {
+        let connection = Connection::open(&bus.address()).unwrap();
+        connection.ask_bus("RequestName", (name, 4_u32)).unwrap();
         let (sender, orders) = channel();
         let acting = Acting {
             connection,
             properties,
             inhibitors: Arc::clone(inhibitors),
-            answers: 0,
         };
         Self {
             orders: sender,
@@ -223,8 +267,8 @@ impl Service {
         self.orders.send(order).unwrap();
     }
 
-    fn signal(&self, member: &'static str, body: Vec<Value>) {
-        self.order(Order::Signal(LOGIND_PATH, MANAGER, member, body));
+    fn say(&self, member: &'static str, word: bool) {
+        self.order(Order::Say(member, word));
     }
 }
 
@@ -240,8 +284,7 @@ impl Drop for Service {
 struct Acting {
     connection: Connection,
     properties: Properties,
-    inhibitors: Arc<Mutex<Vec<OwnedFd>>>,
-    answers: u32,
+    inhibitors: Inhibitors,
 }
 
 impl Acting {
@@ -249,8 +292,8 @@ impl Acting {
         loop {
             match orders.try_recv() {
                 Ok(Order::Set(interface, name, value)) => self.set(interface, name, value),
-                Ok(Order::Signal(path, interface, member, body)) => {
-                    self.signal(path, interface, member, body);
+                Ok(Order::Say(member, word)) => {
+                    self.send(signal(LOGIND_PATH, MANAGER, member).append1(word));
                 }
                 Ok(Order::Leave) => return,
                 Err(_) => {}
@@ -268,100 +311,56 @@ impl Acting {
     }
 
     fn set(&mut self, interface: &'static str, name: &'static str, value: Value) {
-        self.properties.insert((interface, name), value.clone());
+        self.properties.insert((interface, name), value);
         let path = match interface {
             MANAGER => LOGIND_PATH,
             DEVICE => DISPLAY_PATH,
             _ => UPOWER_PATH,
         };
-        let body = vec![
-            Value::Text(interface.into()),
-            entries(&[(name, value)]),
-            Value::Array {
-                of: "s".into(),
-                items: Vec::new(),
-            },
-        ];
-        self.signal(path, PROPERTIES, "PropertiesChanged", body);
+        let changed = PropMap::from([(name.to_owned(), value.boxed())]);
+        let signal = signal(path, PROPERTIES, "PropertiesChanged");
+        self.send(signal.append3(interface, changed, Vec::<String>::new()));
     }
 
-    fn signal(&mut self, path: &str, interface: &str, member: &str, body: Vec<Value>) {
-        let signal = Message {
-            kind: Kind::Signal,
-            ..Message::call("", path, interface, member)
-        };
+    fn send(&self, signal: Message) {
         // The bus may be gone.
-        let _sent = self.connection.send(signal.with(body));
+        let _sent = self.connection.send(signal);
     }
 
-    fn answer(&mut self, call: &Message) {
-        if call.kind != Kind::Call {
+    fn answer(&self, call: &Message) {
+        if call.msg_type() != MessageType::MethodCall {
             return;
         }
-        let interface = call.body.first().and_then(Value::as_text);
-        let name = call.body.get(1).and_then(Value::as_text);
-        let all = self.properties.iter();
-        let of_interface = all.filter(|((of, _), _)| Some(*of) == interface);
-        let found: Vec<(&str, Value)> = of_interface
-            .map(|((_, name), value)| (*name, value.clone()))
-            .collect();
-        let body = match &*call.member {
-            "GetAll" => entries(&found),
+        let answer = call.method_return();
+        let answer = match call.member().as_deref().unwrap() {
+            "GetAll" => {
+                let interface: &str = call.read1().unwrap();
+                let all = self.properties.iter();
+                let found = all.filter(|((of, _), _)| *of == interface);
+                let found = found.map(|((_, name), value)| ((*name).to_owned(), value.boxed()));
+                answer.append1(found.collect::<PropMap>())
+            }
             "Get" => {
-                let (_, value) = found.iter().find(|(of, _)| Some(*of) == name).unwrap();
-                value.clone().into_variant()
+                let wanted: (&str, &str) = call.read2().unwrap();
+                let mut all = self.properties.iter();
+                let (_, value) = all.find(|(known, _)| **known == wanted).unwrap();
+                answer.append1(value.boxed())
             }
             "Inhibit" => {
-                let asked: Vec<_> = call.body.iter().filter_map(Value::as_text).collect();
-                assert_eq!((asked[0], asked[3]), ("sleep:shutdown", "delay"));
-                Value::Descriptor(0)
+                let (what, _, _, mode): (&str, &str, &str, &str) = call.read4().unwrap();
+                assert_eq!((what, mode), ("sleep:shutdown", "delay"));
+                let (ours, theirs) = rustix::pipe::pipe().unwrap();
+                self.inhibitors.lock().unwrap().push(ours);
+                answer.append1(theirs)
             }
             other => panic!("nobody should call {other}"),
         };
-        let answer = Message {
-            kind: Kind::Return,
-            reply_serial: call.serial,
-            destination: call.sender.clone(),
-            ..Message::default()
-        };
-        let answer = answer.with(vec![body]);
-        if call.member == "Inhibit" {
-            self.answer_with_inhibitor(answer);
-        } else {
-            self.connection.send(answer).unwrap();
-        }
-    }
-
-    fn answer_with_inhibitor(&mut self, mut answer: Message) {
-        let (ours, theirs) = rustix::pipe::pipe().unwrap();
-        self.inhibitors.lock().unwrap().push(ours);
-        self.answers += 1;
-        answer.serial = (1 << 20) + self.answers;
-        answer.descriptors_count = 1;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [theirs.as_fd()];
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
-        let bytes = answer.encode();
-        let sent = sendmsg(
-            &self.connection,
-            &[IoSlice::new(&bytes)],
-            &mut ancillary,
-            SendFlags::empty(),
-        );
-        assert_eq!(sent.unwrap(), bytes.len());
+        self.connection.send(answer).unwrap();
     }
 }
 
-fn entries(properties: &[(&str, Value)]) -> Value {
-    let items = properties.iter().map(|(name, value)| {
-        let name = Value::Text((*name).into());
-        Value::Entry(Box::new((name, value.clone().into_variant())))
-    });
-    Value::Array {
-        of: "{sv}".into(),
-        items: items.collect(),
-    }
+fn signal(path: &str, interface: &str, member: &str) -> Message {
+    Message::signal(&path.into(), &interface.into(), &member.into())
 }
 
 fn manager(is_idle: bool, delay_max_ms: u64) -> Properties {
@@ -391,180 +390,165 @@ const LONG_MS: u64 = 3_600_000;
 
 #[test]
 fn sleep_waits_for_the_commit_and_not_for_longer() {
-    let Some(mut bus) = Bus::new() else { return };
-    bus.start();
-    let inhibitors = Arc::default();
-    let logind = Service::start(&bus, logind::NAME, manager(false, LONG_MS), &inhibitors);
-    let (listener, news) = Heard::new(&inhibitors, false);
-    let watcher = bus.watch(&listener);
-    wait_until(|| held(&inhibitors) == 1);
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
     for member in ["PrepareForSleep", "PrepareForShutdown"] {
-        logind.signal(member, vec![Value::Bool(true)]);
-        assert_eq!(news.next(), "commit, machine waits: true");
-        wait_until(|| held(&inhibitors) == 0);
-        logind.signal(member, vec![Value::Bool(false)]);
-        wait_until(|| held(&inhibitors) == 1);
+        logind.say(member, true);
+        assert_eq!(scene.news(), "commit, machine waits: true");
+        scene.wait_for_inhibitors(0);
+        logind.say(member, false);
+        scene.wait_for_inhibitors(1);
     }
     drop(watcher);
-    wait_until(|| held(&inhibitors) == 0);
-    assert!(news.is_empty());
+    scene.wait_for_inhibitors(0);
+    assert!(scene.is_quiet());
 }
 
 #[test]
 fn a_commit_that_does_not_end_keeps_no_machine_awake() {
-    let Some(mut bus) = Bus::new() else { return };
-    bus.start();
-    let inhibitors = Arc::default();
-    let logind = Service::start(&bus, logind::NAME, manager(false, 50), &inhibitors);
-    let (listener, news) = Heard::new(&inhibitors, true);
-    let _watcher = bus.watch(&listener);
-    wait_until(|| held(&inhibitors) == 1);
-    logind.signal("PrepareForSleep", vec![Value::Bool(true)]);
-    assert_eq!(news.next(), "commit, machine waits: true");
-    wait_until(|| held(&inhibitors) == 0);
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, 50));
+    scene.is_stuck = true;
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
+    logind.say("PrepareForSleep", true);
+    assert_eq!(scene.news(), "commit, machine waits: true");
+    scene.wait_for_inhibitors(0);
     // The same commit is waited for, and no other begun.
-    logind.signal("PrepareForSleep", vec![Value::Bool(false)]);
-    wait_until(|| held(&inhibitors) == 1);
-    logind.signal("PrepareForSleep", vec![Value::Bool(true)]);
-    wait_until(|| held(&inhibitors) == 0);
-    assert!(news.is_empty());
+    logind.say("PrepareForSleep", false);
+    scene.wait_for_inhibitors(1);
+    logind.say("PrepareForSleep", true);
+    scene.wait_for_inhibitors(0);
+    assert!(scene.is_quiet());
 }
 
 #[test]
 fn sessions_that_are_no_longer_idle_have_a_user() {
-    let Some(mut bus) = Bus::new() else { return };
-    bus.start();
-    let inhibitors = Arc::default();
-    let logind = Service::start(&bus, logind::NAME, manager(false, LONG_MS), &inhibitors);
-    let (listener, news) = Heard::new(&inhibitors, false);
-    let _watcher = bus.watch(&listener);
-    wait_until(|| held(&inhibitors) == 1);
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
     let idle = |is_idle| logind.order(Order::Set(MANAGER, "IdleHint", Value::Bool(is_idle)));
     idle(false);
     idle(true);
-    assert_eq!(news.next(), "left", "that it is not idle was no news");
+    assert_eq!(scene.news(), "left", "that it is not idle was no news");
     idle(false);
-    assert_eq!(news.next(), "user");
+    assert_eq!(scene.news(), "user");
     idle(true);
-    assert_eq!(news.next(), "left");
+    assert_eq!(scene.news(), "left");
 }
 
 #[test]
 fn nobody_else_can_speak_for_a_service() {
-    let Some(mut bus) = Bus::new() else { return };
-    bus.start();
-    let inhibitors = Arc::default();
-    let logind = Service::start(&bus, logind::NAME, manager(false, LONG_MS), &inhibitors);
-    let (listener, news) = Heard::new(&inhibitors, false);
-    let _watcher = bus.watch(&listener);
-    wait_until(|| held(&inhibitors) == 1);
-    let mut other = Connection::open(&bus.address()).unwrap();
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
+    let other = Connection::open(&scene.bus.address()).unwrap();
     // Unicast, so that no match rule keeps it away: the watcher is one of these.
     for number in 0..20 {
-        let forged = Message {
-            kind: Kind::Signal,
-            ..Message::call(
-                &format!(":1.{number}"),
-                LOGIND_PATH,
-                MANAGER,
-                "PrepareForSleep",
-            )
-        };
-        other.send(forged.with(vec![Value::Bool(true)])).unwrap();
+        let mut forged = signal(LOGIND_PATH, MANAGER, "PrepareForSleep").append1(true);
+        forged.set_destination(Some(format!(":1.{number}").into()));
+        other.send(forged).unwrap();
     }
     // The bus has delivered them when it answers.
-    other.ask_bus("GetId", Vec::new()).unwrap();
-    logind.signal("PrepareForSleep", vec![Value::Bool(true)]);
-    assert_eq!(news.next(), "commit, machine waits: true");
-    logind.signal("PrepareForSleep", vec![Value::Bool(false)]);
-    wait_until(|| held(&inhibitors) == 1);
-    assert!(news.is_empty());
+    other.ask_bus("GetId", ()).unwrap();
+    logind.say("PrepareForSleep", true);
+    assert_eq!(scene.news(), "commit, machine waits: true");
+    logind.say("PrepareForSleep", false);
+    scene.wait_for_inhibitors(1);
+    assert!(scene.is_quiet());
 }
 
 #[test]
 fn a_battery_is_low_when_upower_warns_or_little_is_left() {
-    let Some(mut bus) = Bus::new() else { return };
-    bus.start();
-    let inhibitors = Arc::default();
-    let upower = Service::start(&bus, upower::NAME, battery(60.0), &inhibitors);
-    let (listener, news) = Heard::new(&inhibitors, false);
-    let _watcher = bus.watch(&listener);
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let upower = scene.play(upower::NAME, battery(60.0));
+    let _watcher = scene.watch();
     let level = |level| upower.order(Order::Set(DEVICE, "WarningLevel", Value::U32(level)));
     let percent = |percent| upower.order(Order::Set(DEVICE, "Percentage", Value::Double(percent)));
     level(3);
-    assert_eq!(news.next(), "battery low: true");
+    assert_eq!(scene.news(), "battery low: true");
     level(4);
     level(1);
-    assert_eq!(news.next(), "battery low: false");
+    assert_eq!(scene.news(), "battery low: false");
     percent(10.0);
-    assert_eq!(news.next(), "battery low: true");
+    assert_eq!(scene.news(), "battery low: true");
     percent(14.0);
     percent(15.5);
-    assert_eq!(news.next(), "battery low: false");
+    assert_eq!(scene.news(), "battery low: false");
     percent(5.0);
-    assert_eq!(news.next(), "battery low: true");
+    assert_eq!(scene.news(), "battery low: true");
     upower.order(Order::Set(upower::NAME, "OnBattery", Value::Bool(false)));
-    assert_eq!(news.next(), "battery low: false");
+    assert_eq!(scene.news(), "battery low: false");
 }
 
 #[test]
 fn a_closed_lid_is_a_screen_that_is_off_unless_there_are_others() {
-    let Some(mut bus) = Bus::new() else { return };
-    bus.start();
-    let inhibitors = Arc::default();
-    let logind = Service::start(&bus, logind::NAME, manager(false, LONG_MS), &inhibitors);
-    let upower = Service::start(&bus, upower::NAME, battery(60.0), &inhibitors);
-    let (listener, news) = Heard::new(&inhibitors, false);
-    let _watcher = bus.watch(&listener);
-    wait_until(|| held(&inhibitors) == 1);
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let upower = scene.play(upower::NAME, battery(60.0));
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
     let close = |is| upower.order(Order::Set(upower::NAME, "LidIsClosed", Value::Bool(is)));
     close(true);
-    assert_eq!(news.next(), "screen: false");
+    assert_eq!(scene.news(), "screen: false");
     close(false);
-    assert_eq!(news.next(), "screen: true");
+    assert_eq!(scene.news(), "screen: true");
     logind.order(Order::Set(MANAGER, "Docked", Value::Bool(true)));
     logind.order(Order::Set(MANAGER, "IdleHint", Value::Bool(true)));
-    assert_eq!(news.next(), "left");
+    assert_eq!(scene.news(), "left");
     close(true);
     close(false);
     logind.order(Order::Set(MANAGER, "IdleHint", Value::Bool(false)));
-    assert_eq!(news.next(), "user");
+    assert_eq!(scene.news(), "user");
 }
 
 #[test]
 fn services_and_the_bus_itself_may_come_later_and_go() {
-    let Some(mut bus) = Bus::new() else { return };
-    let inhibitors = Arc::default();
-    let (listener, news) = Heard::new(&inhibitors, false);
-    let watcher = bus.watch(&listener);
+    let Some(mut scene) = Scene::dark() else {
+        return;
+    };
+    let watcher = scene.watch();
     // Where there is none yet, one is found.
-    bus.start();
-    let logind = Service::start(&bus, logind::NAME, manager(true, LONG_MS), &inhibitors);
-    wait_until(|| held(&inhibitors) == 1);
-    assert_eq!(news.next(), "left");
+    scene.bus.start();
+    let logind = scene.play(logind::NAME, manager(true, LONG_MS));
+    scene.wait_for_inhibitors(1);
+    assert_eq!(scene.news(), "left");
     // It is started anew.
     drop(logind);
-    wait_until(|| held(&inhibitors) == 0);
-    let logind = Service::start(&bus, logind::NAME, manager(false, LONG_MS), &inhibitors);
-    wait_until(|| held(&inhibitors) == 1);
+    scene.wait_for_inhibitors(0);
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    scene.wait_for_inhibitors(1);
     // The bus goes.
-    bus.stop();
-    wait_until(|| held(&inhibitors) == 0);
+    scene.bus.stop();
+    scene.wait_for_inhibitors(0);
     drop(logind);
-    bus.start();
-    let _logind = Service::start(&bus, logind::NAME, manager(false, LONG_MS), &inhibitors);
-    wait_until(|| held(&inhibitors) == 1);
+    scene.bus.start();
+    let _logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    scene.wait_for_inhibitors(1);
     drop(watcher);
 }
 
 #[test]
 fn a_machine_without_a_bus_is_left_alone() {
-    let options = BusOptions {
-        address: format!("unix:path={}", Path::new("/nonexistent/bus").display()),
-        is_user_watched: true,
-        battery_low_percent: 10,
+    let Some(mut scene) = Scene::dark() else {
+        return;
     };
-    let (listener, news) = Heard::new(&Arc::default(), false);
-    drop(BusWatcher::start(listener, &options).unwrap());
-    assert!(news.is_empty());
+    drop(scene.watch());
+    assert!(scene.is_quiet());
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use dbus::Message;
+use dbus::arg::{PropMap, prop_cast};
+
 use crate::BusListener;
 use crate::connection::{BusError, Connection};
 use crate::logind::Logind;
-use crate::message::Message;
 use crate::service::{PROPERTIES, properties};
-use crate::value::Value;
 
 pub(crate) const NAME: &str = "org.freedesktop.UPower";
 const PATH: &str = "/org/freedesktop/UPower";
@@ -50,9 +51,9 @@ impl Upower {
 
     /// It is there, or says that something has changed. (When it goes, the last that it said
     /// holds: it comes again.)
-    pub(crate) fn look(&mut self, connection: &mut Connection) -> Result<(), BusError> {
+    pub(crate) fn look(&mut self, connection: &Connection) -> Result<(), BusError> {
         let machine = properties(connection, NAME, PATH, NAME)?;
-        let is_true = |name: &str| machine.get(name) == Some(&Value::Bool(true));
+        let is_true = |name: &str| prop_cast(&machine, name) == Some(&true);
         if self.low_percent > 0 {
             let battery = properties(connection, NAME, DISPLAY_PATH, DEVICE)?;
             self.set_low(is_true("OnBattery") && self.is_nearly_empty(&battery));
@@ -71,22 +72,20 @@ impl Upower {
 
     /// Whether a signal is about what is looked at.
     pub(crate) fn concerns(signal: &Message) -> bool {
-        signal.interface == PROPERTIES && [PATH, DISPLAY_PATH].contains(&signal.path.as_str())
+        signal.interface().as_deref() == Some(PROPERTIES)
+            && signal
+                .path()
+                .is_some_and(|path| [PATH, DISPLAY_PATH].contains(&&*path))
     }
 
-    fn is_nearly_empty(&self, battery: &Value) -> bool {
-        let is_warning = matches!(
-            battery.get("WarningLevel"),
-            Some(Value::U32(level)) if *level >= WARNING_LOW
-        );
-        let is_present = battery.get("IsPresent") == Some(&Value::Bool(true));
+    fn is_nearly_empty(&self, battery: &PropMap) -> bool {
+        let level: Option<&u32> = prop_cast(battery, "WarningLevel");
+        let percent: Option<&f64> = prop_cast(battery, "Percentage");
+        let is_present = prop_cast(battery, "IsPresent") == Some(&true);
         let enough =
             f64::from(self.low_percent) + if self.is_low { RECOVERED_PERCENT } else { 0.0 };
-        let has_little = matches!(
-            battery.get("Percentage"),
-            Some(Value::Double(percent)) if *percent <= enough
-        );
-        is_warning || (is_present && has_little)
+        let has_little = percent.is_some_and(|percent| *percent <= enough);
+        level.is_some_and(|level| *level >= WARNING_LOW) || (is_present && has_little)
     }
 
     fn set_low(&mut self, is_low: bool) {

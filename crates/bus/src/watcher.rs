@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use dbus::Message;
+use dbus::message::MessageType;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::BusListener;
 use crate::connection::{BUS, BusError, Connection, system_address};
 use crate::logind::{self, Logind};
-use crate::message::{Kind, Message};
 use crate::upower::{self, Upower};
-use crate::value::Value;
 
 /// A bus that is not there is looked for again after this; each time twice as late, because
 /// a machine without one should sleep.
@@ -136,25 +136,21 @@ impl Watch {
 
     /// Listens as long as the bus is there; ends well when it is told to.
     fn serve(&mut self) -> Result<(), BusError> {
-        let mut connection = Connection::open(&self.address)?;
-        let connection = &mut connection;
+        let connection = &Connection::open(&self.address)?;
         // First of all, so that nobody comes between the question and the answer.
         for name in SERVICES {
             add_match(
                 connection,
-                format!("type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{name}'"),
+                &format!("type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{name}'"),
             )?;
         }
         let rules = Logind::match_rules().into_iter();
         for rule in rules.chain(Upower::match_rules()) {
-            add_match(connection, rule)?;
+            add_match(connection, &rule)?;
         }
         for (service, name) in SERVICES.into_iter().enumerate() {
-            match connection.ask_bus("GetNameOwner", vec![Value::Text(name.into())]) {
-                Ok(answer) => {
-                    let owner = answer.body.first().and_then(Value::as_text);
-                    self.set_owner(connection, service, owner.unwrap_or_default())?;
-                }
+            match connection.ask_bus("GetNameOwner", (name,)) {
+                Ok(answer) => self.set_owner(connection, service, answer.read1()?)?,
                 // Nobody has the name.
                 Err(error) if error.is_of_one_call() => {}
                 Err(error) => return Err(error),
@@ -171,24 +167,21 @@ impl Watch {
         }
     }
 
-    fn handle(&mut self, connection: &mut Connection, message: &Message) -> Result<(), BusError> {
-        if message.kind != Kind::Signal {
+    fn handle(&mut self, connection: &Connection, message: &Message) -> Result<(), BusError> {
+        if message.msg_type() != MessageType::Signal {
             return Ok(());
         }
-        if message.sender == BUS && message.member == "NameOwnerChanged" {
-            let names = message.body.iter().map(Value::as_text);
-            let names: Option<Vec<&str>> = names.collect();
-            if let Some([name, _, owner]) = names.as_deref()
-                && let Some(service) = SERVICES.iter().position(|known| known == name)
-            {
-                return self.set_owner(connection, service, owner);
-            }
-            return Ok(());
+        let sender = message.sender();
+        let sender = sender.as_deref();
+        if sender == Some(BUS) && message.member().as_deref() == Some("NameOwnerChanged") {
+            let (name, _, owner): (&str, &str, &str) = message.read3()?;
+            return match SERVICES.iter().position(|known| *known == name) {
+                Some(service) => self.set_owner(connection, service, owner),
+                None => Ok(()),
+            };
         }
-        let is_from = |service: usize| {
-            let owner = self.owners[service].as_deref();
-            owner == Some(message.sender.as_str())
-        };
+        let is_from =
+            |service: usize| sender.is_some() && self.owners[service].as_deref() == sender;
         if is_from(LOGIND) {
             self.logind.signal(connection, message)
         } else if is_from(UPOWER) && Upower::concerns(message) {
@@ -201,7 +194,7 @@ impl Watch {
     /// A service has come, or (without an owner) gone.
     fn set_owner(
         &mut self,
-        connection: &mut Connection,
+        connection: &Connection,
         service: usize,
         owner: &str,
     ) -> Result<(), BusError> {
@@ -233,10 +226,13 @@ impl Watch {
         &self,
         connection: Option<&Connection>,
         timeout: Option<Duration>,
-    ) -> io::Result<Woken> {
+    ) -> Result<Woken, BusError> {
         let mut descriptors = vec![PollFd::new(&self.stopped, PollFlags::empty())];
         if let Some(connection) = connection {
-            descriptors.push(PollFd::new(connection, PollFlags::IN));
+            descriptors.push(PollFd::from_borrowed_fd(
+                connection.descriptor()?,
+                PollFlags::IN,
+            ));
         }
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
@@ -244,7 +240,7 @@ impl Watch {
         });
         match poll(&mut descriptors, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(io::Error::from(errno).into()),
         }
         if descriptors[0].revents().is_empty() {
             Ok(Woken::Other)
@@ -254,10 +250,8 @@ impl Watch {
     }
 }
 
-fn add_match(connection: &mut Connection, rule: String) -> Result<(), BusError> {
-    connection
-        .ask_bus("AddMatch", vec![Value::Text(rule)])
-        .map(drop)
+fn add_match(connection: &Connection, rule: &str) -> Result<(), BusError> {
+    connection.ask_bus("AddMatch", (rule,)).map(drop)
 }
 
 /// What a service refuses, or does not answer, concerns nothing else.

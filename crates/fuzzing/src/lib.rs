@@ -6,7 +6,6 @@
 //! none of that, so `tests/replay.rs` runs them in every `cargo test`: on their seeds, on
 //! mutations of these, and on every input in `fuzz/regressions` that once failed.
 
-mod bus;
 mod flash;
 mod journal;
 mod kernel;
@@ -16,7 +15,6 @@ mod outlive;
 mod text;
 mod trace;
 
-pub use bus::BUS_MESSAGE;
 pub use flash::{FLASH_CONFIG, FLASH_JOURNAL, FLASH_SAVED_MODEL, FLASH_SIDECAR};
 pub use journal::{
     JOURNAL_DAMAGED_MOUNT, JOURNAL_FORGED_MOUNT, JOURNAL_RECORDS, JOURNAL_SCAN, JOURNAL_TRANSACTION,
@@ -83,7 +81,6 @@ pub const TARGETS: &[Target] = &[
     FLASH_JOURNAL,
     NBD_HANDSHAKE,
     NBD_TRANSMISSION,
-    BUS_MESSAGE,
     ARENA,
     ENGINE_IMAGE,
 ];
