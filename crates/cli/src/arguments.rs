@@ -39,7 +39,8 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
 Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
   objects_max, allow_durable, user_events = \"auto\" | \"bursts\" | \"none\",
-  memory_pressure, system_bus, battery_low_percent, standby_age_max_ms, apps = [\"GLOB\", ...]
+  memory_pressure, screens, system_bus, battery_low_percent, standby_age_max_ms,
+  apps = [\"GLOB\", ...]
   [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_max_bytes,
                policy = \"tpl\" | \"interval\" | \"quiet\" | \"staleness\" | \"fsync\",
                staleness_min_bytes, slope_min_micropercent, window_points (tpl),

@@ -31,7 +31,7 @@ pub use control::{
     ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, LineHandler, LineServer,
     Reply, Request, exchange_line, find_mount, runtime_directory,
 };
-pub use events::{EventObserver, EventSources, EventWatcher};
+pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, Node, NodeSpec, ReadDirEntry,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mobifs_bus::{BusListener, BusOptions, BusWatcher};
-use mobifs_runtime::{BatterySource, EventObserver, EventSources, Volume};
+use mobifs_runtime::{BatterySource, EventObserver, EventSources, UserInput, Volume};
 
 /// Starts to listen to the system bus; none if that is not wanted, or there is no way to.
 pub(super) fn watch(
@@ -34,7 +34,7 @@ impl BusListener for VolumeListener {
     fn user_event(&self) {
         self.volume.user_event();
         if let Some(observer) = &self.observer {
-            observer.user_acted();
+            observer.user_acted(UserInput::Other);
         }
     }
 

@@ -198,6 +198,9 @@ fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
         }
     }
     sources.system_bus = raw.system_bus.unwrap_or(true);
+    if raw.screens == Some(false) {
+        sources.connectors = None;
+    }
     if raw.memory_pressure == Some(false) {
         sources.memory_pressure = None;
     }
@@ -248,6 +251,7 @@ mod tests {
             scheduler = "fifo"
             user_events = "none"
             memory_pressure = false
+            screens = false
             system_bus = false
             battery_low_percent = 7
             standby_age_max_ms = 600000
@@ -287,6 +291,7 @@ mod tests {
         assert_eq!(pacing.scheduler, SchedulerName::Fifo);
         let events = &config.events;
         assert_eq!((&events.input, &events.memory_pressure), (&None, &None));
+        assert_eq!(events.connectors, None);
         assert!(!events.system_bus && !events.bursts);
         assert_eq!(events.battery_low_percent, 7);
         assert_eq!(pacing.standby_age_max_ms, 600_000);

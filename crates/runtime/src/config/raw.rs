@@ -20,6 +20,7 @@ pub(super) struct RawConfig {
     pub(super) scheduler: Option<String>,
     pub(super) user_events: Option<String>,
     pub(super) memory_pressure: Option<bool>,
+    pub(super) screens: Option<bool>,
     pub(super) system_bus: Option<bool>,
     pub(super) battery_low_percent: Option<u8>,
     pub(super) standby_age_max_ms: Option<u64>,

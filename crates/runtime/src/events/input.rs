@@ -1,16 +1,19 @@
-//! Input devices (evdev): that somebody uses them, not what for.
+//! Input devices (evdev): that somebody uses them, and how (a key, a touch); not what for.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::inotify;
+
+use super::UserInput;
 
 /// `struct input_event`: a `struct timeval`, then type, code and value.
 const TYPE_AT: usize = 2 * size_of::<libc::c_long>();
@@ -20,6 +23,10 @@ pub(super) const EVENT_BYTES: usize = TYPE_AT + 8;
 const EV_KEY: u16 = 1;
 const EV_REL: u16 = 2;
 const EV_ABS: u16 = 3;
+/// Codes of buttons, which are no keys: of mice, of games, of pens and fingers (`BTN_…`).
+const BUTTONS: RangeInclusive<u16> = 0x100..=0x15f;
+const MOUSE_BUTTONS: RangeInclusive<u16> = 0x110..=0x11f;
+const TOOLS: RangeInclusive<u16> = 0x140..=0x14f;
 
 /// The machine's input devices with keys or buttons, those that come later included.
 /// (Without any, it is a sensor: a lid, an accelerometer.)
@@ -64,21 +71,21 @@ impl InputDevices {
         [self.changes.as_fd()].into_iter().chain(devices)
     }
 
-    /// Takes everything that has happened; true if somebody used a device.
-    pub(super) fn take(&mut self) -> bool {
+    /// Takes everything that has happened; says what somebody did with a device, if anything.
+    pub(super) fn take(&mut self) -> Option<UserInput> {
         if self.take_changes() {
             self.find();
         }
-        let mut is_used = false;
+        let mut input = None;
         self.devices.retain(|_, device| match drain(device) {
-            Ok(used) => {
-                is_used |= used;
+            Ok(what) => {
+                input = input.max(what);
                 true
             }
             // It was unplugged.
             Err(_) => false,
         });
-        is_used
+        input
     }
 
     fn take_changes(&mut self) -> bool {
@@ -121,29 +128,40 @@ impl InputDevices {
     }
 }
 
-/// Reads all that a device has; true if any of it came from a user.
+/// Reads all that a device has; says what a user did with it, if anything.
 ///
 /// # Errors
 /// If nothing can come from it any more.
-fn drain(device: &mut File) -> std::io::Result<bool> {
+fn drain(device: &mut File) -> std::io::Result<Option<UserInput>> {
     let mut buffer = [0; 64 * EVENT_BYTES];
-    let mut is_used = false;
+    let mut input = None;
     loop {
         match device.read(&mut buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(length) => is_used |= is_from_user(&buffer[..length]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(is_used),
+            Ok(length) => input = input.max(input_of(&buffer[..length])),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(input),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Whether one of these events came from a hand. An incomplete one at the end counts for
-/// nothing: the kernel gives whole ones.
-pub(super) fn is_from_user(events: &[u8]) -> bool {
-    events.chunks_exact(EVENT_BYTES).any(|event| {
-        let kind = u16::from_ne_bytes([event[TYPE_AT], event[TYPE_AT + 1]]);
-        matches!(kind, EV_KEY | EV_REL | EV_ABS)
-    })
+/// What a hand did, if one of these events came from one; of several the one that says most.
+/// An incomplete one at the end counts for nothing: the kernel gives whole ones.
+pub(super) fn input_of(events: &[u8]) -> Option<UserInput> {
+    let inputs = events.chunks_exact(EVENT_BYTES).filter_map(|event| {
+        let number = |at: usize| u16::from_ne_bytes([event[at], event[at + 1]]);
+        match (number(TYPE_AT), number(TYPE_AT + 2)) {
+            (EV_KEY, code) if MOUSE_BUTTONS.contains(&code) || TOOLS.contains(&code) => {
+                Some(UserInput::Touch)
+            }
+            (EV_KEY, code) if BUTTONS.contains(&code) => Some(UserInput::Other),
+            (EV_KEY, _) => Some(UserInput::Key),
+            // Screens that take several touches tell only where they are.
+            (EV_ABS, _) => Some(UserInput::Touch),
+            (EV_REL, _) => Some(UserInput::Other),
+            _ => None,
+        }
+    });
+    inputs.max()
 }

@@ -1,5 +1,5 @@
 //! What happens around a mount: the user at the input devices, memory that runs short,
-//! a battery that runs low.
+//! a battery that runs low, screens that are switched off.
 //!
 //! One thread waits for all of it. What a machine does not have, or does not let us
 //! see, is passed over without complaint.
@@ -7,6 +7,7 @@
 mod battery;
 mod input;
 mod pressure;
+mod screen;
 #[cfg(test)]
 mod tests;
 
@@ -24,9 +25,12 @@ use crate::{BatterySource, Volume};
 use battery::{Batteries, BatteryWatch};
 use input::InputDevices;
 use pressure::Pressure;
+use screen::{ScreenWatch, Screens};
 
 /// Batteries are looked at this often.
 const BATTERY_INTERVAL: Duration = Duration::from_secs(30);
+/// Screens are looked at this often: the kernel tells nobody of them.
+const SCREEN_INTERVAL: Duration = Duration::from_secs(5);
 /// After something from the user, input devices are left alone for so long: a drag
 /// sends hundreds of events a second, and all of them mean the same.
 const INPUT_PAUSE: Duration = Duration::from_millis(50);
@@ -51,6 +55,11 @@ pub struct EventSources {
     pub power_supplies: PathBuf,
     /// Charge, in percent, at which a battery is low; 0: batteries are not looked at.
     pub battery_low_percent: u8,
+    /// The kernel's account of what is connected to graphics cards; none: screens are not
+    /// looked at.
+    pub connectors: Option<PathBuf>,
+    /// The kernel's account of backlights.
+    pub backlights: PathBuf,
 }
 
 impl Default for EventSources {
@@ -63,14 +72,27 @@ impl Default for EventSources {
             memory_pressure: Some("/proc/pressure/memory".into()),
             power_supplies: "/sys/class/power_supply".into(),
             battery_low_percent: 10,
+            connectors: Some("/sys/class/drm".into()),
+            backlights: "/sys/class/backlight".into(),
         }
     }
+}
+
+/// What a user did, as far as anybody looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UserInput {
+    /// Something else, or nobody knows.
+    Other,
+    /// Pressed a key.
+    Key,
+    /// Touched a screen or a pad, or clicked.
+    Touch,
 }
 
 /// Is told of what happens around a mount, besides the volume.
 pub trait EventObserver: Send + Sync {
     /// The user used an input device, or is no longer idle.
-    fn user_acted(&self);
+    fn user_acted(&self, what: UserInput);
     /// The battery became low, or is no longer so.
     fn battery_changed(&self, is_low: bool);
     /// The screen was switched on or off.
@@ -100,6 +122,9 @@ impl EventWatcher {
         let batteries = Batteries::new(&sources.power_supplies);
         let low_percent = sources.battery_low_percent;
         let has_battery = low_percent > 0 && batteries.charge().is_some();
+        let connectors = sources.connectors.as_deref();
+        let screens = connectors.map(|connectors| Screens::new(connectors, &sources.backlights));
+        let screens = screens.filter(|screens| screens.is_one_on().is_some());
         let watch = Watch {
             stopped,
             volume,
@@ -113,6 +138,8 @@ impl EventWatcher {
             relieved_at: None,
             battery: has_battery.then(|| BatteryWatch::new(batteries, low_percent)),
             battery_at: Instant::now(),
+            screen: screens.map(ScreenWatch::new),
+            screen_at: Instant::now(),
         };
         if watch.has_nothing() {
             return Ok(Self {
@@ -153,6 +180,9 @@ struct Watch {
     battery: Option<BatteryWatch>,
     /// Batteries are looked at then.
     battery_at: Instant,
+    screen: Option<ScreenWatch>,
+    /// Screens are looked at then.
+    screen_at: Instant,
 }
 
 /// What was found to have happened.
@@ -165,12 +195,16 @@ struct Happened {
 
 impl Watch {
     const fn has_nothing(&self) -> bool {
-        self.input.is_none() && self.pressure.is_none() && self.battery.is_none()
+        self.input.is_none()
+            && self.pressure.is_none()
+            && self.battery.is_none()
+            && self.screen.is_none()
     }
 
     fn run(mut self) {
         loop {
             self.look_at_battery();
+            self.look_at_screen();
             let happened = match self.wait() {
                 Ok(happened) => happened,
                 Err(error) => {
@@ -184,10 +218,12 @@ impl Watch {
             if happened.pressure {
                 self.relieve();
             }
-            if happened.input && self.input.as_mut().is_some_and(InputDevices::take) {
+            if happened.input
+                && let Some(what) = self.input.as_mut().and_then(InputDevices::take)
+            {
                 self.volume.user_event();
                 if let Some(observer) = &self.observer {
-                    observer.user_acted();
+                    observer.user_acted(what);
                 }
                 self.input_at = Instant::now() + INPUT_PAUSE;
             }
@@ -200,7 +236,9 @@ impl Watch {
         let looks_at_input = self.input_at <= now;
         let input_at = (!looks_at_input).then_some(self.input_at);
         let battery_at = self.battery.as_ref().map(|_| self.battery_at);
-        let next = [input_at, battery_at].into_iter().flatten().min();
+        let screen_at = self.screen.as_ref().map(|_| self.screen_at);
+        let moments = [input_at, battery_at, screen_at];
+        let next = moments.into_iter().flatten().min();
         let timeout = next.map(|at| at.saturating_duration_since(now));
         let mut descriptors = vec![PollFd::new(&self.stopped, PollFlags::empty())];
         if let Some(pressure) = &self.pressure {
@@ -250,6 +288,25 @@ impl Watch {
             self.volume.set_battery_low(BatterySource::Kernel, is_low);
             if let Some(observer) = &self.observer {
                 observer.battery_changed(is_low);
+            }
+        }
+    }
+
+    fn look_at_screen(&mut self) {
+        let Some(screen) = &mut self.screen else {
+            return;
+        };
+        let now = Instant::now();
+        if now < self.screen_at {
+            return;
+        }
+        self.screen_at = now + SCREEN_INTERVAL;
+        if let Some(is_on) = screen.look() {
+            if let Some(observer) = &self.observer {
+                observer.screen_changed(is_on);
+            }
+            if let Err(error) = self.volume.set_screen(is_on) {
+                tracing::error!(%error, "not everything is committed");
             }
         }
     }

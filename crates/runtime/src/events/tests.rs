@@ -8,8 +8,9 @@ use std::sync::Arc;
 use mobifs_store::MemoryStore;
 
 use super::battery::{Batteries, BatteryWatch, Charge};
-use super::input::{EVENT_BYTES, is_from_user};
-use super::{EventSources, EventWatcher};
+use super::input::{EVENT_BYTES, input_of};
+use super::screen::{ScreenWatch, Screens};
+use super::{EventSources, EventWatcher, UserInput};
 use crate::{BatterySource, Config, Volume, VolumeOptions};
 
 /// A tap as a touchscreen sent it: type, code and value of each event.
@@ -37,16 +38,20 @@ fn bytes(events: &[(u16, u16, i32)]) -> Vec<u8> {
 
 #[test]
 fn only_what_hands_do_counts() {
-    assert!(is_from_user(&bytes(&TAP)));
-    assert!(is_from_user(&bytes(&[(0, 0, 0), (2, 0, -3)])), "a mouse");
+    use UserInput::{Key, Other, Touch};
+    assert_eq!(input_of(&bytes(&TAP)), Some(Touch));
+    let mouse = [(0, 0, 0), (2, 0, -3)];
+    assert_eq!(input_of(&bytes(&mouse)), Some(Other), "it was moved");
+    let click = [(2, 0, -3), (1, 0x110, 1)];
+    assert_eq!(input_of(&bytes(&click)), Some(Touch));
+    assert_eq!(input_of(&bytes(&[(4, 4, 30), (1, 30, 1)])), Some(Key));
+    assert_eq!(input_of(&bytes(&[(1, 0x130, 1)])), Some(Other), "a game");
     // Synchronisation, a scan code, a switch (the lid), a lamp, force feedback.
     let others = [(0, 0, 0), (4, 4, 30), (5, 0, 1), (17, 1, 1), (21, 0, 0)];
-    assert!(!is_from_user(&bytes(&others)));
-    assert!(!is_from_user(&[]));
-    assert!(
-        !is_from_user(&bytes(&TAP)[..EVENT_BYTES - 1]),
-        "half an event"
-    );
+    assert_eq!(input_of(&bytes(&others)), None);
+    assert_eq!(input_of(&[]), None);
+    let half = &bytes(&TAP)[..EVENT_BYTES - 1];
+    assert_eq!(input_of(half), None, "half an event");
 }
 
 /// What the machine has, made up.
@@ -57,7 +62,7 @@ struct Machine {
 impl Machine {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["input", "classes", "power"] {
+        for name in ["input", "classes", "power", "drm", "backlight"] {
             fs::create_dir(directory.path().join(name)).unwrap();
         }
         Self { directory }
@@ -74,6 +79,8 @@ impl Machine {
             memory_pressure: None,
             power_supplies: self.path("power"),
             battery_low_percent: 10,
+            connectors: Some(self.path("drm")),
+            backlights: self.path("backlight"),
             ..EventSources::default()
         }
     }
@@ -100,7 +107,19 @@ impl Machine {
     }
 
     fn supply(&self, name: &str, files: &[(&str, &str)]) {
-        let directory = self.path("power").join(name);
+        self.tell("power", name, files);
+    }
+
+    fn connector(&self, name: &str, status: &str, dpms: &str) {
+        self.tell("drm", name, &[("status", status), ("dpms", dpms)]);
+    }
+
+    fn light(&self, power: &str) {
+        self.tell("backlight", "panel", &[("bl_power", power)]);
+    }
+
+    fn tell(&self, class: &str, name: &str, files: &[(&str, &str)]) {
+        let directory = self.path(class).join(name);
         fs::create_dir_all(&directory).unwrap();
         for (file, content) in files {
             fs::write(directory.join(file), format!("{content}\n")).unwrap();
@@ -236,6 +255,69 @@ fn a_low_battery_makes_every_app_durable() {
     volume.set_battery_low(BatterySource::Upower, false);
     assert!(!volume.status().battery_low);
     assert!(classes().all(|class| class == "relaxed"));
+}
+
+#[test]
+fn a_screen_is_on_if_its_connector_and_its_light_are() {
+    let machine = Machine::new();
+    let screens = Screens::new(&machine.path("drm"), &machine.path("backlight"));
+    assert_eq!(screens.is_one_on(), None);
+    machine.tell("drm", "card0", &[("dev", "226:0")]);
+    machine.tell("drm", "version", &[]);
+    machine.connector("card0-DP-1", "disconnected", "Off");
+    assert_eq!(screens.is_one_on(), None, "nothing is connected");
+    machine.light("4");
+    assert_eq!(screens.is_one_on(), Some(false), "only a light");
+    machine.light("0");
+    assert_eq!(screens.is_one_on(), Some(true));
+    machine.connector("card0-eDP-1", "connected", "Off");
+    assert_eq!(screens.is_one_on(), Some(false));
+    machine.connector("card0-eDP-1", "connected", "On");
+    assert_eq!(screens.is_one_on(), Some(true));
+    machine.light("4");
+    assert_eq!(screens.is_one_on(), Some(false), "its light is off");
+    machine.connector("card0-DP-1", "connected", "On");
+    assert_eq!(
+        screens.is_one_on(),
+        Some(true),
+        "which another one does not have"
+    );
+    machine.connector("card0-DP-1", "connected", "Standby");
+    assert_eq!(screens.is_one_on(), Some(false));
+}
+
+#[test]
+fn only_news_of_a_screen_are_told() {
+    let machine = Machine::new();
+    let screens = Screens::new(&machine.path("drm"), &machine.path("backlight"));
+    let mut watch = ScreenWatch::new(screens);
+    let mut look = |dpms| {
+        machine.connector("card0-HDMI-A-1", "connected", dpms);
+        watch.look()
+    };
+    assert_eq!(look("On"), None, "as a mount takes it to be");
+    assert_eq!(look("Off"), Some(false));
+    assert_eq!(look("Suspend"), None);
+    machine.connector("card0-HDMI-A-1", "disconnected", "Off");
+    assert_eq!(watch.look(), None, "nobody tells");
+    machine.connector("card0-HDMI-A-1", "connected", "On");
+    assert_eq!(watch.look(), Some(true));
+}
+
+#[test]
+fn standby_begins_where_the_screen_is_off() {
+    let machine = Machine::new();
+    machine.light("4");
+    let volume = volume("");
+    let unwatched = EventSources {
+        connectors: None,
+        ..machine.sources()
+    };
+    drop(EventWatcher::start(Arc::clone(&volume), &unwatched, None).unwrap());
+    assert!(!volume.status().screen_off);
+    let watcher = EventWatcher::start(Arc::clone(&volume), &machine.sources(), None).unwrap();
+    wait_until(|| volume.status().screen_off);
+    drop(watcher);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use mobifs_fuse::{OperationObserver, observation_clock};
-use mobifs_runtime::{EventObserver, Places, RecordingStatus, Rules, Volume};
+use mobifs_runtime::{EventObserver, Places, RecordingStatus, Rules, UserInput, Volume};
 use mobifs_trace::recording::{
     LogHeader, LogPart, Observation, apps_frame, convert, part_bytes_max, resume_log, start_log,
 };
@@ -273,9 +273,12 @@ impl OperationObserver for Shared {
 }
 
 impl EventObserver for Shared {
-    fn user_acted(&self) {
-        // An input device is no more than that: which one, nobody looks at.
-        self.user(UserOperation::Other);
+    fn user_acted(&self, what: UserInput) {
+        self.user(match what {
+            UserInput::Touch => UserOperation::Touch,
+            UserInput::Key => UserOperation::Key,
+            UserInput::Other => UserOperation::Other,
+        });
     }
 
     fn battery_changed(&self, is_low: bool) {
