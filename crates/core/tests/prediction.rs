@@ -229,17 +229,34 @@ fn the_user_is_unknown_then_active_then_away() {
     assert!(user.event(ms(5_000)));
     let until = |at| UserState::Active { until: ms(at) };
     assert_eq!(user.state(ms(5_000)), until(5_100));
-    assert_eq!(user.state(ms(5_100)), until(5_600));
-    assert!(matches!(user.state(ms(5_600)), UserState::Away(p) if p.length_ns == 3_000_000_000));
+    assert_eq!(user.state(ms(5_100)), until(6_000));
+    assert!(matches!(user.state(ms(6_000)), UserState::Away(p) if p.length_ns == 3_000_000_000));
     // A drag that goes on for long: whatever is predicted, the user is there.
-    (6_000..8_000).step_by(50).for_each(|at| {
+    (6_100..8_100).step_by(50).for_each(|at| {
         user.event(ms(at));
     });
-    assert_eq!(user.state(ms(8_000)), until(8_050));
+    assert_eq!(user.state(ms(8_100)), until(8_150));
     assert_eq!(user.operations(), 2);
+    assert_eq!(user.state(ms(8_150)), until(9_050));
     // The machine is in `shorter`, where it would wait for ever.
-    assert_eq!(user.state(ms(8_050)), until(68_050));
-    assert!(matches!(user.state(ms(68_050)), UserState::Away(_)));
+    assert_eq!(user.state(ms(9_050)), until(68_150));
+    assert!(matches!(user.state(ms(68_150)), UserState::Away(_)));
+}
+
+#[test]
+fn nobody_is_taken_for_away_who_has_just_done_something() {
+    let mut user = UserActivity::new(PredictorName::StateMachine);
+    user.event(ms(5_000));
+    assert!(matches!(user.state(ms(9_000)), UserState::Away(_)));
+    // The machine is in `longer`; from the very operation on it expects a long interval.
+    user.event(ms(10_000));
+    let waits = UserState::Active { until: ms(11_000) };
+    assert_eq!(user.state(ms(10_999)), waits);
+    assert!(matches!(user.state(ms(11_000)), UserState::Away(_)));
+    // Unless somebody knows better.
+    user.event(ms(12_000));
+    user.left(ms(12_050));
+    assert!(matches!(user.state(ms(12_100)), UserState::Away(_)));
 }
 
 #[test]

@@ -171,7 +171,8 @@ fn a_user_who_has_left_is_away_until_the_next_event() {
     user.event(ms(70_000));
     assert_eq!(user.state(ms(70_050)), until(70_100));
     // From here on it is what the predictor says.
-    let UserState::Away(predicted) = user.state(ms(70_100)) else {
+    assert_eq!(user.state(ms(70_100)), until(71_000));
+    let UserState::Away(predicted) = user.state(ms(71_000)) else {
         panic!("a long interval is predicted");
     };
     assert!(predicted.number < first.number);

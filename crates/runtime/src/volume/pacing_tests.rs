@@ -117,7 +117,7 @@ fn what_is_closed_waits_until_the_user_is_expected_to_stay_away() {
     bed.write(0, 16);
     assert_eq!(bed.step(), (0, Some(100)), "the operation may go on");
     bed.pass(100);
-    assert_eq!(bed.step(), (0, Some(500)), "0.6 s after the operation");
+    assert_eq!(bed.step(), (0, Some(900)), "1 s after the operation");
     assert_eq!(bed.volume.status().user.state, "active");
     bed.pass(300);
     bed.volume.user_event();

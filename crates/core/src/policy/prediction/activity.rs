@@ -9,6 +9,10 @@ use super::{IntervalPredictor, Prediction, PredictorName, TOUCH_GAP_NS, TouchFil
 /// A user who has done nothing for so long is away, whatever is predicted, in
 /// nanoseconds. (The state `shorter` waits for an operation that may never come.)
 const FORGOTTEN_NS: u64 = 60_000_000_000;
+/// After each event the user waits for what it leads to, whatever is predicted, in nanoseconds:
+/// as long as people stay with what they do without being told to wait. (A predictor may well
+/// expect a long pause from the very moment of an operation on.)
+pub const RESPONSE_NS: u64 = 1_000_000_000;
 /// Above the numbers of all predictions of a predictor.
 const FORGOTTEN_NUMBERS: u64 = 1 << 63;
 /// Above those, too.
@@ -90,6 +94,10 @@ impl UserActivity {
         }
         if let Some(left_at) = self.left_at {
             return UserState::Away(gone(LEFT_NUMBERS, left_at.max(ends_at), now));
+        }
+        let answered_at = MonotonicNs(ends_at.0.saturating_add(RESPONSE_NS - TOUCH_GAP_NS));
+        if now < answered_at {
+            return UserState::Active { until: answered_at };
         }
         if let Some(prediction) = self.predictor.predict(now) {
             return UserState::Away(prediction);

@@ -15,7 +15,7 @@ use alloc::boxed::Box;
 
 use mobifs_types::MonotonicNs;
 
-pub use activity::{UserActivity, UserState};
+pub use activity::{RESPONSE_NS, UserActivity, UserState};
 pub use bursts::{BURST_NS, BURST_PAUSE_NS, BURST_REQUESTS, Bursts};
 pub use recent::{LastAverage, LastMinimum};
 pub use state_machine::{State, StateMachine, StateMachineParameters};
