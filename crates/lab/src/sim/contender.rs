@@ -11,6 +11,8 @@ pub struct Contender {
     pub name: String,
     /// What it does.
     pub rules: ContenderRules,
+    /// Whether bursts of requests are taken for a user, too, by the engine.
+    pub sees_bursts: bool,
 }
 
 /// How something decides when to write.
@@ -50,6 +52,7 @@ impl Contender {
     fn page_cache(name: &str, interval_seconds: u64, shape: FlushShape) -> Self {
         Self {
             name: name.to_owned(),
+            sees_bursts: false,
             rules: ContenderRules::PageCache(FlushRules {
                 interval_ns: interval_seconds * 1_000_000_000,
                 shape,
@@ -66,6 +69,7 @@ impl Contender {
     pub const fn paced_engine(name: String, policy: AppPolicy, pacing: PacingRules) -> Self {
         Self {
             name,
+            sees_bursts: false,
             rules: ContenderRules::Engine(policy, pacing),
         }
     }

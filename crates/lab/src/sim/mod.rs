@@ -85,6 +85,9 @@ pub fn simulate(
     let storage = Storage::new(&device.config, device.capacity_bytes)?;
     match contender.rules {
         ContenderRules::PageCache(rules) => PageCache::run(stream, rules, storage),
+        ContenderRules::Engine(policy, pacing) if contender.sees_bursts => {
+            EngineRun::run(&stream.with_bursts(), policy, pacing, storage)
+        }
         ContenderRules::Engine(policy, pacing) => EngineRun::run(stream, policy, pacing, storage),
     }
 }

@@ -9,9 +9,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use mobifs_core::policy::prediction::Bursts;
 use mobifs_trace::{
     AllocateMode, AppIndex, DeviceState, Event, EventKind, OpenFlags, PathIndex, Trace,
 };
+use mobifs_types::MonotonicNs;
 
 /// An object of a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,6 +159,9 @@ pub struct Stream {
     pub initial: Vec<(ObjectNumber, NameNumber)>,
     /// What happens, by time.
     pub steps: Vec<Step>,
+    /// When something was looked up, opened or read, which says nothing of storage, in
+    /// nanoseconds since the trace's start; and by whom.
+    pub requests: Vec<(u64, AppNumber)>,
     /// How long the trace takes, in nanoseconds.
     pub duration_ns: u64,
     /// Commands to block devices, which say nothing about files and are left out.
@@ -172,6 +177,25 @@ impl Stream {
         }
         reader.stream.duration_ns = trace.duration_ns();
         reader.stream
+    }
+
+    /// The same with an operation of the user at each burst of requests, as a mount sees them
+    /// with `user_events = "bursts"`.
+    #[must_use]
+    pub fn with_bursts(&self) -> Self {
+        let mut stream = self.clone();
+        let mut bursts = Bursts::default();
+        let begins_burst =
+            |&&(time_ns, _): &&(u64, AppNumber)| bursts.request(MonotonicNs(time_ns));
+        let found = self.requests.iter().filter(begins_burst);
+        stream.steps.extend(found.map(|&(time_ns, app)| Step {
+            time_ns,
+            app,
+            action: Action::User,
+        }));
+        // Stable: what comes at the same moment stays in its order.
+        stream.steps.sort_by_key(|step| step.time_ns);
+        stream
     }
 
     /// The same without a user: what is closed is committed at once, as where S0 looks at
@@ -221,6 +245,16 @@ impl<'t> Reader<'t> {
     }
 
     fn read(&mut self, event: &Event) {
+        if matches!(
+            event.kind,
+            EventKind::Open { .. }
+                | EventKind::Read { .. }
+                | EventKind::Stat { .. }
+                | EventKind::ReadDirectory { .. }
+        ) {
+            let request = (event.time.0, AppNumber(event.app.0));
+            self.stream.requests.push(request);
+        }
         match event.kind {
             EventKind::Create { path, .. } => self.create(event, path, false),
             EventKind::MakeDirectory { path, .. } => self.create(event, path, true),

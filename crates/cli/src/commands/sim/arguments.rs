@@ -11,8 +11,9 @@ Each trace is run under the policy and under what it is compared with, in virtua
 TRACE is one that `mobifs trace` has recorded, or the output of another tool that
 `mobifs trace import` can read.
 
-A policy is its name and, if wanted, keys of the configuration file's [defaults], and who
-commits for the user's sake:
+A policy is its name and, if wanted, keys of the configuration file's [defaults], and
+predictor, scheduler, standby_age_max_ms and user_events: with \"bursts\", bursts of requests
+are taken for a user, too.
   --policy tpl
   --policy tpl:predictor=last-min,scheduler=fifo
   --policy interval:interval_ms=10000,age_max_ms=60000

@@ -62,7 +62,10 @@ fn contender(text: &str) -> Result<Contender, Failure> {
 }
 
 fn engine(name: &str, config: &Config) -> Contender {
-    Contender::paced_engine(name.to_owned(), config.rules.policy(b"app"), config.pacing)
+    Contender {
+        sees_bursts: config.events.bursts,
+        ..Contender::paced_engine(name.to_owned(), config.rules.policy(b"app"), config.pacing)
+    }
 }
 
 fn unknown(text: &str, failure: &Failure) -> Failure {
@@ -98,7 +101,7 @@ impl Keys {
                 quoted(value)
             };
             let lines = match key.trim() {
-                "predictor" | "scheduler" => &mut keys.mount,
+                "predictor" | "scheduler" | "standby_age_max_ms" | "user_events" => &mut keys.mount,
                 _ => &mut keys.defaults,
             };
             lines.push_str(&format!("{} = {value}\n", key.trim()));
@@ -135,7 +138,19 @@ mod tests {
         assert_eq!(policy.age_max_ms, 7000);
         assert_eq!(pacing.scheduler, SchedulerName::Fifo);
         assert_eq!(policy.transactioning.interval.interval_ms, 1500);
+        assert!(!contenders[0].sees_bursts);
         assert!(contenders.iter().any(|c| c.name == Contender::EXT4));
+    }
+
+    #[test]
+    fn what_is_known_of_user_and_machine_belongs_to_the_mount() {
+        let some = ["tpl:user_events=bursts,standby_age_max_ms=90000".to_owned()];
+        let contenders = contenders(&some, &[]).unwrap();
+        assert!(contenders[0].sees_bursts);
+        let ContenderRules::Engine(_, pacing) = contenders[0].rules else {
+            panic!("not the engine");
+        };
+        assert_eq!(pacing.standby_age_max_ms, 90_000);
     }
 
     #[test]
@@ -146,6 +161,7 @@ mod tests {
             ("tpl:age_max_ms", "KEY=VALUE"),
             ("tpl:age_max_ms=soon", "age_max_ms"),
             ("tpl:predictor=oracle", "state-machine"),
+            ("tpl:user_events=guessed", "bursts"),
         ] {
             let failure = contenders(&[text.to_owned()], &[]).unwrap_err();
             assert_eq!(failure.code, Code::Usage);

@@ -8,13 +8,14 @@ use clap::Args;
 use mobifs_flash::{Config, Preset};
 use mobifs_lab::sim::{DeviceChoice, NamedStream, Stream};
 use mobifs_runtime::parse_size;
-use mobifs_trace::{Format, LoadOptions, load};
+use mobifs_trace::{LoadOptions, load};
 
-use crate::commands::trace::tell;
+use crate::commands::trace::{self, tell};
 use crate::failure::{Code, Failure};
 
 /// What is simulated.
 #[derive(Debug, Args)]
+#[group(id = "simulated")]
 pub(crate) struct InputArguments {
     /// The device: microsd, emmc51, ufs31, or a file (TOML, as the presets are)
     #[arg(long, value_name = "NAME|FILE", default_value = "emmc51")]
@@ -22,12 +23,8 @@ pub(crate) struct InputArguments {
     /// Size of the device
     #[arg(long, value_name = "SIZE", default_value = "32GiB")]
     pub(crate) size: String,
-    /// Format of the traces, where it is not to be found out by their content
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) from: Option<Format>,
-    /// Refuse a trace with a malformed line, instead of passing over it
-    #[arg(long)]
-    pub(crate) strict: bool,
+    #[command(flatten)]
+    pub(crate) loading: trace::InputArguments,
     /// Traces
     #[arg(required = true, value_name = "TRACE")]
     pub(crate) traces: Vec<PathBuf>,
@@ -35,11 +32,7 @@ pub(crate) struct InputArguments {
 
 /// Reads the traces. What was left out of one is said on standard error.
 pub(super) fn streams(arguments: &InputArguments) -> Result<Vec<NamedStream>, Failure> {
-    let options = LoadOptions {
-        format: arguments.from,
-        strict: arguments.strict,
-        ..LoadOptions::default()
-    };
+    let options = trace::options(&arguments.loading)?;
     let paths = arguments.traces.iter();
     paths.map(|path| stream(path, &options)).collect()
 }

@@ -15,7 +15,8 @@ pub(super) fn trace(path: &Path, arguments: &InputArguments) -> Result<Trace, Fa
     Ok(loaded.trace)
 }
 
-fn options(arguments: &InputArguments) -> Result<LoadOptions, Failure> {
+/// What a trace is loaded with.
+pub(crate) fn options(arguments: &InputArguments) -> Result<LoadOptions, Failure> {
     let action = u8::try_from(arguments.action)
         .unwrap_or(b'?')
         .to_ascii_uppercase();

@@ -12,7 +12,8 @@ mod record;
 mod replay;
 mod stat;
 
-pub(crate) use input::tell;
+pub(crate) use arguments::InputArguments;
+pub(crate) use input::{options, tell};
 use std::process::ExitCode;
 
 use crate::failure::Failure;
