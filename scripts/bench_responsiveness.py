@@ -10,9 +10,12 @@ write with its fsync takes, on
   MobiFS, naive       whatever a policy has closed is committed at once;
   MobiFS, scheduled   each operation is told by `mobifs touch`, and commits wait for pauses.
 
-Each run has an ext4 of its own on a new device, and the same operations at the same times.
+Each run has an ext4 of its own on a new device, and the same operations at the same times. The
+program in the background is under a policy that commits so often that the slowest of a hundred
+reads says something of commits. Quantiles are of each run; shown are their medians over the rounds.
 
-  bench_responsiveness.py [--preset PRESET] [--seconds N] [--rounds N] [--rate MIB] [--seed N]
+  bench_responsiveness.py [--preset PRESET] [--seconds N] [--rounds N] [--rate MIB]
+                          [--interval-ms N] [--seed N] [--only NAME[,NAME...]]
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ THINK_SECONDS = 0.02
 PAUSE_SECONDS = (0.8, 8.0)
 TICK_SECONDS = 0.05
 EXT4, NAIVE, SCHEDULED = "ext4", "MobiFS, naive", "MobiFS, scheduled"
-NOBODY = 'user_events = "none"\n'
+NAMES = {"ext4": EXT4, "naive": NAIVE, "scheduled": SCHEDULED}
 
 
 @dataclass
@@ -55,19 +58,22 @@ class Felt:
     before: Spent
     reads: list[float] = field(default_factory=list)
     saves: list[float] = field(default_factory=list)
-
-    def extend(self, other: Felt) -> None:
-        self.reads += other.reads
-        self.saves += other.saves
+    # When each read began, in seconds since the session did.
+    read_at: list[float] = field(default_factory=list)
+    commits: int = 0
+    # What the device was told to write meanwhile.
+    written_mebibytes: float = 0
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="emmc51")
     parser.add_argument("--seconds", type=float, default=150, help="of each run")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rate", type=float, default=2, help="MiB/s that are overwritten")
+    parser.add_argument("--interval-ms", type=int, default=5000, help="between commits")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default=",".join(NAMES), help="of " + ", ".join(NAMES))
     return parser.parse_args()
 
 
@@ -99,7 +105,9 @@ def forget(path: Path) -> None:
     os.close(file)
 
 
-def operation(large: int, save: Path, dice: random.Random, felt: Felt) -> None:
+def operation(
+    large: int, save: Path, dice: random.Random, felt: Felt, begun: float
+) -> None:
     """What a user waits for: the program reads what it has not read before, and saves."""
     saves = set(dice.sample(range(READS), SAVES))
     for number in range(READS):
@@ -107,6 +115,7 @@ def operation(large: int, save: Path, dice: random.Random, felt: Felt) -> None:
         started = time.perf_counter()
         os.pread(large, PAGE, offset)
         felt.reads.append(time.perf_counter() - started)
+        felt.read_at.append(started - begun)
         if number in saves:
             started = time.perf_counter()
             with open(save, "wb") as file:
@@ -141,7 +150,7 @@ def work(place: Place, options: argparse.Namespace) -> Felt:
     fill(back / "pages", OVERWRITTEN_MEBIBYTES)
     place.settle()
     dice, felt = random.Random(options.seed), Felt(before=place.device.spent())
-    ends = time.monotonic() + options.seconds
+    begun, ends = time.perf_counter(), time.monotonic() + options.seconds
     writer = multiprocessing.Process(
         target=overwrite, args=(back / "pages", options.rate, options.seed, ends)
     )
@@ -153,7 +162,7 @@ def work(place: Place, options: argparse.Namespace) -> Felt:
             for side in {directory, place.below}:
                 forget(side / "front" / "large")
             place.touch()
-            operation(large, front / "saved", dice, felt)
+            operation(large, front / "saved", dice, felt, begun)
             low, high = PAUSE_SECONDS
             time.sleep(low * (high / low) ** dice.random())
     finally:
@@ -169,20 +178,28 @@ def on_mount(
     name: str,
     options: argparse.Namespace,
 ) -> Felt:
-    mount = MobiMount(cleanup, device.mountpoint / "store", mountpoint, NOBODY)
+    config = f"""
+user_events = "none"
+[[app]]
+match = "back"
+policy = "interval"
+interval_ms = {options.interval_ms}
+"""
+    mount = MobiMount(cleanup, device.mountpoint / "store", mountpoint, config)
     mount.mount()
     place = Place(mountpoint, mount.store, mount.sync, device)
     if name == SCHEDULED:
         place.touch = lambda: run(mount.binary, "touch", mountpoint)
     felt = work(place, options)
-    if (mount.status()["user"]["operations"] > 0) != (name == SCHEDULED):
+    status = mount.status()
+    felt.commits = status["store"]["commits"]
+    if (status["user"]["operations"] > 0) != (name == SCHEDULED):
         raise Failed("the mount has not heard of its user, or of another one")
     mount.umount()
     return felt
 
 
-def one_run(name: str, options: argparse.Namespace) -> tuple[Felt, float]:
-    """What was felt, and the MiB that the device was told to write."""
+def one_run(name: str, options: argparse.Namespace) -> Felt:
     with Cleanup() as cleanup:
         scratch = scratch_dir(cleanup, "responsiveness")
         device = FlashDevice(cleanup, scratch, options.preset, DEVICE_MEBIBYTES, 1.0)
@@ -193,7 +210,8 @@ def one_run(name: str, options: argparse.Namespace) -> tuple[Felt, float]:
         else:
             felt = on_mount(cleanup, device, scratch / "mount", name, options)
         run("sync", "--file-system", device.mountpoint)
-        return felt, (device.spent() - felt.before).host_bytes / (1 << 20)
+        felt.written_mebibytes = (device.spent() - felt.before).host_bytes / (1 << 20)
+        return felt
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -201,25 +219,28 @@ def quantile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1000:.2f}"
+def milliseconds(values: list[float]) -> str:
+    return f"{statistics.median(values) * 1000:.2f}"
 
 
-def show(felt: dict[str, Felt], written: dict[str, list[float]]) -> None:
-    rows = [
-        [
-            name,
-            *(
-                milliseconds(value)
-                for values in (all_of.reads, all_of.saves)
-                for value in (quantile(values, 0.5), quantile(values, 0.99), max(values))
-            ),
-            f"{statistics.median(written[name]):.0f} MiB",
-        ]
-        for name, all_of in ((name, felt[name]) for name in written)
-    ]
-    head = ["ms", "read p50", "p99", "max", "write+fsync p50", "p99", "max", "to the device"]
-    print(table(head, rows))
+def show(felt: dict[str, list[Felt]]) -> None:
+    rows = []
+    for name, runs in felt.items():
+        row = [name]
+        for times in ([run.reads for run in runs], [run.saves for run in runs]):
+            for share in (0.5, 0.99, 0.999):
+                row.append(milliseconds([quantile(values, share) for values in times]))
+        commits = sum(run.commits for run in runs)
+        written = statistics.median(run.written_mebibytes for run in runs)
+        rows.append([*row, str(commits), f"{written:.0f} MiB"])
+    quantiles = ["p50", "p99", "p99.9"]
+    head = ["ms", *(f"read {q}" for q in quantiles), *(f"write+fsync {q}" for q in quantiles)]
+    print(table([*head, "commits", "to the device"], rows))
+    if NAIVE in felt and SCHEDULED in felt:
+        pairs = zip(felt[NAIVE], felt[SCHEDULED], strict=True)
+        ratios = [quantile(s.reads, 0.99) / quantile(n.reads, 0.99) for n, s in pairs]
+        each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"read p99, scheduled / naive: median {statistics.median(ratios):.2f} ({each})")
 
 
 def main() -> None:
@@ -227,21 +248,19 @@ def main() -> None:
     reason = loop_devices_work()
     if reason is not None:
         raise Failed(f"a modelled device needs a loop device: {reason}")
-    names = [EXT4, NAIVE, SCHEDULED]
-    felt: dict[str, Felt] = {}
-    written: dict[str, list[float]] = {name: [] for name in names}
+    names = [NAMES[name] for name in options.only.split(",")]
+    felt: dict[str, list[Felt]] = {name: [] for name in names}
     for number in range(options.rounds):
-        for name in names[number % 3 :] + names[: number % 3]:
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
             say(f"round {number + 1} of {options.rounds}: {name}")
-            result, mebibytes = one_run(name, options)
-            felt.setdefault(name, Felt(result.before)).extend(result)
-            written[name].append(mebibytes)
+            felt[name].append(one_run(name, options))
     print(machine.one_line(machine.describe(ROOT)))
-    show(felt, written)
+    show(felt)
     out = ROOT / "target" / "bench-responsiveness.json"
-    out.write_text(
-        json.dumps({name: {"reads": f.reads, "saves": f.saves} for name, f in felt.items()})
-    )
+    out.parent.mkdir(exist_ok=True)
+    runs = {name: [vars(run) | {"before": None} for run in runs] for name, runs in felt.items()}
+    out.write_text(json.dumps(runs))
     say(f"every single time: {out}")
 
 
