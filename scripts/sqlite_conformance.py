@@ -154,7 +154,7 @@ def main() -> int:
             passed, failed = passed + done[0], failed + done[1]
             say(f"    {done[0]} the same, {done[1]} not")
     say(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or not passed else 0
+    return 1 if failed or not passed + skipped else 0
 
 
 if __name__ == "__main__":

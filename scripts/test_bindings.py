@@ -202,7 +202,7 @@ def main() -> int:
                 counts.failed += 1
                 say(f"  {name}: FAILED\n{failure}")
     say(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped")
-    return 1 if counts.failed or not counts.passed else 0
+    return 1 if counts.failed or not counts.passed + counts.skipped else 0
 
 
 if __name__ == "__main__":

@@ -208,7 +208,7 @@ def main() -> int:
                         say(f"  {label}: FAILED, {failure}")
                         failed += 1
     say(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or not passed else 0
+    return 1 if failed or not passed + skipped else 0
 
 
 if __name__ == "__main__":
