@@ -2,7 +2,10 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+#[cfg(target_os = "android")]
+use std::os::android::net::SocketAddrExt as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
+#[cfg(not(target_os = "android"))]
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

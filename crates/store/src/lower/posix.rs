@@ -6,6 +6,7 @@
 mod access;
 mod attributes;
 mod content;
+mod flagged;
 mod handle;
 mod journal;
 mod namespace;

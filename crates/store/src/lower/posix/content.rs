@@ -1,13 +1,13 @@
 //! Content of regular files.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 
 use mobifs_types::ByteRange;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, pwrite, retry_on_intr};
+use rustix::io::{Errno, pwrite, retry_on_intr};
 
 use super::handle::Access;
-use super::{PosixHandle, PosixLower, journal};
+use super::{PosixHandle, PosixLower, flagged, journal};
 
 /// How much is written at once where a filesystem has no holes.
 const ZERO_CHUNK_BYTES: usize = 256 * 1024;
@@ -80,8 +80,7 @@ impl PosixLower {
         let mut done = 0;
         while done < out.len() {
             let at = offset + done as u64;
-            let mut rest = [IoSliceMut::new(&mut out[done..])];
-            let read = retry_on_intr(|| preadv2(fd, &mut rest, at, ReadWriteFlags::NOWAIT));
+            let read = retry_on_intr(|| flagged::read_cached(fd, &mut out[done..], at));
             match read {
                 Ok(0) => {
                     // Some kernels answer 0 for a page that is not in memory.

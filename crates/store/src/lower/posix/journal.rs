@@ -1,13 +1,13 @@
 //! Direct, aligned I/O for the journal file.
 
-use std::io::{self, IoSlice};
+use std::io;
 
 use mobifs_types::FileKind;
 use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
-use rustix::io::{Errno, ReadWriteFlags, pread, pwrite, pwritev2, retry_on_intr};
+use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use super::handle::Access;
-use super::{PosixHandle, PosixLower, probe};
+use super::{PosixHandle, PosixLower, flagged, probe};
 use crate::lower::{Create, JOURNAL_BLOCK_BYTES, JournalBuffer};
 
 /// [`JOURNAL_BLOCK_BYTES`] as an offset.
@@ -110,11 +110,11 @@ pub(super) fn write(
     offset: u64,
     durable: bool,
 ) -> io::Result<()> {
-    let call = |rest: &[u8], at: u64, flags: ReadWriteFlags| {
-        if flags.is_empty() {
-            pwrite(file.fd(), rest, at)
+    let call = |rest: &[u8], at: u64, durable: bool| {
+        if durable {
+            flagged::write_durably(file.fd(), rest, at)
         } else {
-            pwritev2(file.fd(), &[IoSlice::new(rest)], at, flags)
+            pwrite(file.fd(), rest, at)
         }
     };
     let flush_after = write_blocks(blocks.as_bytes(), offset, durable, call)?;
@@ -127,22 +127,18 @@ fn write_blocks(
     content: &[u8],
     offset: u64,
     durable: bool,
-    mut write: impl FnMut(&[u8], u64, ReadWriteFlags) -> Result<usize, Errno>,
+    mut write: impl FnMut(&[u8], u64, bool) -> Result<usize, Errno>,
 ) -> io::Result<bool> {
     if !offset.is_multiple_of(BLOCK) {
         return Err(Errno::INVAL.into());
     }
-    let mut flags = if durable {
-        ReadWriteFlags::DSYNC
-    } else {
-        ReadWriteFlags::empty()
-    };
+    let mut each_durable = durable;
     let mut flush_after = false;
     let mut done = 0;
     while done < content.len() {
         let rest = &content[done..];
         let at = offset + done as u64;
-        match retry_on_intr(|| write(rest, at, flags)) {
+        match retry_on_intr(|| write(rest, at, each_durable)) {
             Ok(count) if count > 0 && count % JOURNAL_BLOCK_BYTES == 0 => done += count,
             Ok(count) if count == rest.len() => done += count,
             // Part of a block: writing the block again from its start is harmless.
@@ -155,9 +151,9 @@ fn write_blocks(
                     "the journal write made no progress",
                 ));
             }
-            Err(Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) if !flags.is_empty() => {
+            Err(Errno::NOTSUP | Errno::NOSYS | Errno::INVAL) if each_durable => {
                 // The filesystem cannot make one write durable: write, then flush.
-                flags = ReadWriteFlags::empty();
+                each_durable = false;
                 flush_after = true;
             }
             Err(other) => return Err(other.into()),
@@ -181,8 +177,8 @@ mod tests {
         let mut asked = Asked::new();
         let mut answers = answers.iter();
         let content = [7; 4 * JOURNAL_BLOCK_BYTES];
-        let done = write_blocks(&content, BLOCK, durable, |rest, at, flags| {
-            asked.push((at, rest.len(), !flags.is_empty()));
+        let done = write_blocks(&content, BLOCK, durable, |rest, at, durable| {
+            asked.push((at, rest.len(), durable));
             answers.next().copied().unwrap_or(Ok(rest.len()))
         });
         (done, asked)
