@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// What the names of companions in the store have between the database's name and SQLite's
 /// ending. A program without MobiFS finds no file under SQLite's own name, so it takes
 /// nothing for the journal of a database that it must not read.
-const INFIX: &[u8] = b"-mobifs";
+pub(crate) const INFIX: &[u8] = b"-mobifs";
 
 const JOURNAL: &[u8] = b"-journal";
 const LOG: &[u8] = b"-wal";

@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mobifs_runtime::{
-    AttributeChange, Caller, Class, Config, FsError, NodeSpec, OpenOptions, OpenedStore,
-    PolicyChange, Resumption, Status, Volume, VolumeOptions, WriteAt,
+    AttributeChange, Caller, Class, FsError, NodeSpec, OpenedStore, PolicyChange, Status, Volume,
+    WriteAt,
 };
-use mobifs_store::StoreScope;
 use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 use parking_lot::Mutex;
 
-use crate::arena_file::{ArenaFile, Left};
-use crate::companion;
+use crate::arena_file::ArenaFile;
 use crate::durability::Promises;
 use crate::failure::Failure;
 use crate::fork::Generation;
@@ -22,11 +20,12 @@ use crate::ground::Ground;
 use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
 use crate::headroom::Headroom;
 use crate::locks::{ConnectionId, Locks};
-use crate::lower_file::{Candidate, LowerFile};
+use crate::lower_file::Candidate;
 use crate::options::Options;
 use crate::shared_memory::SharedMemory;
+use crate::site::Site;
 
-const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
+pub(crate) const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
 
 /// How a database is opened.
 pub(crate) struct OpenRequest<'a> {
@@ -77,19 +76,19 @@ impl Database {
     pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Self, Failure> {
         let path = request.path;
         let config = request.options.config()?;
+        let site = Site::new(path, &config, request.warn)?;
         let candidate = Candidate::open(path, request.may_create)?;
-        let beginning = candidate.beginning()?;
+        site.recover_without_us(candidate.beginning()?, request.recover)?;
+        let lower = candidate.lock()?;
+        let beginning = lower.beginning()?;
         if beginning == Beginning::Foreign {
             return Err(Failure::Foreign(path.to_owned()));
         }
-        if !beginning.is_in_use() {
-            recover_without_us(request)?;
-        }
-        let lower = candidate.lock()?;
         let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
-        let site = Site::new(path, &config)?;
-        if let Some(arena) = &arena {
-            site.salvage(arena, request.warn)?;
+        if beginning.is_in_use() {
+            arena.as_ref().map_or(Ok(()), |arena| site.salvage(arena))?;
+        } else {
+            site.set_aside_what_is_anothers()?;
         }
         let is_empty = beginning == Beginning::Empty;
         let alive = site.bring_to_life(&lower, is_empty, arena.as_ref());
@@ -480,135 +479,4 @@ impl Database {
 fn version_in(bytes: &mut [u8], at: u64) -> Option<&mut u8> {
     let place = (READ_VERSION_AT as u64).checked_sub(at)?;
     bytes.get_mut(usize::try_from(place).ok()?)
-}
-
-/// A database that was used without MobiFS and not closed is first recovered as it was used.
-fn recover_without_us(request: &OpenRequest<'_>) -> Result<(), Failure> {
-    let unrecovered = |reason: String| Failure::Unrecovered {
-        path: request.path.to_owned(),
-        reason,
-    };
-    let left = || -> Option<PathBuf> {
-        let mut all = companion::left_behind(request.path).into_iter();
-        all.find(|path| {
-            // An ended journal begins with a zero.
-            let mut first = [0];
-            let file = std::fs::File::open(path);
-            file.and_then(|mut file| std::io::Read::read(&mut file, &mut first))
-                .is_ok_and(|length| length > 0 && first != [0])
-        })
-    };
-    if left().is_none() {
-        return Ok(());
-    }
-    (request.recover)(request.path).map_err(unrecovered)?;
-    match left() {
-        None => Ok(()),
-        Some(path) => {
-            let name = path.display();
-            Err(unrecovered(format!(
-                "{name} is still there; it may be in use"
-            )))
-        }
-    }
-}
-
-/// Where a database's store is.
-struct Site<'a> {
-    path: &'a Path,
-    directory: PathBuf,
-    name: std::ffi::OsString,
-    config: &'a Config,
-}
-
-impl<'a> Site<'a> {
-    fn new(path: &'a Path, config: &'a Config) -> Result<Self, Failure> {
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(NO_NAME);
-        };
-        Ok(Self {
-            path,
-            directory: directory.to_owned(),
-            name: name.to_owned(),
-            config,
-        })
-    }
-
-    fn open_options<'o>(&'o self, arena: Option<&'o mobifs_runtime::Arena>) -> OpenOptions<'o> {
-        OpenOptions {
-            scope: StoreScope::File(self.name.clone()),
-            arena,
-            ..OpenOptions::new(self.config)
-        }
-    }
-
-    fn volume_options(&self, arena: Option<mobifs_runtime::Arena>) -> VolumeOptions {
-        VolumeOptions {
-            no_access_time: true,
-            arena,
-            ..VolumeOptions::new(self.config)
-        }
-    }
-
-    /// Opens the store, and starts a volume over it.
-    fn bring_to_life(
-        &self,
-        lower: &LowerFile,
-        is_empty: bool,
-        arena: Option<&ArenaFile>,
-    ) -> Result<(OpenedStore, Arc<Volume>), Failure> {
-        if is_empty {
-            lower.mark()?;
-        }
-        let arena = arena.map(ArenaFile::create).transpose()?;
-        let opened = OpenedStore::open(&self.directory, &self.open_options(arena.as_ref()))
-            .map_err(|error| Failure::of_store(self.path, error))?;
-        let volume = Volume::start(opened.store(), self.volume_options(arena))?;
-        Ok((opened, volume))
-    }
-
-    /// Commits what a killed process has left in memory, and brings it to its place.
-    fn salvage(&self, file: &ArenaFile, warn: &dyn Fn(&str)) -> Result<(), Failure> {
-        let lost = |reason: &dyn std::fmt::Display| {
-            warn(&format!(
-                "{}: a process was killed, and what it had not committed cannot be recovered: \
-                 {reason}",
-                self.path.display()
-            ));
-        };
-        let arena = match file.left()? {
-            Left::Nothing => return Ok(()),
-            Left::Unusable(reason) => {
-                lost(&reason);
-                return Ok(());
-            }
-            Left::Arena(arena) => arena,
-        };
-        match Resumption::of(&arena) {
-            Ok(_) => {}
-            // It was killed before there was anything to lose.
-            Err(mobifs_runtime::ArenaError::Empty) => return Ok(()),
-            Err(error) => {
-                lost(&error);
-                return Ok(());
-            }
-        }
-        let options = self.open_options(None);
-        let of_store = |error| Failure::of_store(self.path, error);
-        let opened = OpenedStore::resume(&self.directory, &options, &arena, None);
-        let opened = opened.map_err(of_store)?;
-        let options = VolumeOptions {
-            background: false,
-            ..self.volume_options(Some(arena))
-        };
-        let volume = match opened.resumption() {
-            Some(resumption) => Volume::resume(opened.store(), options, resumption)?,
-            None => Volume::start(opened.store(), options)?,
-        };
-        volume.shutdown()?;
-        drop(volume);
-        opened.close().map_err(of_store)?;
-        file.remove();
-        Ok(())
-    }
 }

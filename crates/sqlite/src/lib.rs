@@ -42,6 +42,7 @@ mod shared_memory;
 /// For the tests; no part of the interface.
 #[doc(hidden)]
 pub mod simulation;
+mod site;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod vfs;
 

@@ -145,6 +145,14 @@ impl LowerFile {
         self.identity
     }
 
+    /// What the file begins with.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn beginning(&self) -> Result<Beginning, Failure> {
+        beginning_of(&self.file).map_err(Failure::system("reading the database's header"))
+    }
+
     fn change_version(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
         let place = READ_VERSION_AT as u64;
         let mut version = [0];

@@ -93,6 +93,16 @@ fn another_process() {
             // Until it is told to end.
             std::io::stdin().read_to_string(&mut String::new()).unwrap();
         }
+        "commit" => {
+            let connection = open(&path, "").unwrap();
+            set_mode(&connection, "wal");
+            insert(&connection, 50);
+            let checkpoint = "PRAGMA mobifs_checkpoint";
+            connection.query_row(checkpoint, [], |_| Ok(())).unwrap();
+            println!("outcome open");
+            std::io::stdout().flush().unwrap();
+            std::io::stdin().read_to_string(&mut String::new()).unwrap();
+        }
         "threads" => {
             let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
             let before = threads();
@@ -185,6 +195,36 @@ fn a_killed_process_loses_nothing_and_others_are_told_meanwhile() {
     assert_eq!(count(&connection), 1);
     connection.close().unwrap();
     is_ordinary(&place.path(), 1);
+}
+
+#[test]
+fn a_backup_put_in_the_place_of_a_database_in_use_is_left_as_it_is() {
+    for is_copied_over in [false, true] {
+        let place = Place::new();
+        make_table(&place.open(""));
+        let backup = place.directory.path().join("backup");
+        std::fs::copy(place.path(), &backup).unwrap();
+        let mut holder = child("another_process", "commit", &place.path());
+        let mut holder = holder.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("outcome open")));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        if is_copied_over {
+            // The same file, with other content.
+            std::fs::write(place.path(), std::fs::read(&backup).unwrap()).unwrap();
+        } else {
+            std::fs::rename(&backup, place.path()).unwrap();
+        }
+        let connection = place.open("");
+        assert_eq!(count(&connection), 0, "copied over: {is_copied_over}");
+        check(&connection);
+        insert(&connection, 2);
+        connection.close().unwrap();
+        is_ordinary(&place.path(), 2);
+        let aside = place.directory.path().join("app.db.mobifs-replaced-1");
+        assert!(aside.join("journal").exists(), "nothing is thrown away");
+    }
 }
 
 #[test]

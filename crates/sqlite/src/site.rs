@@ -1,0 +1,236 @@
+//! Where a database lies, and how its store comes to life there.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mobifs_runtime::{
+    Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, Volume, VolumeOptions,
+};
+use mobifs_store::{PosixLower, StoreScope, inspect};
+
+use crate::arena_file::{ArenaFile, Left};
+use crate::companion;
+use crate::database::NO_NAME;
+use crate::failure::Failure;
+use crate::ground::Ground as _;
+use crate::header::Beginning;
+use crate::lower_file::LowerFile;
+
+/// Where a database's store is.
+pub(crate) struct Site<'a> {
+    path: &'a Path,
+    directory: PathBuf,
+    name: OsString,
+    config: &'a Config,
+    warn: &'a dyn Fn(&str),
+}
+
+impl<'a> Site<'a> {
+    pub(crate) fn new(
+        path: &'a Path,
+        config: &'a Config,
+        warn: &'a dyn Fn(&str),
+    ) -> Result<Self, Failure> {
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(NO_NAME);
+        };
+        Ok(Self {
+            path,
+            directory: directory.to_owned(),
+            name: name.to_owned(),
+            config,
+            warn,
+        })
+    }
+
+    /// A database that was used without MobiFS and not closed is first recovered as it was
+    /// used, by SQLite's own VFS.
+    ///
+    /// # Errors
+    /// [`Failure::Unrecovered`].
+    pub(crate) fn recover_without_us(
+        &self,
+        beginning: Beginning,
+        recover: &dyn Fn(&Path) -> Result<(), String>,
+    ) -> Result<(), Failure> {
+        if beginning.is_in_use() || self.left_behind().is_none() {
+            return Ok(());
+        }
+        let unrecovered = |reason: String| Failure::Unrecovered {
+            path: self.path.to_owned(),
+            reason,
+        };
+        recover(self.path).map_err(unrecovered)?;
+        match self.left_behind() {
+            None => Ok(()),
+            Some(path) => {
+                let name = path.display();
+                Err(unrecovered(format!(
+                    "{name} is still there; it may be in use"
+                )))
+            }
+        }
+    }
+
+    /// A journal or log with something in it, under SQLite's own name.
+    fn left_behind(&self) -> Option<PathBuf> {
+        let mut all = companion::left_behind(self.path).into_iter();
+        all.find(|path| {
+            // An ended journal begins with a zero.
+            let mut first = [0];
+            let file = std::fs::File::open(path);
+            file.and_then(|mut file| std::io::Read::read(&mut file, &mut first))
+                .is_ok_and(|length| length > 0 && first != [0])
+        })
+    }
+
+    /// A file that says that it is the database, beside a store with changes of it, is another
+    /// database than that store's: somebody has put it there, or copied it over the one that
+    /// was in use. What is beside it must not be brought into it, and is kept in a directory
+    /// that nothing of ours looks at.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn set_aside_what_is_anothers(&self) -> Result<(), Failure> {
+        let setting_aside = || Failure::system("setting aside what belonged to another file");
+        let companions = self.companions().map_err(setting_aside())?;
+        if companions.is_empty() && !self.has_uncommitted_store() {
+            return Ok(());
+        }
+        let aside = self.name_for_old().map_err(setting_aside())?;
+        let own = StoreScope::File(self.name.clone()).own_path(&self.directory);
+        let moved = if own.exists() {
+            std::fs::rename(own, &aside)
+        } else {
+            std::fs::create_dir(&aside)
+        };
+        moved.map_err(setting_aside())?;
+        for name in companions {
+            let from = self.directory.join(&name);
+            std::fs::rename(from, aside.join(name)).map_err(setting_aside())?;
+        }
+        (self.warn)(&format!(
+            "{} was replaced while MobiFS held changes of what was there before; those are kept \
+             in {}",
+            self.path.display(),
+            aside.display()
+        ));
+        Ok(())
+    }
+
+    /// Whether the store holds what is not in its file yet.
+    fn has_uncommitted_store(&self) -> bool {
+        let scope = StoreScope::File(self.name.clone());
+        let lower = PosixLower::open_scoped(&self.directory, scope);
+        let found = lower.and_then(|lower| inspect(&lower));
+        // What cannot be read is told when it is opened.
+        found.is_ok_and(|found| found.report.transactions > 0)
+    }
+
+    /// Names of the files that a database in use has beside it.
+    fn companions(&self) -> io::Result<Vec<OsString>> {
+        let begin = [self.name.as_bytes(), companion::INFIX, b"-"].concat();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name.as_bytes().starts_with(&begin) && entry.file_type()?.is_file() {
+                found.push(name);
+            }
+        }
+        Ok(found)
+    }
+
+    /// A path that nothing has.
+    fn name_for_old(&self) -> io::Result<PathBuf> {
+        let names = (1..1000).map(|number| {
+            let mut name = self.name.clone();
+            name.push(format!(".mobifs-replaced-{number}"));
+            self.directory.join(name)
+        });
+        let mut free = names.filter(|path| !path.exists());
+        free.next()
+            .ok_or_else(|| io::Error::other("there are too many of them"))
+    }
+
+    fn open_options<'o>(&'o self, arena: Option<&'o Arena>) -> OpenOptions<'o> {
+        OpenOptions {
+            scope: StoreScope::File(self.name.clone()),
+            arena,
+            ..OpenOptions::new(self.config)
+        }
+    }
+
+    fn volume_options(&self, arena: Option<Arena>) -> VolumeOptions {
+        VolumeOptions {
+            no_access_time: true,
+            arena,
+            ..VolumeOptions::new(self.config)
+        }
+    }
+
+    /// Opens the store, and starts a volume over it.
+    pub(crate) fn bring_to_life(
+        &self,
+        lower: &LowerFile,
+        is_empty: bool,
+        arena: Option<&ArenaFile>,
+    ) -> Result<(OpenedStore, Arc<Volume>), Failure> {
+        if is_empty {
+            lower.mark()?;
+        }
+        let arena = arena.map(ArenaFile::create).transpose()?;
+        let opened = OpenedStore::open(&self.directory, &self.open_options(arena.as_ref()))
+            .map_err(|error| Failure::of_store(self.path, error))?;
+        let volume = Volume::start(opened.store(), self.volume_options(arena))?;
+        Ok((opened, volume))
+    }
+
+    /// Commits what a killed process has left in memory, and brings it to its place.
+    pub(crate) fn salvage(&self, file: &ArenaFile) -> Result<(), Failure> {
+        let lost = |reason: &dyn std::fmt::Display| {
+            (self.warn)(&format!(
+                "{}: a process was killed, and what it had not committed cannot be recovered: \
+                 {reason}",
+                self.path.display()
+            ));
+        };
+        let arena = match file.left()? {
+            Left::Nothing => return Ok(()),
+            Left::Unusable(reason) => {
+                lost(&reason);
+                return Ok(());
+            }
+            Left::Arena(arena) => arena,
+        };
+        match Resumption::of(&arena) {
+            Ok(_) => {}
+            // It was killed before there was anything to lose.
+            Err(ArenaError::Empty) => return Ok(()),
+            Err(error) => {
+                lost(&error);
+                return Ok(());
+            }
+        }
+        let options = self.open_options(None);
+        let of_store = |error| Failure::of_store(self.path, error);
+        let opened = OpenedStore::resume(&self.directory, &options, &arena, None);
+        let opened = opened.map_err(of_store)?;
+        let options = VolumeOptions {
+            background: false,
+            ..self.volume_options(Some(arena))
+        };
+        let volume = match opened.resumption() {
+            Some(resumption) => Volume::resume(opened.store(), options, resumption)?,
+            None => Volume::start(opened.store(), options)?,
+        };
+        volume.shutdown()?;
+        drop(volume);
+        opened.close().map_err(of_store)?;
+        file.remove();
+        Ok(())
+    }
+}
