@@ -147,7 +147,7 @@ class Errors(WithDirectory):
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as other:  # fmt: skip
             self.assertEqual(other.stdout.readline(), "ready\n")
-            with self.assertRaisesRegex(sqlite3.OperationalError, "another process"):
+            with self.assertRaisesRegex(sqlite3.OperationalError, f"in process {other.pid};"):
                 mobifs_sqlite.connect(self.path)
             other.stdin.close()
             self.assertEqual(other.wait(), 0)

@@ -79,7 +79,7 @@ impl Database {
         let site = Site::new(path, &config, request.warn)?;
         let candidate = Candidate::open(path, request.may_create)?;
         site.recover_without_us(candidate.beginning()?, request.recover)?;
-        let lower = candidate.lock()?;
+        let lower = candidate.lock().map_err(|failure| site.named(failure))?;
         let beginning = lower.beginning()?;
         if beginning == Beginning::Foreign {
             return Err(Failure::Foreign(path.to_owned()));

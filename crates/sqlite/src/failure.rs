@@ -13,8 +13,8 @@ use crate::abi::{self, Code};
 pub enum Failure {
     /// A process that does not know MobiFS uses the database.
     #[error(
-        "{path} is in use by a program that opened it without MobiFS, or by another process; \
-         wait until that has closed it",
+        "{path} is in use by a program that opened it without MobiFS; wait until that has closed \
+         it",
         path = .0.display()
     )]
     InUse(PathBuf),

@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mobifs_runtime::{
-    Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, Volume, VolumeOptions,
+    Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, StoreLock, Volume,
+    VolumeOptions,
 };
-use mobifs_store::{PosixLower, StoreScope, inspect};
+use mobifs_store::{PosixLower, StoreError, StoreScope, inspect};
 
 use crate::arena_file::{ArenaFile, Left};
 use crate::companion;
@@ -72,6 +73,18 @@ impl<'a> Site<'a> {
                     "{name} is still there; it may be in use"
                 )))
             }
+        }
+    }
+
+    /// Says which process has the database open through MobiFS, if that is why it cannot be
+    /// opened here.
+    pub(crate) fn named(&self, failure: Failure) -> Failure {
+        let scope = StoreScope::File(self.name.clone());
+        match (&failure, StoreLock::acquire(&self.directory, &scope, true)) {
+            (Failure::InUse(_), Err(error @ StoreError::InUse { .. })) => {
+                Failure::of_store(self.path, error)
+            }
+            _ => failure,
         }
     }
 

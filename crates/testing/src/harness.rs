@@ -2,6 +2,8 @@
 
 use std::env;
 
+use mobifs_runtime::Volume;
+use mobifs_store::Store;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::model::Model;
@@ -124,4 +126,28 @@ pub fn agree_on_operations(
             .map_err(|problem| format!("at event {index} ({event:?}): {problem}"))?;
     }
     compare_trees(&model, target, compare).map_err(|problem| format!("at the end: {problem}"))
+}
+
+/// What a volume at rest holds when everything is deleted, committed and applied: nothing.
+///
+/// # Errors
+/// What it holds.
+pub fn demand_nothing_held(volume: &Volume, store: &dyn Store) -> Result<(), String> {
+    let (pending, memory) = (store.pending(), volume.status().memory);
+    let held = [
+        pending.held_bytes,
+        pending.reserved_bytes,
+        pending.reserved_inodes,
+        pending.journal_used_bytes,
+        pending.strays,
+        memory.used_bytes,
+        memory.deleted_in_use_bytes,
+        memory.committed_held_bytes,
+    ];
+    if held == [0; 8] {
+        return Ok(());
+    }
+    Err(format!(
+        "nothing should be held any more: {pending:?}, {memory:?}"
+    ))
 }

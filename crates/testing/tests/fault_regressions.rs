@@ -71,6 +71,14 @@ fn holds(events: &[Event], setting: Setting, fault: Fault, cuts: Cuts) {
     assert!(cuts.images_max == 0 || total.crash_points > 0);
 }
 
+/// Nothing that is not in use stays in memory, so all is looked up below again.
+fn forgetful() -> Setting {
+    Setting {
+        objects_max: 0,
+        ..Setting::default()
+    }
+}
+
 /// A failed journal write that could not be taken back closed the journal until the next
 /// mount if nothing else was in it, or if what was had new objects.
 #[test]
@@ -281,10 +289,7 @@ fn a_file_with_several_names_leaves_none_behind() {
         Apply,
         TidyUp,
     ];
-    let setting = Setting {
-        objects_max: 0,
-        ..Setting::default()
-    };
+    let setting = forgetful();
     for count in [1, u64::MAX] {
         let fault = failing(Calls::Changes, count);
         holds(&events, setting.clone(), fault, OFTEN);
@@ -338,10 +343,7 @@ fn a_name_that_cannot_be_deleted_below_is_no_link() {
         Apply,
         TidyUp,
     ];
-    let setting = Setting {
-        objects_max: 0,
-        ..Setting::default()
-    };
+    let setting = forgetful();
     for count in [1, 2, u64::MAX] {
         let fault = failing(Calls::Changes, count);
         holds(&events, setting.clone(), fault, Cuts::NONE);

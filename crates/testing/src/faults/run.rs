@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::image::{Collector, check_image, leftovers};
 use super::{Cuts, FaultStatistics, History, Setting};
 use crate::crash::{CrashLower, Fault};
-use crate::harness::compare_trees;
+use crate::harness::{compare_trees, demand_nothing_held};
 use crate::model::Model;
 use crate::operations::{Event, FileRef, Operation};
 use crate::random::Random;
@@ -415,7 +415,7 @@ impl Run<'_> {
         self.compare()?;
         self.mounted.target.close_all();
         volume.tidy_up();
-        self.demand_nothing_held()?;
+        self.demand_all_given_back()?;
         text(volume.shutdown()).map_err(|what| format!("the shutdown: {what}"))?;
         drop(volume);
         let closed = self.mounted.store.close();
@@ -444,23 +444,8 @@ impl Run<'_> {
         Ok(statistics)
     }
 
-    fn demand_nothing_held(&self) -> Result<(), String> {
-        let pending = self.mounted.store.pending();
-        let memory = self.volume().status().memory;
-        let held = [
-            pending.held_bytes,
-            pending.reserved_bytes,
-            pending.reserved_inodes,
-            pending.journal_used_bytes,
-            pending.strays,
-            memory.used_bytes,
-            memory.deleted_in_use_bytes,
-        ];
-        if held != [0; 7] {
-            return Err(format!(
-                "all is applied and closed, and yet held: {pending:?}, {memory:?}"
-            ));
-        }
+    fn demand_all_given_back(&self) -> Result<(), String> {
+        demand_nothing_held(self.volume(), &*self.mounted.store)?;
         let (room, below) = (
             self.volume().statfs().map_err(|error| error.to_string())?,
             self.mounted
