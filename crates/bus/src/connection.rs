@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use dbus::Message;
@@ -147,16 +147,12 @@ impl Connection {
     }
 
     /// Readable when something has come, or the connection is gone.
-    #[expect(unsafe_code, reason = "the library knows only raw descriptors")]
-    pub(crate) fn descriptor(&self) -> Result<BorrowedFd<'_>, BusError> {
-        if !self.channel.is_connected() {
-            return Err(BusError::Gone);
+    pub(crate) fn descriptor(&self) -> Result<RawFd, BusError> {
+        if self.channel.is_connected() {
+            Ok(self.channel.watch().fd)
+        } else {
+            Err(BusError::Gone)
         }
-        // SAFETY: the descriptor is open, because the channel is connected. It is closed when
-        // the channel is dropped, which is borrowed, or when a call to the channel finds that
-        // the bus is gone; `Self` is not shared between threads, and nobody who has what is
-        // returned calls before it is dropped.
-        Ok(unsafe { BorrowedFd::borrow_raw(self.channel.watch().fd) })
     }
 }
 

@@ -6,7 +6,7 @@
 //! [`BusListener`] is told; this crate knows nothing of what it does.
 //!
 //! The client is libdbus, which is built with us (docs/DESIGN.md says why).
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod connection;
 mod logind;

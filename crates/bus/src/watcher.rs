@@ -1,14 +1,15 @@
 //! The thread that listens to the bus.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use dbus::Message;
 use dbus::message::MessageType;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::BusListener;
@@ -227,25 +228,21 @@ impl Watch {
         connection: Option<&Connection>,
         timeout: Option<Duration>,
     ) -> Result<Woken, BusError> {
-        let mut descriptors = vec![PollFd::new(&self.stopped, PollFlags::empty())];
+        const STOPPED: Token = Token(0);
+        const BUS: Token = Token(1);
+        // Made anew each time, which is seldom: what is readable already then counts.
+        let mut poll = Poll::new()?;
+        let readable = Interest::READABLE;
+        let registry = poll.registry();
+        registry.register(&mut SourceFd(&self.stopped.as_raw_fd()), STOPPED, readable)?;
         if let Some(connection) = connection {
-            descriptors.push(PollFd::from_borrowed_fd(
-                connection.descriptor()?,
-                PollFlags::IN,
-            ));
+            registry.register(&mut SourceFd(&connection.descriptor()?), BUS, readable)?;
         }
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
-        match poll(&mut descriptors, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(io::Error::from(errno).into()),
-        }
-        if descriptors[0].revents().is_empty() {
-            Ok(Woken::Other)
-        } else {
-            Ok(Woken::Stop)
+        let mut events = Events::with_capacity(2);
+        match poll.poll(&mut events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
+            _ if events.iter().any(|event| event.token() == STOPPED) => Ok(Woken::Stop),
+            _ => Ok(Woken::Other),
         }
     }
 }
