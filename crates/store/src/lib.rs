@@ -15,6 +15,7 @@ mod journal;
 pub mod lower;
 mod memory;
 mod store;
+mod trust;
 mod witness;
 
 /// For the fuzz targets; no part of the interface.
@@ -28,4 +29,5 @@ pub use journal::{
 pub use lower::{PosixLower, StoreScope};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};
+pub use trust::check_owner;
 pub use witness::{Intent, KnownLocation, KnownObject, Saved, Witness};

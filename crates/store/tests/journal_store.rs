@@ -7,8 +7,8 @@ use std::path::Path;
 
 use mobifs_store::{JournalOptions, JournalStore, PosixLower, Store};
 use mobifs_types::{
-    Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Page, PageIndex,
-    Timestamp,
+    Attributes, ByteRange, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Page,
+    PageIndex, Timestamp,
 };
 
 fn open(path: &Path) -> JournalStore<PosixLower> {
@@ -360,4 +360,59 @@ fn a_file_kept_for_its_other_name_shows_the_links_that_it_has() {
     let two = store.list_directory(b).unwrap()[0].id;
     assert_eq!(two, file);
     assert_eq!(store.object(two).unwrap().attributes.nlink, 1);
+}
+
+/// Written as far as the end of their last page, files had to be cut off when they were
+/// applied, which wrote that page to the device a second time.
+#[test]
+fn many_new_files_are_written_once_and_as_they_will_be() {
+    const FILES: u64 = 300;
+    const BYTES: u64 = 5_000;
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let name = |number: u64| format!("file {number}");
+    let mut entries = Vec::new();
+    for number in 0..FILES {
+        let id = new_id(number);
+        entries.push(state(id, FileKind::Regular, BYTES, true));
+        entries.push(dentry(ObjectId::ROOT, &name(number), Some(id)));
+        entries.push(page(id, 0, &[number as u8; 4096]));
+        entries.push(page(id, 1, &[number as u8; 904]));
+    }
+    commit(&store, entries);
+    for number in 0..FILES {
+        let staged = format!(".mobifs/stage/{}", new_id(number).0);
+        let found = std::fs::metadata(directory.path().join(staged)).unwrap();
+        assert_eq!((found.size(), found.mode() & 0o7777), (BYTES, 0o640));
+        assert_eq!(found.mtime(), 1_700_000_000);
+    }
+    assert_eq!(store.pending().commit_written_bytes / (FILES * BYTES), 1);
+    // What changes before the apply is not left as it was: longer, shorter, not readable.
+    let mut shorter = state(new_id(1), FileKind::Regular, 4096, false);
+    let mut private = state(new_id(2), FileKind::Regular, BYTES, false);
+    if let (Entry::Object(shorter), Entry::Object(private)) = (&mut shorter, &mut private) {
+        shorter.zeroed = vec![ByteRange::from(4096)];
+        private.attributes.mode = 0o600;
+    }
+    let longer = state(new_id(0), FileKind::Regular, 9_000, false);
+    commit(
+        &store,
+        vec![longer, page(new_id(0), 2, &[9; 808]), shorter, private],
+    );
+    store.close().unwrap();
+    for number in 0..FILES {
+        let path = directory.path().join(name(number));
+        let mut expected = vec![number as u8; BYTES as usize];
+        match number {
+            0 => {
+                expected.resize(8192, 0);
+                expected.resize(9_000, 9);
+            }
+            1 => expected.truncate(4096),
+            _ => {}
+        }
+        assert!(std::fs::read(&path).unwrap() == expected, "{path:?}");
+        let mode = std::fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(mode, if number == 2 { 0o600 } else { 0o640 });
+    }
 }

@@ -259,3 +259,29 @@ fn a_file_whose_names_a_moved_directory_parted_is_committed_with_both_apps() {
     assert_eq!(fs::read(mnt.join("photos/d/a")).unwrap(), b"content");
     fixture.umount();
 }
+
+/// The files of a transaction were all open until they were durable.
+#[test]
+fn a_daemon_commits_more_new_files_than_it_may_have_open() {
+    needs_mounts!();
+    const FILES: usize = 3000;
+    let fixture = Fixture::new();
+    let mnt = &fixture.mountpoint;
+    let mut command = Command::new("sh");
+    let limited = "ulimit -n 1024 && exec \"$0\" mount \"$@\"";
+    command.args(["-c", limited, PROGRAM]);
+    succeeds(&command.arg(&fixture.store).arg(mnt).output().unwrap());
+    fs::create_dir(mnt.join("app")).unwrap();
+    for number in 0..FILES {
+        let content = format!("{number}\n").repeat(200);
+        fs::write(mnt.join(format!("app/{number}")), content).unwrap();
+    }
+    succeeds(&mobifs(&["sync", "--commit-only"], mnt));
+    fixture.cut_power();
+    fixture.mount(&[]);
+    for number in 0..FILES {
+        let found = fs::read_to_string(mnt.join(format!("app/{number}"))).unwrap();
+        assert!(found == format!("{number}\n").repeat(200), "{number}");
+    }
+    fixture.umount();
+}

@@ -159,6 +159,9 @@ impl<L: Lower> Lower for Fence<L> {
     fn sync(&self, object: &Self::Handle) -> io::Result<()> {
         self.pass(&[]).sync(object)
     }
+    fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
+        self.pass(&[]).sync_content(file)
+    }
     fn sync_all(&self) -> io::Result<()> {
         self.pass(&[]).sync_all()
     }

@@ -1,5 +1,6 @@
 //! Accepting a transaction: large new data to its place, the rest to the journal.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 
@@ -8,6 +9,7 @@ use mobifs_types::{
     RangeSet,
 };
 
+use super::direct::DirectRun;
 use super::gate::Gate;
 use super::log::Log;
 use super::lookup::missing;
@@ -15,40 +17,24 @@ use super::pending::PendingPage;
 use super::record::{Record, diff};
 use super::recovery::Moves;
 use super::{JournalStore, Writer, overflow};
-use crate::lower::{Create, Lower};
+use crate::lower::Lower;
 use crate::{StoreError, Ticket, Transaction};
 
-/// A run of new pages of this length is written to its place at once.
-const RUN_PAGES_MIN: usize = 16;
-/// With this much data of new files in one transaction, all of it is: they have to be
-/// made below anyway, and one sync serves them all.
-const MANY_FILES_BYTES: u64 = 1 << 20;
-/// With more files than this, one sync of the filesystem is cheaper than one each.
-const SYNCED_FILES_MAX: usize = 16;
-/// Largest single write of direct data.
-const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Journal that every commit leaves free: apply records the inodes of new objects in one
 /// more transaction, or in an overflow file and one block that mentions it.
-const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
+pub(super) const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
 
 /// A transaction sorted by what its entries are.
-struct Sorted {
-    states: Vec<ObjectState>,
+pub(super) struct Sorted {
+    pub(super) states: Vec<ObjectState>,
     dentries: Vec<(ObjectId, Name, Option<ObjectId>)>,
-    pages: BTreeMap<ObjectId, BTreeMap<PageIndex, Page>>,
+    pub(super) pages: BTreeMap<ObjectId, BTreeMap<PageIndex, Page>>,
 }
 
 /// Ranges whose content is in the lower files already.
 type DirectRanges = Vec<(ObjectId, ByteRange)>;
 /// Pages that the journal holds.
 type KeptPages = Vec<(ObjectId, PageIndex, Page)>;
-
-/// Pages that go to their place in the lower file at once.
-struct DirectRun {
-    object: ObjectId,
-    range: ByteRange,
-    created: bool,
-}
 
 impl<L: Lower> JournalStore<L> {
     pub(super) fn commit(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
@@ -63,7 +49,7 @@ impl<L: Lower> JournalStore<L> {
         self.sync_moves(&mut writer)?;
         let _tree = self.tree.read();
         let runs = self.choose_direct(&mut writer, &sorted)?;
-        let direct_bytes = self.write_direct(&runs, &sorted)?;
+        let written_directly = self.write_direct(&runs, &sorted)?;
         let mut recorded = HashSet::new();
         let mut records = Vec::new();
         self.record_places(&writer, sorted.mentioned(), &mut recorded, &mut records)?;
@@ -95,7 +81,8 @@ impl<L: Lower> JournalStore<L> {
         self.publish_log(&writer.log);
         writer.recorded.extend(recorded);
         self.merge(sorted, &direct, &spilled, kept);
-        let bytes = written + direct_bytes;
+        self.note_whole(&written_directly.whole);
+        let bytes = written + written_directly.bytes;
         self.counters
             .commit_written_bytes
             .fetch_add(bytes, Ordering::Relaxed);
@@ -143,206 +130,6 @@ impl<L: Lower> JournalStore<L> {
         Ok(written)
     }
 
-    /// Finds the runs of pages that may be written to their place before the
-    /// transaction is: where the journal says, durably, that nothing is there, so that
-    /// a crash in between leaves no trace. For files that grow, says so first.
-    fn choose_direct(
-        &self,
-        writer: &mut Writer<L>,
-        sorted: &Sorted,
-    ) -> Result<Vec<DirectRun>, StoreError> {
-        if writer.moves == Moves::OnlyNamesAreLeft {
-            // A crash before the transaction is in the journal must leave no trace in
-            // places that recovery does not look at.
-            return Ok(Vec::new());
-        }
-        let new_bytes = sorted.created_bytes();
-        let mut runs = Vec::new();
-        let mut guards = Vec::new();
-        for state in &sorted.states {
-            let Some(pages) = sorted.pages.get(&state.id) else {
-                continue;
-            };
-            let pending = self.state.read().pending.objects.get(&state.id).cloned();
-            let created = state.created || pending.as_ref().is_some_and(|object| object.created);
-            let length_min = if created && new_bytes >= MANY_FILES_BYTES {
-                1
-            } else {
-                RUN_PAGES_MIN
-            };
-            for range in page_runs(pages, length_min) {
-                let allowed = match &pending {
-                    Some(object) if created => {
-                        object.bound.is_none() && !object.direct.intersects(range)
-                    }
-                    None if created => true,
-                    Some(object) if object.zeroed.covers(range) => true,
-                    _ => {
-                        let guard = self.guard(state.id, pending.as_deref(), range)?;
-                        let needed = guard.is_some();
-                        guards.extend(guard);
-                        needed
-                    }
-                };
-                if allowed {
-                    runs.push(DirectRun {
-                        object: state.id,
-                        range,
-                        created,
-                    });
-                }
-            }
-        }
-        self.write_guards(writer, guards)?;
-        Ok(runs)
-    }
-
-    /// A state that says "behind its end this file is empty", if that is so where the
-    /// range lies.
-    fn guard(
-        &self,
-        id: ObjectId,
-        pending: Option<&super::pending::PendingObject>,
-        range: ByteRange,
-    ) -> Result<Option<ObjectState>, StoreError> {
-        let handle = self.require_handle(id)?;
-        let stat = self
-            .lower
-            .stat(&handle)
-            .map_err(StoreError::lower(format!("stat of {id}")))?;
-        let committed = match pending.and_then(|object| object.attributes) {
-            Some(attributes) => attributes,
-            None => self.shown_attributes(id, &stat)?,
-        };
-        let end = committed
-            .size
-            .max(stat.size)
-            .next_multiple_of(PAGE_BYTES_U64);
-        let is_behind = range.start >= end
-            && pending.is_none_or(|object| {
-                object
-                    .pages
-                    .keys()
-                    .next_back()
-                    .is_none_or(|last| last.offset() < end)
-            });
-        Ok(is_behind.then(|| ObjectState {
-            id,
-            created: false,
-            attributes: committed,
-            symlink_target: None,
-            zeroed: vec![ByteRange::from(end)],
-            allocated: Vec::new(),
-            xattrs: Vec::new(),
-        }))
-    }
-
-    fn write_guards(
-        &self,
-        writer: &mut Writer<L>,
-        mut guards: Vec<ObjectState>,
-    ) -> Result<(), StoreError> {
-        guards.dedup_by_key(|guard| guard.id);
-        if guards.is_empty() {
-            return Ok(());
-        }
-        let mut recorded = HashSet::new();
-        let mut records = Vec::new();
-        let ids = guards.iter().map(|guard| guard.id);
-        self.record_places(writer, ids, &mut recorded, &mut records)?;
-        records.extend(guards.iter().cloned().map(Record::Object));
-        let written = self.append(writer, records, BIND_RESERVE_BYTES)?;
-        self.counters
-            .commit_written_bytes
-            .fetch_add(written, Ordering::Relaxed);
-        writer.recorded.extend(recorded);
-        let mut state = self.state.write();
-        guards
-            .iter()
-            .for_each(|guard| state.pending.merge_state(guard));
-        Ok(())
-    }
-
-    /// Writes direct runs to their place and makes them durable; returns the bytes.
-    fn write_direct(&self, runs: &[DirectRun], sorted: &Sorted) -> Result<u64, StoreError> {
-        let mut files = Vec::new();
-        let mut bytes = 0;
-        let mut any_created = false;
-        for run in runs {
-            let failed = || StoreError::lower(format!("writing new data of {}", run.object));
-            let handle = if run.created {
-                any_created = true;
-                self.stage_file(run.object)?
-            } else {
-                self.require_handle(run.object)?
-            };
-            // Only against fragmentation; without it the write itself allocates.
-            let _ = self.lower.preallocate(&handle, run.range);
-            let Some(pages) = sorted.pages.get(&run.object) else {
-                continue;
-            };
-            let (first, end) = (PageIndex::of_offset(run.range.start), run.range.end);
-            let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(run.range.len() as usize));
-            let mut start = run.range.start;
-            for (index, page) in pages.range(first..PageIndex::of_offset(end)) {
-                buffer.extend_from_slice(page.stored());
-                buffer.resize((index.offset() + PAGE_BYTES_U64 - start) as usize, 0);
-                if buffer.len() >= WRITE_BYTES_MAX {
-                    self.lower
-                        .write_at(&handle, &buffer, start)
-                        .map_err(failed())?;
-                    start += buffer.len() as u64;
-                    buffer.clear();
-                }
-            }
-            if !buffer.is_empty() {
-                self.lower
-                    .write_at(&handle, &buffer, start)
-                    .map_err(failed())?;
-            }
-            bytes += run.range.len();
-            if files.last().is_none_or(|(last, _)| *last != run.object) {
-                files.push((run.object, handle));
-            }
-        }
-        let synced = if files.len() > SYNCED_FILES_MAX {
-            self.lower.sync_all()
-        } else {
-            let each = files
-                .iter()
-                .try_for_each(|(_, handle)| self.lower.sync(handle));
-            each.and_then(|()| {
-                if any_created {
-                    self.lower.sync(&self.own.stage)
-                } else {
-                    Ok(())
-                }
-            })
-        };
-        synced.map_err(StoreError::lower("making new data durable"))?;
-        Ok(bytes)
-    }
-
-    /// The stage file of a new object, made if it is not there.
-    pub(super) fn stage_file(&self, id: ObjectId) -> Result<std::sync::Arc<L::Handle>, StoreError> {
-        if let Some(handle) = self.cached_handle(id) {
-            return Ok(handle);
-        }
-        let name = id.0.to_string();
-        match self
-            .lower
-            .create(&self.own.stage, name.as_bytes(), Create::Regular)
-        {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(StoreError::lower(format!("making stage file {name}"))(
-                    error,
-                ));
-            }
-            _ => {}
-        }
-        self.require_handle(id)
-    }
-
     /// Ranges that are (or, of spilled objects, already were) written to their place,
     /// and the spilled objects among them.
     fn direct_records(
@@ -373,7 +160,7 @@ impl<L: Lower> JournalStore<L> {
 
     /// Where objects of the lower tree are, for those that the epoch has not recorded
     /// yet, parents included.
-    fn record_places(
+    pub(super) fn record_places(
         &self,
         writer: &Writer<L>,
         ids: impl Iterator<Item = ObjectId>,
@@ -489,8 +276,12 @@ struct Base<'a, L: Lower> {
     pending: Option<std::sync::Arc<super::pending::PendingObject>>,
     /// Of a new object: ranges that its stage file holds already.
     spilled: Option<RangeSet>,
-    lower: Option<(std::sync::Arc<L::Handle>, u64)>,
+    /// The object below, as soon as somebody asks for it.
+    lower: OnceCell<LowerBase<L>>,
 }
+
+/// An open object of the lower filesystem and its size; none if it has none.
+type LowerBase<L> = Option<(std::sync::Arc<<L as Lower>::Handle>, u64)>;
 
 impl<'a, L: Lower> Base<'a, L> {
     fn new(store: &JournalStore<L>, state: &'a ObjectState) -> Result<Self, StoreError> {
@@ -499,28 +290,41 @@ impl<'a, L: Lower> Base<'a, L> {
             let pending = known.pending.objects.get(&state.id).cloned();
             (pending, known.spilled(state.id).cloned())
         };
-        let lower = if state.created {
-            None
-        } else {
-            match store.handle(state.id)? {
-                Some(handle) => {
-                    let stat = store
-                        .lower
-                        .stat(&handle)
-                        .map_err(StoreError::lower(format!("stat of {}", state.id)))?;
-                    Some((handle, stat.size))
-                }
-                // Created in this epoch, and not staged.
-                None if pending.is_some() => None,
-                None => return Err(missing(state.id)),
-            }
-        };
-        Ok(Self {
+        let base = Self {
             state,
             pending,
             spilled,
-            lower,
-        })
+            lower: OnceCell::new(),
+        };
+        if base.pending.is_none() {
+            // It must be there, whether a page of it is needed or not.
+            base.lower(store)?;
+        }
+        Ok(base)
+    }
+
+    fn lower(&self, store: &JournalStore<L>) -> Result<&LowerBase<L>, StoreError> {
+        if let Some(known) = self.lower.get() {
+            return Ok(known);
+        }
+        let id = self.state.id;
+        let found = if self.state.created {
+            None
+        } else {
+            match store.handle(id)? {
+                Some(handle) => {
+                    let stat = store.lower.stat(&handle);
+                    let size = stat
+                        .map_err(StoreError::lower(format!("stat of {id}")))?
+                        .size;
+                    Some((handle, size))
+                }
+                // Created in this epoch, and not staged.
+                None if self.pending.is_some() => None,
+                None => return Err(missing(id)),
+            }
+        };
+        Ok(self.lower.get_or_init(|| found))
     }
 
     fn of(&self, store: &JournalStore<L>, index: PageIndex) -> Result<BasePage, StoreError> {
@@ -545,7 +349,7 @@ impl<'a, L: Lower> Base<'a, L> {
         if self.spilled.as_ref().is_some_and(is_spilled) {
             return Ok(BasePage::Unknown);
         }
-        let Some((handle, size)) = &self.lower else {
+        let Some((handle, size)) = self.lower(store)? else {
             return Ok(BasePage::Zero);
         };
         if offset >= *size {
@@ -601,7 +405,7 @@ impl Sorted {
     }
 
     /// What new files hold, zeros at the ends of pages not counted.
-    fn created_bytes(&self) -> u64 {
+    pub(super) fn created_bytes(&self) -> u64 {
         let created = self.states.iter().filter(|state| state.created);
         let pages = created.filter_map(|state| self.pages.get(&state.id));
         let stored = pages.flat_map(BTreeMap::values).map(Page::stored_bytes);
@@ -636,17 +440,6 @@ impl Sorted {
             .sum();
         (states + dentries + pages + 2 * PAGE_BYTES) as u64
     }
-}
-
-/// Runs of at least `length_min` consecutive pages, as byte ranges.
-fn page_runs(pages: &BTreeMap<PageIndex, Page>, length_min: usize) -> Vec<ByteRange> {
-    let all: RangeSet = pages
-        .keys()
-        .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
-        .collect();
-    all.iter()
-        .filter(|range| range.len() >= length_min as u64 * PAGE_BYTES_U64)
-        .collect()
 }
 
 fn ranges_by_object(runs: &[DirectRun]) -> BTreeMap<ObjectId, RangeSet> {

@@ -128,6 +128,9 @@ impl<L: Lower> Lower for Gate<L> {
     fn sync(&self, object: &Self::Handle) -> io::Result<()> {
         self.change(|lower| lower.sync(object))
     }
+    fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
+        self.change(|lower| lower.sync_content(file))
+    }
     fn sync_all(&self) -> io::Result<()> {
         self.change(Lower::sync_all)
     }

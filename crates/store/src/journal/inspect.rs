@@ -44,7 +44,7 @@ pub struct Inspection {
 /// As [`super::JournalStore::open`].
 pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     let mut found = Inspection::default();
-    let Some(own) = Directories::open(lower, true, None)? else {
+    let Some(own) = Directories::open(lower, true, false)? else {
         return Ok(found);
     };
     found.is_store = true;

@@ -4,23 +4,15 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use mobifs_types::{FileKind, ObjectId};
+use mobifs_types::{FileKind, Name, ObjectId};
 
+use super::search::Search;
 use super::{Directories, JournalStore};
-use crate::StoreError;
 use crate::lower::{Lower, LowerStat};
+use crate::{StoreError, check_owner};
 
 /// Open handles kept.
 const HANDLES_MAX: usize = 512;
-/// No directory tree is deeper.
-const DEPTH_MAX: usize = 100_000;
-/// With more directories than this between an object and one that is open, they are
-/// opened one by one from above: looking for each from below takes stack.
-const UNOPENED_MAX: usize = 64;
-/// Objects sought at the same time, each below the next. What is deeper was opened from
-/// above; so only a forged journal gets here, and must not get to the end of the stack.
-const SEEKING_MAX: usize = 256;
-
 /// A cache of open handles; the least recently used go first.
 #[derive(Debug)]
 pub(crate) struct Handles<H> {
@@ -64,6 +56,8 @@ impl<H> Handles<H> {
 pub(crate) struct Place<H> {
     pub(crate) directory: Arc<H>,
     pub(crate) name: Vec<u8>,
+    /// What lies there.
+    pub(crate) kind: FileKind,
     /// Not one of the tree's names, but one in `limbo/` or `stage/`.
     pub(crate) is_own: bool,
 }
@@ -91,8 +85,22 @@ pub(crate) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 impl<L: Lower> JournalStore<L> {
     /// A handle on an object, if the lower filesystem has it.
     pub(crate) fn handle(&self, id: ObjectId) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        self.open_ancestors(id)?;
-        self.handle_within(id, &mut Vec::new())
+        self.handle_in(id, &mut Search::default())
+    }
+
+    /// As [`Self::handle`], for one of many.
+    pub(crate) fn handle_in(
+        &self,
+        id: ObjectId,
+        search: &mut Search,
+    ) -> Result<Option<Arc<L::Handle>>, StoreError> {
+        if let Some(handle) = self.open_handle(id)? {
+            return Ok(Some(handle));
+        }
+        match self.place_in(id, search)? {
+            Some(place) => self.open_at(&place.directory, &place.name, id),
+            None => Ok(None),
+        }
     }
 
     /// A handle that is open already.
@@ -105,156 +113,103 @@ impl<L: Lower> JournalStore<L> {
         self.handle(id)?.ok_or_else(|| missing(id))
     }
 
-    /// Opens the directories above an object, the highest first, if there are many.
-    fn open_ancestors(&self, id: ObjectId) -> Result<(), StoreError> {
-        let mut ancestors = Vec::new();
-        let mut at = id;
-        // Names of an interrupted apply may lead in a circle; the end is enough then.
-        while ancestors.len() < DEPTH_MAX && self.cached_handle(at).is_none() {
-            let Some(parent) = self.parent_of(at) else {
-                break;
-            };
-            ancestors.push(parent);
-            at = parent;
+    /// A handle that is open already, or the root's.
+    pub(super) fn open_handle(&self, id: ObjectId) -> Result<Option<Arc<L::Handle>>, StoreError> {
+        let cached = self.cached_handle(id);
+        if cached.is_some() || id != ObjectId::ROOT {
+            return Ok(cached);
         }
-        if ancestors.len() > UNOPENED_MAX {
-            for &ancestor in ancestors.iter().rev() {
-                self.handle_within(ancestor, &mut Vec::new())?;
-            }
-        }
-        Ok(())
+        let root = self.lower.root();
+        let root = root.map_err(StoreError::lower("opening the store"))?;
+        Ok(Some(self.keep_handle(id, root)))
     }
 
-    /// A directory that an object may be in.
-    fn parent_of(&self, id: ObjectId) -> Option<ObjectId> {
-        let state = self.state.read();
-        let location = state.table.get(id);
-        if let Some((parent, _)) = location.and_then(|location| location.names.first()) {
-            return Some(*parent);
-        }
-        // An interrupted apply may have attached it; only what is bound could be.
-        state.pending.object(id)?.bound?;
-        let names = state.pending.names_of(id);
-        names.first().map(|(parent, _)| *parent)
-    }
-
-    /// Finds an object while the ones in `seeking` are being sought. A place below one
-    /// of these is passed over: an interrupted apply may have moved a directory into
-    /// one that was below it, so that their old and new places lead in a circle; each
-    /// is then found at another of its places.
-    fn handle_within(
-        &self,
-        id: ObjectId,
-        seeking: &mut Vec<ObjectId>,
-    ) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        if let Some(handle) = self.cached_handle(id) {
-            return Ok(Some(handle));
-        }
-        if id == ObjectId::ROOT {
-            let root = self
-                .lower
-                .root()
-                .map_err(StoreError::lower("opening the store"))?;
-            let root = Arc::new(root);
-            self.handles.lock().insert(id, Arc::clone(&root));
-            return Ok(Some(root));
-        }
-        let Some(place) = self.place_within(id, seeking)? else {
-            return Ok(None);
-        };
-        let opened = self
-            .lower
-            .open(&place.directory, &place.name, !self.read_only);
-        let opened = found(opened).map_err(StoreError::lower(format!("opening {id}")))?;
-        let Some(handle) = opened.map(Arc::new) else {
-            return Ok(None);
-        };
+    pub(super) fn keep_handle(&self, id: ObjectId, handle: L::Handle) -> Arc<L::Handle> {
+        let handle = Arc::new(handle);
         self.handles.lock().insert(id, Arc::clone(&handle));
-        Ok(Some(handle))
+        handle
     }
 
     /// A name of the object in the lower filesystem, and what is there.
     pub(crate) fn place(&self, id: ObjectId) -> Result<Option<Place<L::Handle>>, StoreError> {
-        self.open_ancestors(id)?;
-        self.place_within(id, &mut Vec::new())
+        self.place_in(id, &mut Search::default())
     }
 
-    fn place_within(
+    /// As [`Self::place`], for one of many.
+    pub(crate) fn place_in(
         &self,
         id: ObjectId,
-        seeking: &mut Vec<ObjectId>,
+        search: &mut Search,
     ) -> Result<Option<Place<L::Handle>>, StoreError> {
-        if seeking.contains(&id) {
-            return Ok(None);
-        }
-        if seeking.len() >= SEEKING_MAX {
-            return Err(StoreError::Corrupt {
-                what: format!("the store's tree ({id})"),
-                detail: "its names lead through too many directories".to_owned(),
-            });
-        }
-        seeking.push(id);
-        let place = self.seek_place(id, seeking);
-        seeking.pop();
-        place
-    }
-
-    fn seek_place(
-        &self,
-        id: ObjectId,
-        seeking: &mut Vec<ObjectId>,
-    ) -> Result<Option<Place<L::Handle>>, StoreError> {
-        let (location, bound) = {
+        let (names, inode) = {
             let state = self.state.read();
-            let bound = state.pending.object(id).and_then(|object| object.bound);
-            (state.table.get(id).cloned(), bound)
+            let location = state.table.get(id);
+            let names = location.map_or_else(Vec::new, |location| location.names.clone());
+            (names, state.inode_of(id))
         };
-        let inode = location.as_ref().map(|location| location.inode).or(bound);
-        if let Some(location) = &location {
-            for (parent, name) in &location.names {
-                let Some(directory) = self.handle_within(*parent, seeking)? else {
-                    continue;
-                };
-                if self.is_there(&directory, name.as_bytes(), inode)? {
-                    let name = name.as_bytes().to_vec();
-                    return Ok(Some(Place {
-                        directory,
-                        name,
-                        is_own: false,
-                    }));
-                }
-            }
+        if let Some(place) = self.named_place(names, inode, search)? {
+            return Ok(Some(place));
         }
         if let Some(place) = self.own_place(id, inode)? {
             return Ok(Some(place));
         }
-        let Some(inode) = inode else { return Ok(None) };
-        self.attached_place(id, inode, seeking)
+        if inode.is_none() {
+            return Ok(None);
+        }
+        // An earlier, interrupted apply may have attached it at a name that is pending.
+        let names = self.state.read().pending.names_of(id).to_vec();
+        self.named_place(names, inode, search)
+    }
+
+    /// The first of these names that is the object's.
+    fn named_place(
+        &self,
+        names: Vec<(ObjectId, Name)>,
+        inode: Option<u64>,
+        search: &mut Search,
+    ) -> Result<Option<Place<L::Handle>>, StoreError> {
+        for (parent, name) in names {
+            let Some(directory) = self.directory(parent, search)? else {
+                continue;
+            };
+            if let Some(stat) = self.stat_of(&directory, name.as_bytes(), inode)? {
+                let name = name.as_bytes().to_vec();
+                return Ok(Some(Place {
+                    directory,
+                    name,
+                    kind: stat.kind,
+                    is_own: false,
+                }));
+            }
+        }
+        Ok(None)
     }
 
     /// The name of an object in `limbo/` or `stage/`.
-    fn own_place(
+    pub(super) fn own_place(
         &self,
         id: ObjectId,
         inode: Option<u64>,
     ) -> Result<Option<Place<L::Handle>>, StoreError> {
         if let Some(inode) = inode {
             let name = inode.to_string().into_bytes();
-            if self.is_there(&self.own.limbo, &name, Some(inode))? {
+            if let Some(stat) = self.stat_of(&self.own.limbo, &name, Some(inode))? {
                 let directory = Arc::clone(&self.own.limbo);
                 return Ok(Some(Place {
                     directory,
                     name,
+                    kind: stat.kind,
                     is_own: true,
                 }));
             }
         }
         let name = id.0.to_string().into_bytes();
-        if self.is_there(&self.own.stage, &name, inode)? {
+        if let Some(stat) = self.stat_of(&self.own.stage, &name, inode)? {
             let directory = Arc::clone(&self.own.stage);
             return Ok(Some(Place {
                 directory,
                 name,
+                kind: stat.kind,
                 is_own: true,
             }));
         }
@@ -274,51 +229,32 @@ impl<L: Lower> JournalStore<L> {
     /// Where the last name that an object lacks is to come from: a name of our own, if
     /// there is one, so that none of these is left over; any other name else.
     pub(crate) fn last_place(&self, id: ObjectId) -> Result<Option<Place<L::Handle>>, StoreError> {
-        let inode = {
-            let state = self.state.read();
-            let known = state.table.get(id).map(|location| location.inode);
-            known.or_else(|| state.pending.object(id).and_then(|object| object.bound))
-        };
+        let inode = self.state.read().inode_of(id);
         match self.own_place(id, inode)? {
             Some(place) => Ok(Some(place)),
             None => self.place(id),
         }
     }
 
-    /// One of the names that pending entries give an object: an earlier, interrupted
-    /// apply may have attached it there.
-    fn attached_place(
-        &self,
-        id: ObjectId,
-        inode: u64,
-        seeking: &mut Vec<ObjectId>,
-    ) -> Result<Option<Place<L::Handle>>, StoreError> {
-        let names = self.state.read().pending.names_of(id);
-        for (parent, name) in names {
-            let Some(directory) = self.handle_within(parent, seeking)? else {
-                continue;
-            };
-            if self.is_there(&directory, name.as_bytes(), Some(inode))? {
-                let name = name.as_bytes().to_vec();
-                return Ok(Some(Place {
-                    directory,
-                    name,
-                    is_own: false,
-                }));
-            }
-        }
-        Ok(None)
-    }
-
     /// Whether `name` exists and, if the inode is known, is that object.
-    fn is_there(
+    pub(super) fn is_there(
         &self,
         directory: &L::Handle,
         name: &[u8],
         inode: Option<u64>,
     ) -> Result<bool, StoreError> {
+        Ok(self.stat_of(directory, name, inode)?.is_some())
+    }
+
+    /// What `name` is, if it exists and, if the inode is known, is that object.
+    fn stat_of(
+        &self,
+        directory: &L::Handle,
+        name: &[u8],
+        inode: Option<u64>,
+    ) -> Result<Option<LowerStat>, StoreError> {
         let stat = self.stat_at(directory, name)?;
-        Ok(stat.is_some_and(|stat| inode.is_none_or(|inode| stat.inode == inode)))
+        Ok(stat.filter(|stat| inode.is_none_or(|inode| stat.inode == inode)))
     }
 
     pub(crate) fn stat_at(
@@ -347,11 +283,12 @@ impl<L: Lower> JournalStore<L> {
 
 impl<L: Lower> Directories<L> {
     /// Opens (and makes, unless `read_only`) the store's own directories. Those of
-    /// another user than `owner` are refused, if one is given.
+    /// users who are not to be trusted are refused, if `believes` says that what they hold
+    /// is believed.
     pub(crate) fn open(
         lower: &L,
         read_only: bool,
-        owner: Option<u32>,
+        believes: bool,
     ) -> Result<Option<Self>, StoreError> {
         use crate::lower::Create;
         let open = |parent: &L::Handle, name: &[u8]| -> Result<Option<L::Handle>, StoreError> {
@@ -367,14 +304,10 @@ impl<L: Lower> Directories<L> {
                         "{shown} in the store is not a directory; it does not belong to MobiFS"
                     )));
                 }
-                if owner.is_some_and(|owner| owner != stat.uid) {
-                    return Err(StoreError::Unsuitable(format!(
-                        "{shown} in the store belongs to the user with id {}, who could have \
-                         forged what would be done in root's name; mount it as that user, or, if \
-                         you trust what it holds, make root the owner of the store's .mobifs and \
-                         of all that is in it",
-                        stat.uid
-                    )));
+                if believes {
+                    let around = lower.stat(parent);
+                    let around = around.map_err(StoreError::lower("looking at the store"))?;
+                    check_owner(&shown.to_string(), stat.uid, around.uid)?;
                 }
                 return Ok(Some(handle));
             }

@@ -9,6 +9,7 @@
 mod apply;
 mod codec;
 mod commit;
+mod direct;
 pub mod fuzzing;
 mod gate;
 mod inspect;
@@ -23,6 +24,7 @@ mod record;
 mod recovery;
 mod resume;
 mod scan;
+mod search;
 mod state;
 mod superblock;
 mod table;

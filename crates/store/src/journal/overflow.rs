@@ -1,6 +1,7 @@
 //! Transactions that the journal is too small for: their records go to a file of their
 //! own, durable before the journal mentions it.
 
+use std::collections::HashSet;
 use std::io;
 
 use mobifs_types::PAGE_BYTES;
@@ -58,13 +59,15 @@ pub(super) fn write<L: Lower>(
 }
 
 /// Puts the records of overflow files in the place of those that stand for them;
-/// returns the first file number that is free.
+/// returns the first file number that is free. Each file is that of one transaction: a forged
+/// journal that has one many times must not fill memory with it.
 pub(super) fn expand<L: Lower>(
     lower: &L,
     stage: &L::Handle,
     transactions: &mut [(u64, Vec<Record>)],
 ) -> Result<u64, StoreError> {
     let mut free = 1;
+    let mut read_files = HashSet::new();
     for (sequence, records) in transactions {
         if let [
             Record::External {
@@ -76,6 +79,12 @@ pub(super) fn expand<L: Lower>(
         ] = records[..]
         {
             free = free.max(file.saturating_add(1));
+            if !read_files.insert(file) {
+                return Err(StoreError::Corrupt {
+                    what: format!("overflow file t{file} of journal transaction {sequence}"),
+                    detail: "an earlier transaction has it already".to_owned(),
+                });
+            }
             *records = read(lower, stage, file, (bytes, count, crc32c), *sequence)?;
         }
     }
@@ -144,5 +153,18 @@ mod tests {
         let expanded = expand(&lower, &stage, &mut [(1, vec![external])]);
         let error = expanded.unwrap_err().to_string();
         assert!(error.contains("0 were ever written"), "{error}");
+    }
+    #[test]
+    fn a_file_that_two_transactions_have_is_read_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let lower = PosixLower::open(directory.path()).unwrap();
+        let stage = lower.root().unwrap();
+        let (external, _) = write(&lower, &stage, 1, &[Record::Moving]).unwrap();
+        let mut once = [(1, vec![external.clone()])];
+        assert_eq!(expand(&lower, &stage, &mut once).unwrap(), 2);
+        assert_eq!(once, [(1, vec![Record::Moving])]);
+        let mut twice = [(1, vec![external.clone()]), (2, vec![external])];
+        let error = expand(&lower, &stage, &mut twice).unwrap_err().to_string();
+        assert!(error.contains("t1 of journal transaction 2"), "{error}");
     }
 }

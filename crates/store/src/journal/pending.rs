@@ -1,10 +1,10 @@
 //! Committed but not applied: the merged final state of the epoch's transactions.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mobifs_types::{
-    Attributes, ByteRange, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page,
+    Attributes, ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page,
     PageIndex, RangeSet,
 };
 
@@ -49,6 +49,9 @@ pub(crate) struct PendingObject {
     pub(crate) direct: RangeSet,
     /// Inode of its stage file, once a journal record says so.
     pub(crate) bound: Option<u64>,
+    /// Its stage file is durably what all this says, so that only its name is left to do.
+    /// Every change takes that back, and no restart remembers it.
+    pub(crate) is_whole: bool,
 }
 
 /// All committed changes that are not applied.
@@ -58,6 +61,8 @@ pub(crate) struct Pending {
     pub(crate) dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
     /// Pending entries that name an object.
     links: HashMap<ObjectId, u32>,
+    /// Which these are, once somebody has asked, until one changes.
+    names: OnceLock<HashMap<ObjectId, Vec<(ObjectId, Name)>>>,
     /// Memory of their content.
     page_bytes: u64,
     /// Room that applying takes.
@@ -77,8 +82,22 @@ impl Pending {
         self.objects.get(&id).map(Arc::as_ref)
     }
 
+    /// The object, to be changed.
     pub(crate) fn object_mut(&mut self, id: ObjectId) -> &mut PendingObject {
-        Arc::make_mut(self.objects.entry(id).or_default())
+        let object = Arc::make_mut(self.objects.entry(id).or_default());
+        object.is_whole = false;
+        object
+    }
+
+    /// The object's stage file is durably all that is pending of it.
+    pub(crate) fn note_whole(&mut self, id: ObjectId) {
+        self.object_mut(id).is_whole = true;
+    }
+
+    /// Kind of an object with pending attributes.
+    pub(crate) fn kind_of(&self, id: ObjectId) -> Option<FileKind> {
+        let attributes = self.object(id)?.attributes?;
+        Some(attributes.kind)
     }
 
     /// Whether some pending entry names the object.
@@ -104,18 +123,22 @@ impl Pending {
         self.objects.keys().copied().chain(named.flatten())
     }
 
-    /// All pending entries that name an object. Walks all entries: for recovery only.
-    pub(crate) fn names_of(&self, id: ObjectId) -> Vec<(ObjectId, Name)> {
+    /// All pending entries that name an object. The first question after a change walks all
+    /// entries: for recovery, and for what an apply that failed has left.
+    pub(crate) fn names_of(&self, id: ObjectId) -> &[(ObjectId, Name)] {
         if !self.is_linked(id) {
-            return Vec::new();
+            return &[];
         }
-        let named = self
-            .dentries
-            .iter()
-            .filter(|(_, child)| **child == Some(id));
-        named
-            .map(|((parent, name), _)| (*parent, name.clone()))
-            .collect()
+        let names = self.names.get_or_init(|| {
+            let mut names: HashMap<ObjectId, Vec<(ObjectId, Name)>> = HashMap::new();
+            for (place, child) in &self.dentries {
+                if let Some(child) = child {
+                    names.entry(*child).or_default().push(place.clone());
+                }
+            }
+            names
+        });
+        names.get(&id).map_or(&[], Vec::as_slice)
     }
 
     pub(crate) fn merge_state(&mut self, state: &ObjectState) {
@@ -150,6 +173,7 @@ impl Pending {
     }
 
     pub(crate) fn merge_dentry(&mut self, parent: ObjectId, name: Name, child: Option<ObjectId>) {
+        self.names.take();
         let before = self.dentries.insert((parent, name), child).flatten();
         if let Some(child) = child {
             *self.links.entry(child).or_default() += 1;
@@ -231,12 +255,17 @@ impl Pending {
 impl PendingObject {
     /// Drops pages inside a range (page aligned); returns the memory they held.
     fn drop_pages(&mut self, range: ByteRange) -> u64 {
-        let mut inside = self.pages.split_off(&PageIndex::of_offset(range.start));
-        if range.end != u64::MAX {
-            let mut behind = inside.split_off(&PageIndex::of_offset(range.end));
-            self.pages.append(&mut behind);
+        // Not split off: that takes time for what stays as well.
+        let from = PageIndex::of_offset(range.start);
+        let end = (range.end != u64::MAX).then(|| PageIndex::of_offset(range.end));
+        let mut dropped_bytes = 0;
+        while let Some((&index, _)) = self.pages.range(from..).next()
+            && end.is_none_or(|end| index < end)
+            && let Some(page) = self.pages.remove(&index)
+        {
+            dropped_bytes += page.held_bytes();
         }
-        inside.values().map(PendingPage::held_bytes).sum()
+        dropped_bytes
     }
 
     /// Whether the pending content is that of a new SQLite database.
@@ -293,7 +322,7 @@ pub(crate) fn write_runs(page: &mut Page, runs: &[(u16, Vec<u8>)]) {
 
 #[cfg(test)]
 mod tests {
-    use mobifs_types::{DeviceNumber, FileKind, Timestamp};
+    use mobifs_types::{DeviceNumber, Timestamp};
 
     use super::*;
 

@@ -24,6 +24,16 @@ enum Piece {
     ),
 }
 
+impl Piece {
+    fn needs_lower(&self) -> bool {
+        match self {
+            Self::Zero | Self::Page(PendingPage::Whole(_), _) => false,
+            Self::Page(PendingPage::Runs { fresh, .. }, hidden) => !fresh && !hidden,
+            Self::Lower => true,
+        }
+    }
+}
+
 impl<L: Lower> JournalStore<L> {
     pub(super) fn read_object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
         let _tree = self.tree.read();
@@ -212,7 +222,9 @@ impl<L: Lower> JournalStore<L> {
                 .ok_or(StoreError::Unknown(id))?;
             return self.read_lower(&handle, offset, out);
         };
-        let handle = self.handle_for_content(id)?;
+        // What is pending needs nothing from below, and there may be nothing: to look for a
+        // file that is not there takes a system call each time.
+        let mut opened = None;
         let mut position = offset;
         let mut rest = out;
         while !rest.is_empty() {
@@ -229,14 +241,18 @@ impl<L: Lower> JournalStore<L> {
                 length = (next.offset() - position) as usize;
             }
             let (now, later) = rest.split_at_mut(length.min(rest.len()));
+            if piece.needs_lower() && opened.is_none() {
+                opened = Some(self.handle_for_content(id)?);
+            }
+            let handle = opened.as_ref().and_then(Option::as_deref);
             match piece {
                 Piece::Zero => now.fill(0),
-                Piece::Lower => match &handle {
+                Piece::Lower => match handle {
                     Some(handle) => self.read_lower(handle, position, now)?,
                     None => now.fill(0),
                 },
                 Piece::Page(page, hidden) => {
-                    let lower = handle.as_deref().filter(|_| !hidden);
+                    let lower = handle.filter(|_| !hidden);
                     self.resolve_page(index, &page, lower)?.read(within, now);
                 }
             }

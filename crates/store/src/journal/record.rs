@@ -80,44 +80,87 @@ pub enum Record {
 /// The byte runs in which `page` differs from `base` (none: from all zeros), with the
 /// bytes that `page` has there, ascending. Empty if they are equal.
 pub(crate) fn diff(base: Option<&Page>, page: &Page) -> Vec<(u16, Vec<u8>)> {
-    let old = base.map_or(&[][..], Page::stored);
-    let new = page.stored();
-    let end = old.len().max(new.len());
+    let both = Both {
+        old: base.map_or(&[][..], Page::stored),
+        new: page.stored(),
+    };
+    let end = both.old.len().max(both.new.len());
     let mut runs = Vec::new();
-    let mut at = next_difference(old, new, 0, end);
+    let mut at = both.next_difference(0, end);
     while at < end {
         let start = at;
-        let mut run_end = at + 1;
-        // The run goes on as long as the next difference is near.
-        loop {
-            at = next_difference(old, new, run_end, end.min(run_end + RUN_GAP_BYTES));
-            if at >= end.min(run_end + RUN_GAP_BYTES) {
-                break;
-            }
-            run_end = at + 1;
-        }
-        runs.push((page_offset(start), padded(new, start, run_end)));
-        at = next_difference(old, new, at, end);
+        let run_end;
+        (run_end, at) = both.end_of_run(start, end);
+        runs.push((page_offset(start), padded(both.new, start, run_end)));
     }
     runs
 }
 
-/// The first offset in `from..end` where the two differ, or `end`; bytes that are not
-/// stored are zero.
-fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> usize {
-    /// Compared at once while nothing differs.
-    const CHUNK: usize = 32;
-    let mut at = from;
-    while at + CHUNK <= end.min(old.len()).min(new.len())
-        && old[at..at + CHUNK] == new[at..at + CHUNK]
-    {
-        at += CHUNK;
+/// Two contents of a page; bytes that are not stored are zero.
+struct Both<'a> {
+    old: &'a [u8],
+    new: &'a [u8],
+}
+
+impl Both<'_> {
+    /// Compared at once.
+    const WORD_BYTES: usize = size_of::<u64>();
+
+    fn differs(&self, at: usize) -> bool {
+        let byte = |bytes: &[u8]| bytes.get(at).copied().unwrap_or(0);
+        byte(self.old) != byte(self.new)
     }
-    let byte = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
-    while at < end && byte(old, at) == byte(new, at) {
-        at += 1;
+
+    fn word_differs(&self, at: usize) -> bool {
+        word(self.old, at) != word(self.new, at)
     }
-    at
+
+    /// The first offset in `from..end` where the two differ, or `end`.
+    fn next_difference(&self, from: usize, end: usize) -> usize {
+        let mut at = from;
+        while at < end && !self.word_differs(at) {
+            at += Self::WORD_BYTES;
+        }
+        while at < end && !self.differs(at) {
+            at += 1;
+        }
+        at.min(end)
+    }
+
+    /// Where the run that begins at `start`, where the two differ, ends, and the next
+    /// difference behind it, or `end`.
+    fn end_of_run(&self, start: usize, end: usize) -> (usize, usize) {
+        // Behind the last byte that is known to belong to the run.
+        let mut run_end = start + 1;
+        loop {
+            // Equal bytes that end the run are so many that an aligned word is among them.
+            const { assert!(RUN_GAP_BYTES >= 2 * Both::WORD_BYTES - 1) };
+            let mut equal = run_end.next_multiple_of(Self::WORD_BYTES);
+            while equal < end && self.word_differs(equal) {
+                equal += Self::WORD_BYTES;
+            }
+            let mut gap = equal.min(end);
+            while gap > run_end && !self.differs(gap - 1) {
+                gap -= 1;
+            }
+            let next = self.next_difference(gap, end);
+            if next >= end || next - gap >= RUN_GAP_BYTES {
+                return (gap, next);
+            }
+            run_end = next + 1;
+        }
+    }
+}
+
+/// Eight bytes of content, with zeros for what is not stored.
+fn word(content: &[u8], at: usize) -> u64 {
+    if let Some(bytes) = content.get(at..).and_then(<[u8]>::first_chunk) {
+        return u64::from_ne_bytes(*bytes);
+    }
+    let mut bytes = [0; size_of::<u64>()];
+    let stored = content.get(at..).unwrap_or_default();
+    bytes[..stored.len()].copy_from_slice(stored);
+    u64::from_ne_bytes(bytes)
 }
 
 /// `content[start..end]`, with zeros for what is not stored.
@@ -135,4 +178,51 @@ fn padded(content: &[u8], start: usize, end: usize) -> Vec<u8> {
 fn page_offset(offset: usize) -> u16 {
     debug_assert!(offset < PAGE_BYTES);
     offset as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it is defined: a run ends where enough equal bytes follow, or only equal ones.
+    fn runs_byte_by_byte(old: &[u8], new: &[u8]) -> Vec<(u16, Vec<u8>)> {
+        let byte = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or(0);
+        let end = old.len().max(new.len());
+        let mut runs: Vec<(usize, usize)> = Vec::new();
+        for at in (0..end).filter(|&at| byte(old, at) != byte(new, at)) {
+            match runs.last_mut() {
+                Some(last) if at - last.1 < RUN_GAP_BYTES => last.1 = at + 1,
+                _ => runs.push((at, at + 1)),
+            }
+        }
+        let content = |&(start, end): &(usize, usize)| (start..end).map(|at| byte(new, at));
+        runs.iter()
+            .map(|run| (page_offset(run.0), content(run).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn runs_are_the_same_whatever_is_compared_at_once() {
+        let mut state = 1_u64;
+        let mut below = |limit: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % limit
+        };
+        for _ in 0..4000 {
+            let length = below(200);
+            let old: Vec<u8> = (0..length).map(|_| below(256) as u8).collect();
+            let mut new = old.clone();
+            new.resize(below(200), 7);
+            for _ in 0..below(12) {
+                let start = below(200).min(new.len());
+                let end = (start + below(9)).min(new.len());
+                new[start..end].fill(0);
+            }
+            let (base, page) = (Page::new(&old), Page::new(&new));
+            assert_eq!(diff(Some(&base), &page), runs_byte_by_byte(&old, &new));
+            assert_eq!(diff(None, &page), runs_byte_by_byte(&[], &new));
+        }
+    }
 }

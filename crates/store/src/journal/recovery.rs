@@ -127,10 +127,7 @@ impl<L: Lower> JournalStore<L> {
         let root_stat = lower
             .stat(&root)
             .map_err(StoreError::lower("stat of the store"))?;
-        // What a journal says is done with the daemon's rights, and root's are all.
-        let owner = rustix::process::geteuid();
-        let owner = owner.is_root().then(|| owner.as_raw());
-        let own = Directories::open(&lower, options.read_only, owner)?.ok_or_else(|| {
+        let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(|| {
             StoreError::Unsuitable(
                 "the directory is not a MobiFS store yet, and a read-only mount cannot make it \
                  one; mount it once without `ro`"
@@ -269,6 +266,7 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     let mut recorded = HashSet::new();
     let mut known = Vec::new();
     let mut moves = Moves::NotBegun;
+    let mut has_bindings = false;
     for (_, records) in scanned.transactions {
         // More was committed after an apply that failed while names moved.
         if moves != Moves::NotBegun || !tells_moves {
@@ -288,14 +286,27 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
                     known.push((id, parent, name));
                 }
                 Record::Moving if tells_moves => moves = Moves::OnlyNamesAreLeft,
-                other => pending.merge_record(other),
+                other => {
+                    has_bindings |= matches!(other, Record::Bind { .. });
+                    pending.merge_record(other);
+                }
             }
         }
     }
-    for (id, parent, name) in known {
-        // Without a name it waits in limbo, where it is looked for anyway.
-        if let Ok(name) = Name::new(&name) {
-            table.add_name(id, parent, &name);
+    if has_bindings && moves == Moves::NotBegun {
+        // Only what says that names move has inodes of new objects with it. What a forged
+        // journal says of them is tried out before anything is served.
+        moves = Moves::MayHaveBegun;
+    }
+    // Without a name it waits in limbo, where it is looked for anyway.
+    let known = known.into_iter().filter_map(|(id, parent, name)| {
+        let name = Name::new(&name).ok()?;
+        Some((id, parent, name))
+    });
+    table.add_names(known);
+    for id in pending.ids() {
+        if pending.object(id).is_none_or(|object| !object.created) {
+            table.reserve(id);
         }
     }
     let ids_max = pending.ids().chain(table.ids()).max();

@@ -13,6 +13,7 @@ use mobifs_types::{Name, ObjectId};
 
 use super::apply::Unnamed;
 use super::recovery::{Loaded, Moves};
+use super::search::Search;
 use super::state::State;
 use super::{JournalOptions, JournalStore, RecoveryReport};
 use crate::lower::Lower;
@@ -147,8 +148,9 @@ impl<L: Lower> JournalStore<L> {
             }
             doubtful
         };
+        let mut search = Search::default();
         for (id, parent, name, inode) in doubtful {
-            let there = match self.handle(parent)? {
+            let there = match self.handle_in(parent, &mut search)? {
                 Some(directory) => self.stat_at(&directory, name.as_bytes())?,
                 None => None,
             };

@@ -36,6 +36,13 @@ impl State {
         }
     }
 
+    /// The inode of an object, if the lower filesystem has it: as it was found, or as the
+    /// journal says.
+    pub(crate) fn inode_of(&self, id: ObjectId) -> Option<u64> {
+        let known = self.table.get(id).map(|location| location.inode);
+        known.or_else(|| self.pending.object(id).and_then(|object| object.bound))
+    }
+
     /// Notes whether the name in `stage/` of an object in the tree is still there.
     pub(crate) fn note_left_in_stage(&mut self, id: ObjectId, is_left: bool) {
         if is_left {

@@ -7,6 +7,9 @@ use mobifs_types::{FileKind, Name, ObjectId};
 
 use crate::KnownLocation;
 
+/// No object has this number.
+const NO_INODE: u64 = 0;
+
 /// Where one object of the lower filesystem can be found.
 #[derive(Clone, Debug)]
 pub(crate) struct Location {
@@ -170,6 +173,15 @@ impl Table {
         }
     }
 
+    /// Keeps the id of an object that a journal changes and says nothing else of, as only a
+    /// forged one does: it is nowhere, and nothing that is found gets its id.
+    pub(crate) fn reserve(&mut self, id: ObjectId) {
+        if let MapEntry::Vacant(entry) = self.locations.entry(id) {
+            entry.insert(Location::new(NO_INODE, FileKind::Regular));
+            self.touch(id);
+        }
+    }
+
     /// The id of the object that the lower tree has at this place; a new one if it
     /// was not known.
     pub(crate) fn adopt(
@@ -193,19 +205,34 @@ impl Table {
         id
     }
 
+    /// Records names in the tree: object, directory, name. A forged journal may give an object
+    /// any number of them, so each is not compared with all before it.
+    pub(crate) fn add_names(&mut self, names: impl Iterator<Item = (ObjectId, ObjectId, Name)>) {
+        let mut added = HashSet::new();
+        for place in names {
+            let (id, parent, name) = place.clone();
+            if added.insert(place) {
+                self.push_name(id, parent, name);
+            }
+        }
+    }
+
     /// Records a name in the tree.
     pub(crate) fn add_name(&mut self, id: ObjectId, parent: ObjectId, name: &Name) {
+        let is_known = self.locations.get(&id).is_some_and(|location| {
+            let mut names = location.names.iter();
+            names.any(|(p, n)| (*p, n) == (parent, name))
+        });
+        if !is_known {
+            self.push_name(id, parent, name.clone());
+        }
+    }
+
+    fn push_name(&mut self, id: ObjectId, parent: ObjectId, name: Name) {
         let Some(location) = self.locations.get_mut(&id) else {
             return;
         };
-        if location
-            .names
-            .iter()
-            .any(|(p, n)| (*p, n) == (parent, name))
-        {
-            return;
-        }
-        location.names.push((parent, name.clone()));
+        location.names.push((parent, name));
         self.touch(id);
         if let Some(parent) = self.locations.get_mut(&parent) {
             parent.children.insert(id);
@@ -285,8 +312,7 @@ impl Table {
             return;
         };
         let names = std::mem::take(&mut location.names);
-        // No object has this number.
-        let inode = std::mem::take(&mut location.inode);
+        let inode = std::mem::replace(&mut location.inode, NO_INODE);
         if self.by_inode.get(&inode) == Some(&id) {
             self.by_inode.remove(&inode);
         }

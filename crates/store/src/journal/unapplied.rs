@@ -10,6 +10,7 @@ use mobifs_types::{FileKind, ObjectId};
 
 use super::JournalStore;
 use super::lookup::missing;
+use super::search::Search;
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -33,29 +34,58 @@ impl<L: Lower> JournalStore<L> {
     pub(super) fn check_found(&self) -> Result<(), StoreError> {
         let _tree = self.tree.read();
         let wanted = self.wanted()?;
+        let mut search = Search::default();
         for id in wanted.needed {
-            if self.place(id)?.is_none() {
+            if !self.is_found(id, &mut search)? {
                 return Err(missing(id));
             }
         }
         for id in wanted.changed {
-            if self.place(id)?.is_none() {
+            if !self.is_found(id, &mut search)? {
                 tracing::warn!(%id, "a changed file was removed behind the back of the store");
                 self.state.write().table.lose(id);
+                // It may have been opened as a directory where others are.
+                self.handles.lock().remove(id);
             }
         }
         Ok(())
     }
 
-    /// Whether every directory that the journal knows will have one name at most, and none
-    /// be below itself. Whoever lists a forged tree might come to no end.
+    /// Whether an object is at one of its places, and not one of another kind that got its
+    /// inode number.
+    fn is_found(&self, id: ObjectId, search: &mut Search) -> Result<bool, StoreError> {
+        let Some(place) = self.place_in(id, search)? else {
+            return Ok(false);
+        };
+        let state = self.state.read();
+        let kind = state.pending.kind_of(id);
+        let is_directory = state.pending.dentries_of(id).next().is_some();
+        Ok(kind.is_none_or(|kind| kind == place.kind)
+            && (!is_directory || place.kind == FileKind::Directory))
+    }
+
+    /// Whether the root and whatever has entries is a directory, what is new is not below
+    /// already, every directory that the journal knows will have one name at most, and none
+    /// will be below itself. Whoever lists a forged tree might come to no end.
     pub(super) fn is_tree(&self) -> bool {
         let state = self.state.read();
         let (pending, table) = (&state.pending, &state.table);
+        let parents = pending.dentries.keys().map(|(parent, _)| *parent);
+        let mut kinds = parents
+            .chain([ObjectId::ROOT])
+            .filter_map(|id| pending.kind_of(id));
+        if kinds.any(|kind| kind != FileKind::Directory) {
+            return false;
+        }
+        let mut new = pending.objects.iter().filter(|(_, object)| object.created);
+        if new.any(|(id, _)| table.get(*id).is_some()) {
+            return false;
+        }
         let is_directory = |id: ObjectId| {
-            let attributes = pending.object(id).and_then(|object| object.attributes);
-            let pending_kind = attributes.map(|attributes| attributes.kind);
-            let kinds = [pending_kind, table.get(id).map(|location| location.kind)];
+            let kinds = [
+                pending.kind_of(id),
+                table.get(id).map(|location| location.kind),
+            ];
             kinds.contains(&Some(FileKind::Directory)) || pending.dentries_of(id).next().is_some()
         };
         let mut parents: HashMap<ObjectId, ObjectId> = HashMap::new();

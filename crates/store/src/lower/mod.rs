@@ -179,6 +179,9 @@ pub trait Lower: Send + Sync {
     /// Makes content and attributes of one file durable, or the entries of one
     /// directory.
     fn sync(&self, object: &Self::Handle) -> io::Result<()>;
+    /// Makes content and size of one file durable, and nothing else of it: where its room was
+    /// there before, filesystems with a journal of their own need not commit that.
+    fn sync_content(&self, file: &Self::Handle) -> io::Result<()>;
     /// Makes everything in the filesystem durable.
     fn sync_all(&self) -> io::Result<()>;
     /// Room.

@@ -195,6 +195,11 @@ impl Lower for PosixLower {
         self.sync_object(object)
     }
 
+    fn sync_content(&self, file: &PosixHandle) -> io::Result<()> {
+        let fd = self.usable(file, handle::Access::Read)?;
+        Ok(retry_on_intr(|| fs::fdatasync(fd))?)
+    }
+
     fn sync_all(&self) -> io::Result<()> {
         match self.scope {
             StoreScope::Tree => Ok(retry_on_intr(|| fs::syncfs(&self.root))?),

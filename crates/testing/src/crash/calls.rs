@@ -596,6 +596,16 @@ impl Lower for CrashLower {
         })
     }
 
+    fn sync_content(&self, file: &CrashHandle) -> io::Result<()> {
+        let key = file.key;
+        self.mutate(Call::Sync, |filesystem| {
+            filesystem.inode(key)?;
+            filesystem
+                .make_durable(|effect| effect.is_content() && effect.content_of() == Some(key));
+            Ok(())
+        })
+    }
+
     fn sync_all(&self) -> io::Result<()> {
         self.mutate(Call::Sync, |filesystem| {
             filesystem.make_all_durable();

@@ -125,6 +125,11 @@ impl Effect {
         }
     }
 
+    /// Whether bytes of a file change, or how many there are.
+    pub(super) const fn is_content(&self) -> bool {
+        matches!(self, Self::Sector { .. } | Self::Size { .. })
+    }
+
     /// The object whose links change; none for content and attributes.
     pub(super) fn linked(&self) -> Option<InodeKey> {
         match *self {

@@ -16,6 +16,7 @@
 //! | call | durable when it returns |
 //! | --- | --- |
 //! | `sync` of a file | its content, size, attributes; *not* its directory entry |
+//! | `sync_content` of a file | its content and size; *not* its attributes |
 //! | `sync` of a directory | its entries and attributes, and what these imply (a rename's other end) |
 //! | `sync_all` | everything |
 //! | `journal_write`, durable | these blocks, and the size if it grew; nothing older |

@@ -7,6 +7,7 @@ use mobifs_types::{
 use super::super::JournalStore;
 use super::super::lookup::missing;
 use super::super::pending::{PendingObject, PendingPage};
+use super::super::search::Search;
 use super::Work;
 use crate::StoreError;
 use crate::lower::{Lower, SetAttributes};
@@ -27,11 +28,12 @@ impl<L: Lower> JournalStore<L> {
             .filter(|(_, object)| !object.created)
             .collect();
         existing.sort_unstable_by_key(|(id, _)| **id);
+        let mut search = Search::default();
         for (&id, object) in existing {
             let Some(attributes) = object.attributes else {
                 continue;
             };
-            let handle = match self.handle(id)? {
+            let handle = match self.handle_in(id, &mut search)? {
                 Some(handle) => handle,
                 // Its last name went in this epoch, and an interrupted apply (or
                 // somebody else) has removed it: there is nothing to bring up to date.
@@ -43,7 +45,7 @@ impl<L: Lower> JournalStore<L> {
                 }
                 None => return Err(missing(id)),
             };
-            self.note_if_strayed(id)?;
+            self.note_if_strayed(id, &mut search)?;
             if attributes.kind == FileKind::Regular {
                 self.zero_ranges(id, &object.zeroed, &handle)?;
                 self.write_pages(id, object, attributes.size, &handle)?;
@@ -62,6 +64,7 @@ impl<L: Lower> JournalStore<L> {
         // In a fixed order, so that a simulated crash can be repeated.
         let mut objects: Vec<_> = work.objects.iter().collect();
         objects.sort_unstable_by_key(|(id, _)| **id);
+        let mut search = Search::default();
         for (&id, object) in objects {
             let Some(attributes) = object.attributes else {
                 continue;
@@ -69,7 +72,7 @@ impl<L: Lower> JournalStore<L> {
             if attributes.kind != FileKind::Directory {
                 continue;
             }
-            if let Some(handle) = self.handle(id)? {
+            if let Some(handle) = self.handle_in(id, &mut search)? {
                 self.apply_attributes(id, &attributes, &handle)?;
             }
         }
@@ -216,7 +219,7 @@ impl<L: Lower> JournalStore<L> {
         Ok(())
     }
 
-    pub(super) fn apply_attributes(
+    pub(in crate::journal) fn apply_attributes(
         &self,
         id: ObjectId,
         attributes: &Attributes,

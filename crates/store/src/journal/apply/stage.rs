@@ -108,6 +108,9 @@ impl<L: Lower> JournalStore<L> {
         if object.bound.is_none() {
             self.create_staged(id, object, attributes)?;
         }
+        if object.is_whole {
+            return Ok(());
+        }
         let handle = self.require_handle(id)?;
         if attributes.kind == FileKind::Regular {
             self.write_staged(id, object, attributes.size, &handle)?;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use mobifs_types::{Name, ObjectId};
 
 use super::super::JournalStore;
+use super::super::search::Search;
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -14,11 +15,15 @@ const TOLD_DEPTH_MAX: usize = 64;
 impl<L: Lower> JournalStore<L> {
     /// Tells and counts an object that is open and is not at any of the names at which it
     /// should be: what was committed to it goes where it is now.
-    pub(super) fn note_if_strayed(&self, id: ObjectId) -> Result<(), StoreError> {
+    pub(super) fn note_if_strayed(
+        &self,
+        id: ObjectId,
+        search: &mut Search,
+    ) -> Result<(), StoreError> {
         let Some((parent, name)) = self.undisputed_name(id) else {
             return Ok(());
         };
-        if self.place(id)?.is_none() {
+        if self.place_in(id, search)?.is_none() {
             self.counters.strays.fetch_add(1, Ordering::Relaxed);
             tracing::error!(
                 path = self.told_path(parent, &name),

@@ -6,6 +6,7 @@ use mobifs_types::{FileKind, Name, ObjectId};
 
 use super::super::JournalStore;
 use super::super::lookup::missing;
+use super::super::search::Search;
 use super::Work;
 use crate::StoreError;
 use crate::lower::Lower;
@@ -17,9 +18,13 @@ impl<L: Lower> JournalStore<L> {
         let mut missing_names: Vec<(ObjectId, &Name, ObjectId)> = Vec::new();
         let mut detached = false;
         let mut surplus: Vec<(ObjectId, &Name)> = Vec::new();
+        let mut search = Search::default();
         for ((parent, name), child) in &work.dentries {
-            let there = self.settle_entry(*parent, name, *child)?;
+            let there = self.settle_entry(*parent, name, *child, &mut search)?;
             detached |= matches!(there, There::Detached | There::Surplus);
+            if there == There::Detached {
+                search.begin_anew();
+            }
             if there == There::Surplus {
                 surplus.push((*parent, name));
             }
@@ -81,8 +86,9 @@ impl<L: Lower> JournalStore<L> {
         parent: ObjectId,
         name: &Name,
         child: Option<ObjectId>,
+        search: &mut Search,
     ) -> Result<There, StoreError> {
-        let Some(directory) = self.handle(parent)? else {
+        let Some(directory) = self.handle_in(parent, search)? else {
             // The directory came and went within the epoch, or is gone with an
             // earlier attempt: it has no entries.
             return if child.is_none() {
@@ -94,13 +100,8 @@ impl<L: Lower> JournalStore<L> {
         let Some(stat) = self.stat_at(&directory, name.as_bytes())? else {
             return Ok(There::Nothing);
         };
-        let inode_of = |id: ObjectId| {
-            let state = self.state.read();
-            let known = state.table.get(id).map(|location| location.inode);
-            known.or_else(|| state.pending.object(id).and_then(|object| object.bound))
-        };
         if let Some(child) = child
-            && inode_of(child) == Some(stat.inode)
+            && self.state.read().inode_of(child) == Some(stat.inode)
             && stat.device == self.device
         {
             let mut state = self.state.write();

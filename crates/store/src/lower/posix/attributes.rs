@@ -12,6 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::access::change_mode;
+use super::scope::StoreScope;
 use super::{PosixHandle, PosixLower};
 use crate::lower::{LowerStat, SetAttributes};
 
@@ -71,6 +72,10 @@ impl PosixLower {
         object: &PosixHandle,
         wanted: &SetAttributes,
     ) -> io::Result<()> {
+        if object.is_root && matches!(self.scope, StoreScope::File(_)) {
+            // The directory around a file is its owner's, with all that it is.
+            return Ok(());
+        }
         let _stable = self.modes.read();
         let current = stat(object)?;
         // Owner first: a change of owner clears set-id bits. Only when it differs: an

@@ -474,3 +474,55 @@ fn the_probe_finds_limits_and_leaves_nothing() {
     }
     lower.truncate(&file, found.file_bytes_max).unwrap();
 }
+
+/// A directory of somebody else's in which everybody may make files, such as `/tmp`.
+fn public_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let public = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(directory.path(), public).unwrap();
+    directory
+}
+
+#[test]
+fn the_directory_around_a_file_stays_as_it_is() {
+    let directory = public_directory();
+    let before = std::fs::metadata(directory.path()).unwrap();
+    let path = directory.path().to_owned();
+    unprivileged(move || {
+        let scope = StoreScope::File("database".into());
+        let lower = PosixLower::open_scoped(&path, scope).unwrap();
+        let root = lower.root().unwrap();
+        // Also where it is the process's own: its owner may have changed the mode since.
+        lower.set_attributes(&root, &attributes(0o700)).unwrap();
+    });
+    let after = std::fs::metadata(directory.path()).unwrap();
+    assert_eq!(
+        (after.mode(), after.mtime(), after.ctime()),
+        (before.mode(), before.mtime(), before.ctime())
+    );
+}
+
+#[test]
+fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
+    if !geteuid().is_root() {
+        // Only root can make what belongs to somebody else.
+        return;
+    }
+    let directory = public_directory();
+    let own = directory.path().join("database-mobifs");
+    std::fs::create_dir(&own).unwrap();
+    std::os::unix::fs::chown(&own, Some(7), Some(7)).unwrap();
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::write(directory.path().join("database"), "").unwrap();
+    let path = directory.path().to_owned();
+    let open = move || {
+        let scope = StoreScope::File("database".into());
+        let lower = PosixLower::open_scoped(&path, scope).unwrap();
+        let opened = crate::JournalStore::open(lower, &crate::JournalOptions::default());
+        let error = opened.map(drop).unwrap_err().to_string();
+        assert!(error.contains("the user with id 7"), "{error}");
+    };
+    open();
+    unprivileged(open);
+    assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
+}

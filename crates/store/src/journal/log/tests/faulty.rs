@@ -139,6 +139,7 @@ impl Lower for Faulty {
         set_attributes(object: &Handle, attributes: &SetAttributes);
         set_xattr(object: &Handle, name: &[u8], value: Option<&[u8]>);
         sync(object: &Handle);
+        sync_content(file: &Handle);
         sync_all();
     }
 

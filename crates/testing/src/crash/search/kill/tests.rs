@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use mobifs_store::{
-    JournalOptions, JournalStore, KnownLocation, KnownObject, Resumed, Saved, Store, Transaction,
+    JournalOptions, JournalStore, KnownLocation, KnownObject, Resumed, Saved, Store, StoreError,
+    Transaction,
 };
 use mobifs_types::{
     Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page,
@@ -195,7 +196,7 @@ fn zeros_over_a_spilled_page_count() {
 }
 
 #[test]
-fn names_that_lead_through_endless_directories_are_an_error() {
+fn names_that_lead_through_endless_directories_lead_nowhere() {
     let (lower, book, store) = open();
     store.close().unwrap();
     let name = Name::new(b"d").unwrap();
@@ -219,6 +220,7 @@ fn names_that_lead_through_endless_directories_are_an_error() {
     };
     let (store, _) =
         JournalStore::resume(lower, &options(), Arc::new(Book::of(&saved)), saved).unwrap();
-    let error = store.object(id(1)).unwrap_err().to_string();
-    assert!(error.contains("too many directories"), "{error}");
+    // Without getting to the end of the stack on the way.
+    let error = store.object(id(1)).unwrap_err();
+    assert!(matches!(error, StoreError::Unknown(_)), "{error}");
 }

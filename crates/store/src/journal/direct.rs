@@ -1,0 +1,377 @@
+//! New data that goes to its place at once, before the transaction that mentions it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mobifs_types::{
+    Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
+};
+
+use super::commit::{BIND_RESERVE_BYTES, Sorted};
+use super::pending::PendingObject;
+use super::record::Record;
+use super::recovery::Moves;
+use super::{JournalStore, Writer};
+use crate::StoreError;
+use crate::lower::{Create, Lower};
+
+/// A run of new pages of this length is written to its place at once.
+const RUN_PAGES_MIN: usize = 16;
+/// With this much data of new files in one transaction, all of it is: they have to be
+/// made below anyway, and one sync serves them all.
+const MANY_FILES_BYTES: u64 = 1 << 20;
+/// With more files than this, one sync of the filesystem is cheaper than one each.
+const SYNCED_FILES_MAX: usize = 16;
+/// Largest single write of direct data.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Pages that go to their place in the lower file at once.
+pub(super) struct DirectRun {
+    pub(super) object: ObjectId,
+    pub(super) range: ByteRange,
+    /// Of the object, with this transaction.
+    attributes: Attributes,
+    created: bool,
+    /// Of a file made by this transaction: with its attributes, this run is all there is.
+    is_everything: bool,
+}
+
+/// A file that runs were written to.
+struct WrittenFile<H> {
+    object: ObjectId,
+    created: bool,
+    handle: Arc<H>,
+}
+
+/// Files with direct data that is not durable yet.
+enum Unsynced<H> {
+    /// So few that each is synced.
+    Files(Vec<WrittenFile<H>>),
+    /// So many that all of the filesystem is. None is kept open: there may be more of them
+    /// than a process may have.
+    All,
+}
+
+impl<H> Unsynced<H> {
+    /// Runs of one file come in a row.
+    fn add(&mut self, run: &DirectRun, handle: Arc<H>) {
+        let Self::Files(files) = self else {
+            return;
+        };
+        let (object, created) = (run.object, run.created);
+        if files.last().is_some_and(|last| last.object == object) {
+            return;
+        }
+        if files.len() == SYNCED_FILES_MAX {
+            *self = Self::All;
+        } else {
+            files.push(WrittenFile {
+                object,
+                created,
+                handle,
+            });
+        }
+    }
+
+    fn sync<L: Lower<Handle = H>>(&self, lower: &L, stage: &H) -> io::Result<()> {
+        let Self::Files(files) = self else {
+            return lower.sync_all();
+        };
+        for file in files {
+            if file.created {
+                lower.sync(&file.handle)?;
+            } else {
+                // Its attributes are the journal's matter.
+                lower.sync_content(&file.handle)?;
+            }
+        }
+        if files.iter().any(|file| file.created) {
+            lower.sync(stage)?;
+        }
+        Ok(())
+    }
+}
+
+/// What was written directly, and is durable.
+#[derive(Default)]
+pub(super) struct Direct {
+    pub(super) bytes: u64,
+    /// New files that need nothing more but their names.
+    pub(super) whole: Vec<ObjectId>,
+}
+
+impl DirectRun {
+    /// Where the content ends. Written as far as the page's end it would have to be cut
+    /// off when the size is set, which writes the last page to the device once more.
+    fn end(&self) -> u64 {
+        self.range
+            .end
+            .min(self.attributes.size.max(self.range.start))
+    }
+}
+
+impl<L: Lower> JournalStore<L> {
+    /// Finds the runs of pages that may be written to their place before the
+    /// transaction is: where the journal says, durably, that nothing is there, so that
+    /// a crash in between leaves no trace. For files that grow, says so first.
+    pub(super) fn choose_direct(
+        &self,
+        writer: &mut Writer<L>,
+        sorted: &Sorted,
+    ) -> Result<Vec<DirectRun>, StoreError> {
+        if writer.moves == Moves::OnlyNamesAreLeft {
+            // A crash before the transaction is in the journal must leave no trace in
+            // places that recovery does not look at.
+            return Ok(Vec::new());
+        }
+        let new_bytes = sorted.created_bytes();
+        let mut runs = Vec::new();
+        let mut guards = Vec::new();
+        for state in &sorted.states {
+            let Some(pages) = sorted.pages.get(&state.id) else {
+                continue;
+            };
+            let pending = self.state.read().pending.objects.get(&state.id).cloned();
+            let created = state.created || pending.as_ref().is_some_and(|object| object.created);
+            let length_min = if created && new_bytes >= MANY_FILES_BYTES {
+                1
+            } else {
+                RUN_PAGES_MIN
+            };
+            for range in page_runs(pages, length_min) {
+                let allowed = match &pending {
+                    Some(object) if created => {
+                        object.bound.is_none() && !object.direct.intersects(range)
+                    }
+                    None if created => true,
+                    Some(object) if object.zeroed.covers(range) => true,
+                    _ => {
+                        let guard = self.guard(state.id, pending.as_deref(), range)?;
+                        let needed = guard.is_some();
+                        guards.extend(guard);
+                        needed
+                    }
+                };
+                if allowed {
+                    let is_new = state.created && pending.is_none();
+                    let covers_all = range.start == 0 && range.end >= state.attributes.size;
+                    runs.push(DirectRun {
+                        object: state.id,
+                        range,
+                        attributes: state.attributes,
+                        created,
+                        is_everything: is_new && covers_all && is_plain(state),
+                    });
+                }
+            }
+        }
+        self.write_guards(writer, guards)?;
+        Ok(runs)
+    }
+
+    /// A state that says "behind its end this file is empty", if that is so where the
+    /// range lies.
+    fn guard(
+        &self,
+        id: ObjectId,
+        pending: Option<&PendingObject>,
+        range: ByteRange,
+    ) -> Result<Option<ObjectState>, StoreError> {
+        let handle = self.require_handle(id)?;
+        let stat = self
+            .lower
+            .stat(&handle)
+            .map_err(StoreError::lower(format!("stat of {id}")))?;
+        let committed = match pending.and_then(|object| object.attributes) {
+            Some(attributes) => attributes,
+            None => self.shown_attributes(id, &stat)?,
+        };
+        let end = committed
+            .size
+            .max(stat.size)
+            .next_multiple_of(PAGE_BYTES_U64);
+        let is_behind = range.start >= end
+            && pending.is_none_or(|object| {
+                object
+                    .pages
+                    .keys()
+                    .next_back()
+                    .is_none_or(|last| last.offset() < end)
+            });
+        Ok(is_behind.then(|| ObjectState {
+            id,
+            created: false,
+            attributes: committed,
+            symlink_target: None,
+            zeroed: vec![ByteRange::from(end)],
+            allocated: Vec::new(),
+            xattrs: Vec::new(),
+        }))
+    }
+
+    fn write_guards(
+        &self,
+        writer: &mut Writer<L>,
+        mut guards: Vec<ObjectState>,
+    ) -> Result<(), StoreError> {
+        guards.dedup_by_key(|guard| guard.id);
+        if guards.is_empty() {
+            return Ok(());
+        }
+        let mut recorded = HashSet::new();
+        let mut records = Vec::new();
+        let ids = guards.iter().map(|guard| guard.id);
+        self.record_places(writer, ids, &mut recorded, &mut records)?;
+        records.extend(guards.iter().cloned().map(Record::Object));
+        let written = self.append(writer, records, BIND_RESERVE_BYTES)?;
+        self.counters
+            .commit_written_bytes
+            .fetch_add(written, Ordering::Relaxed);
+        writer.recorded.extend(recorded);
+        let mut state = self.state.write();
+        guards
+            .iter()
+            .for_each(|guard| state.pending.merge_state(guard));
+        Ok(())
+    }
+
+    /// Writes direct runs to their place and makes them durable.
+    pub(super) fn write_direct(
+        &self,
+        runs: &[DirectRun],
+        sorted: &Sorted,
+    ) -> Result<Direct, StoreError> {
+        let mut direct = Direct::default();
+        let mut unsynced = Unsynced::Files(Vec::new());
+        for run in runs {
+            let Some(pages) = sorted.pages.get(&run.object) else {
+                continue;
+            };
+            let handle = if run.created {
+                self.stage_file(run.object)?
+            } else {
+                self.require_handle(run.object)?
+            };
+            direct.bytes += self.write_run(run, pages, &handle)?;
+            if run.is_everything && self.finish_new_file(run, &handle)? {
+                direct.whole.push(run.object);
+            }
+            unsynced.add(run, handle);
+        }
+        unsynced
+            .sync(&self.lower, &self.own.stage)
+            .map_err(StoreError::lower("making new data durable"))?;
+        Ok(direct)
+    }
+
+    /// Room for what is written behind a file's end. Only against fragmentation: without it
+    /// the write itself allocates. Inside of the file there mostly is room, and asking for
+    /// it makes ext4 commit its own journal with the next sync.
+    fn allocate_ahead(&self, handle: &L::Handle, range: ByteRange) {
+        let found = self.lower.stat(handle);
+        if found.is_ok_and(|stat| range.end <= stat.size) {
+            return;
+        }
+        let _ = self.lower.preallocate(handle, range);
+    }
+
+    /// Attributes of a file that has all its content. Not if there is more of it than that:
+    /// an earlier attempt to commit it, which failed, may have left something.
+    fn finish_new_file(&self, run: &DirectRun, handle: &L::Handle) -> Result<bool, StoreError> {
+        let stat = self
+            .lower
+            .stat(handle)
+            .map_err(StoreError::lower(format!("stat of {}", run.object)))?;
+        if stat.size != run.attributes.size {
+            return Ok(false);
+        }
+        self.apply_attributes(run.object, &run.attributes, handle)?;
+        Ok(true)
+    }
+
+    /// Writes one run to its place; returns the bytes.
+    fn write_run(
+        &self,
+        run: &DirectRun,
+        pages: &BTreeMap<PageIndex, Page>,
+        handle: &L::Handle,
+    ) -> Result<u64, StoreError> {
+        let failed = || StoreError::lower(format!("writing new data of {}", run.object));
+        let mut start = run.range.start;
+        let content = ByteRange::new(start, run.end());
+        if run.range.len() >= RUN_PAGES_MIN as u64 * PAGE_BYTES_U64 {
+            self.allocate_ahead(handle, content);
+        }
+        let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(content.len() as usize));
+        for (index, page) in pages.range(PageIndex::of_offset(start)..) {
+            if index.offset() >= content.end {
+                break;
+            }
+            let end = content.end.min(index.offset() + PAGE_BYTES_U64);
+            let length = (end - index.offset()) as usize;
+            let stored = page.stored();
+            buffer.extend_from_slice(&stored[..stored.len().min(length)]);
+            buffer.resize((end - start) as usize, 0);
+            if buffer.len() >= WRITE_BYTES_MAX {
+                self.lower
+                    .write_at(handle, &buffer, start)
+                    .map_err(failed())?;
+                start += buffer.len() as u64;
+                buffer.clear();
+            }
+        }
+        if !buffer.is_empty() {
+            self.lower
+                .write_at(handle, &buffer, start)
+                .map_err(failed())?;
+        }
+        Ok(content.len())
+    }
+
+    /// Remembers which new files an apply has nothing to do for but to name them.
+    pub(super) fn note_whole(&self, files: &[ObjectId]) {
+        if files.is_empty() {
+            return;
+        }
+        let mut state = self.state.write();
+        files.iter().for_each(|&id| state.pending.note_whole(id));
+    }
+
+    /// The stage file of a new object, made if it is not there.
+    pub(super) fn stage_file(&self, id: ObjectId) -> Result<Arc<L::Handle>, StoreError> {
+        if let Some(handle) = self.cached_handle(id) {
+            return Ok(handle);
+        }
+        let name = id.0.to_string();
+        match self
+            .lower
+            .create(&self.own.stage, name.as_bytes(), Create::Regular)
+        {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::lower(format!("making stage file {name}"))(
+                    error,
+                ));
+            }
+            _ => {}
+        }
+        self.require_handle(id)
+    }
+}
+
+/// Runs of at least `length_min` consecutive pages, as byte ranges.
+fn page_runs(pages: &BTreeMap<PageIndex, Page>, length_min: usize) -> Vec<ByteRange> {
+    let all: RangeSet = pages
+        .keys()
+        .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
+        .collect();
+    all.iter()
+        .filter(|range| range.len() >= length_min as u64 * PAGE_BYTES_U64)
+        .collect()
+}
+
+/// Whether there is nothing about the object but content and attributes.
+fn is_plain(state: &ObjectState) -> bool {
+    state.xattrs.is_empty() && state.allocated.is_empty()
+}

@@ -1,0 +1,66 @@
+//! Whose word counts: what a store's own directory holds is done with the process's rights.
+
+use crate::StoreError;
+
+/// Refuses what a store would believe, its own directory for one, if it belongs to a user whose
+/// word does not count: in a directory that everybody may write to, anybody could have put it
+/// there. Root believes nobody else. Others believe root and whoever has the directory `around`
+/// it, who can change all that is in there anyway. `what` is its name.
+///
+/// # Errors
+/// [`StoreError::Unsuitable`].
+pub fn check_owner(what: &str, owner: u32, around: u32) -> Result<(), StoreError> {
+    let user = rustix::process::geteuid().as_raw();
+    if is_trusted(user, owner, around) {
+        return Ok(());
+    }
+    let (whose, remedy) = if user == 0 {
+        (
+            "root's",
+            "use the store as that user, or, if you trust what it holds, give it to root",
+        )
+    } else {
+        (
+            "your",
+            "remove it, or, if you trust what it holds, have it given to you",
+        )
+    };
+    Err(StoreError::Unsuitable(format!(
+        "{what} in the store belongs to the user with id {owner}, who could have forged what would \
+         be done in {whose} name; {remedy}, with all that is in it"
+    )))
+}
+
+fn is_trusted(user: u32, owner: u32, around: u32) -> bool {
+    owner == user || (user != 0 && (owner == 0 || owner == around))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_are_not_trusted() {
+        let (root, user, other, third) = (0, 1000, 1001, 1002);
+        for (by, owner, around, trusted) in [
+            (root, root, root, true),
+            (root, root, user, true),
+            (root, user, user, false),
+            (user, user, root, true),
+            (user, user, other, true),
+            (user, root, root, true),
+            // The directory is another user's, and so is all in it.
+            (user, other, other, true),
+            // In `/tmp`, for one.
+            (user, other, root, false),
+            (user, other, third, false),
+            (user, other, user, false),
+        ] {
+            assert_eq!(
+                is_trusted(by, owner, around),
+                trusted,
+                "{by} {owner} {around}"
+            );
+        }
+    }
+}
