@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use mobifs_store::{StoreError, StoreScope};
+use mobifs_store::{StoreError, StoreScope, check_owner};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -78,6 +78,7 @@ impl StoreLock {
                 }
                 continue;
             };
+            check_directory(&directory, &root, scope)?;
             let Some(mut file) = open_lock(&directory, OFlags::RDWR | OFlags::CREATE)? else {
                 continue;
             };
@@ -189,6 +190,21 @@ fn open_directory(root: &OwnedFd, scope: &StoreScope) -> Result<Option<OwnedFd>,
             errno.into(),
         )),
     }
+}
+
+/// Before anything is written to what lies in it: it may be another file's second name.
+fn check_directory(
+    directory: &OwnedFd,
+    root: &OwnedFd,
+    scope: &StoreScope,
+) -> Result<(), StoreError> {
+    let owner_of = |directory| {
+        let stat = rustix::fs::fstat(directory);
+        let stat = stat.map_err(|errno| StoreError::lower("looking at .mobifs")(errno.into()));
+        stat.map(|stat| stat.st_uid)
+    };
+    let shown = scope.own_directory().display().to_string();
+    check_owner(&shown, owner_of(directory)?, owner_of(root)?)
 }
 
 fn open_lock(directory: &OwnedFd, access: OFlags) -> Result<Option<File>, StoreError> {

@@ -1,9 +1,10 @@
 //! Where what is not committed outlives the process: a file in memory, found again by the
 //! database's identity.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -47,10 +48,13 @@ pub(crate) enum Left {
     Unusable(String),
 }
 
-/// The place of one database's arena.
+/// The place of one database's arena. The directory is everybody's, and somebody may have taken
+/// the name: so it may have a number behind it, and what another user has put there is passed
+/// over.
 #[derive(Debug)]
 pub(crate) struct ArenaFile {
-    path: PathBuf,
+    directory: PathBuf,
+    name: String,
     owner: Owner,
 }
 
@@ -61,15 +65,18 @@ impl ArenaFile {
     /// [`Failure::System`] if the system cannot say when it was started.
     pub(crate) fn new(directory: &Path, database: FileIdentity) -> Result<Option<Self>, Failure> {
         use rustix::fs::Access;
-        if rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_err() {
+        let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        if rustix::fs::access(directory, wanted).is_err() {
             return Ok(None);
         }
         let owner = Owner::new(database).map_err(Failure::system("reading the boot id"))?;
         let user = rustix::process::geteuid().as_raw();
         let (device, inode) = (owner.device, owner.inode);
-        let name = format!("mobifs-{user}-{device:x}-{inode:x}");
-        let path = directory.join(name);
-        Ok(Some(Self { path, owner }))
+        Ok(Some(Self {
+            directory: directory.to_owned(),
+            name: format!("mobifs-{user}-{device:x}-{inode:x}"),
+            owner,
+        }))
     }
 
     /// What a killed process has left.
@@ -77,28 +84,30 @@ impl ArenaFile {
     /// # Errors
     /// [`Failure`] if there is something that cannot be read now.
     pub(crate) fn left(&self) -> Result<Left, Failure> {
-        let file = match self.open(libc::O_RDWR) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Left::Nothing),
-            Err(error) => return Err(self.failed("opening", error)),
-        };
-        let about = file
-            .metadata()
-            .map_err(|error| self.failed("looking at", error))?;
-        if about.len() == 0 {
-            return Ok(Left::Nothing);
+        let mut left = Left::Nothing;
+        for path in self.taken()? {
+            let Some(file) = open_ours(&path)? else {
+                continue;
+            };
+            let about = file.metadata().map_err(failed("looking at", &path))?;
+            if about.len() == 0 {
+                continue;
+            }
+            let arena = match Arena::attach_file(file.into()) {
+                Ok(arena) => arena,
+                Err(error) => {
+                    left = Left::Unusable(error.to_string());
+                    continue;
+                }
+            };
+            let owner = arena.session();
+            let owner = owner.and_then(|text| serde_json::from_slice(&text).ok());
+            // Else of before the machine was started, or of a file that is gone.
+            if owner.as_ref() == Some(&self.owner) {
+                return Ok(Left::Arena(arena));
+            }
         }
-        let arena = match Arena::attach_file(file.into()) {
-            Ok(arena) => arena,
-            Err(error) => return Ok(Left::Unusable(error.to_string())),
-        };
-        let owner = arena.session();
-        let owner = owner.and_then(|text| serde_json::from_slice(&text).ok());
-        Ok(match owner.as_ref() == Some(&self.owner) {
-            true => Left::Arena(arena),
-            // Of before the machine was started, or of a file that is gone.
-            false => Left::Nothing,
-        })
+        Ok(left)
     }
 
     /// A new arena, in place of whatever was there.
@@ -107,9 +116,8 @@ impl ArenaFile {
     /// [`Failure`].
     pub(crate) fn create(&self) -> Result<Arena, Failure> {
         self.remove();
-        let file = self.open(libc::O_RDWR | libc::O_CREAT | libc::O_EXCL);
-        let file = OwnedFd::from(file.map_err(|error| self.failed("creating", error))?);
-        let made = Arena::create_in(file).and_then(|arena| {
+        let file = self.create_file()?;
+        let made = Arena::create_in(file.into()).and_then(|arena| {
             let owner = serde_json::to_vec(&self.owner).map_err(io::Error::other)?;
             arena.set_session(&owner)?;
             Ok(arena)
@@ -120,40 +128,84 @@ impl ArenaFile {
         })
     }
 
+    /// Under the first name that nobody has.
+    fn create_file(&self) -> Result<File, Failure> {
+        let taken: HashSet<PathBuf> = self.taken()?.into_iter().collect();
+        let plain = self.directory.join(&self.name);
+        let numbered =
+            (1_u64..).map(|number| plain.with_file_name(format!("{}.{number}", self.name)));
+        let free = std::iter::once(plain.clone())
+            .chain(numbered)
+            .find(|path| !taken.contains(path))
+            .unwrap_or(plain);
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&free);
+        file.map_err(failed("creating", &free))
+    }
+
     /// Nothing has to be found here any more.
     pub(crate) fn remove(&self) {
-        match std::fs::remove_file(&self.path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "cannot be removed");
+        let user = rustix::process::geteuid().as_raw();
+        for path in self.taken().unwrap_or_default() {
+            let is_ours = path
+                .symlink_metadata()
+                .is_ok_and(|about| about.uid() == user);
+            if let Err(error) = std::fs::remove_file(&path)
+                && is_ours
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %error, "cannot be removed");
             }
         }
     }
 
-    /// Opens the file, if it is ours: the directory is everybody's.
-    fn open(&self, flags: libc::c_int) -> io::Result<File> {
-        let flags = flags & !libc::O_ACCMODE | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(flags)
-            .open(&self.path)?;
-        let about = file.metadata()?;
-        let is_ours = about.is_file()
-            && about.uid() == rustix::process::geteuid().as_raw()
-            && about.mode() & 0o077 == 0
-            && about.nlink() == 1;
-        if !is_ours {
-            return Err(io::Error::other("it belongs to somebody else; remove it"));
+    /// What lies there under the name, with a number or without, whosever it is.
+    fn taken(&self) -> Result<Vec<PathBuf>, Failure> {
+        let listing = || Failure::system(format!("listing {}", self.directory.display()));
+        let mut taken = Vec::new();
+        for entry in std::fs::read_dir(&self.directory).map_err(listing())? {
+            let entry = entry.map_err(listing())?;
+            let name = entry.file_name();
+            let rest = name.as_bytes().strip_prefix(self.name.as_bytes());
+            if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b".")) {
+                taken.push(entry.path());
+            }
         }
-        Ok(file)
+        Ok(taken)
     }
+}
 
-    fn failed(&self, doing: &str, source: io::Error) -> Failure {
-        Failure::system(format!("{doing} {}", self.path.display()))(source)
+/// Opens a file, if it is this user's. No other user can have got at it then: it has one name
+/// and was private from the beginning.
+fn open_ours(path: &Path) -> Result<Option<File>, Failure> {
+    let about = path.symlink_metadata();
+    let user = rustix::process::geteuid().as_raw();
+    if !about.is_ok_and(|about| about.is_file() && about.uid() == user) {
+        return Ok(None);
     }
+    let opened = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path);
+    let file = opened.map_err(failed("opening", path))?;
+    let about = file.metadata().map_err(failed("looking at", path))?;
+    let is_private =
+        about.is_file() && about.uid() == user && about.mode() & 0o077 == 0 && about.nlink() == 1;
+    if is_private {
+        return Ok(Some(file));
+    }
+    let shared = io::Error::other("others can get at it; remove it");
+    Err(failed("opening", path)(shared))
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+    Failure::system(format!("{doing} {}", path.display()))
 }
 
 #[cfg(test)]
@@ -180,7 +232,8 @@ mod tests {
         assert!(matches!(place(other).left().unwrap(), Left::Nothing));
         // Another database got the number of one that is gone.
         let impostor = ArenaFile {
-            path: mine.path.clone(),
+            directory: mine.directory.clone(),
+            name: mine.name.clone(),
             owner: Owner::new(other).unwrap(),
         };
         assert!(matches!(impostor.left().unwrap(), Left::Nothing));
@@ -189,19 +242,40 @@ mod tests {
     }
 
     #[test]
-    fn what_another_user_could_read_or_has_put_there_is_refused() {
+    fn what_somebody_has_put_under_the_name_is_passed_over() {
         let directory = tempfile::tempdir().unwrap();
         let place = ArenaFile::new(directory.path(), DATABASE).unwrap().unwrap();
-        let elsewhere = directory.path().join("precious");
-        std::fs::write(&elsewhere, "content").unwrap();
-        std::os::unix::fs::symlink(&elsewhere, &place.path).unwrap();
-        place.left().unwrap_err();
-        std::fs::remove_file(&place.path).unwrap();
+        let path = |suffix: &str| directory.path().join(format!("{}{suffix}", place.name));
+        let precious = directory.path().join("precious");
+        std::fs::write(&precious, "content").unwrap();
+        // Not to be removed, as what another user has put into a sticky directory.
+        std::fs::create_dir(path("")).unwrap();
+        std::fs::create_dir(path(".2")).unwrap();
+        std::os::unix::fs::symlink(&precious, path(".7")).unwrap();
+        assert!(matches!(place.left().unwrap(), Left::Nothing));
+        drop(place.create().unwrap());
+        assert!(path(".1").is_file());
+        assert!(matches!(place.left().unwrap(), Left::Arena(_)));
+        // Nor is the arena of a database whose inode has the same beginning.
+        let mut longer = place.name.clone();
+        longer.push('0');
+        std::fs::write(directory.path().join(&longer), "another's").unwrap();
+        place.remove();
+        assert!(!path(".1").exists() && directory.path().join(longer).exists());
+        assert_eq!(std::fs::read(&precious).unwrap(), b"content");
+    }
+
+    #[test]
+    fn what_others_can_get_at_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = ArenaFile::new(directory.path(), DATABASE).unwrap().unwrap();
         // As readable for others as files usually are.
-        std::fs::write(&place.path, "forged").unwrap();
+        std::fs::write(directory.path().join(&place.name), "forged").unwrap();
         let error = place.left().unwrap_err();
-        assert!(error.to_string().contains("somebody else"), "{error}");
-        assert_eq!(std::fs::read(&elsewhere).unwrap(), b"content");
+        assert!(
+            error.to_string().contains("others can get at it"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ use crate::lower_file::Candidate;
 use crate::options::Options;
 use crate::shared_memory::SharedMemory;
 use crate::site::Site;
+use crate::write_ahead_log::{LogWriter, Step, WaitingHeader};
 
 pub(crate) const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
 
@@ -65,6 +66,7 @@ pub(crate) struct Database {
     pub(crate) shared_memory: Mutex<SharedMemory>,
     pub(crate) promises: Promises,
     headroom: Headroom,
+    waiting_header: WaitingHeader,
     connections: AtomicU64,
 }
 
@@ -84,6 +86,8 @@ impl Database {
         if beginning == Beginning::Foreign {
             return Err(Failure::Foreign(path.to_owned()));
         }
+        site.require_owner(beginning)?;
+        site.check_companions()?;
         let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
         if beginning.is_in_use() {
             arena.as_ref().map_or(Ok(()), |arena| site.salvage(arena))?;
@@ -137,6 +141,7 @@ impl Database {
             shared_memory: Mutex::default(),
             promises: Promises::default(),
             headroom: Headroom::default(),
+            waiting_header: WaitingHeader::default(),
             connections: AtomicU64::new(0),
             volume,
         };
@@ -228,12 +233,59 @@ impl Database {
                 self.require_room(data.len() as u64)?;
             }
         }
+        self.write_all(file, at, data)
+    }
+
+    fn write_all(&self, file: ObjectId, at: u64, data: &[u8]) -> Result<(), Failure> {
         let mut done = 0;
         while done < data.len() {
             let to = WriteAt::Offset(at + done as u64);
             done += self.volume.write(file, to, &data[done..], false, false)?;
         }
         Ok(())
+    }
+
+    /// Writes to the write-ahead log.
+    pub(crate) fn write_log(
+        &self,
+        writer: &mut LogWriter,
+        file: ObjectId,
+        at: u64,
+        data: &[u8],
+    ) -> Result<(), Failure> {
+        let settle = || self.settle_log();
+        let step = writer.step(&self.waiting_header, file, at, data, settle)?;
+        let done = match step {
+            Step::Nothing => Ok(()),
+            Step::Write { at, data } => self.write(file, at, data),
+            Step::Restart { data } => self.restart_log(file, data),
+        };
+        if done.is_err() {
+            writer.failed();
+        }
+        done
+    }
+
+    fn restart_log(&self, file: ObjectId, header: &[u8]) -> Result<(), Failure> {
+        if self.size(file)? > header.len() as u64 {
+            self.truncate(file, 0)?;
+        }
+        self.write(file, 0, header)
+    }
+
+    /// Writes what the log's writer has put off, before anything else happens that could see
+    /// that it is not there.
+    pub(crate) fn settle_log(&self) -> Result<(), Failure> {
+        self.waiting_header
+            .settle(|log, at, header| self.write_all(log, at, header))
+    }
+
+    /// The same for whoever does something else with the database. If it cannot be written
+    /// it waits on, and the log's writer hears of it at its next call: nobody else is concerned.
+    pub(crate) fn settle_log_if_possible(&self) {
+        if let Err(error) = self.settle_log() {
+            tracing::debug!(%error, "the header of a frame waits on");
+        }
     }
 
     /// Writes to the rollback journal.
@@ -366,6 +418,7 @@ impl Database {
 
     /// Deletes a companion; false if there is none.
     pub(crate) fn delete(&self, name: &[u8]) -> Result<bool, Failure> {
+        self.settle_log()?;
         self.mark()?;
         match self.volume.unlink(ObjectId::ROOT, name) {
             Ok(()) => Ok(true),
@@ -376,6 +429,7 @@ impl Database {
 
     /// Whether there is a companion with something in it.
     pub(crate) fn exists(&self, name: &[u8]) -> Result<bool, Failure> {
+        self.settle_log()?;
         match self.volume.lookup(ObjectId::ROOT, name) {
             Ok(node) => {
                 self.volume.forget(node.id, 1);
@@ -388,6 +442,7 @@ impl Database {
 
     /// Everything done so far is durable when it returns.
     pub(crate) fn commit(&self) -> Result<(), Failure> {
+        self.settle_log()?;
         Ok(self.volume.sync_app(None, false)?)
     }
 
@@ -429,6 +484,18 @@ impl Database {
     /// [`Failure`]: the database stays in use as if the process had been killed, and the
     /// next one that opens it goes on from there.
     pub(crate) fn close(&self) -> Result<(), Failure> {
+        let closed = self.bring_to_place();
+        if let Some(arena) = &self.arena
+            && (closed.is_ok() || self.ground.is_deleted())
+        {
+            // Nobody needs it, or nobody can open the database any more that it is of.
+            arena.remove();
+        }
+        closed
+    }
+
+    fn bring_to_place(&self) -> Result<(), Failure> {
+        self.settle_log()?;
         let is_whole = self.remove_companions()?;
         self.volume.forget(self.main, 1);
         self.volume.shutdown()?;
@@ -437,9 +504,6 @@ impl Database {
         }
         if is_whole {
             self.ground.unmark()?;
-        }
-        if let Some(arena) = &self.arena {
-            arena.remove();
         }
         Ok(())
     }

@@ -52,6 +52,31 @@ pub enum Failure {
         /// Why not.
         reason: String,
     },
+    /// Its file may not be given back as it has to be: with its permissions and times.
+    #[error(
+        "{path} belongs to user {owner}; MobiFS uses a database for its owner only, or for root",
+        path = path.display()
+    )]
+    NotOwner {
+        /// The database.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
+    /// What lies beside it is another user's.
+    #[error(
+        "{directory} belongs to user {owner}, who has used the database through MobiFS, and \
+         nobody else can use what is in it; {remedy}",
+        directory = directory.display()
+    )]
+    StoreOfOther {
+        /// The directory.
+        directory: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// What helps.
+        remedy: &'static str,
+    },
     /// A parameter of the file's URI makes no sense.
     #[error("the parameter {name} of the database's URI {message}")]
     Parameter {

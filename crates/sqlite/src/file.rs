@@ -333,7 +333,11 @@ unsafe extern "C" fn shm_lock(file: *mut File, first: c_int, count: c_int, flags
     })
 }
 
-unsafe extern "C" fn shm_barrier(_file: *mut File) {
+unsafe extern "C" fn shm_barrier(file: *mut File) {
+    // SAFETY: SQLite's own file.
+    let Inner { host, opened } = unsafe { inner(file) };
+    // SQLite takes no answer; the calls that come next have the same one.
+    let _answered = answer(host, abi::IOERR, || opened.barrier());
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 

@@ -19,4 +19,7 @@ pub trait Ground: Send + Sync + std::fmt::Debug {
 
     /// Whether the file at the database's path is another one by now, or gone.
     fn has_moved(&self) -> bool;
+
+    /// Whether the database's file has no name any more, so that nobody can open it again.
+    fn is_deleted(&self) -> bool;
 }

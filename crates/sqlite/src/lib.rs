@@ -45,6 +45,7 @@ pub mod simulation;
 mod site;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod vfs;
+mod write_ahead_log;
 
 pub use failure::{Failure, forget_last_error, last_error};
 pub use host::{Host, RegisterError};

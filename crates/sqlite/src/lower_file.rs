@@ -191,6 +191,10 @@ impl Ground for LowerFile {
     fn has_moved(&self) -> bool {
         FileIdentity::of(&self.path).ok() != Some(self.identity)
     }
+
+    fn is_deleted(&self) -> bool {
+        self.file.metadata().is_ok_and(|about| about.nlink() == 0)
+    }
 }
 
 impl Drop for LowerFile {

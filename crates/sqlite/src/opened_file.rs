@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::locks::{ConnectionId, Level};
 use crate::registry::Lease;
 use crate::shared_memory::{Change, Mapping};
+use crate::write_ahead_log::LogWriter;
 
 /// What a file is to its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,7 @@ pub(crate) struct OpenedFile {
     connection: ConnectionId,
     level: Level,
     mapping: Option<Mapping>,
+    log_writer: LogWriter,
     /// SQLite is to leave the log where it is when the last connection closes.
     pub(crate) keeps_log: bool,
 }
@@ -61,12 +63,29 @@ impl OpenedFile {
             connection,
             level: Level::None,
             mapping: None,
+            log_writer: LogWriter::default(),
             keeps_log: false,
         })
     }
 
     pub(crate) fn database(&self) -> Result<&Arc<Database>, Failure> {
         self.lease.database()
+    }
+
+    /// The database, with all that was written to its log. Who uses the log itself hears if
+    /// that could not be written.
+    fn settled(&self) -> Result<&Arc<Database>, Failure> {
+        if self.role == Role::Log {
+            let database = self.database()?;
+            database.settle_log()?;
+            return Ok(database);
+        }
+        settled(&self.lease)
+    }
+
+    /// SQLite orders what it has written before others see it.
+    pub(crate) fn barrier(&self) -> Result<(), Failure> {
+        settled(&self.lease).map(|_| ())
     }
 
     pub(crate) fn is_main(&self) -> bool {
@@ -79,13 +98,21 @@ impl OpenedFile {
 
     /// Fills `out` from `at` on; what is behind the end becomes zero. False if some is.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<bool, Failure> {
-        let length = self.database()?.read(self.object, at, out)?;
+        let database = self.database()?;
+        if self.role == Role::Log {
+            database.settle_log()?;
+        }
+        let length = database.read(self.object, at, out)?;
         out[length..].fill(0);
         Ok(length == out.len())
     }
 
-    pub(crate) fn write(&self, at: u64, data: &[u8]) -> Result<(), Failure> {
-        let database = self.database()?;
+    pub(crate) fn write(&mut self, at: u64, data: &[u8]) -> Result<(), Failure> {
+        let database = self.lease.database()?;
+        if self.role == Role::Log {
+            return database.write_log(&mut self.log_writer, self.object, at, data);
+        }
+        database.settle_log_if_possible();
         match self.role {
             Role::Journal => database.write_journal(self.object, at, data),
             _ => database.write(self.object, at, data),
@@ -93,7 +120,7 @@ impl OpenedFile {
     }
 
     pub(crate) fn truncate(&self, bytes: u64) -> Result<(), Failure> {
-        let database = self.database()?;
+        let database = self.settled()?;
         database.truncate(self.object, bytes)?;
         if self.role == Role::Journal && bytes == 0 {
             database.journal_ended();
@@ -102,7 +129,7 @@ impl OpenedFile {
     }
 
     pub(crate) fn size(&self) -> Result<u64, Failure> {
-        self.database()?.size(self.object)
+        self.settled()?.size(self.object)
     }
 
     /// SQLite syncs the file.
@@ -114,27 +141,27 @@ impl OpenedFile {
             Role::Log => Synced::Log,
             Role::SuperJournal(_) => Synced::SuperJournal,
         };
-        let database = self.database()?;
+        let database = self.settled()?;
         let duty = database.promises.sync(synced, database.is_durable());
         carry_out(database, duty)
     }
 
     /// SQLite has committed a transaction.
     pub(crate) fn transaction_committed(&self) -> Result<(), Failure> {
-        let database = self.database()?;
+        let database = self.settled()?;
         carry_out(database, database.promises.committed())
     }
 
     /// Takes more of the database for this connection.
     pub(crate) fn lock(&mut self, wanted: Level) -> Result<Result<(), Code>, Failure> {
-        let database = self.lease.database()?;
+        let database = settled(&self.lease)?;
         let mut locks = database.locks.lock();
         Ok(locks.raise(self.connection, &mut self.level, wanted))
     }
 
     /// Gives some of it back.
     pub(crate) fn unlock(&mut self, wanted: Level) -> Result<(), Failure> {
-        let database = self.lease.database()?;
+        let database = settled(&self.lease)?;
         if self.level >= Level::Reserved {
             database.promises.ended();
         }
@@ -144,7 +171,7 @@ impl OpenedFile {
     }
 
     pub(crate) fn has_writer(&self) -> Result<bool, Failure> {
-        Ok(self.database()?.locks.lock().has_writer())
+        Ok(self.settled()?.locks.lock().has_writer())
     }
 
     /// Where a region of the shared memory is; none if it is not there.
@@ -154,7 +181,7 @@ impl OpenedFile {
         bytes: usize,
         extend: bool,
     ) -> Result<Option<NonNull<u8>>, Failure> {
-        let mut memory = self.lease.database()?.shared_memory.lock();
+        let mut memory = settled(&self.lease)?.shared_memory.lock();
         self.mapping.get_or_insert_with(|| memory.join());
         Ok(memory.map(index, bytes, extend))
     }
@@ -165,7 +192,7 @@ impl OpenedFile {
         range: (usize, usize),
         change: Change,
     ) -> Result<Result<(), Code>, Failure> {
-        let mut memory = self.lease.database()?.shared_memory.lock();
+        let mut memory = settled(&self.lease)?.shared_memory.lock();
         let Some(mapping) = &mut self.mapping else {
             return Err(Failure::Misuse("locks in memory that is not mapped"));
         };
@@ -174,7 +201,7 @@ impl OpenedFile {
 
     /// Ends the use of the shared memory.
     pub(crate) fn unmap(&mut self) -> Result<(), Failure> {
-        let mut memory = self.lease.database()?.shared_memory.lock();
+        let mut memory = settled(&self.lease)?.shared_memory.lock();
         if let Some(mapping) = self.mapping.take() {
             memory.leave(mapping);
         }
@@ -194,6 +221,12 @@ impl OpenedFile {
     }
 }
 
+fn settled(lease: &Lease) -> Result<&Arc<Database>, Failure> {
+    let database = lease.database()?;
+    database.settle_log_if_possible();
+    Ok(database)
+}
+
 fn carry_out(database: &Database, duty: Duty) -> Result<(), Failure> {
     match duty {
         Duty::Nothing => Ok(()),
@@ -208,3 +241,165 @@ pub(crate) const CHARACTERISTICS: i32 = abi::IOCAP_POWERSAFE_OVERWRITE
     | abi::IOCAP_SAFE_APPEND
     | abi::IOCAP_SEQUENTIAL
     | abi::IOCAP_UNDELETABLE_WHEN_OPEN;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::database::OpenRequest;
+    use crate::options::Options;
+    use crate::registry;
+
+    const PAGE: [u8; 512] = [3; 512];
+
+    type Operation = fn(&mut Bed);
+
+    /// A database with a log, open twice, in which the header of a frame waits.
+    struct Bed {
+        main: OpenedFile,
+        log: OpenedFile,
+        other_log: OpenedFile,
+        _directory: tempfile::TempDir,
+    }
+
+    fn lease(path: &Path) -> Lease {
+        let request = OpenRequest {
+            path,
+            options: Options::read(&|_| None).unwrap(),
+            may_create: true,
+            recover: &|_| Ok(()),
+            warn: &|_| {},
+        };
+        registry::open(&request).unwrap()
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("app.db");
+            let log = || {
+                let lease = lease(&path);
+                let database = lease.database().unwrap();
+                let object = database.open_companion(b"app.db-mobifs-wal", true, false);
+                OpenedFile::companion(lease, object.unwrap(), Role::Log).unwrap()
+            };
+            let mut bed = Self {
+                main: OpenedFile::main(lease(&path)).unwrap(),
+                log: log(),
+                other_log: log(),
+                _directory: directory,
+            };
+            bed.log.write(0, &[1; 32]).unwrap();
+            bed.log.write(32, &[2; 24]).unwrap();
+            bed.main.map(0, 32 << 10, true).unwrap();
+            bed.log.write(56, &PAGE).unwrap();
+            assert_eq!(bed.in_log(32), [vec![2; 24], PAGE.to_vec()].concat());
+            bed.log.write(568, &[2; 24]).unwrap();
+            assert_eq!(bed.in_log(568), [0; 0], "it waits for its page");
+            bed
+        }
+
+        /// What is in the log, without anybody's noticing.
+        fn in_log(&self, at: u64) -> Vec<u8> {
+            let mut found = vec![0; 2048];
+            let database = self.main.database().unwrap();
+            let length = database.read(self.log.object, at, &mut found).unwrap();
+            found.truncate(length);
+            found
+        }
+
+        fn close(self) {
+            for file in [self.log, self.other_log, self.main] {
+                file.close().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_could_see_that_a_header_waits_writes_it_first() {
+        let operations: [(&str, Operation); 19] = [
+            ("reading the log", |bed| {
+                assert!(bed.other_log.read(568, &mut [0; 24]).unwrap());
+            }),
+            ("its size", |bed| {
+                assert_eq!(bed.other_log.size().unwrap(), 592)
+            }),
+            ("its writer's size", |bed| {
+                assert_eq!(bed.log.size().unwrap(), 592);
+            }),
+            ("truncating it", |bed| bed.log.truncate(600).unwrap()),
+            ("syncing it", |bed| bed.log.sync().unwrap()),
+            ("writing elsewhere", |bed| {
+                bed.log.write(1024, &[4]).unwrap()
+            }),
+            ("another writer", |bed| {
+                bed.other_log.write(1024, &[4]).unwrap();
+            }),
+            ("writing the database", |bed| {
+                bed.main.write(4096, &PAGE).unwrap();
+            }),
+            ("truncating the database", |bed| {
+                bed.main.truncate(0).unwrap()
+            }),
+            ("syncing the database", |bed| bed.main.sync().unwrap()),
+            ("the end of a transaction", |bed| {
+                bed.main.transaction_committed().unwrap();
+            }),
+            ("a lock", |bed| {
+                bed.main.lock(Level::Shared).unwrap().unwrap();
+            }),
+            ("a lock given back", |bed| {
+                bed.main.unlock(Level::None).unwrap()
+            }),
+            ("asking for locks", |bed| {
+                bed.main.has_writer().unwrap();
+            }),
+            ("a lock in shared memory", |bed| {
+                let change = bed.main.change_shared((0, 1), Change::Share);
+                change.unwrap().unwrap();
+            }),
+            ("more shared memory", |bed| {
+                bed.main.map(1, 32 << 10, true).unwrap();
+            }),
+            ("less of it", |bed| bed.main.unmap().unwrap()),
+            ("a barrier", |bed| bed.main.barrier().unwrap()),
+            ("a checkpoint", |bed| {
+                bed.main.database().unwrap().commit().unwrap();
+            }),
+        ];
+        for (name, operation) in operations {
+            let mut bed = Bed::new();
+            operation(&mut bed);
+            assert_eq!(bed.in_log(568)[..24], [2; 24], "{name}");
+            bed.close();
+        }
+    }
+
+    #[test]
+    fn a_log_that_begins_anew_is_empty_behind_its_header() {
+        let mut bed = Bed::new();
+        bed.log.write(592, &PAGE).unwrap();
+        bed.log.write(0, &[5; 32]).unwrap();
+        assert_eq!(bed.in_log(0), [5; 32]);
+        bed.log.write(32, &[6; 24]).unwrap();
+        bed.log.write(56, &PAGE).unwrap();
+        assert_eq!(bed.in_log(32), [vec![6; 24], PAGE.to_vec()].concat());
+        bed.close();
+    }
+
+    #[test]
+    fn a_header_whose_writer_is_gone_is_written() {
+        let bed = Bed::new();
+        let Bed {
+            main,
+            log,
+            other_log,
+            _directory,
+        } = bed;
+        log.close().unwrap();
+        assert_eq!(other_log.size().unwrap(), 592);
+        other_log.close().unwrap();
+        main.close().unwrap();
+    }
+}

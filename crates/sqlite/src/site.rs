@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use mobifs_runtime::{
     Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, StoreLock, Volume,
     VolumeOptions,
 };
-use mobifs_store::{PosixLower, StoreError, StoreScope, inspect};
+use mobifs_store::{PosixLower, StoreError, StoreScope, check_owner, inspect};
+use rustix::process::Uid;
 
 use crate::arena_file::{ArenaFile, Left};
 use crate::companion;
@@ -76,6 +78,40 @@ impl<'a> Site<'a> {
         }
     }
 
+    /// Only its owner, or root, can leave a file as it has to be, and read a store.
+    ///
+    /// # Errors
+    /// [`Failure::NotOwner`], [`Failure::StoreOfOther`].
+    pub(crate) fn require_owner(&self, beginning: Beginning) -> Result<(), Failure> {
+        self.require_owner_is(rustix::process::geteuid(), beginning)
+    }
+
+    fn require_owner_is(&self, user: Uid, beginning: Beginning) -> Result<(), Failure> {
+        let other = |path: &Path| {
+            let owner = path.symlink_metadata().ok()?.uid();
+            (!user.is_root() && owner != user.as_raw()).then_some(owner)
+        };
+        if let Some(owner) = other(self.path) {
+            let path = self.path.to_owned();
+            return Err(Failure::NotOwner { path, owner });
+        }
+        let directory = StoreScope::File(self.name.clone()).own_path(&self.directory);
+        let Some(owner) = other(&directory) else {
+            return Ok(());
+        };
+        let remedy = if beginning.is_in_use() {
+            "the database was not closed: that user, or root, has to open and close it through \
+             MobiFS, and to delete the directory then"
+        } else {
+            "the database was closed, so the directory may be deleted"
+        };
+        Err(Failure::StoreOfOther {
+            directory,
+            owner,
+            remedy,
+        })
+    }
+
     /// Says which process has the database open through MobiFS, if that is why it cannot be
     /// opened here.
     pub(crate) fn named(&self, failure: Failure) -> Failure {
@@ -86,6 +122,22 @@ impl<'a> Site<'a> {
             }
             _ => failure,
         }
+    }
+
+    /// Refuses journals and logs of a stranger: SQLite would believe what is in them.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(crate) fn check_companions(&self) -> Result<(), Failure> {
+        let looking = || Failure::system("looking at what is beside the database");
+        let around = self.directory.metadata().map_err(looking())?;
+        for name in self.companions().map_err(looking())? {
+            let about = self.directory.join(&name).symlink_metadata();
+            let about = about.map_err(looking())?;
+            check_owner(&name.display().to_string(), about.uid(), around.uid())
+                .map_err(|error| Failure::of_store(self.path, error))?;
+        }
+        Ok(())
     }
 
     /// A journal or log with something in it, under SQLite's own name.
@@ -245,5 +297,42 @@ impl<'a> Site<'a> {
         opened.close().map_err(of_store)?;
         file.remove();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn what_belongs_to_another_user_is_named() {
+        const USER: u32 = 12_345;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.db");
+        let store = directory.path().join("app.db-mobifs");
+        std::fs::write(&path, "").unwrap();
+        std::fs::create_dir(&store).unwrap();
+        let config = Options::read(&|_| None).unwrap().config().unwrap();
+        let site = Site::new(&path, &config, &|_| {}).unwrap();
+        let require = |user, beginning| {
+            let required = site.require_owner_is(Uid::from_raw(user), beginning);
+            required.map_err(|failure| failure.to_string())
+        };
+        let closed = Beginning::Database { is_marked: false };
+        let own = rustix::process::geteuid().as_raw();
+        require(own, closed).unwrap();
+        require(0, closed).unwrap();
+        let why = require(USER, closed).unwrap_err();
+        assert!(why.contains("app.db belongs to user"), "{why}");
+        if std::os::unix::fs::chown(&path, Some(USER), None).is_err() {
+            eprintln!("the rest is skipped: only root can give files away");
+            return;
+        }
+        let why = require(USER, closed).unwrap_err();
+        assert!(why.contains("app.db-mobifs belongs to user 0"), "{why}");
+        assert!(why.contains("may be deleted"), "{why}");
+        let why = require(USER, Beginning::Database { is_marked: true }).unwrap_err();
+        assert!(why.contains("has to open and close it"), "{why}");
     }
 }

@@ -333,6 +333,21 @@ fn what_is_no_database_is_refused_and_left_alone() {
 }
 
 #[test]
+fn a_database_that_was_deleted_while_in_use_leaves_no_memory_behind() {
+    let place = Place::new();
+    let arenas = tempfile::tempdir().unwrap();
+    let connection = place.open(&format!("&arena={}", arenas.path().display()));
+    make_table(&connection);
+    let kept = || std::fs::read_dir(arenas.path()).unwrap().count();
+    assert_eq!(kept(), 1);
+    std::fs::remove_file(place.path()).unwrap();
+    std::fs::remove_dir_all(place.directory.path().join("app.db-mobifs")).unwrap();
+    connection.close().unwrap();
+    assert!(mobifs_sqlite::last_error().is_some(), "it cannot be closed");
+    assert_eq!(kept(), 0);
+}
+
+#[test]
 fn wrong_parameters_are_named() {
     let place = Place::new();
     for (parameters, name) in [

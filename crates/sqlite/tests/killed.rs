@@ -36,6 +36,10 @@ fn works_until_it_is_killed() {
     let (mode, parameters) = parameters.split_once(' ').unwrap();
     let connection = open(&path, parameters).unwrap();
     set_mode(&connection, mode);
+    // So that logs begin anew, too.
+    connection
+        .execute_batch("PRAGMA wal_autocheckpoint=20")
+        .unwrap();
     let mut number = state(&connection);
     let mut out = std::io::stdout();
     loop {

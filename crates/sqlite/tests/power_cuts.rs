@@ -110,6 +110,8 @@ struct Plan {
     mode: &'static str,
     is_durable: bool,
     page_bytes: u64,
+    /// A log of so many pages is brought into the database, and begins anew.
+    log_pages: u64,
     journal: JournalOptions,
 }
 
@@ -120,6 +122,7 @@ impl Plan {
             mode: SAFE_MODES[dice.roll(4) as usize],
             is_durable: dice.roll(2) == 0,
             page_bytes: [512, 1024, 4096][dice.roll(3) as usize],
+            log_pages: [1, 20, 1000][dice.roll(3) as usize],
             journal: JournalOptions {
                 journal_bytes: [64 << 10, 256 << 10, 1 << 20][dice.roll(3) as usize],
                 direct_bytes_max: Some(direct),
@@ -135,10 +138,11 @@ impl Plan {
             ""
         };
         let connection = open(path, class).unwrap();
-        let page_bytes = self.page_bytes;
+        let (page_bytes, log_pages) = (self.page_bytes, self.log_pages);
         connection
             .execute_batch(&format!(
-                "PRAGMA page_size={page_bytes}; PRAGMA cache_size=4; PRAGMA synchronous=FULL"
+                "PRAGMA page_size={page_bytes}; PRAGMA cache_size=4; PRAGMA synchronous=FULL;
+                 PRAGMA wal_autocheckpoint={log_pages}"
             ))
             .unwrap();
         set_mode(&connection, self.mode);

@@ -153,6 +153,12 @@ impl Engine {
         !self.closed.is_empty()
     }
 
+    /// Whether any closed transaction waits for somebody to commit it.
+    pub fn has_waiting(&self) -> bool {
+        let mut closed = self.closed.values();
+        closed.any(|closed| !closed.in_flight && !closed.failed)
+    }
+
     /// Closes a transaction: its net effect is fixed, and nothing changes it any more.
     pub(super) fn close(&mut self, vct: VctId) {
         let Some(open) = self.open.remove(&vct) else {

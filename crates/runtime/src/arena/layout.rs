@@ -38,7 +38,7 @@ pub(super) const REFUSED_AT: usize = 0;
 pub(super) const BATCH_ENTRIES_AT: usize = 128 << 20;
 pub(super) const BATCH_ENTRIES_MAX: usize = 16 << 20;
 /// Room for the entries of usual batches, which an arena in a file has from the start.
-pub(super) const BATCH_RESERVED_BYTES: usize = 1 << 20;
+pub(super) const BATCH_RESERVED_BYTES: usize = 64 << 10;
 /// The rest is chunks.
 pub(super) const CHUNKS_START: usize = 256 << 20;
 

@@ -20,8 +20,11 @@ const CONTENT_STEP_BYTES: usize = 512;
 const CLASSES: usize = RECORD_BYTES.len() + 8;
 /// Largest slot for a record.
 pub(super) const RECORD_BYTES_MAX: usize = 4096;
-/// Empty chunks of a class that are kept for what comes next.
-const SPARE_CHUNKS: usize = 4;
+/// Empty chunks of a class that are kept for what comes next: memory that is given back and
+/// taken again costs more than all else that is done with a page. For content that is what
+/// comes and goes with a log of SQLite's, 1000 pages.
+const SPARE_RECORD_CHUNKS: usize = 4;
+const SPARE_CONTENT_CHUNKS: usize = 16;
 
 /// What a chunk's slots are for, and their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,14 @@ impl Class {
             RECORD_BYTES[class]
         } else {
             (class - RECORD_BYTES.len() + 1) * CONTENT_STEP_BYTES
+        }
+    }
+
+    const fn spare_chunks(self) -> usize {
+        if self.is_content() {
+            SPARE_CONTENT_CHUNKS
+        } else {
+            SPARE_RECORD_CHUNKS
         }
     }
 
@@ -180,7 +191,7 @@ impl Slots {
             return;
         }
         self.empty[index] += 1;
-        if self.empty[index] > SPARE_CHUNKS {
+        if self.empty[index] > class.spare_chunks() {
             self.close_chunk(region, number, class);
         }
     }

@@ -288,7 +288,8 @@ impl Shared {
     /// there is something to do for it.
     fn after_change(&self, live: &mut LiveGuard<'_>) {
         let crowded = live.engine.dirty_bytes() > self.memory_high_bytes();
-        let has_closed = live.engine.closings() != live.closings_seen;
+        // What an `fsync` closes it commits as well, and by now it has.
+        let has_closed = live.engine.closings() != live.closings_seen && live.engine.has_waiting();
         if live.checkpointer_idle || crowded || has_closed {
             self.wake(live);
         }

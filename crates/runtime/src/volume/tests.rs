@@ -195,6 +195,32 @@ fn a_durable_fsync_survives_a_power_cut_and_a_relaxed_one_need_not() {
     );
 }
 
+/// Each call of the checkpointer costs a durable commit two switches of threads, and the lock
+/// of the engine while it looks.
+#[test]
+fn who_commits_by_itself_does_not_call_the_checkpointer() {
+    let store = tempfile::tempdir().unwrap();
+    let config = format!("{SMALL}[defaults]\nclass = \"durable\"\n");
+    let opened = open(store.path(), &config);
+    let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
+    let id = file(&volume, ObjectId::ROOT, "f", b"0");
+    let mut checkpointer = volume.checkpointer();
+    checkpointer.look();
+    for number in 0..10_u8 {
+        write(&volume, id, &[number]).unwrap();
+        assert!(!checkpointer.is_called(), "it knows of what is open");
+        match number % 2 {
+            0 => volume.fsync(id).unwrap(),
+            _ => volume.sync_app(None, false).unwrap(),
+        }
+    }
+    // What somebody closes and leaves is another matter.
+    write(&volume, id, b"left").unwrap();
+    volume.close_app(".");
+    write(&volume, id, b"new").unwrap();
+    assert!(checkpointer.is_called());
+}
+
 #[test]
 fn after_shutdown_the_store_is_plain_files() {
     let store = tempfile::tempdir().unwrap();

@@ -81,6 +81,10 @@ impl Ground for SimulatedFile {
     fn has_moved(&self) -> bool {
         false
     }
+
+    fn is_deleted(&self) -> bool {
+        false
+    }
 }
 
 /// A disk with a database on it that is alive.
