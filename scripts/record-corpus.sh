@@ -4,14 +4,14 @@
 #   scripts/record-corpus.sh [--install] [DIRECTORY] [PROGRAM...]
 #
 # DIRECTORY (default: target/traces) gets one PROGRAM.parquet each; programs are git, sqlite,
-# npm, packages, mail, photos, browser. One that is not installed is skipped with a message;
+# npm, packages, mail, photos, browser, desk (ten minutes, most of them pauses). One that is not installed is skipped with a message;
 # --install installs them all first (Debian, root). Nothing is fetched: all data is made here,
 # the same on each run. Between the steps stands what a user would do, as `touch` events.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(strace git sqlite3 npm notmuch libimage-exiftool-perl imagemagick chromium python3)
-PROGRAMS=(git sqlite npm packages mail photos browser)
+PROGRAMS=(git sqlite npm packages mail photos browser desk)
 MOBIFS=${MOBIFS:-$PWD/target/release/mobifs}
 
 say() { printf 'corpus: %s\n' "$*"; }
@@ -149,13 +149,48 @@ run_browser() {
       --virtual-time-budget=3000 --dump-dom "file://$PWD/pages/$page.html" >/dev/null 2>&1
   done
 }
+
+# gaps SEED COUNT: seconds between what a person does. Most follow each other closely, every
+# sixth or so is one of reading and thinking: two log-normal distributions.
+gaps() {
+  awk -v seed="$1" -v count="$2" 'BEGIN { srand(seed); for (i = 0; i < count; i++) {
+    normal = sqrt(-2 * log(1 - rand())) * cos(6.283185 * rand())
+    printf "%.2f\n", rand() < 0.16 ? exp(2.6 + 0.7 * normal) : exp(-0.5 + 0.6 * normal) } }'
+}
+
+# Somebody writes a document, takes notes, commits now and then; messages come meanwhile.
+run_desk() {
+  mkdir -p documents notes chat git logs
+  sqlite3 notes/notes.db 'CREATE TABLE note(id INTEGER PRIMARY KEY, text);'
+  sqlite3 chat/chat.db 'PRAGMA journal_mode=WAL; CREATE TABLE message(id INTEGER PRIMARY KEY, sender, text);' >/dev/null
+  (cd git && git init -q . && git config user.name T && git config user.email t@example.org)
+  (
+    for arrival in $(gaps 7 400); do
+      sleep "$arrival"
+      echo "INSERT INTO message(sender, text) VALUES('friend', hex(zeroblob(120)));" | sqlite3 chat/chat.db
+      echo "$arrival a message" >>logs/chat.log
+    done
+  ) &
+  messages=$!
+  local step=0 gap
+  for gap in $(gaps 11 220); do
+    click "$gap"
+    step=$((step + 1))
+    text 5 $((20 + step)) >documents/.thesis.new && mv documents/.thesis.new documents/thesis.txt
+    [ $((step % 7)) != 0 ] || echo "INSERT INTO note(text) VALUES(hex(zeroblob(300)));" | sqlite3 notes/notes.db
+    [ $((step % 10)) != 0 ] || echo "INSERT INTO message(sender, text) VALUES('me', 'answer $step');" | sqlite3 chat/chat.db
+    [ $((step % 40)) != 0 ] || (cp documents/thesis.txt git/ && cd git && git add -A && git commit -q -m "step $step")
+  done
+  kill "$messages" 2>/dev/null || true
+  wait "$messages" 2>/dev/null || true
+}
 LIB
 
 # needs PROGRAM: the commands that it runs.
 needs() {
   case $1 in
     git) echo git ;; sqlite) echo sqlite3 ;; npm) echo npm ;; packages) echo dpkg dpkg-deb ;;
-    mail) echo notmuch ;; photos) echo convert exiftool sqlite3 ;; browser) echo chromium ;;
+    desk) echo git sqlite3 ;; mail) echo notmuch ;; photos) echo convert exiftool sqlite3 ;; browser) echo chromium ;;
     *) die "there is no program $1; there are ${PROGRAMS[*]}" ;;
   esac
 }

@@ -328,7 +328,7 @@ mod tests {
             "mobifs trace record --root DIR --out T -- git -C x status",
             "mobifs sim --policy tpl --against ext4 --device ufs31 --json T",
             "mobifs sim --policy tpl:age_max_ms=9 --policy ideal --format parquet -o F T T",
-            "mobifs lab figures -o DIR --strict T T",
+            "mobifs lab figures -o DIR --strict --png T T",
             "mobifs flash replay --as-fast-as-possible 32 --size 64GiB --wrap --fill everything T",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));

@@ -71,6 +71,8 @@ pub enum FigureError {
 pub struct Figures {
     /// In the order of S0.
     pub figures: Vec<Figure>,
+    /// Those that these traces do not give, and why, in a sentence each.
+    pub left_out: Vec<String>,
     /// Every policy with every choice of parameters.
     pub frontier: Frontier,
 }
@@ -140,9 +142,21 @@ pub fn figures(
     let units = units(&alone, &runs);
     let mut figures = curves::figures(&units)?;
     figures.extend(per_app::figures(&units)?);
-    figures.extend(prediction::figures(traces)?);
+    let predictions = prediction::figures(traces)?;
+    let mut left_out = Vec::new();
+    if predictions.is_empty() {
+        left_out.push(format!(
+            "Figures 8 and 9 are left out: no trace has {} operations of a user.",
+            prediction::OPERATIONS_MIN
+        ));
+    }
+    figures.extend(predictions);
     figures.extend(frontier::figures(&frontier)?);
-    Ok(Figures { figures, frontier })
+    Ok(Figures {
+        figures,
+        left_out,
+        frontier,
+    })
 }
 
 /// The apps that wrote anything.

@@ -9,7 +9,7 @@ use crate::sim::{NamedStream, PredictionReport, user_operations, watch};
 
 const GROUP_WIDTH: u32 = 90;
 /// User operations that a trace must have to say anything.
-const OPERATIONS_MIN: usize = 20;
+pub(super) const OPERATIONS_MIN: usize = 20;
 /// Published conflicts for each prediction, and lengths in seconds (S0 §7.4), by the
 /// predictors of [`PredictorName::ALL`].
 const PUBLISHED: [(PredictorName, f64, f64); 3] = [
@@ -18,7 +18,7 @@ const PUBLISHED: [(PredictorName, f64, f64); 3] = [
     (PredictorName::LastAverage, 1.181, 3.149),
 ];
 
-/// Both figures; none if no trace has user operations.
+/// Both figures; none if no trace has enough of them.
 pub(super) fn figures(traces: &[NamedStream]) -> Result<Vec<Figure>, PlotError> {
     let operations = traces
         .iter()

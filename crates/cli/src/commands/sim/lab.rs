@@ -1,6 +1,7 @@
 //! `mobifs lab`
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::{Args, Subcommand};
 use mobifs_core::AppRules as _;
@@ -9,6 +10,11 @@ use mobifs_runtime::Config;
 
 use super::inputs::{self, InputArguments, Progress};
 use crate::failure::{Code, Failure};
+
+/// Draws SVG with the system's fonts; a library that does costs sixty crates.
+const RENDERER: &str = "rsvg-convert";
+/// Pixels for each of the picture's units: sharp on paper and on screens of twice the density.
+const PNG_ZOOM: &str = "2";
 
 #[derive(Debug, Args)]
 pub(crate) struct LabArguments {
@@ -28,12 +34,18 @@ struct FiguresArguments {
     /// Directory for the page (index.html), and for each figure as SVG and CSV
     #[arg(long, short = 'o', value_name = "DIR")]
     output: PathBuf,
+    /// Also make a PNG of each figure, with rsvg-convert (Debian's package librsvg2-bin)
+    #[arg(long)]
+    png: bool,
     #[command(flatten)]
     input: InputArguments,
 }
 
 pub(crate) fn run(arguments: &LabArguments) -> Result<(), Failure> {
     let LabCommand::Figures(arguments) = &arguments.command;
+    if arguments.png {
+        find_renderer()?;
+    }
     let device = inputs::device(&arguments.input)?;
     let traces = inputs::streams(&arguments.input)?;
     let config =
@@ -51,8 +63,58 @@ pub(crate) fn run(arguments: &LabArguments) -> Result<(), Failure> {
             format!("cannot write {}: {error}", path.display()),
         )
     })?;
+    if arguments.png {
+        for figure in &figures.figures {
+            render_png(&arguments.output, &figure.name)?;
+        }
+    }
+    for sentence in &figures.left_out {
+        eprintln!("mobifs: {sentence}");
+    }
     println!("{}", arguments.output.join("index.html").display());
     Ok(())
+}
+
+/// Before all the work, not after it.
+fn find_renderer() -> Result<(), Failure> {
+    let output = Command::new(RENDERER).arg("--version").output();
+    output.map(drop).map_err(|error| {
+        Failure::new(
+            Code::Failed,
+            format!(
+                "--png needs the program {RENDERER}, which cannot be run ({error}); install it \
+                 (Debian and Ubuntu: librsvg2-bin) or take the SVG pictures, which are made anyway"
+            ),
+        )
+    })
+}
+
+fn render_png(directory: &Path, name: &str) -> Result<(), Failure> {
+    let target = directory.join(format!("{name}.png"));
+    let failed = |why: String| {
+        Failure::new(
+            Code::Failed,
+            format!("cannot make {}: {why}", target.display()),
+        )
+    };
+    let output = Command::new(RENDERER)
+        .args([
+            "--zoom",
+            PNG_ZOOM,
+            "--background-color",
+            "white",
+            "--output",
+        ])
+        .arg(&target)
+        .arg(directory.join(format!("{name}.svg")))
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        let said = String::from_utf8_lossy(&output.stderr);
+        Err(failed(format!("{RENDERER}: {}", said.trim())))
+    }
 }
 
 type Unwritten = (PathBuf, std::io::Error);
