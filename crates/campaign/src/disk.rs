@@ -79,6 +79,23 @@ impl Disk {
         Ok(device.ok_or_else(|| "the device has no loop device".to_owned())?)
     }
 
+    /// What has been read from the device since it is there, by everybody.
+    ///
+    /// # Errors
+    /// The kernel's counters (Linux `Documentation/block/stat.rst`) cannot be read.
+    pub fn read_bytes(&self) -> Result<u64, Trouble> {
+        const SECTORS_READ: usize = 2;
+        const SECTOR_BYTES: u64 = 512;
+        let device = self.device()?;
+        let name = device.file_name().unwrap_or_default();
+        let path = Path::new("/sys/block").join(name).join("stat");
+        let counters = fs::read_to_string(&path).on(&path)?;
+        let sectors = counters.split_whitespace().nth(SECTORS_READ);
+        let sectors: Option<u64> = sectors.and_then(|sectors| sectors.parse().ok());
+        let bytes = sectors.map(|sectors| sectors * SECTOR_BYTES);
+        Ok(bytes.ok_or_else(|| format!("no sectors in {}", path.display()))?)
+    }
+
     /// Makes the filesystem anew.
     ///
     /// # Errors

@@ -247,10 +247,10 @@ fn measure_recovery(
 ) -> Result<(), Trouble> {
     println!("from the mount after a cut to the first answer, median of {runs}, milliseconds");
     println!(
-        "| content | journal held | ext4 | ext4 data=journal | ext4 below | MobiFS | both | \
-         then applied |"
+        "| content | journal held | ext4 | it read | ext4 data=journal | it read | ext4 below | \
+         MobiFS | both | they read | then applied |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for &mebibytes in mebibytes {
         let mut medians = Vec::new();
         for subject in Subject::ALL {
@@ -272,14 +272,19 @@ fn measure_recovery(
             return Err(Trouble::Failed("not one run was asked for".into()));
         };
         let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         println!(
-            "| {mebibytes} MiB | {:.1} MiB | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} |",
-            mobifs.journal_bytes.unwrap_or(0) as f64 / f64::from(1 << 20),
+            "| {mebibytes} MiB | {:.1} MiB | {:.0} | {:.1} MiB | {:.0} | {:.1} MiB | {:.0} | {:.0} | \
+             {:.0} | {:.1} MiB | {:.0} |",
+            mib(mobifs.journal_bytes.unwrap_or(0)),
             ms(ordered.total()),
+            mib(ordered.read_bytes),
             ms(journaled.total()),
+            mib(journaled.read_bytes),
             ms(mobifs.lower),
             ms(mobifs.upper.unwrap_or_default()),
             ms(mobifs.total()),
+            mib(mobifs.read_bytes),
             ms(mobifs.applied.unwrap_or_default())
         );
     }

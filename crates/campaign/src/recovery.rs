@@ -72,6 +72,8 @@ pub struct Measured {
     pub upper: Option<Duration>,
     /// From then on, until everything is applied.
     pub applied: Option<Duration>,
+    /// What was read from the device until there was an answer: the size of the work.
+    pub read_bytes: u64,
     /// What MobiFS's journal held at the cut.
     pub journal_bytes: Option<u64>,
     /// Files that were there afterwards: all that had been synced.
@@ -131,10 +133,12 @@ fn measure_bare(
     let files = write_files(disk.mountpoint(), options.content_bytes)?;
     disk.cut(&mut Random::new(options.seed))?;
     disk.power_on()?;
+    let before = disk.read_bytes()?;
     let start = Instant::now();
     disk.mount()?;
     check_file(disk.mountpoint(), files - 1)?;
     let lower = start.elapsed();
+    let read_bytes = disk.read_bytes()? - before;
     check_files(disk.mountpoint(), files)?;
     disk.umount()?;
     disk.check()?;
@@ -143,6 +147,7 @@ fn measure_bare(
         lower,
         upper: None,
         applied: None,
+        read_bytes,
         journal_bytes: None,
         files,
     })
@@ -167,6 +172,7 @@ fn measure_mount(scratch: &Path, mebibytes: u64, options: &Options) -> Result<Me
     let journal_bytes = journal_used_bytes(&stack.mount().command(&["status", "--json"])?)?;
     stack.disk().cut(&mut Random::new(options.seed))?;
     stack.fall()?;
+    let before = stack.disk().read_bytes()?;
     let start = Instant::now();
     stack.disk().mount()?;
     let lower = start.elapsed();
@@ -174,6 +180,7 @@ fn measure_mount(scratch: &Path, mebibytes: u64, options: &Options) -> Result<Me
     stack.mount().mount()?;
     check_file(&stack.root(), files - 1)?;
     let upper = start.elapsed();
+    let read_bytes = stack.disk().read_bytes()? - before;
     let start = Instant::now();
     stack.mount().command(&["sync"])?;
     let applied = start.elapsed();
@@ -185,6 +192,7 @@ fn measure_mount(scratch: &Path, mebibytes: u64, options: &Options) -> Result<Me
         lower,
         upper: Some(upper),
         applied: Some(applied),
+        read_bytes,
         journal_bytes: Some(journal_bytes),
         files,
     })
