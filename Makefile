@@ -9,7 +9,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs kill-campaign postmark-cuts flash-campaign sqlite-campaign \
+	crash-campaign-f2fs systemd-check kill-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance corpus soak wheel clean
 
 help: ## This list
@@ -93,6 +93,10 @@ crash-campaign-disks: ## Power cuts of mounts on real filesystems (CUTS, SEED, F
 crash-campaign-f2fs: ## The same over f2fs, in a guest of QEMU (CUTS, SEED)
 	cargo build --release --locked -p mobifs-cli -p mobifs-campaign
 	scripts/crash-campaign-f2fs.sh $(or $(CUTS),200) $(or $(SEED),1)
+
+systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
+	cargo build --release --locked -p mobifs-cli
+	scripts/systemd-check.sh
 
 kill-campaign: ## Daemons killed while programs work on the mount (KILLS, SEED, root)
 	MOBIFS_KILLS=$(or $(KILLS),1000) MOBIFS_KILL_SEED=$(or $(SEED),1) cargo test --release \

@@ -2,7 +2,9 @@
 # Installs what building, testing and the demo need, and nothing that is already there.
 # Debian and Ubuntu with a Rust toolchain. Works offline once everything is in place.
 #
-#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs]     without: what the tests need
+#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs | --systemd]
+#
+# Without: what the tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,6 +32,9 @@ SOAK_PACKAGES=("stress-ng:stress-ng" "fio:fio" "dbench:dbench")
 
 # What `make crash-campaign-f2fs` runs.
 F2FS_PACKAGES=("qemu-system-x86_64:qemu-system-x86" "mkfs.f2fs:f2fs-tools" "busybox:busybox-static")
+
+# What `make systemd-check` runs in its guest, and nowhere else.
+GUEST_PACKAGES=(systemd-sysv libpam-systemd dbus udev upower umockdev)
 
 # missing PAIR...: the packages of those pairs whose command is not there.
 missing() {
@@ -117,12 +122,38 @@ fetch_kernel() {
   (cd "$directory" && busybox depmod -b . "$version")
 }
 
+# Packages for the guest that this machine lacks, into our own directory: the machine itself
+# stays as it is.
+fetch_guest_packages() {
+  local directory=$TOOLS_DIR/systemd debs=$TOOLS_DIR/debs package
+  if [ -d "$directory/usr" ]; then
+    say "packages for a guest: there"
+    return
+  fi
+  as_root apt-get update -qq || true
+  mkdir -p "$debs/partial" "$directory.new"/usr/{bin,sbin,lib}
+  say "fetching ${GUEST_PACKAGES[*]}"
+  as_root apt-get install -y -qq --download-only --no-install-recommends \
+    -o Dir::Cache::archives="$debs" "${GUEST_PACKAGES[@]}" >/dev/null
+  for package in bin sbin lib; do ln -sfn "usr/$package" "$directory.new/$package"; done
+  for package in "$debs"/*.deb; do
+    dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$directory.new"
+  done
+  rm -rf "$debs"
+  mv "$directory.new" "$directory"
+}
+
 check_toolchain
 case "${1:-}" in
   --soak) install_packages "${PACKAGES[@]}" "${SOAK_PACKAGES[@]}" ;;
   --f2fs)
     install_packages "${PACKAGES[@]}" "${F2FS_PACKAGES[@]}"
     fetch_kernel
+    ;;
+  --systemd)
+    install_packages "${PACKAGES[@]}" "${F2FS_PACKAGES[@]}"
+    fetch_kernel
+    fetch_guest_packages
     ;;
   *) install_packages "${PACKAGES[@]}" ;;
 esac
