@@ -14,7 +14,7 @@ use mobifs_flash::{
     VirtualNs, WriteKind,
 };
 use proptest::prelude::*;
-use support::{Oracle, read_all, small_config};
+use support::{Oracle, cases, read_all, small_config};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -340,7 +340,7 @@ fn the_small_devices_are_busy_everywhere() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(500), max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_crowded_device_keeps_its_promises(seed: u64, steps in prop::collection::vec(step(), 1..250)) {
@@ -370,7 +370,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 80, max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(80), max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// More mapping pages than the cache has room for.
     #[test]

@@ -237,6 +237,7 @@ impl Ftl {
     fn compact_log(&mut self, now: Ns) -> Ns {
         self.counters.log_compactions += 1;
         let done = self.checkpoint(self.cells.next_seq(), now);
+        let done = done.max(self.mapping_written_at(now));
         self.resources.floor = self.resources.floor.max(done);
         let old: Vec<u32> = self.log.pages.keys().copied().collect();
         let overrides: Vec<(u32, u32)> = self.log.overrides.iter().map(|(&s, &l)| (s, l)).collect();

@@ -282,6 +282,15 @@ impl Ftl {
         done
     }
 
+    /// When all mapping pages that are on their way into the cells have arrived.
+    fn mapping_written_at(&self, now: Ns) -> Ns {
+        let written = self.in_flight.iter().filter_map(|op| match op.undo {
+            Undo::MapPage { .. } => Some(op.done),
+            _ => None,
+        });
+        written.fold(now, Ns::max)
+    }
+
     /// Reads `count` slots of one row; says when they are in the controller.
     fn read_slots(&mut self, slot: u32, count: u32, cause: Cause, not_before: Ns) -> Ns {
         let block = self.geometry.block_of(slot);

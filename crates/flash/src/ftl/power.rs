@@ -40,6 +40,10 @@ impl Ftl {
                 self.take_back(op.undo, now);
             }
         }
+        for settled_at in &mut self.map.settled_at {
+            // What it waited for was taken back.
+            *settled_at = (*settled_at).min(now);
+        }
         self.collection = None;
         self.log.overrides.clear();
         self.frontiers

@@ -10,6 +10,13 @@ use mobifs_flash::{
 /// Content of a sector: a number that names the write it came from; 0 for zeros.
 pub(crate) type Tag = u32;
 
+/// The number of cases of a property: `MOBIFS_CASES` times as many as usual.
+pub(crate) fn cases(usual: u32) -> u32 {
+    std::env::var("MOBIFS_CASES").map_or(usual, |times| {
+        usual * times.parse::<u32>().expect("MOBIFS_CASES is a number")
+    })
+}
+
 /// A small device whose garbage collection, mapping cache and log are busy at once.
 pub(crate) fn small_config(changes: &str) -> Config {
     let base = r#"
