@@ -139,7 +139,7 @@ fetch_guest_packages() {
   for package in "$debs"/*.deb; do
     dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$directory.new"
   done
-  rm -rf "$debs"
+  as_root rm -rf "$debs"
   mv "$directory.new" "$directory"
 }
 

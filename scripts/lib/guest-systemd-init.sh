@@ -3,13 +3,7 @@
 # lacks over them, a memory filesystem for all changes; then systemd itself, with one service of
 # ours.
 B=/bin/busybox
-$B mount -t proc proc /proc
-$B mount -t sysfs sysfs /sys
-$B mount -t devtmpfs dev /dev
-while read -r module; do
-  $B insmod "/modules/$module" || echo "guest: no module $module"
-done < /order
-P9="trans=virtio,version=9p2000.L,msize=524288"
+. /begin.sh
 for directory in extra changes root; do $B mkdir -p "/$directory"; done
 $B mount -t 9p -o "$P9,cache=loose,ro" host /host
 $B mount -t 9p -o "$P9,cache=loose,ro" extra /extra
@@ -25,10 +19,9 @@ $B mount -t tmpfs tmpfs /root/tmp
 $B mkdir -p /root/tmp/out
 : > /root/etc/fstab
 echo 0123456789abcdef0123456789abcdef > /root/etc/machine-id
-value() { $B sed -n "s/.*$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
 $B mkdir -p /root/usr/local/bin /root/usr/local/lib
 $B cp -r "/host$(value mobifs_check)" /root/usr/local/lib/check
-$B cp "$(echo "/host$(value mobifs_binary)")" /root/usr/local/bin/mobifs
+$B cp "/host$(value mobifs_binary)" /root/usr/local/bin/mobifs
 $B cp "/host$(value mobifs_unit)" /root/etc/systemd/system/mobifs@.service
 cat > /root/etc/systemd/system/check.service <<UNIT
 [Unit]

@@ -54,6 +54,7 @@ make_ramdisk() {
     basename "$module"
   done >"$root/order"
   cp "$init" "$root/init"
+  cp scripts/lib/guest-begin.sh "$root/begin.sh"
   chmod +x "$root/init"
   (cd "$root" && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >"$GUEST/ramdisk"
 }

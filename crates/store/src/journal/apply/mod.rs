@@ -4,7 +4,7 @@
 //! state, so it may be repeated from any partial earlier attempt. The order matters
 //! for crashes only at the barriers:
 //!
-//! 1. New objects are made in `stage/`, complete.
+//! 1. New objects are made in `stage/`, complete, unless their commit has done so.
 //! 2. Content of existing files is brought up to date in place. *Barrier*, then the
 //!    journal records that names move from here on, and the inodes of new objects: they
 //!    can be recognised wherever they are.
