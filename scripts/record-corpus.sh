@@ -19,8 +19,8 @@ die() { printf 'corpus: %s\n' "$*" >&2; exit 1; }
 
 if [ "${1:-}" = --install ]; then
   shift
-  apt-get update -q
-  apt-get install -q -y --no-install-recommends "${PACKAGES[@]}"
+  apt-get update -q || true
+  apt-get install -q -y -o DPkg::Lock::Timeout=600 --no-install-recommends "${PACKAGES[@]}"
 fi
 out=$(realpath -m "${1:-target/traces}")
 [ $# -gt 0 ] && shift

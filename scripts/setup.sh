@@ -54,6 +54,10 @@ as_root() {
   fi
 }
 
+# apt_get COMMAND...: waits for another package manager (a new machine upgrades itself)
+# rather than failing.
+apt_get() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=600 "$@"; }
+
 # install_packages PAIR...: what is missing of them, or the end.
 install_packages() {
   local missing
@@ -65,10 +69,10 @@ install_packages() {
   command -v apt-get >/dev/null 2>&1 ||
     die "missing: ${missing[*]}. There is no apt-get here; install them with this system's package manager."
   say "installing system packages: ${missing[*]}"
-  export DEBIAN_FRONTEND=noninteractive
-  if ! { as_root apt-get update -qq && as_root apt-get install -y -qq "${missing[@]}" >/dev/null; }; then
+  # Without new lists the old ones may do.
+  apt_get update || true
+  apt_get install -y "${missing[@]}" >/dev/null ||
     die "could not install: ${missing[*]}. Run as root: apt-get install ${missing[*]}"
-  fi
 }
 
 install_test_packages() {
@@ -76,7 +80,8 @@ install_test_packages() {
   mapfile -t missing < <(missing "${TEST_PACKAGES[@]}")
   [ "${#missing[@]}" != 0 ] || return 0
   say "installing for the tests: ${missing[*]}"
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null 2>&1 ||
+  apt_get install -y "${missing[@]}" >/dev/null 2>&1 ||
+    { apt_get update && apt_get install -y "${missing[@]}"; } >/dev/null 2>&1 ||
     say "note: could not install ${missing[*]}; the tests that need it will say that they are skipped"
 }
 
@@ -111,7 +116,7 @@ fetch_kernel() {
     say "kernel for a guest: there"
     return
   fi
-  as_root apt-get update -qq || true
+  apt_get update || true
   package=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -1)
   [ -n "$package" ] || die "no package linux-image-amd64 is known: add Debian's main to apt's sources"
   say "fetching $package"
@@ -130,10 +135,10 @@ fetch_guest_packages() {
     say "packages for a guest: there"
     return
   fi
-  as_root apt-get update -qq || true
+  apt_get update || true
   mkdir -p "$debs/partial" "$directory.new"/usr/{bin,sbin,lib}
   say "fetching ${GUEST_PACKAGES[*]}"
-  as_root apt-get install -y -qq --download-only --no-install-recommends \
+  apt_get install -y --download-only --no-install-recommends \
     -o Dir::Cache::archives="$debs" "${GUEST_PACKAGES[@]}" >/dev/null
   for package in bin sbin lib; do ln -sfn "usr/$package" "$directory.new/$package"; done
   for package in "$debs"/*.deb; do
