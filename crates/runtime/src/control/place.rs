@@ -8,19 +8,34 @@ use std::path::{Path, PathBuf};
 use crate::MountEntry;
 
 /// Directory for sockets and logs of the mounts of this process's user: made if it is
-/// missing, private to the user.
+/// missing, private to the user. Of the places where it may be the first that can be used.
 ///
 /// # Errors
-/// If it cannot be made, or if something at its place belongs to somebody else.
+/// If it can be made nowhere, or what is there belongs to somebody else: why the preferred
+/// place cannot be used.
 pub fn runtime_directory() -> io::Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
-    let directory = directories_of(uid, true).swap_remove(0);
-    match DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => {
-            check_private(&directory, uid)?;
-            Ok(directory)
+    first_usable(&own_directories(uid), uid)
+}
+
+fn first_usable(directories: &[PathBuf], uid: u32) -> io::Result<PathBuf> {
+    let mut failed = None;
+    for directory in directories {
+        match make_private(directory, uid) {
+            Ok(()) => return Ok(directory.clone()),
+            Err(error) => _ = failed.get_or_insert(error),
         }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
+fn make_private(directory: &Path, uid: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            let shown = directory.display();
+            Err(io::Error::new(error.kind(), format!("{shown}: {error}")))
+        }
+        _ => check_private(directory, uid),
     }
 }
 
@@ -37,19 +52,24 @@ fn check_private(directory: &Path, uid: u32) -> io::Result<()> {
 }
 
 /// Directories in which mounts of a user may have their sockets, the preferred first.
-fn directories_of(uid: u32, own: bool) -> Vec<PathBuf> {
+fn directories_of(uid: u32) -> Vec<PathBuf> {
     if uid == 0 {
         return vec![PathBuf::from("/run/mobifs")];
     }
-    let mut directories = Vec::new();
+    vec![
+        PathBuf::from(format!("/run/user/{uid}/mobifs")),
+        PathBuf::from(format!("/tmp/mobifs-{uid}")),
+    ]
+}
+
+/// The same for this process's user, whose environment may name another.
+fn own_directories(uid: u32) -> Vec<PathBuf> {
+    let mut directories = directories_of(uid);
     let environment = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    if let Some(base) = environment.filter(|base| own && base.is_absolute()) {
-        directories.push(base.join("mobifs"));
+    if let Some(base) = environment.filter(|base| uid != 0 && base.is_absolute()) {
+        directories.insert(0, base.join("mobifs"));
+        directories.dedup();
     }
-    if !own {
-        directories.push(PathBuf::from(format!("/run/user/{uid}/mobifs")));
-    }
-    directories.push(PathBuf::from(format!("/tmp/mobifs-{uid}")));
     directories
 }
 
@@ -63,10 +83,11 @@ pub(crate) fn socket_name(mount: &MountEntry) -> String {
 pub(crate) fn socket_candidates(mount: &MountEntry) -> Vec<PathBuf> {
     let own = rustix::process::geteuid().as_raw();
     let owner = mount.user_id.unwrap_or(own);
-    let mut directories = directories_of(owner, owner == own);
-    if owner == own && own != 0 {
-        directories.extend(directories_of(owner, false));
-    }
+    let directories = if owner == own {
+        own_directories(own)
+    } else {
+        directories_of(owner)
+    };
     let name = socket_name(mount);
     directories
         .iter()
@@ -90,5 +111,21 @@ mod tests {
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
         assert!(check_private(&link, uid).is_err());
+    }
+
+    /// Found by hand: a directory of somebody else's under the name of the last place left a
+    /// user without a socket.
+    #[test]
+    fn what_cannot_be_used_is_passed_over() {
+        let uid = rustix::process::geteuid().as_raw();
+        let directory = tempfile::tempdir().unwrap();
+        let taken = directory.path().join("taken");
+        std::fs::write(&taken, "").unwrap();
+        let missing = directory.path().join("missing/mobifs");
+        let good = directory.path().join("good");
+        let places = [taken.clone(), missing, good.clone()];
+        assert_eq!(first_usable(&places, uid).unwrap(), good);
+        let error = first_usable(&places[..2], uid).unwrap_err().to_string();
+        assert!(error.contains("taken"), "{error}");
     }
 }
