@@ -5,8 +5,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    AppId, Attributes, ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page, PageIndex, RangeSet,
-    VctId,
+    AppId, Attributes, ByteRange, FileKind, Name, ObjectId, ObjectInfo, PAGE_BYTES_U64, Page,
+    PageIndex, RangeSet, VctId,
 };
 
 use crate::directory::Directory;
@@ -218,6 +218,32 @@ impl Inode {
             Body::Directory(entries) => entries.take(),
             _ => None,
         }
+    }
+
+    /// Behind this nothing is allocated, as far as is known here.
+    fn allocated_end(&self) -> u64 {
+        // A forged store may have sizes that no file can have.
+        let size = self.attributes.size;
+        let size = size
+            .checked_next_multiple_of(PAGE_BYTES_U64)
+            .unwrap_or(size);
+        let allocated = self.change.as_ref().map(|change| &change.allocated);
+        let last = allocated.and_then(|ranges| ranges.iter().next_back());
+        size.max(last.map_or(0, |range| range.end))
+    }
+
+    /// Content comes, or is allocated, somewhere before `end`. Where some was already is not
+    /// known, but a file without holes does not grow by it.
+    pub(crate) fn grow_allocated(&mut self, bytes: u64, end: u64) {
+        let most = self.allocated_end().max(end).max(self.allocated_bytes);
+        self.allocated_bytes = self.allocated_bytes.saturating_add(bytes).min(most);
+    }
+
+    /// `range` becomes a hole, in which `bytes` at least were allocated.
+    pub(crate) fn shrink_allocated(&mut self, bytes: u64, range: ByteRange) {
+        let end = self.allocated_end();
+        let hole = range.end.min(end) - range.start.min(end);
+        self.allocated_bytes = self.allocated_bytes.saturating_sub(bytes).min(end - hole);
     }
 
     /// Whether content at `offset` that is in no slot reads as zero without asking

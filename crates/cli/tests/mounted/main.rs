@@ -11,6 +11,7 @@ mod kills;
 mod life;
 mod loads;
 mod recording;
+mod room;
 mod systemd;
 mod unprivileged;
 mod users;

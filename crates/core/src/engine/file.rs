@@ -178,7 +178,8 @@ impl Engine {
             None => {
                 let in_hole = inode.is_zero_below(index.offset());
                 let mut page = if in_hole {
-                    inode.allocated_bytes += PAGE_BYTES_U64;
+                    let end = index.offset().saturating_add(PAGE_BYTES_U64);
+                    inode.grow_allocated(PAGE_BYTES_U64, end);
                     Page::zero()
                 } else {
                     let version = inode.version;

@@ -57,7 +57,10 @@ impl Engine {
             inode.attributes.size = inode.attributes.size.max(range.end);
         }
         if mode != AllocateMode::PunchHole {
-            inode.allocated_bytes += room;
+            // Zeroing has let go of what was allocated before.
+            let room = self.unallocated(id, range)?;
+            let inode = self.inode_mut(id)?;
+            inode.grow_allocated(room, range.end);
             if let Some(change) = &mut inode.change {
                 change.allocated.insert(range);
             }
@@ -99,8 +102,16 @@ impl Engine {
 
     /// Changes the size, after [`Engine::require_resize`].
     pub(super) fn resize(&mut self, id: ObjectId, vct: VctId, size: u64) -> Result<(), Stop> {
-        if size < self.inode(id)?.attributes.size {
+        let inode = self.inode(id)?;
+        let was = inode.attributes.size;
+        if size < was {
             self.zero(id, vct, ByteRange::from(size))?;
+        } else if size == was && inode.allocated_bytes > size.next_multiple_of(PAGE_BYTES_U64) {
+            // Programs give back so what they had allocated behind the end.
+            let behind = ByteRange::from(size.next_multiple_of(PAGE_BYTES_U64));
+            self.zero_pages(id, vct, behind)?;
+        }
+        if size <= was {
             let inode = self.inode_mut(id)?;
             let most = size.next_multiple_of(PAGE_BYTES_U64);
             inode.allocated_bytes = inode.allocated_bytes.min(most);
@@ -175,17 +186,22 @@ impl Engine {
             dropped += 1;
             bytes += slot.page.stored_bytes() as u64;
         }
-        let gone = tail.len() as u64 * PAGE_BYTES_U64;
-        inode.allocated_bytes = inode.allocated_bytes.saturating_sub(gone);
-        if (inode.announced || inode.known_to_store)
-            && let Some(change) = &mut inode.change
-        {
-            change.zeroed.insert(range);
+        let mut unreserved = dropped * PAGE_BYTES_U64;
+        inode.shrink_allocated(tail.len() as u64 * PAGE_BYTES_U64, range);
+        let is_below = inode.announced || inode.known_to_store;
+        if let Some(change) = &mut inode.change {
+            let had: u64 = change.allocated.iter().map(|range| range.len()).sum();
+            change.allocated.remove(range);
+            let has: u64 = change.allocated.iter().map(|range| range.len()).sum();
+            unreserved += had - has;
+            if is_below {
+                change.zeroed.insert(range);
+            }
         }
         account(room, open.get_mut(&vct), vct, 0, bytes);
         if let Some(open) = open.get_mut(&vct) {
             open.closing.pages_dropped(dropped);
-            let reserved = (dropped * PAGE_BYTES_U64).min(open.reserved_bytes);
+            let reserved = unreserved.min(open.reserved_bytes);
             open.reserved_bytes -= reserved;
             room.reserved_bytes -= reserved;
         }

@@ -88,12 +88,18 @@ impl<L: Lower> JournalStore<L> {
         let failed = || StoreError::lower(format!("zeroing in {id}"));
         // The size shrinks as ranges without end are cut off, so ask each time.
         for range in ranges.iter() {
-            let size = self.lower.stat(handle).map_err(failed())?.size;
-            if range.start >= size {
+            let stat = self.lower.stat(handle).map_err(failed())?;
+            let size = stat.size;
+            // More room behind the end than we leave there ourselves was asked for by a
+            // program, which has given it back.
+            let has_room_behind = stat.allocated_bytes > size.saturating_add(2 * PREALLOCATE_BYTES);
+            let cuts_off = range.end == u64::MAX && (range.start < size || has_room_behind);
+            if range.start >= size && !cuts_off {
                 continue;
             }
-            if range.end == u64::MAX {
-                self.lower.truncate(handle, range.start).map_err(failed())?;
+            if cuts_off {
+                let size = range.start.min(size);
+                self.lower.truncate(handle, size).map_err(failed())?;
             } else {
                 let range = ByteRange::new(range.start, range.end.min(size));
                 self.lower.zero_range(handle, range).map_err(failed())?;

@@ -1,0 +1,106 @@
+//! Room that programs ask for ahead and give back: driven by hand.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod support;
+
+use mobifs_core::{AllocateMode, AttributeChange, Commit};
+use mobifs_types::{ByteRange, Entry, ObjectId};
+use support::{Bed, ROOT};
+
+const MIB: u64 = 1 << 20;
+
+fn allocate(bed: &mut Bed, file: ObjectId, mode: AllocateMode, range: ByteRange) {
+    let moment = bed.moment();
+    let (start, length) = (range.start, range.len());
+    bed.engine
+        .allocate(moment, file, mode, start, length)
+        .unwrap();
+}
+
+fn truncate(bed: &mut Bed, file: ObjectId, size: u64) {
+    let change = AttributeChange {
+        size: Some(size),
+        ..AttributeChange::default()
+    };
+    let moment = bed.moment();
+    bed.engine.set_attributes(moment, file, &change).unwrap();
+}
+
+/// What the store is to allocate for a file, and to zero.
+fn told(commits: &[Commit], file: ObjectId) -> (Vec<ByteRange>, Vec<ByteRange>) {
+    let entries = commits.iter().flat_map(Commit::entries);
+    let states = entries.filter_map(|entry| match entry {
+        Entry::Object(state) if state.id == file => Some((state.allocated, state.zeroed)),
+        _ => None,
+    });
+    states.last().unwrap()
+}
+
+const ALLOCATE: AllocateMode = AllocateMode::Allocate { keep_size: false };
+const AHEAD: AllocateMode = AllocateMode::Allocate { keep_size: true };
+
+#[test]
+fn what_is_allocated_and_punched_again_takes_no_room() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    allocate(&mut bed, file, ALLOCATE, ByteRange::new(0, MIB));
+    assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, MIB);
+    let half = ByteRange::new(MIB / 2, MIB);
+    allocate(&mut bed, file, AllocateMode::PunchHole, half);
+    let allocated = bed.engine.attributes(file).unwrap().allocated_bytes;
+    assert_eq!(allocated, MIB / 2);
+    let (allocated, _) = told(&bed.checkpoint(), file);
+    assert_eq!(allocated, [ByteRange::new(0, MIB / 2)]);
+}
+
+#[test]
+fn a_zeroed_range_keeps_the_room_that_it_had() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    let whole = ByteRange::new(0, MIB);
+    allocate(&mut bed, file, ALLOCATE, whole);
+    let zero = AllocateMode::ZeroRange { keep_size: true };
+    allocate(&mut bed, file, zero, ByteRange::new(4096, 8192));
+    let (allocated, _) = told(&bed.checkpoint(), file);
+    assert_eq!(allocated, [whole]);
+}
+
+#[test]
+fn room_behind_the_end_goes_with_a_truncation_to_the_same_size() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    bed.write(file, 0, &[1; 5000]);
+    allocate(&mut bed, file, AHEAD, ByteRange::new(0, MIB));
+    truncate(&mut bed, file, 5000);
+    assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, 8192);
+    let (allocated, _) = told(&bed.checkpoint(), file);
+    assert_eq!(allocated, [ByteRange::new(0, 5000)]);
+
+    // The same where the store knows of the room.
+    allocate(&mut bed, file, AHEAD, ByteRange::new(0, MIB));
+    bed.checkpoint();
+    truncate(&mut bed, file, 5000);
+    let (allocated, zeroed) = told(&bed.checkpoint(), file);
+    assert_eq!(allocated, []);
+    assert_eq!(zeroed, [ByteRange::from(8192)]);
+    assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, 8192);
+}
+
+#[test]
+fn room_that_is_filled_counts_once() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    allocate(&mut bed, file, ALLOCATE, ByteRange::new(0, MIB));
+    bed.write(file, 0, &vec![1; MIB as usize]);
+    assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, MIB);
+    allocate(&mut bed, file, ALLOCATE, ByteRange::new(0, MIB));
+    assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, MIB);
+    bed.checkpoint();
+    let whole = ByteRange::new(0, MIB);
+    allocate(&mut bed, file, AllocateMode::PunchHole, whole);
+    assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, 0);
+}
