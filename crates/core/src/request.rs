@@ -73,6 +73,9 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two; both must exist.
     Exchange,
+    /// Replace it, and leave a whiteout of this caller under the old name: a character device
+    /// 0:0 without permissions, by which an overlay filesystem hides what lies below.
+    Whiteout(Caller),
 }
 
 /// What `fallocate` does to a range.

@@ -307,10 +307,32 @@ fn renames_honour_their_flags() {
     assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
     rename(RenameFlags::EXCHANGE).unwrap();
     assert_eq!(fs::read_to_string(&a).unwrap(), "b");
-    assert_eq!(rename(RenameFlags::WHITEOUT), Err(Errno::INVAL));
     rename(RenameFlags::empty()).unwrap();
     assert_eq!(fs::read_to_string(&b).unwrap(), "b");
     assert!(!a.exists());
+    mounted.end();
+}
+
+/// Overlay filesystems take no upper directory without it.
+#[test]
+fn a_rename_may_leave_a_whiteout() {
+    let Some(mounted) = Mounted::new("") else {
+        return;
+    };
+    let (a, b) = (mounted.path("a"), mounted.path("b"));
+    let rename = |flags| rustix::fs::renameat_with(CWD, &a, CWD, &b, flags);
+    fs::write(&a, "a").unwrap();
+    fs::write(&b, "b").unwrap();
+    let over_existing = RenameFlags::WHITEOUT | RenameFlags::NOREPLACE;
+    assert_eq!(rename(over_existing), Err(Errno::EXIST));
+    let senseless = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+    assert_eq!(rename(senseless), Err(Errno::INVAL));
+    rename(RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(fs::read_to_string(&b).unwrap(), "a");
+    let left = rustix::fs::lstat(&a).unwrap();
+    assert_eq!((left.st_mode, left.st_rdev), (libc::S_IFCHR, 0));
+    assert_eq!((left.st_nlink, left.st_size), (1, 0));
+    fs::remove_file(&a).unwrap();
     mounted.end();
 }
 

@@ -10,6 +10,7 @@ mod hostile;
 mod kills;
 mod life;
 mod loads;
+mod overlay;
 mod recording;
 mod room;
 mod systemd;

@@ -4,9 +4,10 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_types::{Attributes, FileKind, ObjectId, S_ISGID};
+use mobifs_types::{Attributes, FileKind, ObjectId, S_ISGID, VctId};
 
 use super::Engine;
+use super::rename::Side;
 use crate::acl::{self, Acl};
 use crate::directory::Directory;
 use crate::error::{FsError, Need, Stop};
@@ -57,15 +58,9 @@ impl Engine {
         let mut inode = self.new_inode(caller, moment, parent, spec, inheritance, nlink);
         inode.name = Some(name.clone());
         inode.lookups = 1;
-        let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
-        let inherited: Vec<_> = inherited.collect();
         self.insert_inode(id, inode)?;
         let vct = self.begin_entry(parent, id, moment)?;
-        let vct = self.touch(vct, id)?;
-        if let Some(change) = self.inode_mut(id)?.change.as_mut() {
-            change.xattrs.extend(inherited);
-        }
-        self.reserve_inode(vct);
+        let vct = self.touch_new(vct, id)?;
         let (vct, parent_vct) = self.touch_parent(vct, parent, moment, i32::from(is_directory))?;
         self.entries_mut(parent)?
             .insert(name.clone(), id, spec.kind);
@@ -111,6 +106,40 @@ impl Engine {
         let node = inode.node(id);
         self.insert_inode(id, inode)?;
         Ok(node)
+    }
+
+    /// What [`RenameMode::Whiteout`](crate::RenameMode::Whiteout) leaves in a directory, where
+    /// the kernel knows nothing of it yet.
+    pub(super) fn whiteout(
+        &self,
+        caller: &Caller,
+        moment: Moment,
+        side: &Side,
+    ) -> Result<Inode, Stop> {
+        let spec = NodeSpec {
+            kind: FileKind::CharDevice,
+            mode: 0,
+            rdev: mobifs_types::DeviceNumber(0),
+            symlink_target: None,
+        };
+        self.check_spec(&spec)?;
+        let inheritance = self.inherit(caller, side.parent, &spec)?;
+        let mut inode = self.new_inode(caller, moment, side.parent, &spec, inheritance, 1);
+        inode.name = Some(side.name.clone());
+        Ok(inode)
+    }
+
+    /// A new object takes part in a transaction, with the attributes that it inherited.
+    pub(super) fn touch_new(&mut self, vct: VctId, id: ObjectId) -> Result<VctId, Stop> {
+        let vct = self.touch(vct, id)?;
+        let inode = self.inode_mut(id)?;
+        let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
+        let inherited: Vec<_> = inherited.collect();
+        if let Some(change) = inode.change.as_mut() {
+            change.xattrs.extend(inherited);
+        }
+        self.reserve_inode(vct);
+        Ok(vct)
     }
 
     fn check_spec(&self, spec: &NodeSpec<'_>) -> Result<(), Stop> {

@@ -11,9 +11,9 @@ use crate::inode::Inode;
 use crate::request::{Moment, RenameMode};
 
 /// One side of a rename, all checked and in memory.
-struct Side {
-    parent: ObjectId,
-    name: Name,
+pub(super) struct Side {
+    pub(super) parent: ObjectId,
+    pub(super) name: Name,
 }
 
 impl Engine {
@@ -23,7 +23,8 @@ impl Engine {
     /// `NotFound`, `Exists` (with [`RenameMode::NoReplace`]), `IsDirectory`,
     /// `NotDirectory`, `NotEmpty`, `InvalidArgument` for a directory moved below
     /// itself, `Busy` for what lies on another filesystem, `NameTooLong`,
-    /// `NotPermitted`, `ReadOnly`, or a [`crate::Need`].
+    /// `NotPermitted` (also for a whiteout where the lower filesystem gives us no
+    /// devices), `ReadOnly`, or a [`crate::Need`].
     pub fn rename(
         &mut self,
         moment: Moment,
@@ -58,7 +59,11 @@ impl Engine {
             // Two links of one file: POSIX says that nothing happens.
             return Ok(());
         }
-        self.require_entries(5, 0)?;
+        let left = match mode {
+            RenameMode::Whiteout(caller) => Some(self.whiteout(&caller, moment, &from)?),
+            _ => None,
+        };
+        self.require_entries(6, u64::from(left.is_some()))?;
         match (mode, other) {
             (RenameMode::Exchange, Some(other)) => {
                 self.check_moved(other, from.parent)?;
@@ -68,7 +73,7 @@ impl Engine {
                 if let Some(slot) = target {
                     self.check_replaced(source.kind, slot)?;
                 }
-                self.replace(moment, &from, &to, (moved, source.kind), other)
+                self.replace(moment, &from, &to, (moved, source.kind), other, left)
             }
         }
     }
@@ -114,6 +119,7 @@ impl Engine {
         to: &Side,
         (moved, kind): (ObjectId, FileKind),
         replaced: Option<ObjectId>,
+        left: Option<Inode>,
     ) -> Result<(), Stop> {
         let is_directory = kind == FileKind::Directory;
         let mut objects = alloc::vec![moved, from.parent, to.parent];
@@ -134,7 +140,18 @@ impl Engine {
         self.entries_mut(from.parent)?.remove(from.name.as_bytes());
         self.entries_mut(to.parent)?
             .insert(to.name.clone(), moved, kind);
-        vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), None);
+        let left = match left {
+            Some(inode) => {
+                let (kind, id) = (inode.attributes.kind, self.new_object_id());
+                self.insert_inode(id, inode)?;
+                vct = self.touch_new(vct, id)?;
+                self.entries_mut(from.parent)?
+                    .insert(from.name.clone(), id, kind);
+                Some(id)
+            }
+            None => None,
+        };
+        vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), left);
         vct = self.record_dentry(vct, (to.parent, &to.name), replaced, Some(moved));
         self.tie_parted_files(moved, to);
         self.place(moved, to, moment)?;

@@ -37,8 +37,10 @@ impl Engine {
     /// Value of one extended attribute.
     ///
     /// # Errors
-    /// `NoXattr`, `NotSupported`, `Stale`, or a [`Need`].
+    /// `NoXattr`, `NotSupported`, `InvalidArgument` for a namespace without a name, `Stale`,
+    /// or a [`Need`].
     pub fn get_xattr(&self, id: ObjectId, name: &[u8]) -> Result<Arc<[u8]>, Stop> {
+        check_has_name(name)?;
         Ok(self
             .known_xattrs(id)?
             .get(name)
@@ -61,8 +63,8 @@ impl Engine {
     /// `Exists` or `NoXattr` by `mode`, `XattrTooBig`, `BufferTooSmall` for a name
     /// too long, `NoSpace` where the lower filesystem could not keep it,
     /// `NotSupported` for an unknown namespace, `NotPermitted` for one that needs
-    /// privileges we lack, `InvalidArgument` for a malformed ACL, `ReadOnly`,
-    /// `Stale`, or a [`Need`].
+    /// privileges we lack, `InvalidArgument` for a malformed ACL or a namespace without a
+    /// name, `ReadOnly`, `Stale`, or a [`Need`].
     pub fn set_xattr(
         &mut self,
         moment: Moment,
@@ -161,7 +163,8 @@ impl Engine {
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::BufferTooSmall.into());
         }
-        let in_namespace = |prefix: &[u8]| name.starts_with(prefix) && name.len() > prefix.len();
+        check_has_name(name)?;
+        let in_namespace = |prefix: &[u8]| name.starts_with(prefix);
         if in_namespace(b"user.") || name == acl::ACCESS || name == acl::DEFAULT {
             Ok(())
         } else if in_namespace(b"security.") || in_namespace(b"trusted.") {
@@ -175,4 +178,13 @@ impl Engine {
             Err(FsError::NotSupported.into())
         }
     }
+}
+
+/// The kernel looks at this where it knows the namespaces, which it leaves to us.
+fn check_has_name(name: &[u8]) -> Result<(), FsError> {
+    const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    if NAMESPACES.contains(&name) {
+        return Err(FsError::InvalidArgument);
+    }
+    Ok(())
 }

@@ -316,7 +316,7 @@ impl Adapter {
                 name,
                 new_name,
             } => {
-                let mode = namespace::rename_mode(flags)?;
+                let mode = namespace::rename_mode(flags, context.caller(0))?;
                 let target = ObjectId(new_directory);
                 self.volume
                     .rename(object, name, target, new_name, mode)

@@ -1,6 +1,6 @@
 //! Names: lookup, new objects, links, renames.
 
-use mobifs_runtime::{FsError, Node, NodeSpec, RenameMode};
+use mobifs_runtime::{Caller, FsError, Node, NodeSpec, RenameMode};
 use mobifs_types::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -14,13 +14,15 @@ use crate::request::Operation;
 /// hence the only ones whose end it reports. All others have handle 0.
 pub(super) const UNNAMED_HANDLE: u64 = 1;
 
-/// What a rename does if its target exists. Whiteouts belong to overlay filesystems,
-/// which use device nodes where this is refused.
-pub(super) const fn rename_mode(flags: u32) -> Result<RenameMode, Errno> {
+/// What a rename does if its target exists, and what it leaves.
+pub(super) const fn rename_mode(flags: u32, caller: Caller) -> Result<RenameMode, Errno> {
+    // Both: the kernel has looked, and holds the name until we have answered.
+    const WHITEOUT_OF_NEW_NAME: u32 = syscall::RENAME_WHITEOUT | syscall::RENAME_NOREPLACE;
     match flags {
         0 => Ok(RenameMode::Replace),
         syscall::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         syscall::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        syscall::RENAME_WHITEOUT | WHITEOUT_OF_NEW_NAME => Ok(RenameMode::Whiteout(caller)),
         _ => Err(Errno::INVAL),
     }
 }
@@ -116,12 +118,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_three_kinds_of_rename_are_offered() {
-        assert_eq!(rename_mode(0), Ok(RenameMode::Replace));
-        assert_eq!(rename_mode(1), Ok(RenameMode::NoReplace));
-        assert_eq!(rename_mode(2), Ok(RenameMode::Exchange));
-        for flags in [3, 4, 5, u32::MAX] {
-            assert_eq!(rename_mode(flags), Err(Errno::INVAL));
+    fn flags_that_make_no_sense_together_are_refused() {
+        let caller = Caller {
+            uid: 7,
+            ..Caller::default()
+        };
+        let mode = |flags| rename_mode(flags, caller);
+        assert_eq!(mode(0), Ok(RenameMode::Replace));
+        assert_eq!(mode(1), Ok(RenameMode::NoReplace));
+        assert_eq!(mode(2), Ok(RenameMode::Exchange));
+        assert_eq!(mode(4), Ok(RenameMode::Whiteout(caller)));
+        assert_eq!(mode(5), Ok(RenameMode::Whiteout(caller)));
+        for flags in [3, 6, 7, 8, u32::MAX] {
+            assert_eq!(mode(flags), Err(Errno::INVAL));
         }
     }
 }

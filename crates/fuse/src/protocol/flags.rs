@@ -62,6 +62,7 @@ pub(crate) mod syscall {
     pub(crate) const O_DSYNC: u32 = 0o10_000;
     pub(crate) const RENAME_NOREPLACE: u32 = 1 << 0;
     pub(crate) const RENAME_EXCHANGE: u32 = 1 << 1;
+    pub(crate) const RENAME_WHITEOUT: u32 = 1 << 2;
     pub(crate) const XATTR_CREATE: u32 = 1;
     pub(crate) const XATTR_REPLACE: u32 = 2;
     pub(crate) const FALLOC_KEEP_SIZE: u32 = 0x01;

@@ -4,7 +4,7 @@ use mobifs_types::{FileKind, S_ISGID, S_ISUID};
 use rustix::io::Errno;
 
 use super::{Body, Content, InodeNumber, State, only_with_user_xattrs};
-use crate::operations::{RenameMode, XattrMode};
+use crate::operations::{NodeKind, RenameMode, XattrMode};
 use crate::tree::Mtime;
 
 type Done = Result<(), Errno>;
@@ -99,7 +99,7 @@ impl State {
             return Err(Errno::INVAL);
         }
         let Some(target) = target else {
-            self.entries_mut(from_directory).remove(from_name);
+            self.take_name(from_directory, from_name, mode);
             self.entries_mut(to_directory)
                 .insert(to_name.to_owned(), moved);
             return Ok(None);
@@ -129,11 +129,22 @@ impl State {
             (true, Ok(entries)) if !entries.is_empty() => return Err(Errno::NOTEMPTY),
             _ => {}
         }
-        self.entries_mut(from_directory).remove(from_name);
+        self.take_name(from_directory, from_name, mode);
         self.entries_mut(to_directory)
             .insert(to_name.to_owned(), moved);
         self.relink(target);
         Ok(Some(target))
+    }
+
+    /// What is under a name moves away.
+    fn take_name(&mut self, directory: InodeNumber, name: &str, mode: RenameMode) {
+        self.entries_mut(directory).remove(name);
+        if mode == RenameMode::Whiteout {
+            let body = Body::Special(NodeKind::CharDevice(0, 0));
+            let whiteout = self.add(directory, 0, body);
+            self.entries_mut(directory)
+                .insert(name.to_owned(), whiteout);
+        }
     }
 
     /// Whether `inner` is `outer` or lies below it.

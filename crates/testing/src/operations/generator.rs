@@ -197,6 +197,7 @@ impl Generator<'_> {
                     RenameMode::Replace,
                     RenameMode::NoReplace,
                     RenameMode::Exchange,
+                    RenameMode::Whiteout,
                 ]);
                 Operation::Rename { from, to, mode }
             }

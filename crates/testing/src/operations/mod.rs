@@ -45,6 +45,8 @@ pub enum RenameMode {
     NoReplace,
     /// Source and target change places.
     Exchange,
+    /// The target is replaced, and a whiteout takes the source's place.
+    Whiteout,
 }
 
 /// What `fallocate` does.

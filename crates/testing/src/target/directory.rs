@@ -180,6 +180,7 @@ impl DirectoryTarget {
                     RenameMode::Replace => RenameFlags::empty(),
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
+                    RenameMode::Whiteout => RenameFlags::WHITEOUT,
                 };
                 fs::renameat_with(&from.directory, from.name, &to.directory, to.name, flags)
             }

@@ -281,6 +281,7 @@ impl VolumeTarget {
                     RenameMode::Replace => VolumeRenameMode::Replace,
                     RenameMode::NoReplace => VolumeRenameMode::NoReplace,
                     RenameMode::Exchange => VolumeRenameMode::Exchange,
+                    RenameMode::Whiteout => VolumeRenameMode::Whiteout(ROOT_USER),
                 };
                 self.volume
                     .rename(from.id, from_name, to.id, to_name, mode)

@@ -1,0 +1,78 @@
+//! What only some programs ask for: driven by hand.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+mod support;
+
+use mobifs_core::{AppPolicy, Caller, FsError, Limits, RenameMode, Stop, XattrMode};
+use mobifs_types::{Entry, FileKind};
+use support::{Bed, ROOT};
+
+#[test]
+fn a_whiteout_comes_with_the_rename_that_leaves_it() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "old");
+    bed.checkpoint();
+    let mode = RenameMode::Whiteout(Caller {
+        uid: 7,
+        gid: 8,
+        umask: 0,
+    });
+    let moment = bed.moment();
+    bed.engine
+        .rename(moment, (app, b"old"), (app, b"new"), mode)
+        .unwrap();
+    let left = bed.engine.lookup(app, b"old").unwrap();
+    let attributes = left.attributes;
+    assert_eq!(attributes.kind, FileKind::CharDevice);
+    assert_eq!((attributes.mode, attributes.rdev.0), (0, 0));
+    assert_eq!((attributes.uid, attributes.gid), (7, 8));
+    assert_eq!(bed.engine.lookup(app, b"new").unwrap().id, file);
+    let commits = bed.checkpoint();
+    assert_eq!(commits.len(), 1);
+    let mut names: Vec<_> = commits[0]
+        .entries()
+        .filter_map(|entry| match entry {
+            Entry::Dentry { name, child, .. } => Some((name.to_string(), child)),
+            _ => None,
+        })
+        .collect();
+    names.sort();
+    let expected = [("new", file), ("old", left.id)];
+    let expected = expected.map(|(name, id)| (name.to_owned(), Some(id)));
+    assert_eq!(names, expected);
+}
+
+#[test]
+fn a_whiteout_that_cannot_be_made_changes_nothing() {
+    let limits = Limits {
+        privileged: false,
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(AppPolicy::default(), limits);
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "old");
+    let mode = RenameMode::Whiteout(Caller::default());
+    let moment = bed.moment();
+    let renamed = bed
+        .engine
+        .rename(moment, (app, b"old"), (app, b"new"), mode);
+    assert_eq!(renamed, Err(Stop::Fail(FsError::NotPermitted)));
+    assert_eq!(bed.engine.lookup(app, b"old").unwrap().id, file);
+}
+
+#[test]
+fn an_attribute_has_a_name_beside_its_namespace() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    let moment = bed.moment();
+    for name in [&b"user."[..], b"trusted.", b"security."] {
+        let set = bed
+            .engine
+            .set_xattr(moment, file, name, b"1", XattrMode::Any, false);
+        assert_eq!(set, Err(Stop::Fail(FsError::InvalidArgument)));
+        let got = bed.engine.get_xattr(file, name);
+        assert_eq!(got, Err(Stop::Fail(FsError::InvalidArgument)));
+    }
+}
