@@ -10,7 +10,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign postmark-cuts flash-campaign sqlite-campaign \
-	sqlite-conformance corpus soak wheel clean
+	sqlite-conformance corpus soak servers wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,6 +126,10 @@ soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_
 	scripts/setup.sh --soak
 	cargo build --release --locked
 	python3 scripts/soak.py $(SOAK_FLAGS)
+
+servers: ## PostgreSQL, MariaDB, Redis on a mount: kills, power cuts (SERVERS_FLAGS, root)
+	cargo build --release --locked -p mobifs-cli
+	python3 scripts/servers.py $(SERVERS_FLAGS)
 
 clean: ## Remove build results and downloaded tools
 	cargo clean

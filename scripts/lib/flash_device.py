@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lib.disk import unmount
+from lib.disk import is_mounted, unmount
 from lib.process import Cleanup, Failed, built_binary, find_tool, run
 
 # What one program of the flash writes at least; the model counts in these.
@@ -66,6 +67,30 @@ class FlashDevice:
         run(make, "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", self.device)
         run("mount", self.device, self.mountpoint)
         cleanup.callback(unmount, self.mountpoint)
+
+    def cut(self, seed: int) -> None:
+        """Cuts the power: of what was not durable a part chosen by `seed` survives."""
+        run(self.binary, "flash", "cut", "--keep", f"random:{seed}", self.image)
+
+    def power_on(self) -> None:
+        """After a cut, and when nobody uses the filesystem any more: it recovers, its check
+        finds nothing, and it is mounted again."""
+        deadline = time.monotonic() + 60
+        while is_mounted(self.mountpoint):
+            done = subprocess.run(["umount", self.mountpoint], capture_output=True, text=True)
+            if done.returncode != 0 and time.monotonic() > deadline:
+                raise Failed(f"{self.mountpoint} is still in use: {done.stderr}")
+            # A killed daemon's files are closed a little later.
+            time.sleep(0.05)
+        said = run(self.binary, "flash", "power-on", "--json", self.image)
+        self.device = Path(json.loads(said)["loop_device"])
+        run("mount", self.device, self.mountpoint)
+        unmount(self.mountpoint)
+        check = find_tool("e2fsck")
+        if check is None:
+            raise Failed("e2fsck is not installed; run `make setup`")
+        run(check, "-f", "-n", self.device)
+        run("mount", self.device, self.mountpoint)
 
     def stats(self) -> dict[str, Any]:
         return json.loads(run(self.binary, "flash", "stats", "--json", self.image))["device"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -51,6 +53,21 @@ class MobiMount:
             if time.monotonic() > deadline:
                 raise Failed(f"daemon {pid} still runs 60 s after the power cut")
             time.sleep(0.02)
+        self.detach()
+
+    def processes(self) -> list[int]:
+        """The supervisor and the daemon."""
+        pid = self.status()["daemon_pid"]
+        supervisor = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        return [int(supervisor), pid]
+
+    def kill(self, processes: list[int]) -> None:
+        """Ends them, whatever they are doing, and takes the mount away."""
+        for process in processes:
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         self.detach()
 
     def status(self) -> dict[str, Any]:
