@@ -4,21 +4,26 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mobifs_store::{JournalOptions, JournalStore, PosixLower, Store};
+use mobifs_store::{Intent, JournalOptions, JournalStore, KnownObject, PosixLower, Store, Witness};
 use mobifs_types::{
     Attributes, ByteRange, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Page,
     PageIndex, Timestamp,
 };
 
-fn open(path: &Path) -> JournalStore<PosixLower> {
-    let options = JournalOptions {
+fn options() -> JournalOptions {
+    JournalOptions {
         journal_bytes: 1 << 20,
         direct_bytes_max: Some(128 << 10),
         uuid_if_new: [7; 16],
         ..JournalOptions::default()
-    };
-    JournalStore::open(PosixLower::open(path).unwrap(), &options)
+    }
+}
+
+fn open(path: &Path) -> JournalStore<PosixLower> {
+    JournalStore::open(PosixLower::open(path).unwrap(), &options())
         .unwrap()
         .0
 }
@@ -415,4 +420,51 @@ fn many_new_files_are_written_once_and_as_they_will_be() {
         let mode = std::fs::metadata(&path).unwrap().mode() & 0o7777;
         assert_eq!(mode, if number == 2 { 0o600 } else { 0o640 });
     }
+}
+
+/// Counts the names that it hears of.
+#[derive(Default)]
+struct Names(AtomicUsize);
+
+impl Witness for Names {
+    fn object(&self, _id: ObjectId, known: Option<&KnownObject>) {
+        let location = known.and_then(|known| known.location.as_ref());
+        let names = location.map_or(0, |location| location.names.len());
+        self.0.fetch_add(names, Ordering::SeqCst);
+    }
+
+    fn intent(&self, _intent: Option<Intent>) {}
+}
+
+/// Found by an unmount that took minutes: with each name that a file got, the witness was told
+/// of all that it had.
+#[test]
+fn many_names_of_one_file_are_told_together() {
+    const NAMES: usize = 400;
+    let directory = prepared();
+    let witness = Arc::new(Names::default());
+    let lower = PosixLower::open(directory.path()).unwrap();
+    let told = Arc::clone(&witness) as Arc<dyn Witness>;
+    let (store, _) = JournalStore::open_watched(lower, &options(), told).unwrap();
+    let (new, old) = (
+        new_id(1),
+        store.list_directory(ObjectId::ROOT).unwrap()[0].id,
+    );
+    for (file, kind) in [(new, "new"), (old, "old")] {
+        let mut entries = vec![state(file, FileKind::Regular, 100, file == new)];
+        let name = |number| format!("{kind}-{number}");
+        entries.extend((0..NAMES).map(|n| dentry(ObjectId::ROOT, &name(n), Some(file))));
+        commit(&store, entries);
+    }
+    store.apply().unwrap();
+    let heard = witness.0.load(Ordering::SeqCst);
+    assert!(heard < 10 * NAMES, "{heard}");
+    store.close().unwrap();
+    let links = |name: &str| {
+        std::fs::metadata(directory.path().join(name))
+            .unwrap()
+            .nlink()
+    };
+    assert_eq!(links("new-7"), NAMES as u64);
+    assert_eq!(links("old-7"), NAMES as u64 + 1);
 }

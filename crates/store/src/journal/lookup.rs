@@ -141,13 +141,13 @@ impl<L: Lower> JournalStore<L> {
         id: ObjectId,
         search: &mut Search,
     ) -> Result<Option<Place<L::Handle>>, StoreError> {
-        let (names, inode) = {
+        let inode = self.state.read().inode_of(id);
+        // One after the other: the first is almost always right, and there may be many.
+        let known = |number: usize| {
             let state = self.state.read();
-            let location = state.table.get(id);
-            let names = location.map_or_else(Vec::new, |location| location.names.clone());
-            (names, state.inode_of(id))
+            state.table.get(id)?.names.get(number).cloned()
         };
-        if let Some(place) = self.named_place(names, inode, search)? {
+        if let Some(place) = self.named_place((0..).map_while(known), inode, search)? {
             return Ok(Some(place));
         }
         if let Some(place) = self.own_place(id, inode)? {
@@ -158,13 +158,13 @@ impl<L: Lower> JournalStore<L> {
         }
         // An earlier, interrupted apply may have attached it at a name that is pending.
         let names = self.state.read().pending.names_of(id).to_vec();
-        self.named_place(names, inode, search)
+        self.named_place(names.into_iter(), inode, search)
     }
 
     /// The first of these names that is the object's.
     fn named_place(
         &self,
-        names: Vec<(ObjectId, Name)>,
+        names: impl Iterator<Item = (ObjectId, Name)>,
         inode: Option<u64>,
         search: &mut Search,
     ) -> Result<Option<Place<L::Handle>>, StoreError> {

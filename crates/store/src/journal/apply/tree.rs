@@ -44,12 +44,23 @@ impl<L: Lower> JournalStore<L> {
         for (_, _, child) in &missing_names {
             *wanted.entry(*child).or_default() += 1;
         }
+        let mut links = Vec::new();
+        let mut outcome = Ok(());
         for (parent, name, child) in missing_names {
             let left = wanted.entry(child).or_default();
             *left = left.saturating_sub(1);
-            self.attach(parent, name, child, *left == 0)?;
+            match self.attach(parent, name, child, *left == 0) {
+                Ok(true) => {}
+                Ok(false) => links.push((child, parent, name.clone())),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
         }
-        Ok(())
+        // All at once: each time, the witness hears of all names of an object.
+        self.state.write().table.add_names(links.into_iter());
+        outcome
     }
 
     /// Removes further names of what waits in `limbo/`. Not before it is certain to be
@@ -133,14 +144,16 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Gives an object one of its final names. If it is the `last` one missing, a
-    /// name that is only ours moves there, else another link is made.
+    /// name that is only ours moves there, else another link is made. Answers whether the
+    /// name is noted; of a further link it need not be at once, because the object is still
+    /// found where it was, and who does all this again finds the link.
     fn attach(
         &self,
         parent: ObjectId,
         name: &Name,
         child: ObjectId,
         last: bool,
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let directory = self.require_handle(parent)?;
         let place = if last {
             self.last_place(child)?
@@ -158,7 +171,8 @@ impl<L: Lower> JournalStore<L> {
             (&place.directory, &place.name),
             (&directory, name.as_bytes()),
         );
-        if place.is_own && (last || is_directory) {
+        let moves = place.is_own && (last || is_directory);
+        if moves {
             self.lower
                 .rename(from.0, from.1, to.0, to.1)
                 .map_err(failed())?;
@@ -169,15 +183,15 @@ impl<L: Lower> JournalStore<L> {
         }
         let mut state = self.state.write();
         state.table.insert(child, stat.inode, stat.kind);
+        if !moves && !last {
+            return Ok(false);
+        }
         state.table.add_name(child, parent, name);
-        if place.is_own
-            && (last || is_directory)
-            && let Some(location) = state.table.get_mut(child)
-        {
+        if moves && let Some(location) = state.table.get_mut(child) {
             location.in_limbo = false;
             location.in_stage = false;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
