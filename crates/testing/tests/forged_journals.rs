@@ -175,6 +175,28 @@ fn a_root_that_is_no_directory_is_refused() {
     open(&[Record::Object(root), page], 1).unwrap_err();
 }
 
+/// Found by the fuzzer: a new object was a file when it was made and a symlink afterwards, and
+/// nothing said where it leads.
+#[test]
+fn a_new_symlink_without_a_target_is_refused() {
+    let Record::Object(file) = changed(0) else {
+        panic!("it is one");
+    };
+    let made = ObjectState {
+        created: true,
+        ..file
+    };
+    let mut symlink = made.clone();
+    symlink.attributes.kind = FileKind::Symlink;
+    let name = Record::Dentry {
+        parent: ObjectId::ROOT,
+        name: Name::new(b"symlink").unwrap(),
+        child: Some(object(0)),
+    };
+    let records = [Record::Object(made), name, Record::Object(symlink)];
+    open(&records, 1).unwrap_err();
+}
+
 /// A file is changed that is, by its inode, a directory; and it has been opened as one, because
 /// another file was looked for in it.
 #[test]

@@ -200,8 +200,8 @@ impl<L: Lower> JournalStore<L> {
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
             })?;
             let mut writer = self.writer.lock();
-            // What a forged journal says may be no tree: applying it fails.
-            if writer.moves == Moves::NotBegun && self.is_tree() {
+            // What a forged journal says may be no tree, or not be enough: applying it fails.
+            if writer.moves == Moves::NotBegun && self.is_tree() && self.can_make_new() {
                 self.check_found()?;
             } else {
                 self.apply_all(&mut writer)?;

@@ -122,6 +122,18 @@ impl<L: Lower> JournalStore<L> {
         })
     }
 
+    /// Whether the journal says all that making its new objects takes.
+    pub(super) fn can_make_new(&self) -> bool {
+        let state = self.state.read();
+        let mut new = state.pending.objects.values().filter(|new| new.created);
+        new.all(|new| match new.attributes {
+            Some(attributes) => {
+                attributes.kind != FileKind::Symlink || new.symlink_target.is_some()
+            }
+            None => false,
+        })
+    }
+
     fn wanted(&self) -> Result<Wanted, StoreError> {
         let staged = self.lower.list(&self.own.stage);
         let staged = staged.map_err(StoreError::lower("listing stage"))?;
