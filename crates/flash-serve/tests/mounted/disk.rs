@@ -175,8 +175,16 @@ impl Disk {
         );
     }
 
+    /// A process that another test is starting has all our files open until it has become
+    /// what it is to be: the filesystem may be busy for that long.
     pub(crate) fn umount(&self) {
-        succeed(Command::new("umount").arg(&self.mountpoint));
+        wait_until("unmounted", || {
+            let output = run(Command::new("umount").arg(&self.mountpoint));
+            let done = output.status.success();
+            let said = text(&output);
+            assert!(done || said.contains("busy"), "umount: {said}");
+            done
+        });
     }
 
     pub(crate) fn cut(&self, keep: Keep) -> Value {
