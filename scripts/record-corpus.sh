@@ -4,9 +4,10 @@
 #   scripts/record-corpus.sh [--install] [DIRECTORY] [PROGRAM...]
 #
 # DIRECTORY (default: target/traces) gets one PROGRAM.parquet each; programs are git, sqlite,
-# npm, packages, mail, photos, browser, desk (ten minutes, most of them pauses). One that is not installed is skipped with a message;
-# --install installs them all first (Debian, root). Nothing is fetched: all data is made here,
-# the same on each run. Between the steps stands what a user would do, as `touch` events.
+# npm, packages, mail, photos, browser, desk (ten minutes, most of them pauses). One that is not
+# installed is skipped with a message; --install installs them all first (Debian, root). Nothing is
+# fetched: all data is made here, the same on each run. Between the steps stands what a user would
+# do, as `touch` events.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

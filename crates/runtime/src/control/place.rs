@@ -23,7 +23,13 @@ fn first_usable(directories: &[PathBuf], uid: u32) -> io::Result<PathBuf> {
     for directory in directories {
         match make_private(directory, uid) {
             Ok(()) => return Ok(directory.clone()),
-            Err(error) => _ = failed.get_or_insert(error),
+            Err(error) => {
+                // That there is none is usual, without a login for one.
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!("no place for the control socket: {error}");
+                }
+                failed.get_or_insert(error);
+            }
         }
     }
     Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
