@@ -16,11 +16,11 @@ impl Volume {
     /// As [`Engine::read_plan`].
     pub fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
         let length = out.len();
-        let moment = self.shared.moment();
-        let no_access_time = self.shared.options.no_access_time;
+        let keeps_access_time = !self.shared.options.no_access_time;
+        let moment = keeps_access_time.then(|| self.shared.moment());
         let plan = self.shared.look(|engine: &mut Engine| {
             let plan = engine.read_plan(id, offset, length)?;
-            if !no_access_time {
+            if let Some(moment) = moment {
                 engine.accessed(id, moment);
             }
             Ok(plan)
@@ -67,6 +67,25 @@ impl Volume {
             self.fsync(id)?;
         }
         Ok(written)
+    }
+
+    /// As [`Volume::write`], for one of several writes that nobody relies on before
+    /// [`Volume::end_batch`] returns: a kill may take them back till then, the last ones first.
+    /// Whoever changes something else brings them into the arena with it; whoever reads, or
+    /// gives references back, does not.
+    ///
+    /// # Errors
+    /// As [`Engine::write`].
+    pub fn write_batched(&self, id: ObjectId, at: WriteAt, data: &[u8]) -> Result<usize, FsError> {
+        let moment = self.shared.moment();
+        self.shared.change_batched(data.len(), |engine| {
+            engine.write(moment, id, at, data, false)
+        })
+    }
+
+    /// A kill takes back nothing of what was written by [`Volume::write_batched`].
+    pub fn end_batch(&self) {
+        drop(self.shared.live());
     }
 
     /// `fallocate`.

@@ -180,6 +180,7 @@ impl Volume {
                 closings_seen: 0,
                 space_at: started.now,
                 trimmed_at: started.now,
+                batched_bytes: 0,
             }),
             wake: Condvar::new(),
             turn: Mutex::new(()),

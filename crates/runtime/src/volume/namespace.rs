@@ -9,6 +9,7 @@ use mobifs_core::{
 use mobifs_types::{FileKind, FoundObject, Name, ObjectId, SpaceInfo};
 
 use super::Volume;
+use super::live::Keeping;
 use crate::arena;
 
 /// `statfs` looks at the lower filesystem again after this time.
@@ -42,7 +43,7 @@ impl Volume {
 
     /// Gives `count` references back.
     pub fn forget(&self, id: ObjectId, count: u64) {
-        let mut live = self.shared.live();
+        let mut live = self.shared.live_keeping(Keeping::Batched);
         live.engine.forget(id, count);
         arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
         self.shared.after_crowding(&mut live);
@@ -176,7 +177,7 @@ impl Volume {
 
     /// Ends [`Volume::open`].
     pub fn release(&self, id: ObjectId) {
-        let mut live = self.shared.live();
+        let mut live = self.shared.live_keeping(Keeping::Batched);
         live.engine.release(id);
         arena::executed(0);
     }
@@ -271,7 +272,7 @@ impl Volume {
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let shared = &self.shared;
         shared.check_power()?;
-        let space_at = shared.live().space_at;
+        let space_at = shared.live_keeping(Keeping::Batched).space_at;
         if shared.moment().now.ms_since(space_at) >= SPACE_AGE_MAX_MS
             // While somebody commits, the last answer will do: it is renewed then.
             && let Some(turn) = shared.turn.try_lock()

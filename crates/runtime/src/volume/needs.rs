@@ -4,6 +4,7 @@ use mobifs_core::{Engine, FsError, Need, Node, Stop};
 use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
 
+use super::live::Keeping;
 use super::sync::MutexGuard;
 use super::{LiveGuard, Shared, store_failed};
 use crate::arena;
@@ -45,7 +46,7 @@ impl Shared {
         operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {
         self.requested();
-        self.run(operation, |_| {})
+        self.run(Keeping::Batched, operation, |_| {})
     }
 
     /// Runs an operation that changes something.
@@ -58,11 +59,24 @@ impl Shared {
             arena::executed(answer.outcome());
             Ok(answer)
         };
-        self.run(operation, |live| self.after_change(live))
+        self.run(Keeping::Now, operation, |live| self.after_change(live))
+    }
+
+    /// Runs a write of so many bytes that belongs to a batch.
+    pub(super) fn change_batched<T>(
+        &self,
+        bytes: usize,
+        operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+    ) -> Result<T, FsError> {
+        self.run(Keeping::Batched, operation, |live| {
+            live.batched_bytes += bytes;
+            self.after_change(live);
+        })
     }
 
     fn run<T>(
         &self,
+        keeping: Keeping,
         mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
         after: impl Fn(&mut LiveGuard<'_>),
     ) -> Result<T, FsError> {
@@ -70,7 +84,7 @@ impl Shared {
         let mut made_space = false;
         let mut unknown = None;
         for _ in 0..ATTEMPTS_MAX {
-            let mut live = self.live();
+            let mut live = self.live_keeping(keeping);
             let need = match operation(&mut live.engine) {
                 Ok(answer) => {
                     after(&mut live);

@@ -15,7 +15,7 @@ use mobifs_types::{
 };
 
 use super::{Volume, VolumeError, VolumeOptions};
-use crate::{Config, OpenedStore, PolicyChange};
+use crate::{Arena, Config, OpenedStore, PolicyChange, Resumption};
 
 /// A store whose commits can be made to fail.
 struct Faulty {
@@ -592,4 +592,60 @@ fn collect_names(value: &serde_json::Value, names: &mut BTreeSet<String>) {
         }
         _ => {}
     }
+}
+
+/// What a successor finds in a file after a batch of one write and what `then` does, if the
+/// process is killed behind it.
+fn killed_in_batch(then: impl FnOnce(&Volume, ObjectId)) -> Vec<u8> {
+    let arena = Arena::create().unwrap();
+    let with = |arena: &Arena| VolumeOptions {
+        arena: Some(arena.clone()),
+        ..quiet("")
+    };
+    let store = Arc::new(MemoryStore::new());
+    let volume = Volume::start(store.clone(), with(&arena)).unwrap();
+    let id = file(&volume, ObjectId::ROOT, "file", b"old");
+    volume.open(id).unwrap();
+    volume
+        .write_batched(id, WriteAt::Offset(0), b"new")
+        .unwrap();
+    then(&volume, id);
+    std::mem::forget(volume);
+    let successor = Arena::attach(arena.descriptor().try_clone_to_owned().unwrap()).unwrap();
+    let left = Resumption::of(&successor).unwrap();
+    let volume = Volume::resume(store, with(&successor), &left).unwrap();
+    content(&volume, ObjectId::ROOT, "file").unwrap()
+}
+
+#[test]
+fn a_kill_takes_a_batch_back_until_it_ends_or_something_else_is_changed() {
+    assert_eq!(killed_in_batch(|_, _| {}), b"old");
+    let looked = killed_in_batch(|volume, id| {
+        assert_eq!(volume.read(id, 0, &mut [0; 3]).unwrap(), 3);
+        volume.attributes(id).unwrap();
+        volume.statfs().unwrap();
+        volume.release(id);
+        volume.forget(id, 1);
+    });
+    assert_eq!(looked, b"old", "who only looks");
+    assert_eq!(killed_in_batch(|volume, _| volume.end_batch()), b"new");
+    let written = killed_in_batch(|volume, id| {
+        volume
+            .write(id, WriteAt::Offset(3), b"er", false, false)
+            .unwrap();
+    });
+    assert_eq!(written, b"newer");
+    let made = killed_in_batch(|volume, _| {
+        directory(volume, ObjectId::ROOT, "other");
+    });
+    assert_eq!(made, b"new", "what came later is there");
+}
+
+#[test]
+fn a_batch_does_not_get_larger_than_an_arena_takes_at_once() {
+    let much = vec![7; super::live::BATCH_BYTES_MAX];
+    let kept = killed_in_batch(|volume, id| {
+        volume.write_batched(id, WriteAt::Offset(0), &much).unwrap();
+    });
+    assert_eq!(kept, much);
 }
