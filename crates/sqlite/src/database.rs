@@ -13,7 +13,7 @@ use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 use parking_lot::Mutex;
 
 use crate::arena_file::ArenaFile;
-use crate::durability::Promises;
+use crate::durability::{self, Promises};
 use crate::failure::Failure;
 use crate::fork::Generation;
 use crate::ground::Ground;
@@ -22,9 +22,9 @@ use crate::headroom::Headroom;
 use crate::locks::{ConnectionId, Locks};
 use crate::lower_file::Candidate;
 use crate::options::Options;
+use crate::pieces::{Kind, Piece, PieceWriter, Waiting};
 use crate::shared_memory::SharedMemory;
 use crate::site::Site;
-use crate::write_ahead_log::{LogWriter, Step, WaitingHeader};
 
 pub(crate) const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
 
@@ -66,7 +66,9 @@ pub(crate) struct Database {
     pub(crate) shared_memory: Mutex<SharedMemory>,
     pub(crate) promises: Promises,
     headroom: Headroom,
-    waiting_header: WaitingHeader,
+    waiting: Waiting,
+    /// Something was written that a kill may still take back.
+    has_batch: AtomicBool,
     connections: AtomicU64,
 }
 
@@ -141,7 +143,8 @@ impl Database {
             shared_memory: Mutex::default(),
             promises: Promises::default(),
             headroom: Headroom::default(),
-            waiting_header: WaitingHeader::default(),
+            waiting: Waiting::default(),
+            has_batch: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             volume,
         };
@@ -151,7 +154,7 @@ impl Database {
 
     /// Learns from the content how the database is. What the file says is older.
     fn look_at_beginning(&self) -> Result<(), Failure> {
-        let mut bytes = [0; HEADER_BYTES];
+        let mut bytes = [0; HEADER_BYTES + 1];
         let length = self.volume.read(self.main, 0, &mut bytes)?;
         let is_stand_in = Beginning::of(&bytes[..length]) == Beginning::StandIn;
         self.is_stand_in.store(is_stand_in, Ordering::Relaxed);
@@ -207,7 +210,7 @@ impl Database {
     pub(crate) fn read(&self, file: ObjectId, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
         let length = self.volume.read(file, at, out)?;
         if file != self.main {
-            return Ok(length);
+            return Ok(self.waiting.read_over(file, at, out, length));
         }
         if self.is_empty() && at < HEADER_BYTES as u64 {
             if self.size(file)? == 0 {
@@ -220,6 +223,12 @@ impl Database {
             *version = header::unmarked(*version);
         }
         Ok(length)
+    }
+
+    /// As [`Database::read`], without what waits.
+    #[cfg(test)]
+    pub(crate) fn read_written(&self, file: ObjectId, at: u64, out: &mut [u8]) -> usize {
+        self.volume.read(file, at, out).unwrap()
     }
 
     /// Writes all of `data`.
@@ -240,7 +249,13 @@ impl Database {
         let mut done = 0;
         while done < data.len() {
             let to = WriteAt::Offset(at + done as u64);
-            done += self.volume.write(file, to, &data[done..], false, false)?;
+            done += self.volume.write_batched(file, to, &data[done..])?;
+        }
+        // While several databases commit together, none may be ahead of another.
+        if durability::is_joint() {
+            self.volume.end_batch();
+        } else {
+            self.has_batch.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -248,22 +263,45 @@ impl Database {
     /// Writes to the write-ahead log.
     pub(crate) fn write_log(
         &self,
-        writer: &mut LogWriter,
+        writer: &mut PieceWriter,
         file: ObjectId,
         at: u64,
         data: &[u8],
     ) -> Result<(), Failure> {
-        let settle = || self.settle_log();
-        let step = writer.step(&self.waiting_header, file, at, data, settle)?;
-        let done = match step {
-            Step::Nothing => Ok(()),
-            Step::Write { at, data } => self.write(file, at, data),
-            Step::Restart { data } => self.restart_log(file, data),
+        self.write_piece(Kind::Log, writer, (file, at), data)
+    }
+
+    fn write_piece(
+        &self,
+        kind: Kind,
+        writer: &mut PieceWriter,
+        (file, at): (ObjectId, u64),
+        data: &[u8],
+    ) -> Result<(), Failure> {
+        let done = match writer.look(kind, at, data) {
+            Piece::More => self.put_off((file, at), data, false),
+            Piece::Last => self.put_off((file, at), data, true),
+            Piece::Apart => self.settle().and_then(|()| self.write(file, at, data)),
+            Piece::Restart => self.settle().and_then(|()| self.restart_log(file, data)),
+            Piece::End => {
+                self.waiting.forget(file);
+                self.write(file, at, data)
+            }
         };
         if done.is_err() {
             writer.failed();
         }
         done
+    }
+
+    fn put_off(&self, to: (ObjectId, u64), data: &[u8], is_last: bool) -> Result<(), Failure> {
+        self.mark()?;
+        let write = |file, at, run: &[u8]| self.write_all(file, at, run);
+        let has_room = self.waiting.add(to, data, write)?;
+        if is_last || !has_room {
+            self.settle()?;
+        }
+        Ok(())
     }
 
     fn restart_log(&self, file: ObjectId, header: &[u8]) -> Result<(), Failure> {
@@ -273,24 +311,32 @@ impl Database {
         self.write(file, 0, header)
     }
 
-    /// Writes what the log's writer has put off, before anything else happens that could see
-    /// that it is not there.
-    pub(crate) fn settle_log(&self) -> Result<(), Failure> {
-        self.waiting_header
-            .settle(|log, at, header| self.write_all(log, at, header))
+    /// Writes the pieces that wait, before anything else happens that could see that they are
+    /// not there.
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
+        self.waiting
+            .settle(|file, at, run| self.write_all(file, at, run))
     }
 
-    /// The same for whoever does something else with the database. If it cannot be written
-    /// it waits on, and the log's writer hears of it at its next call: nobody else is concerned.
-    pub(crate) fn settle_log_if_possible(&self) {
-        if let Err(error) = self.settle_log() {
-            tracing::debug!(%error, "the header of a frame waits on");
+    /// The same for whoever does something else with the database. If they cannot be written
+    /// they wait on, and their writer hears of it at its next call: nobody else is concerned.
+    pub(crate) fn settle_if_possible(&self) {
+        if let Err(error) = self.settle() {
+            tracing::debug!(%error, "pieces of a log or journal wait on");
+        }
+    }
+
+    /// A kill takes back nothing of what was written so far.
+    pub(crate) fn end_batch(&self) {
+        if self.has_batch.swap(false, Ordering::AcqRel) {
+            self.volume.end_batch();
         }
     }
 
     /// Writes to the rollback journal.
     pub(crate) fn write_journal(
         &self,
+        writer: &mut PieceWriter,
         file: ObjectId,
         at: u64,
         data: &[u8],
@@ -299,7 +345,7 @@ impl Database {
         // The room for the journal, and for taking it back.
         self.require_room(2 * length)?;
         self.headroom.journal_written(at, at + length);
-        self.write(file, at, data)
+        self.write_piece(Kind::Journal, writer, (file, at), data)
     }
 
     /// The rollback journal ends.
@@ -333,8 +379,7 @@ impl Database {
         if let Some(version) = version_in(&mut marked, at) {
             *version = header::marked(*version);
         }
-        self.volume
-            .write(self.main, WriteAt::Offset(at), &marked, false, false)?;
+        self.write_all(self.main, at, &marked)?;
         if is_header {
             self.is_stand_in.store(false, Ordering::Relaxed);
         }
@@ -343,13 +388,15 @@ impl Database {
 
     /// Changes the size of one of the database's files.
     pub(crate) fn truncate(&self, file: ObjectId, bytes: u64) -> Result<(), Failure> {
+        if bytes == 0 {
+            self.waiting.forget(file);
+        }
         self.mark()?;
         let mut bytes = bytes;
         if file == self.main && bytes < HEADER_BYTES as u64 {
             // First, so that whatever is committed in between is in use as well.
             let stand_in = header::stand_in();
-            self.volume
-                .write(file, WriteAt::Offset(0), &stand_in, false, false)?;
+            self.write_all(file, 0, &stand_in)?;
             self.is_stand_in.store(true, Ordering::Relaxed);
             bytes = HEADER_BYTES as u64;
         }
@@ -368,7 +415,7 @@ impl Database {
         if file == self.main && self.is_empty() && bytes <= HEADER_BYTES as u64 {
             return Ok(0);
         }
-        Ok(bytes)
+        Ok(self.waiting.size(file, bytes))
     }
 
     /// Opens a companion by its name in the store, or makes it if there is none and
@@ -412,13 +459,16 @@ impl Database {
 
     /// Ends [`Database::open_companion`].
     pub(crate) fn close_companion(&self, file: ObjectId) {
+        self.settle_if_possible();
+        // What cannot be written has no writer any more, and nothing relies on it.
+        self.waiting.forget(file);
         self.volume.release(file);
         self.volume.forget(file, 1);
     }
 
     /// Deletes a companion; false if there is none.
     pub(crate) fn delete(&self, name: &[u8]) -> Result<bool, Failure> {
-        self.settle_log()?;
+        self.settle_if_possible();
         self.mark()?;
         match self.volume.unlink(ObjectId::ROOT, name) {
             Ok(()) => Ok(true),
@@ -429,7 +479,7 @@ impl Database {
 
     /// Whether there is a companion with something in it.
     pub(crate) fn exists(&self, name: &[u8]) -> Result<bool, Failure> {
-        self.settle_log()?;
+        self.settle_if_possible();
         match self.volume.lookup(ObjectId::ROOT, name) {
             Ok(node) => {
                 self.volume.forget(node.id, 1);
@@ -440,9 +490,10 @@ impl Database {
         }
     }
 
-    /// Everything done so far is durable when it returns.
+    /// Everything done so far is durable when it returns, but for what is of no use yet: pieces
+    /// that could not be written, perhaps because it needs this commit to write again.
     pub(crate) fn commit(&self) -> Result<(), Failure> {
-        self.settle_log()?;
+        self.settle_if_possible();
         Ok(self.volume.sync_app(None, false)?)
     }
 
@@ -495,7 +546,6 @@ impl Database {
     }
 
     fn bring_to_place(&self) -> Result<(), Failure> {
-        self.settle_log()?;
         let is_whole = self.remove_companions()?;
         self.volume.forget(self.main, 1);
         self.volume.shutdown()?;

@@ -61,21 +61,18 @@ pub(crate) struct Promises {
 }
 
 impl Promises {
-    /// What a sync has to do now.
-    pub(crate) fn sync(&self, synced: Synced, is_durable: bool) -> Duty {
-        if synced == Synced::SuperJournal || is_joint() {
-            return Duty::Commit;
+    /// What a sync has to do now. `is_joint`: a transaction over several databases is
+    /// committing, perhaps one that this database has no part in.
+    pub(crate) fn sync(&self, synced: Synced, is_durable: bool, is_joint: bool) -> Duty {
+        // The transaction is committed by what comes behind it: the end of the journal.
+        let is_early = matches!(synced, Synced::Journal | Synced::DatabaseInTransaction);
+        if is_durable && is_early {
+            self.is_owed.store(true, Ordering::Relaxed);
         }
-        if !is_durable {
-            return Duty::Nothing;
-        }
-        match synced {
-            // The transaction is committed by what comes behind it: the end of the journal.
-            Synced::Journal | Synced::DatabaseInTransaction => {
-                self.is_owed.store(true, Ordering::Relaxed);
-                Duty::Nothing
-            }
-            _ => Duty::Commit,
+        if is_joint || synced == Synced::SuperJournal || (is_durable && !is_early) {
+            Duty::Commit
+        } else {
+            Duty::Nothing
         }
     }
 
@@ -101,17 +98,14 @@ mod tests {
     #[test]
     fn a_durable_transaction_is_one_commit() {
         let promises = Promises::default();
-        assert_eq!(promises.sync(Synced::Journal, true), Duty::Nothing);
-        let database = Synced::DatabaseInTransaction;
-        assert_eq!(promises.sync(database, true), Duty::Nothing);
+        let sync = |synced| promises.sync(synced, true, false);
+        assert_eq!(sync(Synced::Journal), Duty::Nothing);
+        assert_eq!(sync(Synced::DatabaseInTransaction), Duty::Nothing);
         assert_eq!(promises.committed(), Duty::Commit);
         assert_eq!(promises.committed(), Duty::Nothing, "nothing was synced");
-        assert_eq!(promises.sync(Synced::Log, true), Duty::Commit);
-        assert_eq!(
-            promises.sync(Synced::DatabaseInCheckpoint, true),
-            Duty::Commit
-        );
-        assert_eq!(promises.sync(Synced::Journal, true), Duty::Nothing);
+        assert_eq!(sync(Synced::Log), Duty::Commit);
+        assert_eq!(sync(Synced::DatabaseInCheckpoint), Duty::Commit);
+        assert_eq!(sync(Synced::Journal), Duty::Nothing);
         promises.ended();
         assert_eq!(promises.committed(), Duty::Nothing, "it was rolled back");
     }
@@ -119,7 +113,18 @@ mod tests {
     #[test]
     fn a_relaxed_one_is_none_unless_it_is_over_several_databases() {
         let promises = Promises::default();
-        assert_eq!(promises.sync(Synced::Log, false), Duty::Nothing);
-        assert_eq!(promises.sync(Synced::SuperJournal, false), Duty::Commit);
+        assert_eq!(promises.sync(Synced::Log, false, false), Duty::Nothing);
+        let of_super = promises.sync(Synced::SuperJournal, false, true);
+        assert_eq!(of_super, Duty::Commit);
+        assert_eq!(promises.sync(Synced::Journal, false, true), Duty::Commit);
+        assert_eq!(promises.committed(), Duty::Nothing);
+    }
+
+    #[test]
+    fn a_transaction_over_other_databases_takes_nothing_from_a_durable_one() {
+        let promises = Promises::default();
+        let database = Synced::DatabaseInTransaction;
+        assert_eq!(promises.sync(database, true, true), Duty::Commit);
+        assert_eq!(promises.committed(), Duty::Commit, "the journal has ended");
     }
 }

@@ -41,9 +41,11 @@ pub enum Beginning {
 }
 
 impl Beginning {
-    /// Reads the first [`HEADER_BYTES`] bytes (fewer of a shorter file).
+    /// Reads the first bytes of a file: one more than [`HEADER_BYTES`], fewer of a shorter one.
     pub fn of(bytes: &[u8]) -> Self {
-        if bytes.is_empty() {
+        // A power cut may leave the size of a stand-in, and not its text.
+        let is_blank = bytes.len() == HEADER_BYTES && bytes.iter().all(|&byte| byte == 0);
+        if bytes.is_empty() || is_blank {
             Self::Empty
         } else if bytes.starts_with(STAND_IN_TEXT) {
             Self::StandIn
@@ -85,10 +87,16 @@ mod tests {
 
     #[test]
     fn beginnings_are_told_apart() {
-        let is_marked = |bytes: &[u8]| Beginning::of(bytes);
-        assert_eq!(is_marked(&[]), Beginning::Empty);
-        assert_eq!(is_marked(&stand_in()), Beginning::StandIn);
-        assert_eq!(is_marked(b"SQLite format 2"), Beginning::Foreign);
+        let beginning = |bytes: &[u8]| Beginning::of(bytes);
+        assert_eq!(beginning(&[]), Beginning::Empty);
+        assert_eq!(beginning(&stand_in()), Beginning::StandIn);
+        assert_eq!(
+            beginning(&[0; HEADER_BYTES]),
+            Beginning::Empty,
+            "a power cut"
+        );
+        assert_eq!(beginning(&[0; HEADER_BYTES + 1]), Beginning::Foreign);
+        assert_eq!(beginning(b"SQLite format 2"), Beginning::Foreign);
         for version in [1, 2] {
             let mut bytes = header(version);
             let ordinary = Beginning::Database { is_marked: false };

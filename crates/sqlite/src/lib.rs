@@ -36,6 +36,7 @@ mod locks;
 mod lower_file;
 mod opened_file;
 mod options;
+mod pieces;
 mod pragma;
 mod registry;
 mod shared_memory;
@@ -45,7 +46,6 @@ pub mod simulation;
 mod site;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod vfs;
-mod write_ahead_log;
 
 pub use failure::{Failure, forget_last_error, last_error};
 pub use host::{Host, RegisterError};

@@ -207,7 +207,7 @@ impl Drop for LowerFile {
 }
 
 fn beginning_of(file: &File) -> io::Result<Beginning> {
-    let mut bytes = [0; HEADER_BYTES];
+    let mut bytes = [0; HEADER_BYTES + 1];
     let mut length = 0;
     while length < bytes.len() {
         match file.read_at(&mut bytes[length..], length as u64)? {

@@ -8,12 +8,12 @@ use mobifs_types::ObjectId;
 
 use crate::abi::{self, Code};
 use crate::database::Database;
-use crate::durability::{Duty, Synced};
+use crate::durability::{self, Duty, Synced};
 use crate::failure::Failure;
 use crate::locks::{ConnectionId, Level};
+use crate::pieces::PieceWriter;
 use crate::registry::Lease;
 use crate::shared_memory::{Change, Mapping};
-use crate::write_ahead_log::LogWriter;
 
 /// What a file is to its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(crate) struct OpenedFile {
     connection: ConnectionId,
     level: Level,
     mapping: Option<Mapping>,
-    log_writer: LogWriter,
+    pieces: PieceWriter,
     /// SQLite is to leave the log where it is when the last connection closes.
     pub(crate) keeps_log: bool,
 }
@@ -63,7 +63,7 @@ impl OpenedFile {
             connection,
             level: Level::None,
             mapping: None,
-            log_writer: LogWriter::default(),
+            pieces: PieceWriter::default(),
             keeps_log: false,
         })
     }
@@ -72,20 +72,23 @@ impl OpenedFile {
         self.lease.database()
     }
 
-    /// The database, with all that was written to its log. Who uses the log itself hears if
-    /// that could not be written.
+    /// The database, with all that was written to its log and journal. Who uses these, or writes
+    /// a transaction, hears if that could not be written.
     fn settled(&self) -> Result<&Arc<Database>, Failure> {
-        if self.role == Role::Log {
-            let database = self.database()?;
-            database.settle_log()?;
-            return Ok(database);
+        match self.role {
+            Role::Main if self.level < Level::Reserved => settled(&self.lease),
+            _ => {
+                let database = self.database()?;
+                database.settle()?;
+                Ok(database)
+            }
         }
-        settled(&self.lease)
     }
 
     /// SQLite orders what it has written before others see it.
     pub(crate) fn barrier(&self) -> Result<(), Failure> {
-        settled(&self.lease).map(|_| ())
+        settled(&self.lease)?.end_batch();
+        Ok(())
     }
 
     pub(crate) fn is_main(&self) -> bool {
@@ -99,28 +102,26 @@ impl OpenedFile {
     /// Fills `out` from `at` on; what is behind the end becomes zero. False if some is.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<bool, Failure> {
         let database = self.database()?;
-        if self.role == Role::Log {
-            database.settle_log()?;
-        }
         let length = database.read(self.object, at, out)?;
         out[length..].fill(0);
         Ok(length == out.len())
     }
 
     pub(crate) fn write(&mut self, at: u64, data: &[u8]) -> Result<(), Failure> {
-        let database = self.lease.database()?;
-        if self.role == Role::Log {
-            return database.write_log(&mut self.log_writer, self.object, at, data);
-        }
-        database.settle_log_if_possible();
+        let (pieces, object) = (&mut self.pieces, self.object);
         match self.role {
-            Role::Journal => database.write_journal(self.object, at, data),
-            _ => database.write(self.object, at, data),
+            Role::Log => self.lease.database()?.write_log(pieces, object, at, data),
+            Role::Journal => (self.lease.database()?).write_journal(pieces, object, at, data),
+            _ => self.settled()?.write(object, at, data),
         }
     }
 
     pub(crate) fn truncate(&self, bytes: u64) -> Result<(), Failure> {
-        let database = self.settled()?;
+        let database = match self.role {
+            // What waits of it is nothing any more.
+            Role::Journal if bytes == 0 => self.database()?,
+            _ => self.settled()?,
+        };
         database.truncate(self.object, bytes)?;
         if self.role == Role::Journal && bytes == 0 {
             database.journal_ended();
@@ -129,7 +130,7 @@ impl OpenedFile {
     }
 
     pub(crate) fn size(&self) -> Result<u64, Failure> {
-        self.settled()?.size(self.object)
+        self.database()?.size(self.object)
     }
 
     /// SQLite syncs the file.
@@ -142,13 +143,15 @@ impl OpenedFile {
             Role::SuperJournal(_) => Synced::SuperJournal,
         };
         let database = self.settled()?;
-        let duty = database.promises.sync(synced, database.is_durable());
+        let (is_durable, is_joint) = (database.is_durable(), durability::is_joint());
+        let duty = database.promises.sync(synced, is_durable, is_joint);
         carry_out(database, duty)
     }
 
     /// SQLite has committed a transaction.
     pub(crate) fn transaction_committed(&self) -> Result<(), Failure> {
         let database = self.settled()?;
+        database.end_batch();
         carry_out(database, database.promises.committed())
     }
 
@@ -163,6 +166,7 @@ impl OpenedFile {
     pub(crate) fn unlock(&mut self, wanted: Level) -> Result<(), Failure> {
         let database = settled(&self.lease)?;
         if self.level >= Level::Reserved {
+            database.end_batch();
             database.promises.ended();
         }
         let mut locks = database.locks.lock();
@@ -192,7 +196,11 @@ impl OpenedFile {
         range: (usize, usize),
         change: Change,
     ) -> Result<Result<(), Code>, Failure> {
-        let mut memory = settled(&self.lease)?.shared_memory.lock();
+        let database = settled(&self.lease)?;
+        if change == Change::Release {
+            database.end_batch();
+        }
+        let mut memory = database.shared_memory.lock();
         let Some(mapping) = &mut self.mapping else {
             return Err(Failure::Misuse("locks in memory that is not mapped"));
         };
@@ -223,7 +231,7 @@ impl OpenedFile {
 
 fn settled(lease: &Lease) -> Result<&Arc<Database>, Failure> {
     let database = lease.database()?;
-    database.settle_log_if_possible();
+    database.settle_if_possible();
     Ok(database)
 }
 
@@ -255,7 +263,8 @@ mod tests {
 
     type Operation = fn(&mut Bed);
 
-    /// A database with a log, open twice, in which the header of a frame waits.
+    /// A database with a log, open twice, in which the header of a frame waits. The frame before
+    /// it commits a transaction.
     struct Bed {
         main: OpenedFile,
         log: OpenedFile,
@@ -304,7 +313,7 @@ mod tests {
         fn in_log(&self, at: u64) -> Vec<u8> {
             let mut found = vec![0; 2048];
             let database = self.main.database().unwrap();
-            let length = database.read(self.log.object, at, &mut found).unwrap();
+            let length = database.read_written(self.log.object, at, &mut found);
             found.truncate(length);
             found
         }
@@ -317,17 +326,8 @@ mod tests {
     }
 
     #[test]
-    fn whatever_could_see_that_a_header_waits_writes_it_first() {
-        let operations: [(&str, Operation); 19] = [
-            ("reading the log", |bed| {
-                assert!(bed.other_log.read(568, &mut [0; 24]).unwrap());
-            }),
-            ("its size", |bed| {
-                assert_eq!(bed.other_log.size().unwrap(), 592)
-            }),
-            ("its writer's size", |bed| {
-                assert_eq!(bed.log.size().unwrap(), 592);
-            }),
+    fn whoever_does_anything_but_read_writes_what_waits_first() {
+        let operations: [(&str, Operation); 16] = [
             ("truncating it", |bed| bed.log.truncate(600).unwrap()),
             ("syncing it", |bed| bed.log.sync().unwrap()),
             ("writing elsewhere", |bed| {
@@ -374,6 +374,53 @@ mod tests {
             assert_eq!(bed.in_log(568)[..24], [2; 24], "{name}");
             bed.close();
         }
+    }
+
+    #[test]
+    fn a_journal_is_written_before_the_database() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.db");
+        let mut main = OpenedFile::main(lease(&path)).unwrap();
+        let journal_lease = lease(&path);
+        let database = Arc::clone(journal_lease.database().unwrap());
+        let object = database.open_companion(b"app.db-mobifs-journal", true, true);
+        let object = object.unwrap();
+        let mut journal = OpenedFile::companion(journal_lease, object, Role::Journal).unwrap();
+        for level in [Level::Shared, Level::Reserved, Level::Exclusive] {
+            main.lock(level).unwrap().unwrap();
+        }
+        let in_journal = |bytes: usize| {
+            assert_eq!(database.read_written(object, 0, &mut [0; 2048]), bytes);
+        };
+        journal.write(0, &[0xd9; 512]).unwrap();
+        journal.write(512, &[0; 4]).unwrap();
+        journal.write(516, &PAGE).unwrap();
+        in_journal(0);
+        main.write(4096, &PAGE).unwrap();
+        in_journal(1028);
+        journal.write(1028, &[0; 4]).unwrap();
+        in_journal(1028);
+        journal.write(0, &[0; 28]).unwrap();
+        in_journal(1028);
+        journal.write(0, &[0xd9; 512]).unwrap();
+        journal.truncate(0).unwrap();
+        journal.sync().unwrap();
+        in_journal(0);
+        journal.close().unwrap();
+        main.close().unwrap();
+    }
+
+    #[test]
+    fn who_reads_finds_what_waits() {
+        let bed = Bed::new();
+        for log in [&bed.log, &bed.other_log] {
+            let mut header = [0; 24];
+            assert!(log.read(568, &mut header).unwrap());
+            assert_eq!(header, [2; 24]);
+            assert_eq!(log.size().unwrap(), 592);
+        }
+        assert_eq!(bed.in_log(568), [0; 0], "and it waits on");
+        bed.close();
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{
-    Dice, Place, SAFE_MODES, check, child, is_ordinary, number_from, open, plain, purpose, set_mode,
+    Dice, Place, SAFE_MODES, check, child, count, is_ordinary, make_table, number_from, open,
+    plain, purpose, set_mode,
 };
 use rusqlite::Connection;
 
@@ -130,6 +131,45 @@ fn look_plainly(path: &Path, committed: i64) {
     match looked {
         Ok(_) => assert!(state(&plain) >= committed),
         Err(error) => assert!(error.to_string().contains("not a database"), "{error}"),
+    }
+}
+
+/// Not a test: the program that ends as soon as it has committed.
+#[test]
+fn commits_and_dies() {
+    let Some((pragmas, path)) = purpose() else {
+        return;
+    };
+    let connection = open(&path, "").unwrap();
+    connection.execute_batch(&pragmas).unwrap();
+    connection
+        .execute_batch("INSERT INTO t(b) VALUES (1)")
+        .unwrap();
+    std::process::abort();
+}
+
+#[test]
+fn a_process_that_dies_right_after_a_commit_loses_nothing() {
+    let place = Place::new();
+    make_table(&place.open(""));
+    let mut rows = 0;
+    for mode in SAFE_MODES {
+        for synchronous in ["off", "normal", "full"] {
+            for locking in ["normal", "exclusive"] {
+                let pragmas = format!(
+                    "PRAGMA locking_mode={locking}; PRAGMA journal_mode={mode}; \
+                     PRAGMA synchronous={synchronous}"
+                );
+                let died = child("commits_and_dies", &pragmas, &place.path())
+                    .output()
+                    .unwrap();
+                assert!(died.status.code().is_none(), "{:?}", died.stderr);
+                rows += 1;
+                let connection = place.open("");
+                check(&connection);
+                assert_eq!(count(&connection), rows, "{pragmas}");
+            }
+        }
     }
 }
 

@@ -106,7 +106,10 @@ fn transaction(connection: &Connection, number: i64, dice: &mut Dice) -> rusqlit
 }
 
 /// How a history goes.
+#[derive(Debug)]
 struct Plan {
+    #[expect(dead_code, reason = "told with a failure")]
+    seed: u64,
     mode: &'static str,
     is_durable: bool,
     page_bytes: u64,
@@ -116,9 +119,10 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(dice: &mut Dice) -> Self {
+    fn new(seed: u64, dice: &mut Dice) -> Self {
         let direct = [0, 4096, 65_536, u64::MAX][dice.roll(4) as usize];
         Self {
+            seed,
             mode: SAFE_MODES[dice.roll(4) as usize],
             is_durable: dice.roll(2) == 0,
             page_bytes: [512, 1024, 4096][dice.roll(3) as usize],
@@ -175,7 +179,7 @@ fn interfere(volume: &Volume, is_over: &AtomicBool, mut dice: Dice) {
 /// One history with all its cuts; how many there were.
 fn history(seed: u64) -> u64 {
     let mut dice = Dice(seed);
-    let plan = Plan::new(&mut dice);
+    let plan = Plan::new(seed, &mut dice);
     let lower = disk();
     let (progress, cuts) = (Arc::new(Progress::default()), Cuts::default());
     let mut verified = 0;
@@ -233,7 +237,7 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
     if let Some(found) = looked_at_plainly(&cut.lower, state) {
         assert!(
             possible.contains(&found),
-            "plain: {found} not in {possible:?}"
+            "plain: {found} not in {possible:?}, {plan:?}"
         );
     }
     let progress = Arc::new(Progress {
@@ -248,7 +252,11 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
     let alive = bring_to_life(&cut.lower, &plan.journal, new_path()).unwrap();
     let connection = plan.connect(&alive.path);
     let mut found = state(&connection);
-    assert!(possible.contains(&found), "{found} not in {possible:?}");
+    let depth = cut.depth;
+    assert!(
+        possible.contains(&found),
+        "{found} not in {possible:?}, cut {depth} deep, {plan:?}"
+    );
     if dice.roll(5) == 0 {
         // Life goes on.
         found = cut.begun + 1;
@@ -284,7 +292,7 @@ fn joint_history(seed: u64) -> u64 {
     let plan = Plan {
         // In the other modes SQLite does not promise it.
         mode: ["delete", "truncate", "persist"][dice.roll(3) as usize],
-        ..Plan::new(&mut dice)
+        ..Plan::new(seed, &mut dice)
     };
     let (lowers, paths) = ([disk(), disk()], [new_path(), new_path()]);
     let progress = Arc::new(Progress::default());

@@ -43,7 +43,9 @@ impl SimulatedFile {
 
     pub fn beginning(&self) -> io::Result<Beginning> {
         let content = self.content()?;
-        Ok(Beginning::of(&content[..content.len().min(HEADER_BYTES)]))
+        Ok(Beginning::of(
+            &content[..content.len().min(HEADER_BYTES + 1)],
+        ))
     }
 
     pub fn write(&self, content: &[u8]) -> io::Result<()> {

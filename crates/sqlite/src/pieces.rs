@@ -1,0 +1,416 @@
+//! What SQLite writes in pieces, in the form that costs least.
+//!
+//! SQLite writes a frame of its log in two pieces and an entry of a rollback journal in three,
+//! some of them four bytes long, and a transaction has several. Each write is an operation of the
+//! engine with a copy of every page that it touches. So pieces that follow each other wait, and
+//! are one write: of the log until a transaction is committed, of a journal until something else
+//! is done.
+//!
+//! Nobody can see the difference. Only the connection that has the right to write makes them, and
+//! until it publishes frames through the shared memory, or gives back its lock, nobody else reads,
+//! or depends on, what is there; and a power cut or kill between two pieces has always been
+//! possible. All the same, whoever does anything but read writes what waits first
+//! ([`crate::database::Database::settle`]). If that fails it waits on, and is read from here: a
+//! writer whose disk fails takes its transaction back, and needs all that it wrote for that.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use mobifs_types::ObjectId;
+use parking_lot::Mutex;
+
+use crate::failure::Failure;
+
+/// Bytes before the first frame of a log.
+const LOG_HEADER_BYTES: usize = 32;
+/// Bytes before the page of a frame.
+const FRAME_HEADER_BYTES: usize = 24;
+/// Where a frame's header says how large the database is when the frame is committed; zero: it
+/// does not commit anything.
+const COMMITTED_SIZE: std::ops::Range<usize> = 4..8;
+/// A journal that holds something begins with this.
+const JOURNAL_MAGIC_FIRST: u8 = 0xd9;
+/// No more than so much waits.
+const RUN_BYTES_MAX: usize = 64 << 10;
+
+/// Pieces without a gap.
+#[derive(Debug)]
+struct Run {
+    file: ObjectId,
+    at: u64,
+    /// Empty: nothing waits. The memory is kept for the next ones.
+    bytes: Vec<u8>,
+}
+
+impl Default for Run {
+    fn default() -> Self {
+        Self {
+            file: ObjectId::ROOT,
+            at: 0,
+            bytes: Vec::new(),
+        }
+    }
+}
+
+impl Run {
+    fn end(&self) -> u64 {
+        self.at + self.bytes.len() as u64
+    }
+
+    fn ends_at(&self, file: ObjectId, at: u64) -> bool {
+        self.file == file && self.end() == at
+    }
+}
+
+/// The pieces that wait in a database, if any do: there is one writer.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    is_there: AtomicBool,
+    run: Mutex<Run>,
+}
+
+impl Waiting {
+    /// Writes them, if there are any. If that fails they wait on.
+    pub(crate) fn settle(
+        &self,
+        write: impl FnOnce(ObjectId, u64, &[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if !self.is_there.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.empty(&mut self.run.lock(), write)
+    }
+
+    fn empty(
+        &self,
+        run: &mut Run,
+        write: impl FnOnce(ObjectId, u64, &[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if !run.bytes.is_empty() {
+            write(run.file, run.at, &run.bytes)?;
+            run.bytes.clear();
+            self.is_there.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Has a piece wait, behind those that do. Others are written first, unless the file begins
+    /// anew with this one. False if so much waits now that it has to be written.
+    pub(crate) fn add(
+        &self,
+        (file, at): (ObjectId, u64),
+        data: &[u8],
+        write: impl FnOnce(ObjectId, u64, &[u8]) -> Result<(), Failure>,
+    ) -> Result<bool, Failure> {
+        let mut run = self.run.lock();
+        if run.file == file && at == 0 {
+            run.bytes.clear();
+        }
+        if !run.ends_at(file, at) {
+            self.empty(&mut run, write)?;
+        }
+        if run.bytes.is_empty() {
+            (run.file, run.at) = (file, at);
+        }
+        run.bytes.extend_from_slice(data);
+        self.is_there.store(true, Ordering::Release);
+        Ok(run.bytes.len() < RUN_BYTES_MAX)
+    }
+
+    /// How large a file of `bytes` is with what waits of it.
+    pub(crate) fn size(&self, file: ObjectId, bytes: u64) -> u64 {
+        if !self.is_there.load(Ordering::Acquire) {
+            return bytes;
+        }
+        let run = self.run.lock();
+        let is_longer = run.file == file && !run.bytes.is_empty();
+        if is_longer {
+            bytes.max(run.end())
+        } else {
+            bytes
+        }
+    }
+
+    /// Puts what waits of a file over what was read from it at `at`, `length` bytes; how much is
+    /// there then.
+    pub(crate) fn read_over(
+        &self,
+        file: ObjectId,
+        at: u64,
+        out: &mut [u8],
+        length: usize,
+    ) -> usize {
+        if !self.is_there.load(Ordering::Acquire) {
+            return length;
+        }
+        let run = self.run.lock();
+        let first = at.max(run.at);
+        let end = (at + out.len() as u64).min(run.end());
+        if run.file != file || first >= end {
+            return length;
+        }
+        let (from, to) = ((first - at) as usize, (end - at) as usize);
+        if length < from {
+            out[length..from].fill(0);
+        }
+        let start = (first - run.at) as usize;
+        out[from..to].copy_from_slice(&run.bytes[start..start + (to - from)]);
+        length.max(to)
+    }
+
+    /// Forgets what waits of a file that is nothing any more.
+    pub(crate) fn forget(&self, file: ObjectId) {
+        let mut run = self.run.lock();
+        if run.file == file {
+            run.bytes.clear();
+            self.is_there.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// What is written in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The write-ahead log.
+    Log,
+    /// A rollback journal.
+    Journal,
+}
+
+/// What a write is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// It can wait for what follows.
+    More,
+    /// With it something is complete that SQLite relies on.
+    Last,
+    /// It does not continue what was written before.
+    Apart,
+    /// The log begins anew. What it held is in the database, and is nothing any more: what
+    /// follows need not be told from it, nor be written over it.
+    Restart,
+    /// The journal ends; what it held is nothing any more.
+    End,
+}
+
+/// Writes of one connection to its log or journal.
+#[derive(Debug, Default)]
+pub(crate) struct PieceWriter {
+    /// Where its last write ended: only what follows there waits. Headers that SQLite corrects
+    /// later lie elsewhere.
+    end: Option<u64>,
+    /// The frame whose header was written last commits a transaction.
+    commits: bool,
+}
+
+impl PieceWriter {
+    /// What a write of `data` to `at` is.
+    pub(crate) fn look(&mut self, kind: Kind, at: u64, data: &[u8]) -> Piece {
+        let follows = self.end.replace(at + data.len() as u64) == Some(at);
+        match kind {
+            Kind::Log => self.look_at_log(follows, at, data),
+            Kind::Journal if at == 0 && data.first() != Some(&JOURNAL_MAGIC_FIRST) => Piece::End,
+            Kind::Journal if at == 0 || follows => Piece::More,
+            Kind::Journal => Piece::Apart,
+        }
+    }
+
+    fn look_at_log(&mut self, follows: bool, at: u64, data: &[u8]) -> Piece {
+        if at == 0 && data.len() == LOG_HEADER_BYTES {
+            return Piece::Restart;
+        }
+        let is_header = data.len() == FRAME_HEADER_BYTES;
+        if is_header {
+            self.commits = data[COMMITTED_SIZE] != [0; 4];
+        }
+        match (follows, is_header || !self.commits) {
+            (false, _) => Piece::Apart,
+            (true, true) => Piece::More,
+            (true, false) => Piece::Last,
+        }
+    }
+
+    /// The last write failed, so nothing is known of where it ended.
+    pub(crate) fn failed(&mut self) {
+        self.end = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: ObjectId = ObjectId(7);
+    const JOURNAL: ObjectId = ObjectId(8);
+
+    /// A header of a frame; `size` is not zero if it commits.
+    fn header(size: u8) -> Vec<u8> {
+        let mut header = vec![1; FRAME_HEADER_BYTES];
+        header[COMMITTED_SIZE].copy_from_slice(&[0, 0, 0, size]);
+        header
+    }
+
+    /// What the writes are.
+    fn looked(kind: Kind, writes: &[(u64, Vec<u8>)]) -> Vec<Piece> {
+        let mut writer = PieceWriter::default();
+        let pieces = writes.iter().map(|(at, data)| writer.look(kind, *at, data));
+        pieces.collect()
+    }
+
+    #[test]
+    fn frames_wait_until_one_commits() {
+        let page = || vec![3; 512];
+        let writes = [
+            (0, vec![1; LOG_HEADER_BYTES]),
+            (32, header(0)),
+            (56, page()),
+            (568, header(9)),
+            (592, page()),
+        ];
+        use Piece::{Last, More, Restart};
+        assert_eq!(
+            looked(Kind::Log, &writes),
+            [Restart, More, More, More, Last]
+        );
+    }
+
+    #[test]
+    fn a_connection_that_goes_on_with_a_log_says_so_first() {
+        let writes = [(5000, header(9)), (5024, vec![3; 512])];
+        assert_eq!(looked(Kind::Log, &writes), [Piece::Apart, Piece::Last]);
+    }
+
+    #[test]
+    fn corrected_headers_do_not_wait() {
+        let writes = [
+            (0, vec![1; LOG_HEADER_BYTES]),
+            (32, header(0)),
+            (56, vec![3; 512]),
+            (32, header(0)),
+            (568, header(9)),
+        ];
+        use Piece::{Apart, More, Restart};
+        assert_eq!(
+            looked(Kind::Log, &writes),
+            [Restart, More, More, Apart, Apart]
+        );
+    }
+
+    #[test]
+    fn a_journal_waits_until_it_is_corrected_or_ends() {
+        let begins = vec![JOURNAL_MAGIC_FIRST; 512];
+        let writes = [
+            (0, begins.clone()),
+            (512, vec![0; 4]),
+            (516, vec![3; 512]),
+            (1028, vec![0; 4]),
+            (8, vec![0, 0, 0, 1]),
+            (1032, vec![0; 4]),
+            (0, vec![0; 28]),
+            (0, begins),
+        ];
+        use Piece::{Apart, End, More};
+        let expected = [More, More, More, More, Apart, Apart, End, More];
+        assert_eq!(looked(Kind::Journal, &writes), expected);
+    }
+
+    #[test]
+    fn after_a_failure_nothing_is_known_to_follow() {
+        let mut writer = PieceWriter::default();
+        assert_eq!(writer.look(Kind::Log, 0, &[1; 32]), Piece::Restart);
+        writer.failed();
+        assert_eq!(writer.look(Kind::Log, 32, &header(0)), Piece::Apart);
+    }
+
+    /// Adds a piece; what was written because of it.
+    fn add(waiting: &Waiting, file: ObjectId, at: u64, data: &[u8]) -> Option<(u64, Vec<u8>)> {
+        let mut written = None;
+        let added = waiting.add((file, at), data, |_, at, run| {
+            written = Some((at, run.to_vec()));
+            Ok(())
+        });
+        assert!(added.unwrap());
+        written
+    }
+
+    fn settled(waiting: &Waiting) -> Option<(ObjectId, u64, Vec<u8>)> {
+        let mut written = None;
+        let settled = waiting.settle(|file, at, run| {
+            written = Some((file, at, run.to_vec()));
+            Ok(())
+        });
+        settled.unwrap();
+        written
+    }
+
+    #[test]
+    fn what_follows_is_one_write_and_what_does_not_is_written_before() {
+        let waiting = Waiting::default();
+        assert_eq!(settled(&waiting), None);
+        assert_eq!(add(&waiting, LOG, 32, &[1; 24]), None);
+        assert_eq!(add(&waiting, LOG, 56, &[2; 8]), None);
+        let run = [vec![1; 24], vec![2; 8]].concat();
+        assert_eq!(add(&waiting, LOG, 72, &[3]), Some((32, run)), "a gap");
+        assert_eq!(add(&waiting, JOURNAL, 73, &[4]), Some((72, vec![3])));
+        assert_eq!(settled(&waiting), Some((JOURNAL, 73, vec![4])));
+        assert_eq!(settled(&waiting), None);
+    }
+
+    #[test]
+    fn what_cannot_be_written_waits_on() {
+        let waiting = Waiting::default();
+        add(&waiting, LOG, 32, &[1; 24]);
+        let refused = waiting.settle(|_, _, _| Err(Failure::Misuse("no")));
+        refused.unwrap_err();
+        let refused = waiting.add((JOURNAL, 0), &[1], |_, _, _| Err(Failure::Misuse("no")));
+        refused.unwrap_err();
+        assert_eq!(settled(&waiting), Some((LOG, 32, vec![1; 24])));
+    }
+
+    #[test]
+    fn what_waits_can_be_read() {
+        let waiting = Waiting::default();
+        add(&waiting, LOG, 10, &[1, 2, 3, 4]);
+        let read = |at, file: &[u8]| {
+            let mut out = [9; 4];
+            out[..file.len()].copy_from_slice(file);
+            let length = waiting.read_over(LOG, at, &mut out, file.len());
+            out[..length].to_vec()
+        };
+        assert_eq!(read(8, &[7, 7]), [7, 7, 1, 2]);
+        assert_eq!(read(7, &[7]), [7, 0, 0, 1], "a hole before it");
+        assert_eq!(read(12, &[]), [3, 4]);
+        assert_eq!(read(9, &[7, 7, 7, 7]), [7, 1, 2, 3]);
+        assert_eq!(read(6, &[7, 7]), [7, 7], "behind what is read");
+        assert_eq!(read(14, &[]), [0; 0], "before it");
+        let mut out = [9; 4];
+        assert_eq!(waiting.read_over(JOURNAL, 10, &mut out, 0), 0);
+        assert_eq!(waiting.size(LOG, 3), 14);
+        assert_eq!(waiting.size(LOG, 20), 20);
+        assert_eq!(waiting.size(JOURNAL, 3), 3);
+    }
+
+    #[test]
+    fn what_waits_of_a_file_is_forgotten_when_it_ends_or_begins_anew() {
+        let waiting = Waiting::default();
+        add(&waiting, LOG, 32, &[1; 24]);
+        waiting.forget(JOURNAL);
+        assert!(settled(&waiting).is_some());
+        add(&waiting, LOG, 32, &[1; 24]);
+        waiting.forget(LOG);
+        assert_eq!(settled(&waiting), None);
+        add(&waiting, JOURNAL, 0, &[1]);
+        assert_eq!(add(&waiting, JOURNAL, 0, &[2]), None);
+        assert_eq!(settled(&waiting), Some((JOURNAL, 0, vec![2])));
+    }
+
+    #[test]
+    fn so_much_waits_and_no_more() {
+        let waiting = Waiting::default();
+        let (mut at, mut has_room) = (0, true);
+        while has_room {
+            let added = waiting.add((LOG, at), &[1; 4096], |_, _, _| Ok(()));
+            (at, has_room) = (at + 4096, added.unwrap());
+        }
+        assert_eq!(at, RUN_BYTES_MAX as u64);
+    }
+}
