@@ -98,21 +98,27 @@ def reader(rows: int) -> Work:
     return read
 
 
-def put_blob(connection: sqlite3.Connection, chance: random.Random, number: int) -> None:
-    # Twenty of them, written again and again: an app's pictures and not a growing archive.
-    blob = chance.randbytes(BLOB_BYTES)
-    connection.execute("INSERT OR REPLACE INTO item VALUES (?, 0, ?)", (number % 20, blob))
+def blob_putter() -> Work:
+    # Made beforehand: that takes longer than to write them.
+    blobs = [random.Random(number).randbytes(BLOB_BYTES) for number in range(7)]
+
+    def put(connection: sqlite3.Connection, _chance: random.Random, number: int) -> None:
+        # Twenty of them, written again and again: an app's pictures and not a growing archive.
+        row = (number % 20, blobs[number % len(blobs)])
+        connection.execute("INSERT OR REPLACE INTO item VALUES (?, 0, ?)", row)
+
+    return put
 
 
 def work_of(job: Job) -> Work:
-    works = {
-        "insert": insert,
-        "update": updater(job.rows),
-        "delete": deleter(job.rows),
-        "read-mostly": reader(job.rows),
-        "blobs": put_blob,
+    makers: dict[str, Callable[[], Work]] = {
+        "insert": lambda: insert,
+        "update": lambda: updater(job.rows),
+        "delete": lambda: deleter(job.rows),
+        "read-mostly": lambda: reader(job.rows),
+        "blobs": blob_putter,
     }
-    return works[job.workload]
+    return makers[job.workload]()
 
 
 def repeat(connection: sqlite3.Connection, work: Work, seconds: float, seed: int) -> list[float]:
@@ -203,14 +209,14 @@ def rl_runs(connection: sqlite3.Connection, seconds: float) -> list[dict[str, fl
     return runs
 
 
-def in_threads(job: Job, first: sqlite3.Connection) -> list[float]:
+def in_threads(job: Job, first: sqlite3.Connection, work: Work) -> list[float]:
     if job.threads == 1:
-        return repeat(first, work_of(job), job.seconds, 1)
+        return repeat(first, work, job.seconds, 1)
     times: list[float] = []
 
     def run(seed: int) -> None:
         connection = connect(job)
-        times.extend(repeat(connection, work_of(job), job.seconds, seed))
+        times.extend(repeat(connection, work, job.seconds, seed))
         connection.close()
 
     threads = [threading.Thread(target=run, args=(seed,)) for seed in range(job.threads)]
@@ -235,16 +241,17 @@ def main() -> None:
         mobifs_sqlite.register()
     connection = connect(job)
     prepare(job, connection)
+    work = None if job.workload == "rl" else work_of(job)
     print("ready", flush=True)
     sys.stdin.readline()
     processor, before = processor_seconds(), time.perf_counter()
     answer: dict[str, object] = {}
-    if job.workload == "rl":
+    if work is None:
         runs = rl_runs(connection, job.seconds)
         answer["parts"] = {name: sum(run[name] for run in runs) for name in runs[0]}
         times = sorted(sum(run.values()) for run in runs)
     else:
-        times = sorted(in_threads(job, connection))
+        times = sorted(in_threads(job, connection, work))
     answer |= {
         "operations": len(times),
         "seconds": time.perf_counter() - before,

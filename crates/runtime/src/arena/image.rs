@@ -9,14 +9,12 @@ use mobifs_types::{Page, PageContent};
 use parking_lot::MutexGuard;
 
 use super::records::{RawKey, Records};
-use super::region::Region;
-use super::{Arena, Released, current};
+use super::{Arena, Shared, current};
 
 /// Content of a page in the arena. It stays where it is until the last page that shows
 /// it is gone.
 struct Kept {
-    region: Arc<Region>,
-    released: Arc<Released>,
+    arena: Arc<Shared>,
     offset: usize,
     length: usize,
 }
@@ -25,7 +23,7 @@ impl PageContent for Kept {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the slot was written before this was made, and is given away only
         // after it is dropped.
-        unsafe { self.region.bytes(self.offset, self.length) }
+        unsafe { self.arena.region.bytes(self.offset, self.length) }
     }
 
     fn place(&self) -> u64 {
@@ -35,7 +33,7 @@ impl PageContent for Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.released.0.lock().push(self.offset);
+        self.arena.released.0.lock().push(self.offset);
     }
 }
 
@@ -93,8 +91,7 @@ impl Arena {
     /// A page whose content is kept at a place.
     pub(super) fn page_at(&self, offset: usize, length: usize) -> Page {
         Page::kept(Arc::new(Kept {
-            region: Arc::clone(&self.shared.region),
-            released: Arc::clone(&self.shared.released),
+            arena: Arc::clone(&self.shared),
             offset,
             length,
         }))

@@ -83,7 +83,7 @@ struct Shared {
     region: Arc<Region>,
     records: Mutex<Records>,
     /// Places of page content that nobody uses any more.
-    released: Arc<Released>,
+    released: Released,
     taken: Arc<Taken>,
     /// Serialises changes of the session's text.
     session: Mutex<()>,
@@ -184,7 +184,7 @@ impl Arena {
             shared: Arc::new(Shared {
                 region,
                 records: Mutex::new(records),
-                released: Arc::default(),
+                released: Released::default(),
                 taken: Arc::default(),
                 session: Mutex::default(),
             }),
