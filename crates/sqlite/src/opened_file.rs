@@ -72,17 +72,12 @@ impl OpenedFile {
         self.lease.database()
     }
 
-    /// The database, with all that was written to its log and journal. Who uses these, or writes
-    /// a transaction, hears if that could not be written.
-    fn settled(&self) -> Result<&Arc<Database>, Failure> {
-        match self.role {
-            Role::Main if self.level < Level::Reserved => settled(&self.lease),
-            _ => {
-                let database = self.database()?;
-                database.settle()?;
-                Ok(database)
-            }
-        }
+    /// The database, for somebody who changes it: what was written to its log and journal before
+    /// is there.
+    fn settled_for_change(&self) -> Result<&Arc<Database>, Failure> {
+        let database = self.database()?;
+        database.settle()?;
+        Ok(database)
     }
 
     /// SQLite orders what it has written before others see it.
@@ -112,7 +107,7 @@ impl OpenedFile {
         match self.role {
             Role::Log => self.lease.database()?.write_log(pieces, object, at, data),
             Role::Journal => (self.lease.database()?).write_journal(pieces, object, at, data),
-            _ => self.settled()?.write(object, at, data),
+            _ => self.settled_for_change()?.write(object, at, data),
         }
     }
 
@@ -120,7 +115,7 @@ impl OpenedFile {
         let database = match self.role {
             // What waits of it is nothing any more.
             Role::Journal if bytes == 0 => self.database()?,
-            _ => self.settled()?,
+            _ => self.settled_for_change()?,
         };
         database.truncate(self.object, bytes)?;
         if self.role == Role::Journal && bytes == 0 {
@@ -142,7 +137,7 @@ impl OpenedFile {
             Role::Log => Synced::Log,
             Role::SuperJournal(_) => Synced::SuperJournal,
         };
-        let database = self.settled()?;
+        let database = self.settled_for_change()?;
         let (is_durable, is_joint) = (database.is_durable(), durability::is_joint());
         let duty = database.promises.sync(synced, is_durable, is_joint);
         carry_out(database, duty)
@@ -150,7 +145,7 @@ impl OpenedFile {
 
     /// SQLite has committed a transaction.
     pub(crate) fn transaction_committed(&self) -> Result<(), Failure> {
-        let database = self.settled()?;
+        let database = self.settled_for_change()?;
         database.end_batch();
         carry_out(database, database.promises.committed())
     }
@@ -175,7 +170,7 @@ impl OpenedFile {
     }
 
     pub(crate) fn has_writer(&self) -> Result<bool, Failure> {
-        Ok(self.settled()?.locks.lock().has_writer())
+        Ok(settled(&self.lease)?.locks.lock().has_writer())
     }
 
     /// Where a region of the shared memory is; none if it is not there.
@@ -229,6 +224,7 @@ impl OpenedFile {
     }
 }
 
+/// The database, for somebody else: what its writer could not write waits on.
 fn settled(lease: &Lease) -> Result<&Arc<Database>, Failure> {
     let database = lease.database()?;
     database.settle_if_possible();
