@@ -8,10 +8,14 @@
 
 use mobifs_store::fuzzing::{Record, append, encode};
 use mobifs_store::lower::{Create, Lower};
-use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store as _, StoreError};
-use mobifs_testing::crash::CrashLower;
+use mobifs_store::{
+    Capabilities, JournalOptions, JournalStore, MEMORY_CAPABILITIES, RecoveryReport, Store as _,
+    StoreError,
+};
+use mobifs_testing::crash::{CrashHandle, CrashLower};
 use mobifs_types::{
-    Attributes, DeviceNumber, FileKind, Name, ObjectId, ObjectState, PageIndex, Timestamp,
+    Attributes, ByteRange, DeviceNumber, FileKind, Name, ObjectId, ObjectState, PageIndex,
+    Timestamp,
 };
 
 const OPTIONS: JournalOptions = JournalOptions {
@@ -36,14 +40,20 @@ fn open(records: &[Record], objects: u64) -> Result<RecoveryReport, StoreError> 
 
 /// Adds a transaction to a store's journal.
 fn forge(lower: &CrashLower, records: &[Record]) {
+    assert!(try_forge(lower, records));
+}
+
+/// As [`forge`]; false if there is no room for it.
+fn try_forge(lower: &CrashLower, records: &[Record]) -> bool {
     let own = lower
         .open(&lower.root().unwrap(), b".mobifs", true)
         .unwrap();
     let file = lower.open(&own, b"journal", true).unwrap();
     let mut journal = vec![0; lower.stat(&file).unwrap().size as usize];
     lower.read_at(&file, &mut journal, 0).unwrap();
-    assert!(append(&mut journal, records.len() as u32, &encode(records)).unwrap());
+    let is_added = append(&mut journal, records.len() as u32, &encode(records)).unwrap();
     lower.write_at(&file, &journal, 0).unwrap();
+    is_added
 }
 
 /// An object of the tree; no inode of the double has a number as high as its own.
@@ -195,6 +205,253 @@ fn a_new_symlink_without_a_target_is_refused() {
     };
     let records = [Record::Object(made), name, Record::Object(symlink)];
     open(&records, 1).unwrap_err();
+}
+
+/// The root, with a directory and a file in it, of a store that has nothing pending.
+fn furnished() -> (CrashLower, CrashHandle) {
+    let lower = CrashLower::new();
+    drop(JournalStore::open(lower.clone(), &OPTIONS).unwrap());
+    let root = lower.root().unwrap();
+    lower
+        .create(&root, b"directory", Create::Directory)
+        .unwrap();
+    lower.create(&root, b"file", Create::Regular).unwrap();
+    (lower, root)
+}
+
+fn made(number: u64, kind: FileKind) -> ObjectState {
+    let Record::Object(mut state) = changed(number) else {
+        panic!("it is one");
+    };
+    (state.created, state.attributes.kind) = (true, kind);
+    state.id = new(number);
+    state
+}
+
+fn new(number: u64) -> ObjectId {
+    ObjectId(ObjectId::FIRST_NEW.0 + 2 * number)
+}
+
+fn entry(parent: ObjectId, name: &str, child: Option<ObjectId>) -> Record {
+    let name = Name::new(name.as_bytes()).unwrap();
+    Record::Dentry {
+        parent,
+        name,
+        child,
+    }
+}
+
+/// Such a store was served, and could never be applied. The first two were found by the fuzzer
+/// of forged mounts, the others by asking what else it could find.
+#[test]
+fn what_no_apply_could_do_is_refused_and_nothing_is_touched() {
+    let root = ObjectId::ROOT;
+    let directory = |number| Record::Object(made(number, FileKind::Directory));
+    let mut nobodys = made(0, FileKind::Regular);
+    nobodys.attributes.uid = u32::MAX;
+    let mut leads_nowhere = made(0, FileKind::Symlink);
+    leads_nowhere.symlink_target = Some([].into());
+    let refused = [
+        (
+            "the root has a name",
+            vec![
+                directory(0),
+                entry(root, "d", Some(new(0))),
+                entry(new(0), "root", Some(root)),
+            ],
+        ),
+        (
+            "a directory is never made",
+            vec![directory(0), directory(1), entry(new(0), "d", Some(new(1)))],
+        ),
+        (
+            "a file has entries",
+            vec![
+                Record::Object(made(0, FileKind::Regular)),
+                entry(root, "f", Some(new(0))),
+                directory(1),
+                entry(new(0), "d", Some(new(1))),
+            ],
+        ),
+        (
+            "the store's own directory goes",
+            vec![entry(root, ".mobifs", None)],
+        ),
+        (
+            "its place is taken",
+            vec![directory(0), entry(root, ".mobifs", Some(new(0)))],
+        ),
+        (
+            "nobody owns it",
+            vec![Record::Object(nobodys), entry(root, "f", Some(new(0)))],
+        ),
+        (
+            "it leads nowhere",
+            vec![
+                Record::Object(leads_nowhere),
+                entry(root, "s", Some(new(0))),
+            ],
+        ),
+    ];
+    let mut wrong = Vec::new();
+    for (why, mut records) in refused {
+        let (lower, handle) = furnished();
+        // What comes first when names move.
+        records.push(entry(root, "directory", None));
+        forge(&lower, &records);
+        let opened = JournalStore::open(lower.clone(), &OPTIONS);
+        let is_untouched = lower.stat_at(&handle, b"directory").is_ok();
+        if opened.is_ok() || !is_untouched {
+            wrong.push((why, opened.map(|(_, report)| report.applied), is_untouched));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What no mount writes may still be applied; if not, the store is refused and not served.
+fn assert_none_is_served_unapplied<const CASES: usize>(cases: [(&str, Vec<Record>); CASES]) {
+    let mut wrong = Vec::new();
+    for (why, records) in cases {
+        let (lower, _) = furnished();
+        lower.set_capabilities(Capabilities {
+            file_bytes_max: 1 << 40,
+            links_max: 1,
+            ..MEMORY_CAPABILITIES
+        });
+        forge(&lower, &records);
+        let Ok((store, report)) = JournalStore::open(lower, &OPTIONS) else {
+            continue;
+        };
+        let closed = store.close();
+        if !report.applied || closed.is_err() {
+            wrong.push((why, report.applied, closed));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A place of something in a furnished store.
+fn at(number: u64, inode_of: &str, kind: FileKind, name: &str) -> Record {
+    let (lower, root) = furnished();
+    let inode = lower.stat_at(&root, inode_of.as_bytes()).unwrap().inode;
+    Record::Known {
+        id: object(number),
+        inode,
+        kind,
+        parent: ObjectId::ROOT,
+        name: name.as_bytes().to_vec(),
+    }
+}
+
+/// The first one was served, and could never be applied.
+#[test]
+fn places_that_no_mount_records_are_tried_out_before_a_store_is_served() {
+    let root = ObjectId::ROOT;
+    let directory = || at(0, "directory", FileKind::Directory, "directory");
+    let file = |number| at(number, "file", FileKind::Regular, "file");
+    let moved = |name: &str, number| entry(root, name, Some(object(number)));
+    let removed = |name: &str| entry(root, name, None);
+    let other = at(1, "directory", FileKind::Regular, "x");
+    let of_the_root = Record::Known {
+        id: root,
+        inode: 77,
+        kind: FileKind::Directory,
+        parent: root,
+        name: b"root".to_vec(),
+    };
+    let own = at(0, "directory", FileKind::Directory, ".mobifs");
+    let lie = at(0, "directory", FileKind::Regular, "directory");
+    let below_itself = entry(object(0), "d", Some(object(0)));
+    let below_gone = entry(object(0), "f", Some(object(1)));
+    let gone = removed("directory");
+    let both = vec![
+        file(1),
+        file(2),
+        moved("a", 1),
+        moved("b", 2),
+        removed("file"),
+    ];
+    assert_none_is_served_unapplied([
+        ("two objects with one inode", both),
+        ("an object with two inodes", vec![file(1), other]),
+        ("a place of the root", vec![of_the_root]),
+        ("a place of the store's own directory", vec![own]),
+        (
+            "a directory that is called a file",
+            vec![lie, moved("m", 0), gone.clone()],
+        ),
+        (
+            "a directory below itself",
+            vec![directory(), gone.clone(), below_itself],
+        ),
+        (
+            "entries of what is removed",
+            vec![directory(), file(1), gone, below_gone],
+        ),
+    ]);
+}
+
+#[test]
+fn changes_that_no_mount_commits_are_tried_out_before_a_store_is_served() {
+    let is_new = entry(ObjectId::ROOT, "new", Some(new(0)));
+    let file = || made(0, FileKind::Regular);
+    let mut numbered = file();
+    numbered.id = ObjectId(7);
+    let name_of_numbered = entry(ObjectId::ROOT, "new", Some(numbered.id));
+    let mut huge = file();
+    huge.attributes.size = u64::MAX;
+    let mut odd = file();
+    odd.xattrs = vec![(b"unknown.x".to_vec().into(), None)];
+    let direct = Record::Direct {
+        object: object(9),
+        range: ByteRange::new(0, 4096),
+    };
+    let other_kind = vec![at(0, "file", FileKind::Fifo, "file"), changed(0)];
+    let second = entry(ObjectId::ROOT, "second", Some(new(0)));
+    let is_new_too = is_new.clone();
+    let lost = entry(new(0), "lost", None);
+    let [numbered, huge, odd, named_twice, emptied] =
+        [numbered, huge, odd, file(), file()].map(Record::Object);
+    assert_none_is_served_unapplied([
+        (
+            "a new object with the number of an inode",
+            vec![numbered, name_of_numbered],
+        ),
+        ("a file that is too large", vec![huge, is_new.clone()]),
+        (
+            "an attribute that nobody can set",
+            vec![odd, is_new.clone()],
+        ),
+        (
+            "more names than files can have",
+            vec![named_twice, is_new, second],
+        ),
+        (
+            "a file that has lost an entry",
+            vec![emptied, is_new_too, lost],
+        ),
+        ("changes without attributes", vec![direct]),
+        ("changes of an object of another kind", other_kind),
+    ]);
+}
+
+/// Every commit of a mount leaves room for what an apply has to write.
+#[test]
+fn a_journal_without_room_for_its_own_apply_is_not_served() {
+    let lower = CrashLower::new();
+    let options = JournalOptions {
+        journal_bytes: 64 << 10,
+        ..OPTIONS
+    };
+    drop(JournalStore::open(lower.clone(), &options).unwrap());
+    let is_new = entry(ObjectId::ROOT, "new", Some(new(0)));
+    forge(
+        &lower,
+        &[Record::Object(made(0, FileKind::Regular)), is_new],
+    );
+    let again = || Record::Object(made(0, FileKind::Regular));
+    while try_forge(&lower, &[again()]) {}
+    JournalStore::open(lower, &options).map(drop).unwrap_err();
 }
 
 /// A file is changed that is, by its inode, a directory; and it has been opened as one, because

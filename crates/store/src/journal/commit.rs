@@ -36,6 +36,13 @@ type DirectRanges = Vec<(ObjectId, ByteRange)>;
 /// Pages that the journal holds.
 type KeptPages = Vec<(ObjectId, PageIndex, Page)>;
 
+impl<L: Lower> Writer<L> {
+    /// Whether the journal has the room that every commit leaves free.
+    pub(super) fn has_room_to_apply(&self) -> bool {
+        self.log.free_bytes() >= BIND_RESERVE_BYTES
+    }
+}
+
 impl<L: Lower> JournalStore<L> {
     pub(super) fn commit(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
         if self.read_only {

@@ -25,6 +25,7 @@ mod recovery;
 mod resume;
 mod scan;
 mod search;
+mod sound;
 mod state;
 mod superblock;
 mod table;

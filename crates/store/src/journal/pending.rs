@@ -100,9 +100,19 @@ impl Pending {
         Some(attributes.kind)
     }
 
+    /// Whether an object has pending attributes, and they are not those of this kind.
+    pub(crate) fn has_other_kind(&self, id: ObjectId, kind: FileKind) -> bool {
+        self.kind_of(id).is_some_and(|pending| pending != kind)
+    }
+
     /// Whether some pending entry names the object.
     pub(crate) fn is_linked(&self, id: ObjectId) -> bool {
         self.links.contains_key(&id)
+    }
+
+    /// How many pending entries name an object.
+    pub(crate) fn links_of(&self, id: ObjectId) -> u32 {
+        self.links.get(&id).copied().unwrap_or(0)
     }
 
     /// Entries of one directory.

@@ -15,6 +15,7 @@ use super::log::{Log, LogOptions, Scanned};
 use super::lookup::Handles;
 use super::pending::Pending;
 use super::record::Record;
+use super::sound::is_own;
 use super::state::{State, Watched};
 use super::table::Table;
 use super::{Counters, Directories, JournalOptions, JournalStore, Writer, overflow};
@@ -200,10 +201,12 @@ impl<L: Lower> JournalStore<L> {
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
             })?;
             let mut writer = self.writer.lock();
-            // What a forged journal says may be no tree, or not be enough: applying it fails.
-            if writer.moves == Moves::NotBegun && self.is_tree() && self.can_make_new() {
-                self.check_found()?;
-            } else {
+            self.check_possible()?;
+            let may_wait = writer.moves == Moves::NotBegun
+                && writer.has_room_to_apply()
+                && self.is_sound()
+                && self.check_found()?;
+            if !may_wait {
                 self.apply_all(&mut writer)?;
             }
             report.applied = writer.log.is_empty();
@@ -266,7 +269,9 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     let mut recorded = HashSet::new();
     let mut known = Vec::new();
     let mut moves = Moves::NotBegun;
-    let mut has_bindings = false;
+    // What only a forged journal says of places and inodes, or, of inodes, one that says that
+    // names move. It is tried out before anything is served.
+    let mut is_doubtful = false;
     for (_, records) in scanned.transactions {
         // More was committed after an apply that failed while names moved.
         if moves != Moves::NotBegun || !tells_moves {
@@ -282,28 +287,28 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
                     name,
                 } => {
                     recorded.insert(id);
+                    is_doubtful |= !table.agrees(id, inode, kind);
                     table.insert(id, inode, kind);
                     known.push((id, parent, name));
                 }
                 Record::Moving if tells_moves => moves = Moves::OnlyNamesAreLeft,
                 other => {
-                    has_bindings |= matches!(other, Record::Bind { .. });
+                    is_doubtful |= matches!(other, Record::Bind { .. });
                     pending.merge_record(other);
                 }
             }
         }
     }
-    if has_bindings && moves == Moves::NotBegun {
-        // Only what says that names move has inodes of new objects with it. What a forged
-        // journal says of them is tried out before anything is served.
-        moves = Moves::MayHaveBegun;
-    }
     // Without a name it waits in limbo, where it is looked for anyway.
     let known = known.into_iter().filter_map(|(id, parent, name)| {
         let name = Name::new(&name).ok()?;
+        is_doubtful |= is_own(parent, &name);
         Some((id, parent, name))
     });
     table.add_names(known);
+    if is_doubtful && moves == Moves::NotBegun {
+        moves = Moves::MayHaveBegun;
+    }
     for id in pending.ids() {
         if pending.object(id).is_none_or(|object| !object.created) {
             table.reserve(id);

@@ -37,6 +37,11 @@ impl Location {
         }
     }
 
+    /// Whether anything is known of it but its id.
+    pub(crate) fn is_somewhere(&self) -> bool {
+        self.inode != NO_INODE
+    }
+
     /// All that cannot be found out from the other locations.
     pub(crate) fn known(&self) -> KnownLocation {
         KnownLocation {
@@ -162,6 +167,16 @@ impl Table {
 
     pub(crate) fn id_of(&self, inode: u64) -> Option<ObjectId> {
         self.by_inode.get(&inode).copied()
+    }
+
+    /// Whether nothing else is known of an object that is said to have this inode, and no
+    /// other one has it.
+    pub(crate) fn agrees(&self, id: ObjectId, inode: u64, kind: FileKind) -> bool {
+        let is_other = |known: &Location| (known.inode, known.kind) != (inode, kind);
+        inode != NO_INODE
+            && id != ObjectId::ROOT
+            && !self.get(id).is_some_and(is_other)
+            && self.id_of(inode).is_none_or(|other| other == id)
     }
 
     /// Adds an object without a place.

@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
 use mobifs_types::{FileKind, ObjectId};
 
@@ -23,114 +23,66 @@ struct Wanted {
     changed: BTreeSet<ObjectId>,
 }
 
+/// What is at the places of an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    AsTold,
+    /// The object, and it is of another kind than the record of its place says.
+    OtherKind,
+    Nothing,
+}
+
 impl<L: Lower> JournalStore<L> {
     /// Looks for the objects that the journal's changes belong to. Somebody may have
     /// removed them while the store was not mounted; without this only the next apply
     /// would notice, and another object under the same inode number would meanwhile be
     /// taken for the one that is gone.
     ///
+    /// Answers false if one is of another kind than the journal says, which only a forged one
+    /// does, or somebody who has put another object in its place.
+    ///
     /// # Errors
     /// [`StoreError::Corrupt`] where applying would not be possible.
-    pub(super) fn check_found(&self) -> Result<(), StoreError> {
+    pub(super) fn check_found(&self) -> Result<bool, StoreError> {
         let _tree = self.tree.read();
         let wanted = self.wanted()?;
         let mut search = Search::default();
         for id in wanted.needed {
-            if !self.is_found(id, &mut search)? {
-                return Err(missing(id));
+            match self.find(id, &mut search)? {
+                Found::AsTold => {}
+                Found::OtherKind => return Ok(false),
+                Found::Nothing => return Err(missing(id)),
             }
         }
         for id in wanted.changed {
-            if !self.is_found(id, &mut search)? {
+            if self.find(id, &mut search)? == Found::Nothing {
                 tracing::warn!(%id, "a changed file was removed behind the back of the store");
                 self.state.write().table.lose(id);
                 // It may have been opened as a directory where others are.
                 self.handles.lock().remove(id);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Whether an object is at one of its places, and not one of another kind that got its
-    /// inode number.
-    fn is_found(&self, id: ObjectId, search: &mut Search) -> Result<bool, StoreError> {
+    /// Looks for an object at its places. One of another kind than its changes are for has got
+    /// its inode number: it is nowhere.
+    fn find(&self, id: ObjectId, search: &mut Search) -> Result<Found, StoreError> {
         let Some(place) = self.place_in(id, search)? else {
-            return Ok(false);
+            return Ok(Found::Nothing);
         };
         let state = self.state.read();
         let kind = state.pending.kind_of(id);
         let is_directory = state.pending.dentries_of(id).next().is_some();
-        Ok(kind.is_none_or(|kind| kind == place.kind)
-            && (!is_directory || place.kind == FileKind::Directory))
-    }
-
-    /// Whether the root and whatever has entries is a directory, what is new is not below
-    /// already, every directory that the journal knows will have one name at most, and none
-    /// will be below itself. Whoever lists a forged tree might come to no end.
-    pub(super) fn is_tree(&self) -> bool {
-        let state = self.state.read();
-        let (pending, table) = (&state.pending, &state.table);
-        let parents = pending.dentries.keys().map(|(parent, _)| *parent);
-        let mut kinds = parents
-            .chain([ObjectId::ROOT])
-            .filter_map(|id| pending.kind_of(id));
-        if kinds.any(|kind| kind != FileKind::Directory) {
-            return false;
-        }
-        let mut new = pending.objects.iter().filter(|(_, object)| object.created);
-        if new.any(|(id, _)| table.get(*id).is_some()) {
-            return false;
-        }
-        let is_directory = |id: ObjectId| {
-            let kinds = [
-                pending.kind_of(id),
-                table.get(id).map(|location| location.kind),
-            ];
-            kinds.contains(&Some(FileKind::Directory)) || pending.dentries_of(id).next().is_some()
-        };
-        let mut parents: HashMap<ObjectId, ObjectId> = HashMap::new();
-        for id in table.ids().filter(|id| is_directory(*id)) {
-            let names = table.get(id).map_or(&[][..], |location| &location.names);
-            let kept = names
-                .iter()
-                .filter(|entry| !pending.dentries.contains_key(*entry));
-            for (parent, _) in kept {
-                if parents.insert(id, *parent).is_some() {
-                    return false;
-                }
-            }
-        }
-        for ((parent, _), child) in &pending.dentries {
-            if let Some(child) = child.filter(|child| is_directory(*child))
-                && parents.insert(child, *parent).is_some()
-            {
-                return false;
-            }
-        }
-        let mut ending = HashSet::new();
-        parents.keys().all(|&id| {
-            let mut path = HashSet::new();
-            let mut at = id;
-            while let Some(&parent) = parents.get(&at).filter(|_| !ending.contains(&at)) {
-                if !path.insert(at) {
-                    return false;
-                }
-                at = parent;
-            }
-            ending.extend(path);
-            true
-        })
-    }
-
-    /// Whether the journal says all that making its new objects takes.
-    pub(super) fn can_make_new(&self) -> bool {
-        let state = self.state.read();
-        let mut new = state.pending.objects.values().filter(|new| new.created);
-        new.all(|new| match new.attributes {
-            Some(attributes) => {
-                attributes.kind != FileKind::Symlink || new.symlink_target.is_some()
-            }
-            None => false,
+        let is_other = kind.is_some_and(|kind| kind != place.kind)
+            || (is_directory && place.kind != FileKind::Directory);
+        let told = state.table.get(id).map(|location| location.kind);
+        Ok(if is_other {
+            Found::Nothing
+        } else if told.is_some_and(|told| told != place.kind) {
+            Found::OtherKind
+        } else {
+            Found::AsTold
         })
     }
 
