@@ -195,13 +195,13 @@ impl<L: Lower> JournalStore<L> {
     /// Makes what was found ready to be served, and clears what an earlier mount left.
     fn recover(&mut self, report: &mut RecoveryReport) -> Result<(), StoreError> {
         if !self.read_only {
+            self.check_possible()?;
             self.settle_found(report)?;
             self.sweep_foreign_stage(|state, id| {
                 let object = state.pending.object(id);
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
             })?;
             let mut writer = self.writer.lock();
-            self.check_possible()?;
             let may_wait = writer.moves == Moves::NotBegun
                 && writer.has_room_to_apply()
                 && self.is_sound()
