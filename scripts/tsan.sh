@@ -3,7 +3,8 @@
 # that nothing orders, end the test. The standard library is built with it as well, so a nightly
 # compiler with its sources is needed.
 #
-#   scripts/tsan.sh [CARGO-TEST-ARGUMENT...]     default: the volume, and writers over a journal store
+#   scripts/tsan.sh [CARGO-TEST-ARGUMENT...]     default: the volume, writers over a journal store,
+#                                                and mounts (root)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,4 +33,5 @@ else
   run -p mobifs-runtime --lib -- --test-threads=1 \
     --skip heap::tests::free_pages_between_living_ones_are_given_back
   run -p mobifs-testing --test fault_limits -- --test-threads=1
+  run -p mobifs-cli --test mounted -- --test-threads=1
 fi
