@@ -19,6 +19,7 @@ use mobifs_flash_serve::Keep;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::disk::{Disk, Recovery, can_run, wait_until};
+use crate::transactions::map_nothing;
 
 const CUTS: u64 = 4;
 const SCALE: f64 = 0.25;
@@ -281,6 +282,7 @@ fn check(path: &Path, arena: &Path, possible: std::ops::RangeInclusive<u64>, wha
     let look = || -> Option<u64> {
         let flags = OpenFlags::default();
         let plain = Connection::open_with_flags_and_vfs(path, flags, "unix").unwrap();
+        map_nothing(&plain).unwrap();
         let readable = plain.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()));
         match readable {
             Ok(()) => Some(rows(&plain)),
