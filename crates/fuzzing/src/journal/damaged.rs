@@ -1,5 +1,5 @@
 //! Mounting a store whose journal was damaged: the mount is refused and changes nothing, or
-//! it finds what some commit left.
+//! it finds what some commit left, but for content that lost transactions had in its place.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +8,9 @@ use arbitrary::{Arbitrary, Unstructured};
 use mobifs_store::lower::JOURNAL_BLOCK_BYTES;
 use mobifs_store::{JournalStore, StoreError};
 
+use super::exposed::{Exposed, check_covered};
 use super::fence::Fence;
-use super::history::{History, OPTIONS, start, tree};
+use super::history::{History, OPTIONS, difference, start, tree};
 use crate::noise::noises;
 use crate::{Target, Verdict};
 
@@ -60,6 +61,8 @@ fn run(input: &[u8]) -> Verdict {
     let (Ok(damages), Ok(history)) = (u.arbitrary::<[Damage; 2]>(), History::live(&mut u)) else {
         return Verdict::Refused;
     };
+    let transactions = history.transactions();
+    check_covered(&transactions);
     let mut journal = history.journal();
     damages
         .iter()
@@ -67,7 +70,7 @@ fn run(input: &[u8]) -> Verdict {
     history.set_journal(&journal);
     let fence = Fence::new(history.lower.clone());
     let changes = fence.changes();
-    let (store, _report) = match JournalStore::open(fence, &OPTIONS) {
+    let (store, report) = match JournalStore::open(fence, &OPTIONS) {
         Ok(opened) => opened,
         Err(StoreError::Corrupt { .. } | StoreError::NewerFormat { .. }) => {
             let changes = changes.load(Ordering::Relaxed);
@@ -79,8 +82,9 @@ fn run(input: &[u8]) -> Verdict {
     let store = Arc::new(store);
     let mut target = start(store.clone());
     let found = tree(&mut target);
+    let exposed = Exposed::where_lost(&transactions, report.transactions);
     history
-        .explain(&found)
+        .explain(&found, &exposed)
         .unwrap_or_else(|difference| panic!("a state that never was: {difference}"));
     target
         .volume()
@@ -92,8 +96,8 @@ fn run(input: &[u8]) -> Verdict {
         .unwrap_or_else(|error| panic!("the second mount: {error}"));
     assert!(report.clean, "nothing is left to recover: {report:?}");
     let again = tree(&mut start(Arc::new(store)));
-    history
-        .explain(&again)
-        .unwrap_or_else(|difference| panic!("the second mount: {difference}"));
+    if let Some(difference) = difference(&found, &again) {
+        panic!("the second mount: {difference}");
+    }
     Verdict::Taken
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
 use mobifs_runtime::{Config, Volume, VolumeOptions};
+use mobifs_store::fuzzing::{Record, decode, scan};
 use mobifs_store::lower::Lower;
 use mobifs_store::{JournalOptions, JournalStore, Store};
 use mobifs_testing::crash::{CrashLower, Fate};
@@ -15,6 +16,8 @@ use mobifs_testing::operations::{
 };
 use mobifs_testing::target::{Target as _, VolumeTarget};
 use mobifs_testing::tree::{Compare, Tree};
+
+use super::exposed::{Exposed, Transactions};
 
 /// How stores are opened. The journal is small, so that damage hits.
 pub(super) const OPTIONS: JournalOptions = JournalOptions {
@@ -84,11 +87,16 @@ impl History {
         })
     }
 
-    /// Whether some commit left this tree; if not, what is different from the last one.
-    pub(super) fn explain(&self, found: &Tree) -> std::result::Result<(), String> {
+    /// Whether some commit left this tree, but for what may show of lost transactions; if
+    /// not, what is different from the last one.
+    pub(super) fn explain(
+        &self,
+        found: &Tree,
+        exposed: &Exposed,
+    ) -> std::result::Result<(), String> {
         let mut last = String::new();
         for tree in &self.trees {
-            match tree.difference(found, VIEW) {
+            match difference(&exposed.allow(tree.clone(), found), found) {
                 None => return Ok(()),
                 Some(difference) => last = difference,
             }
@@ -103,6 +111,43 @@ impl History {
         let count = self.lower.read_at(&journal, &mut bytes, 0);
         assert_eq!(count.ok(), Some(bytes.len()));
         bytes
+    }
+
+    /// What the journal, as it was left, says.
+    pub(super) fn transactions(&self) -> Transactions {
+        let scanned = scan(&self.journal(), &mut |_, _| {});
+        let mut transactions = scanned
+            .unwrap_or_else(|error| panic!("{error}"))
+            .transactions;
+        for (_, records) in &mut transactions {
+            if let &[
+                Record::External {
+                    file,
+                    bytes,
+                    records: count,
+                    ..
+                },
+            ] = records.as_slice()
+            {
+                let overflow = self.overflow(file, bytes);
+                *records = decode(&overflow, count).unwrap_or_else(|error| panic!("{error}"));
+            }
+        }
+        transactions
+    }
+
+    fn overflow(&self, file: u64, bytes: u64) -> Vec<u8> {
+        let mut overflow = vec![0; bytes as usize];
+        let mut read = || {
+            let mobifs = self.lower.open(&self.lower.root()?, b".mobifs", false)?;
+            let stage = self.lower.open(&mobifs, b"stage", false)?;
+            let name = format!("t{file}");
+            let file = self.lower.open(&stage, name.as_bytes(), false)?;
+            self.lower.read_at(&file, &mut overflow, 0)
+        };
+        let count = read().unwrap_or_else(|error: std::io::Error| panic!("{error}"));
+        assert_eq!(count, overflow.len());
+        overflow
     }
 
     /// Puts other bytes in the place of the journal.
@@ -121,6 +166,11 @@ impl History {
         };
         open().unwrap_or_else(|error| panic!("{error}"))
     }
+}
+
+/// What of a tree that was found is not as expected.
+pub(super) fn difference(expected: &Tree, found: &Tree) -> Option<String> {
+    expected.difference(found, VIEW)
 }
 
 /// A volume over the store.

@@ -3,6 +3,7 @@
 
 mod arbitrary_record;
 mod damaged;
+mod exposed;
 mod fence;
 mod forged;
 mod history;
