@@ -6,11 +6,14 @@
     reason = "a helper of a test fails the test by panicking, as the test itself does"
 )]
 
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
 use mobifs_store::fuzzing::{Record, append, encode};
 use mobifs_store::lower::{Create, Lower};
 use mobifs_store::{
-    Capabilities, JournalOptions, JournalStore, MEMORY_CAPABILITIES, RecoveryReport, Store as _,
-    StoreError,
+    Capabilities, Intent, JournalOptions, JournalStore, KnownObject, MEMORY_CAPABILITIES,
+    PosixLower, RecoveryReport, Saved, Store as _, StoreError, StoreScope, Witness,
 };
 use mobifs_testing::crash::{CrashHandle, CrashLower};
 use mobifs_types::{
@@ -29,6 +32,14 @@ const OPTIONS: JournalOptions = JournalOptions {
 const CALLS_ALWAYS: u64 = 200;
 const CALLS_EACH: u64 = 12;
 
+/// A witness that nobody will ask.
+struct Forgetful;
+
+impl Witness for Forgetful {
+    fn object(&self, _id: ObjectId, _known: Option<&KnownObject>) {}
+    fn intent(&self, _intent: Option<Intent>) {}
+}
+
 /// Opens a store to whose journal the records were added, which concern so many objects.
 fn open(records: &[Record], objects: u64) -> Result<RecoveryReport, StoreError> {
     let lower = CrashLower::new();
@@ -39,12 +50,12 @@ fn open(records: &[Record], objects: u64) -> Result<RecoveryReport, StoreError> 
 }
 
 /// Adds a transaction to a store's journal.
-fn forge(lower: &CrashLower, records: &[Record]) {
+fn forge(lower: &impl Lower, records: &[Record]) {
     assert!(try_forge(lower, records));
 }
 
 /// As [`forge`]; false if there is no room for it.
-fn try_forge(lower: &CrashLower, records: &[Record]) -> bool {
+fn try_forge(lower: &impl Lower, records: &[Record]) -> bool {
     let own = lower
         .open(&lower.root().unwrap(), b".mobifs", true)
         .unwrap();
@@ -306,6 +317,84 @@ fn what_no_apply_could_do_is_refused_and_nothing_is_touched() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A database of somebody else's may come with a journal that is after the other files there.
+#[test]
+fn a_journal_of_one_file_reaches_no_other_file_of_its_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let lower = || {
+        let scope = StoreScope::File("database".into());
+        PosixLower::open_scoped(directory.path(), scope).unwrap()
+    };
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir(path("directory")).unwrap();
+    for name in ["database", "other", "directory/other"] {
+        std::fs::write(path(name), name).unwrap();
+    }
+    drop(JournalStore::open(lower(), &OPTIONS).unwrap());
+    let journal = std::fs::read(path("database-mobifs/journal")).unwrap();
+    let place = |number, name: &str, kind| Record::Known {
+        id: object(number),
+        inode: std::fs::metadata(path(name)).unwrap().ino(),
+        kind,
+        parent: ObjectId::ROOT,
+        name: name.as_bytes().to_vec(),
+    };
+    let other = || place(0, "other", FileKind::Regular);
+    let root = ObjectId::ROOT;
+    let forged = [
+        vec![entry(root, "other", None)],
+        vec![entry(root, "database-mobifs", None)],
+        vec![other(), changed(0)],
+        vec![other(), entry(root, "database-mobifs-taken", Some(object(0)))],
+        vec![
+            place(1, "directory", FileKind::Directory),
+            entry(object(1), "other", None),
+        ],
+        vec![
+            Record::Object(made(0, FileKind::Regular)),
+            entry(root, "new", Some(new(0))),
+        ],
+    ];
+    for records in forged {
+        std::fs::write(path("database-mobifs/journal"), &journal).unwrap();
+        forge(&lower(), &records);
+        if let Ok((store, _)) = JournalStore::open(lower(), &OPTIONS) {
+            store.close().unwrap();
+        }
+        for name in ["other", "directory/other"] {
+            let content = std::fs::read_to_string(path(name));
+            assert_eq!(content.unwrap(), name, "{records:?}");
+        }
+        let mut names: Vec<_> = std::fs::read_dir(directory.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        assert_eq!(
+            names,
+            ["database", "database-mobifs", "directory", "other"],
+            "{records:?}"
+        );
+    }
+}
+
+/// Whoever can write to the journal may do so while nobody serves it, between two processes.
+#[test]
+fn the_successor_of_a_killed_process_refuses_what_no_apply_could_do() {
+    let (lower, root) = furnished();
+    forge(
+        &lower,
+        &[
+            entry(ObjectId::ROOT, "directory", None),
+            entry(ObjectId::ROOT, ".mobifs", None),
+        ],
+    );
+    let resumed =
+        JournalStore::resume(lower.clone(), &OPTIONS, Arc::new(Forgetful), Saved::default());
+    assert!(matches!(resumed, Err(StoreError::Corrupt { .. })));
+    assert!(lower.stat_at(&root, b"directory").is_ok());
 }
 
 /// What no mount writes may still be applied; if not, the store is refused and not served.

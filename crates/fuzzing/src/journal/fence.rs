@@ -69,6 +69,9 @@ impl<L: Lower> Lower for Fence<L> {
     fn root(&self) -> io::Result<Self::Handle> {
         self.pass(&[]).root()
     }
+    fn is_in_scope(&self, name: &[u8]) -> bool {
+        self.pass(&[]).is_in_scope(name)
+    }
     fn open(&self, directory: &Self::Handle, name: &[u8], write: bool) -> io::Result<Self::Handle> {
         self.pass(&[name]).open(directory, name, write)
     }

@@ -45,6 +45,9 @@ impl<L: Lower> Lower for Gate<L> {
     fn root(&self) -> io::Result<Self::Handle> {
         self.lower.root()
     }
+    fn is_in_scope(&self, name: &[u8]) -> bool {
+        self.lower.is_in_scope(name)
+    }
     fn open(&self, directory: &Self::Handle, name: &[u8], write: bool) -> io::Result<Self::Handle> {
         self.lower.open(directory, name, write)
     }

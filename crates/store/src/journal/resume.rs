@@ -59,6 +59,7 @@ impl<L: Lower> JournalStore<L> {
 
     fn go_on(&self, report: &mut RecoveryReport) -> Result<(), StoreError> {
         if !self.read_only {
+            self.check_possible()?;
             self.settle_found(report)?;
             self.sweep_foreign_stage(is_staged_by_us)?;
             let mut writer = self.writer.lock();

@@ -30,9 +30,16 @@ impl<L: Lower> JournalStore<L> {
     /// nothing of what is pending.
     ///
     /// # Errors
-    /// [`StoreError::Corrupt`]; nothing was changed.
+    /// [`StoreError::Corrupt`], [`StoreError::Unsuitable`]; nothing was changed.
     pub(super) fn check_possible(&self) -> Result<(), StoreError> {
         let state = self.state.read();
+        if let Some(name) = state.name_in_root(|name| !self.lower.is_in_scope(name)) {
+            return Err(StoreError::Unsuitable(format!(
+                "what it holds is for \"{name}\", which is not among its files; if they were \
+                 renamed before they were closed, give them their old names, open and close \
+                 them, and rename them then"
+            )));
+        }
         let impossible = |(id, detail): (ObjectId, &str)| StoreError::Corrupt {
             what: format!("what the journal says of {id}"),
             detail: format!("{detail}; it cannot be applied, and nothing was changed"),
@@ -60,6 +67,18 @@ impl<L: Lower> JournalStore<L> {
 }
 
 impl State {
+    /// A name in the root, pending or known, that is like this.
+    fn name_in_root(&self, is_like_this: impl Fn(&[u8]) -> bool) -> Option<&Name> {
+        let pending = self.pending.dentries.keys();
+        let known = self.table.ids().filter_map(|id| self.table.get(id));
+        let known = known.flat_map(|location| &location.names);
+        let names = pending.chain(known);
+        let mut in_root = names.filter(|(parent, _)| *parent == ObjectId::ROOT);
+        in_root
+            .find(|(_, name)| is_like_this(name.as_bytes()))
+            .map(|(_, name)| name)
+    }
+
     fn impossible_object(&self) -> Option<(ObjectId, &'static str)> {
         self.pending.objects.iter().find_map(|(&id, object)| {
             let detail = impossible(id, object)?;

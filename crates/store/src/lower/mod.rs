@@ -113,6 +113,9 @@ pub trait Lower: Send + Sync {
     /// # Errors
     /// As `open(2)`; the same holds for all calls below with their system calls.
     fn root(&self) -> io::Result<Self::Handle>;
+    /// Whether the store may have an entry of this name in the root, which may have others that
+    /// are none of its business.
+    fn is_in_scope(&self, name: &[u8]) -> bool;
     /// Opens `name` in `directory` without following a symlink. Regular files are
     /// opened for reading, and for writing too where permitted and `write` is set.
     fn open(&self, directory: &Self::Handle, name: &[u8], write: bool) -> io::Result<Self::Handle>;

@@ -94,6 +94,10 @@ impl Lower for PosixLower {
         PosixHandle::root(&self.root)
     }
 
+    fn is_in_scope(&self, name: &[u8]) -> bool {
+        self.scope.name_in_root(name).is_some()
+    }
+
     fn open(&self, directory: &PosixHandle, name: &[u8], write: bool) -> io::Result<PosixHandle> {
         self.open_entry(directory, name, write)
     }

@@ -387,6 +387,10 @@ impl Lower for CrashLower {
         self.look(|filesystem| Ok(filesystem.open(ROOT)))
     }
 
+    fn is_in_scope(&self, _name: &[u8]) -> bool {
+        true
+    }
+
     fn open(&self, directory: &CrashHandle, name: &[u8], _write: bool) -> io::Result<CrashHandle> {
         self.look(|filesystem| {
             let key = filesystem.lookup(directory.key, name)?;

@@ -35,7 +35,8 @@ fn kind_of(file_type: FileType) -> Option<FileKind> {
 }
 
 impl PosixLower {
-    /// What an entry is called in the lower filesystem.
+    /// What an entry is called in the lower filesystem. What a store has no business with does
+    /// not exist for it.
     fn lower_name<'a>(
         &'a self,
         directory: &PosixHandle,
@@ -43,7 +44,7 @@ impl PosixLower {
     ) -> io::Result<Cow<'a, [u8]>> {
         let name = check_name(name)?;
         Ok(match directory.is_root {
-            true => self.scope.name_in_root(name),
+            true => self.scope.name_in_root(name).ok_or(Errno::NOENT)?,
             false => Cow::Borrowed(name),
         })
     }

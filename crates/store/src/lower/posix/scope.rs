@@ -39,13 +39,14 @@ impl StoreScope {
         directory.join(&*self.own_directory())
     }
 
-    /// The store's own directory has one name for the store, and this one in the root.
-    pub(super) fn name_in_root<'a>(&'a self, name: &'a [u8]) -> Cow<'a, [u8]> {
+    /// What the store's name for an entry of the root is there, where its own directory may have
+    /// another; none if the entry is none of its business.
+    pub(super) fn name_in_root<'a>(&'a self, name: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match self {
             Self::File(file) if name == OWN_DIRECTORY => {
-                Cow::Owned([file.as_bytes(), OWN_SUFFIX].concat())
+                Some(Cow::Owned([file.as_bytes(), OWN_SUFFIX].concat()))
             }
-            _ => Cow::Borrowed(name),
+            _ => (self.name_for_store(name) == Some(name)).then_some(Cow::Borrowed(name)),
         }
     }
 
@@ -71,27 +72,31 @@ mod tests {
     fn one_file_and_what_is_kept_beside_it() {
         let scope = StoreScope::File("a.db".into());
         assert_eq!(&*scope.own_directory(), "a.db-mobifs");
-        assert_eq!(&*scope.name_in_root(b".mobifs"), b"a.db-mobifs");
-        assert_eq!(&*scope.name_in_root(b"a.db"), b"a.db");
-        assert_eq!(scope.name_for_store(b"a.db"), Some(&b"a.db"[..]));
-        let beside = b"a.db-mobifs-wal";
-        assert_eq!(scope.name_for_store(beside), Some(&beside[..]));
+        let in_root = |name| scope.name_in_root(name).map(Cow::into_owned);
+        assert_eq!(in_root(b".mobifs").unwrap(), b"a.db-mobifs");
+        for own in [&b"a.db"[..], b"a.db-mobifs-wal"] {
+            assert_eq!(in_root(own).unwrap(), own);
+            assert_eq!(scope.name_for_store(own), Some(own));
+        }
+        // Its own directory has one name for the store.
+        assert_eq!(in_root(b"a.db-mobifs"), None);
         assert_eq!(scope.name_for_store(b"a.db-mobifs"), Some(&b".mobifs"[..]));
         for other in [
             &b"a.db-wal"[..],
             b"a.dbx",
             b"b",
-            b".mobifs",
             b"a.db-mobifsx",
         ] {
             assert_eq!(scope.name_for_store(other), None, "{other:?}");
+            assert_eq!(in_root(other), None, "{other:?}");
         }
+        assert_eq!(scope.name_for_store(b".mobifs"), None);
     }
 
     #[test]
     fn a_whole_tree() {
         let scope = StoreScope::Tree;
-        assert_eq!(&*scope.name_in_root(b"a"), b"a");
+        assert_eq!(scope.name_in_root(b"a").as_deref(), Some(&b"a"[..]));
         assert_eq!(scope.name_for_store(b".mobifs"), Some(&b".mobifs"[..]));
         assert_eq!(scope.own_path(Path::new("/s")), Path::new("/s/.mobifs"));
     }

@@ -110,6 +110,10 @@ type Handle = PosixHandle;
 impl Lower for Faulty {
     type Handle = PosixHandle;
 
+    fn is_in_scope(&self, name: &[u8]) -> bool {
+        self.lower.is_in_scope(name)
+    }
+
     pass_on! {
         root() -> Handle;
         open(directory: &Handle, name: &[u8], write: bool) -> Handle;
