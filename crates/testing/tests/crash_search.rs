@@ -32,6 +32,7 @@ fn every_crash_of_a_random_history_leaves_a_state_that_existed() {
     assert!(total.during_apply > 0 && total.during_recovery > 0);
     assert!(total.during_nested_recovery > 0 && total.continued > 0 && total.torn_tails > 0);
     assert!(total.unapplied > 0 && total.reopened_unapplied > 0 && total.continued_unapplied > 0);
+    assert!(total.copies > 0 && total.copies_refused > 0);
 }
 
 #[test]

@@ -347,7 +347,10 @@ fn a_journal_of_one_file_reaches_no_other_file_of_its_directory() {
         vec![entry(root, "other", None)],
         vec![entry(root, "database-mobifs", None)],
         vec![other(), changed(0)],
-        vec![other(), entry(root, "database-mobifs-taken", Some(object(0)))],
+        vec![
+            other(),
+            entry(root, "database-mobifs-taken", Some(object(0))),
+        ],
         vec![
             place(1, "directory", FileKind::Directory),
             entry(object(1), "other", None),
@@ -391,8 +394,12 @@ fn the_successor_of_a_killed_process_refuses_what_no_apply_could_do() {
             entry(ObjectId::ROOT, ".mobifs", None),
         ],
     );
-    let resumed =
-        JournalStore::resume(lower.clone(), &OPTIONS, Arc::new(Forgetful), Saved::default());
+    let resumed = JournalStore::resume(
+        lower.clone(),
+        &OPTIONS,
+        Arc::new(Forgetful),
+        Saved::default(),
+    );
     assert!(matches!(resumed, Err(StoreError::Corrupt { .. })));
     assert!(lower.stat_at(&root, b"directory").is_ok());
 }

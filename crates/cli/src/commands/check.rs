@@ -65,6 +65,12 @@ fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
             found.created, found.changed, found.entries, found.pages
         )?;
     }
+    if report.copied {
+        writeln!(
+            out,
+            "  the store was copied since; what they change will be found by its names"
+        )?;
+    }
     if found.direct_bytes > 0 {
         writeln!(
             out,

@@ -46,6 +46,12 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
             report.discarded_tail_bytes
         )
     };
+    if report.copied {
+        let _unread = writeln!(
+            out,
+            "  the store had been copied; what its transactions change was found by its names"
+        );
+    }
     for name in &report.lost {
         let _unread = writeln!(out, "  found and kept: .mobifs/lost/{name}");
     }

@@ -347,6 +347,7 @@ fn log_recovery(opened: &OpenedStore) {
             bytes = report.bytes,
             discarded_tail_bytes = report.discarded_tail_bytes,
             applied = report.applied,
+            copied = report.copied,
             "the store was not properly closed and was recovered"
         );
     }

@@ -95,6 +95,56 @@ fn recover_brings_the_store_to_its_last_commit_without_a_mount() {
     );
 }
 
+/// Somebody saves what a power cut has left, before anything else. A journal names inodes, and a
+/// copy has others: changes of files that had been there were lost.
+#[test]
+fn a_copy_of_a_store_that_was_not_unmounted_has_what_was_committed() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    fs::create_dir_all(fixture.store.join("mail/deep/down")).unwrap();
+    for name in ["changed", "moved", "removed", "linked", "deep/down/changed"] {
+        fs::write(fixture.store.join("mail").join(name), "old").unwrap();
+    }
+    fixture.mount(&[]);
+    let mail = fixture.mountpoint.join("mail");
+    fs::write(mail.join("changed"), "newer").unwrap();
+    fs::write(mail.join("deep/down/changed"), "newer").unwrap();
+    fs::rename(mail.join("moved"), mail.join("deep/was moved")).unwrap();
+    fs::remove_file(mail.join("removed")).unwrap();
+    fs::hard_link(mail.join("linked"), mail.join("link")).unwrap();
+    fs::write(mail.join("new"), "new").unwrap();
+    let expected = snapshot(&fixture.mountpoint);
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    fixture.cut_power();
+    let original = fixture.store.clone();
+    for number in 0..2 {
+        let copy = fixture.path(&format!("copy {number}"));
+        let mut cp = Command::new("cp");
+        let copied = cp.arg("-a").args([&fixture.store, &copy]).status();
+        assert!(copied.unwrap().success());
+        // The second is a copy of the first, which nobody has mounted.
+        fixture.store = copy;
+    }
+    for store in [fixture.store.clone(), original] {
+        fixture.store = store;
+        let looked = mobifs(&["recover", "--dry-run"], &fixture.store);
+        succeeds(&looked);
+        let text = String::from_utf8(looked.stdout).unwrap();
+        assert!(!text.contains("PROBLEM"), "{text}");
+        fixture.mount(&["-o", "ro"]);
+        assert!(snapshot(&fixture.mountpoint) == expected);
+        fixture.umount();
+        fixture.mount(&[]);
+        assert!(snapshot(&fixture.mountpoint) == expected);
+        fixture.cut_power();
+        succeeds(&mobifs(&["recover"], &fixture.store));
+        succeeds(&mobifs(&["check"], &fixture.store));
+        fixture.mount(&[]);
+        assert!(snapshot(&fixture.mountpoint) == expected);
+        fixture.umount();
+    }
+}
+
 #[test]
 fn a_power_cut_needs_a_yes_and_ends_a_mount_that_is_in_use() {
     needs_mounts!();

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use std::num::NonZeroU64;
+
 use arbitrary::{Result, Unstructured};
 use mobifs_store::fuzzing::Record;
 use mobifs_types::{
@@ -72,11 +74,18 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
         },
         // It is the last one where a mount writes it.
         _ if u.is_empty() => Record::Moving,
-        _ => Record::Bind {
-            id: id(u)?,
-            inode: number(u)?,
-        },
+        _ => inode_of(id(u)?, number(u)?),
     })
+}
+
+/// One of the two records that say which inode an object has.
+fn inode_of(id: ObjectId, inode: u64) -> Record {
+    if inode % 4 == 3 {
+        let inode = NonZeroU64::new(inode / 4);
+        Record::Found { id, inode }
+    } else {
+        Record::Bind { id, inode }
+    }
 }
 
 fn object(u: &mut Unstructured<'_>) -> Result<ObjectState> {

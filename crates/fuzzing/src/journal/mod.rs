@@ -2,6 +2,7 @@
 //! forged.
 
 mod arbitrary_record;
+mod copied;
 mod damaged;
 mod exposed;
 mod fence;
@@ -10,6 +11,7 @@ mod history;
 mod records;
 mod scan;
 
+pub use copied::JOURNAL_COPIED_MOUNT;
 pub use damaged::JOURNAL_DAMAGED_MOUNT;
 pub use forged::JOURNAL_FORGED_MOUNT;
 pub use records::{JOURNAL_RECORDS, JOURNAL_TRANSACTION};

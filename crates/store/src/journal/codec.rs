@@ -4,6 +4,7 @@
 pub(super) mod tests;
 mod wire;
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use mobifs_types::{
@@ -26,6 +27,7 @@ const DIRECT: u8 = 7;
 const EXTERNAL: u8 = 8;
 const BIND: u8 = 9;
 const MOVING: u8 = 10;
+const FOUND: u8 = 11;
 
 /// [`OBJECT`] flag: the object is created by this transaction.
 const CREATED: u8 = 1;
@@ -169,6 +171,11 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             put_varint(sink, *inode);
         }
         Record::Moving => put_u8(sink, MOVING),
+        Record::Found { id, inode } => {
+            put_u8(sink, FOUND);
+            put_id(sink, *id);
+            put_varint(sink, inode.map_or(0, NonZeroU64::get));
+        }
     }
 }
 
@@ -209,6 +216,10 @@ fn take_record(cursor: &mut Cursor<'_>) -> Result<Record, Malformed> {
             inode: cursor.varint()?,
         },
         MOVING => Record::Moving,
+        FOUND => Record::Found {
+            id: take_id(cursor)?,
+            inode: NonZeroU64::new(cursor.varint()?),
+        },
         _ => return Err(Malformed("a record is of an unknown kind")),
     })
 }

@@ -95,6 +95,7 @@ pub fn forge_superblock(forged: &ForgedSuperblock) -> Vec<u8> {
         direct_bytes_max: 0,
         clean: forged.clean,
         reach: forged.reach,
+        home: None,
     };
     superblock.encode(&mut block);
     block

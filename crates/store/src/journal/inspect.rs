@@ -1,12 +1,13 @@
 //! Looking at a store without changing it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU64;
 
-use mobifs_types::Name;
+use mobifs_types::{Name, ObjectId};
 
 use super::log::{Log, LogOptions};
 use super::record::Record;
-use super::{Directories, RecoveryReport, overflow};
+use super::{Directories, RecoveryReport, copied, overflow};
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -60,6 +61,9 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     found.uuid = log.uuid();
     found.journal_bytes = log.total_bytes();
     found.report = RecoveryReport::of(&scanned);
+    if scanned.is_copied {
+        copied::locate(lower, &mut scanned.transactions)?;
+    }
     for (_, records) in &scanned.transactions {
         found.count(records);
     }
@@ -95,6 +99,7 @@ impl Inspection {
                 Record::Known { .. }
                 | Record::Bind { .. }
                 | Record::External { .. }
+                | Record::Found { .. }
                 | Record::Moving => {}
             }
         }
@@ -112,8 +117,15 @@ impl Inspection {
         let root = lower
             .root()
             .map_err(StoreError::lower("opening the store"))?;
-        handles.insert(mobifs_types::ObjectId::ROOT.0, root);
+        handles.insert(ObjectId::ROOT.0, root);
         let records = transactions.iter().flat_map(|(_, records)| records);
+        let in_copy: HashMap<ObjectId, u64> = records
+            .clone()
+            .filter_map(|record| match record {
+                Record::Found { id, inode } => Some((*id, inode.map_or(0, NonZeroU64::get))),
+                _ => None,
+            })
+            .collect();
         // Parents are recorded after their children within one transaction.
         let mut waiting: Vec<&Record> = records
             .filter(|record| matches!(record, Record::Known { .. }))
@@ -140,6 +152,7 @@ impl Inspection {
                     later.push(record);
                     continue;
                 };
+                let inode = in_copy.get(id).unwrap_or(inode);
                 let limbo_name = inode.to_string().into_bytes();
                 let places = [(directory, name.clone()), (&*own.limbo, limbo_name)];
                 let at = places.into_iter().find(|(directory, name)| {

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use self::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use super::codec;
 use super::record::Record;
-use super::superblock::{FORMAT_VERSION, LOG_START, SLOTS, Superblock, VERSION_WITH_MOVES};
+use super::superblock::{FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_MOVES};
 use crate::StoreError;
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
@@ -34,6 +34,8 @@ pub(crate) struct Log<L: Lower> {
     access: Access,
     /// The superblock in force.
     superblock: Superblock,
+    /// The journal's file; none if there is none.
+    home: Option<Home>,
     /// Which slots are known to hold the newest superblock that was written. Never
     /// both false, and the next superblock is written to a slot that does not first,
     /// so that one whole superblock exists at any instant.
@@ -42,6 +44,8 @@ pub(crate) struct Log<L: Lower> {
     generation: u64,
     /// Where the next transaction goes.
     position: u64,
+    /// Where the last one begins; here too if there is none, or it was given up.
+    last: u64,
     /// Sequence that it gets.
     sequence: u64,
     /// Nothing was written to the log in this epoch, not even in vain.
@@ -95,6 +99,9 @@ pub(crate) struct Scanned {
     pub(crate) discarded_tail_bytes: u64,
     /// The last reset was a clean one, and nothing was written since.
     pub(crate) clean: bool,
+    /// The transactions are from another journal, of which this is a copy: the inodes that they
+    /// name are those of another tree.
+    pub(crate) is_copied: bool,
     /// The epoch of the transactions.
     pub(crate) epoch: u64,
     /// Sequence that the next transaction of this epoch would have got.
@@ -231,6 +238,7 @@ impl<L: Lower> Log<L> {
         self.fill_buffer(records, payload_bytes, record_count, bytes);
         self.pristine = false;
         self.write_transaction(lower, bytes)?;
+        self.last = self.position;
         self.position += bytes;
         self.sequence += 1;
         if self.buffer.as_bytes().len() > KEPT_BUFFER_BYTES {
@@ -258,7 +266,9 @@ impl<L: Lower> Log<L> {
         }
         let next = Superblock {
             clean,
-            ..self.superblock.for_new_epoch(self.superblock.epoch + 1)
+            ..self
+                .superblock
+                .for_new_epoch(self.superblock.epoch + 1, self.home)
         };
         if let Err(source) = self.write_superblock(lower, next) {
             self.access = Access::Unsettled;
@@ -266,9 +276,32 @@ impl<L: Lower> Log<L> {
         }
         self.access = Access::ReadWrite;
         self.position = LOG_START;
+        self.last = LOG_START;
         self.sequence = 1;
         self.pristine = true;
         Ok(())
+    }
+
+    /// The next transaction takes the place of the last one, which nobody needs.
+    pub(crate) fn step_back(&mut self) {
+        if self.last < self.position {
+            self.position = self.last;
+            self.sequence -= 1;
+        }
+    }
+
+    /// From now on the inodes that the transactions name are those of the tree around this
+    /// journal.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; which superblock is in force is not known then, and both are whole.
+    pub(crate) fn come_home(&mut self, lower: &L) -> Result<(), StoreError> {
+        let superblock = Superblock {
+            home: self.home,
+            ..self.superblock
+        };
+        self.write_superblock(lower, superblock)
+            .map_err(StoreError::lower("noting where a copied journal is"))
     }
 
     fn check_writable(&self, action: &str) -> Result<(), StoreError> {

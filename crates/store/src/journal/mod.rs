@@ -9,6 +9,7 @@
 mod apply;
 mod codec;
 mod commit;
+mod copied;
 mod direct;
 pub mod fuzzing;
 mod gate;

@@ -231,10 +231,10 @@ impl Pending {
         self.page_bytes -= freed;
     }
 
-    /// Merges a record as recovery finds it; `Known` is not for this.
+    /// Merges a record as recovery finds it; `Known` and `Found` are not for this.
     pub(crate) fn merge_record(&mut self, record: Record) {
         match record {
-            Record::Known { .. } | Record::Moving => {}
+            Record::Known { .. } | Record::Found { .. } | Record::Moving => {}
             Record::Object(state) => self.merge_state(&state),
             Record::Dentry {
                 parent,

@@ -1,5 +1,7 @@
 //! What a journal transaction says.
 
+use std::num::NonZeroU64;
+
 use mobifs_types::{ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
 
 /// Runs of changed bytes with fewer equal bytes than this between them are stored as
@@ -75,6 +77,14 @@ pub enum Record {
     /// written, all that earlier transactions say of anything else was in its place,
     /// durably: new objects in `stage/`, content and attributes.
     Moving,
+    /// The journal is a copy, and so is the tree around it: the object is at the place that an
+    /// earlier record tells, and this is its inode there.
+    Found {
+        /// The object.
+        id: ObjectId,
+        /// Its lower inode; none: the copy does not have it.
+        inode: Option<NonZeroU64>,
+    },
 }
 
 /// The byte runs in which `page` differs from `base` (none: from all zeros), with the

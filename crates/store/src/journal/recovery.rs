@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 use mobifs_types::{Name, ObjectId};
 use parking_lot::{Mutex, RwLock};
 
+use super::copied::Located;
 use super::gate::Gate;
 use super::log::{Log, LogOptions, Scanned};
 use super::lookup::Handles;
@@ -17,8 +18,8 @@ use super::pending::Pending;
 use super::record::Record;
 use super::sound::is_own;
 use super::state::{State, Watched};
-use super::table::Table;
-use super::{Counters, Directories, JournalOptions, JournalStore, Writer, overflow};
+use super::table::{Location, Table};
+use super::{Counters, Directories, JournalOptions, JournalStore, Writer, copied, overflow};
 use crate::lower::Lower;
 use crate::{Capabilities, Saved, StoreError, Witness};
 
@@ -38,6 +39,9 @@ pub struct RecoveryReport {
     pub applied: bool,
     /// Bytes of a transaction that was being written when the power went.
     pub discarded_tail_bytes: u64,
+    /// The store is a copy of one whose transactions were not in the tree yet: what they
+    /// belong to was looked for by its names.
+    pub copied: bool,
     /// Names in `.mobifs/lost/`: directories that were deleted through the mount while
     /// somebody put something into them behind its back.
     pub lost: Vec<String>,
@@ -57,6 +61,7 @@ impl RecoveryReport {
             bytes: scanned.bytes,
             applied: false,
             discarded_tail_bytes: scanned.discarded_tail_bytes,
+            copied: scanned.is_copied,
             lost: Vec::new(),
         }
     }
@@ -84,6 +89,8 @@ pub(super) struct Loaded<L: Lower> {
     pub(super) report: RecoveryReport,
     /// The tag of the saved intent, if it was carried out.
     pub(super) committed: Option<u64>,
+    /// Of a copied store: what its journal does not say yet.
+    pub(super) located: Option<Located>,
 }
 
 impl<L: Lower> JournalStore<L> {
@@ -94,9 +101,14 @@ impl<L: Lower> JournalStore<L> {
     /// [`StoreError::Corrupt`], [`StoreError::NewerFormat`] (nothing was changed
     /// then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
     pub fn open(lower: L, options: &JournalOptions) -> Result<(Self, RecoveryReport), StoreError> {
-        let mut loaded = Self::load(lower, options, None)?;
-        loaded.store.recover(&mut loaded.report)?;
-        Ok((loaded.store, loaded.report))
+        let Loaded {
+            mut store,
+            mut report,
+            located,
+            ..
+        } = Self::load(lower, options, None)?;
+        store.recover(&mut report, located)?;
+        Ok((store, report))
     }
 
     /// As [`JournalStore::open`]; `witness` hears of everything that a successor of this
@@ -146,6 +158,11 @@ impl<L: Lower> JournalStore<L> {
         let (log, mut scanned) = Log::open(&lower, &own.mobifs, &log_options)?;
         let next_overflow = overflow::expand(&lower, &own.stage, &mut scanned.transactions)?;
         let report = RecoveryReport::of(&scanned);
+        let located = if scanned.is_copied {
+            copied::locate(&lower, &mut scanned.transactions)?
+        } else {
+            None
+        };
         let committed = saved
             .and_then(|saved| saved.intent)
             .filter(|intent| scanned.has(intent.epoch, intent.sequence))
@@ -189,14 +206,22 @@ impl<L: Lower> JournalStore<L> {
             store,
             report,
             committed,
+            located,
         })
     }
 
     /// Makes what was found ready to be served, and clears what an earlier mount left.
-    fn recover(&mut self, report: &mut RecoveryReport) -> Result<(), StoreError> {
+    fn recover(
+        &mut self,
+        report: &mut RecoveryReport,
+        located: Option<Located>,
+    ) -> Result<(), StoreError> {
         if !self.read_only {
             self.check_possible()?;
             self.settle_found(report)?;
+            if report.copied {
+                self.settle_copy(located)?;
+            }
             self.sweep_foreign_stage(|state, id| {
                 let object = state.pending.object(id);
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
@@ -277,8 +302,10 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
         if moves != Moves::NotBegun || !tells_moves {
             moves = Moves::MayHaveBegun;
         }
+        let mut found = Vec::new();
         for record in records {
             match record {
+                Record::Found { id, inode } => found.push((id, inode)),
                 Record::Known {
                     id,
                     inode,
@@ -298,7 +325,10 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
                 }
             }
         }
+        is_doubtful |= !table.find(&found);
     }
+    // What a copy does not have is not looked for.
+    known.retain(|(id, ..)| table.get(*id).is_some_and(Location::is_somewhere));
     // Without a name it waits in limbo, where it is looked for anyway.
     let known = known.into_iter().filter_map(|(id, parent, name)| {
         let name = Name::new(&name).ok()?;

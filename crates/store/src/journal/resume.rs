@@ -46,7 +46,13 @@ impl<L: Lower> JournalStore<L> {
             mut store,
             mut report,
             committed,
+            ..
         } = Self::load(lower, options, Some(&saved))?;
+        if report.copied {
+            return Err(StoreError::Unsuitable(
+                "this is a copy of the store that the killed process had".to_owned(),
+            ));
+        }
         if committed.is_none() && saved.intent.is_some() {
             // Before a new epoch begins, which would make it look committed.
             witness.intent(None);

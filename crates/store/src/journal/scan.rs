@@ -23,6 +23,8 @@ pub(super) type NextData<'r> = dyn FnMut(u64) -> Result<u64, StoreError> + 'r;
 pub(super) struct Found {
     /// Sequence and records of each transaction.
     pub(super) transactions: Vec<(u64, Vec<Record>)>,
+    /// Offset of the last transaction; `end` if there is none.
+    pub(super) last: u64,
     /// Offset behind the last transaction.
     pub(super) end: u64,
     /// Sequence that the next transaction gets.
@@ -46,6 +48,7 @@ pub(super) fn scan(
     };
     let mut found = Found {
         transactions: Vec::new(),
+        last: LOG_START,
         end: LOG_START,
         next_sequence: 1,
         discarded_tail_bytes: 0,
@@ -60,6 +63,7 @@ pub(super) fn scan(
             }
             At::Whole { bytes, records } => {
                 found.transactions.push((found.next_sequence, records));
+                found.last = found.end;
                 found.end += bytes;
                 found.next_sequence += 1;
             }

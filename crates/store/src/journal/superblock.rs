@@ -4,16 +4,21 @@
 //! slot is written durably before the other is touched, so that at any instant one of
 //! them is whole, and afterwards either may be lost without consequence.
 
+use mobifs_types::Timestamp;
+
 use crate::StoreError;
-use crate::lower::JOURNAL_BLOCK_BYTES;
+use crate::lower::{JOURNAL_BLOCK_BYTES, LowerStat};
 
 /// Format version of superblock, headers and records of the epochs that this program
 /// begins; it goes on with an epoch of a lower one in that.
-pub(crate) const FORMAT_VERSION: u32 = 3;
+pub(crate) const FORMAT_VERSION: u32 = 4;
 /// The first version whose epochs say when names begin to move.
 pub(crate) const VERSION_WITH_MOVES: u32 = 2;
 /// The first version whose superblocks say how far the log may reach.
 const VERSION_WITH_REACH: u32 = 3;
+/// The first version whose superblocks say which file they are in, and whose epochs say where
+/// objects of a copied store are.
+const VERSION_WITH_HOME: u32 = 4;
 /// How far ahead of the log its reach is announced: this part of the journal, within limits.
 const AHEAD_SHARE: u64 = 8;
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
@@ -29,6 +34,9 @@ const MAGIC: [u8; 8] = *b"MobiFSj\0";
 /// The checksum covers everything before itself. In every format version it is here.
 const CRC_AT: usize = 124;
 const CLEAN: u32 = 1;
+/// Where the home is, and how long.
+const HOME: std::ops::Range<usize> = 72..92;
+const NANOSECONDS_PER_SECOND: u32 = 1_000_000_000;
 /// Counters beyond this are not reached by counting; they would overflow.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
@@ -51,6 +59,57 @@ pub(super) struct Superblock {
     pub(super) clean: bool,
     /// Nothing was written at or behind this offset in the epoch.
     pub(super) reach: u64,
+    /// The journal's file, if it is known; what the epoch says of inodes holds beside it only.
+    pub(super) home: Option<Home>,
+}
+
+/// Which file a journal is. A copy of it is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Home {
+    /// Its inode; not 0.
+    inode: u64,
+    /// When that was made, where the filesystem tells.
+    born: Option<Timestamp>,
+}
+
+impl Home {
+    pub(super) fn of(journal: &LowerStat) -> Self {
+        Self {
+            inode: journal.inode,
+            born: journal.born,
+        }
+    }
+
+    /// Whether a file cannot be this one.
+    pub(super) fn is_not(self, other: Self) -> bool {
+        let both_born = self.born.zip(other.born);
+        self.inode != other.inode || both_born.is_some_and(|(one, other)| one != other)
+    }
+
+    fn encode(self, bytes: &mut [u8]) {
+        bytes[..8].copy_from_slice(&self.inode.to_le_bytes());
+        if let Some(born) = self.born {
+            bytes[8..16].copy_from_slice(&born.seconds.to_le_bytes());
+            bytes[16..20].copy_from_slice(&(born.nanoseconds + 1).to_le_bytes());
+        }
+    }
+
+    /// None if there is none; an error if it cannot be one.
+    fn parse(bytes: &[u8]) -> Result<Option<Self>, ()> {
+        let (inode, seconds) = (u64_at(bytes, 0), u64_at(bytes, 8).cast_signed());
+        let born = match u32_at(bytes, 16).checked_sub(1) {
+            None if seconds == 0 => None,
+            Some(nanoseconds) if nanoseconds < NANOSECONDS_PER_SECOND => {
+                Some(Timestamp::new(seconds, nanoseconds))
+            }
+            _ => return Err(()),
+        };
+        match (inode, born) {
+            (0, None) => Ok(None),
+            (0, Some(_)) => Err(()),
+            _ => Ok(Some(Self { inode, born })),
+        }
+    }
 }
 
 /// One slot as it was read.
@@ -80,6 +139,9 @@ impl Superblock {
         if self.version >= VERSION_WITH_REACH {
             block[64..72].copy_from_slice(&self.reach.to_le_bytes());
         }
+        if let Some(home) = self.home.filter(|_| self.version >= VERSION_WITH_HOME) {
+            home.encode(&mut block[HOME]);
+        }
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -106,12 +168,14 @@ impl Superblock {
         blocks.clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
     }
 
-    /// This one in the newest format, for an epoch that has no transaction yet.
-    pub(super) fn for_new_epoch(self, epoch: u64) -> Self {
+    /// This one in the newest format, for an epoch that has no transaction yet. What was
+    /// recorded of inodes is void, so a copy is at home where it is.
+    pub(super) fn for_new_epoch(self, epoch: u64, home: Option<Home>) -> Self {
         let newest = Self {
             version: FORMAT_VERSION,
             epoch,
             reach: 0,
+            home,
             ..self
         };
         newest.reaching(LOG_START)
@@ -139,6 +203,14 @@ pub(super) fn parse(block: &[u8]) -> Slot {
     }
     let flags = u32_at(block, 12);
     let journal_bytes = u64_at(block, 32);
+    let home = if version >= VERSION_WITH_HOME {
+        Home::parse(&block[HOME])
+    } else {
+        Ok(None)
+    };
+    let Ok(home) = home else {
+        return Slot::Damaged;
+    };
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&block[16..32]);
     let superblock = Superblock {
@@ -154,6 +226,7 @@ pub(super) fn parse(block: &[u8]) -> Slot {
         } else {
             journal_bytes
         },
+        home,
     };
     let sensible = version > 0
         && flags & !CLEAN == 0
@@ -229,6 +302,10 @@ mod tests {
             direct_bytes_max: 65_536,
             clean: true,
             reach: 1 << 19,
+            home: Some(Home {
+                inode: 12,
+                born: Some(Timestamp::new(-5, 999_999_999)),
+            }),
         }
     }
 
@@ -270,17 +347,21 @@ mod tests {
             (48, u64::MAX),
             (64, 0),
             (64, (1 << 20) + 1),
+            (72, 0),
+            (84, u64::MAX),
+            (88, 0),
         ] {
             let block = forged(|block| block[at..at + 8].copy_from_slice(&value.to_le_bytes()));
             assert_eq!(parse(&block), Slot::Damaged, "{value} at {at}");
         }
         assert_eq!(parse(&forged(|block| block[12] = 2)), Slot::Damaged);
         assert_eq!(parse(&forged(|block| block[8] = 0)), Slot::Damaged);
-        assert_eq!(parse(&forged(|block| block[8] = 4)), Slot::Newer(4));
-        for version in [1, 2] {
+        assert_eq!(parse(&forged(|block| block[8] = 5)), Slot::Newer(5));
+        for version in [1, 2, 3] {
             let older = Superblock {
                 version: version.into(),
-                reach: 1 << 20,
+                reach: if version < 3 { 1 << 20 } else { 1 << 19 },
+                home: None,
                 ..superblock()
             };
             let block = forged(|block| block[8] = version);
@@ -297,13 +378,25 @@ mod tests {
             reach: journal_bytes,
             ..superblock()
         };
-        let new = old.for_new_epoch(8);
+        let new = old.for_new_epoch(8, None);
         assert_eq!((new.version, new.epoch), (FORMAT_VERSION, 8));
         assert_eq!(new.reach, LOG_START + ahead);
         assert_eq!(new.reaching(new.reach), new);
         assert_eq!(new.reaching(new.reach + 1).reach, new.reach + 1 + ahead);
         assert_eq!(new.ahead_bytes(), ahead);
         assert_eq!(new.reaching(journal_bytes).reach, journal_bytes);
+    }
+
+    #[test]
+    fn a_file_is_not_another_one() {
+        let home = |inode, born| Home { inode, born };
+        let (one, other) = (Timestamp::new(7, 1), Timestamp::new(7, 2));
+        assert!(home(5, None).is_not(home(6, None)));
+        assert!(home(5, Some(one)).is_not(home(5, Some(other))));
+        for same in [home(5, Some(one)), home(5, None)] {
+            assert!(!home(5, Some(one)).is_not(same));
+            assert!(!same.is_not(home(5, Some(one))));
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct LowerStat {
     pub device: u64,
     /// Inode number.
     pub inode: u64,
+    /// When it was made, where the filesystem tells.
+    pub born: Option<Timestamp>,
     /// Kind.
     pub kind: FileKind,
     /// Permission, set-id and sticky bits.

@@ -7,7 +7,7 @@ use mobifs_store::Capabilities;
 use mobifs_store::lower::{
     Create, JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes,
 };
-use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Xattr};
+use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
 use rustix::io::Errno;
 
 use super::effect::{Effect, EntryName, InodeKey, SECTOR, SECTOR_BYTES, Sector};
@@ -91,6 +91,7 @@ impl Filesystem {
         Ok(LowerStat {
             device: DEVICE,
             inode: inode.number,
+            born: Some(Timestamp::new(self.copies, 0)),
             kind: inode.kind,
             mode: inode.mode,
             uid: inode.uid,

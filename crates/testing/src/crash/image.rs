@@ -19,8 +19,38 @@ impl CrashLower {
             .map(|effect| chooser(effect) == Fate::Land)
             .collect();
         let image = filesystem.image(&mut land);
-        image.0.filesystem.lock().capabilities = filesystem.capabilities;
+        {
+            let mut found = image.0.filesystem.lock();
+            found.capabilities = filesystem.capabilities;
+            found.copies = filesystem.copies;
+        }
         image
+    }
+
+    /// A filesystem to which everything was copied that is in this one: the same but for the
+    /// numbers of inodes, which are dealt out anew. `below` chooses a number below its argument.
+    pub fn copy(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
+        let filesystem = self.0.filesystem.lock();
+        let mut state = filesystem.live.clone();
+        let mut keys: Vec<InodeKey> = state.inodes.keys().copied().collect();
+        keys.sort_unstable();
+        let mut numbers: Vec<u64> = keys.iter().map(|key| state.inodes[key].number).collect();
+        // Numbers that others had are the worst; now and then all are new.
+        let above = if below(4) == 0 { 1 << 8 } else { 0 };
+        for key in keys {
+            let chosen = below(numbers.len() as u64);
+            let number = numbers.swap_remove(usize::try_from(chosen).unwrap_or(0)) + above;
+            if let Some(inode) = state.inode_mut(key) {
+                inode.number = number;
+            }
+        }
+        let copy = Self::from_state(state, filesystem.next_key);
+        {
+            let mut made = copy.0.filesystem.lock();
+            made.capabilities = filesystem.capabilities;
+            made.copies = filesystem.copies + 1;
+        }
+        copy
     }
 
     /// The filesystem as the successor of a killed process finds it: everything that was
@@ -39,6 +69,7 @@ impl CrashLower {
             found.has_given_up = filesystem.has_given_up;
             found.space = filesystem.space;
             found.capabilities = filesystem.capabilities;
+            found.copies = filesystem.copies;
             // Its clock goes on.
             found.operations = filesystem.operations;
             found.release_numbers();

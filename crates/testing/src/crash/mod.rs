@@ -107,6 +107,9 @@ struct Filesystem {
     has_given_up: bool,
     space: SpaceInfo,
     capabilities: Capabilities,
+    /// How often everything in it was copied to another filesystem; when a copy was made is
+    /// when its inodes were.
+    copies: i64,
 }
 
 impl fmt::Debug for CrashLower {
@@ -176,6 +179,7 @@ impl CrashLower {
                 free_inodes: 1 << 20,
             },
             capabilities: mobifs_store::MEMORY_CAPABILITIES,
+            copies: 0,
         };
         Self(Arc::new(Shared {
             filesystem: Mutex::new(filesystem),

@@ -176,6 +176,10 @@ pub(in crate::journal) fn record() -> impl Strategy<Value = Record> {
         ),
         (id(), number()).prop_map(|(id, inode)| Record::Bind { id, inode }),
         Just(Record::Moving),
+        (id(), number()).prop_map(|(id, inode)| Record::Found {
+            id,
+            inode: std::num::NonZeroU64::new(inode),
+        }),
     ]
 }
 

@@ -8,7 +8,7 @@ use std::io;
 
 use super::{JOURNAL, identity, threshold};
 use crate::StoreError;
-use crate::journal::superblock::{SLOTS, Superblock};
+use crate::journal::superblock::{Home, SLOTS, Superblock};
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 /// Name of a journal that is not finished.
@@ -135,6 +135,7 @@ fn fill<L: Lower>(
     if measure {
         superblock.direct_bytes_max = threshold::measure(lower, journal, superblock.journal_bytes)?;
     }
+    superblock.home = Some(Home::of(&lower.stat(journal)?));
     let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
     superblock.encode(block.as_bytes_mut());
     for slot in 0..SLOTS {

@@ -9,9 +9,9 @@ use super::{Access, JOURNAL, Log, LogOptions, Scanned};
 use crate::StoreError;
 use crate::journal::scan::{self, Found};
 use crate::journal::superblock::{
-    FORMAT_VERSION, JOURNAL_BYTES_MIN, LOG_START, SLOTS, Superblock, choose, parse,
+    FORMAT_VERSION, Home, JOURNAL_BYTES_MIN, LOG_START, SLOTS, Superblock, choose, parse,
 };
-use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
+use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerStat};
 
 /// A log that may reach no further is read without a thread.
 const READ_AHEAD_BYTES_MIN: u64 = 2 << 20;
@@ -43,8 +43,9 @@ pub(super) fn open<L: Lower>(
         direct_bytes_max: options.direct_bytes_max.unwrap_or(0),
         clean: true,
         reach: 0,
+        home: None,
     }
-    .for_new_epoch(1);
+    .for_new_epoch(1, None);
     let log = if options.read_only {
         absent(superblock)
     } else {
@@ -79,7 +80,11 @@ fn existing<L: Lower>(
         .map_err(StoreError::lower("opening the journal"))?;
     let (superblock, current) = read_superblock(lower, &journal)?;
     check_identity(&superblock, identity)?;
-    check_size(lower, &journal, &superblock)?;
+    let stat = lower
+        .stat(&journal)
+        .map_err(StoreError::lower("looking at the journal"))?;
+    check_size(&stat, &superblock)?;
+    let home = Some(Home::of(&stat));
     let found = scan_log(lower, &journal, &superblock)?;
     let mut log = Log {
         journal: Some(journal),
@@ -94,12 +99,18 @@ fn existing<L: Lower>(
         generation: superblock.generation,
         current,
         position: found.end,
+        last: found.last,
         sequence: found.next_sequence,
         pristine: superblock.clean && found.end == LOG_START && found.discarded_tail_bytes == 0,
         superblock,
+        home,
         buffer: JournalBuffer::default(),
     };
-    let scanned = scanned(&superblock, found);
+    let is_copied = superblock
+        .home
+        .zip(home)
+        .is_some_and(|(recorded, found)| recorded.is_not(found));
+    let scanned = scanned(&superblock, found, is_copied);
     if !options.read_only {
         log = make_ready(log, lower, directory, options, journal_bytes)?;
     }
@@ -142,13 +153,16 @@ fn make_ready<L: Lower>(
         .map_err(StoreError::lower("removing an unfinished journal"))?;
     let mut wanted = log.superblock;
     wanted.direct_bytes_max = options.direct_bytes_max.unwrap_or(wanted.direct_bytes_max);
+    if log.is_empty() {
+        wanted.home = wanted.home.and(log.home);
+    }
     let has_other_size = log.superblock.journal_bytes != journal_bytes;
     if log.pristine && has_other_size && !options.keeps_size {
         let resized = Superblock {
             journal_bytes,
             ..wanted
         }
-        .for_new_epoch(wanted.epoch + 1);
+        .for_new_epoch(wanted.epoch + 1, log.home);
         match create::unfinished(lower, directory, resized, false) {
             Ok(made) => {
                 create::replace(lower, directory)?;
@@ -193,17 +207,9 @@ fn check_identity(superblock: &Superblock, identity: Option<Identity>) -> Result
     })
 }
 
-fn check_size<L: Lower>(
-    lower: &L,
-    journal: &L::Handle,
-    superblock: &Superblock,
-) -> Result<(), StoreError> {
-    let found = lower
-        .stat(journal)
-        .map_err(StoreError::lower("looking at the journal"))?
-        .size;
-    if found < superblock.journal_bytes {
-        return Err(cut_short(found, superblock.journal_bytes));
+fn check_size(journal: &LowerStat, superblock: &Superblock) -> Result<(), StoreError> {
+    if journal.size < superblock.journal_bytes {
+        return Err(cut_short(journal.size, superblock.journal_bytes));
     }
     Ok(())
 }
@@ -260,8 +266,10 @@ fn fresh<L: Lower>(made: Made<L>) -> Log<L> {
         access: Access::ReadWrite,
         generation: made.superblock.generation,
         superblock: made.superblock,
+        home: made.superblock.home,
         current: [true; SLOTS],
         position: LOG_START,
+        last: LOG_START,
         sequence: 1,
         pristine: true,
         buffer: JournalBuffer::default(),
@@ -280,16 +288,19 @@ fn absent<L: Lower>(superblock: Superblock) -> Log<L> {
             reach: LOG_START,
             ..superblock
         },
+        home: None,
         current: [false; SLOTS],
         position: LOG_START,
+        last: LOG_START,
         sequence: 1,
         pristine: true,
         buffer: JournalBuffer::default(),
     }
 }
 
-fn scanned(superblock: &Superblock, found: Found) -> Scanned {
+fn scanned(superblock: &Superblock, found: Found, is_copied: bool) -> Scanned {
     Scanned {
+        is_copied: is_copied && !found.transactions.is_empty(),
         clean: superblock.clean && found.transactions.is_empty() && found.discarded_tail_bytes == 0,
         bytes: found.end - LOG_START,
         transactions: found.transactions,
@@ -306,6 +317,7 @@ fn nothing<L: Lower>(log: &Log<L>) -> Scanned {
         bytes: 0,
         discarded_tail_bytes: 0,
         clean: true,
+        is_copied: false,
         epoch,
         next_sequence,
     }

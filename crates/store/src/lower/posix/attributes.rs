@@ -21,18 +21,15 @@ const STAT_BLOCK_BYTES: u64 = 512;
 /// The kernel drops this attribute when a file's owner changes, even to the same one.
 const FILE_CAPABILITIES: &[u8] = b"security.capability";
 
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
 pub(super) fn statx_at(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Statx, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    fs::statx(directory, name, flags, StatxFlags::BASIC_STATS)
+    fs::statx(directory, name, flags, WANTED)
 }
 
 pub(super) fn stat(object: &PosixHandle) -> io::Result<LowerStat> {
-    to_lower_stat(&fs::statx(
-        object.fd(),
-        "",
-        AtFlags::EMPTY_PATH,
-        StatxFlags::BASIC_STATS,
-    )?)
+    to_lower_stat(&fs::statx(object.fd(), "", AtFlags::EMPTY_PATH, WANTED)?)
 }
 
 fn timestamp(time: &StatxTimestamp) -> Timestamp {
@@ -45,6 +42,9 @@ pub(super) fn to_lower_stat(found: &Statx) -> io::Result<LowerStat> {
     Ok(LowerStat {
         device: fs::makedev(found.stx_dev_major, found.stx_dev_minor),
         inode: found.stx_ino,
+        born: StatxFlags::from_bits_retain(found.stx_mask)
+            .contains(StatxFlags::BTIME)
+            .then(|| timestamp(&found.stx_btime)),
         kind,
         mode: found.stx_mode & MODE_MASK,
         uid: found.stx_uid,

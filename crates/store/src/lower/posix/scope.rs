@@ -81,12 +81,7 @@ mod tests {
         // Its own directory has one name for the store.
         assert_eq!(in_root(b"a.db-mobifs"), None);
         assert_eq!(scope.name_for_store(b"a.db-mobifs"), Some(&b".mobifs"[..]));
-        for other in [
-            &b"a.db-wal"[..],
-            b"a.dbx",
-            b"b",
-            b"a.db-mobifsx",
-        ] {
+        for other in [&b"a.db-wal"[..], b"a.dbx", b"b", b"a.db-mobifsx"] {
             assert_eq!(scope.name_for_store(other), None, "{other:?}");
             assert_eq!(in_root(other), None, "{other:?}");
         }

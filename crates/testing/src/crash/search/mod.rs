@@ -14,6 +14,8 @@
 //! * after an apply the lower tree, walked without the store, is that same tree, and nothing is left
 //!   in `.mobifs/stage`, `limbo` and `lost`;
 //! * opening it again changes nothing;
+//! * now and then, that all this holds for a copy of the image, whose inodes have other numbers,
+//!   or that the copy is refused and not changed;
 //! * now and then, that the history can go on from there, with further crashes, before
 //!   or after that apply.
 
@@ -89,6 +91,10 @@ pub struct SearchStatistics {
     pub recovered_transactions: u64,
     /// Recoveries that found a torn transaction at the journal's end.
     pub torn_tails: u64,
+    /// Of the crash images: copied to another filesystem before they were mounted.
+    pub copies: u64,
+    /// Copies that were refused, because names had begun to move when they were made.
+    pub copies_refused: u64,
 }
 
 impl AddAssign for SearchStatistics {
@@ -106,6 +112,8 @@ impl AddAssign for SearchStatistics {
         self.continued_unapplied += other.continued_unapplied;
         self.recovered_transactions += other.recovered_transactions;
         self.torn_tails += other.torn_tails;
+        self.copies += other.copies;
+        self.copies_refused += other.copies_refused;
     }
 }
 
@@ -116,7 +124,8 @@ impl fmt::Display for SearchStatistics {
             "{} crash points ({} during apply, {} during recovery, {} during recovery of \
              recovery or deeper) in {} histories with {} transactions and {} lower calls; {} \
              went on after a crash ({} before it was applied); recoveries found {} transactions \
-             and {} torn tails, {} served them unapplied, {} more mounts did so again",
+             and {} torn tails, {} served them unapplied, {} more mounts did so again; {} were \
+             copied before, {} more copies were refused",
             self.crash_points,
             self.during_apply,
             self.during_recovery,
@@ -130,6 +139,8 @@ impl fmt::Display for SearchStatistics {
             self.torn_tails,
             self.unapplied,
             self.reopened_unapplied,
+            self.copies,
+            self.copies_refused,
         )
     }
 }

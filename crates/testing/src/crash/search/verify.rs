@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store};
+use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store, StoreError};
 use parking_lot::Mutex;
 
 use super::dice::Dice;
@@ -15,6 +15,8 @@ use crate::crash::{CrashLower, Effect, Fate};
 
 /// How many of a thousand mounts are followed by one more before anything is applied.
 const REOPENED_PERMILLE: u64 = 200;
+/// How many of a thousand crash images are copied to another filesystem before they are mounted.
+const COPIED_PERMILLE: u64 = 150;
 
 /// What all parts of one search share.
 pub(super) struct Search {
@@ -142,6 +144,9 @@ impl Search {
             statistics.during_nested_recovery += u64::from(depth >= 2);
         });
         let checked = catch_unwind(AssertUnwindSafe(|| {
+            if self.chance(COPIED_PERMILLE) {
+                return self.recover_copy(image, allowed, depth, trail);
+            }
             self.recover(image, allowed, depth, trail)
         }));
         match checked {
@@ -149,6 +154,35 @@ impl Search {
             Ok(Err(what)) => self.report(format!("{trail}: {what}")),
             Err(panic) => self.report(format!("{trail}: panic: {}", panic_text(&*panic))),
         }
+    }
+
+    /// The same of a copy, whose inodes have other numbers. It may be refused: then it is as it
+    /// was.
+    fn recover_copy(
+        self: &Arc<Self>,
+        image: &CrashLower,
+        allowed: &[Candidate],
+        depth: u32,
+        trail: &str,
+    ) -> Result<(), String> {
+        let copy = image.copy(&mut |bound| self.below(bound));
+        let probe = copy.copy(&mut |_| 0);
+        let before = walk_lower(&copy).map_err(text)?;
+        match JournalStore::open(probe.clone(), &self.journal) {
+            Err(StoreError::Unsuitable(_)) => {
+                self.count(|statistics| statistics.copies_refused += 1);
+                let after = walk_lower(&probe).map_err(text)?;
+                return match before.first_difference(&after) {
+                    Some(difference) => {
+                        Err(format!("a copy was refused and changed: {difference}"))
+                    }
+                    None => self.recover(image, allowed, depth, trail),
+                };
+            }
+            opened => drop(opened),
+        }
+        self.count(|statistics| statistics.copies += 1);
+        self.recover(&copy, allowed, depth, &format!("{trail}, copied"))
     }
 
     fn recover(
@@ -290,6 +324,10 @@ impl Search {
         compare_lower(image, &expected.seen)
             .map_err(|difference| format!("after opening again: {difference}"))
     }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }
 
 fn is_namespace(effect: &Effect) -> bool {

@@ -432,6 +432,7 @@ fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
         direct_bytes_max: 0,
         clean: false,
         reach: 64 * 1024,
+        home: None,
     };
     let mut image = vec![0; 64 * 1024];
     superblock.encode(&mut image[..4096]);
@@ -441,9 +442,11 @@ fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
         direct_io: false,
         access: Access::ReadWrite,
         superblock,
+        home: None,
         current: [true; SLOTS],
         generation: 5,
         position: LOG_START,
+        last: LOG_START,
         sequence: 1,
         pristine: true,
         buffer: JournalBuffer::default(),
