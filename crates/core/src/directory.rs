@@ -6,7 +6,11 @@ use foldhash::fast::FixedState;
 use mobifs_types::{FileKind, Name, ObjectId};
 
 use crate::HashMap;
+use crate::image::ImageError;
 use crate::notes::Notes;
+
+/// Cookies beyond this are not reached by counting; they would overflow.
+const COOKIE_MAX: u64 = u64::MAX / 2;
 
 /// What an entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,15 +47,26 @@ impl Directory {
     }
 
     /// Entries to come get cookies from here on.
-    pub(crate) fn continue_at(&mut self, next_cookie: u64) {
+    pub(crate) fn continue_at(&mut self, next_cookie: u64) -> Result<(), ImageError> {
+        if next_cookie > COOKIE_MAX {
+            return Err(ImageError("an entry has a place that no listing has"));
+        }
         self.next_cookie = self.next_cookie.max(next_cookie);
+        Ok(())
     }
 
     /// Puts back an entry with the cookie that it had.
-    pub(crate) fn restore(&mut self, name: Name, id: ObjectId, kind: FileKind, cookie: u64) {
+    pub(crate) fn restore(
+        &mut self,
+        name: Name,
+        id: ObjectId,
+        kind: FileKind,
+        cookie: u64,
+    ) -> Result<(), ImageError> {
+        self.continue_at(cookie.saturating_add(1))?;
         self.by_cookie.insert(cookie, name.clone());
         self.by_name.insert(name, Slot { id, kind, cookie });
-        self.continue_at(cookie + 1);
+        Ok(())
     }
 
     /// Notes every entry.
@@ -108,6 +123,20 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_behind_all_others_is_refused() {
+        // Found by the fuzzer of saved engines: counting on from there overflowed.
+        let mut directory = Directory::new(FixedState::default(), false);
+        let name = Name::new(b"a").unwrap();
+        let mut restore =
+            |cookie| directory.restore(name.clone(), ObjectId(2), FileKind::Regular, cookie);
+        assert!(restore(u64::MAX).is_err());
+        assert!(restore(COOKIE_MAX).is_err());
+        assert!(restore(COOKIE_MAX - 1).is_ok());
+        assert!(directory.continue_at(u64::MAX).is_err());
+        directory.insert(Name::new(b"b").unwrap(), ObjectId(3), FileKind::Regular);
+    }
 
     #[test]
     fn a_listing_survives_changes() {

@@ -64,7 +64,7 @@ impl Engine {
                 let directory = self.inodes.get_mut(&id).and_then(|i| i.directory_mut());
                 let directory = directory.ok_or(ImageError("an entry is in no directory"))?;
                 let (child, kind, name) = (from.id()?, from.kind()?, from.name()?);
-                directory.restore(name, child, kind, key.second);
+                directory.restore(name, child, kind, key.second)?;
             }
             Kind::Page => {
                 let inode = self.inodes.get_mut(&id);

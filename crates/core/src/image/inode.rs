@@ -166,7 +166,7 @@ fn read_body(
         FILE => Body::File,
         DIRECTORY => Body::Directory(from.option(|from| {
             let mut directory = Directory::new(hasher.clone(), is_noted);
-            directory.continue_at(from.u64()?);
+            directory.continue_at(from.u64()?)?;
             Ok(directory)
         })?),
         SYMLINK => Body::Symlink(from.option(Reader::shared)?),
