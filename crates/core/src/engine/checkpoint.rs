@@ -28,8 +28,8 @@ pub struct ClosedUntil {
 }
 
 impl Engine {
-    /// Closes every transaction that has reached a limit; returns when the next one
-    /// will by its age.
+    /// Closes every transaction that has reached a limit; returns
+    /// [when the next one will](Self::next_closing).
     pub fn tick(&mut self, now: MonotonicNs) -> Option<MonotonicNs> {
         let due: Vec<VctId> = self
             .open
@@ -38,6 +38,11 @@ impl Engine {
             .map(|(&vct, _)| vct)
             .collect();
         due.into_iter().for_each(|vct| self.close(vct));
+        self.next_closing()
+    }
+
+    /// When the next open transaction reaches its limit by its age.
+    pub fn next_closing(&self) -> Option<MonotonicNs> {
         let deadline = |open: &OpenVct| {
             let age_ns = open.closing.due_age_ms()?.saturating_mul(1_000_000);
             Some(MonotonicNs(open.opened_at.0.saturating_add(age_ns)))

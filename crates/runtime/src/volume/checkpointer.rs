@@ -25,8 +25,6 @@ struct Looks {
 
 /// What a look found.
 struct Due {
-    /// An open transaction is closed by its age.
-    close_at: Option<MonotonicNs>,
     /// What is closed, or the journal, is to be looked at again.
     look_at: Option<MonotonicNs>,
     /// Something was committed since the last look.
@@ -96,19 +94,18 @@ impl Shared {
 
     /// Closes, commits and applies what is due.
     fn checkpoint(&self, looks: &mut Looks) -> Due {
-        let close_at = {
+        {
             let mut live = self.live();
             live.wake = false;
             live.checkpointer_idle = false;
-            let close_at = live.engine.tick(self.moment().now);
+            live.engine.tick(self.moment().now);
             if live.engine.dirty_bytes() > self.memory_high_bytes() {
                 live.engine.close_largest();
             }
             live.closings_seen = live.engine.closings();
             let (now, dirty_bytes) = (self.moment().now, live.engine.dirty_bytes());
             self.forecast.lock().sample(now, dirty_bytes);
-            close_at
-        };
+        }
         self.relieve_if_asked();
         let commit_at = self.commit_closed();
         self.tidy_up();
@@ -120,7 +117,6 @@ impl Shared {
         }
         let apply_at = self.apply_if_due(&mut looks.last_commit);
         Due {
-            close_at,
             look_at: [apply_at, commit_at].into_iter().flatten().min(),
             busy,
         }
@@ -233,9 +229,12 @@ impl Shared {
         let until = |at: MonotonicNs| {
             Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
         };
-        let rest = [due.close_at, due.look_at];
+        // Not as of the look: a transaction that opened since then, as while the journal was
+        // applied, has woken nobody.
+        let close_at = live.engine.next_closing();
+        let rest = [close_at, due.look_at];
         let rest = rest.into_iter().flatten().min().map(until);
-        if due.close_at.is_some() || due.busy {
+        if close_at.is_some() || due.busy {
             // A transaction that opens meanwhile may be due before `close_at`. Where an
             // app commits one transaction after the other by itself, this also spares
             // it waking us for each.
@@ -245,5 +244,51 @@ impl Shared {
         // Nothing is open, so the first change wakes us: no need to wake the machine.
         live.checkpointer_idle = true;
         rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mobifs_core::{Caller, NodeSpec};
+    use mobifs_store::MemoryStore;
+    use mobifs_types::{DeviceNumber, FileKind, ObjectId};
+
+    use super::*;
+    use crate::{Config, VolumeOptions};
+
+    /// A checkpointer that had seen nothing open slept until something else changed, however
+    /// old what had opened during its look became.
+    #[test]
+    fn what_opens_during_a_look_is_not_slept_over() {
+        let config = Config::parse("", std::path::Path::new("test.toml")).unwrap();
+        let options = VolumeOptions {
+            background: false,
+            ..VolumeOptions::new(&config)
+        };
+        let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
+        let shared = &volume.shared;
+        let mut looks = shared.begin_looks();
+        let due = shared.checkpoint(&mut looks);
+        assert_eq!(shared.rest(&mut shared.live(), &due), None);
+
+        let due = shared.checkpoint(&mut looks);
+        let node = NodeSpec {
+            kind: FileKind::Directory,
+            mode: 0o755,
+            rdev: DeviceNumber(0),
+            symlink_target: None,
+        };
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            umask: 0,
+        };
+        volume
+            .create(&caller, ObjectId::ROOT, b"app", &node)
+            .unwrap();
+        assert!(!shared.live().wake, "it was at work");
+        assert!(shared.rest(&mut shared.live(), &due).is_some());
     }
 }
