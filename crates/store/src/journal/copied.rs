@@ -77,6 +77,17 @@ impl Told {
     }
 }
 
+/// Which inodes objects have in a copy, where its journal says so; none: they are not in it. What
+/// other records say of their inodes is of the original, or of an earlier copy.
+pub(super) fn inodes(transactions: &[(u64, Vec<Record>)]) -> HashMap<ObjectId, Option<u64>> {
+    let records = transactions.iter().flat_map(|(_, records)| records);
+    let found = records.filter_map(|record| match record {
+        Record::Found { id, inode } => Some((*id, inode.map(NonZeroU64::get))),
+        _ => None,
+    });
+    found.collect()
+}
+
 /// What a copied journal does not say yet.
 pub(super) struct Located {
     /// A [`Record::Found`] for each object that has another inode than the journal says.

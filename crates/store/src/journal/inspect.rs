@@ -1,12 +1,12 @@
 //! Looking at a store without changing it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::num::NonZeroU64;
+use std::collections::BTreeMap;
 
 use mobifs_types::{Name, ObjectId};
 
 use super::log::{Log, LogOptions};
 use super::record::Record;
+use super::table::NO_INODE;
 use super::{Directories, RecoveryReport, copied, overflow};
 use crate::StoreError;
 use crate::lower::Lower;
@@ -119,13 +119,7 @@ impl Inspection {
             .map_err(StoreError::lower("opening the store"))?;
         handles.insert(ObjectId::ROOT.0, root);
         let records = transactions.iter().flat_map(|(_, records)| records);
-        let in_copy: HashMap<ObjectId, u64> = records
-            .clone()
-            .filter_map(|record| match record {
-                Record::Found { id, inode } => Some((*id, inode.map_or(0, NonZeroU64::get))),
-                _ => None,
-            })
-            .collect();
+        let in_copy = copied::inodes(transactions);
         // Parents are recorded after their children within one transaction.
         let mut waiting: Vec<&Record> = records
             .filter(|record| matches!(record, Record::Known { .. }))
@@ -152,13 +146,14 @@ impl Inspection {
                     later.push(record);
                     continue;
                 };
-                let inode = in_copy.get(id).unwrap_or(inode);
+                let in_copy = in_copy.get(id).copied().unwrap_or(Some(*inode));
+                let inode = in_copy.unwrap_or(NO_INODE);
                 let limbo_name = inode.to_string().into_bytes();
                 let places = [(directory, name.clone()), (&*own.limbo, limbo_name)];
                 let at = places.into_iter().find(|(directory, name)| {
                     lower
                         .stat_at(directory, name)
-                        .is_ok_and(|stat| stat.inode == *inode)
+                        .is_ok_and(|stat| stat.inode == inode)
                 });
                 match at.and_then(|(directory, name)| lower.open(directory, &name, false).ok()) {
                     Some(handle) => {

@@ -18,7 +18,7 @@ use super::pending::Pending;
 use super::record::Record;
 use super::sound::is_own;
 use super::state::{State, Watched};
-use super::table::{Location, Table};
+use super::table::Table;
 use super::{Counters, Directories, JournalOptions, JournalStore, Writer, copied, overflow};
 use crate::lower::Lower;
 use crate::{Capabilities, Saved, StoreError, Witness};
@@ -297,15 +297,14 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     // What only a forged journal says of places and inodes, or, of inodes, one that says that
     // names move. It is tried out before anything is served.
     let mut is_doubtful = false;
+    let in_copy = copied::inodes(&scanned.transactions);
     for (_, records) in scanned.transactions {
         // More was committed after an apply that failed while names moved.
         if moves != Moves::NotBegun || !tells_moves {
             moves = Moves::MayHaveBegun;
         }
-        let mut found = Vec::new();
         for record in records {
             match record {
-                Record::Found { id, inode } => found.push((id, inode)),
                 Record::Known {
                     id,
                     inode,
@@ -314,6 +313,10 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
                     name,
                 } => {
                     recorded.insert(id);
+                    // Numbers of the original mean nothing here, and may be those of others.
+                    let Some(inode) = in_copy.get(&id).copied().unwrap_or(Some(inode)) else {
+                        continue;
+                    };
                     is_doubtful |= !table.agrees(id, inode, kind);
                     table.insert(id, inode, kind);
                     known.push((id, parent, name));
@@ -325,10 +328,7 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
                 }
             }
         }
-        is_doubtful |= !table.find(&found);
     }
-    // What a copy does not have is not looked for.
-    known.retain(|(id, ..)| table.get(*id).is_some_and(Location::is_somewhere));
     // Without a name it waits in limbo, where it is looked for anyway.
     let known = known.into_iter().filter_map(|(id, parent, name)| {
         let name = Name::new(&name).ok()?;

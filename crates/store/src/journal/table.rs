@@ -2,14 +2,13 @@
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroU64;
 
 use mobifs_types::{FileKind, Name, ObjectId};
 
 use crate::KnownLocation;
 
 /// No object has this number.
-const NO_INODE: u64 = 0;
+pub(super) const NO_INODE: u64 = 0;
 
 /// Where one object of the lower filesystem can be found.
 #[derive(Clone, Debug)]
@@ -187,29 +186,6 @@ impl Table {
             entry.insert(Location::new(inode, kind));
             self.touch(id);
         }
-    }
-
-    /// In a copied store these objects have these inodes now, or are not there. Says whether
-    /// each was known, and no other object has its inode.
-    pub(crate) fn find(&mut self, found: &[(ObjectId, Option<NonZeroU64>)]) -> bool {
-        let is_possible = |id: ObjectId| id != ObjectId::ROOT;
-        // All at once: one may have the number that another one had.
-        for (id, _) in found.iter().filter(|(id, _)| is_possible(*id)) {
-            self.lose(*id);
-        }
-        let mut agrees = true;
-        for &(id, inode) in found {
-            let location = self.locations.get_mut(&id);
-            let Some(location) = location.filter(|_| is_possible(id)) else {
-                agrees = false;
-                continue;
-            };
-            if let Some(inode) = inode.map(NonZeroU64::get) {
-                location.inode = inode;
-                agrees &= self.by_inode.insert(inode, id).is_none();
-            }
-        }
-        agrees
     }
 
     /// Keeps the id of an object that a journal changes and says nothing else of, as only a
