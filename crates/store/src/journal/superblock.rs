@@ -73,11 +73,12 @@ pub(super) struct Home {
 }
 
 impl Home {
-    pub(super) fn of(journal: &LowerStat) -> Self {
-        Self {
+    /// None where the filesystem below numbers nothing: a time alone would be read as damage.
+    pub(super) fn of(journal: &LowerStat) -> Option<Self> {
+        (journal.inode != 0).then_some(Self {
             inode: journal.inode,
             born: journal.born,
-        }
+        })
     }
 
     /// Whether a file cannot be this one.

@@ -135,7 +135,7 @@ fn fill<L: Lower>(
     if measure {
         superblock.direct_bytes_max = threshold::measure(lower, journal, superblock.journal_bytes)?;
     }
-    superblock.home = Some(Home::of(&lower.stat(journal)?));
+    superblock.home = Home::of(&lower.stat(journal)?);
     let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
     superblock.encode(block.as_bytes_mut());
     for slot in 0..SLOTS {

@@ -84,7 +84,7 @@ fn existing<L: Lower>(
         .stat(&journal)
         .map_err(StoreError::lower("looking at the journal"))?;
     check_size(&stat, &superblock)?;
-    let home = Some(Home::of(&stat));
+    let home = Home::of(&stat);
     let found = scan_log(lower, &journal, &superblock)?;
     let mut log = Log {
         journal: Some(journal),
