@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use mobifs_fuse::{MountOptions, Session, SessionError, SessionHandle};
+use mobifs_fuse::{MountOptions, Session, SessionError, SessionHandle, UnmountError};
 use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::MemoryStore;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
@@ -27,6 +27,8 @@ use tempfile::TempDir;
 
 /// An ordinary user that every system has.
 const NOBODY: u32 = 65_534;
+/// How long a mount that nobody uses may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Mounted {
     handle: SessionHandle,
@@ -72,8 +74,15 @@ impl Mounted {
         self.directory.path().join("app").join(name)
     }
 
+    /// Unmounts. A process that another test is starting has all our files open until it
+    /// has become what it is to be: the mount may be busy for that long.
     fn end(mut self) {
-        self.handle.unmount(false).unwrap();
+        let start = Instant::now();
+        while let Err(error) = self.handle.unmount(false) {
+            let is_busy = matches!(error, UnmountError::Busy(_));
+            assert!(is_busy && start.elapsed() < PATIENCE, "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
 }

@@ -214,14 +214,8 @@ fn a_daemon_killed_while_it_unmounts_goes_away() {
     for _ in 0..30 {
         fixture.mount(&["-o", "nosupervise"]);
         let pid = fixture.daemon_pid();
-        let mut unmounting = Command::new(PROGRAM)
-            .arg("umount")
-            .arg(&fixture.mountpoint)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
         // Out of the tree it goes first, and then the daemon is asked.
-        while fixture.is_mounted() {}
+        let mut unmounting = fixture.begin_umount(Command::new(PROGRAM).arg("umount"));
         // It may have ended by itself.
         let _ended = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
         let start = Instant::now();

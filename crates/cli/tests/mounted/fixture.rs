@@ -3,9 +3,18 @@
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs");
+/// How the program ends where a mount is in use.
+const IN_USE: i32 = 3;
+/// How umount(8) ends where it could not unmount.
+const UMOUNT_FAILED: i32 = 32;
+/// How long a mount that nobody uses may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait before the next try.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Why mounts cannot be tested here; none if they can.
 pub(crate) fn why_not() -> Option<&'static str> {
@@ -101,7 +110,41 @@ impl Fixture {
     }
 
     pub(crate) fn umount(&self) {
-        succeeds(&mobifs(&["umount"], &self.mountpoint));
+        self.umount_by(Command::new(PROGRAM).arg("umount"));
+    }
+
+    /// Unmounts with this command. A process that another test is starting has all our files
+    /// open until it has become what it is to be: the mount may be busy for that long.
+    pub(crate) fn umount_by(&self, command: &mut Command) {
+        command.arg(&self.mountpoint);
+        let start = Instant::now();
+        loop {
+            let output = command.output().unwrap();
+            let is_busy = matches!(output.status.code(), Some(IN_USE | UMOUNT_FAILED));
+            if !is_busy || start.elapsed() > PATIENCE {
+                return succeeds(&output);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Begins to unmount with this command, and returns when the mount is out of the tree.
+    pub(crate) fn begin_umount(&self, command: &mut Command) -> Child {
+        command.arg(&self.mountpoint).stderr(Stdio::null());
+        let start = Instant::now();
+        let mut unmounting = command.spawn().unwrap();
+        while self.is_mounted() {
+            // Busy, as in `umount_by`.
+            let has_failed = unmounting
+                .try_wait()
+                .unwrap()
+                .is_some_and(|ended| !ended.success());
+            if has_failed {
+                assert!(start.elapsed() < PATIENCE, "{command:?}: the mount stays");
+                unmounting = command.spawn().unwrap();
+            }
+        }
+        unmounting
     }
 
     pub(crate) fn cut_power(&self) {

@@ -312,12 +312,7 @@ fn a_daemon_that_is_killed_while_it_unmounts_is_followed_by_one_that_does() {
         let app = fixture.mountpoint.join(format!("app{round}"));
         fs::create_dir(&app).unwrap();
         fs::write(app.join("f"), "content").unwrap();
-        let mut unmounting = Command::new("umount")
-            .args(["-i"])
-            .arg(&fixture.mountpoint)
-            .spawn()
-            .unwrap();
-        while fixture.is_mounted() {}
+        let mut unmounting = fixture.begin_umount(Command::new("umount").arg("-i"));
         kill(pid);
         assert!(unmounting.wait().unwrap().success());
         wait_for_end(supervisor);

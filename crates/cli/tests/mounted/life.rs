@@ -192,12 +192,7 @@ fn umount_by_others_commits_too() {
     fs::create_dir(fixture.mountpoint.join("app")).unwrap();
     fs::write(fixture.mountpoint.join("app/f"), "content").unwrap();
     // -i: without a helper, as a system does that has none installed.
-    let done = Command::new("umount")
-        .arg("-i")
-        .arg(&fixture.mountpoint)
-        .output()
-        .unwrap();
-    succeeds(&done);
+    fixture.umount_by(Command::new("umount").arg("-i"));
     wait_until(|| mobifs(&["check"], &fixture.store).status.success());
     assert_eq!(fs::read(fixture.store.join("app/f")).unwrap(), b"content");
     assert!(is_closed_properly(&fixture));

@@ -86,7 +86,8 @@ impl Mount {
 
     /// Unmounts cleanly.
     pub(crate) fn umount(&self) {
-        succeed(Command::new(binary()).arg("umount").arg(&self.mountpoint));
+        let unmounted = Program::of_workspace().umount(&self.mountpoint);
+        unmounted.unwrap_or_else(|problem| panic!("{problem}"));
     }
 
     /// Commits everything.

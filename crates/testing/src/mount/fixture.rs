@@ -106,7 +106,7 @@ impl Mount {
     /// # Errors
     /// What `mobifs umount` says.
     pub fn umount(&mut self) -> Result<(), String> {
-        self.command(&["umount"])?;
+        self.program.umount(&self.places.mountpoint)?;
         self.wait();
         Ok(())
     }

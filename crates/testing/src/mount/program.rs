@@ -1,8 +1,17 @@
 //! The `mobifs` program of this workspace.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How `mobifs` ends where a mount is in use.
+const IN_USE: i32 = 3;
+/// How long a mount that nobody uses may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait before the next try.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A `mobifs` binary.
 #[derive(Clone, Debug)]
@@ -53,6 +62,26 @@ impl Program {
     pub fn run(&self, words: &[&str], paths: &[&Path]) -> Result<String, String> {
         succeed(Command::new(&self.0).args(words).args(paths))
     }
+
+    /// Unmounts properly, as soon as nobody uses the mount: a process that another thread is
+    /// starting has all our files open until it has become what it is to be.
+    ///
+    /// # Errors
+    /// What `mobifs umount` says, of a busy mount after a long time.
+    pub fn umount(&self, mountpoint: &Path) -> Result<(), String> {
+        let start = Instant::now();
+        loop {
+            let mut command = Command::new(&self.0);
+            let output = command.arg("umount").arg(mountpoint).output();
+            let is_busy = output
+                .as_ref()
+                .is_ok_and(|output| output.status.code() == Some(IN_USE));
+            if !is_busy || start.elapsed() > PATIENCE {
+                return judge(&command, output).map(drop);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
 }
 
 /// Runs a command that must end well; answers what it printed.
@@ -60,7 +89,12 @@ impl Program {
 /// # Errors
 /// It did not end well, or not even start.
 pub fn succeed(command: &mut Command) -> Result<String, String> {
-    match command.output() {
+    let output = command.output();
+    judge(command, output)
+}
+
+fn judge(command: &Command, output: io::Result<Output>) -> Result<String, String> {
+    match output {
         Ok(output) if output.status.success() => Ok(printed(&output)),
         Ok(output) => Err(format!(
             "{command:?}: {}: {}",
