@@ -346,6 +346,11 @@ impl Dentries {
         false
     }
 
+    /// Whether all entries are there: their numbers leave nothing out.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.map.len() as u64 + 1 == self.next_serial
+    }
+
     /// Puts back what was saved.
     pub(crate) fn restore(&mut self, key: (ObjectId, Name), change: DentryChange) {
         self.next_serial = self.next_serial.max(change.serial + 1);

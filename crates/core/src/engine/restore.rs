@@ -4,9 +4,10 @@ use alloc::vec::Vec;
 
 use mobifs_types::{AppId, ByteRange, ObjectId, ObjectInfo, VctId};
 
+use super::memory::Room;
 use super::{Engine, EngineConfig};
 use crate::app::App;
-use crate::image::codec::Reader;
+use crate::image::codec::{BEYOND, COUNT_MAX, Reader, page_index, within_bounds};
 use crate::image::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
 use crate::image::{ImageError, Key, Kind, inode};
 use crate::inode::{Body, Change, ORPHAN, PageSlot};
@@ -51,9 +52,9 @@ impl Engine {
         let vct = VctId(key.first);
         match key.kind {
             Kind::Engine => {
-                self.next_vct = from.u64()?;
-                self.next_object = from.u64()?;
-                self.app_epoch = from.u64()?;
+                self.next_vct = from.count()?;
+                self.next_object = from.count()?;
+                self.app_epoch = from.count()?;
             }
             Kind::App => self.restore_app(key.first, from)?,
             Kind::Object => {
@@ -71,7 +72,7 @@ impl Engine {
                 let inode = inode.ok_or(ImageError("a page is of no file"))?;
                 let of = from.vct()?;
                 let page = transaction::read_page(from, page_at)?;
-                let index = mobifs_types::PageIndex(key.second);
+                let index = page_index(key.second)?;
                 inode.pages.insert(index, PageSlot { page, vct: of });
                 if let Some(change) = &mut inode.change
                     && change.vct == of
@@ -101,7 +102,7 @@ impl Engine {
                 let open = self.open.get_mut(&vct).ok_or(NO_TRANSACTION)?;
                 let entry = (from.id()?, from.name()?);
                 let (before, now) = (from.option(Reader::id)?, from.option(Reader::id)?);
-                let serial = key.second;
+                let serial = within_bounds(key.second)?;
                 open.dentries.restore(
                     entry,
                     DentryChange {
@@ -122,11 +123,11 @@ impl Engine {
     fn restore_app(&mut self, number: u64, from: &mut Reader<'_>) -> Result<(), ImageError> {
         let path = from.bytes()?.to_vec();
         let mut app = App::new(path.clone(), self.rules.policy(&path));
-        app.written_bytes = from.u64()?;
-        app.committed_bytes = from.u64()?;
-        app.committed_vcts = from.u64()?;
-        app.committed_written_pages = from.u64()?;
-        app.committed_overwritten_pages = from.u64()?;
+        app.written_bytes = from.count()?;
+        app.committed_bytes = from.count()?;
+        app.committed_vcts = from.count()?;
+        app.committed_written_pages = from.count()?;
+        app.committed_overwritten_pages = from.count()?;
         let id = AppId(u32::try_from(number).map_err(|_| NO_APP)?);
         if let Some(known) = self.apps.get_mut(id.0 as usize) {
             // The root's app is always there.
@@ -150,9 +151,11 @@ impl Engine {
             if open.is_everywhere {
                 self.everywhere = Some(*vct);
             }
-            self.room.dirty_bytes += open.bytes;
-            self.room.reserved_bytes += open.reserved_bytes;
-            self.room.reserved_inodes += open.reserved_inodes;
+            if !open.dentries.is_whole() {
+                return Err(ImageError("an entry of a transaction is missing"));
+            }
+            let (bytes, inodes) = (open.reserved_bytes, open.reserved_inodes);
+            self.room.count(open.bytes, bytes, inodes)?;
         }
         self.refresh_policies();
         let apps = self.apps.len();
@@ -168,9 +171,8 @@ impl Engine {
             if !closed.apps.iter().all(is_known) {
                 return Err(NO_APP);
             }
-            self.room.dirty_bytes += closed.bytes;
-            self.room.reserved_bytes += closed.reserved_bytes;
-            self.room.reserved_inodes += closed.reserved_inodes;
+            let (bytes, inodes) = (closed.reserved_bytes, closed.reserved_inodes);
+            self.room.count(closed.bytes, bytes, inodes)?;
         }
         let open = self.open.values().flat_map(|open| open.held.iter());
         let closed = self.closed.values().flat_map(|closed| closed.held.iter());
@@ -189,8 +191,7 @@ impl Engine {
             .map(|slot| slot.page.stored_bytes() as u64)
             .sum();
         self.room.orphan_bytes = orphan_bytes;
-        self.room.dirty_bytes += orphan_bytes;
-        Ok(())
+        self.room.count(orphan_bytes, 0, 0)
     }
 
     fn known(&mut self, id: ObjectId) -> Result<&mut crate::inode::Inode, ImageError> {
@@ -228,5 +229,132 @@ impl Engine {
     }
 }
 
+impl Room {
+    /// Counts what a transaction takes, and will need.
+    fn count(&mut self, bytes: u64, reserved_bytes: u64, inodes: u64) -> Result<(), ImageError> {
+        let Self {
+            dirty_bytes,
+            reserved_bytes: promised_bytes,
+            reserved_inodes,
+            ..
+        } = self;
+        for (sum, more) in [
+            (dirty_bytes, bytes),
+            (promised_bytes, reserved_bytes),
+            (reserved_inodes, inodes),
+        ] {
+            let counted = sum.checked_add(more).filter(|sum| *sum <= COUNT_MAX);
+            *sum = counted.ok_or(BEYOND)?;
+        }
+        Ok(())
+    }
+}
+
 const NO_TRANSACTION: ImageError = ImageError("something is of a transaction that is not there");
 const NO_APP: ImageError = ImageError("something is of an app that is not there");
+
+#[cfg(test)]
+mod tests {
+    use mobifs_types::{Attributes, FileKind, MonotonicNs, Page, Timestamp};
+
+    use super::*;
+    use crate::image::codec::Writer;
+    use crate::inode::Inode;
+    use crate::policy::transactioning::Closing;
+    use crate::vct::OpenVct;
+
+    fn root() -> ObjectInfo {
+        ObjectInfo {
+            attributes: Attributes {
+                kind: FileKind::Directory,
+                mode: 0o755,
+                uid: 0,
+                gid: 0,
+                rdev: mobifs_types::DeviceNumber(0),
+                size: 0,
+                nlink: 2,
+                atime: Timestamp::default(),
+                mtime: Timestamp::default(),
+                ctime: Timestamp::default(),
+            },
+            allocated_bytes: 0,
+            foreign: false,
+        }
+    }
+
+    fn written(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
+        let mut out = Writer::default();
+        write(&mut out);
+        out.bytes
+    }
+
+    fn open_transaction(bytes: u64) -> Vec<u8> {
+        let mut open = OpenVct::new(AppId(0), Closing::default(), MonotonicNs(0), false);
+        open.bytes = bytes;
+        written(|out| transaction::write_open(out, &open))
+    }
+
+    fn refusal(records: &[(Key, Vec<u8>)]) -> Option<ImageError> {
+        let config = EngineConfig {
+            rules: alloc::boxed::Box::new(crate::TopLevelApps::default()),
+            limits: super::super::Limits::default(),
+            hash_seed: 1,
+            is_saved: true,
+        };
+        let mut records = records.iter().map(|(key, value)| (*key, &value[..]));
+        let mut page_at = |_: u64, length: usize| Some(Page::new(&alloc::vec![1; length]));
+        Engine::restore(config, &root(), &mut records, &mut page_at, &[]).err()
+    }
+
+    #[test]
+    fn numbers_that_cannot_be_counted_on_from_are_refused() {
+        // Found by the fuzzer of saved engines: two transactions that take more than there are
+        // numbers overflowed when they were counted together.
+        let open = |number: u64, bytes: u64| {
+            let key = Key::new(Kind::Open, number, 0);
+            (key, open_transaction(bytes))
+        };
+        assert_eq!(refusal(&[open(3, COUNT_MAX)]), None);
+        assert_eq!(refusal(&[open(3, COUNT_MAX + 1)]), Some(BEYOND));
+        assert_eq!(refusal(&[open(3, COUNT_MAX), open(4, 1)]), Some(BEYOND));
+        let counters = written(|out| (0..3).for_each(|_| out.u64(u64::MAX)));
+        let counters = (Key::new(Kind::Engine, 0, 0), counters);
+        assert_eq!(refusal(&[counters]), Some(BEYOND));
+        let file = Inode::from_store(&root(), ObjectId::ROOT, None);
+        let file = written(|out| inode::write(out, &file));
+        let page = written(|out| {
+            out.u64(ORPHAN.0);
+            transaction::write_page(out, &Page::zero());
+        });
+        let at = |index: u64| {
+            let file = (Key::new(Kind::Object, 8, 0), file.clone());
+            [file, (Key::new(Kind::Page, 8, index), page.clone())]
+        };
+        assert_eq!(refusal(&at(COUNT_MAX / 4096)), None);
+        assert_eq!(refusal(&at(COUNT_MAX / 4096 + 1)), Some(BEYOND));
+    }
+
+    #[test]
+    fn entries_of_a_transaction_are_all_there_or_it_is_refused() {
+        let entry = |serial: u64, name: &[u8]| {
+            let value = written(|out| {
+                out.u64(ObjectId::ROOT.0);
+                out.bytes(name);
+                out.flag(false);
+                out.flag(false);
+            });
+            (Key::new(Kind::DentryChange, 3, serial), value)
+        };
+        let open = (Key::new(Kind::Open, 3, 0), open_transaction(0));
+        let both = [open.clone(), entry(1, b"a"), entry(2, b"b")];
+        assert_eq!(refusal(&both), None);
+        for entries in [
+            [entry(1, b"a"), entry(3, b"b")],
+            [entry(1, b"a"), entry(2, b"a")],
+            [entry(1, b"a"), entry(u64::MAX, b"b")],
+        ] {
+            let [first, second] = entries;
+            assert!(refusal(&[open.clone(), first, second]).is_some());
+        }
+    }
+}

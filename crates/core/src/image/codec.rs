@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    AppId, Attributes, ByteRange, DeviceNumber, FileKind, Name, ObjectId, PageIndex, RangeSet,
-    Timestamp, VctId,
+    AppId, Attributes, ByteRange, DeviceNumber, FileKind, Name, ObjectId, PAGE_BYTES_U64,
+    PageIndex, RangeSet, Timestamp, VctId,
 };
 
 use super::ImageError;
@@ -88,6 +88,22 @@ impl Writer {
     }
 }
 
+/// The number, if it can be counted on from.
+pub(crate) fn within_bounds(count: u64) -> Result<u64, ImageError> {
+    if count > COUNT_MAX {
+        return Err(BEYOND);
+    }
+    Ok(count)
+}
+
+/// The index, if a file can have such a page.
+pub(crate) fn page_index(index: u64) -> Result<PageIndex, ImageError> {
+    if index > COUNT_MAX / PAGE_BYTES_U64 {
+        return Err(BEYOND);
+    }
+    Ok(PageIndex(index))
+}
+
 /// Takes values from a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
@@ -95,6 +111,9 @@ pub(crate) struct Reader<'a> {
 }
 
 const SHORT: ImageError = ImageError("a record is too short");
+/// A file can be so long, and no engine counts further; two such numbers can be added.
+pub(crate) const COUNT_MAX: u64 = i64::MAX as u64;
+pub(crate) const BEYOND: ImageError = ImageError("a number is beyond what can be counted");
 
 impl<'a> Reader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
@@ -125,6 +144,11 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, ImageError> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A number that is counted on from, or added to others.
+    pub(crate) fn count(&mut self) -> Result<u64, ImageError> {
+        self.u64().and_then(within_bounds)
     }
 
     pub(crate) fn bytes(&mut self) -> Result<&'a [u8], ImageError> {
@@ -173,7 +197,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn index(&mut self) -> Result<PageIndex, ImageError> {
-        self.u64().map(PageIndex)
+        page_index(self.u64()?)
     }
 
     pub(crate) fn name(&mut self) -> Result<Name, ImageError> {

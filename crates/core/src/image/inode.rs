@@ -119,7 +119,7 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
     let from = &mut from;
     let info = ObjectInfo {
         attributes: from.attributes()?,
-        allocated_bytes: from.u64()?,
+        allocated_bytes: from.count()?,
         foreign: from.flag()?,
     };
     let mut inode = Inode::from_store(&info, ObjectId::ROOT, None);
@@ -129,15 +129,15 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
     inode.has_unknown_names = from.flag()?;
     inode.had_several_names = from.flag()?;
     inode.pinned = from.flag()?;
-    inode.store_bytes = from.u64()?;
+    inode.store_bytes = from.count()?;
     inode.home = from.id()?;
     inode.name = from.option(Reader::name)?;
     inode.app = AppId(from.u32()?);
-    inode.app_epoch = from.u64()?;
+    inode.app_epoch = from.count()?;
     inode.linked_apps = from.list(Reader::app)?;
-    inode.lookups = from.u64()?;
-    inode.opens = from.u64()?;
-    inode.version = from.u64()?;
+    inode.lookups = from.count()?;
+    inode.opens = from.count()?;
+    inode.version = from.count()?;
     inode.change = from.option(read_change)?;
     inode.closed_zeroed = from.list(|from| Ok((from.vct()?, from.list(Reader::range)?)))?;
     inode.xattrs = from.option(|from| {

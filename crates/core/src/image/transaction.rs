@@ -69,10 +69,10 @@ pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageEr
     open.is_everywhere = from.flag()?;
     open.opened_at = MonotonicNs(from.u64()?);
     open.closing = Closing::counted(read_efficiency(&mut from)?);
-    open.written_bytes = from.u64()?;
-    open.bytes = from.u64()?;
-    open.reserved_bytes = from.u64()?;
-    open.reserved_inodes = from.u64()?;
+    open.written_bytes = from.count()?;
+    open.bytes = from.count()?;
+    open.reserved_bytes = from.count()?;
+    open.reserved_inodes = from.count()?;
     Ok(open)
 }
 
@@ -119,16 +119,16 @@ pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct
     let mut from = Reader::new(bytes);
     let from = &mut from;
     Ok(ClosedVct {
-        order: from.u64()?,
+        order: from.count()?,
         is_everywhere: from.flag()?,
         apps: from.list(Reader::app)?,
         opened_at: MonotonicNs(from.u64()?),
         orphaned: read_ids(from)?,
         held: read_ids(from)?,
         efficiency: read_efficiency(from)?,
-        bytes: from.u64()?,
-        reserved_bytes: from.u64()?,
-        reserved_inodes: from.u64()?,
+        bytes: from.count()?,
+        reserved_bytes: from.count()?,
+        reserved_inodes: from.count()?,
         content: Arc::new(Content {
             objects: from.list(read_state)?,
             dentries: from.list(|from| Ok((from.id()?, from.name()?, from.option(Reader::id)?)))?,
@@ -145,7 +145,7 @@ fn write_efficiency(out: &mut Writer, efficiency: &Efficiency) {
 }
 
 fn read_efficiency(from: &mut Reader<'_>) -> Result<Efficiency, ImageError> {
-    Ok(Efficiency::new(from.u64()?, from.u64()?))
+    Ok(Efficiency::new(from.count()?, from.count()?))
 }
 
 fn write_ids(out: &mut Writer, ids: &BTreeSet<ObjectId>) {
