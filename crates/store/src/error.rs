@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::io::Errno;
+
 /// Why a store could not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -54,6 +56,13 @@ impl StoreError {
             Self::Lower { source, .. } => source.raw_os_error().unwrap_or(EIO),
             _ => EIO,
         }
+    }
+
+    /// Whether the lower filesystem has no room for something, on the disk or in an inode.
+    pub(crate) fn has_no_room(&self) -> bool {
+        // f2fs has no more room for extended attributes with the last of these.
+        let full = [Errno::NOSPC, Errno::DQUOT, Errno::TOOBIG];
+        full.map(Errno::raw_os_error).contains(&self.errno())
     }
 
     /// Wraps a lower error with what was being done.

@@ -25,8 +25,8 @@ pub struct Ticket(pub u64);
 /// acknowledges an operation, because afterwards it is too late to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Room for all extended attributes of one object (names and values), in bytes;
-    /// 0 where the filesystem has none.
+    /// Room for all extended attributes of one object, each of which takes
+    /// [`mobifs_types::xattr_room_bytes`]; 0 where the filesystem has none.
     pub xattr_bytes_max: usize,
     /// Largest file, in bytes.
     pub file_bytes_max: u64,

@@ -1,17 +1,21 @@
 //! Every bug that a property found, as the shortest script that showed it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
 use mobifs_runtime::{Config, Volume, VolumeOptions};
-use mobifs_store::{JournalOptions, JournalStore};
+use mobifs_store::{Capabilities, JournalOptions, JournalStore, MEMORY_CAPABILITIES};
 use mobifs_testing::crash::{Calls, CrashLower, Effect, Fate, Fault, Harm};
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::{CrashMedium, Medium, MemoryMedium};
 use mobifs_testing::operations::Event::{self, Apply, CommitNext, Cut, Do, SyncAll, TidyUp};
 use mobifs_testing::operations::FileRef::{self, Path};
-use mobifs_testing::operations::{Answer, NodeKind, Operation as Op, Payload, RenameMode, Script};
+use mobifs_testing::operations::{
+    Answer, NodeKind, Operation as Op, Payload, RenameMode, Script, XattrMode,
+};
+use mobifs_testing::random::Random;
 use mobifs_testing::target::{Target as _, VolumeTarget};
 
 fn passes(events: &[Event], medium: &mut impl Medium) {
@@ -492,4 +496,103 @@ fn content_that_the_journal_calls_done_is_not_begun_again() {
         failures += 1;
     }
     assert!(failures > 5 && cuts > 50, "{failures} {cuts}");
+}
+
+fn set_xattr(name: &str, length: u32) -> Op {
+    Op::SetXattr {
+        path: "alpha/d".into(),
+        name: name.into(),
+        value: Payload { tag: 1, length },
+        mode: XattrMode::Any,
+    }
+}
+
+/// A volume with a file, over a disk that keeps few extended attributes of one object.
+fn with_little_room_for_xattrs() -> (CrashLower, VolumeTarget) {
+    let lower = CrashLower::new();
+    lower.set_capabilities(Capabilities {
+        xattr_bytes_max: 400,
+        ..MEMORY_CAPABILITIES
+    });
+    let mut target = volume_over(&lower);
+    for event in [make_directory("alpha"), create("alpha/d")] {
+        let Do(operation) = event else { continue };
+        target.execute(&operation).unwrap();
+    }
+    (lower, target)
+}
+
+/// Found by trying: where an attribute had to go before another one could come, the apply
+/// failed, and each after it, so that the store could not be unmounted any more.
+#[test]
+fn extended_attributes_come_when_others_have_made_room() {
+    for changes in [
+        // One goes, one comes.
+        &[set_xattr("user.a", 300)][..],
+        // One shrinks, one grows.
+        &[set_xattr("user.z", 10), set_xattr("user.a", 300)],
+    ] {
+        // Without a cut at first.
+        for calls in [u64::MAX / 2].into_iter().chain(0..) {
+            let (lower, mut target) = with_little_room_for_xattrs();
+            let volume = Arc::clone(target.volume());
+            target.execute(&set_xattr("user.z", 300)).unwrap();
+            volume.sync_app(None, true).unwrap();
+            if changes.len() == 1 {
+                let remove = Op::RemoveXattr {
+                    path: "alpha/d".into(),
+                    name: "user.z".into(),
+                };
+                target.execute(&remove).unwrap();
+            }
+            for change in changes {
+                target.execute(change).unwrap();
+            }
+            volume.sync_app(None, false).unwrap();
+            lower.cut_after(lower.operations() + calls);
+            let applied = volume.sync_app(None, true);
+            if calls > 1000 {
+                applied.unwrap();
+                continue;
+            }
+            let mut found = volume_over(&lower.crash_image(&mut |_| Fate::Land));
+            found.volume().sync_app(None, true).unwrap();
+            assert_eq!(xattrs(&mut found), xattrs(&mut target), "{calls} calls");
+            if applied.is_ok() {
+                assert!(calls > 3, "only {calls} calls were cut");
+                break;
+            }
+        }
+    }
+}
+
+fn xattrs(target: &mut VolumeTarget) -> BTreeMap<String, Vec<u8>> {
+    target.tree().unwrap().0["alpha/d"].xattrs.clone()
+}
+
+#[test]
+fn whatever_extended_attributes_fit_are_applied() {
+    let (lower, mut target) = with_little_room_for_xattrs();
+    let volume = Arc::clone(target.volume());
+    let mut random = Random::new(20_261_122);
+    let mut refused = 0;
+    for _ in 0..500 {
+        for _ in 0..random.below(6) {
+            let name = format!("user.{}", random.pick(&["a", "b", "longer", "z"]));
+            let operation = if random.chance(25) {
+                Op::RemoveXattr {
+                    path: "alpha/d".into(),
+                    name,
+                }
+            } else {
+                set_xattr(&name, random.below(350) as u32)
+            };
+            refused += u32::from(target.execute(&operation).is_err());
+        }
+        volume.sync_app(None, random.chance(50)).unwrap();
+    }
+    assert!(refused > 50, "there was room for all: {refused}");
+    volume.sync_app(None, true).unwrap();
+    let mut found = volume_over(&lower.crash_image(&mut |_| Fate::Vanish));
+    assert_eq!(xattrs(&mut found), xattrs(&mut target));
 }

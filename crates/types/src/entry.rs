@@ -7,6 +7,12 @@ use crate::{Attributes, ByteRange, FileKind, Name, ObjectId, Page, PageIndex};
 
 /// One extended attribute: name (with its namespace prefix) and value.
 pub type Xattr = (Arc<[u8]>, Arc<[u8]>);
+/// What an extended attribute takes of the room that there is for all of an object: what ext4
+/// counts (its on-disk layout, `struct ext4_xattr_entry`), and other filesystems at most.
+pub const fn xattr_room_bytes(name_bytes: usize, value_bytes: usize) -> usize {
+    16 + name_bytes.next_multiple_of(4) + value_bytes.next_multiple_of(4)
+}
+
 /// A change of one extended attribute; no value means that it is removed.
 pub type XattrChange = (Arc<[u8]>, Option<Arc<[u8]>>);
 

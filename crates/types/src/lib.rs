@@ -20,7 +20,9 @@ mod time;
 
 pub use attributes::{Attributes, DeviceNumber, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
 pub use content::{ContentMap, Whence};
-pub use entry::{DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange};
+pub use entry::{
+    DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange, xattr_room_bytes,
+};
 pub use id::{AppId, ObjectId, PageIndex, VctId};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name};
 pub use operation::{AttributeGroup, FoundObject, ObservedOperation, Operation};

@@ -20,7 +20,8 @@ pub struct Limits {
     pub memory_budget_bytes: u64,
     /// Objects kept in memory although nothing uses them.
     pub objects_max: usize,
-    /// Room for one object's extended attributes; 0: none are supported.
+    /// Room for one object's extended attributes, each of which takes
+    /// [`mobifs_types::xattr_room_bytes`]; 0: none are supported.
     pub xattr_bytes_max: usize,
     /// Largest file.
     pub file_bytes_max: u64,

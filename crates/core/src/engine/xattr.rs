@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_types::{MODE_MASK, ObjectId, S_ISGID};
+use mobifs_types::{MODE_MASK, ObjectId, S_ISGID, xattr_room_bytes};
 
 use super::Engine;
 use crate::acl::{self, Acl};
@@ -15,8 +15,6 @@ use crate::request::{Moment, XattrMode};
 const NAME_BYTES_MAX: usize = 255;
 /// Longest value (`XATTR_SIZE_MAX`).
 const VALUE_BYTES_MAX: usize = 65_536;
-/// What filesystems keep beside an attribute's name and value, at most.
-const OVERHEAD_BYTES: usize = 32;
 
 impl Engine {
     fn known_xattrs(&self, id: ObjectId) -> Result<&Xattrs, Stop> {
@@ -87,9 +85,9 @@ impl Engine {
         let others: usize = known
             .iter()
             .filter(|(other, _)| other.as_ref() != name)
-            .map(|(name, value)| name.len() + value.len() + OVERHEAD_BYTES)
+            .map(|(name, value)| xattr_room_bytes(name.len(), value.len()))
             .sum();
-        if others + name.len() + value.len() + OVERHEAD_BYTES > self.limits.xattr_bytes_max {
+        if others + xattr_room_bytes(name.len(), value.len()) > self.limits.xattr_bytes_max {
             return Err(FsError::NoSpace.into());
         }
         let is_acl = name == acl::ACCESS || name == acl::DEFAULT;

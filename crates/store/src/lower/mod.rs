@@ -15,11 +15,6 @@ pub use posix::{PosixHandle, PosixLower, StoreScope};
 
 use crate::Capabilities;
 
-/// What one extended attribute may take in the lower filesystem beyond its name and
-/// its value: count it for each attribute when comparing with
-/// [`Capabilities::xattr_bytes_max`].
-pub const XATTR_OVERHEAD_BYTES: usize = 32;
-
 /// What `stat` says of a lower object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LowerStat {

@@ -7,7 +7,9 @@ use mobifs_store::Capabilities;
 use mobifs_store::lower::{
     Create, JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes,
 };
-use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
+use mobifs_types::{
+    ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr, xattr_room_bytes,
+};
 use rustix::io::Errno;
 
 use super::effect::{Effect, EntryName, InodeKey, SECTOR, SECTOR_BYTES, Sector};
@@ -581,7 +583,15 @@ impl Lower for CrashLower {
             Call::Change
         };
         self.mutate(kind, |filesystem| {
-            filesystem.inode(object.key)?;
+            let xattrs = &filesystem.inode(object.key)?.xattrs;
+            let others = xattrs.iter().filter(|(other, _)| other.as_ref() != name);
+            let room = others
+                .map(|(name, value)| (name.len(), value.len()))
+                .chain(value.map(|value| (name.len(), value.len())))
+                .map(|(name_bytes, value_bytes)| xattr_room_bytes(name_bytes, value_bytes));
+            if value.is_some() && room.sum::<usize>() > filesystem.capabilities.xattr_bytes_max {
+                return Err(io::Error::from_raw_os_error(super::ENOSPC));
+            }
             let value = value.map(Arc::from);
             filesystem.record(Effect::Xattr {
                 inode: object.key,

@@ -214,15 +214,30 @@ impl<L: Lower> JournalStore<L> {
         object: &PendingObject,
         handle: &L::Handle,
     ) -> Result<(), StoreError> {
-        for (name, value) in &object.xattrs {
-            self.lower
-                .set_xattr(handle, name, value.as_deref())
-                .map_err(StoreError::lower(format!(
-                    "setting extended attribute \"{}\" of {id}",
-                    name.escape_ascii()
-                )))?;
+        let set = |name: &[u8], value: Option<&[u8]>| {
+            self.lower.set_xattr(handle, name, value).map_err(|error| {
+                let name = name.escape_ascii();
+                StoreError::lower(format!("setting extended attribute \"{name}\" of {id}"))(error)
+            })
+        };
+        let changes = &object.xattrs;
+        // There is room for all together, but what goes must have gone before more comes.
+        for (name, _) in changes.iter().filter(|(_, value)| value.is_none()) {
+            set(name, None)?;
         }
-        Ok(())
+        let new = || {
+            let values = changes.iter();
+            values.filter_map(|(name, value)| Some((name, value.as_deref()?)))
+        };
+        let set_all = || new().try_for_each(|(name, value)| set(name, Some(value)));
+        match set_all() {
+            // The room that other old values still take is needed, too.
+            Err(error) if error.has_no_room() => {
+                new().try_for_each(|(name, _)| set(name, None))?;
+                set_all()
+            }
+            other => other,
+        }
     }
 
     pub(in crate::journal) fn apply_attributes(

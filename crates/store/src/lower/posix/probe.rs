@@ -2,7 +2,7 @@
 
 use std::io;
 
-use mobifs_types::DeviceNumber;
+use mobifs_types::{DeviceNumber, xattr_room_bytes};
 use rustix::fs::{self, AtFlags, Gid, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -32,6 +32,12 @@ const FILE_BYTES_MIN: u64 = 1 << 30;
 /// store that is opened.
 const USUAL_FILE_BYTES_MAX: u64 = ((1 << 32) - 1) << 12;
 const USUAL_XATTR_VALUE_BYTES_MAX: u64 = 4032;
+/// Header and end of ext4's block for extended attributes.
+const EXT_XATTR_BLOCK_BYTES: usize = 36;
+/// The most that a namespace (`user.`) adds to what an attribute takes.
+const NAMESPACE_BYTES: usize = 8;
+/// Room for what overlayfs notes in attributes of its own.
+const OVERLAY_XATTR_BYTES: usize = 512;
 /// Largest file of FAT, where trying would really write the zeros.
 const FAT_FILE_BYTES_MAX: u64 = (1 << 32) - 1;
 
@@ -109,18 +115,18 @@ fn measure(
     found: &mut Capabilities,
 ) -> io::Result<()> {
     let file = lower.open(scratch, PROBE_FILE, true)?;
-    found.xattr_bytes_max = xattr_bytes_max(lower, &file)?;
+    found.xattr_bytes_max = xattr_bytes_max(lower, &file, magic)?;
     found.file_bytes_max = file_bytes_max(lower, &file, magic)?;
     found.privileged = is_privileged(lower, scratch, &file)?;
     Ok(())
 }
 
-/// The largest single attribute (name and value) that can be set, found by halving.
+/// What the largest single attribute takes that can be set, found by halving.
 ///
-/// The room is per object on ext4 and f2fs and per attribute elsewhere, so it is a
-/// safe bound for the sum if each attribute is counted with
-/// [`crate::lower::XATTR_OVERHEAD_BYTES`] on top of its name and value.
-fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle) -> io::Result<usize> {
+/// The room is per object on ext4 and f2fs and per attribute elsewhere, so it is a safe bound
+/// for the sum. The namespace at the front of a name takes none on ext4 and f2fs: what that
+/// may have saved the probed attribute is taken off.
+fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Result<usize> {
     let value = vec![0x5a; 65_536];
     let try_bytes = |bytes: usize| -> io::Result<bool> {
         match lower.set_xattr(file, PROBE_XATTR, Some(&value[..bytes])) {
@@ -148,7 +154,17 @@ fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle) -> io::Result<usize> 
         try_bytes(usize::try_from(bytes).unwrap_or(usize::MAX))
     })?;
     lower.set_xattr(file, PROBE_XATTR, None)?;
-    Ok(usize::try_from(fits).unwrap_or(0) + PROBE_XATTR.len())
+    let fits = usize::try_from(fits).unwrap_or(0);
+    let room = xattr_room_bytes(PROBE_XATTR.len(), fits) - NAMESPACE_BYTES;
+    Ok(match magic {
+        // With the feature `ea_inode`, a value may be longer than the block; names may not.
+        EXT_MAGIC => {
+            let block_bytes = usize::try_from(fs::fstatvfs(file.fd())?.f_bsize).unwrap_or(0);
+            room.min(block_bytes.saturating_sub(EXT_XATTR_BLOCK_BYTES))
+        }
+        OVERLAYFS_MAGIC => room.saturating_sub(OVERLAY_XATTR_BYTES),
+        _ => room,
+    })
 }
 
 /// The largest size that a sparse file can be given.

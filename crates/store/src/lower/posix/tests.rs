@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
-use mobifs_types::{DeviceNumber, FileKind, Timestamp};
+use mobifs_types::{DeviceNumber, FileKind, Timestamp, xattr_room_bytes};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
@@ -463,14 +463,21 @@ fn the_probe_finds_limits_and_leaves_nothing() {
     assert_eq!(found.privileged, geteuid().is_root());
     lower.create(&root, b"file", Create::Regular).unwrap();
     let file = lower.open(&root, b"file", true).unwrap();
-    // The promise holds: as many small attributes as the count says fit.
-    let (name_bytes, value_bytes) = (b"user.0000".len(), 10);
-    let each = name_bytes + value_bytes + crate::lower::XATTR_OVERHEAD_BYTES;
-    for number in 0..(found.xattr_bytes_max / each).min(500) {
-        let name = format!("user.{number:04}");
-        lower
-            .set_xattr(&file, name.as_bytes(), Some(&[1; 10]))
-            .unwrap();
+    // The promise holds: as many attributes as the count says fit, small ones and large ones.
+    for (name_bytes, value_bytes) in [(6, 0), (9, 10), (16, 61), (255, 1), (7, 900)] {
+        let each = xattr_room_bytes(name_bytes, value_bytes);
+        let names: Vec<String> = (0..(found.xattr_bytes_max / each).min(500))
+            .map(|number| format!("user.{number:0>width$x}", width = name_bytes - 5))
+            .filter(|name| name.len() == name_bytes)
+            .collect();
+        let value = vec![1; value_bytes];
+        for name in &names {
+            let set = lower.set_xattr(&file, name.as_bytes(), Some(&value));
+            set.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        for name in &names {
+            lower.set_xattr(&file, name.as_bytes(), None).unwrap();
+        }
     }
     lower.truncate(&file, found.file_bytes_max).unwrap();
 }
