@@ -303,11 +303,15 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
         tracing::error!(%error, "not everything could be committed");
         if daemon.must_end_now() {
             daemon.keeper.withdraw("ended by two signals");
+            let is_committed = daemon.volume.sync_app(None, false).is_ok();
             opened.abandon();
-            return Err(Failure::new(
-                Code::Failed,
-                format!("changes that could not be committed are lost: {error}"),
-            ));
+            let what = if is_committed {
+                "everything is committed, but could not be brought to its place, which the next \
+                 mount tries again"
+            } else {
+                "changes that could not be committed are lost"
+            };
+            return Err(Failure::new(Code::Failed, format!("{what}: {error}")));
         }
         std::thread::sleep(RETRY_INTERVAL);
     }

@@ -86,6 +86,11 @@ impl Fixture {
     pub(crate) fn mount_other(&mut self, words: &[&str], at: &Path) {
         let done = Command::new("mount").args(words).arg(at).output().unwrap();
         assert!(done.status.success(), "mount {words:?}: {done:?}");
+        self.unmount_at_end(at);
+    }
+
+    /// What is mounted there goes with the fixture.
+    pub(crate) fn unmount_at_end(&mut self, at: &Path) {
         self.others.push(at.to_owned());
     }
 

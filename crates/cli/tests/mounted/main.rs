@@ -15,4 +15,5 @@ mod recording;
 mod room;
 mod systemd;
 mod unprivileged;
+mod unsuitable;
 mod users;

@@ -12,6 +12,7 @@ mod journal;
 mod namespace;
 mod probe;
 mod scope;
+mod suitable;
 #[cfg(test)]
 mod tests;
 
@@ -79,6 +80,7 @@ impl PosixLower {
                 "/proc/self/fd cannot be used ({errno}); mobifs needs a mounted /proc"
             ))
         })?;
+        suitable::check(&root, path)?;
         Ok(Self {
             root,
             scope,

@@ -8,7 +8,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::handle::{Access, reopen_directory};
-use super::{PosixHandle, PosixLower, attributes};
+use super::{PosixHandle, PosixLower, attributes, suitable};
 use crate::journal::OWN_DIRECTORY;
 use crate::lower::{Create, LowerEntry, LowerStat};
 
@@ -81,6 +81,9 @@ impl PosixLower {
 
     pub(super) fn list_entries(&self, directory: &PosixHandle) -> io::Result<Vec<LowerEntry>> {
         let own = self.with_access(&[directory], || reopen_directory(directory.fd()))?;
+        if suitable::folds_case(&own) {
+            return Err(suitable::case_is_folded());
+        }
         let mut entries = Vec::new();
         for entry in fs::Dir::new(own)? {
             let entry = entry?;

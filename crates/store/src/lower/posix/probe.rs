@@ -23,8 +23,6 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58F6;
 const OVERLAYFS_MAGIC: u64 = 0x794C_7630;
 const BCACHEFS_MAGIC: u64 = 0xCA45_1A4E;
-const MSDOS_MAGIC: u64 = 0x4D44;
-const EXFAT_MAGIC: u64 = 0x2011_BAB0;
 
 /// No filesystem in use has a smaller limit.
 const FILE_BYTES_MIN: u64 = 1 << 30;
@@ -38,10 +36,8 @@ const EXT_XATTR_BLOCK_BYTES: usize = 36;
 const NAMESPACE_BYTES: usize = 8;
 /// Room for what overlayfs notes in attributes of its own.
 const OVERLAY_XATTR_BYTES: usize = 512;
-/// Largest file of FAT, where trying would really write the zeros.
-const FAT_FILE_BYTES_MAX: u64 = (1 << 32) - 1;
 
-fn magic(f_type: fs::FsWord) -> u64 {
+pub(super) fn magic(f_type: fs::FsWord) -> u64 {
     // The field is signed on some machines; all known values have 32 bits.
     (f_type as u64) & 0xffff_ffff
 }
@@ -60,7 +56,6 @@ fn links_max(magic: u64) -> u32 {
         XFS_MAGIC => i32::MAX.cast_unsigned(),
         F2FS_MAGIC | TMPFS_MAGIC | RAMFS_MAGIC | BCACHEFS_MAGIC => u32::MAX,
         OVERLAYFS_MAGIC => 65_000,
-        MSDOS_MAGIC | EXFAT_MAGIC => 1,
         _ => 127,
     }
 }
@@ -91,7 +86,8 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
         }
         other => other?,
     }
-    let measured = measure(lower, scratch, magic, &mut found);
+    let measured =
+        check_case(lower, scratch).and_then(|()| measure(lower, scratch, magic, &mut found));
     remove_probes(lower, scratch)?;
     measured.map(|()| found)
 }
@@ -108,6 +104,20 @@ fn remove_probes(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<()> {
     Ok(())
 }
 
+/// Two files whose names differ in case only must be two.
+fn check_case(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<()> {
+    let other_case = PROBE_FILE.to_ascii_uppercase();
+    match lower.stat_at(scratch, &other_case) {
+        Err(error) if is(&error, Errno::NOENT) => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "names that differ in upper and lower case only are the same there; a store needs a \
+             filesystem that tells them apart",
+        )),
+    }
+}
+
 fn measure(
     lower: &PosixLower,
     scratch: &PosixHandle,
@@ -116,7 +126,7 @@ fn measure(
 ) -> io::Result<()> {
     let file = lower.open(scratch, PROBE_FILE, true)?;
     found.xattr_bytes_max = xattr_bytes_max(lower, &file, magic)?;
-    found.file_bytes_max = file_bytes_max(lower, &file, magic)?;
+    found.file_bytes_max = file_bytes_max(lower, &file)?;
     found.privileged = is_privileged(lower, scratch, &file)?;
     Ok(())
 }
@@ -168,17 +178,13 @@ fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Re
 }
 
 /// The largest size that a sparse file can be given.
-fn file_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Result<u64> {
+fn file_bytes_max(lower: &PosixLower, file: &PosixHandle) -> io::Result<u64> {
     // Passing the limit of the process would end it by a signal.
     let limit = getrlimit(Resource::Fsize)
         .current
         .unwrap_or(u64::MAX)
         .min(i64::MAX as u64);
-    if magic == MSDOS_MAGIC {
-        return Ok(limit.min(FAT_FILE_BYTES_MAX));
-    }
-    if limit <= FILE_BYTES_MIN || magic == EXFAT_MAGIC {
-        // exFAT writes zeros too; it has the range, bounded by the device.
+    if limit <= FILE_BYTES_MIN {
         return Ok(limit);
     }
     let found = largest(
