@@ -3,8 +3,8 @@
 
 mod support;
 
-use mobifs_core::{AppPolicy, Caller, FsError, Limits, RenameMode, Stop, XattrMode};
-use mobifs_types::{Entry, FileKind};
+use mobifs_core::{AppPolicy, Caller, FsError, Limits, NodeSpec, RenameMode, Stop, XattrMode};
+use mobifs_types::{DeviceNumber, Entry, FileKind};
 use support::{Bed, ROOT};
 
 #[test]
@@ -75,4 +75,39 @@ fn an_attribute_has_a_name_beside_its_namespace() {
         let got = bed.engine.get_xattr(file, name);
         assert_eq!(got, Err(Stop::Fail(FsError::InvalidArgument)));
     }
+}
+
+#[test]
+fn names_and_targets_are_as_long_as_the_filesystem_below_keeps() {
+    let limits = Limits {
+        name_bytes_max: 100,
+        symlink_bytes_max: 200,
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(AppPolicy::default(), limits);
+    let app = bed.directory(ROOT, "app");
+    let fits = "n".repeat(100);
+    let file = bed.file(app, &fits);
+    let long = "n".repeat(101);
+    let too_long = Stop::Fail(FsError::NameTooLong);
+    let (caller, moment) = (Caller::default(), bed.moment());
+    let engine = &mut bed.engine;
+    let mut spec = |target: &[u8], name: &str| {
+        let spec = NodeSpec {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            rdev: DeviceNumber(0),
+            symlink_target: Some(target),
+        };
+        let made = engine.create(&caller, moment, app, name.as_bytes(), &spec);
+        made.map(|_| ()).err()
+    };
+    assert_eq!(spec(&[b't'; 200], "fits"), None);
+    assert_eq!(spec(&[b't'; 201], "long"), Some(too_long.clone()));
+    assert_eq!(spec(b"target", &long), Some(too_long.clone()));
+    let (from, to) = ((app, fits.as_bytes()), (app, long.as_bytes()));
+    let renamed = engine.rename(moment, from, to, RenameMode::Replace);
+    assert_eq!(renamed, Err(too_long.clone()));
+    let linked = engine.link(moment, file, app, long.as_bytes());
+    assert_eq!(linked.map(|_| ()), Err(too_long));
 }

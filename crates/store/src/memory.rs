@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 
 use mobifs_types::{
-    Attributes, ByteRange, DeviceNumber, DirectoryEntry, Entry, FileKind, Name, ObjectId,
-    ObjectInfo, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, RangeSet, SpaceInfo,
-    Timestamp, Xattr,
+    Attributes, ByteRange, DeviceNumber, DirectoryEntry, Entry, FileKind, NAME_BYTES_MAX, Name,
+    ObjectId, ObjectInfo, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
+    SYMLINK_BYTES_MAX, SpaceInfo, Timestamp, Xattr,
 };
 use parking_lot::RwLock;
 
@@ -96,6 +96,8 @@ pub struct MemoryStore {
 pub const MEMORY_CAPABILITIES: Capabilities = Capabilities {
     xattr_bytes_max: 64 * 1024,
     file_bytes_max: i64::MAX as u64,
+    name_bytes_max: NAME_BYTES_MAX,
+    symlink_bytes_max: SYMLINK_BYTES_MAX,
     links_max: 65_000,
     privileged: true,
     read_only: false,

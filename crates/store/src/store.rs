@@ -30,6 +30,10 @@ pub struct Capabilities {
     pub xattr_bytes_max: usize,
     /// Largest file, in bytes.
     pub file_bytes_max: u64,
+    /// Longest name, in bytes.
+    pub name_bytes_max: usize,
+    /// Longest target of a symlink, in bytes.
+    pub symlink_bytes_max: usize,
     /// Most links of one regular file.
     pub links_max: u32,
     /// Whether the daemon may create device nodes and give files to other users.

@@ -24,7 +24,7 @@ pub use entry::{
     DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange, xattr_room_bytes,
 };
 pub use id::{AppId, ObjectId, PageIndex, VctId};
-pub use name::{InvalidName, NAME_BYTES_MAX, Name};
+pub use name::{InvalidName, NAME_BYTES_MAX, Name, SYMLINK_BYTES_MAX};
 pub use operation::{AttributeGroup, FoundObject, ObservedOperation, Operation};
 pub use page::{PAGE_BYTES, PAGE_BYTES_U64, Page, PageContent};
 pub use range::{ByteRange, RangeSet};

@@ -6,6 +6,8 @@ use core::fmt;
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
+/// Longest target of a symlink: what a path may be on Linux, without its NUL.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
 
 /// One component of a path: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
 /// Cheap to clone.

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod crashes;
+mod filesystems;
 mod fixture;
 mod helpers;
 mod hostile;
@@ -15,5 +16,5 @@ mod recording;
 mod room;
 mod systemd;
 mod unprivileged;
-mod unsuitable;
+
 mod users;

@@ -14,9 +14,6 @@ use crate::error::{FsError, Need, Stop};
 use crate::inode::{Body, Change, Inode, ORPHAN};
 use crate::request::{Caller, Moment, Node, NodeSpec};
 
-/// Longest target of a symlink: what a path may be on Linux, without its NUL.
-const SYMLINK_BYTES_MAX: usize = 4095;
-
 /// Owner, mode and ACLs that a new object gets.
 struct Inheritance {
     mode: u16,
@@ -43,7 +40,7 @@ impl Engine {
         if self.entry(parent, name)?.is_some() {
             return Err(FsError::Exists.into());
         }
-        let name = Self::new_name(parent, name)?;
+        let name = self.new_name(parent, name)?;
         self.check_spec(spec)?;
         let inheritance = self.inherit(caller, parent, spec)?;
         self.require_entries(3, 1)?;
@@ -145,7 +142,7 @@ impl Engine {
     fn check_spec(&self, spec: &NodeSpec<'_>) -> Result<(), Stop> {
         match (spec.kind, spec.symlink_target) {
             (FileKind::Symlink, None | Some([])) => Err(FsError::NotFound.into()),
-            (FileKind::Symlink, Some(target)) if target.len() > SYMLINK_BYTES_MAX => {
+            (FileKind::Symlink, Some(target)) if target.len() > self.limits.symlink_bytes_max => {
                 Err(FsError::NameTooLong.into())
             }
             (FileKind::CharDevice | FileKind::BlockDevice, _) if !self.limits.privileged => {

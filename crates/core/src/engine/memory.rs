@@ -2,7 +2,10 @@
 
 use alloc::vec::Vec;
 
-use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, Page, PageIndex, SpaceInfo};
+use mobifs_types::{
+    ByteRange, NAME_BYTES_MAX, ObjectId, PAGE_BYTES_U64, Page, PageIndex, SYMLINK_BYTES_MAX,
+    SpaceInfo,
+};
 
 use super::Engine;
 use crate::error::{FsError, Need, Stop};
@@ -25,6 +28,10 @@ pub struct Limits {
     pub xattr_bytes_max: usize,
     /// Largest file.
     pub file_bytes_max: u64,
+    /// Longest name of something new.
+    pub name_bytes_max: usize,
+    /// Longest target of a symlink; 0: there are none.
+    pub symlink_bytes_max: usize,
     /// Most links of a file.
     pub links_max: u32,
     /// The lower filesystem lets us make devices and give files away.
@@ -40,6 +47,8 @@ impl Default for Limits {
             objects_max: 200_000,
             xattr_bytes_max: 64 << 10,
             file_bytes_max: i64::MAX as u64,
+            name_bytes_max: NAME_BYTES_MAX,
+            symlink_bytes_max: SYMLINK_BYTES_MAX,
             links_max: 65_000,
             privileged: true,
             read_only: false,

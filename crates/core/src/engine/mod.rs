@@ -194,8 +194,11 @@ impl Engine {
     }
 
     /// Checks a name given for a new entry.
-    fn new_name(parent: ObjectId, name: &[u8]) -> Result<Name, Stop> {
+    fn new_name(&self, parent: ObjectId, name: &[u8]) -> Result<Name, Stop> {
         let name = Name::new(name)?;
+        if name.as_bytes().len() > self.limits.name_bytes_max {
+            return Err(FsError::NameTooLong.into());
+        }
         if parent == ObjectId::ROOT && name.as_bytes() == RESERVED_NAME {
             return Err(FsError::NotPermitted.into());
         }

@@ -108,7 +108,7 @@ impl Engine {
         name: &[u8],
     ) -> Result<Node, Stop> {
         self.check_directory(parent)?;
-        let name = Self::new_name(parent, name)?;
+        let name = self.new_name(parent, name)?;
         if self.entry(parent, name.as_bytes())?.is_some() {
             return Err(FsError::Exists.into());
         }
@@ -237,7 +237,7 @@ impl Engine {
         if directory && !self.entries(id)?.is_empty() {
             return Err(FsError::NotEmpty.into());
         }
-        let name = Self::new_name(parent, name)?;
+        let name = self.new_name(parent, name)?;
         // Removing frees room below, so only memory could stand in the way.
         self.require(0, 0, 0)?;
         let vct = self.begin_entry(parent, id, moment)?;

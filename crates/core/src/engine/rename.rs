@@ -37,11 +37,11 @@ impl Engine {
         let source = self.entry(from.0, from.1)?.ok_or(FsError::NotFound)?;
         let from = Side {
             parent: from.0,
-            name: Self::new_name(from.0, from.1)?,
+            name: self.new_name(from.0, from.1)?,
         };
         let to = Side {
             parent: to.0,
-            name: Self::new_name(to.0, to.1)?,
+            name: self.new_name(to.0, to.1)?,
         };
         let target = self.entry(to.parent, to.name.as_bytes())?;
         let moved = self.adopt(from.parent, from.name.as_bytes(), source)?;

@@ -1,7 +1,7 @@
 //! Attributes of objects and of the filesystem.
 
 use mobifs_runtime::{AttributeChange, Node, TimeChange};
-use mobifs_types::{MODE_MASK, NAME_BYTES_MAX, Timestamp};
+use mobifs_types::{MODE_MASK, Timestamp};
 
 use super::{Adapter, Context, Outcome, fs};
 use crate::protocol::{SetAttrArgs, StatFsReply, set_attr};
@@ -28,7 +28,7 @@ impl Adapter {
             files: space.total_inodes,
             files_free: space.free_inodes,
             block_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
-            name_bytes_max: NAME_BYTES_MAX as u32,
+            name_bytes_max: self.volume.name_bytes_max() as u32,
             fragment_bytes: u32::try_from(block_bytes).unwrap_or(u32::MAX),
             ..StatFsReply::default()
         })

@@ -91,6 +91,8 @@ impl<'s> EngineRun<'s> {
                 memory_budget_bytes: u64::MAX,
                 xattr_bytes_max: capabilities.xattr_bytes_max,
                 file_bytes_max: capabilities.file_bytes_max,
+                name_bytes_max: capabilities.name_bytes_max,
+                symlink_bytes_max: capabilities.symlink_bytes_max,
                 links_max: capabilities.links_max,
                 privileged: true,
                 read_only: false,

@@ -338,6 +338,8 @@ fn limits(store: &dyn Store, options: &VolumeOptions) -> Limits {
         objects_max: options.objects_max,
         xattr_bytes_max: capabilities.xattr_bytes_max,
         file_bytes_max: capabilities.file_bytes_max,
+        name_bytes_max: capabilities.name_bytes_max,
+        symlink_bytes_max: capabilities.symlink_bytes_max,
         links_max: capabilities.links_max,
         privileged: capabilities.privileged,
         read_only: capabilities.read_only || options.read_only,

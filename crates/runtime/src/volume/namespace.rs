@@ -265,6 +265,11 @@ impl Volume {
             .change(|engine| engine.remove_xattr(moment, id, name))
     }
 
+    /// The longest name that something new can have.
+    pub fn name_bytes_max(&self) -> usize {
+        self.shared.store.capabilities().name_bytes_max
+    }
+
     /// Room that is left after everything acknowledged.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use mobifs_types::{Name, ObjectId};
+use mobifs_types::{NAME_BYTES_MAX, Name, ObjectId, SYMLINK_BYTES_MAX};
 use parking_lot::{Mutex, RwLock};
 
 use super::copied::Located;
@@ -381,6 +381,8 @@ fn read_only_capabilities() -> Capabilities {
     Capabilities {
         xattr_bytes_max: 64 << 10,
         file_bytes_max: i64::MAX as u64,
+        name_bytes_max: NAME_BYTES_MAX,
+        symlink_bytes_max: SYMLINK_BYTES_MAX,
         links_max: u32::MAX,
         privileged: false,
         read_only: true,

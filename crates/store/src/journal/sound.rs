@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mobifs_types::{Attributes, FileKind, Name, ObjectId};
+use mobifs_types::{Attributes, FileKind, Name, ObjectId, SYMLINK_BYTES_MAX};
 
 use super::pending::PendingObject;
 use super::state::State;
@@ -17,8 +17,6 @@ use super::{JournalStore, OWN_DIRECTORY};
 use crate::lower::Lower;
 use crate::{Capabilities, StoreError};
 
-/// Longest target that a symlink has on Linux (`PATH_MAX`, with the zero at its end).
-const TARGET_BYTES_MAX: usize = 4095;
 /// Longest name of an extended attribute, with its namespace (`XATTR_NAME_MAX`).
 const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Extended attributes that programs may set here.
@@ -234,7 +232,7 @@ fn impossible(id: ObjectId, object: &PendingObject) -> Option<&'static str> {
 }
 
 fn is_target(target: &[u8]) -> bool {
-    (1..=TARGET_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
+    (1..=SYMLINK_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
 }
 
 fn is_xattr_name(name: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use mobifs_types::{DeviceNumber, xattr_room_bytes};
+use mobifs_types::{DeviceNumber, NAME_BYTES_MAX, SYMLINK_BYTES_MAX, xattr_room_bytes};
 use rustix::fs::{self, AtFlags, Gid, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -13,6 +13,7 @@ use crate::lower::{Create, Lower};
 
 const PROBE_FILE: &[u8] = b"probe";
 const PROBE_NODE: &[u8] = b"probe-node";
+const PROBE_LINK: &[u8] = b"probe-link";
 const PROBE_XATTR: &[u8] = b"user.mobifs.probe";
 
 const EXT_MAGIC: u64 = 0xEF53;
@@ -30,6 +31,7 @@ const FILE_BYTES_MIN: u64 = 1 << 30;
 /// store that is opened.
 const USUAL_FILE_BYTES_MAX: u64 = ((1 << 32) - 1) << 12;
 const USUAL_XATTR_VALUE_BYTES_MAX: u64 = 4032;
+const XFS_SYMLINK_BYTES_MAX: u64 = 1023;
 /// Header and end of ext4's block for extended attributes.
 const EXT_XATTR_BLOCK_BYTES: usize = 36;
 /// The most that a namespace (`user.`) adds to what an attribute takes.
@@ -69,6 +71,8 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
     let mut found = Capabilities {
         xattr_bytes_max: 0,
         file_bytes_max: FILE_BYTES_MIN,
+        name_bytes_max: name_bytes_max(scratch)?,
+        symlink_bytes_max: 0,
         links_max: links_max(magic),
         privileged: false,
         read_only: fs::fstatvfs(scratch.fd())?
@@ -93,7 +97,7 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
 }
 
 fn remove_probes(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<()> {
-    for name in [PROBE_FILE, PROBE_NODE] {
+    for name in [PROBE_FILE, PROBE_NODE, PROBE_LINK] {
         match lower.unlink(scratch, name) {
             Err(error) if !is(&error, Errno::NOENT) && !is(&error, Errno::ROFS) => {
                 return Err(error);
@@ -127,6 +131,7 @@ fn measure(
     let file = lower.open(scratch, PROBE_FILE, true)?;
     found.xattr_bytes_max = xattr_bytes_max(lower, &file, magic)?;
     found.file_bytes_max = file_bytes_max(lower, &file)?;
+    found.symlink_bytes_max = symlink_bytes_max(lower, scratch)?;
     found.privileged = is_privileged(lower, scratch, &file)?;
     Ok(())
 }
@@ -175,6 +180,41 @@ fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Re
         OVERLAYFS_MAGIC => room.saturating_sub(OVERLAY_XATTR_BYTES),
         _ => room,
     })
+}
+
+fn name_bytes_max(scratch: &PosixHandle) -> io::Result<usize> {
+    let told = usize::try_from(fs::fstatvfs(scratch.fd())?.f_namemax).unwrap_or(0);
+    // Who tells nothing is believed to be as all others are.
+    Ok(match told {
+        0 => NAME_BYTES_MAX,
+        told => told.min(NAME_BYTES_MAX),
+    })
+}
+
+/// The longest target that a symlink can be given, which ext4 keeps in one block.
+fn symlink_bytes_max(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<usize> {
+    let target = [b'x'; SYMLINK_BYTES_MAX];
+    let fits = largest(
+        (0, SYMLINK_BYTES_MAX as u64),
+        XFS_SYMLINK_BYTES_MAX,
+        |bytes| {
+            let target = &target[..usize::try_from(bytes).unwrap_or(0)];
+            match lower.create(scratch, PROBE_LINK, Create::Symlink(target)) {
+                Ok(()) => lower.unlink(scratch, PROBE_LINK).map(|()| true),
+                Err(error)
+                    if [Errno::NAMETOOLONG, Errno::INVAL, Errno::NOSPC]
+                        .iter()
+                        .any(|errno| is(&error, *errno)) =>
+                {
+                    Ok(false)
+                }
+                // No symlinks at all.
+                Err(error) if is(&error, Errno::PERM) || is(&error, Errno::NOTSUP) => Ok(false),
+                Err(error) => Err(error),
+            }
+        },
+    )?;
+    Ok(usize::try_from(fits).unwrap_or(0))
 }
 
 /// The largest size that a sparse file can be given.

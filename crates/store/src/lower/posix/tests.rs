@@ -480,6 +480,12 @@ fn the_probe_finds_limits_and_leaves_nothing() {
         }
     }
     lower.truncate(&file, found.file_bytes_max).unwrap();
+    let name = vec![b'n'; found.name_bytes_max];
+    let target = vec![b't'; found.symlink_bytes_max];
+    lower
+        .create(&root, &name, Create::Symlink(&target))
+        .unwrap();
+    assert_eq!(lower.read_link(&root, &name).unwrap(), target);
 }
 
 /// A directory of somebody else's in which everybody may make files, such as `/tmp`.
