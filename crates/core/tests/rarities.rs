@@ -103,11 +103,11 @@ fn names_and_targets_are_as_long_as_the_filesystem_below_keeps() {
         made.map(|_| ()).err()
     };
     assert_eq!(spec(&[b't'; 200], "fits"), None);
-    assert_eq!(spec(&[b't'; 201], "long"), Some(too_long.clone()));
-    assert_eq!(spec(b"target", &long), Some(too_long.clone()));
+    assert_eq!(spec(&[b't'; 201], "long"), Some(too_long));
+    assert_eq!(spec(b"target", &long), Some(too_long));
     let (from, to) = ((app, fits.as_bytes()), (app, long.as_bytes()));
     let renamed = engine.rename(moment, from, to, RenameMode::Replace);
-    assert_eq!(renamed, Err(too_long.clone()));
+    assert_eq!(renamed, Err(too_long));
     let linked = engine.link(moment, file, app, long.as_bytes());
     assert_eq!(linked.map(|_| ()), Err(too_long));
 }
