@@ -75,6 +75,7 @@ pub(crate) struct Inode {
     pub(crate) attributes: Attributes,
     pub(crate) allocated_bytes: u64,
     pub(crate) foreign: bool,
+    pub(crate) immutable: bool,
     /// Created as `O_TMPFILE`: may get a first link although it has none.
     pub(crate) unnamed: bool,
     /// A transaction with the object was closed (or it came from the store): later
@@ -134,6 +135,7 @@ impl Inode {
             attributes: info.attributes,
             allocated_bytes: info.allocated_bytes,
             foreign: info.foreign,
+            immutable: info.immutable,
             unnamed: false,
             announced: true,
             known_to_store: true,
@@ -170,6 +172,7 @@ impl Inode {
             attributes,
             allocated_bytes: 0,
             foreign: false,
+            immutable: false,
         };
         Self {
             announced: false,

@@ -90,6 +90,7 @@ fn engine() -> Engine {
         attributes,
         allocated_bytes: 0,
         foreign: false,
+        immutable: false,
     };
     // No limit is reached: closing a transaction is not what is measured.
     let mut policy = AppPolicy {

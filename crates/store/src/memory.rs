@@ -369,6 +369,7 @@ impl Store for MemoryStore {
             attributes: object.attributes,
             allocated_bytes: object.allocated_bytes(),
             foreign: false,
+            immutable: false,
         })
     }
 

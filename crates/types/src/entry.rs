@@ -90,6 +90,8 @@ pub struct ObjectInfo {
     /// The object lies on another filesystem (something is mounted over the store's
     /// tree at this place): it may be seen, not used.
     pub foreign: bool,
+    /// The filesystem below lets nobody change it, its names, or what it names.
+    pub immutable: bool,
 }
 
 /// Room in the lower filesystem, as `statfs` shows it to a user of the mount.

@@ -1,9 +1,9 @@
 //! What some filesystems below cannot keep is refused when it is asked for, or with the whole
 //! store. Tests are skipped where the kernel does not have the filesystem.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds};
@@ -125,5 +125,85 @@ fn symlinks_are_as_long_as_the_filesystem_below_keeps() {
         }
         fixture.cut_power();
         succeeds(&mobifs(&["recover"], &fixture.store));
+    }
+}
+
+/// Takes the flags away again, so that the store can be deleted.
+struct Flagged(PathBuf);
+
+impl Flagged {
+    fn set(path: PathBuf, flag: &str) -> Option<Self> {
+        let is_set = runs(Command::new("chattr").arg(flag).arg(&path));
+        is_set.then_some(Self(path))
+    }
+}
+
+impl Drop for Flagged {
+    fn drop(&mut self) {
+        let _ended = Command::new("chattr")
+            .arg("-i")
+            .arg("-a")
+            .arg(&self.0)
+            .output();
+    }
+}
+
+/// Found by trying: a change of an immutable file was acknowledged, and neither it nor anything
+/// else could be applied, or recovered, as long as the file was immutable.
+#[test]
+fn what_may_not_change_below_does_not_change_here() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let below = fixture.store.join("app");
+    fs::create_dir_all(below.join("closed")).unwrap();
+    for name in ["fixed", "appended", "free", "closed/file"] {
+        fs::write(below.join(name), "before").unwrap();
+    }
+    let flags = [("fixed", "+i"), ("appended", "+a"), ("closed", "+i")];
+    let set = flags.map(|(name, flag)| Flagged::set(below.join(name), flag));
+    if set.iter().any(Option::is_none) {
+        eprintln!("skipped: no flags of files here");
+        return;
+    }
+    fixture.mount(&[]);
+    let app = fixture.mountpoint.join("app");
+    for name in ["fixed", "appended"] {
+        let file = app.join(name);
+        let is_refused = |what: &str, done: std::io::Result<()>| {
+            let errno = done.err().and_then(|error| error.raw_os_error());
+            assert_eq!(errno, Some(1), "{what} {name}");
+        };
+        is_refused("write", fs::write(&file, "after"));
+        is_refused(
+            "chmod",
+            fs::set_permissions(&file, Permissions::from_mode(0o600)),
+        );
+        is_refused("unlink", fs::remove_file(&file));
+        is_refused("rename", fs::rename(&file, app.join("new")));
+        is_refused("rename over", fs::rename(app.join("free"), &file));
+        is_refused("link", fs::hard_link(&file, app.join("new")));
+        let attribute = ["-n", "user.a", "-v", "1"];
+        assert!(!runs(Command::new("setfattr").args(attribute).arg(&file)));
+    }
+    let closed = app.join("closed");
+    fs::write(closed.join("new"), "new").unwrap_err();
+    fs::remove_file(closed.join("file")).unwrap_err();
+    fs::rename(closed.join("file"), app.join("file")).unwrap_err();
+    fs::rename(app.join("free"), closed.join("free")).unwrap_err();
+    fs::rename(&closed, app.join("moved")).unwrap_err();
+    // What is in it is not itself so.
+    fs::write(closed.join("file"), "after").unwrap();
+    fixture.umount();
+    for (name, content) in [
+        ("fixed", "before"),
+        ("appended", "before"),
+        ("free", "before"),
+        ("closed/file", "after"),
+    ] {
+        assert_eq!(
+            fs::read_to_string(below.join(name)).unwrap(),
+            content,
+            "{name}"
+        );
     }
 }

@@ -25,6 +25,7 @@ impl Engine {
         if inode.foreign {
             return Err(FsError::CrossDevice.into());
         }
+        self.check_changeable(id)?;
         let gives_away = change.uid.is_some_and(|uid| uid != inode.attributes.uid);
         if gives_away && !self.limits.privileged {
             return Err(FsError::NotPermitted.into());

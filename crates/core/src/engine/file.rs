@@ -23,6 +23,7 @@ impl Engine {
         kill_suid_sgid: bool,
     ) -> Result<usize, Stop> {
         self.check_file(id)?;
+        self.check_changeable(id)?;
         let inode = self.inode(id)?;
         let offset = match at {
             WriteAt::Offset(offset) => offset,

@@ -246,6 +246,14 @@ impl Engine {
         if inode.is_orphan() {
             return Err(FsError::NotFound.into());
         }
+        self.check_changeable(id)
+    }
+
+    /// Fails for what the filesystem below lets nobody change.
+    pub(super) fn check_changeable(&self, id: ObjectId) -> Result<(), Stop> {
+        if self.inode(id)?.immutable {
+            return Err(FsError::NotPermitted.into());
+        }
         Ok(())
     }
 

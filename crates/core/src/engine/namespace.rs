@@ -122,6 +122,7 @@ impl Engine {
         if inode.is_orphan() && !inode.unnamed {
             return Err(FsError::NotFound.into());
         }
+        self.check_changeable(id)?;
         if inode.attributes.nlink >= self.limits.links_max {
             return Err(FsError::TooManyLinks.into());
         }
@@ -234,6 +235,7 @@ impl Engine {
         if self.inode(id)?.foreign {
             return Err(FsError::Busy.into());
         }
+        self.check_changeable(id)?;
         if directory && !self.entries(id)?.is_empty() {
             return Err(FsError::NotEmpty.into());
         }

@@ -22,6 +22,7 @@ impl Engine {
         length: u64,
     ) -> Result<(), Stop> {
         self.check_file(id)?;
+        self.check_changeable(id)?;
         if length == 0 {
             return Err(FsError::InvalidArgument.into());
         }

@@ -84,6 +84,7 @@ impl Engine {
         if inode.foreign {
             return Err(FsError::Busy.into());
         }
+        self.check_changeable(id)?;
         if inode.is_directory() {
             let mut at = to_parent;
             while at != ObjectId::ROOT {
@@ -101,6 +102,7 @@ impl Engine {
         if self.inode(target.id)?.foreign {
             return Err(FsError::Busy.into());
         }
+        self.check_changeable(target.id)?;
         match (
             source == FileKind::Directory,
             target.kind == FileKind::Directory,

@@ -279,6 +279,7 @@ mod tests {
             },
             allocated_bytes: 0,
             foreign: false,
+            immutable: false,
         }
     }
 

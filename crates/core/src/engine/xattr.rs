@@ -74,6 +74,7 @@ impl Engine {
     ) -> Result<(), Stop> {
         let known = self.known_xattrs(id)?;
         self.check_xattr_name(name)?;
+        self.check_changeable(id)?;
         match (mode, known.contains_key(name)) {
             (XattrMode::Create, true) => return Err(FsError::Exists.into()),
             (XattrMode::Replace, false) => return Err(FsError::NoXattr.into()),
@@ -133,6 +134,7 @@ impl Engine {
     pub fn remove_xattr(&mut self, moment: Moment, id: ObjectId, name: &[u8]) -> Result<(), Stop> {
         let known = self.known_xattrs(id)?;
         self.check_xattr_name(name)?;
+        self.check_changeable(id)?;
         if !known.contains_key(name) {
             // Removing an ACL that is not there is no error (acl(5)).
             let is_acl = name == acl::ACCESS || name == acl::DEFAULT;

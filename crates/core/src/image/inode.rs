@@ -24,6 +24,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         attributes,
         allocated_bytes,
         foreign,
+        immutable,
         unnamed,
         announced,
         known_to_store,
@@ -51,6 +52,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     out.u64(*allocated_bytes);
     for flag in [
         foreign,
+        immutable,
         unnamed,
         announced,
         known_to_store,
@@ -121,6 +123,7 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
         attributes: from.attributes()?,
         allocated_bytes: from.count()?,
         foreign: from.flag()?,
+        immutable: from.flag()?,
     };
     let mut inode = Inode::from_store(&info, ObjectId::ROOT, None);
     inode.unnamed = from.flag()?;

@@ -39,6 +39,7 @@ impl Bed {
             attributes,
             allocated_bytes: 0,
             foreign: false,
+            immutable: false,
         };
         let mut engine = Engine::new(
             EngineConfig {

@@ -53,6 +53,7 @@ impl<L: Lower> JournalStore<L> {
                 attributes,
                 allocated_bytes,
                 foreign: false,
+                immutable: false,
             });
         }
         let stat = stat.ok_or(StoreError::Unknown(id))?;
@@ -60,6 +61,7 @@ impl<L: Lower> JournalStore<L> {
             attributes: self.shown_attributes(id, &stat)?,
             allocated_bytes: lower_bytes,
             foreign: stat.device != self.device,
+            immutable: stat.immutable,
         })
     }
 

@@ -40,6 +40,9 @@ pub struct LowerStat {
     pub allocated_bytes: u64,
     /// Number of links.
     pub nlink: u32,
+    /// Nobody may change it (`chattr +i`, and `+a`: what is only appended is not how changes
+    /// are applied).
+    pub immutable: bool,
     /// Last access.
     pub atime: Timestamp,
     /// Last change of content.

@@ -104,6 +104,7 @@ impl Filesystem {
                 .as_ref()
                 .map_or(inode.size, |target| target.len() as u64),
             allocated_bytes: inode.sectors.len() as u64 * SECTOR,
+            immutable: false,
             nlink: match inode.kind {
                 FileKind::Directory => 2 + u32::try_from(subdirectories()).unwrap_or(u32::MAX - 2),
                 _ => inode.links,

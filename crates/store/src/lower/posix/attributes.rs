@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use mobifs_types::{DeviceNumber, FileKind, MODE_MASK, Timestamp, Xattr};
 use rustix::fs::{
-    self, AtFlags, Gid, Mode, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid,
-    XattrFlags,
+    self, AtFlags, Gid, Mode, Statx, StatxAttributes, StatxFlags, StatxTimestamp, Timespec,
+    Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -53,6 +53,9 @@ pub(super) fn to_lower_stat(found: &Statx) -> io::Result<LowerStat> {
         size: found.stx_size,
         allocated_bytes: found.stx_blocks.saturating_mul(STAT_BLOCK_BYTES),
         nlink: found.stx_nlink,
+        immutable: found
+            .stx_attributes
+            .intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND),
         atime: timestamp(&found.stx_atime),
         mtime: timestamp(&found.stx_mtime),
         ctime: timestamp(&found.stx_ctime),
