@@ -69,6 +69,23 @@ fn timespec(time: Timestamp) -> Timespec {
     }
 }
 
+const NOW: Timestamps = Timestamps {
+    last_access: AT_ONCE,
+    last_modification: AT_ONCE,
+};
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: fs::UTIME_NOW,
+};
+
+fn change_times(object: &PosixHandle, times: &Timestamps) -> Result<(), Errno> {
+    if object.is_reference() {
+        fs::utimensat(fs::CWD, object.path().as_str(), times, AtFlags::empty())
+    } else {
+        fs::futimens(object.fd(), times)
+    }
+}
+
 impl PosixLower {
     pub(super) fn apply_attributes(
         &self,
@@ -83,10 +100,12 @@ impl PosixLower {
         let current = stat(object)?;
         // Owner first: a change of owner clears set-id bits. Only when it differs: an
         // unprivileged daemon may not call it, and it costs file capabilities.
-        if (current.uid, current.gid) != (wanted.uid, wanted.gid) {
+        let is_given_away = (current.uid, current.gid) != (wanted.uid, wanted.gid);
+        if is_given_away {
             change_owner(object, wanted.uid, wanted.gid)?;
         }
-        if object.kind != FileKind::Symlink {
+        let mode_differs = current.mode != wanted.mode & MODE_MASK;
+        if object.kind != FileKind::Symlink && (is_given_away || mode_differs) {
             change_mode(
                 object,
                 Mode::from_raw_mode(u32::from(wanted.mode & MODE_MASK)),
@@ -96,12 +115,11 @@ impl PosixLower {
             last_access: timespec(wanted.atime),
             last_modification: timespec(wanted.mtime),
         };
-        if object.is_reference() {
-            fs::utimensat(fs::CWD, object.path().as_str(), &times, AtFlags::empty())?;
-        } else {
-            fs::futimens(object.fd(), &times)?;
+        match change_times(object, &times) {
+            // Somebody else's, which we may write: then it may only be the time of now.
+            Err(Errno::PERM) => Ok(change_times(object, &NOW)?),
+            other => Ok(other?),
         }
-        Ok(())
     }
 
     pub(super) fn list_xattrs(&self, object: &PosixHandle) -> io::Result<Vec<Xattr>> {

@@ -539,3 +539,39 @@ fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
     unprivileged(open);
     assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
 }
+
+/// Found by trying: a file of somebody else's, which everybody may write, could be written
+/// through an ordinary user's mount, and then nothing could be applied any more, because only
+/// its owner may say when it was changed.
+#[test]
+fn what_belongs_to_others_is_changed_as_far_as_one_may() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    let directory = public_directory();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "before").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let path = directory.path().to_owned();
+    unprivileged(move || {
+        let lower = PosixLower::open(&path).unwrap();
+        let root = lower.root().unwrap();
+        let file = lower.open(&root, b"file", true).unwrap();
+        lower.write_at(&file, b"after.", 0).unwrap();
+        let as_it_is = SetAttributes {
+            uid: 0,
+            gid: 0,
+            ..attributes(0o666)
+        };
+        lower.set_attributes(&file, &as_it_is).unwrap();
+        let closed = SetAttributes {
+            uid: 0,
+            gid: 0,
+            ..attributes(0o600)
+        };
+        lower.set_attributes(&file, &closed).unwrap_err();
+    });
+    assert_eq!(std::fs::read(&file).unwrap(), b"after.");
+    assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o666);
+}
