@@ -111,3 +111,38 @@ fn names_and_targets_are_as_long_as_the_filesystem_below_keeps() {
     let linked = engine.link(moment, file, app, long.as_bytes());
     assert_eq!(linked.map(|_| ()), Err(too_long));
 }
+
+#[test]
+fn nobody_makes_what_could_not_be_his() {
+    let limits = Limits {
+        privileged: false,
+        owner_uid: 1000,
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(AppPolicy::default(), limits);
+    let moment = bed.moment();
+    let spec = NodeSpec {
+        kind: FileKind::Regular,
+        mode: 0o644,
+        rdev: DeviceNumber(0),
+        symlink_target: None,
+    };
+    for (uid, expected) in [
+        (1000, Ok(())),
+        (0, Err(Stop::Fail(FsError::NotPermitted))),
+        (1001, Err(Stop::Fail(FsError::NotPermitted))),
+    ] {
+        let caller = Caller {
+            uid,
+            ..Caller::default()
+        };
+        let name = uid.to_string();
+        let _need = bed.engine.lookup(ROOT, name.as_bytes());
+        let made = bed
+            .engine
+            .create(&caller, moment, ROOT, name.as_bytes(), &spec);
+        assert_eq!(made.map(|_| ()), expected, "{uid}");
+        let made = bed.engine.create_unnamed(&caller, moment, ROOT, 0o600);
+        assert_eq!(made.map(|_| ()), expected, "{uid}");
+    }
+}

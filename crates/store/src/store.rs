@@ -38,6 +38,8 @@ pub struct Capabilities {
     pub links_max: u32,
     /// Whether the daemon may create device nodes and give files to other users.
     pub privileged: bool,
+    /// Whose everything new is where it may not.
+    pub owner_uid: u32,
     /// Whether the lower filesystem (or the mount option `ro`) forbids writing.
     pub read_only: bool,
 }

@@ -211,6 +211,10 @@ impl Engine {
         parent: ObjectId,
         spec: &NodeSpec<'_>,
     ) -> Result<Inheritance, Stop> {
+        if caller.uid != self.limits.owner_uid && !self.limits.privileged {
+            // It could not be given to who makes it.
+            return Err(FsError::NotPermitted.into());
+        }
         let directory = self.inode(parent)?;
         let mut mode = spec.mode & mobifs_types::MODE_MASK;
         let mut gid = caller.gid;

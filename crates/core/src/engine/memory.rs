@@ -36,6 +36,8 @@ pub struct Limits {
     pub links_max: u32,
     /// The lower filesystem lets us make devices and give files away.
     pub privileged: bool,
+    /// If it does not: whose everything new is.
+    pub owner_uid: u32,
     /// Nothing may change.
     pub read_only: bool,
 }
@@ -51,6 +53,7 @@ impl Default for Limits {
             symlink_bytes_max: SYMLINK_BYTES_MAX,
             links_max: 65_000,
             privileged: true,
+            owner_uid: 0,
             read_only: false,
         }
     }

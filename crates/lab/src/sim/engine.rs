@@ -95,6 +95,7 @@ impl<'s> EngineRun<'s> {
                 symlink_bytes_max: capabilities.symlink_bytes_max,
                 links_max: capabilities.links_max,
                 privileged: true,
+                owner_uid: capabilities.owner_uid,
                 read_only: false,
                 objects_max: usize::MAX,
             },

@@ -342,6 +342,7 @@ fn limits(store: &dyn Store, options: &VolumeOptions) -> Limits {
         symlink_bytes_max: capabilities.symlink_bytes_max,
         links_max: capabilities.links_max,
         privileged: capabilities.privileged,
+        owner_uid: capabilities.owner_uid,
         read_only: capabilities.read_only || options.read_only,
     }
 }

@@ -385,6 +385,7 @@ fn read_only_capabilities() -> Capabilities {
         symlink_bytes_max: SYMLINK_BYTES_MAX,
         links_max: u32::MAX,
         privileged: false,
+        owner_uid: 0,
         read_only: true,
     }
 }

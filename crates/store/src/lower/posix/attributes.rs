@@ -102,7 +102,16 @@ impl PosixLower {
         // unprivileged daemon may not call it, and it costs file capabilities.
         let is_given_away = (current.uid, current.gid) != (wanted.uid, wanted.gid);
         if is_given_away {
-            change_owner(object, wanted.uid, wanted.gid)?;
+            match change_owner(object, wanted.uid, wanted.gid) {
+                // In a directory that gives its group to what is made there, or after somebody
+                // has left the group: only who is in it may give something to a group.
+                Err(error) if is_refused(&error) && current.uid == wanted.uid => tracing::warn!(
+                    gid = wanted.gid,
+                    inode = current.inode,
+                    "the group of a file stays as it is below: mobifs is not in the other one"
+                ),
+                other => other?,
+            }
         }
         let mode_differs = current.mode != wanted.mode & MODE_MASK;
         if object.kind != FileKind::Symlink && (is_given_away || mode_differs) {
@@ -160,6 +169,10 @@ impl PosixLower {
             other => Ok(other?),
         }
     }
+}
+
+fn is_refused(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::PERM.raw_os_error())
 }
 
 fn change_owner(object: &PosixHandle, uid: u32, gid: u32) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::io;
 use mobifs_types::{DeviceNumber, NAME_BYTES_MAX, SYMLINK_BYTES_MAX, xattr_room_bytes};
 use rustix::fs::{self, AtFlags, Gid, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::{PosixHandle, PosixLower};
 use crate::Capabilities;
@@ -75,6 +75,7 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
         symlink_bytes_max: 0,
         links_max: links_max(magic),
         privileged: false,
+        owner_uid: geteuid().as_raw(),
         read_only: fs::fstatvfs(scratch.fd())?
             .f_flag
             .contains(StatVfsMountFlags::RDONLY),

@@ -571,6 +571,19 @@ fn what_belongs_to_others_is_changed_as_far_as_one_may() {
             ..attributes(0o600)
         };
         lower.set_attributes(&file, &closed).unwrap_err();
+        // A group that we are not in.
+        lower.create(&root, b"own", Create::Regular).unwrap();
+        let own = lower.open(&root, b"own", true).unwrap();
+        let of_group = SetAttributes {
+            uid: NOBODY,
+            gid: 0,
+            ..attributes(0o640)
+        };
+        lower.set_attributes(&own, &of_group).unwrap();
+        let about = lower.stat(&own).unwrap();
+        assert_eq!((about.uid, about.gid, about.mode), (NOBODY, NOBODY, 0o640));
+        let given_away = SetAttributes { uid: 0, ..of_group };
+        lower.set_attributes(&own, &given_away).unwrap_err();
     });
     assert_eq!(std::fs::read(&file).unwrap(), b"after.");
     assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o666);
