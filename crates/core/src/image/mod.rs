@@ -5,7 +5,8 @@
 //! keeps them applies all of one call or nothing, so that what is kept is always the
 //! state between two operations. [`crate::Engine::restore`] makes an engine of them.
 //!
-//! The bytes are for the same build of this program only; nothing of it is a format.
+//! The bytes are for the same build of this program only; nothing of it is a format. Who changes
+//! them raises the version of what they are kept in (`runtime/src/arena/layout.rs`).
 
 pub(crate) mod codec;
 pub(crate) mod inode;
