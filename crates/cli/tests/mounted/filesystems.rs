@@ -128,6 +128,40 @@ fn symlinks_are_as_long_as_the_filesystem_below_keeps() {
     }
 }
 
+/// Found by trying: what was made in a directory of another project was acknowledged, and could
+/// neither be applied nor recovered, because nothing moves there from `stage/`.
+#[test]
+fn directories_that_nothing_can_be_moved_to_are_not_entered() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, &["mkfs.xfs", "-q", "-f"]) {
+        return;
+    }
+    let inside = fixture.store.join("inside");
+    fs::create_dir(&inside).unwrap();
+    fs::write(inside.join("file"), "content").unwrap();
+    let project = ["-c", "chproj 5", "-c", "chattr +P"];
+    if !runs(Command::new("xfs_io").args(project).arg(&inside)) {
+        eprintln!("skipped: no xfs_io");
+        return;
+    }
+    fixture.mount(&[]);
+    let shown = fixture.mountpoint.join("inside");
+    fs::write(shown.join("new"), "new").unwrap_err();
+    fs::write(fixture.mountpoint.join("free"), "free").unwrap();
+    fs::rename(fixture.mountpoint.join("free"), shown.join("free")).unwrap_err();
+    assert!(fixture.log().contains("chattr +P"), "{}", fixture.log());
+    fixture.umount();
+    assert_eq!(fs::read(inside.join("file")).unwrap(), b"content");
+    assert_eq!(fs::read(fixture.store.join("free")).unwrap(), b"free");
+    // A store of its own has all that it needs inside.
+    fixture.store = inside;
+    fixture.mount(&[]);
+    fs::write(fixture.mountpoint.join("new"), "new").unwrap();
+    fixture.umount();
+    assert_eq!(fs::read(fixture.store.join("new")).unwrap(), b"new");
+}
+
 /// Takes the flags away again, so that the store can be deleted.
 struct Flagged(PathBuf);
 

@@ -22,7 +22,7 @@ use std::path::Path;
 
 use mobifs_types::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
-use rustix::fs::{self, OFlags};
+use rustix::fs::{self, IFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
@@ -44,6 +44,8 @@ pub use scope::StoreScope;
 pub struct PosixLower {
     root: OwnedFd,
     scope: StoreScope,
+    /// What keeps the root's directory apart from others.
+    apart: IFlags,
     /// Held for writing while some object's mode is raised, for reading by `stat`.
     modes: RwLock<()>,
 }
@@ -80,10 +82,11 @@ impl PosixLower {
                 "/proc/self/fd cannot be used ({errno}); mobifs needs a mounted /proc"
             ))
         })?;
-        suitable::check(&root, path)?;
+        let apart = suitable::check(&root, path)?;
         Ok(Self {
             root,
             scope,
+            apart,
             modes: RwLock::new(()),
         })
     }

@@ -81,8 +81,8 @@ impl PosixLower {
 
     pub(super) fn list_entries(&self, directory: &PosixHandle) -> io::Result<Vec<LowerEntry>> {
         let own = self.with_access(&[directory], || reopen_directory(directory.fd()))?;
-        if suitable::folds_case(&own) {
-            return Err(suitable::case_is_folded());
+        if let Some(obstacle) = suitable::obstacle(&own, self.apart) {
+            return Err(obstacle);
         }
         let mut entries = Vec::new();
         for entry in fs::Dir::new(own)? {

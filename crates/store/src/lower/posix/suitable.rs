@@ -15,9 +15,13 @@ const EXFAT_MAGIC: u64 = 0x2011_BAB0;
 /// `FS_CASEFOLD_FL` of ext4, f2fs and tmpfs (`chattr +F`).
 const CASEFOLD: IFlags = IFlags::from_bits_retain(0x4000_0000);
 
+/// `FS_ENCRYPT_FL` and `FS_PROJINHERIT_FL`: nothing moves to such a directory from one that is
+/// not (`EXDEV`).
+const APART: IFlags = IFlags::from_bits_retain(0x800 | 0x2000_0000);
+
 /// Refuses what breaks the assumptions about media (`docs/DESIGN.md`), before anything is
-/// changed there.
-pub(super) fn check(root: impl AsFd, path: &Path) -> Result<(), StoreError> {
+/// changed there. Answers how the root's directory is apart from others.
+pub(super) fn check(root: impl AsFd, path: &Path) -> Result<IFlags, StoreError> {
     let shown = path.display();
     let about = fs::fstatfs(&root)
         .map_err(|errno| StoreError::lower(format!("looking at {shown}"))(errno.into()))?;
@@ -27,26 +31,33 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<(), StoreError> {
              lasting numbers; a store needs ext4, f2fs, xfs, btrfs or the like"
         )));
     }
-    if folds_case(&root) {
+    let flags = flags_of(&root);
+    if flags.contains(CASEFOLD) {
         return Err(StoreError::Unsuitable(format!(
             "names in {shown} that differ in upper and lower case only are the same (chattr +F); \
              a store needs a directory that tells them apart"
         )));
     }
-    Ok(())
+    Ok(flags & APART)
 }
 
-/// Whether names in a directory that differ in case only are the same.
-pub(super) fn folds_case(directory: impl AsFd) -> bool {
-    // Filesystems without such flags have no answer.
-    fs::ioctl_getflags(directory).is_ok_and(|flags| flags.contains(CASEFOLD))
-}
-
-/// Why such a directory inside a store is not listed, and so neither used nor changed.
-pub(super) fn case_is_folded() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::Unsupported,
+/// Why a directory inside a store is not listed, and so neither used nor changed: what would be
+/// made there, or moved there, could not be applied. `root` is as [`check`] says.
+pub(super) fn obstacle(directory: impl AsFd, root: IFlags) -> Option<io::Error> {
+    let flags = flags_of(directory);
+    let why = if flags.contains(CASEFOLD) {
         "its names that differ in upper and lower case only are the same (chattr +F), and a store \
-         cannot keep such names",
-    )
+         cannot keep such names"
+    } else if flags & APART != root {
+        "it is encrypted or of a project (chattr +P) and the store's root is not, or the other way \
+         round, and nothing can be moved between the two"
+    } else {
+        return None;
+    };
+    Some(io::Error::new(io::ErrorKind::Unsupported, why))
+}
+
+fn flags_of(directory: impl AsFd) -> IFlags {
+    // Filesystems without such flags have no answer.
+    fs::ioctl_getflags(directory).unwrap_or(IFlags::empty())
 }
