@@ -6,7 +6,10 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds};
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
 
 /// The store is on a new filesystem of this kind; false, with a message, if that cannot be.
 fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
@@ -14,15 +17,9 @@ fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
     let file = fs::File::create(&image).unwrap();
     file.set_len(512 << 20).unwrap();
     let at = fixture.directory("disk");
-    let is_made = runs(Command::new(make[0]).args(&make[1..]).arg(&image));
-    if !is_made
-        || !runs(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&image)
-                .arg(&at),
-        )
-    {
+    let mut mount = Command::new("mount");
+    mount.args(["-o", "loop"]).arg(&image).arg(&at);
+    if !runs(Command::new(make[0]).args(&make[1..]).arg(&image)) || !runs(&mut mount) {
         eprintln!("skipped: {make:?} or its mount fails here");
         return false;
     }
@@ -216,8 +213,8 @@ fn what_may_not_change_below_does_not_change_here() {
         is_refused("rename", fs::rename(&file, app.join("new")));
         is_refused("rename over", fs::rename(app.join("free"), &file));
         is_refused("link", fs::hard_link(&file, app.join("new")));
-        let attribute = ["-n", "user.a", "-v", "1"];
-        assert!(!runs(Command::new("setfattr").args(attribute).arg(&file)));
+        let set = setxattr(&file, "user.a", b"1", XattrFlags::empty());
+        is_refused("setxattr", set.map_err(std::io::Error::from));
     }
     let closed = app.join("closed");
     fs::write(closed.join("new"), "new").unwrap_err();
@@ -240,4 +237,40 @@ fn what_may_not_change_below_does_not_change_here() {
             "{name}"
         );
     }
+}
+
+/// Made immutable while it waits, a file keeps the mount there. Who ends it nevertheless hears
+/// that nothing is lost.
+#[test]
+fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let below = fixture.store.join("file");
+    fs::write(&below, "before").unwrap();
+    fixture.mount(&[]);
+    fs::write(fixture.mountpoint.join("file"), "after").unwrap();
+    let Some(immutable) = Flagged::set(below.clone(), "+i") else {
+        eprintln!("skipped: no flags of files here");
+        return;
+    };
+    fails(
+        &mobifs(&["umount"], &fixture.mountpoint),
+        1,
+        &["not unmounted", "not permitted"],
+    );
+    let daemon = Pid::from_raw(fixture.daemon_pid() as i32).unwrap();
+    kill_process(daemon, Signal::TERM).unwrap();
+    wait_for(&fixture, "a second signal ends it");
+    kill_process(daemon, Signal::TERM).unwrap();
+    wait_for(
+        &fixture,
+        "everything is committed, but could not be brought",
+    );
+    drop(immutable);
+    wait_until(|| mobifs(&["recover"], &fixture.store).status.success());
+    assert_eq!(fs::read(&below).unwrap(), b"after");
+}
+
+fn wait_for(fixture: &Fixture, words: &str) {
+    wait_until(|| fixture.log().contains(words));
 }

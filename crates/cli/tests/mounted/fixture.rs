@@ -198,6 +198,13 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
         .any(|line| line.split(' ').nth(4) == Some(path))
 }
 
+/// Ends when the condition holds; if it never does, the runner's limit ends us.
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Mounts any store anywhere.
 pub(crate) fn try_mount_at(store: &Path, mountpoint: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);

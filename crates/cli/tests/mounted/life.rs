@@ -5,14 +5,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds, try_mount_at};
-
-fn wait_until(condition: impl Fn() -> bool) {
-    // Ends when the condition holds; if it never does, the runner's limit ends us.
-    while !condition() {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-}
+use crate::fixture::{
+    Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds, try_mount_at, wait_until,
+};
 
 fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill")

@@ -50,6 +50,7 @@ use state::{Inode, ROOT, State};
 
 /// `EIO`: what every call answers when the power is off.
 const EIO: i32 = 5;
+/// `ENOSPC`: what an inode answers that keeps no more extended attributes.
 const ENOSPC: i32 = 28;
 /// Before this moment there are no times in the simulation, so that a time left by
 /// the filesystem itself cannot be mistaken for one that a test has set.
