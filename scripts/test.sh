@@ -14,6 +14,7 @@ STEPS=("$@")
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 LOG_DIR=$TARGET_DIR/test-logs
 mkdir -p "$LOG_DIR" target
+rm -f "$LOG_DIR"/*.log
 passed=0 failed=0 skipped=0
 
 step() { printf '\n== %s\n' "$*"; }
@@ -44,6 +45,13 @@ run() {
   echo "-- $name: exit $status, $((SECONDS - started)) s"
 }
 
+# tell_failures: which tests failed and why, once more, so that nobody has to look for it.
+tell_failures() {
+  step "what failed"
+  grep -hE '^test .* FAILED$' "$LOG_DIR"/*.log
+  grep -hE -A4 '^thread .* panicked at ' "$LOG_DIR"/*.log | grep -vE '^(stack backtrace:|--)' | head -60
+}
+
 # The tests' own build has debug assertions and overflow checks, so the suites run on it, too.
 step "build"
 if ! cargo test --workspace --locked --no-run; then
@@ -68,6 +76,7 @@ for name in "${STEPS[@]}"; do
   esac
 done
 
+[ "$failed" = 0 ] || tell_failures
 echo
 echo "$passed passed, $failed failed, $skipped skipped" | tee target/test-summary.txt
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

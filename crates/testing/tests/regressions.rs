@@ -596,3 +596,32 @@ fn whatever_extended_attributes_fit_are_applied() {
     let mut found = volume_over(&lower.crash_image(&mut |_| Fate::Vanish));
     assert_eq!(xattrs(&mut found), xattrs(&mut target));
 }
+
+fn truncate(path: &str, size: u64) -> Event {
+    Do(Op::Truncate {
+        file: Path(path.into()),
+        size,
+    })
+}
+
+/// Found by killing daemons under load. Much new content goes to its place at once, and
+/// where a file had been cut off, in memory and not below yet, its old content lay behind
+/// the new end: in the same page it showed as soon as the file grew.
+#[test]
+fn what_was_cut_off_does_not_come_back_behind_new_content() {
+    let long = 48 * 4096;
+    // Of a file that is below already, and of one that is made there.
+    for applied in [true, false] {
+        for size in [10_000, 12_288, 0] {
+            let from = u64::from(size != 0) * 12_288;
+            let mut events = vec![make_directory("alpha"), create("alpha/f")];
+            events.push(write("alpha/f", 0, long));
+            events.push(if applied { Apply } else { SyncAll });
+            events.extend([truncate("alpha/f", size), SyncAll]);
+            events.extend([write("alpha/f", from, 20 * 4096 + 100), SyncAll]);
+            events.extend([truncate("alpha/f", 190_000), SyncAll, Apply]);
+            passes(&events, &mut MemoryMedium::default());
+            passes(&events, &mut CrashMedium::with_chooser(all));
+        }
+    }
+}

@@ -83,8 +83,15 @@ fn drop_cached(file: &File) {
 #[track_caller]
 fn same(found: &[u8], expected: &[u8]) {
     assert_eq!(found.len(), expected.len());
-    let differs = found.iter().zip(expected).position(|(a, b)| a != b);
-    assert_eq!(differs, None, "the first byte that differs");
+    let mut pairs = found.iter().zip(expected);
+    if let Some(first) = pairs.position(|(a, b)| a != b) {
+        let others = pairs.rposition(|(a, b)| a != b);
+        let last = others.map_or(first, |behind| first + 1 + behind);
+        panic!(
+            "of {} bytes some from {first} to {last} differ",
+            found.len()
+        );
+    }
 }
 
 /// Largest file of [`write_anywhere`].

@@ -103,12 +103,17 @@ pub(super) struct Direct {
 }
 
 impl DirectRun {
-    /// Where the content ends. Written as far as the page's end it would have to be cut
-    /// off when the size is set, which writes the last page to the device once more.
-    fn end(&self) -> u64 {
-        self.range
-            .end
-            .min(self.attributes.size.max(self.range.start))
+    /// Where what is written ends, in a file of so many bytes. Written as far as the page's
+    /// end it would have to be cut off when the size is set, which writes the last page to
+    /// the device once more. But where the file still has what was cut off in memory, that
+    /// must go from this page: the journal calls all of it done.
+    fn end(&self, lower_bytes: u64) -> u64 {
+        let end = self.attributes.size.max(self.range.start);
+        if lower_bytes > end {
+            self.range.end
+        } else {
+            self.range.end.min(end)
+        }
     }
 }
 
@@ -266,17 +271,6 @@ impl<L: Lower> JournalStore<L> {
         Ok(direct)
     }
 
-    /// Room for what is written behind a file's end. Only against fragmentation: without it
-    /// the write itself allocates. Inside of the file there mostly is room, and asking for
-    /// it makes ext4 commit its own journal with the next sync.
-    fn allocate_ahead(&self, handle: &L::Handle, range: ByteRange) {
-        let found = self.lower.stat(handle);
-        if found.is_ok_and(|stat| range.end <= stat.size) {
-            return;
-        }
-        let _ = self.lower.preallocate(handle, range);
-    }
-
     /// Attributes of a file that has all its content. Not if there is more of it than that:
     /// an earlier attempt to commit it, which failed, may have left something.
     fn finish_new_file(&self, run: &DirectRun, handle: &L::Handle) -> Result<bool, StoreError> {
@@ -300,9 +294,14 @@ impl<L: Lower> JournalStore<L> {
     ) -> Result<u64, StoreError> {
         let failed = || StoreError::lower(format!("writing new data of {}", run.object));
         let mut start = run.range.start;
-        let content = ByteRange::new(start, run.end());
-        if run.range.len() >= RUN_PAGES_MIN as u64 * PAGE_BYTES_U64 {
-            self.allocate_ahead(handle, content);
+        let lower_bytes = self.lower.stat(handle).map_err(failed())?.size;
+        let content = ByteRange::new(start, run.end(lower_bytes));
+        let is_long = run.range.len() >= RUN_PAGES_MIN as u64 * PAGE_BYTES_U64;
+        if is_long && content.end > lower_bytes {
+            // Only against fragmentation: without it the write itself allocates. Inside of
+            // the file there mostly is room, and asking for it makes ext4 commit its own
+            // journal with the next sync.
+            let _ = self.lower.preallocate(handle, content);
         }
         let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(content.len() as usize));
         for (index, page) in pages.range(PageIndex::of_offset(start)..) {

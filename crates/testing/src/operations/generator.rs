@@ -449,8 +449,8 @@ impl Generator<'_> {
     }
 
     fn length(&mut self) -> u32 {
-        let megabyte = if self.profile.large { 1 } else { 0 };
-        match self.random.weighted(&[12, 12, 4, 4 * megabyte, megabyte]) {
+        let large = u32::from(self.profile.large);
+        match self.random.weighted(&[12, 12, 4, 1 + 3 * large, large]) {
             0 => *self.random.pick(&[0, 1, 7, 100, 511, 512, 1000]),
             1 => *self.random.pick(&[4095, 4096, 4097, 8192, 10_000]),
             2 => 16_384 + self.random.below(32_768) as u32,

@@ -8,10 +8,11 @@ const DATABASE_PAGE_BYTES: u32 = 4096;
 
 impl Generator<'_> {
     pub(super) fn pattern(&mut self) {
-        match self.random.below(4) {
+        match self.random.below(5) {
             0 => self.rollback_journal(),
             1 => self.write_ahead_log(),
             2 => self.save_by_rename(),
+            3 => self.save_in_place(),
             _ => self.append_log(),
         }
     }
@@ -50,10 +51,7 @@ impl Generator<'_> {
         if self.random.chance(70) {
             self.run(Operation::Unlink { path: journal });
         } else {
-            self.run(Operation::Truncate {
-                file: FileRef::Path(journal),
-                size: 0,
-            });
+            self.truncate(&journal, 0);
         }
     }
 
@@ -124,6 +122,38 @@ impl Generator<'_> {
                 mode: RenameMode::Replace,
             });
         }
+    }
+
+    /// A file of some size that is cut off and written anew, sometimes only from some place
+    /// on, and gets the room for more.
+    fn save_in_place(&mut self) {
+        let file = format!("{}/document", self.working_directory());
+        self.run(Operation::CreateFile {
+            path: file.clone(),
+            mode: 0o644,
+        });
+        let kept = self.random.below(4) * 4096;
+        self.truncate(&file, kept);
+        if self.random.chance(50) {
+            self.fsync(&file);
+        }
+        // Long enough, most times, to be written to its place at once.
+        let length = 40_000 + self.random.below(120_000);
+        self.write(&file, kept, length as u32);
+        if self.random.chance(70) {
+            self.fsync(&file);
+        }
+        if self.random.chance(50) {
+            let more = self.random.below(100_000);
+            self.truncate(&file, kept + length + more);
+        }
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) {
+        self.run(Operation::Truncate {
+            file: FileRef::Path(path.to_owned()),
+            size,
+        });
     }
 
     fn write(&mut self, path: &str, offset: u64, length: u32) {

@@ -79,11 +79,49 @@ const WEIGHTS: &[(Verb, u64)] = &[
     (Verb::Close, 2),
 ];
 
-impl Operation {
+/// Verbs of a history that is about what is in a few files: what one transaction leaves of
+/// them meets the next ones much more often.
+const CONTENT_WEIGHTS: &[(Verb, u64)] = &[
+    (Verb::CreateFile, 1),
+    (Verb::Write, 6),
+    (Verb::Scatter, 1),
+    (Verb::WriteBig, 8),
+    (Verb::Append, 4),
+    (Verb::Truncate, 10),
+    (Verb::Punch, 5),
+    (Verb::Allocate, 2),
+    (Verb::Rename, 1),
+];
+
+/// What a history is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Topic {
+    Anything,
+    Content,
+}
+
+impl Topic {
     pub(super) fn random(dice: &mut Dice) -> Self {
-        let total = WEIGHTS.iter().map(|(_, weight)| weight).sum();
+        match dice.below(4) {
+            0 => Self::Content,
+            _ => Self::Anything,
+        }
+    }
+
+    const fn weights(self) -> &'static [(Verb, u64)] {
+        match self {
+            Self::Anything => WEIGHTS,
+            Self::Content => CONTENT_WEIGHTS,
+        }
+    }
+}
+
+impl Operation {
+    fn random(dice: &mut Dice, topic: Topic) -> Self {
+        let weights = topic.weights();
+        let total = weights.iter().map(|(_, weight)| weight).sum();
         let mut at = dice.below(total);
-        let chosen = WEIGHTS
+        let chosen = weights
             .iter()
             .find(|(_, weight)| match at.checked_sub(*weight) {
                 Some(rest) => {
@@ -120,13 +158,13 @@ pub(super) struct Step {
 }
 
 impl Step {
-    pub(super) fn random(dice: &mut Dice) -> Self {
-        let count = match dice.below(10) {
-            0..=3 => 1,
-            4..=7 => 1 + dice.below(6),
+    pub(super) fn random(dice: &mut Dice, topic: Topic) -> Self {
+        let count = match (topic, dice.below(10)) {
+            (_, 0..=3) | (Topic::Content, 4..=7) => 1,
+            (_, 4..=7) => 1 + dice.below(6),
             _ => 1 + dice.below(24),
         };
-        let operations = (0..count).map(|_| Operation::random(dice)).collect();
+        let operations = (0..count).map(|_| Operation::random(dice, topic)).collect();
         let after = match dice.below(20) {
             0..=2 => After::Apply,
             3..=4 => After::Forget,
@@ -152,11 +190,16 @@ pub(super) struct History {
 impl History {
     pub(super) fn random(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
+        let topic = Topic::random(&mut dice);
         let before = (0..dice.below(30))
-            .map(|_| Operation::random(&mut dice))
+            .map(|_| Operation::random(&mut dice, Topic::Anything))
             .collect();
-        let steps = (0..3 + dice.below(10))
-            .map(|_| Step::random(&mut dice))
+        let most = match topic {
+            Topic::Content => 24,
+            Topic::Anything => 10,
+        };
+        let steps = (0..3 + dice.below(most))
+            .map(|_| Step::random(&mut dice, topic))
             .collect();
         let pick =
             |dice: &mut Dice, choices: &[u64]| choices[dice.below(choices.len() as u64) as usize];

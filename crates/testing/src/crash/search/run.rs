@@ -8,7 +8,7 @@ use mobifs_store::{JournalOptions, JournalStore, Store, StoreError};
 use mobifs_types::{ObjectId, PAGE_BYTES};
 use parking_lot::Mutex;
 
-use super::operation::{After, History, Step};
+use super::operation::{After, History, Step, Topic};
 use super::tree::{NodeId, ROOT, Tree};
 use super::verify::{Candidate, Search, compare_lower, panic_text};
 use super::walk::{plant, walk_store};
@@ -162,8 +162,9 @@ pub(super) fn continue_history(
     let mut runner = Runner::new(search, lower.clone(), world, found.clone());
     runner.cut_from_now_on(depth, format!("{trail}; recovered and went on; then "));
     runner.open()?;
+    let topic = Topic::random(&mut dice);
     for _ in 0..1 + dice.below(3) {
-        let step = Step::random(&mut dice);
+        let step = Step::random(&mut dice, topic);
         perform(&step, &mut runner)?;
         runner.end_step(step.after)?;
     }

@@ -7,7 +7,7 @@ use mobifs_store::{MemoryStore, Store, Transaction};
 use mobifs_types::ObjectId;
 
 use super::dice::Dice;
-use super::operation::{History, Step};
+use super::operation::{History, Step, Topic};
 use super::tree::{NodeId, ROOT, Tree};
 use super::walk::{plant, walk_lower, walk_store};
 use super::world::{Demand, World};
@@ -39,7 +39,7 @@ fn the_entries_handed_over_add_up_to_the_tree() {
         let mut dice = Dice::new(seed);
         let (mut world, mut store) = (World::new(), MemoryStore::new());
         for step in 0..20 {
-            for operation in &Step::random(&mut dice).operations {
+            for operation in &Step::random(&mut dice, Topic::Anything).operations {
                 for demand in world.perform(operation) {
                     match demand {
                         Demand::Pin(id) => store.pin(id),
@@ -97,7 +97,7 @@ fn differences_are_seen() {
     let mut world = World::new();
     let mut dice = Dice::new(1);
     while world.tree.nodes.len() < 10 {
-        Step::random(&mut dice)
+        Step::random(&mut dice, Topic::Anything)
             .operations
             .iter()
             .for_each(|o| drop(world.perform(o)));

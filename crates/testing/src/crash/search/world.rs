@@ -194,8 +194,15 @@ impl World {
         (!found.is_empty()).then(|| found[(number % found.len() as u64) as usize])
     }
 
+    /// Some file, in half of the cases the one that changed last: programs go on with what
+    /// they have begun.
     fn pick_file(&self, number: u64) -> Option<NodeId> {
-        self.pick(number, |node| node.attributes.kind == FileKind::Regular)
+        let is_file = |node: &Node| node.attributes.kind == FileKind::Regular;
+        if number % 2 == 1 {
+            return self.pick(number / 2, is_file);
+        }
+        let files = self.all(is_file).into_iter();
+        files.max_by_key(|&id| self.tree.node(id).attributes.ctime)
     }
 
     fn pick_directory(&self, number: u64) -> NodeId {
@@ -479,14 +486,20 @@ impl World {
             }
             Verb::WriteBig => {
                 let length = 60_000 + third % 200_000;
-                self.write(id, second % (size + 10_000), &content_of(fourth, length));
+                let offset = match fourth % 2 {
+                    0 => size.next_multiple_of(PAGE_BYTES_U64),
+                    _ => second % (size + 10_000),
+                };
+                self.write(id, offset, &content_of(fourth, length));
             }
             Verb::Append => self.write(id, size, &content_of(fourth, 1 + third % 9000)),
             Verb::Truncate => {
-                let to = match third % 4 {
+                let to = match third % 6 {
                     0 => 0,
                     1 => size / 2,
                     2 => second % (size + 1),
+                    3 => second % (size + 1) / PAGE_BYTES_U64 * PAGE_BYTES_U64,
+                    4 => size + second % 200_000,
                     _ => size + second % 20_000,
                 };
                 self.truncate(id, to.min(FILE_BYTES_MAX));

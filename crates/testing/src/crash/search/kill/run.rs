@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::super::SearchOptions;
 use super::super::dice::Dice;
-use super::super::operation::{After, Step};
+use super::super::operation::{After, Step, Topic};
 use super::super::run::{Plan, Scene, compare_unnamed, learn, meet, perform, text};
 use super::super::tree::{ROOT, Tree};
 use super::super::verify::{Candidate, Search, compare_lower, panic_text};
@@ -176,8 +176,9 @@ fn survive(
     life.store = Some(store);
     life.take_over(resumed.committed)?;
     let mut dice = Dice::new(hunt.cuts.below(u64::MAX));
+    let topic = Topic::random(&mut dice);
     for _ in 0..dice.below(3) {
-        let step = Step::random(&mut dice);
+        let step = Step::random(&mut dice, topic);
         perform(&step, &mut life)?;
         life.end_step(step.after)?;
     }
