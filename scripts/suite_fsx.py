@@ -1,18 +1,28 @@
 #!/usr/bin/env python3
-"""fsx on a MobiFS mount: 100,000 operations with mmap, then rounds cut by a power failure.
+"""fsx on a MobiFS mount, then rounds cut by a power failure.
 
   suite_fsx.py [--bare] [--operations N] [--rounds N] [--seed N]
 
+The same operations, mmap among them, run on a mount that has no reason to commit, on one that
+commits and applies all the time, and on such a one whose daemon is killed again and again: what
+is in memory, in the journal and below lies on top of each other in every way then.
+
 In a cut round fsx runs, the mount is synced at one moment and cut at a later one; after
-recovery the file must be a state that fsx really made, at or after the sync.
+recovery the file must be a state that fsx really made, at or after the sync. Every other round
+is on a mount that commits all the time.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lib.disk import LoopImage, loop_devices_work, scratch_dir
@@ -22,6 +32,13 @@ from lib.process import ROOT, Cleanup, Failed, main_guard, say, suite_binary
 
 CONFIG = ROOT / "scripts" / "suites" / "fsx.toml"
 FILE_BYTES = 262144
+# Commits every 20 ms, a journal that is soon full, and applies in each pause.
+BUSY = '''
+journal_bytes = "4MiB"
+apply_idle_ms = 50
+[defaults]
+age_max_ms = 20
+'''
 
 
 def arguments() -> argparse.Namespace:
@@ -94,13 +111,65 @@ def cut_round(mount: MobiMount, scratch: Path, seed: int, per_round: int) -> str
     return f"synced after {synced}, cut after {history.last_operation()}, recovered {kept}"
 
 
-def plain_run(directory: Path, scratch: Path, options: argparse.Namespace) -> None:
+def plain_run(directory: Path, scratch: Path, seed: int, operations: int) -> None:
     file = directory / "fsx" / "file"
     file.parent.mkdir(exist_ok=True)
     log = scratch / "plain.log"
-    run_plain(log, file, CONFIG, options.seed, options.operations)
-    check_oracle(scratch, log, file, options.seed)
+    run_plain(log, file, CONFIG, seed, operations)
+    check_oracle(scratch, log, file, seed)
     file.unlink()
+
+
+@contextmanager
+def killing(mount: MobiMount) -> Iterator[list[int]]:
+    """Meanwhile the daemon is killed four times a second; yields those that were."""
+    supervisor, _ = mount.processes()
+    children = Path(f"/proc/{supervisor}/task/{supervisor}/children")
+    killed: list[int] = []
+    ended = threading.Event()
+
+    def kill_daemons() -> None:
+        while not ended.wait(0.25):
+            # None between two of them.
+            for pid in map(int, children.read_text().split()):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+    killer = threading.Thread(target=kill_daemons)
+    killer.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        killer.join()
+
+
+def plain_runs(
+    quiet: MobiMount, busy: MobiMount, scratch: Path, options: argparse.Namespace
+) -> Iterator[str]:
+    """Runs without a cut; yields what each was."""
+    seed, operations = options.seed, options.operations
+    plain_run(quiet.mountpoint, scratch, seed, operations)
+    yield f"{operations} operations, no commit"
+    operations = max(operations // 2, 1)
+    plain_run(busy.mountpoint, scratch, seed + 1, operations)
+    yield f"{operations} operations, committed all the time"
+    operations = max(operations // 2, 1)
+    with killing(busy) as killed:
+        plain_run(busy.mountpoint, scratch, seed + 2, operations)
+    if not killed:
+        raise Failed("fsx was done before a daemon was killed; give it more --operations")
+    yield f"{operations} operations, committed all the time, {len(killed)} daemons killed"
+
+
+def mounts(cleanup: Cleanup, lower: Path, scratch: Path) -> list[MobiMount]:
+    """One with the default configuration and a busy one."""
+    made = []
+    for name, config in (("quiet", None), ("busy", BUSY)):
+        mount = MobiMount(cleanup, lower / name, scratch / name, config)
+        mount.mount()
+        made.append(mount)
+    return made
 
 
 def main() -> int:
@@ -115,17 +184,17 @@ def main() -> int:
         scratch = scratch_dir(cleanup, "fsx")
         lower = LoopImage(cleanup, scratch, "ext4", 1024)
         if options.bare:
-            plain_run(lower.mountpoint, scratch, options)
+            plain_run(lower.mountpoint, scratch, options.seed, options.operations)
             say(f"fsx on ext4: {options.operations} operations\n1 passed, 0 failed, 0 skipped")
             return 0
-        mount = MobiMount(cleanup, lower.mountpoint / "store", scratch / "mnt")
-        mount.mount()
-        plain_run(mount.mountpoint, scratch, options)
-        passed += 1
-        say(f"fsx: {options.operations} operations, seed {options.seed}: ok")
+        quiet, busy = mounts(cleanup, lower.mountpoint, scratch)
+        for words in plain_runs(quiet, busy, scratch, options):
+            passed += 1
+            say(f"fsx, seed {options.seed}: {words}: ok")
         per_round = max(options.operations // max(options.rounds, 1), 10)
         for number in range(options.rounds):
             seed = options.seed + 1 + number
+            mount = busy if number % 2 else quiet
             try:
                 words = cut_round(mount, scratch, seed, per_round)
             except Failed as failure:
