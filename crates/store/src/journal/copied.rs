@@ -182,14 +182,15 @@ impl<L: Lower> JournalStore<L> {
             self.append(&mut writer, located.records, RESERVE_BYTES)?;
         }
         self.clear_foreign_limbo()?;
-        // Not before: what the journal said until now must not be believed of this tree.
+        // Not before: what the journal said until now must not be believed of this tree, nor
+        // that its limbo has no names of the original's.
         writer.log.come_home(&self.lower)
     }
 
     /// Deletes what lies in `limbo/` under the number that it had in the original, which may be
     /// that of another object here. It was unlinked and in use when the power went: as long as
     /// no names move, nothing is on its way through `limbo/`, and what is to get a name from
-    /// there was missing already.
+    /// there was missing already. That they are gone is durable then.
     fn clear_foreign_limbo(&self) -> Result<(), StoreError> {
         let entries = self.lower.list(&self.own.limbo);
         for entry in entries.map_err(StoreError::lower("listing limbo"))? {
@@ -197,6 +198,9 @@ impl<L: Lower> JournalStore<L> {
                 self.delete_from_limbo(&entry.name)?;
             }
         }
-        Ok(())
+        let synced = self.lower.sync(&self.own.limbo);
+        synced.map_err(StoreError::lower(
+            "making durable what was deleted from limbo",
+        ))
     }
 }
