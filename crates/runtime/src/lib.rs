@@ -32,6 +32,7 @@ pub use control::{
     Reply, Request, exchange_line, find_mount, runtime_directory,
 };
 pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
+pub use heap::keep_few_heaps;
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, Node, NodeSpec, ReadDirEntry,

@@ -67,6 +67,7 @@ pub(crate) fn serve(
 ) -> Result<(), Failure> {
     // Started as /proc/self/exe, it would be "exe" in lists of processes.
     let _named = rustix::thread::set_name(c"mobifs");
+    mobifs_runtime::keep_few_heaps();
     allow_many_files();
     keep_out_of_core_dumps();
     let signals = signals::catch().map_err(no_control)?;

@@ -109,6 +109,15 @@ impl Arena {
         batch.commit();
     }
 
+    /// At rest: lets go of what nobody uses any more, and gives the memory that is kept for
+    /// what comes next back to the system. The engine must be locked.
+    pub(crate) fn give_back(&self, engine: &mut Engine) {
+        let mut batch = self.batch();
+        engine.save(&mut batch);
+        batch.commit();
+        self.shared.records.lock().give_back();
+    }
+
     /// What the arena has of an engine and what it should have, if they are not the same.
     /// For tests: it walks over everything.
     pub(crate) fn difference(&self, engine: &mut Engine) -> Option<String> {

@@ -336,6 +336,11 @@ impl Records {
         self.is_incomplete = true;
     }
 
+    /// Gives memory back that is kept for what comes next.
+    pub(super) fn give_back(&mut self) {
+        self.slots.close_empty(&self.region);
+    }
+
     /// Whether everything could be kept so far.
     pub(super) const fn is_complete(&self) -> bool {
         !self.is_incomplete

@@ -196,6 +196,17 @@ impl Slots {
         }
     }
 
+    /// Gives the memory of all empty chunks back, also of those that are kept for what comes
+    /// next.
+    pub(super) fn close_empty(&mut self, region: &Region) {
+        for number in 0..self.chunks.len() {
+            let chunk = &self.chunks[number];
+            if let (Some(class), 0) = (chunk.class, chunk.used) {
+                self.close_chunk(region, number as u32, class);
+            }
+        }
+    }
+
     /// An empty chunk's memory goes back to the system. First it has no class any more,
     /// so nobody looks for records in what is left of it.
     fn close_chunk(&mut self, region: &Region, number: u32, class: Class) {

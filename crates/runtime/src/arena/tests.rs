@@ -216,6 +216,52 @@ fn slots_are_used_again_and_memory_is_given_back() {
 }
 
 #[test]
+fn at_rest_memory_is_given_back_and_a_kill_meanwhile_changes_nothing() {
+    let arena = Arena::create().unwrap();
+    let put = |numbers: std::ops::Range<u64>, bytes: usize| -> Vec<Change> {
+        let value = |number| Some(vec![number as u8; bytes]);
+        numbers
+            .map(|number| ((1, number, 0), value(number)))
+            .collect()
+    };
+    let mut model = Model::new();
+    // Some thousand records in each of several classes, of which a few stay.
+    for (round, bytes) in [20, 200, 700, 1500, 3500].into_iter().enumerate() {
+        let first = round as u64 * 1000;
+        let batch = put(first..first + 1000, bytes);
+        run(&arena, &batch);
+        let gone = batch.iter().skip(1).map(|(key, _)| (*key, None));
+        run(&arena, &gone.collect::<Vec<_>>());
+        apply(&mut model, &batch[..1]);
+    }
+    let before = arena.used_bytes();
+    let mut given_back = before;
+    for writes in 0.. {
+        let trial = copy_of(&arena);
+        trial.kill_after(writes);
+        trial.shared.records.lock().give_back();
+        let is_done = !trial.is_killed();
+        let next = successor(&trial);
+        assert_eq!(content(&next), model, "killed behind {writes} writes");
+        next.shared.records.lock().give_back();
+        given_back = next.used_bytes();
+        assert!(given_back < before, "{given_back} of {before} bytes");
+        // What was given back is as good as new.
+        let more = put(0..50, 300);
+        run(&next, &more);
+        let mut with_more = model.clone();
+        apply(&mut with_more, &more);
+        assert_eq!(content(&next), with_more);
+        if is_done {
+            assert!(writes > 2, "nothing was given back");
+            break;
+        }
+    }
+    // One chunk for each class in use.
+    assert_eq!(given_back, 5 * (256 << 10));
+}
+
+#[test]
 fn the_sessions_text_is_whole() {
     let arena = Arena::create().unwrap();
     assert_eq!(arena.session(), None);

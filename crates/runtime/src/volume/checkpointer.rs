@@ -116,6 +116,7 @@ impl Shared {
             looks.last_commit = self.moment().now;
         }
         let apply_at = self.apply_if_due(&mut looks.last_commit);
+        self.give_back_at_rest();
         Due {
             look_at: [apply_at, commit_at].into_iter().flatten().min(),
             busy,
@@ -209,6 +210,18 @@ impl Shared {
                 // the idle time has passed again.
                 *last_commit = now;
                 Some(MonotonicNs(now.0.saturating_add(idle_ns)))
+            }
+        }
+    }
+
+    /// Where nothing waits to be committed or applied, the arena needs next to no memory.
+    fn give_back_at_rest(&self) {
+        if let Some(arena) = &self.options.arena
+            && self.store.pending().journal_used_bytes == 0
+        {
+            let mut live = self.live();
+            if live.engine.dirty_bytes() == 0 {
+                arena.give_back(&mut live.engine);
             }
         }
     }

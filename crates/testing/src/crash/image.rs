@@ -176,11 +176,21 @@ impl Filesystem {
     }
 
     /// The content that the chosen effects stand for never reaches the medium, though
-    /// memory shows it.
+    /// memory shows it. Holes are the filesystem's own metadata: they wait for the next sync,
+    /// like sizes and names.
     fn give_up(&mut self, chosen: impl Fn(&Effect) -> bool) {
         let before = self.pending.len();
+        let is_content = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Sector {
+                    content: Some(_),
+                    ..
+                }
+            )
+        };
         self.pending
-            .retain(|effect| !(matches!(effect, Effect::Sector { .. }) && chosen(effect)));
+            .retain(|effect| !(is_content(effect) && chosen(effect)));
         self.has_given_up |= self.pending.len() < before;
     }
 
