@@ -44,7 +44,7 @@ age_max_ms = 20
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bare", action="store_true", help="no MobiFS: the disk itself, no cut")
-    parser.add_argument("--operations", type=int, default=100_000)
+    parser.add_argument("--operations", type=int, default=40_000)
     parser.add_argument("--rounds", type=int, default=20, help="rounds with a power cut")
     parser.add_argument("--seed", type=int, default=20150708)
     return parser.parse_args()
