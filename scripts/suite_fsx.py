@@ -3,9 +3,9 @@
 
   suite_fsx.py [--bare] [--operations N] [--rounds N] [--seed N]
 
-The same operations, mmap among them, run on a mount that has no reason to commit, on one that
-commits and applies all the time, and on such a one whose daemon is killed again and again: what
-is in memory, in the journal and below lies on top of each other in every way then.
+Operations, mmap among them, run on a mount that has no reason to commit, half as many on one that
+commits and applies all the time, and half of these on such a one whose daemon is killed again and
+again: what is in memory, in the journal and below lies on top of each other in every way then.
 
 In a cut round fsx runs, the mount is synced at one moment and cut at a later one; after
 recovery the file must be a state that fsx really made, at or after the sync. Every other round
@@ -22,7 +22,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lib.disk import LoopImage, loop_devices_work, scratch_dir
@@ -132,8 +132,9 @@ def killing(mount: MobiMount) -> Iterator[list[int]]:
         while not ended.wait(0.25):
             # None between two of them.
             for pid in map(int, children.read_text().split()):
-                os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
 
     killer = threading.Thread(target=kill_daemons)
     killer.start()
@@ -150,16 +151,19 @@ def plain_runs(
     """Runs without a cut; yields what each was."""
     seed, operations = options.seed, options.operations
     plain_run(quiet.mountpoint, scratch, seed, operations)
-    yield f"{operations} operations, no commit"
-    operations = max(operations // 2, 1)
-    plain_run(busy.mountpoint, scratch, seed + 1, operations)
-    yield f"{operations} operations, committed all the time"
-    operations = max(operations // 2, 1)
+    yield f"{operations} operations, seed {seed}, no commit"
+    seed, operations = seed + 1, max(operations // 2, 1)
+    plain_run(busy.mountpoint, scratch, seed, operations)
+    commits = busy.status()["store"]["commits"]
+    if not commits:
+        raise Failed("fsx was done before anything was committed; give it more --operations")
+    yield f"{operations} operations, seed {seed}, {commits} commits"
+    seed, operations = seed + 1, max(operations // 2, 1)
     with killing(busy) as killed:
-        plain_run(busy.mountpoint, scratch, seed + 2, operations)
+        plain_run(busy.mountpoint, scratch, seed, operations)
     if not killed:
         raise Failed("fsx was done before a daemon was killed; give it more --operations")
-    yield f"{operations} operations, committed all the time, {len(killed)} daemons killed"
+    yield f"{operations} operations, seed {seed}, {len(killed)} daemons killed"
 
 
 def mounts(cleanup: Cleanup, lower: Path, scratch: Path) -> list[MobiMount]:
@@ -190,7 +194,7 @@ def main() -> int:
         quiet, busy = mounts(cleanup, lower.mountpoint, scratch)
         for words in plain_runs(quiet, busy, scratch, options):
             passed += 1
-            say(f"fsx, seed {options.seed}: {words}: ok")
+            say(f"fsx: {words}: ok")
         per_round = max(options.operations // max(options.rounds, 1), 10)
         for number in range(options.rounds):
             seed = options.seed + 1 + number

@@ -48,8 +48,10 @@ run() {
 # tell_failures: which tests failed and why, once more, so that nobody has to look for it.
 tell_failures() {
   step "what failed"
-  grep -hE '^test .* FAILED$' "$LOG_DIR"/*.log
-  grep -hE -A4 '^thread .* panicked at ' "$LOG_DIR"/*.log | grep -vE '^(stack backtrace:|--)' | head -60
+  # Tests of cargo end with the word, the suites go on with the reason.
+  grep -hE '\bFAILED\b|^error: ' "$LOG_DIR"/*.log | grep -v '^test result:' | head -60
+  grep -hE -A4 '^thread .* panicked at ' "$LOG_DIR"/*.log |
+    grep -vE '^(stack backtrace:|--| +[0-9]+: | +at )' | head -60
 }
 
 # The tests' own build has debug assertions and overflow checks, so the suites run on it, too.

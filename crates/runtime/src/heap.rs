@@ -57,7 +57,7 @@ pub fn keep_few_heaps() {
     let _set = unsafe { libc::mallopt(libc::M_ARENA_MAX, HEAPS_MAX) };
 }
 
-/// Other C libraries have one heap.
+/// Other C libraries are left as they are.
 #[cfg(not(target_env = "gnu"))]
 pub fn keep_few_heaps() {}
 

@@ -15,6 +15,7 @@
 
 pub mod campaign;
 pub mod crash;
+pub mod entries;
 pub mod faults;
 pub mod harness;
 pub mod life;

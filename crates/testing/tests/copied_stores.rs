@@ -8,9 +8,8 @@
 use mobifs_store::lower::{Create, Lower as _};
 use mobifs_store::{JournalOptions, JournalStore, Store as _, StoreError};
 use mobifs_testing::crash::{CrashLower, Effect, Fate};
-use mobifs_types::{
-    Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Timestamp,
-};
+use mobifs_testing::entries::{plain_file, root_entry};
+use mobifs_types::{Entry, ObjectId};
 
 const OPTIONS: JournalOptions = JournalOptions {
     journal_bytes: 64 << 10,
@@ -28,35 +27,7 @@ fn open(lower: &CrashLower) -> JournalStore<CrashLower> {
 }
 
 fn changed(id: ObjectId, nlink: u32) -> Entry {
-    let time = Timestamp::new(1_000_000_000, 5);
-    Entry::Object(ObjectState {
-        id,
-        created: false,
-        attributes: Attributes {
-            kind: FileKind::Regular,
-            mode: 0o640,
-            uid: 0,
-            gid: 0,
-            rdev: DeviceNumber(0),
-            size: BYTES,
-            nlink,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        },
-        symlink_target: None,
-        zeroed: Vec::new(),
-        allocated: Vec::new(),
-        xattrs: Vec::new(),
-    })
-}
-
-fn moved(name: &str, child: Option<ObjectId>) -> Entry {
-    Entry::Dentry {
-        parent: ObjectId::ROOT,
-        name: Name::new(name.as_bytes()).unwrap(),
-        child,
-    }
+    Entry::Object(plain_file(id, BYTES, nlink))
 }
 
 /// A store whose files were changed, and nothing was applied; one of them was renamed.
@@ -75,8 +46,11 @@ fn pending() -> CrashLower {
         store.append_entry(&mut transaction, changed(entry.id, 1));
     }
     let first = entries.iter().find(|entry| entry.name.as_bytes() == b"a");
-    store.append_entry(&mut transaction, moved("a", None));
-    store.append_entry(&mut transaction, moved("renamed", Some(first.unwrap().id)));
+    store.append_entry(&mut transaction, root_entry("a", None));
+    store.append_entry(
+        &mut transaction,
+        root_entry("renamed", Some(first.unwrap().id)),
+    );
     let ticket = store.end_transaction(transaction).unwrap();
     store.wait_sync(ticket).unwrap();
     drop(store);
@@ -187,7 +161,7 @@ fn what_a_copy_deletes_from_limbo_does_not_come_back() {
     let removed = entries.iter().find(|entry| entry.name.as_bytes() == b"c");
     let mut transaction = store.begin_transaction();
     store.append_entry(&mut transaction, changed(removed.unwrap().id, 0));
-    store.append_entry(&mut transaction, moved("c", None));
+    store.append_entry(&mut transaction, root_entry("c", None));
     let ticket = store.end_transaction(transaction).unwrap();
     store.wait_sync(ticket).unwrap();
     store.apply().unwrap();

@@ -6,13 +6,11 @@ use mobifs_store::{
     JournalOptions, JournalStore, KnownLocation, KnownObject, Resumed, Saved, Store, StoreError,
     Transaction,
 };
-use mobifs_types::{
-    Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page,
-    PageIndex, Timestamp,
-};
+use mobifs_types::{Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
 
 use super::book::Book;
 use crate::crash::{Calls, CrashLower, Fault, Harm};
+use crate::entries::{plain_file, root_entry};
 
 type TestStore = JournalStore<CrashLower>;
 
@@ -42,35 +40,10 @@ fn resume(lower: &CrashLower, book: &Book) -> (TestStore, Resumed) {
 }
 
 fn state(id: ObjectId, created: bool, nlink: u32) -> Entry {
-    let time = Timestamp::new(1_000_000_000, 5);
     Entry::Object(ObjectState {
-        id,
         created,
-        attributes: Attributes {
-            kind: FileKind::Regular,
-            mode: 0o600,
-            uid: 0,
-            gid: 0,
-            rdev: DeviceNumber(0),
-            size: PAGE_BYTES as u64,
-            nlink,
-            atime: time,
-            mtime: time,
-            ctime: time,
-        },
-        symlink_target: None,
-        zeroed: Vec::new(),
-        allocated: Vec::new(),
-        xattrs: Vec::new(),
+        ..plain_file(id, PAGE_BYTES as u64, nlink)
     })
-}
-
-fn dentry(name: &str, child: Option<ObjectId>) -> Entry {
-    Entry::Dentry {
-        parent: ObjectId::ROOT,
-        name: Name::new(name.as_bytes()).unwrap(),
-        child,
-    }
 }
 
 /// A transaction that makes a file of one page.
@@ -80,7 +53,7 @@ fn creation(id: ObjectId, name: &str, tag: u64) -> Transaction {
         index: PageIndex(0),
         page: Page::new(&[1; PAGE_BYTES]),
     };
-    let entries = vec![state(id, true, 1), dentry(name, Some(id)), page];
+    let entries = vec![state(id, true, 1), root_entry(name, Some(id)), page];
     Transaction { entries, tag }
 }
 
@@ -164,7 +137,7 @@ fn what_was_spilled_is_newer_than_what_is_pending() {
     let (lower, book, store) = open();
     let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
     store.pin(id(2));
-    let entries = vec![state(id(2), false, 0), dentry("a", None)];
+    let entries = vec![state(id(2), false, 0), root_entry("a", None)];
     let _ = store
         .end_transaction(Transaction { entries, tag: 2 })
         .unwrap();
