@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         return helper::run(call);
     }
     let arguments = Arguments::parse_from(words);
+    report_panics_that_nobody_catches();
     match run(arguments.command) {
         Ok(code) => code,
         Err(failure) => {
@@ -31,6 +32,16 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code.number())
         }
     }
+}
+
+/// A damaged trace is told of in one sentence, also where a library panics on it.
+fn report_panics_that_nobody_catches() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !mobifs_trace::catches_panics() {
+            report(panic);
+        }
+    }));
 }
 
 fn run(command: Command) -> Result<ExitCode, Failure> {

@@ -2,10 +2,12 @@
 
 use std::io::{Cursor, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use mobifs_trace::recording::{LogHeader, LogPart, Observation, start_log};
 use mobifs_trace::{
-    Format, LoadOptions, Trace, UserOperation, import, read as read_trace, write as write_trace,
+    Format, LoadOptions, Trace, UserOperation, catches_panics, import, read as read_trace,
+    write as write_trace,
 };
 use mobifs_types::{FoundObject, MonotonicNs, ObjectId, ObservedOperation, Operation};
 
@@ -236,7 +238,21 @@ fn described(trace: &Trace) -> Vec<impl PartialEq + std::fmt::Debug> {
     events.collect()
 }
 
+/// The fuzzer's hook ends the process at any panic, also at one that is caught.
+fn forgive_panics_that_are_caught() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !catches_panics() {
+                report(panic);
+            }
+        }));
+    });
+}
+
 fn stored(input: &[u8]) -> Verdict {
+    forgive_panics_that_are_caught();
     let trace = read_trace(input.to_vec());
     if let Ok(trace) = &trace {
         let again = read_trace(bytes(trace)).unwrap_or_else(|error| panic!("{error}"));

@@ -27,6 +27,6 @@ pub use replay::{
 };
 pub use statistics::{Counts, Statistics, statistics};
 pub use store::{
-    FORMAT_VERSION, PARQUET_MAGIC, ReadError, Row, RowError, TraceWriter, WriteError, read,
-    read_file, write, write_file,
+    FORMAT_VERSION, PARQUET_MAGIC, ReadError, Row, RowError, TraceWriter, WriteError,
+    catches_panics, read, read_file, write, write_file,
 };

@@ -10,7 +10,7 @@ mod write;
 mod tests;
 
 pub use error::{ReadError, RowError, WriteError};
-pub use read::{read, read_file};
+pub use read::{catches_panics, read, read_file};
 pub use row::Row;
 pub(crate) use write::GROUP_EVENTS;
 pub use write::{TraceWriter, write, write_file};

@@ -1,6 +1,7 @@
 //! Reading a trace.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -45,10 +46,22 @@ pub fn read(content: Vec<u8>) -> Result<Trace, ReadError> {
     guarded(Bytes::from(content))
 }
 
+thread_local! {
+    static CATCHES_PANICS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is reading a trace and a panic now becomes an error. A panic hook asks
+/// this, to say nothing where the error says it all.
+pub fn catches_panics() -> bool {
+    CATCHES_PANICS.get()
+}
+
 fn guarded<R: ChunkReader + 'static>(input: R) -> Result<Trace, ReadError> {
     // The library checks most of what it reads, but panics on some damaged files. Nothing is
     // shared with it that such a panic could leave half done.
+    let outer = CATCHES_PANICS.replace(true);
     let result = catch_unwind(AssertUnwindSafe(|| read_all(input)));
+    CATCHES_PANICS.set(outer);
     result.unwrap_or_else(|_| Err(ReadError::Damaged("its parts do not fit".to_owned())))
 }
 
