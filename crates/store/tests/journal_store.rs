@@ -271,6 +271,49 @@ fn appending_much_to_an_old_file_is_written_once() {
     assert!(content[3 * 4096..].iter().all(|&b| b == b'y'));
 }
 
+/// What is appended mostly begins in the middle of a page. For that one page the journal took
+/// all that came after it, too, which wrote it to the device twice.
+#[test]
+fn what_grows_by_odd_steps_is_written_once() {
+    const STEP: usize = 70 * 4096 + 100;
+    for is_new in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        if !is_new {
+            std::fs::write(directory.path().join("log"), "begun").unwrap();
+        }
+        let store = open(directory.path());
+        let log = if is_new {
+            new_id(0)
+        } else {
+            store.list_directory(ObjectId::ROOT).unwrap()[0].id
+        };
+        let mut content = if is_new {
+            Vec::new()
+        } else {
+            b"begun".to_vec()
+        };
+        for step in 0..4_u8 {
+            let first = content.len() / 4096;
+            content.extend((0..STEP).map(|at| (at / 9) as u8 ^ step));
+            let created = is_new && step == 0;
+            let mut entries = vec![state(log, FileKind::Regular, content.len() as u64, created)];
+            let pages = content.chunks(4096).enumerate().skip(first);
+            entries.extend(pages.map(|(index, bytes)| page(log, index as u64, bytes)));
+            if created {
+                entries.push(dentry(ObjectId::ROOT, "log", Some(log)));
+            }
+            commit(&store, entries);
+        }
+        let before = store.pending();
+        assert!(before.journal_used_bytes < 100 << 10, "{before:?}");
+        assert!(before.commit_written_bytes < content.len() as u64 + (100 << 10));
+        store.cut_power();
+        drop(store);
+        open(directory.path()).close().unwrap();
+        assert!(std::fs::read(directory.path().join("log")).unwrap() == content);
+    }
+}
+
 #[test]
 fn a_transaction_larger_than_the_journal_is_committed_as_a_whole() {
     let directory = tempfile::tempdir().unwrap();

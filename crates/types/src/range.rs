@@ -133,6 +133,17 @@ impl RangeSet {
                 || self.ranges.range(range.start..range.end).next().is_some())
     }
 
+    /// What of `range` is in the set.
+    pub fn overlap(&self, range: ByteRange) -> Self {
+        let before = self.range_at(range.start);
+        let inside = self.ranges.range(range.start..range.end.max(range.start));
+        before
+            .into_iter()
+            .chain(inside.map(|(&start, &end)| ByteRange { start, end }))
+            .map(|found| ByteRange::new(found.start.max(range.start), found.end.min(range.end)))
+            .collect()
+    }
+
     /// The range that holds the byte at `offset`.
     pub fn range_at(&self, offset: u64) -> Option<ByteRange> {
         let (&start, &end) = self.ranges.range(..=offset).next_back()?;
@@ -197,6 +208,11 @@ mod tests {
                 let bits = &bitmap[probe.start as usize..probe.end as usize];
                 assert_eq!(set.covers(probe), bits.iter().all(|&b| b));
                 assert_eq!(set.intersects(probe), bits.iter().any(|&b| b));
+                let overlap = set.overlap(probe);
+                for (offset, &bit) in bitmap.iter().enumerate() {
+                    let within = (probe.start..probe.end).contains(&(offset as u64));
+                    assert_eq!(overlap.contains(offset as u64), bit && within);
+                }
                 let ranges: Vec<_> = set.iter().collect();
                 assert!(ranges.windows(2).all(|w| w[0].end < w[1].start));
             }

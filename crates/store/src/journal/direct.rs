@@ -145,44 +145,39 @@ impl<L: Lower> JournalStore<L> {
             } else {
                 RUN_PAGES_MIN
             };
+            let is_new = state.created && pending.is_none();
             for range in page_runs(pages, length_min) {
-                let allowed = match &pending {
-                    Some(object) if created => {
-                        object.bound.is_none() && !object.direct.intersects(range)
-                    }
-                    None if created => true,
-                    Some(object) if object.zeroed.covers(range) => true,
-                    _ => {
-                        let guard = self.guard(state.id, pending.as_deref(), range)?;
-                        let needed = guard.is_some();
-                        guards.extend(guard);
-                        needed
-                    }
-                };
-                if allowed {
-                    let is_new = state.created && pending.is_none();
-                    let covers_all = range.start == 0 && range.end >= state.attributes.size;
-                    runs.push(DirectRun {
-                        object: state.id,
-                        range,
-                        attributes: state.attributes,
-                        created,
-                        is_everything: is_new && covers_all && is_plain(state),
-                    });
+                let mut empty = empty_parts(pending.as_deref(), created, range);
+                if !created && !empty.covers(range) {
+                    guards.extend(self.guard(state.id, pending.as_deref(), range, &mut empty)?);
                 }
+                let parts = empty.iter().map(whole_pages);
+                let parts = parts.filter(|part| is_run(*part, length_min));
+                runs.extend(parts.map(|part| DirectRun {
+                    object: state.id,
+                    range: part,
+                    attributes: state.attributes,
+                    created,
+                    is_everything: is_new
+                        && part.start == 0
+                        && part.end >= state.attributes.size
+                        && is_plain(state),
+                }));
             }
         }
         self.write_guards(writer, guards)?;
         Ok(runs)
     }
 
-    /// A state that says "behind its end this file is empty", if that is so where the
-    /// range lies.
+    /// Adds what of the range lies behind the file's end to what is empty. Where that is
+    /// worth it and the journal does not say so yet: a state that says "behind its end this
+    /// file is empty".
     fn guard(
         &self,
         id: ObjectId,
         pending: Option<&PendingObject>,
         range: ByteRange,
+        empty: &mut RangeSet,
     ) -> Result<Option<ObjectState>, StoreError> {
         let handle = self.require_handle(id)?;
         let stat = self
@@ -197,15 +192,16 @@ impl<L: Lower> JournalStore<L> {
             .size
             .max(stat.size)
             .next_multiple_of(PAGE_BYTES_U64);
-        let is_behind = range.start >= end
-            && pending.is_none_or(|object| {
-                object
-                    .pages
-                    .keys()
-                    .next_back()
-                    .is_none_or(|last| last.offset() < end)
-            });
-        Ok(is_behind.then(|| ObjectState {
+        let behind = ByteRange::new(range.start.max(end), range.end.max(end));
+        let has_pages_there = pending.is_some_and(|object| {
+            let last = object.pages.keys().next_back();
+            last.is_some_and(|last| last.offset() >= end)
+        });
+        if !is_run(behind, RUN_PAGES_MIN) || empty.covers(behind) || has_pages_there {
+            return Ok(None);
+        }
+        empty.insert(behind);
+        Ok(Some(ObjectState {
             id,
             created: false,
             attributes: committed,
@@ -366,8 +362,36 @@ fn page_runs(pages: &BTreeMap<PageIndex, Page>, length_min: usize) -> Vec<ByteRa
         .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
         .collect();
     all.iter()
-        .filter(|range| range.len() >= length_min as u64 * PAGE_BYTES_U64)
+        .filter(|range| is_run(*range, length_min))
         .collect()
+}
+
+fn is_run(range: ByteRange, length_min: usize) -> bool {
+    range.len() >= length_min as u64 * PAGE_BYTES_U64
+}
+
+/// The parts of a range where the journal says already that nothing is. What is appended
+/// mostly begins in the middle of a page that has something.
+fn empty_parts(pending: Option<&PendingObject>, created: bool, range: ByteRange) -> RangeSet {
+    match pending {
+        Some(object) if created && object.bound.is_none() => {
+            let mut parts = RangeSet::from_iter([range]);
+            let taken = object.direct.overlap(range);
+            taken.iter().for_each(|taken| parts.remove(taken));
+            parts
+        }
+        None if created => RangeSet::from_iter([range]),
+        Some(object) if !created => object.zeroed.overlap(range),
+        _ => RangeSet::new(),
+    }
+}
+
+/// The whole pages of a range.
+fn whole_pages(range: ByteRange) -> ByteRange {
+    ByteRange::new(
+        range.start.next_multiple_of(PAGE_BYTES_U64),
+        range.end - range.end % PAGE_BYTES_U64,
+    )
 }
 
 /// Whether there is nothing about the object but content and attributes.
