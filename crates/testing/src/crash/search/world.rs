@@ -486,8 +486,9 @@ impl World {
             }
             Verb::WriteBig => {
                 let length = 60_000 + third % 200_000;
-                let offset = match fourth % 2 {
+                let offset = match fourth % 3 {
                     0 => size.next_multiple_of(PAGE_BYTES_U64),
+                    1 => size,
                     _ => second % (size + 10_000),
                 };
                 self.write(id, offset, &content_of(fourth, length));
