@@ -22,6 +22,24 @@ impl Engine {
         data: &[u8],
         kill_suid_sgid: bool,
     ) -> Result<usize, Stop> {
+        let mut replace = |page: &mut Page, content: &[u8]| page.write(0, content);
+        self.write_pages(moment, id, at, data, kill_suid_sgid, &mut replace)
+    }
+
+    /// As [`Engine::write`]. Pages that are new as a whole are made by `replace`, which knows
+    /// where they are to lie.
+    ///
+    /// # Errors
+    /// As [`Engine::write`].
+    pub fn write_pages(
+        &mut self,
+        moment: Moment,
+        id: ObjectId,
+        at: WriteAt,
+        data: &[u8],
+        kill_suid_sgid: bool,
+        replace: &mut dyn FnMut(&mut Page, &[u8]),
+    ) -> Result<usize, Stop> {
         self.check_file(id)?;
         self.check_changeable(id)?;
         let inode = self.inode(id)?;
@@ -61,7 +79,13 @@ impl Engine {
             let within = (position % PAGE_BYTES_U64) as usize;
             let (chunk, behind) = rest.split_at(rest.len().min(PAGE_BYTES - within));
             let index = PageIndex::of_offset(position);
-            self.edit_page(id, vct, index, |page| page.write(within, chunk))?;
+            self.edit_page(id, vct, index, |page| {
+                if chunk.len() == PAGE_BYTES {
+                    replace(page, chunk);
+                } else {
+                    page.write(within, chunk);
+                }
+            })?;
             position += chunk.len() as u64;
             rest = behind;
         }

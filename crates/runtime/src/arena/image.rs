@@ -62,6 +62,20 @@ impl Image for Batch<'_> {
     }
 }
 
+/// Makes new content for pages of the engine.
+pub(crate) struct Replacement<'a>(Batch<'a>);
+
+impl Replacement<'_> {
+    /// Gives a page other content. If there is room it lies in the arena from the beginning;
+    /// but no record names it before the engine is saved.
+    pub(crate) fn replace(&mut self, page: &mut Page, content: &[u8]) {
+        match self.0.records.keep(content) {
+            Some(offset) => *page = self.0.arena.page_at(offset, content.len()),
+            None => page.write(0, content),
+        }
+    }
+}
+
 /// All records of an engine.
 #[derive(Default)]
 struct Whole(BTreeMap<RawKey, Vec<u8>>);
@@ -95,6 +109,11 @@ impl Arena {
             offset,
             length,
         }))
+    }
+
+    /// For an operation that replaces pages. The engine must be locked.
+    pub(crate) fn replacement(&self) -> Replacement<'_> {
+        Replacement(self.batch())
     }
 
     /// Keeps what an operation has changed of the engine, and that the request of this

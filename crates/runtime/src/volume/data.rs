@@ -1,8 +1,8 @@
 //! File content.
 
-use mobifs_core::{AllocateMode, Engine, FsError, ReadSegment, Whence, WriteAt};
+use mobifs_core::{AllocateMode, Engine, FsError, Moment, ReadSegment, Stop, Whence, WriteAt};
 use mobifs_store::Seek;
-use mobifs_types::ObjectId;
+use mobifs_types::{ObjectId, PAGE_BYTES, Page};
 
 use super::{Volume, store_failed};
 
@@ -62,7 +62,7 @@ impl Volume {
         let moment = self.shared.moment();
         let written = self
             .shared
-            .change(|engine| engine.write(moment, id, at, data, kill_suid_sgid))?;
+            .change(|engine| self.write_pages(engine, moment, id, at, data, kill_suid_sgid))?;
         if sync {
             self.fsync(id)?;
         }
@@ -79,8 +79,28 @@ impl Volume {
     pub fn write_batched(&self, id: ObjectId, at: WriteAt, data: &[u8]) -> Result<usize, FsError> {
         let moment = self.shared.moment();
         self.shared.change_batched(data.len(), |engine| {
-            engine.write(moment, id, at, data, false)
+            self.write_pages(engine, moment, id, at, data, false)
         })
+    }
+
+    /// Whole pages go to the arena at once, where they would be copied to otherwise.
+    fn write_pages(
+        &self,
+        engine: &mut Engine,
+        moment: Moment,
+        id: ObjectId,
+        at: WriteAt,
+        data: &[u8],
+        kill_suid_sgid: bool,
+    ) -> Result<usize, Stop> {
+        match &self.shared.options.arena {
+            Some(arena) if data.len() >= PAGE_BYTES => {
+                let mut replacement = arena.replacement();
+                let mut replace = |page: &mut Page, new: &[u8]| replacement.replace(page, new);
+                engine.write_pages(moment, id, at, data, kill_suid_sgid, &mut replace)
+            }
+            _ => engine.write(moment, id, at, data, kill_suid_sgid),
+        }
     }
 
     /// A kill takes back nothing of what was written by [`Volume::write_batched`].
