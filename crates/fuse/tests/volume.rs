@@ -221,6 +221,40 @@ fn a_write_by_another_user_takes_the_set_id_bits() {
     mounted.end();
 }
 
+/// The kernel decides that they must go, and tells it with a request that changes nothing.
+#[test]
+fn a_chown_to_nobody_else_takes_the_set_id_bits_and_so_does_root_without_fsetid() {
+    let Some(mounted) = Mounted::new("") else {
+        return;
+    };
+    let path = mounted.path("program");
+    let with_bits = || {
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    };
+    let mode = || path.metadata().unwrap().mode() & 0o7777;
+    with_bits();
+    rustix::fs::chown(&path, None, None).unwrap();
+    assert_eq!(mode(), 0o777);
+
+    with_bits();
+    let allocated = Command::new("setpriv")
+        .args(["--bounding-set", "-fsetid", "fallocate", "-l", "8192"])
+        .arg(&path)
+        .status()
+        .unwrap();
+    assert!(allocated.success());
+    assert_eq!(mode(), 0o777);
+
+    // A directory keeps its own, as everywhere.
+    let directory = mounted.path("directory");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o6777)).unwrap();
+    rustix::fs::chown(&directory, None, None).unwrap();
+    assert_eq!(directory.metadata().unwrap().mode() & 0o7777, 0o6777);
+    mounted.end();
+}
+
 #[test]
 fn modes_and_owners_are_enforced_for_other_users() {
     let Some(mounted) = Mounted::new("") else {

@@ -45,8 +45,11 @@ fn attribute_change(args: &SetAttrArgs) -> AttributeChange {
         }
     };
     // A change of owner takes the set-id bits in any case; the kernel says so only
-    // for a change of size, where it depends on the caller.
+    // for a change of size, where it depends on the caller. A request that changes nothing
+    // is what it makes of its decision that the bits must go: for a chown to the owner that
+    // a file has, and before a fallocate or a copy by somebody who may not leave them.
     let changes_owner = given(set_attr::UID) || given(set_attr::GID);
+    let changes_nothing = args.valid & set_attr::CHANGES == 0;
     AttributeChange {
         mode: given(set_attr::MODE).then_some(args.mode as u16 & MODE_MASK),
         uid: given(set_attr::UID).then_some(args.uid),
@@ -65,7 +68,7 @@ fn attribute_change(args: &SetAttrArgs) -> AttributeChange {
             args.mtime_ns,
         ),
         ctime: given(set_attr::CTIME).then(|| Timestamp::new(args.ctime, args.ctime_ns)),
-        kill_suid_sgid: given(set_attr::KILL_SUIDGID) || changes_owner,
+        kill_suid_sgid: given(set_attr::KILL_SUIDGID) || changes_owner || changes_nothing,
     }
 }
 
@@ -91,6 +94,22 @@ mod tests {
             ..AttributeChange::default()
         };
         assert_eq!(attribute_change(&args), expected);
+    }
+
+    #[test]
+    fn a_change_of_nothing_takes_the_set_id_bits() {
+        for valid in [0, set_attr::CTIME] {
+            let args = SetAttrArgs {
+                valid,
+                ..SetAttrArgs::default()
+            };
+            assert!(attribute_change(&args).kill_suid_sgid, "{valid:#x}");
+        }
+        let of_mode = SetAttrArgs {
+            valid: set_attr::MODE | set_attr::CTIME,
+            ..SetAttrArgs::default()
+        };
+        assert!(!attribute_change(&of_mode).kill_suid_sgid);
     }
 
     #[test]
