@@ -185,7 +185,7 @@ fn operation<'a>(asked: &Asked<'a>, payload: &[u8]) -> Option<Operation<'a>> {
             is_data_only: args.flags & fsync::DATA_ONLY != 0,
         },
         Asked::SyncFs => Operation::SyncAll,
-        Asked::Release(_) => Operation::Release,
+        Asked::Release => Operation::Release,
         _ => return named(asked, payload),
     })
 }

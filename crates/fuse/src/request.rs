@@ -78,7 +78,7 @@ pub(crate) enum Operation<'a> {
         name: &'a [u8],
     },
     TmpFile(CreateArgs),
-    Release(ReleaseArgs),
+    Release,
     Read(ReadArgs),
     Write {
         args: WriteArgs,
@@ -204,7 +204,10 @@ fn parse_operation(
         }
         Opcode::GetAttr => Operation::GetAttr,
         Opcode::SetAttr => Operation::SetAttr(arguments.take()?),
-        Opcode::Release => Operation::Release(arguments.take()?),
+        Opcode::Release => {
+            let ReleaseArgs { .. } = arguments.take()?;
+            Operation::Release
+        }
         Opcode::Read => Operation::Read(arguments.take()?),
         Opcode::ReadDir => Operation::ReadDir(arguments.take()?),
         Opcode::ReadDirPlus => Operation::ReadDirPlus(arguments.take()?),

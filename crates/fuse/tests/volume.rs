@@ -31,6 +31,7 @@ const NOBODY: u32 = 65_534;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Mounted {
+    volume: Arc<Volume>,
     handle: SessionHandle,
     directory: TempDir,
     thread: Option<JoinHandle<Result<(), SessionError>>>,
@@ -58,10 +59,18 @@ impl Mounted {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut mount_options = MountOptions::default();
         mount_options.apply(options).unwrap();
-        let session = Session::mount(volume, directory.path(), &mount_options, None, None).unwrap();
+        let session = Session::mount(
+            Arc::clone(&volume),
+            directory.path(),
+            &mount_options,
+            None,
+            None,
+        )
+        .unwrap();
         let handle = session.handle();
         let thread = Some(std::thread::spawn(move || session.run()));
         let mounted = Self {
+            volume,
             handle,
             directory,
             thread,
@@ -177,6 +186,37 @@ fn an_unnamed_file_can_be_given_a_name() {
     assert_eq!(fs::metadata(&name).unwrap().nlink(), 1);
     // One that never gets a name.
     drop(rustix::fs::open(mounted.path(""), flags, Mode::RUSR).unwrap());
+    mounted.end();
+}
+
+/// The kernel tells of the end of such a file only as long as it has not seen that OPEN is
+/// not wanted.
+#[test]
+fn unnamed_files_that_are_closed_leave_memory() {
+    let Some(mounted) = Mounted::new("") else {
+        return;
+    };
+    let in_use = || mounted.volume.status().memory.deleted_in_use_bytes;
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    for has_opened_another in [false, true] {
+        if has_opened_another {
+            fs::write(mounted.path("another"), "").unwrap();
+        }
+        let unnamed = rustix::fs::open(mounted.path(""), flags, Mode::RUSR).unwrap();
+        let file = File::from(unnamed);
+        file.write_all_at(&[7; 8192], 0).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(in_use(), 8192);
+        let mut content = [0; 8192];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert!(content.iter().all(|&byte| byte == 7));
+        drop(file);
+        let start = Instant::now();
+        while in_use() != 0 {
+            assert!(start.elapsed() < PATIENCE, "{has_opened_another}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
     mounted.end();
 }
 

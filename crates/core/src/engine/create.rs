@@ -68,8 +68,8 @@ impl Engine {
         Ok(node)
     }
 
-    /// Creates a file without a name (`O_TMPFILE`), opened once and with a reference
-    /// counted. [`Engine::link`] may give it a name.
+    /// Creates a file without a name (`O_TMPFILE`), with a reference counted, which is all
+    /// that keeps it. [`Engine::link`] may give it a name.
     ///
     /// # Errors
     /// `NotFound` if the directory was removed, `NotDirectory`, `ReadOnly`, or a
@@ -93,7 +93,7 @@ impl Engine {
         let id = self.new_object_id();
         let mut inode = self.new_inode(caller, moment, parent, &spec, inheritance, 0);
         inode.unnamed = true;
-        (inode.lookups, inode.opens) = (1, 1);
+        inode.lookups = 1;
         (inode.app, inode.app_epoch) = (self.app_of(parent), self.app_epoch);
         let mut change = Change::new(ORPHAN);
         change

@@ -30,8 +30,7 @@
 //! repeated. COPY_FILE_RANGE: a read, then one change that copies and takes the bits away.
 //! FALLOCATE: two changes, each of which may be repeated; the first one's outcome says no
 //! more than that it was done. READDIRPLUS and the number of `..`: references, see above.
-//! BATCH_FORGET: see above. TMPFILE: one call, and the one RELEASE that belongs to it is
-//! a change with an outcome. All others are one call.
+//! BATCH_FORGET: see above. RELEASE: none. All others are one call.
 
 use std::collections::BTreeMap;
 
@@ -219,7 +218,6 @@ const fn changes(operation: &Operation<'_>) -> bool {
             | Operation::Rename { .. }
             | Operation::SetXattr { .. }
             | Operation::RemoveXattr { .. }
-            | Operation::Release(_)
     )
 }
 

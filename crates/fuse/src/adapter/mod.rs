@@ -13,6 +13,10 @@
 //! * `O_TRUNC` arrives as SETATTR; `O_APPEND` is resolved by the kernel, which alone
 //!   changes sizes; `O_SYNC` comes with each WRITE; a listing continues by cookie.
 //!
+//! TMPFILE opens a file, too. Whether its RELEASE comes depends on whether the kernel has
+//! met an OPEN before, so nothing waits for it: the reference that TMPFILE hands over keeps
+//! the file, as it keeps all others.
+//!
 //! It saves two requests for each file that is opened, and leaves a daemon that takes
 //! over a mount nothing to reconstruct; [`left`] tells what becomes of requests under way.
 //!
@@ -267,12 +271,7 @@ impl Adapter {
             Operation::Init(_) => reply.error(Errno::INVAL),
             Operation::Ioctl => reply.error(Errno::NOTTY),
             Operation::NotOffered => reply.error(Errno::NOSYS),
-            Operation::Release(args) => {
-                if args.handle == namespace::UNNAMED_HANDLE {
-                    self.volume.release(context.object());
-                }
-                reply.done();
-            }
+            Operation::Release => reply.done(),
             Operation::Destroy => {
                 self.destroy();
                 reply.done();

@@ -10,10 +10,6 @@ use crate::protocol::{CreateArgs, EntryReply, MkNodArgs, OpenReply, open, syscal
 use crate::reply::Reply;
 use crate::request::Operation;
 
-/// The handle of a file made by TMPFILE: the only opens that the kernel reports, and
-/// hence the only ones whose end it reports. All others have handle 0.
-pub(super) const UNNAMED_HANDLE: u64 = 1;
-
 /// What a rename does if its target exists, and what it leaves.
 pub(super) const fn rename_mode(flags: u32, caller: Caller) -> Result<RenameMode, Errno> {
     // Both: the kernel has looked, and holds the name until we have answered.
@@ -96,7 +92,6 @@ impl Adapter {
     /// The reply to TMPFILE.
     pub(super) fn send_unnamed(&self, node: &Node, reply: Reply<'_>) {
         let open = OpenReply {
-            handle: UNNAMED_HANDLE,
             open_flags: open::KEEP_CACHE,
             ..OpenReply::default()
         };

@@ -180,7 +180,7 @@ impl Handler for OneFile {
                     reply.error(errno);
                 }
             }
-            Operation::FsyncDir(_) | Operation::Release(_) | Operation::Destroy => reply.done(),
+            Operation::FsyncDir(_) | Operation::Release | Operation::Destroy => reply.done(),
             // One file of fixed size, and nothing else, ever.
             Operation::SetAttr(_)
             | Operation::Unlink { .. }

@@ -35,8 +35,7 @@ pub(crate) mod set_attr {
     pub(crate) const CTIME: u32 = 1 << 10;
     pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
     /// All that stand for a change somebody asked for; the time of the change itself is none.
-    pub(crate) const CHANGES: u32 =
-        MODE | UID | GID | SIZE | ATIME | MTIME | ATIME_NOW | MTIME_NOW;
+    pub(crate) const CHANGES: u32 = MODE | UID | GID | SIZE | ATIME | MTIME | ATIME_NOW | MTIME_NOW;
 }
 
 /// `fuse_open_out.open_flags`.

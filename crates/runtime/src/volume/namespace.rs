@@ -99,8 +99,8 @@ impl Volume {
             .change(|engine| engine.create(caller, moment, parent, name, spec))
     }
 
-    /// Creates a file without a name (`O_TMPFILE`), opened once and with one
-    /// reference counted.
+    /// Creates a file without a name (`O_TMPFILE`), with one reference counted, which is
+    /// all that keeps it.
     ///
     /// # Errors
     /// As [`mobifs_core::Engine::create_unnamed`].

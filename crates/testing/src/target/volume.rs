@@ -679,6 +679,8 @@ impl VolumeTarget {
                 if let Some(names) = &self.names {
                     names.borrow_mut().count(id);
                 }
+                // As any other slot: closing it gives this back.
+                self.volume.open(id).map_err(errno)?;
                 self.open.insert(*slot, id);
             }
             Op::Close { slot } => self.close(*slot)?,
