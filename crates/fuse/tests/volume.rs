@@ -531,6 +531,11 @@ fn extended_attributes_are_sized_listed_and_hidden() {
         setxattr(&path, "user.z", b"", XattrFlags::REPLACE),
         Err(Errno::NODATA)
     );
+    // Allowed, and never possible.
+    let never = XattrFlags::CREATE | XattrFlags::REPLACE;
+    let set = |name: &str| setxattr(&path, name, b"", never);
+    assert_eq!(set("user.x"), Err(Errno::EXIST));
+    assert_eq!(set("user.z"), Err(Errno::NODATA));
     let mut short = [0_u8; 3];
     assert_eq!(getxattr(&path, "user.x", &mut short), Err(Errno::RANGE));
     let mut room = [0_u8; 64];

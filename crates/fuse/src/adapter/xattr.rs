@@ -47,10 +47,16 @@ impl Adapter {
         name: &[u8],
         value: &[u8],
     ) -> Outcome<()> {
+        const NEVER: u32 = syscall::XATTR_CREATE | syscall::XATTR_REPLACE;
         let mode = match args.flags {
             0 => XattrMode::Any,
             syscall::XATTR_CREATE => XattrMode::Create,
             syscall::XATTR_REPLACE => XattrMode::Replace,
+            // Allowed, and in one of its two ways impossible.
+            NEVER => {
+                let there = self.volume.get_xattr(context.object(), name).map_err(fs);
+                return there.and(Err(Errno::EXIST));
+            }
             _ => return Err(Errno::INVAL),
         };
         let kill_sgid = args.set_xattr_flags & set_xattr::ACL_KILL_SGID != 0;
