@@ -3,8 +3,8 @@
 
 mod support;
 
-use mobifs_core::{AllocateMode, AttributeChange, Commit};
-use mobifs_types::{ByteRange, Entry, ObjectId};
+use mobifs_core::{AllocateMode, AttributeChange, Commit, Need, Stop, WriteAt};
+use mobifs_types::{ByteRange, Entry, ObjectId, SpaceInfo};
 use support::{Bed, ROOT};
 
 const MIB: u64 = 1 << 20;
@@ -103,4 +103,39 @@ fn room_that_is_filled_counts_once() {
     let whole = ByteRange::new(0, MIB);
     allocate(&mut bed, file, AllocateMode::PunchHole, whole);
     assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, 0);
+}
+
+/// Somebody else may have filled the filesystem below, so even less is there than was promised.
+#[test]
+fn a_full_disk_refuses_what_needs_room_and_nothing_that_gives_it_back() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    bed.directory(app, "empty");
+    bed.write(file, 0, &[1; 10_000]);
+    bed.engine.set_space(SpaceInfo::default(), 0, 0);
+
+    let moment = bed.moment();
+    let refused = |stopped: Option<Stop>| matches!(stopped, Some(Stop::Need(Need::Space)));
+    let longer = bed
+        .engine
+        .write(moment, file, WriteAt::Append, &[1; 4096], false);
+    assert!(refused(longer.err()));
+    let range = (0, MIB);
+    let allocated = bed
+        .engine
+        .allocate(moment, file, ALLOCATE, range.0, range.1);
+    assert!(refused(allocated.err()));
+
+    let of_mode = AttributeChange {
+        mode: Some(0o600),
+        ..AttributeChange::default()
+    };
+    bed.engine.set_attributes(moment, file, &of_mode).unwrap();
+    let half = ByteRange::new(0, 4096);
+    allocate(&mut bed, file, AllocateMode::PunchHole, half);
+    truncate(&mut bed, file, 5000);
+    truncate(&mut bed, file, 0);
+    bed.engine.unlink(moment, app, b"file").unwrap();
+    bed.engine.remove_directory(moment, app, b"empty").unwrap();
 }

@@ -133,7 +133,9 @@ impl Engine {
         {
             return Err(Stop::Need(Need::Memory));
         }
-        let Some(space) = room.space else {
+        let Some(space) = room.space.filter(|_| room_bytes > 0 || inodes > 0) else {
+            // What needs no room does not care that others have taken all of it: how else
+            // would somebody give room back?
             return Ok(());
         };
         let promised = room.reserved_bytes + room.store_reserved_bytes;
@@ -149,6 +151,12 @@ impl Engine {
     pub(super) fn require_entries(&self, entries: u64, inodes: u64) -> Result<(), Stop> {
         let bytes = entries * ENTRY_BYTES;
         self.require(bytes, bytes + inodes * PAGE_BYTES_U64, inodes)
+    }
+
+    /// Checks a change of what is there: it needs memory, and below nothing that is not
+    /// there already.
+    pub(super) fn require_change(&self) -> Result<(), Stop> {
+        self.require(ENTRY_BYTES, 0, 0)
     }
 
     /// The kernel dropped `count` references to an object.

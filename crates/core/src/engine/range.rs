@@ -98,7 +98,8 @@ impl Engine {
         if size < self.inode(id)?.attributes.size {
             self.require_edges(id, ByteRange::from(size))?;
         }
-        self.require(PAGE_BYTES_U64, PAGE_BYTES_U64, 0)
+        // The page that becomes shorter has its place below.
+        self.require(PAGE_BYTES_U64, 0, 0)
     }
 
     /// Changes the size, after [`Engine::require_resize`].

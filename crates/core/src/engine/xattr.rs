@@ -144,7 +144,7 @@ impl Engine {
                 Err(FsError::NoXattr.into())
             };
         }
-        self.require_entries(1, 0)?;
+        self.require_change()?;
         let vct = self.begin_change(id, moment.now)?;
         let inode = self.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
