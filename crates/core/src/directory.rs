@@ -105,6 +105,23 @@ impl Directory {
         self.by_name.insert(name, Slot { id, kind, cookie });
     }
 
+    /// Gives an entry another name. If that is new, it gets the place of the old one: a
+    /// listing that goes on sees what is renamed at most once, and comes to its end although
+    /// everything it sees is renamed.
+    pub(crate) fn rename(&mut self, from: &[u8], to: Name, id: ObjectId, kind: FileKind) {
+        let Some(slot) = self.by_name.remove(from) else {
+            return self.insert(to, id, kind);
+        };
+        self.notes.add(slot.cookie);
+        if self.by_name.contains_key(&to) {
+            self.by_cookie.remove(&slot.cookie);
+            return self.insert(to, id, kind);
+        }
+        let cookie = slot.cookie;
+        self.by_cookie.insert(cookie, to.clone());
+        self.by_name.insert(to, Slot { id, kind, cookie });
+    }
+
     pub(crate) fn remove(&mut self, name: &[u8]) {
         if let Some(slot) = self.by_name.remove(name) {
             self.by_cookie.remove(&slot.cookie);
@@ -136,6 +153,38 @@ mod tests {
         assert!(restore(COOKIE_MAX - 1).is_ok());
         assert!(directory.continue_at(u64::MAX).is_err());
         directory.insert(Name::new(b"b").unwrap(), ObjectId(3), FileKind::Regular);
+    }
+
+    #[test]
+    fn a_listing_of_what_is_being_renamed_comes_to_its_end() {
+        // xfstests' generic/736: each entry that a listing showed was renamed and renamed
+        // back, came behind all others by that, and was shown again.
+        let mut directory = Directory::new(FixedState::default(), false);
+        let name = |n: u64| Name::new(alloc::format!("{n}").as_bytes()).unwrap();
+        let temporary = Name::new(b"temporary").unwrap();
+        for n in 0..10 {
+            directory.insert(name(n), ObjectId(n + 2), FileKind::Regular);
+        }
+        let (mut cookie, mut seen) = (0, 0);
+        let behind = |directory: &Directory, cookie| {
+            let next = directory.after(cookie).next();
+            next.map(|(cookie, name, slot)| (cookie, name.clone(), slot.id))
+        };
+        while let Some((next, shown, id)) = behind(&directory, cookie) {
+            directory.rename(shown.as_bytes(), temporary.clone(), id, FileKind::Regular);
+            directory.rename(b"temporary", shown, id, FileKind::Regular);
+            (cookie, seen) = (next, seen + 1);
+            assert!(seen <= 10);
+        }
+        assert_eq!(seen, 10);
+        // What takes the place of another is where that was.
+        let last = directory.after(0).last().map(|(cookie, ..)| cookie);
+        directory.rename(b"0", name(9), ObjectId(2), FileKind::Directory);
+        let slot = directory.get(b"9").unwrap();
+        assert_eq!((slot.id, slot.kind), (ObjectId(2), FileKind::Directory));
+        assert_eq!(Some(slot.cookie), last);
+        assert_eq!(directory.after(0).count(), 9);
+        assert_eq!(directory.by_cookie.len(), directory.by_name.len());
     }
 
     #[test]
