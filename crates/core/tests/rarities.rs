@@ -62,6 +62,22 @@ fn a_whiteout_that_cannot_be_made_changes_nothing() {
 }
 
 #[test]
+fn attributes_of_no_namespace_are_not_supported() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    for name in [&b"foo.a"[..], b"system.a", b"USER.a", b"user"] {
+        let got = bed.engine.get_xattr(file, name);
+        assert_eq!(got, Err(Stop::Fail(FsError::NotSupported)));
+        let moment = bed.moment();
+        let removed = bed.engine.remove_xattr(moment, file, name);
+        assert_eq!(removed, Err(Stop::Fail(FsError::NotSupported)));
+    }
+    let got = bed.engine.get_xattr(file, b"user.a");
+    assert_eq!(got, Err(Stop::Fail(FsError::NoXattr)));
+}
+
+#[test]
 fn an_attribute_has_a_name_beside_its_namespace() {
     let mut bed = Bed::relaxed();
     let app = bed.directory(ROOT, "app");

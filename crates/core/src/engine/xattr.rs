@@ -35,15 +35,12 @@ impl Engine {
     /// Value of one extended attribute.
     ///
     /// # Errors
-    /// `NoXattr`, `NotSupported`, `InvalidArgument` for a namespace without a name, `Stale`,
-    /// or a [`Need`].
+    /// `NoXattr`, `NotSupported` (also for an unknown namespace), `InvalidArgument` for a
+    /// namespace without a name, `Stale`, or a [`Need`].
     pub fn get_xattr(&self, id: ObjectId, name: &[u8]) -> Result<Arc<[u8]>, Stop> {
         check_has_name(name)?;
-        Ok(self
-            .known_xattrs(id)?
-            .get(name)
-            .cloned()
-            .ok_or(FsError::NoXattr)?)
+        let known = self.known_xattrs(id)?;
+        Ok(known.get(name).cloned().ok_or_else(|| absent(name))?)
     }
 
     /// Names of all extended attributes.
@@ -177,6 +174,17 @@ impl Engine {
         } else {
             Err(FsError::NotSupported.into())
         }
+    }
+}
+
+/// Why there is no such attribute.
+fn absent(name: &[u8]) -> FsError {
+    const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+    let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
+    if is_acl || NAMESPACES.iter().any(|space| name.starts_with(space)) {
+        FsError::NoXattr
+    } else {
+        FsError::NotSupported
     }
 }
 
