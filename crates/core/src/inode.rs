@@ -11,7 +11,7 @@ use mobifs_types::{
 
 use crate::directory::Directory;
 use crate::notes::Pages;
-use crate::request::Node;
+use crate::request::{Node, SetIdBits};
 
 /// Extended attributes, name to value.
 pub(crate) type Xattrs = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
@@ -293,12 +293,12 @@ impl Inode {
 
     /// Takes away what a change of content by an unprivileged user must take away, and
     /// a change of owner from everything but directories.
-    pub(crate) fn kill_suid_sgid(&mut self) {
+    pub(crate) fn change_set_id(&mut self, bits: SetIdBits) {
         use mobifs_types::{S_ISGID, S_ISUID};
         const GROUP_EXECUTE: u16 = 0o010;
-        if self.attributes.kind != FileKind::Directory {
+        if bits != SetIdBits::Stay && self.attributes.kind != FileKind::Directory {
             self.attributes.mode &= !S_ISUID;
-            if self.attributes.mode & GROUP_EXECUTE != 0 {
+            if bits == SetIdBits::BothGo || self.attributes.mode & GROUP_EXECUTE != 0 {
                 self.attributes.mode &= !S_ISGID;
             }
         }

@@ -39,7 +39,7 @@ pub use policy::machine::{Machine, MachineEvent};
 pub use policy::transactioning::{TransactioningName, TransactioningRule};
 pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,
-    TimeChange, WriteAt, XattrMode,
+    SetIdBits, TimeChange, WriteAt, XattrMode,
 };
 pub use vct::Commit;
 

@@ -43,6 +43,19 @@ pub enum TimeChange {
     At(Timestamp),
 }
 
+/// What becomes of the set-id bits of what is no directory when its content or its owner
+/// changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetIdBits {
+    /// They stay: who changes content has the right to.
+    #[default]
+    Stay,
+    /// Set-user-id goes, and set-group-id where the group may execute the file.
+    Go,
+    /// Both go, whatever the group may: the caller is not in it.
+    BothGo,
+}
+
 /// Attributes to change; the others stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChange {
@@ -60,8 +73,8 @@ pub struct AttributeChange {
     pub mtime: Option<TimeChange>,
     /// Last change, when the caller dictates it.
     pub ctime: Option<Timestamp>,
-    /// Take the set-user-id and (on group-executable files) set-group-id bits away.
-    pub kill_suid_sgid: bool,
+    /// What becomes of the set-id bits.
+    pub set_id: SetIdBits,
 }
 
 /// What to do if the target of a rename exists.

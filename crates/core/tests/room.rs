@@ -3,7 +3,7 @@
 
 mod support;
 
-use mobifs_core::{AllocateMode, AttributeChange, Commit, Need, Stop, WriteAt};
+use mobifs_core::{AllocateMode, AttributeChange, Commit, Need, SetIdBits, Stop, WriteAt};
 use mobifs_types::{ByteRange, Entry, ObjectId, SpaceInfo};
 use support::{Bed, ROOT};
 
@@ -119,7 +119,7 @@ fn a_full_disk_refuses_what_needs_room_and_nothing_that_gives_it_back() {
     let refused = |stopped: Option<Stop>| matches!(stopped, Some(Stop::Need(Need::Space)));
     let longer = bed
         .engine
-        .write(moment, file, WriteAt::Append, &[1; 4096], false);
+        .write(moment, file, WriteAt::Append, &[1; 4096], SetIdBits::Stay);
     assert!(refused(longer.err()));
     let range = (0, MIB);
     let allocated = bed

@@ -3,7 +3,9 @@
 
 mod support;
 
-use mobifs_core::{AppPolicy, Class, Commit, FsError, Limits, Need, Stop, SyncPoint, WriteAt};
+use mobifs_core::{
+    AppPolicy, Class, Commit, FsError, Limits, Need, SetIdBits, Stop, SyncPoint, WriteAt,
+};
 use mobifs_types::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, VctId};
 use support::{Bed, ROOT};
 
@@ -240,7 +242,7 @@ fn a_failed_commit_makes_the_app_read_only_until_a_retry() {
     assert!(bed.engine.next_commit(None).is_none());
     let refused = bed
         .engine
-        .write(bed.moment(), file, WriteAt::Append, b"x", false);
+        .write(bed.moment(), file, WriteAt::Append, b"x", SetIdBits::Stay);
     assert_eq!(refused, Err(Stop::Fail(FsError::ReadOnly)));
     bed.file(b, "unaffected");
     bed.engine.retry_failed();
@@ -265,7 +267,10 @@ fn a_full_filesystem_refuses_before_it_acknowledges() {
     let mut written = 0;
     let stop = loop {
         let at = WriteAt::Offset(written);
-        match bed.engine.write(moment, file, at, &[1; 4096], false) {
+        match bed
+            .engine
+            .write(moment, file, at, &[1; 4096], SetIdBits::Stay)
+        {
             Ok(_) => written += 4096,
             Err(stop) => break stop,
         }
@@ -293,7 +298,10 @@ fn memory_over_budget_asks_for_a_commit_first() {
     let moment = bed.moment();
     for index in 0.. {
         let at = WriteAt::Offset(index * 4096);
-        match bed.engine.write(moment, file, at, &[7; 4096], false) {
+        match bed
+            .engine
+            .write(moment, file, at, &[7; 4096], SetIdBits::Stay)
+        {
             Ok(_) => assert!(index < 10),
             Err(stop) => {
                 assert_eq!(stop, Stop::Need(Need::Memory));
@@ -336,7 +344,7 @@ fn a_page_read_before_a_commit_is_not_used_after_it() {
     let moment = bed.moment();
     let partial = |bed: &mut Bed| {
         bed.engine
-            .write(moment, file, WriteAt::Offset(10), b"x", false)
+            .write(moment, file, WriteAt::Offset(10), b"x", SetIdBits::Stay)
     };
     let Err(Stop::Need(Need::Page {
         object,

@@ -295,6 +295,80 @@ fn a_chown_to_nobody_else_takes_the_set_id_bits_and_so_does_root_without_fsetid(
     mounted.end();
 }
 
+/// xfstests' generic/683 to 688: where the group may not execute the file its bit stayed,
+/// whoever wrote, and a `chown` that names nobody left all bits.
+#[test]
+fn who_is_not_in_a_files_group_takes_its_set_id_bit() {
+    let Some(mounted) = Mounted::new("") else {
+        return;
+    };
+    let path = mounted.path("file");
+    fs::write(&path, "x").unwrap();
+    let file = path.display();
+    let mode_after = |group: u32, before: u32, groups: &str, change: &str| {
+        std::os::unix::fs::chown(&path, Some(NOBODY), Some(group)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(before)).unwrap();
+        let user = format!("setpriv --reuid={NOBODY} --regid={NOBODY} {groups}");
+        let changed = Command::new("/bin/sh")
+            .args(["-c", &format!("{user} sh -c '{change}'")])
+            .status()
+            .unwrap();
+        assert!(changed.success(), "{change}");
+        fs::metadata(&path).unwrap().mode() & 0o7777
+    };
+    let alone = "--clear-groups";
+    for change in [
+        format!("echo y >> {file}"),
+        format!("truncate -s 3 {file}"),
+        format!("fallocate -l 8192 {file}"),
+    ] {
+        assert_eq!(mode_after(77, 0o2766, alone, &change), 0o766, "{change}");
+        let member = mode_after(77, 0o2766, "--groups 5,77", &change);
+        assert_eq!(member, 0o2766, "{change}");
+        let own = mode_after(NOBODY, 0o2766, alone, &change);
+        assert_eq!(own, 0o2766, "{change}");
+    }
+    let nobody = format!("python3 -c \"import os; os.chown(\\\"{file}\\\", -1, -1)\"");
+    assert_eq!(mode_after(NOBODY, 0o6755, alone, &nobody), 0o755);
+    mounted.end();
+}
+
+/// Only reading files moved access times.
+#[test]
+fn listing_and_reading_a_link_move_access_times() {
+    let Some(mounted) = Mounted::new("") else {
+        return;
+    };
+    let (directory, link) = (mounted.path("directory"), mounted.path("link"));
+    fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::symlink("target", &link).unwrap();
+    for path in [&directory, &link] {
+        let accessed = || fs::symlink_metadata(path).unwrap().accessed().unwrap();
+        let before = accessed();
+        std::thread::sleep(Duration::from_millis(20));
+        if path == &link {
+            fs::read_link(path).unwrap();
+        } else {
+            fs::read_dir(path).unwrap().count();
+        }
+        assert!(accessed() > before, "{}", path.display());
+    }
+    let quiet = mounted.path("quiet");
+    fs::write(&quiet, "x").unwrap();
+    // What the kernel has of it was written, so it must be made to ask.
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlags::NOATIME | OFlags::DIRECT).bits().cast_signed())
+        .open(&quiet)
+        .unwrap();
+    let before = fs::metadata(&quiet).unwrap().accessed().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    file.read_at(&mut [0; 8], 0).unwrap();
+    drop(file);
+    assert_eq!(fs::metadata(&quiet).unwrap().accessed().unwrap(), before);
+    mounted.end();
+}
+
 #[test]
 fn modes_and_owners_are_enforced_for_other_users() {
     let Some(mounted) = Mounted::new("") else {

@@ -11,7 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use mobifs_core::image::{Image, Key, Kind};
 use mobifs_core::{Engine, EngineConfig, Limits, Moment, NodeSpec, Stop, TopLevelApps, WriteAt};
-use mobifs_runtime::{Arena, ArenaError, Caller, Config, Resumption, Volume, VolumeOptions};
+use mobifs_runtime::{
+    Arena, ArenaError, Caller, Config, Resumption, SetIdBits, Volume, VolumeOptions,
+};
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_types::{DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, Page, Timestamp};
 use rustix::fs::{MemfdFlags, SeekFrom};
@@ -118,7 +120,13 @@ fn lived_in() -> Result<Arena, Box<dyn std::error::Error>> {
     let app = volume.create(&caller, ObjectId::ROOT, b"app", &spec(FileKind::Directory))?;
     for name in [&b"one"[..], b"two", b"three"] {
         let file = volume.create(&caller, app.id, name, &spec(FileKind::Regular))?;
-        volume.write(file.id, WriteAt::Offset(5000), &[7; 6000], false, false)?;
+        volume.write(
+            file.id,
+            WriteAt::Offset(5000),
+            &[7; 6000],
+            SetIdBits::Stay,
+            false,
+        )?;
         volume.close_app("app");
     }
     volume.unlink(app.id, b"two")?;
@@ -196,7 +204,8 @@ fn engine() -> Engine {
         for name in [&b"one"[..], b"two"] {
             let file = spec(FileKind::Regular);
             if let Ok(file) = engine.create(&caller, moment, app.id, name, &file) {
-                let _written = engine.write(moment, file.id, WriteAt::Offset(0), b"x", false);
+                let _written =
+                    engine.write(moment, file.id, WriteAt::Offset(0), b"x", SetIdBits::Stay);
             }
             if name == b"one" {
                 engine.close_all();

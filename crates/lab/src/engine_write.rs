@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use mobifs_core::{
-    AppPolicy, Caller, Engine, EngineConfig, Limits, Moment, Need, NodeSpec, Stop, TopLevelApps,
-    WriteAt,
+    AppPolicy, Caller, Engine, EngineConfig, Limits, Moment, Need, NodeSpec, SetIdBits, Stop,
+    TopLevelApps, WriteAt,
 };
 use mobifs_types::{
     Attributes, DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, PAGE_BYTES,
@@ -67,7 +67,13 @@ pub fn measure() -> Result<EngineWrite, String> {
 
 fn write(engine: &mut Engine, file: ObjectId, offset: u64, data: &[u8]) -> Result<(), String> {
     engine
-        .write(moment(), file, WriteAt::Offset(offset), data, false)
+        .write(
+            moment(),
+            file,
+            WriteAt::Offset(offset),
+            data,
+            SetIdBits::Stay,
+        )
         .map(|_| ())
         .map_err(|stop| format!("{stop:?}"))
 }

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mobifs_runtime::{Arena, Caller, Config, FsError, NodeSpec, Volume, VolumeOptions, WriteAt};
+use mobifs_runtime::{
+    Arena, Caller, Config, FsError, NodeSpec, SetIdBits, Volume, VolumeOptions, WriteAt,
+};
 use mobifs_store::MemoryStore;
 use mobifs_types::{DeviceNumber, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64};
 use serde::Serialize;
@@ -107,7 +109,7 @@ fn write(volume: &Volume, file: ObjectId, offset: u64, length: usize) -> Result<
     let content = [7; PAGE_BYTES];
     let at = WriteAt::Offset(offset);
     volume
-        .write(file, at, &content[..length], false, false)
+        .write(file, at, &content[..length], SetIdBits::Stay, false)
         .map(|_| ())
 }
 

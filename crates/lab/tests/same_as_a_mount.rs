@@ -10,7 +10,7 @@ use mobifs_core::{AppRules as _, Caller, Moment, NodeSpec, RenameMode, WriteAt};
 use mobifs_flash::Preset;
 use mobifs_lab::random::Random;
 use mobifs_lab::sim::{Action, Contender, DeviceChoice, ObjectNumber, Step, Stream, simulate};
-use mobifs_runtime::{BatterySource, Clock, Config, Volume, VolumeOptions};
+use mobifs_runtime::{BatterySource, Clock, Config, SetIdBits, Volume, VolumeOptions};
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_trace::{DeviceState, Event, EventKind, Header, TraceBuilder, TraceNs, UserOperation};
 use mobifs_types::{DeviceNumber, FileKind, MonotonicNs, ObjectId, Timestamp};
@@ -124,7 +124,7 @@ impl<'s> Live<'s> {
                 let data = vec![1; length as usize];
                 let at = WriteAt::Offset(offset);
                 self.volume
-                    .write(id(object), at, &data, false, false)
+                    .write(id(object), at, &data, SetIdBits::Stay, false)
                     .unwrap();
             }
             Action::Remove { name, .. } => {

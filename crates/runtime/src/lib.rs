@@ -36,7 +36,7 @@ pub use heap::keep_few_heaps;
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, Node, NodeSpec, ReadDirEntry,
-    RenameMode, TimeChange, Whence, WriteAt, XattrMode,
+    RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
 };
 pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
 pub use opened::{OpenOptions, OpenedStore, Resumption};

@@ -7,7 +7,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_runtime::{Caller, Config, FsError, NodeSpec, Volume, VolumeOptions, WriteAt};
+use mobifs_runtime::{
+    Caller, Config, FsError, NodeSpec, SetIdBits, Volume, VolumeOptions, WriteAt,
+};
 use mobifs_store::{JournalOptions, JournalStore, MemoryStore, Store};
 use mobifs_testing::crash::{Calls, CrashLower, Fault, Harm};
 use mobifs_testing::faults::ClockKind;
@@ -47,7 +49,7 @@ fn file(volume: &Volume, app: &str) -> ObjectId {
 fn write(volume: &Volume, id: ObjectId, n: u64, byte: u8) -> Result<usize, FsError> {
     let chunk = vec![byte; 128 << 10];
     let at = WriteAt::Offset(n * chunk.len() as u64);
-    volume.write(id, at, &chunk, false, false)
+    volume.write(id, at, &chunk, SetIdBits::Stay, false)
 }
 
 /// What is acknowledged stays; who finds memory full of what cannot be committed gets an

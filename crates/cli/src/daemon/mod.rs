@@ -217,6 +217,7 @@ fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOptions {
     VolumeOptions {
         read_only: mount.read_only,
         no_access_time: mount.access_times == AccessTimes::Never,
+        no_directory_access_time: mount.no_directory_access_times,
         arena: arena.cloned(),
         ..VolumeOptions::new(&plan.config.config)
     }

@@ -6,7 +6,7 @@ use super::Engine;
 use crate::acl::{self, Acl};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Inode;
-use crate::request::{AttributeChange, Moment, Node, TimeChange};
+use crate::request::{AttributeChange, Moment, Node, SetIdBits, TimeChange};
 
 impl Engine {
     /// Changes attributes, all at once.
@@ -45,7 +45,7 @@ impl Engine {
         let vct = self.begin_change(id, moment.now)?;
         if let Some(size) = change.size {
             self.resize(id, vct, size)?;
-            self.content_changed(id, moment, false)?;
+            self.content_changed(id, moment, SetIdBits::Stay)?;
         }
         let inode = self.inode_mut(id)?;
         apply(inode, change, moment);
@@ -56,9 +56,7 @@ impl Engine {
 }
 
 fn apply(inode: &mut Inode, change: &AttributeChange, moment: Moment) {
-    if change.kill_suid_sgid {
-        inode.kill_suid_sgid();
-    }
+    inode.change_set_id(change.set_id);
     if change.uid.is_some() || change.gid.is_some() {
         inode.kill_capability();
     }

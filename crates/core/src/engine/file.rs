@@ -5,11 +5,11 @@ use mobifs_types::{FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageInd
 use super::Engine;
 use crate::error::{FsError, Need, Stop};
 use crate::inode::{Inode, ORPHAN, PageSlot};
-use crate::request::{Moment, WriteAt};
+use crate::request::{Moment, SetIdBits, WriteAt};
 
 impl Engine {
     /// Writes `data`; returns how much was written: all of it, unless the largest
-    /// file size cuts it off. `kill_suid_sgid` takes the set-id bits away.
+    /// file size cuts it off.
     ///
     /// # Errors
     /// `FileTooBig`, `IsDirectory`, `InvalidArgument` for other kinds, `ReadOnly`,
@@ -20,10 +20,10 @@ impl Engine {
         id: ObjectId,
         at: WriteAt,
         data: &[u8],
-        kill_suid_sgid: bool,
+        set_id: SetIdBits,
     ) -> Result<usize, Stop> {
         let mut replace = |page: &mut Page, content: &[u8]| page.write(0, content);
-        self.write_pages(moment, id, at, data, kill_suid_sgid, &mut replace)
+        self.write_pages(moment, id, at, data, set_id, &mut replace)
     }
 
     /// As [`Engine::write`]. Pages that are new as a whole are made by `replace`, which knows
@@ -37,7 +37,7 @@ impl Engine {
         id: ObjectId,
         at: WriteAt,
         data: &[u8],
-        kill_suid_sgid: bool,
+        set_id: SetIdBits,
         replace: &mut dyn FnMut(&mut Page, &[u8]),
     ) -> Result<usize, Stop> {
         self.check_file(id)?;
@@ -72,7 +72,7 @@ impl Engine {
         self.require(pages * PAGE_BYTES_U64, pages * PAGE_BYTES_U64, 0)?;
 
         let vct = self.begin_change(id, moment.now)?;
-        self.content_changed(id, moment, kill_suid_sgid)?;
+        self.content_changed(id, moment, set_id)?;
         let mut rest = data;
         let mut position = offset;
         while !rest.is_empty() {
@@ -150,14 +150,12 @@ impl Engine {
         &mut self,
         id: ObjectId,
         moment: Moment,
-        kill_suid_sgid: bool,
+        set_id: SetIdBits,
     ) -> Result<(), Stop> {
         let inode = self.inode_mut(id)?;
         inode.attributes.mtime = moment.wall;
         inode.attributes.ctime = moment.wall;
-        if kill_suid_sgid {
-            inode.kill_suid_sgid();
-        }
+        inode.change_set_id(set_id);
         inode.kill_capability();
         Ok(())
     }

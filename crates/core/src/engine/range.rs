@@ -5,7 +5,7 @@ use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, VctId};
 use super::Engine;
 use super::file::account;
 use crate::error::{FsError, Stop};
-use crate::request::{AllocateMode, Moment};
+use crate::request::{AllocateMode, Moment, SetIdBits};
 
 impl Engine {
     /// Allocates, punches or zeroes a range (`fallocate`).
@@ -49,7 +49,7 @@ impl Engine {
         self.require(2 * PAGE_BYTES_U64, room, 0)?;
         let vct = self.begin_change(id, moment.now)?;
         // The set-id bits are the kernel's to take away: it knows the caller's rights.
-        self.content_changed(id, moment, false)?;
+        self.content_changed(id, moment, SetIdBits::Stay)?;
         if zeroes {
             self.zero(id, vct, range)?;
         }

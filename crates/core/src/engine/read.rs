@@ -92,7 +92,7 @@ impl Engine {
         Ok(plan)
     }
 
-    /// A file was read: its access time moves on, as `relatime` has it (at most once
+    /// A file, symlink or directory was read: its access time moves on, as `relatime` has it (at most once
     /// a day, or after a change). By itself this makes nothing dirty: it is committed
     /// with the next change of the file.
     pub fn accessed(&mut self, id: ObjectId, moment: Moment) {

@@ -3,7 +3,7 @@
 
 use mobifs_core::{
     AppPolicy, AppRules, Caller, Commit, Engine, EngineConfig, Limits, Moment, Need, NodeSpec,
-    RenameMode, Stop, TopLevelApps, WriteAt,
+    RenameMode, SetIdBits, Stop, TopLevelApps, WriteAt,
 };
 use mobifs_types::{
     Attributes, DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, Timestamp,
@@ -98,7 +98,7 @@ impl Bed {
         let moment = self.moment();
         let written = self
             .engine
-            .write(moment, file, WriteAt::Offset(offset), data, false)
+            .write(moment, file, WriteAt::Offset(offset), data, SetIdBits::Stay)
             .unwrap();
         assert_eq!(written, data.len());
     }

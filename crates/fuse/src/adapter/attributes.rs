@@ -1,6 +1,6 @@
 //! Attributes of objects and of the filesystem.
 
-use mobifs_runtime::{AttributeChange, Node, TimeChange};
+use mobifs_runtime::{AttributeChange, Node, SetIdBits, TimeChange};
 use mobifs_types::{MODE_MASK, Timestamp};
 
 use super::{Adapter, Context, Outcome, fs};
@@ -12,7 +12,10 @@ impl Adapter {
         context: &Context<'_>,
         args: &SetAttrArgs,
     ) -> Outcome<Node> {
-        let change = attribute_change(args);
+        let change = AttributeChange {
+            set_id: self.set_id_bits(context, context.object(), takes_set_id(args)),
+            ..attribute_change(args)
+        };
         self.volume
             .set_attributes(&context.caller(0), context.object(), &change)
             .map_err(fs)
@@ -44,12 +47,6 @@ fn attribute_change(args: &SetAttrArgs) -> AttributeChange {
             given(is_given).then(|| TimeChange::At(Timestamp::new(seconds, ns)))
         }
     };
-    // A change of owner takes the set-id bits in any case; the kernel says so only
-    // for a change of size, where it depends on the caller. A request that changes nothing
-    // is what it makes of its decision that the bits must go: for a chown to the owner that
-    // a file has, and before a fallocate or a copy by somebody who may not leave them.
-    let changes_owner = given(set_attr::UID) || given(set_attr::GID);
-    let changes_nothing = args.valid & set_attr::CHANGES == 0;
     AttributeChange {
         mode: given(set_attr::MODE).then_some(args.mode as u16 & MODE_MASK),
         uid: given(set_attr::UID).then_some(args.uid),
@@ -68,8 +65,17 @@ fn attribute_change(args: &SetAttrArgs) -> AttributeChange {
             args.mtime_ns,
         ),
         ctime: given(set_attr::CTIME).then(|| Timestamp::new(args.ctime, args.ctime_ns)),
-        kill_suid_sgid: given(set_attr::KILL_SUIDGID) || changes_owner || changes_nothing,
+        set_id: SetIdBits::Stay,
     }
+}
+
+/// Whether the set-id bits must go. A change of owner takes them in any case; the kernel says
+/// so only for a change of size, where it depends on the caller. A request that changes nothing
+/// is what it makes of its decision that the bits must go: for a chown to the owner that a file
+/// has, and before a fallocate or a copy by somebody who may not leave them.
+fn takes_set_id(args: &SetAttrArgs) -> bool {
+    const OWNER: u32 = set_attr::UID | set_attr::GID;
+    args.valid & (OWNER | set_attr::KILL_SUIDGID) != 0 || args.valid & set_attr::CHANGES == 0
 }
 
 #[cfg(test)]
@@ -103,27 +109,21 @@ mod tests {
                 valid,
                 ..SetAttrArgs::default()
             };
-            assert!(attribute_change(&args).kill_suid_sgid, "{valid:#x}");
+            assert!(takes_set_id(&args), "{valid:#x}");
         }
         let of_mode = SetAttrArgs {
             valid: set_attr::MODE | set_attr::CTIME,
             ..SetAttrArgs::default()
         };
-        assert!(!attribute_change(&of_mode).kill_suid_sgid);
+        assert!(!takes_set_id(&of_mode));
     }
 
     #[test]
     fn a_new_owner_takes_the_set_id_bits() {
         let args = SetAttrArgs {
             valid: set_attr::GID,
-            gid: 7,
             ..SetAttrArgs::default()
         };
-        let expected = AttributeChange {
-            gid: Some(7),
-            kill_suid_sgid: true,
-            ..AttributeChange::default()
-        };
-        assert_eq!(attribute_change(&args), expected);
+        assert!(takes_set_id(&args));
     }
 }

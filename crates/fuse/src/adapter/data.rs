@@ -1,10 +1,10 @@
 //! File content.
 
-use mobifs_runtime::{AllocateMode, AttributeChange, FsError, Whence, WriteAt};
-use mobifs_types::ObjectId;
+use mobifs_runtime::{AllocateMode, AttributeChange, FsError, SetIdBits, Whence, WriteAt};
+use mobifs_types::{ObjectId, S_ISGID};
 use rustix::io::Errno;
 
-use super::set_id::has_set_id;
+use super::set_id::{has_set_id, is_in_group};
 use super::{Adapter, Context, Outcome, fs};
 use crate::protocol::{
     CopyFileRangeArgs, CopyFileRangeReply, FallocateArgs, LseekArgs, LseekReply, ReadArgs,
@@ -28,7 +28,13 @@ impl Adapter {
             // More than was negotiated.
             return reply.error(Errno::INVAL);
         };
-        match self.volume.read(context.object(), args.offset, out) {
+        let (object, offset) = (context.object(), args.offset);
+        let read = if args.flags & syscall::O_NOATIME != 0 {
+            self.volume.read_unnoticed(object, offset, out)
+        } else {
+            self.volume.read(object, offset, out)
+        };
+        match read {
             Ok(bytes) => reply.bytes(&out[..bytes]),
             Err(error) => reply.error(fs(error)),
         }
@@ -46,11 +52,12 @@ impl Adapter {
         // Always at the offset: the kernel resolved O_APPEND already, and for a page
         // written back late the flags are those of whoever has the file open.
         let at = WriteAt::Offset(args.offset);
+        let set_id = self.set_id_bits(context, object, kill);
         // Two calls of the volume, the second of which can be repeated: see `left`.
         let was_set_id = kill && self.is_inherited_set_id(object);
         let written = self
             .volume
-            .write(object, at, data, kill, sync)
+            .write(object, at, data, set_id, sync)
             .map_err(fs)?;
         if kill {
             self.set_id_lost(context, object, was_set_id);
@@ -109,7 +116,7 @@ impl Adapter {
                 target,
                 args.offset_out,
                 length,
-                kill,
+                self.set_id_bits(context, target, kill),
             )
             .map_err(fs)?;
         if kill {
@@ -129,7 +136,7 @@ impl Adapter {
             return Ok(());
         }
         let change = AttributeChange {
-            kill_suid_sgid: true,
+            set_id: self.set_id_bits(context, object, true),
             ..AttributeChange::default()
         };
         match self
@@ -141,6 +148,34 @@ impl Adapter {
         }
         self.set_id_lost(context, object, was_set_id);
         Ok(())
+    }
+
+    /// What becomes of a file's set-id bits if they `go`. The kernel leaves it to us to find
+    /// out whether the caller is in the file's group.
+    pub(super) fn set_id_bits(
+        &self,
+        context: &Context<'_>,
+        object: ObjectId,
+        go: bool,
+    ) -> SetIdBits {
+        const GROUP_EXECUTE: u16 = 0o010;
+        if !go {
+            return SetIdBits::Stay;
+        }
+        // Asked for with every write of somebody unprivileged.
+        let is_known = self.set_id_files.is_inherited() || self.set_id_files.contains(object);
+        if !is_known || context.header.uid == 0 {
+            return SetIdBits::Go;
+        }
+        match self.volume.attributes(object) {
+            Ok(node)
+                if node.attributes.mode & (S_ISGID | GROUP_EXECUTE) == S_ISGID
+                    && !is_in_group(&context.header, node.attributes.gid) =>
+            {
+                SetIdBits::BothGo
+            }
+            _ => SetIdBits::Go,
+        }
     }
 
     /// Whether a predecessor may have shown the kernel set-id bits of a file.

@@ -133,6 +133,9 @@ impl Adapter {
         if node.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
         }
+        if args.offset == 0 {
+            self.volume.listed(directory);
+        }
         let dots: [(u64, &[u8]); 2] = [(0, b"."), (1, b"..")];
         for (offset, name) in dots {
             if args.offset <= offset {

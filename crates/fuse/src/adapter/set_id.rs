@@ -20,6 +20,8 @@ use mobifs_runtime::Node;
 use mobifs_types::{FileKind, ObjectId, S_ISGID, S_ISUID};
 use parking_lot::Mutex;
 
+use crate::protocol::RequestHeader;
+
 /// A set that is nearly always empty. It may name files that have lost their bits or
 /// are gone, never the other way round: every attribute that goes to the kernel
 /// passes [`SetIdFiles::shown`].
@@ -35,6 +37,17 @@ pub(super) struct SetIdFiles {
 pub(super) fn has_set_id(node: &Node) -> bool {
     let attributes = &node.attributes;
     attributes.kind == FileKind::Regular && attributes.mode & (S_ISUID | S_ISGID) != 0
+}
+
+/// Whether a caller is in a group. A request tells one group only, so the others are read from
+/// the caller, who waits for the answer. Who cannot be seen is taken for a stranger.
+pub(super) fn is_in_group(caller: &RequestHeader, group: u32) -> bool {
+    let has_group = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+        line.is_some_and(|groups| groups.split_whitespace().any(|id| id.parse() == Ok(group)))
+    };
+    caller.gid == group
+        || std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).is_ok_and(has_group)
 }
 
 impl SetIdFiles {

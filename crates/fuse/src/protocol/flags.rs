@@ -62,6 +62,8 @@ pub(crate) mod set_xattr {
 pub(crate) mod syscall {
     /// Set in the file flags of a write that must be durable (`O_SYNC` contains it).
     pub(crate) const O_DSYNC: u32 = 0o10_000;
+    /// In the file flags of a read that leaves no trace.
+    pub(crate) const O_NOATIME: u32 = 0o1_000_000;
     pub(crate) const RENAME_NOREPLACE: u32 = 1 << 0;
     pub(crate) const RENAME_EXCHANGE: u32 = 1 << 1;
     pub(crate) const RENAME_WHITEOUT: u32 = 1 << 2;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use mobifs_core::{
     AllocateMode, AppPolicy, AttributeChange, Caller, Class, Commit, Engine, EngineConfig, FsError,
-    Limits, MachineEvent, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RenameMode, Stop,
-    SyncPoint, TimeChange, TopLevelApps, WriteAt,
+    Limits, MachineEvent, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RenameMode, SetIdBits,
+    Stop, SyncPoint, TimeChange, TopLevelApps, WriteAt,
 };
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_trace::DeviceState;
@@ -343,7 +343,7 @@ impl<'s> EngineRun<'s> {
             let data = &CONTENT[..piece as usize];
             self.on_object(object, |engine, moment, id| {
                 engine
-                    .write(moment, id, WriteAt::Offset(at), data, false)
+                    .write(moment, id, WriteAt::Offset(at), data, SetIdBits::Stay)
                     .map(drop)
             })?;
             done += piece;

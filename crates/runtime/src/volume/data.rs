@@ -1,6 +1,8 @@
 //! File content.
 
-use mobifs_core::{AllocateMode, Engine, FsError, Moment, ReadSegment, Stop, Whence, WriteAt};
+use mobifs_core::{
+    AllocateMode, Engine, FsError, Moment, ReadSegment, SetIdBits, Stop, Whence, WriteAt,
+};
 use mobifs_store::Seek;
 use mobifs_types::{ObjectId, PAGE_BYTES, Page};
 
@@ -15,8 +17,30 @@ impl Volume {
     /// # Errors
     /// As [`Engine::read_plan`].
     pub fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
+        self.read_as(id, offset, out, !self.shared.options.no_access_time)
+    }
+
+    /// As [`Volume::read`], without moving the access time (`O_NOATIME`).
+    ///
+    /// # Errors
+    /// As [`Volume::read`].
+    pub fn read_unnoticed(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize, FsError> {
+        self.read_as(id, offset, out, false)
+    }
+
+    fn read_as(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        out: &mut [u8],
+        keeps_access_time: bool,
+    ) -> Result<usize, FsError> {
         let length = out.len();
-        let keeps_access_time = !self.shared.options.no_access_time;
         let moment = keeps_access_time.then(|| self.shared.moment());
         let plan = self.shared.look(|engine: &mut Engine| {
             let plan = engine.read_plan(id, offset, length)?;
@@ -56,13 +80,13 @@ impl Volume {
         id: ObjectId,
         at: WriteAt,
         data: &[u8],
-        kill_suid_sgid: bool,
+        set_id: SetIdBits,
         sync: bool,
     ) -> Result<usize, FsError> {
         let moment = self.shared.moment();
         let written = self
             .shared
-            .change(|engine| self.write_pages(engine, moment, id, at, data, kill_suid_sgid))?;
+            .change(|engine| self.write_pages(engine, moment, id, at, data, set_id))?;
         if sync {
             self.fsync(id)?;
         }
@@ -79,7 +103,7 @@ impl Volume {
     pub fn write_batched(&self, id: ObjectId, at: WriteAt, data: &[u8]) -> Result<usize, FsError> {
         let moment = self.shared.moment();
         self.shared.change_batched(data.len(), |engine| {
-            self.write_pages(engine, moment, id, at, data, false)
+            self.write_pages(engine, moment, id, at, data, SetIdBits::Stay)
         })
     }
 
@@ -91,15 +115,15 @@ impl Volume {
         id: ObjectId,
         at: WriteAt,
         data: &[u8],
-        kill_suid_sgid: bool,
+        set_id: SetIdBits,
     ) -> Result<usize, Stop> {
         match &self.shared.options.arena {
             Some(arena) if data.len() >= PAGE_BYTES => {
                 let mut replacement = arena.replacement();
                 let mut replace = |page: &mut Page, new: &[u8]| replacement.replace(page, new);
-                engine.write_pages(moment, id, at, data, kill_suid_sgid, &mut replace)
+                engine.write_pages(moment, id, at, data, set_id, &mut replace)
             }
-            _ => engine.write(moment, id, at, data, kill_suid_sgid),
+            _ => engine.write(moment, id, at, data, set_id),
         }
     }
 
@@ -143,8 +167,7 @@ impl Volume {
     }
 
     /// `copy_file_range`: returns how much was copied, which may be less than asked
-    /// for; 0 only at the end of `from`. `kill_suid_sgid` takes the set-id bits of `to`
-    /// away if anything is copied.
+    /// for; 0 only at the end of `from`. `set_id` concerns `to`, if anything is copied.
     ///
     /// # Errors
     /// `InvalidArgument` for overlapping ranges of one file, and as
@@ -156,7 +179,7 @@ impl Volume {
         to: ObjectId,
         to_offset: u64,
         length: u64,
-        kill_suid_sgid: bool,
+        set_id: SetIdBits,
     ) -> Result<usize, FsError> {
         if from == to
             && from_offset < to_offset.saturating_add(length)
@@ -175,6 +198,6 @@ impl Volume {
             return Ok(0);
         }
         let (at, data) = (WriteAt::Offset(to_offset), &buffer[..read]);
-        self.write(to, at, data, kill_suid_sgid, false)
+        self.write(to, at, data, set_id, false)
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_core::{Caller, FsError, Moment, NodeSpec, WriteAt};
+use mobifs_core::{Caller, FsError, Moment, NodeSpec, SetIdBits, WriteAt};
 use mobifs_store::{
     Capabilities, JournalOptions, JournalStore, MemoryStore, PendingWork, PosixLower, Seek, Store,
     StoreError, Ticket, Transaction,
@@ -170,7 +170,7 @@ impl Stage {
         let content = vec![1; bytes];
         let written = self
             .volume
-            .write(file, WriteAt::Append, &content, false, false)?;
+            .write(file, WriteAt::Append, &content, SetIdBits::Stay, false)?;
         assert_eq!(written, bytes);
         Ok(())
     }

@@ -78,9 +78,16 @@ impl Volume {
     /// # Errors
     /// As [`mobifs_core::Engine::read_link`].
     pub fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, FsError> {
-        self.shared
-            .look(|engine| engine.read_link(id))
-            .map(|target| target.to_vec())
+        let keeps_access_time = !self.shared.options.no_access_time;
+        let moment = keeps_access_time.then(|| self.shared.moment());
+        let target = self.shared.look(|engine| {
+            let target = engine.read_link(id)?;
+            if let Some(moment) = moment {
+                engine.accessed(id, moment);
+            }
+            Ok(target)
+        })?;
+        Ok(target.to_vec())
     }
 
     /// Creates a file, directory, symlink or node; one reference is counted.
@@ -196,6 +203,19 @@ impl Volume {
     ) -> Result<Vec<ReadDirEntry>, FsError> {
         self.shared
             .look(|engine| engine.read_directory(id, after_cookie, entries_max))
+    }
+
+    /// A directory is being listed: its access time moves on.
+    pub fn listed(&self, id: ObjectId) {
+        let options = &self.shared.options;
+        if !options.no_access_time && !options.no_directory_access_time {
+            let moment = self.shared.moment();
+            // Nothing is asked for, so nothing can fail.
+            let _accessed = self.shared.look(|engine| {
+                engine.accessed(id, moment);
+                Ok(())
+            });
+        }
     }
 
     /// Tells the names of all objects in memory: directory, name, object. Somebody who could

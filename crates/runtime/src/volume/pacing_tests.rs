@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_core::{Caller, Class, Moment, NodeSpec, WriteAt};
+use mobifs_core::{Caller, Class, Moment, NodeSpec, SetIdBits, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_types::{DeviceNumber, FileKind, MonotonicNs, ObjectId, Timestamp};
 
@@ -84,9 +84,9 @@ impl Bed {
     fn write(&self, app: usize, pages: u64) {
         for index in 0..pages {
             let at = WriteAt::Offset(index << 12);
-            let written = self
-                .volume
-                .write(self.files[app], at, &[1; 4096], false, false);
+            let written =
+                self.volume
+                    .write(self.files[app], at, &[1; 4096], SetIdBits::Stay, false);
             assert_eq!(written.unwrap(), 4096);
         }
     }
@@ -219,7 +219,7 @@ fn memory_is_given_back_when_the_machine_needs_it() {
     };
     let made = volume.create(&Caller::default(), ObjectId::ROOT, b"file", &spec);
     let (file, mebibyte) = (made.unwrap().id, vec![1; 1 << 20]);
-    let written = volume.write(file, WriteAt::Offset(0), &mebibyte, false, false);
+    let written = volume.write(file, WriteAt::Offset(0), &mebibyte, SetIdBits::Stay, false);
     assert_eq!(written.unwrap(), 1 << 20);
     volume.relieve_memory();
     // Ends when the checkpointer has done it; if it does not, the runner's limit ends us.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_core::{Caller, Class, FsError, NodeSpec, TransactioningName, WriteAt};
+use mobifs_core::{Caller, Class, FsError, NodeSpec, SetIdBits, TransactioningName, WriteAt};
 use mobifs_store::{
     Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
 };
@@ -137,7 +137,7 @@ fn file(volume: &Volume, parent: ObjectId, name: &str, content: &[u8]) -> Object
 }
 
 fn write(volume: &Volume, id: ObjectId, content: &[u8]) -> Result<usize, FsError> {
-    volume.write(id, WriteAt::Offset(0), content, false, false)
+    volume.write(id, WriteAt::Offset(0), content, SetIdBits::Stay, false)
 }
 
 fn content(volume: &Volume, parent: ObjectId, name: &str) -> Result<Vec<u8>, FsError> {
@@ -347,7 +347,10 @@ fn writers_wait_when_memory_is_used_up() {
     let id = file(&volume, app, "f", b"");
     for n in 0..256_u64 {
         let at = WriteAt::Offset(n * chunk.len() as u64);
-        assert_eq!(volume.write(id, at, &chunk, false, false), Ok(chunk.len()));
+        assert_eq!(
+            volume.write(id, at, &chunk, SetIdBits::Stay, false),
+            Ok(chunk.len())
+        );
         assert!(volume.status().memory.used_bytes <= 4 << 20);
     }
     let mut out = vec![0; 32 << 20];
@@ -384,7 +387,7 @@ fn deleted_files_in_use_leave_memory() {
     let chunk = vec![7; 1 << 20];
     for n in 0..16_u64 {
         volume
-            .write(id, WriteAt::Offset(n << 20), &chunk, false, false)
+            .write(id, WriteAt::Offset(n << 20), &chunk, SetIdBits::Stay, false)
             .unwrap();
     }
     let mut out = vec![0; 16 << 20];
@@ -631,7 +634,7 @@ fn a_kill_takes_a_batch_back_until_it_ends_or_something_else_is_changed() {
     assert_eq!(killed_in_batch(|volume, _| volume.end_batch()), b"new");
     let written = killed_in_batch(|volume, id| {
         volume
-            .write(id, WriteAt::Offset(3), b"er", false, false)
+            .write(id, WriteAt::Offset(3), b"er", SetIdBits::Stay, false)
             .unwrap();
     });
     assert_eq!(written, b"newer");

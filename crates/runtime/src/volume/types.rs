@@ -29,6 +29,8 @@ pub struct VolumeOptions {
     pub read_only: bool,
     /// Reading does not move access times.
     pub no_access_time: bool,
+    /// Listing directories does not.
+    pub no_directory_access_time: bool,
     /// Whether a checkpointer thread runs; without one the caller decides when to
     /// commit.
     pub background: bool,
@@ -54,6 +56,7 @@ impl VolumeOptions {
             pacing: config.pacing,
             read_only: false,
             no_access_time: false,
+            no_directory_access_time: false,
             background: true,
             clock: Arc::new(SystemClock),
             hash_seed: None,

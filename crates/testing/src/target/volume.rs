@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use mobifs_runtime::{
     AllocateMode as VolumeAllocateMode, AttributeChange, Caller, FsError, NodeSpec,
-    RenameMode as VolumeRenameMode, TimeChange, Volume, Whence, WriteAt,
+    RenameMode as VolumeRenameMode, SetIdBits, TimeChange, Volume, Whence, WriteAt,
     XattrMode as VolumeXattrMode,
 };
 use mobifs_types::{DeviceNumber, FileKind, ObjectId};
@@ -299,12 +299,12 @@ impl VolumeTarget {
     fn set_attributes(&self, path: &str, change: AttributeChange) -> Result<(), Errno> {
         let held = self.object(path)?;
         // The kernel asks for this with every change of a file's owner.
-        let kill_suid_sgid =
-            held.kind != FileKind::Directory && (change.uid.is_some() || change.gid.is_some());
-        let change = AttributeChange {
-            kill_suid_sgid,
-            ..change
+        let set_id = if change.uid.is_some() || change.gid.is_some() {
+            SetIdBits::Go
+        } else {
+            SetIdBits::Stay
         };
+        let change = AttributeChange { set_id, ..change };
         self.volume
             .set_attributes(&ROOT_USER, held.id, &change)
             .map(drop)
@@ -439,7 +439,7 @@ impl VolumeTarget {
         self.with_file(file, |id| {
             let count = self
                 .volume
-                .write(id, at, &data.bytes(), false, false)
+                .write(id, at, &data.bytes(), SetIdBits::Stay, false)
                 .map_err(errno)?;
             Ok(Answer::Count(count as u64))
         })
@@ -468,7 +468,7 @@ impl VolumeTarget {
                     to.0,
                     to.1 + copied,
                     length - copied,
-                    false,
+                    SetIdBits::Stay,
                 )
                 .map_err(errno)?;
             if count == 0 {
