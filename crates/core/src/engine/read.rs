@@ -92,9 +92,9 @@ impl Engine {
         Ok(plan)
     }
 
-    /// A file, symlink or directory was read: its access time moves on, as `relatime` has it (at most once
-    /// a day, or after a change). By itself this makes nothing dirty: it is committed
-    /// with the next change of the file.
+    /// A file, symlink or directory was read: its access time moves on, as `relatime` has
+    /// it (at most once a day, or after a change). By itself this makes nothing dirty: it
+    /// is committed with the next change of the object.
     pub fn accessed(&mut self, id: ObjectId, moment: Moment) {
         const DAY_SECONDS: i64 = 24 * 60 * 60;
         if self.limits.read_only {
