@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_store::{StoreError, StoreScope, check_owner};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -17,7 +18,7 @@ const LOCK: &str = "lock";
 /// Somebody who failed to make a store may take the file away while we lock it.
 const ATTEMPTS: usize = 16;
 
-/// A locked store. Dropping unlocks.
+/// A locked store. Dropping unlocks, unless somebody else holds the same lock.
 #[derive(Debug)]
 pub struct StoreLock {
     /// The store's root directory.
@@ -27,6 +28,8 @@ pub struct StoreLock {
     file: Option<File>,
     /// `.mobifs` was made for this lock.
     made_directory: bool,
+    /// Somebody else has the descriptor, to hold the lock when this process is killed.
+    is_handed_over: AtomicBool,
 }
 
 impl StoreLock {
@@ -60,6 +63,7 @@ impl StoreLock {
             scope: scope.clone(),
             file,
             made_directory: false,
+            is_handed_over: AtomicBool::new(false),
         })
     }
 
@@ -93,6 +97,7 @@ impl StoreLock {
                 scope: scope.clone(),
                 file: Some(file),
                 made_directory,
+                is_handed_over: AtomicBool::new(false),
             });
         }
         Err(StoreError::Unsuitable(
@@ -132,17 +137,22 @@ impl StoreLock {
             scope: scope.clone(),
             file: Some(file),
             made_directory: false,
+            is_handed_over: AtomicBool::new(true),
         })
     }
 
-    /// For handing the lock over.
+    /// For handing the lock over: who has got it holds it until [`StoreLock::release`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.is_handed_over.store(true, Ordering::Relaxed);
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Unlocks the store for everybody, also where a child that was just forked still has
-    /// the lock's descriptor.
+    /// Unlocks the store for everybody, also where the lock was handed over.
     pub fn release(self) {
+        self.unlock();
+    }
+
+    fn unlock(&self) {
         if let Some(file) = &self.file
             && let Err(errno) = rustix::fs::flock(file, FlockOperation::Unlock)
         {
@@ -173,6 +183,16 @@ impl StoreLock {
     /// Whether the lock is held by this process alone.
     pub const fn is_exclusive(&self) -> bool {
         self.file.is_some()
+    }
+}
+
+impl Drop for StoreLock {
+    /// Closing the descriptor would not do: a child that another thread has just forked has
+    /// it too, until it executes its program.
+    fn drop(&mut self) {
+        if !*self.is_handed_over.get_mut() {
+            self.unlock();
+        }
     }
 }
 
@@ -278,6 +298,33 @@ mod tests {
         }
         drop(first);
         StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap();
+    }
+
+    #[test]
+    fn who_lets_go_does_so_for_children_that_were_just_forked() {
+        // A database was in use by this very process when it was opened again after an
+        // attempt that had failed: another thread was about to start a program.
+        let store = tempfile::tempdir().unwrap();
+        let acquire = |looks| StoreLock::acquire(store.path(), &StoreScope::Tree, looks);
+        for looks in [false, true] {
+            drop(acquire(false).unwrap());
+            let lock = acquire(looks).unwrap();
+            let _childs = lock.file.as_ref().unwrap().try_clone().unwrap();
+            drop(lock);
+            let lock = acquire(false).unwrap();
+            let _childs = lock.file.as_ref().unwrap().try_clone().unwrap();
+            lock.abandon();
+            drop(acquire(false).unwrap());
+        }
+        // What was handed over is held by who has it.
+        let lock = acquire(false).unwrap();
+        let held = lock.descriptor().unwrap().try_clone_to_owned().unwrap();
+        drop(lock);
+        assert!(acquire(false).is_err());
+        let lock = StoreLock::take_over(store.path(), &StoreScope::Tree, held, false).unwrap();
+        let _held = lock.descriptor().unwrap().try_clone_to_owned().unwrap();
+        lock.release();
+        acquire(false).unwrap();
     }
 
     #[test]

@@ -22,8 +22,7 @@ pub(crate) const DEFAULT_DIRECTORY: &str = "/dev/shm";
 struct Owner {
     /// An arena of before the machine was started is torn, and not needed.
     boot: String,
-    device: u64,
-    inode: u64,
+    database: FileIdentity,
 }
 
 impl Owner {
@@ -31,8 +30,7 @@ impl Owner {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
         Ok(Self {
             boot: boot.trim().to_owned(),
-            device: database.device,
-            inode: database.inode,
+            database,
         })
     }
 }
@@ -71,7 +69,7 @@ impl ArenaFile {
         }
         let owner = Owner::new(database).map_err(Failure::system("reading the boot id"))?;
         let user = rustix::process::geteuid().as_raw();
-        let (device, inode) = (owner.device, owner.inode);
+        let FileIdentity { device, inode, .. } = database;
         Ok(Some(Self {
             directory: directory.to_owned(),
             name: format!("mobifs-{user}-{device:x}-{inode:x}"),
@@ -210,11 +208,14 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failure
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const DATABASE: FileIdentity = FileIdentity {
         device: 7,
         inode: 11,
+        made: Some(Duration::from_nanos(1_700_000_000_123_456_789)),
     };
 
     #[test]
@@ -230,7 +231,13 @@ mod tests {
             ..DATABASE
         };
         assert!(matches!(place(other).left().unwrap(), Left::Nothing));
-        // Another database got the number of one that is gone.
+        // Another database got the number of one that is gone: a copy of one in use was
+        // refused for that.
+        let later = FileIdentity {
+            made: DATABASE.made.map(|made| made + Duration::from_nanos(1)),
+            ..DATABASE
+        };
+        assert!(matches!(place(later).left().unwrap(), Left::Nothing));
         let impostor = ArenaFile {
             directory: mine.directory.clone(),
             name: mine.name.clone(),

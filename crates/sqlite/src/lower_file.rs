@@ -8,8 +8,10 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::ground::Ground;
@@ -19,11 +21,14 @@ use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
 const LOCKS_AT: libc::off_t = 0x4000_0000;
 const LOCKS_BYTES: libc::off_t = 512;
 
-/// A file, told from all others as long as it exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A file, told from all others as long as it exists, and, where the filesystem keeps the
+/// time when it was made, from those that get its inode's number after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct FileIdentity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
+    /// Since 1970.
+    pub(crate) made: Option<Duration>,
 }
 
 impl FileIdentity {
@@ -33,9 +38,11 @@ impl FileIdentity {
     }
 
     fn of_metadata(about: &std::fs::Metadata) -> Self {
+        let made = about.created().ok();
         Self {
             device: about.dev(),
             inode: about.ino(),
+            made: made.and_then(|at| at.duration_since(UNIX_EPOCH).ok()),
         }
     }
 }

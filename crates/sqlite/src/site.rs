@@ -282,8 +282,11 @@ impl<'a> Site<'a> {
         }
         let options = self.open_options(None);
         let of_store = |error| Failure::of_store(self.path, error);
-        let opened = OpenedStore::resume(&self.directory, &options, &arena, None);
-        let opened = opened.map_err(of_store)?;
+        let opened = match OpenedStore::resume(&self.directory, &options, &arena, None) {
+            // The killed process had another file, which is gone: this one got its inode.
+            Err(StoreError::Copied) => return Ok(()),
+            opened => opened.map_err(of_store)?,
+        };
         let options = VolumeOptions {
             background: false,
             ..self.volume_options(Some(arena))

@@ -3,14 +3,18 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use common::{
-    Place, SAFE_MODES, check, child, count, insert, is_ordinary, make_table, open, purpose,
+    Place, SAFE_MODES, check, child, count, insert, is_ordinary, make_table, open, opened, purpose,
     set_mode,
 };
+use mobifs_runtime::Arena;
 use rusqlite::ErrorCode;
+use serde_json::Value;
 
 const DURABLE_ROWS: i64 = 100;
 const ROWS: i64 = 150;
@@ -21,7 +25,7 @@ fn dies_with_its_database_open() {
     let Some((mode, path)) = purpose() else {
         return;
     };
-    let connection = open(&path, "").unwrap();
+    let connection = opened(&path, "");
     set_mode(&connection, &mode);
     make_table(&connection);
     insert(&connection, DURABLE_ROWS.unsigned_abs() as usize);
@@ -67,7 +71,7 @@ fn a_copy_has_what_was_durable() {
         copy(first.directory.path(), second.directory.path());
         for copied in [first, second] {
             let path = copied.directory.path().join(&name);
-            let connection = open(&path, "").unwrap();
+            let connection = opened(&path, "");
             check(&connection);
             let rows = count(&connection);
             assert!((DURABLE_ROWS..=ROWS).contains(&rows), "{mode}: {rows}");
@@ -79,6 +83,43 @@ fn a_copy_has_what_was_durable() {
         assert_eq!(count(&connection), ROWS, "{mode}");
         connection.close().unwrap();
         is_ordinary(&place.path(), ROWS);
+    }
+}
+
+/// The arena of a killed process is found by its database's inode, whose number a copy got when
+/// the database was deleted. The copy could not be opened before the machine was started again.
+#[test]
+fn a_copy_with_the_inode_of_what_a_killed_process_had_has_what_was_durable() {
+    for mode in SAFE_MODES {
+        let (place, copied) = (not_closed(mode), Place::new());
+        copy(place.directory.path(), copied.directory.path());
+        let arena = |path: &Path| {
+            let about = fs::metadata(path).unwrap();
+            let user = rustix::process::geteuid().as_raw();
+            let (device, inode) = (about.dev(), about.ino());
+            Path::new("/dev/shm").join(format!("mobifs-{user}-{device:x}-{inode:x}"))
+        };
+        let mut options = File::options();
+        let file = options.read(true).write(true).open(arena(&place.path()));
+        let left = Arena::attach_file(file.unwrap().into()).unwrap();
+        let mut owner: Value = serde_json::from_slice(&left.session().unwrap()).unwrap();
+        let about = fs::metadata(copied.path()).unwrap();
+        // As on a filesystem that does not keep when a file was made.
+        let made = about.created().ok();
+        let made = made.map(|made| made.duration_since(UNIX_EPOCH).unwrap());
+        owner["database"]["inode"] = about.ino().into();
+        owner["database"]["made"] = serde_json::to_value(made).unwrap();
+        left.set_session(owner.to_string().as_bytes()).unwrap();
+        drop(left);
+        fs::rename(arena(&place.path()), arena(&copied.path())).unwrap();
+        let connection = copied.open("");
+        check(&connection);
+        let rows = count(&connection);
+        assert!((DURABLE_ROWS..=ROWS).contains(&rows), "{mode}: {rows}");
+        insert(&connection, 1);
+        connection.close().unwrap();
+        is_ordinary(&copied.path(), rows + 1);
+        assert!(!arena(&copied.path()).exists());
     }
 }
 

@@ -43,6 +43,9 @@ pub enum StoreError {
     /// The directory cannot serve as a store.
     #[error("{0}")]
     Unsuitable(String),
+    /// It is a copy of the store that is meant.
+    #[error("this is a copy of the store that the killed process had")]
+    Copied,
     /// The object is gone or was never known.
     #[error("object {0} is not known to the store")]
     Unknown(mobifs_types::ObjectId),

@@ -42,8 +42,15 @@ impl Place {
 
     /// Opens it through the VFS; `parameters` begin with `&`.
     pub fn open(&self, parameters: &str) -> Connection {
-        open(&self.path(), parameters).unwrap()
+        opened(&self.path(), parameters)
     }
+}
+
+/// Opens a database through the VFS, or fails with the reason.
+pub fn opened(path: &Path, parameters: &str) -> Connection {
+    mobifs_sqlite::forget_last_error();
+    open(path, parameters)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", mobifs_sqlite::last_error()))
 }
 
 /// Opens a database through the VFS.

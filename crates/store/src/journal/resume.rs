@@ -31,11 +31,13 @@ pub struct Resumed {
 
 impl<L: Lower> JournalStore<L> {
     /// Opens the store that a killed process had open. Every id that it knew names the
-    /// same object as before, and what is pinned is readable. `witness` is taken to have heard `saved` already, so that the successor
-    /// of this process, should it be killed too, may be given what the witness knows then.
+    /// same object as before, and what is pinned is readable. `witness` is taken to have heard
+    /// `saved` already, so that the successor of this process, should it be killed too, may be
+    /// given what the witness knows then.
     ///
     /// # Errors
-    /// As [`JournalStore::open`]. The witness has heard what was done until then.
+    /// As [`JournalStore::open`], and [`StoreError::Copied`]. The witness has heard what was
+    /// done until then.
     pub fn resume(
         lower: L,
         options: &JournalOptions,
@@ -49,9 +51,7 @@ impl<L: Lower> JournalStore<L> {
             ..
         } = Self::load(lower, options, Some(&saved))?;
         if report.copied {
-            return Err(StoreError::Unsuitable(
-                "this is a copy of the store that the killed process had".to_owned(),
-            ));
+            return Err(StoreError::Copied);
         }
         if committed.is_none() && saved.intent.is_some() {
             // Before a new epoch begins, which would make it look committed.
