@@ -9,7 +9,7 @@ use mobifs_types::{
     PageIndex, RangeSet, VctId,
 };
 
-use crate::directory::Directory;
+use crate::directory::{Directory, Displaced, Listing};
 use crate::notes::Pages;
 use crate::request::{Node, SetIdBits};
 
@@ -57,8 +57,8 @@ impl Change {
 pub(crate) enum Body {
     /// Regular file.
     File,
-    /// Directory; none while its entries are not loaded.
-    Directory(Option<Directory>),
+    /// Directory.
+    Directory(Listing),
     /// Symlink; none while its target is not loaded.
     Symlink(Option<Arc<[u8]>>),
     /// Fifo, socket, device.
@@ -125,7 +125,7 @@ impl Inode {
     pub(crate) fn from_store(info: &ObjectInfo, home: ObjectId, name: Option<Name>) -> Self {
         let body = match info.attributes.kind {
             FileKind::Regular => Body::File,
-            FileKind::Directory => Body::Directory(None),
+            FileKind::Directory => Body::Directory(Listing::NotLoaded(Displaced::new())),
             FileKind::Symlink => Body::Symlink(None),
             _ => Body::Special,
         };
@@ -202,14 +202,14 @@ impl Inode {
 
     pub(crate) fn directory(&self) -> Option<&Directory> {
         match &self.body {
-            Body::Directory(entries) => entries.as_ref(),
+            Body::Directory(listing) => listing.loaded(),
             _ => None,
         }
     }
 
     pub(crate) fn directory_mut(&mut self) -> Option<&mut Directory> {
         match &mut self.body {
-            Body::Directory(entries) => entries.as_mut(),
+            Body::Directory(listing) => listing.loaded_mut(),
             _ => None,
         }
     }
@@ -218,7 +218,7 @@ impl Inode {
     /// call it, which notes what goes.
     pub(crate) fn take_directory(&mut self) -> Option<Directory> {
         match &mut self.body {
-            Body::Directory(entries) => entries.take(),
+            Body::Directory(listing) => listing.take(),
             _ => None,
         }
     }

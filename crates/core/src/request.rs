@@ -144,8 +144,8 @@ pub enum XattrMode {
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadDirEntry {
-    /// Position: continue a listing behind it. Stable as long as the directory is in
-    /// memory, whatever is added or removed.
+    /// Position, from 1 to 2^31 - 3: continue a listing behind it. Follows from the name, and
+    /// stays as long as the entry does and the directory is in use.
     pub cookie: u64,
     /// Name.
     pub name: Name,

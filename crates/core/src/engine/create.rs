@@ -9,7 +9,7 @@ use mobifs_types::{Attributes, FileKind, ObjectId, S_ISGID, VctId};
 use super::Engine;
 use super::rename::Side;
 use crate::acl::{self, Acl};
-use crate::directory::Directory;
+use crate::directory::{Directory, Listing};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::{Body, Change, Inode, ORPHAN};
 use crate::request::{Caller, Moment, Node, NodeSpec};
@@ -191,7 +191,7 @@ impl Engine {
         };
         let body = match spec.kind {
             FileKind::Regular => Body::File,
-            FileKind::Directory => Body::Directory(Some(Directory::new(
+            FileKind::Directory => Body::Directory(Listing::Loaded(Directory::new(
                 self.hasher.clone(),
                 self.inodes.is_noted(),
             ))),

@@ -11,7 +11,7 @@ use mobifs_types::{
 use super::{Engine, ROOT_APP};
 use crate::RESERVED_NAME;
 use crate::app::App;
-use crate::directory::{Directory, Slot};
+use crate::directory::{Directory, Listing, Slot};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::{Body, Inode};
 
@@ -27,7 +27,12 @@ impl Engine {
     }
 
     /// Answers [`Need::Directory`].
-    pub fn provide_directory(&mut self, id: ObjectId, epoch: u64, entries: Vec<DirectoryEntry>) {
+    pub fn provide_directory(
+        &mut self,
+        id: ObjectId,
+        epoch: u64,
+        mut entries: Vec<DirectoryEntry>,
+    ) {
         if !self.accepts(epoch) {
             return;
         }
@@ -35,14 +40,15 @@ impl Engine {
         let Some(inode) = self.inodes.get_mut(&id) else {
             return;
         };
-        if let Body::Directory(loaded @ None) = &mut inode.body {
-            let mut directory = Directory::new(hasher, is_noted);
-            for entry in entries {
-                if id != ObjectId::ROOT || entry.name.as_bytes() != RESERVED_NAME {
-                    directory.insert(entry.name, entry.id, entry.kind);
-                }
+        if let Body::Directory(listing) = &mut inode.body
+            && let Listing::NotLoaded(displaced) = listing
+        {
+            if id == ObjectId::ROOT {
+                entries.retain(|entry| entry.name.as_bytes() != RESERVED_NAME);
             }
-            *loaded = Some(directory);
+            let mut directory = Directory::new(hasher, is_noted);
+            directory.load(entries, displaced);
+            *listing = Listing::Loaded(directory);
             // Known again before the store was told to forget it.
             self.forgotten.retain(|&forgotten| forgotten != id);
         }

@@ -50,7 +50,8 @@ pub struct EngineConfig {
     pub rules: Box<dyn AppRules>,
     /// Limits of memory and of the lower filesystem.
     pub limits: Limits,
-    /// Seed of the hash tables; a random number where names may be hostile.
+    /// Seed of the hash tables and of the order of listings; a random number where names may
+    /// be hostile.
     pub hash_seed: u64,
     /// Changes are noted, for [`Engine::save`].
     pub is_saved: bool,
@@ -60,6 +61,7 @@ pub struct EngineConfig {
 pub struct Engine {
     rules: Box<dyn AppRules>,
     limits: Limits,
+    hash_seed: u64,
     hasher: FixedState,
     inodes: Inodes,
     apps: Vec<App>,
@@ -123,6 +125,7 @@ impl Engine {
         Self {
             rules: config.rules,
             limits: config.limits,
+            hash_seed: config.hash_seed,
             hasher: hasher.clone(),
             inodes,
             apps: alloc::vec![root_app],

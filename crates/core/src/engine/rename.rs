@@ -139,18 +139,9 @@ impl Engine {
         if let Some(replaced) = replaced {
             vct = self.touch(vct, replaced)?;
         }
-        if from.parent == to.parent {
-            self.entries_mut(from.parent)?.rename(
-                from.name.as_bytes(),
-                to.name.clone(),
-                moved,
-                kind,
-            );
-        } else {
-            self.entries_mut(from.parent)?.remove(from.name.as_bytes());
-            self.entries_mut(to.parent)?
-                .insert(to.name.clone(), moved, kind);
-        }
+        self.entries_mut(from.parent)?.remove(from.name.as_bytes());
+        self.entries_mut(to.parent)?
+            .insert(to.name.clone(), moved, kind);
         let left = match left {
             Some(inode) => {
                 let (kind, id) = (inode.attributes.kind, self.new_object_id());

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use foldhash::fast::FixedState;
 use mobifs_types::{AppId, ByteRange, ObjectId, ObjectInfo, VctId};
 
 use super::memory::Room;
@@ -10,7 +11,7 @@ use crate::app::App;
 use crate::image::codec::{BEYOND, COUNT_MAX, Reader, page_index, within_bounds};
 use crate::image::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
 use crate::image::{ImageError, Key, Kind, inode};
-use crate::inode::{Body, Change, ORPHAN, PageSlot};
+use crate::inode::{Change, ORPHAN, PageSlot};
 use crate::vct::DentryChange;
 
 impl Engine {
@@ -55,6 +56,9 @@ impl Engine {
                 self.next_vct = from.count()?;
                 self.next_object = from.count()?;
                 self.app_epoch = from.count()?;
+                // Listings go on where they were.
+                self.hash_seed = from.u64()?;
+                self.hasher = FixedState::with_seed(self.hash_seed);
             }
             Kind::App => self.restore_app(key.first, from)?,
             Kind::Object => {
@@ -209,7 +213,7 @@ impl Engine {
     /// Whether the listing of this directory is in memory.
     pub fn has_listing(&self, id: ObjectId) -> bool {
         let inode = self.inodes.get(&id);
-        inode.is_some_and(|inode| matches!(inode.body, Body::Directory(Some(_))))
+        inode.is_some_and(|inode| inode.directory().is_some())
     }
 
     /// The store has pages of this object that it took over. If the engine was killed

@@ -31,6 +31,7 @@ impl Engine {
             out.u64(counters.next_vct);
             out.u64(counters.next_object);
             out.u64(counters.app_epoch);
+            out.u64(self.hash_seed);
             image.put(Key::new(Kind::Engine, 0, 0), &out.bytes);
             self.scratch = out;
         }

@@ -9,7 +9,7 @@ use mobifs_types::{AppId, ObjectId, ObjectInfo};
 
 use super::ImageError;
 use super::codec::{Reader, Writer};
-use crate::directory::Directory;
+use crate::directory::{Directory, Displaced, Listing, check_cookie};
 use crate::inode::{Body, Change, Inode, Xattrs};
 
 /// Which [`Body`].
@@ -105,8 +105,16 @@ fn write_body(out: &mut Writer, body: &Body) {
         Body::File => out.u8(FILE),
         Body::Directory(listing) => {
             out.u8(DIRECTORY);
-            let next_cookie = listing.as_ref().map(Directory::next_cookie);
-            out.option(next_cookie, Writer::u64);
+            let displaced = match listing {
+                Listing::Loaded(_) => None,
+                Listing::NotLoaded(displaced) => Some(displaced),
+            };
+            out.option(displaced, |out, displaced| {
+                out.list(displaced.iter(), |out, (name, &cookie)| {
+                    out.bytes(name.as_bytes());
+                    out.u64(cookie);
+                });
+            });
         }
         Body::Symlink(target) => {
             out.u8(SYMLINK);
@@ -160,6 +168,15 @@ fn read_change(from: &mut Reader<'_>) -> Result<Change, ImageError> {
     Ok(change)
 }
 
+fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, ImageError> {
+    let displaced = from.list(|from| {
+        let (name, cookie) = (from.name()?, from.u64()?);
+        check_cookie(cookie)?;
+        Ok((name, cookie))
+    })?;
+    Ok(displaced.into_iter().collect())
+}
+
 fn read_body(
     from: &mut Reader<'_>,
     hasher: &FixedState,
@@ -167,11 +184,10 @@ fn read_body(
 ) -> Result<Body, ImageError> {
     Ok(match from.u8()? {
         FILE => Body::File,
-        DIRECTORY => Body::Directory(from.option(|from| {
-            let mut directory = Directory::new(hasher.clone(), is_noted);
-            directory.continue_at(from.u64()?)?;
-            Ok(directory)
-        })?),
+        DIRECTORY => Body::Directory(match from.option(read_displaced)? {
+            Some(displaced) => Listing::NotLoaded(displaced),
+            None => Listing::Loaded(Directory::new(hasher.clone(), is_noted)),
+        }),
         SYMLINK => Body::Symlink(from.option(Reader::shared)?),
         SPECIAL => Body::Special,
         _ => return Err(ImageError("an object is of no kind")),
