@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds};
+use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -76,6 +76,30 @@ const CASES: [(&str, u64, Case); 10] = [
 
 fn halves(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512 * 2 / MIB
+}
+
+/// Found by what xfstests' generic/488 asks: with everything applied and nothing else going on,
+/// the last `close` of a deleted file was the end of it only when something else changed. On a
+/// disk that was full of the file nothing could.
+#[test]
+fn what_is_deleted_while_open_goes_when_it_is_closed() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    let path = app.join("file");
+    fs::write(&path, vec![1; 1 << 20]).unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    let open = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    let limbo = fixture.store.join(".mobifs/limbo");
+    let waiting = || fs::read_dir(&limbo).unwrap().count();
+    assert_eq!(waiting(), 1);
+    drop(open);
+    wait_until(|| waiting() == 0);
+    fixture.umount();
 }
 
 /// RocksDB, journald and others allocate ahead and cut off what they did not need.

@@ -282,6 +282,11 @@ impl Engine {
         core::mem::take(&mut self.unpinned)
     }
 
+    /// Whether [`Engine::take_unpinned`] would name any.
+    pub fn has_unpinned(&self) -> bool {
+        !self.unpinned.is_empty()
+    }
+
     /// Pages of an object without links that may leave memory by
     /// `Store::spill`: nothing uncommitted mentions it.
     pub fn spill_candidate(&self) -> Option<(ObjectId, Vec<(PageIndex, Page)>)> {

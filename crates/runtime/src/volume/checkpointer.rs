@@ -146,18 +146,21 @@ impl Shared {
 
     /// Tells the store what is not needed any more, and the engine what room there is.
     pub(super) fn tidy_up(&self) {
-        let (unpinned, space_at) = {
-            let mut live = self.live();
-            (live.engine.take_unpinned(), live.space_at)
-        };
-        for id in unpinned {
-            self.store.unpin(id);
-        }
+        self.unpin_unused();
         self.forget_unused();
+        let space_at = self.live().space_at;
         if self.moment().now.ms_since(space_at) >= 1000
             && let Err(error) = self.refresh_space(&self.turn.lock())
         {
             tracing::warn!(%error, "cannot tell how much room is left");
+        }
+    }
+
+    /// Lets go below of what was deleted and has lost its last user.
+    pub(super) fn unpin_unused(&self) {
+        let unpinned = self.live().engine.take_unpinned();
+        for id in unpinned {
+            self.store.unpin(id);
         }
     }
 
@@ -247,6 +250,9 @@ impl Shared {
         let close_at = live.engine.next_closing();
         let rest = [close_at, due.look_at];
         let rest = rest.into_iter().flatten().min().map(until);
+        if live.engine.has_unpinned() {
+            return Some(Duration::ZERO);
+        }
         if close_at.is_some() || due.busy {
             // A transaction that opens meanwhile may be due before `close_at`. Where an
             // app commits one transaction after the other by itself, this also spares
@@ -270,6 +276,43 @@ mod tests {
 
     use super::*;
     use crate::{Config, VolumeOptions};
+
+    /// The last user of something deleted woke nobody. What it had taken below stayed taken
+    /// until something else changed, which it cannot where the disk is full.
+    #[test]
+    fn the_last_user_of_what_was_deleted_wakes_the_checkpointer() {
+        let config = Config::parse("", std::path::Path::new("test.toml")).unwrap();
+        let options = VolumeOptions {
+            background: false,
+            ..VolumeOptions::new(&config)
+        };
+        let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
+        let shared = &volume.shared;
+        let node = NodeSpec {
+            kind: FileKind::Regular,
+            mode: 0o644,
+            rdev: DeviceNumber(0),
+            symlink_target: None,
+        };
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            umask: 0,
+        };
+        let file = volume.create(&caller, ObjectId::ROOT, b"file", &node);
+        let file = file.unwrap().id;
+        volume.sync_all().unwrap();
+        volume.unlink(ObjectId::ROOT, b"file").unwrap();
+        volume.sync_all().unwrap();
+        let mut looks = shared.begin_looks();
+        while shared.checkpoint(&mut looks).busy {}
+        assert!(!shared.live().wake);
+        volume.forget(file, 1);
+        assert!(shared.live().wake && shared.live().engine.has_unpinned());
+        let due = shared.checkpoint(&mut looks);
+        assert!(!shared.live().engine.has_unpinned());
+        assert_eq!(shared.rest(&mut shared.live(), &due), None);
+    }
 
     /// A checkpointer that had seen nothing open slept until something else changed, however
     /// old what had opened during its look became.

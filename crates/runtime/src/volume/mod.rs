@@ -310,6 +310,16 @@ impl Shared {
         }
     }
 
+    /// After an object lost a user: wakes the checkpointer if that was the last one of
+    /// something deleted. Nothing else may ever happen, least of all where the disk is full
+    /// of it.
+    fn after_release(&self, live: &mut LiveGuard<'_>) {
+        if live.engine.has_unpinned() {
+            self.wake(live);
+        }
+        self.after_crowding(live);
+    }
+
     /// After objects came into memory or lost a user: wakes the checkpointer if there
     /// are too many and the last search for unused ones is not recent.
     fn after_crowding(&self, live: &mut LiveGuard<'_>) {

@@ -46,7 +46,7 @@ impl Volume {
         let mut live = self.shared.live_keeping(Keeping::Batched);
         live.engine.forget(id, count);
         arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
-        self.shared.after_crowding(&mut live);
+        self.shared.after_release(&mut live);
     }
 
     /// Attributes of an object in use.
@@ -187,6 +187,7 @@ impl Volume {
         let mut live = self.shared.live_keeping(Keeping::Batched);
         live.engine.release(id);
         arena::executed(0);
+        self.shared.after_release(&mut live);
     }
 
     /// Up to `entries_max` entries behind `after_cookie` (0: from the start), without

@@ -170,6 +170,7 @@ impl Shared {
     /// overwritten in the journal or deleted frees room only when it is applied.
     fn make_space(&self) -> Result<(), FsError> {
         self.commit_all();
+        self.unpin_unused();
         if let Err(error) = self.apply() {
             tracing::warn!(%error, "cannot apply the journal to make room");
             self.check_power()?;
