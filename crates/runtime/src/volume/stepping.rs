@@ -26,8 +26,8 @@ impl Volume {
     }
 
     /// What the checkpointer does at this moment: closes what is due, commits everything
-    /// where that was asked for, and what is closed and need not wait for the user. Returns when there will be something to do
-    /// although nobody does anything.
+    /// where that was asked for, and what is closed and need not wait for the user. Returns
+    /// when there will be something to do although nobody does anything.
     pub fn checkpoint_step(&self) -> Option<MonotonicNs> {
         let shared = &self.shared;
         let close_at = shared.live().engine.tick(shared.moment().now);
@@ -48,8 +48,10 @@ impl Volume {
         arena.difference(&mut live.engine).map_or(Ok(()), Err)
     }
 
-    /// Lets go of what nobody uses, as the checkpointer does between two commits.
+    /// Lets go of what nobody uses, as the checkpointer does between two commits, however
+    /// short ago it was done last.
     pub fn tidy_up(&self) {
+        self.shared.live().trimmed_at = MonotonicNs(0);
         self.shared.tidy_up();
     }
 }

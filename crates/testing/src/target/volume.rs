@@ -3,7 +3,7 @@
 //! It is called as the kernel calls it: objects by number, references counted, and
 //! what the kernel answers by itself is answered here.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ use crate::tree::{Mtime, Tree, TreeNode};
 
 /// Entries asked for at a time, so few that a listing is always continued.
 const LIST_ENTRIES: usize = 3;
+/// One of so many listings is disturbed.
+const DISTURBED_LISTING: u64 = 4;
 /// Files up to this size are read byte by byte; of larger ones only what
 /// `SEEK_DATA` finds.
 const READ_WHOLE_BYTES_MAX: u64 = 4 << 20;
@@ -42,6 +44,7 @@ pub struct VolumeTarget {
     open: BTreeMap<Slot, ObjectId>,
     /// None: every name is looked up each time, and nothing known of objects not in use.
     names: Option<RefCell<KnownNames>>,
+    listings: Cell<u64>,
 }
 
 /// A counted reference to an object, given back at the end.
@@ -68,6 +71,7 @@ impl VolumeTarget {
             volume,
             open: BTreeMap::new(),
             names: None,
+            listings: Cell::new(0),
         }
     }
 
@@ -578,7 +582,11 @@ impl VolumeTarget {
         }
     }
 
+    /// Lists a directory in several parts. Every few times what nobody uses leaves memory
+    /// between them, the entries of this directory included.
     fn list(&self, id: ObjectId) -> Result<Vec<String>, FsError> {
+        self.listings.set(self.listings.get() + 1);
+        let is_disturbed = self.listings.get().is_multiple_of(DISTURBED_LISTING);
         let mut names = Vec::new();
         let mut cookie = 0;
         loop {
@@ -587,6 +595,9 @@ impl VolumeTarget {
                 return Ok(names);
             };
             cookie = last.cookie;
+            if is_disturbed {
+                self.volume.tidy_up();
+            }
             names.extend(entries.iter().map(|entry| entry.name.to_string()));
         }
     }
