@@ -110,7 +110,7 @@ impl State {
                 let location = table.get(id).filter(|location| location.names.is_empty());
                 let Some(location) = location else { continue };
                 let limbo_inode = Some(location.inode).filter(|_| location.in_limbo);
-                if table.remove(id) {
+                if table.forget(id) {
                     dropped.push((id, limbo_inode));
                 }
             }

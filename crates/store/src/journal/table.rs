@@ -17,6 +17,8 @@ pub(crate) struct Location {
     pub(crate) kind: FileKind,
     /// Known names in the tree: (directory, name).
     pub(crate) names: Vec<(ObjectId, Name)>,
+    /// More than one was known at a time.
+    had_several_names: bool,
     /// It has a name in `limbo/`: its inode number.
     pub(crate) in_limbo: bool,
     /// It has a name in `stage/`: its id.
@@ -31,6 +33,7 @@ impl Location {
             inode,
             kind,
             names: Vec::new(),
+            had_several_names: false,
             in_limbo: false,
             in_stage: false,
             children: HashSet::new(),
@@ -59,6 +62,10 @@ impl Location {
 pub(crate) struct Table {
     locations: HashMap<ObjectId, Location>,
     by_inode: HashMap<u64, ObjectId>,
+    /// Ids, by inode, that forgotten objects have again when they are found: those which would
+    /// get others, and had several names. Who looks at one name after the other must find that
+    /// they are one file's.
+    remembered: HashMap<u64, ObjectId>,
     next_fresh: u64,
     /// Objects of which something changed since somebody asked; none: nobody asks.
     touched: Option<HashSet<ObjectId>>,
@@ -70,6 +77,7 @@ impl Table {
         let mut table = Self {
             locations: HashMap::new(),
             by_inode: HashMap::new(),
+            remembered: HashMap::new(),
             // Even offsets are the engine's.
             next_fresh: ObjectId::FIRST_NEW.0 + 1,
             touched: None,
@@ -135,6 +143,7 @@ impl Table {
         self.by_inode.insert(known.inode, id);
         let location = Location {
             names: known.names.clone(),
+            had_several_names: known.names.len() > 1,
             in_limbo: known.in_limbo,
             in_stage: known.in_stage,
             ..Location::new(known.inode, known.kind)
@@ -182,6 +191,7 @@ impl Table {
     /// Adds an object without a place.
     pub(crate) fn insert(&mut self, id: ObjectId, inode: u64, kind: FileKind) {
         self.by_inode.insert(inode, id);
+        self.remembered.remove(&inode);
         if let MapEntry::Vacant(entry) = self.locations.entry(id) {
             entry.insert(Location::new(inode, kind));
             self.touch(id);
@@ -206,7 +216,8 @@ impl Table {
         parent: ObjectId,
         name: &Name,
     ) -> ObjectId {
-        let id = self.by_inode.get(&inode).copied().unwrap_or_else(|| {
+        let known = self.by_inode.get(&inode).or(self.remembered.get(&inode));
+        let id = known.copied().unwrap_or_else(|| {
             let usable = (ObjectId::ROOT.0 + 1..ObjectId::FIRST_NEW.0).contains(&inode);
             if usable && !self.locations.contains_key(&ObjectId(inode)) {
                 return ObjectId(inode);
@@ -247,6 +258,7 @@ impl Table {
         let Some(location) = self.locations.get_mut(&id) else {
             return;
         };
+        location.had_several_names |= !location.names.is_empty();
         location.names.push((parent, name));
         self.touch(id);
         if let Some(parent) = self.locations.get_mut(&parent) {
@@ -298,6 +310,19 @@ impl Table {
             }
         }
         gone
+    }
+
+    /// As [`Table::remove`], of an object that is there and may be found again.
+    pub(crate) fn forget(&mut self, id: ObjectId) -> bool {
+        let again = self.locations.get(&id).filter(|location| {
+            location.had_several_names && !location.in_limbo && id >= ObjectId::FIRST_NEW
+        });
+        let again = again.map(|location| location.inode);
+        let is_forgotten = self.remove(id);
+        if let (true, Some(inode)) = (is_forgotten, again) {
+            self.remembered.insert(inode, id);
+        }
+        is_forgotten
     }
 
     /// Forgets an object, unless something known lies in it.
@@ -352,6 +377,32 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_with_several_names_has_its_id_again() {
+        let names = [b"a", b"b"].map(|name| Name::new(name).unwrap());
+        let adopt = |table: &mut Table, inode, name| {
+            table.adopt(inode, FileKind::Regular, ObjectId::ROOT, name)
+        };
+        let made = |number| ObjectId(ObjectId::FIRST_NEW.0 + number);
+        let mut table = Table::new(2);
+        for (id, inode, known) in [(made(0), 70, 2), (made(2), 71, 1), (ObjectId(72), 72, 2)] {
+            table.insert(id, inode, FileKind::Regular);
+            for name in &names[..known] {
+                table.add_name(id, ObjectId::ROOT, name);
+            }
+            table.remove_names_in(ObjectId::ROOT, |_| false);
+            assert!(table.forget(id));
+        }
+        assert_eq!(adopt(&mut table, 70, &names[1]), made(0));
+        assert_eq!(adopt(&mut table, 70, &names[0]), made(0));
+        assert_eq!(adopt(&mut table, 71, &names[0]), ObjectId(71));
+        assert_eq!(adopt(&mut table, 72, &names[0]), ObjectId(72));
+        assert!(table.remembered.is_empty());
+        // What is gone has no id any more.
+        table.remove(made(0));
+        assert_eq!(adopt(&mut table, 70, &names[0]), ObjectId(70));
+    }
 
     #[test]
     fn fresh_ids_are_the_stores_and_above_those_that_are_known() {
