@@ -1,6 +1,6 @@
 //! What an operation can end with besides success.
 
-use mobifs_types::{InvalidName, ObjectId, PageIndex};
+use mobifs_types::{ByteRange, InvalidName, ObjectId, PageIndex};
 
 /// An operation stopped before changing anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,16 @@ pub enum Need {
         object: ObjectId,
         /// Which page.
         index: PageIndex,
+        /// To be handed back.
+        version: u64,
+    },
+    /// Room below is used up, and whether these bytes have blocks there already, in which they
+    /// are overwritten in place ([`crate::Engine::provide_place`]).
+    Place {
+        /// Which file.
+        object: ObjectId,
+        /// Which of its bytes.
+        range: ByteRange,
         /// To be handed back.
         version: u64,
     },

@@ -264,6 +264,17 @@ impl Inode {
                 .any(|(_, ranges)| ranges.iter().any(|r| r.start <= offset && offset < r.end))
     }
 
+    /// Whether an uncommitted change gives back room that a part of `range` has below.
+    pub(crate) fn gives_back(&self, range: ByteRange) -> bool {
+        let overlaps = |zeroed: &ByteRange| zeroed.start < range.end && range.start < zeroed.end;
+        let change = self.change.as_ref();
+        change.is_some_and(|change| change.zeroed.intersects(range))
+            || self
+                .closed_zeroed
+                .iter()
+                .any(|(_, ranges)| ranges.iter().any(overlaps))
+    }
+
     /// Everything that reads as zero unless a slot lies on top.
     pub(crate) fn zeroed_union(&self) -> RangeSet {
         let mut union: RangeSet = self

@@ -28,8 +28,8 @@ mod vct;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
-    AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, Limits, Overdue, ReadPlan,
-    ReadSegment, SyncPoint,
+    AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, FullDisk, Limits, Overdue,
+    ReadPlan, ReadSegment, SyncPoint,
 };
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::content_map`].

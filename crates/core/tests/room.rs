@@ -3,8 +3,11 @@
 
 mod support;
 
-use mobifs_core::{AllocateMode, AttributeChange, Commit, Need, SetIdBits, Stop, WriteAt};
-use mobifs_types::{ByteRange, Entry, ObjectId, SpaceInfo};
+use mobifs_core::{
+    AllocateMode, AttributeChange, Commit, FsError, FullDisk, Need, RenameMode, SetIdBits, Stop,
+    WriteAt,
+};
+use mobifs_types::{ByteRange, Entry, ObjectId, Page, PageIndex, SpaceInfo};
 use support::{Bed, ROOT};
 
 const MIB: u64 = 1 << 20;
@@ -138,4 +141,80 @@ fn a_full_disk_refuses_what_needs_room_and_nothing_that_gives_it_back() {
     truncate(&mut bed, file, 0);
     bed.engine.unlink(moment, app, b"file").unwrap();
     bed.engine.remove_directory(moment, app, b"empty").unwrap();
+}
+
+/// On a full disk SQLite goes on in the room that its log has, and so must what is below it.
+#[test]
+fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
+    let mut bed = Bed::relaxed();
+    let (app, other) = (bed.directory(ROOT, "app"), bed.directory(ROOT, "other"));
+    let file = bed.file(app, "file");
+    bed.write(file, 0, &[1; 12288]);
+    bed.checkpoint();
+    bed.engine.set_space(SpaceInfo::default(), 0, 0);
+    bed.engine.set_full_disk(FullDisk {
+        overwritten_bytes_max: 12288,
+        entries_bytes_max: 7 * 512,
+    });
+    let moment = bed.moment();
+    let write = |bed: &mut Bed, offset, data: &[u8]| {
+        let at = WriteAt::Offset(offset);
+        bed.engine.write(moment, file, at, data, SetIdBits::Stay)
+    };
+    let refused = Err(Stop::Need(Need::Space));
+    let asked = |stopped| match stopped {
+        Err(Stop::Need(Need::Place {
+            object,
+            range,
+            version,
+        })) => {
+            assert_eq!(object, file);
+            (range, version)
+        }
+        other => panic!("{other:?}"),
+    };
+    let (range, version) = asked(write(&mut bed, 4096, &[2; 4096]));
+    assert_eq!(range, ByteRange::new(4096, 8192));
+    bed.engine.provide_place(file, range, version + 1, true);
+    asked(write(&mut bed, 4096, &[2; 4096]));
+    bed.engine.provide_place(file, range, version, false);
+    assert_eq!(write(&mut bed, 4096, &[2; 4096]), refused);
+    // Now it was applied, and has its place.
+    bed.engine.set_space(SpaceInfo::default(), 0, 0);
+    asked(write(&mut bed, 4096, &[2; 4096]));
+    bed.engine.provide_place(file, range, version, true);
+    assert_eq!(write(&mut bed, 4096, &[2; 4096]), Ok(4096));
+    // A part of a page is a page.
+    let page = Page::new(&[1; 4096]);
+    bed.engine.provide_page(file, PageIndex(2), version, page);
+    let (range, version) = asked(write(&mut bed, 8200, &[3; 10]));
+    assert_eq!(range, ByteRange::new(8192, 12288));
+    bed.engine.provide_place(file, range, version, true);
+    assert_eq!(write(&mut bed, 8200, &[3; 10]), Ok(10));
+    // More than the journal holds with what is there, and what an uncommitted change has
+    // given back.
+    assert_eq!(write(&mut bed, 0, &[4; 8192]), refused);
+    bed.checkpoint();
+    let first = ByteRange::new(0, 4096);
+    allocate(&mut bed, file, AllocateMode::PunchHole, first);
+    assert_eq!(write(&mut bed, 0, &[4; 4096]), refused);
+    let entries = |bed: &mut Bed, to: &[u8]| {
+        let mode = RenameMode::Replace;
+        let (from, to) = ((app, b"file".as_slice()), (other, to));
+        bed.engine.rename(moment, from, to, mode)
+    };
+    entries(&mut bed, b"moved").unwrap();
+    assert_eq!(entries(&mut bed, b"again"), Err(FsError::NotFound.into()));
+    let linked = bed.engine.link(moment, file, app, b"link");
+    assert_eq!(linked.map(|_| ()), refused.map(|_: usize| ()));
+    bed.checkpoint();
+    bed.engine.link(moment, file, app, b"link").unwrap();
+    let moment = bed.moment();
+    let longer = bed
+        .engine
+        .write(moment, file, WriteAt::Append, &[1; 1], SetIdBits::Stay);
+    let (range, version) = asked(longer);
+    assert_eq!(range, ByteRange::new(12288, 16384));
+    bed.engine.provide_place(file, range, version, false);
+    assert_eq!(write(&mut bed, 12288, &[1; 1]), refused);
 }

@@ -169,7 +169,7 @@ impl StoreLock {
         if let Ok(Some(directory)) = open_directory(&self.root, &self.scope) {
             // We made the directory, so all that has these names was made for this
             // attempt. Whatever else is in there keeps the directory.
-            for name in ["journal", "journal.new", "id", LOCK] {
+            for name in ["journal", "journal.new", "id", "reserve", LOCK] {
                 let _gone = rustix::fs::unlinkat(&directory, name, AtFlags::empty());
             }
             for name in ["stage", "limbo", "lost"] {

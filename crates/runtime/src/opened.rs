@@ -17,6 +17,8 @@ use crate::{Arena, ArenaError, Config, Rules, StoreLock};
 
 /// Share of the memory budget that committed, unapplied changes may take: one part in.
 const HELD_SHARE: u64 = 4;
+/// Room that a store keeps for directories that grow although the disk is full.
+const RESERVE_BYTES: u64 = 1 << 20;
 
 /// A journal store in a directory, locked by this process and brought to its last
 /// committed state.
@@ -243,6 +245,11 @@ impl<'a> OpenOptions<'a> {
             uuid_if_new: random_uuid()?,
             read_only: self.read_only,
             held_bytes_max: held_bytes_max.min(defaults.held_bytes_max),
+            reserve_bytes: match self.scope {
+                StoreScope::Tree => RESERVE_BYTES,
+                // Nothing is renamed there.
+                StoreScope::File(_) => 0,
+            },
         })
     }
 }

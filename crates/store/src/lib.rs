@@ -8,7 +8,7 @@
 //! * [`MemoryStore`]: no persistence; for tests and for measuring the engine.
 //! * [`JournalStore`]: any POSIX filesystem, reached through the [`lower::Lower`]
 //!   trait so that a test can put a simulated, crashing one below it.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod error;
 mod journal;

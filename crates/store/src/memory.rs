@@ -504,6 +504,11 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    fn is_in_place(&self, _id: ObjectId, _range: ByteRange) -> Result<bool, StoreError> {
+        // There is room for everything.
+        Ok(false)
+    }
+
     fn pending(&self) -> PendingWork {
         PendingWork {
             commits: self.state.read().last_ticket,

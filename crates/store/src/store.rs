@@ -1,7 +1,7 @@
 //! The interface between the engine's driver and a checkpoint store.
 
 use mobifs_types::{
-    DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+    ByteRange, DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
 
 use crate::StoreError;
@@ -67,6 +67,11 @@ pub struct PendingWork {
     pub strays: u64,
     /// Commits since the store was opened.
     pub commits: u64,
+    /// Changes that can be committed, together, without taking room in the lower filesystem
+    /// for that, in bytes.
+    pub overwritten_bytes_max: u64,
+    /// Room that is kept for entries, as they are reserved, where there is no other.
+    pub entries_bytes_max: u64,
 }
 
 /// What [`Store::seek`] looks for.
@@ -131,6 +136,14 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As [`Store::object`].
     fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError>;
+
+    /// Whether an object has blocks of its own for all of this range, in which it is
+    /// overwritten, and nothing committed gives some of them back: then writing there takes no
+    /// room. False where that is not known.
+    ///
+    /// # Errors
+    /// As [`Store::object`].
+    fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError>;
 
     /// Starts a transaction. Nothing of it is visible or durable before it ends.
     fn begin_transaction(&self) -> Transaction {

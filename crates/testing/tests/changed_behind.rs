@@ -29,6 +29,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     uuid_if_new: [7; 16],
     read_only: false,
     held_bytes_max: 64 << 20,
+    reserve_bytes: 64 << 10,
 };
 
 fn mount<L: Lower + 'static>(lower: L, outside: L) -> Result<(Place<L>, Vec<String>), String> {

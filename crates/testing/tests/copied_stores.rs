@@ -16,6 +16,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     direct_bytes_max: Some(8 << 10),
     uuid_if_new: *b"a copied journal",
     read_only: false,
+    reserve_bytes: 0,
     held_bytes_max: 64 << 20,
 };
 const FILES: [&str; 4] = ["a", "b", "c", "d"];

@@ -26,6 +26,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     direct_bytes_max: Some(8 << 10),
     uuid_if_new: *b"a forged journal",
     read_only: false,
+    reserve_bytes: 0,
     held_bytes_max: 64 << 20,
 };
 /// Calls that opening a store takes in any case, and for each object that its journal knows.

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
 
 /// The store is on a new filesystem of this kind; false, with a message, if that cannot be.
-fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
+pub(crate) fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
     let image = fixture.path("image");
     let file = fs::File::create(&image).unwrap();
     file.set_len(512 << 20).unwrap();

@@ -1,11 +1,13 @@
 //! Room that programs ask for and give back is taken and given back below as well.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::filesystems::put_store_on;
 use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -100,6 +102,109 @@ fn what_is_deleted_while_open_goes_when_it_is_closed() {
     drop(open);
     wait_until(|| waiting() == 0);
     fixture.umount();
+}
+
+/// Takes every block that is free.
+fn fill_disk(filler: &Path) {
+    let mut file = File::create(filler).unwrap();
+    for bytes in [1 << 20, 4096, 1] {
+        // What is written may wait for its blocks, and then find fewer than it seemed.
+        while file
+            .write_all(&vec![9; bytes])
+            .and_then(|()| file.sync_all())
+            .is_ok()
+        {}
+    }
+    let free = rustix::fs::statvfs(filler).unwrap().f_bavail;
+    assert!(free < 300, "{free} blocks are free");
+}
+
+/// SQLite goes on in the room that its log has, and what is renamed needs no block: so on ext4
+/// and XFS, which were full, also where the mount had refused both.
+fn full_disk_takes_what_has_its_place(make: &[&str]) {
+    const FILES: usize = 150;
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, make) {
+        return;
+    }
+    let config = fixture.config("journal_bytes = \"4MiB\"\nmemory_budget_bytes = \"16MiB\"\n");
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir_all(app.join("to")).unwrap();
+    let open = |name: &str| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        options.open(app.join(name)).unwrap()
+    };
+    let (written, ahead, small) = (open("written"), open("ahead"), open("small"));
+    fill(&written, 3 * MIB);
+    fill(&small, 100);
+    allocate(&ahead, FallocateFlags::KEEP_SIZE, 0, MIB);
+    for number in 0..FILES {
+        fs::write(app.join(number.to_string()), number.to_string()).unwrap();
+    }
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    fill_disk(&fixture.path("disk").join("filler"));
+    // The mount does not ask all the time.
+    wait_until(|| rustix::fs::statvfs(&fixture.mountpoint).unwrap().f_bavail < 300);
+
+    let refused = |done: std::io::Result<()>| {
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::StorageFull);
+    };
+    let old = vec![2; 3 * MIB as usize];
+    let long = "n".repeat(250);
+    for round in 0..3_u8 {
+        for (number, piece) in old.chunks(100_000).enumerate() {
+            let changed = vec![round; piece.len()];
+            written
+                .write_all_at(&changed, number as u64 * 100_000)
+                .unwrap();
+        }
+        small.write_all_at(&[round], 50).unwrap();
+    }
+    for at in (0..MIB).step_by(4096) {
+        ahead.write_all_at(&[7; 4096], at).unwrap();
+    }
+    refused(ahead.write_all_at(&vec![7; 3 * MIB as usize], MIB));
+    for number in 0..FILES {
+        let to = app.join("to").join(format!("{number}-{}", &long[..240]));
+        fs::rename(app.join(number.to_string()), to).unwrap();
+    }
+    fs::hard_link(app.join("small"), app.join("link")).unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    written.write_all_at(&[5; 4096], 4096).unwrap();
+    drop((written, ahead, small));
+    fixture.umount();
+
+    let below = fixture.store.join("app");
+    let read = |name: &str| fs::read(below.join(name)).unwrap();
+    let mut expected = vec![2; 3 * MIB as usize];
+    expected[4096..8192].fill(5);
+    assert!(read("written") == expected);
+    assert!(read("ahead") == vec![7; MIB as usize]);
+    let mut small = vec![1; 100];
+    small[50] = 2;
+    assert_eq!((read("small"), read("link")), (small.clone(), small));
+    for number in 0..FILES {
+        let name = format!("to/{number}-{}", &long[..240]);
+        assert_eq!(read(&name), number.to_string().as_bytes());
+    }
+    fixture.mount(&["--config", config.to_str().unwrap()]);
+    fs::remove_file(fixture.path("disk").join("filler")).unwrap();
+    fs::write(app.join("new"), "there is room").unwrap();
+    fixture.umount();
+}
+
+#[test]
+fn a_full_ext4_takes_what_has_its_place() {
+    needs_mounts!();
+    full_disk_takes_what_has_its_place(&["mkfs.ext4", "-q", "-m", "0"]);
+}
+
+#[test]
+fn a_full_xfs_takes_what_has_its_place() {
+    needs_mounts!();
+    full_disk_takes_what_has_its_place(&["mkfs.xfs", "-q"]);
 }
 
 /// RocksDB, journald and others allocate ahead and cut off what they did not need.

@@ -1,6 +1,8 @@
 //! Writing file content.
 
-use mobifs_types::{FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, VctId};
+use mobifs_types::{
+    ByteRange, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, VctId,
+};
 
 use super::Engine;
 use crate::error::{FsError, Need, Stop};
@@ -68,8 +70,8 @@ impl Engine {
             }
         }
         self.check_capability(id)?;
-        let pages = last.0 - first.0 + 1;
-        self.require(pages * PAGE_BYTES_U64, pages * PAGE_BYTES_U64, 0)?;
+        let pages = ByteRange::new(first.offset(), last.offset() + PAGE_BYTES_U64);
+        self.require_content(id, pages)?;
 
         let vct = self.begin_change(id, moment.now)?;
         self.content_changed(id, moment, set_id)?;
@@ -99,6 +101,7 @@ impl Engine {
             self.changed_apps.add(app);
         }
         self.page_arrivals.retain(|arrival| arrival.0 != id);
+        self.place_arrivals.retain(|((of, ..), _)| *of != id);
         self.finish(vct, moment.now);
         Ok(data.len())
     }

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    AppId, DirectoryEntry, FileKind, Name, ObjectId, ObjectInfo, Page, PageIndex, Xattr,
+    AppId, ByteRange, DirectoryEntry, FileKind, Name, ObjectId, ObjectInfo, Page, PageIndex, Xattr,
 };
 
 use super::{Engine, ROOT_APP};
@@ -15,7 +15,7 @@ use crate::directory::{Directory, Listing, Slot};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::{Body, Inode};
 
-/// Pages that wait for the retried write; more than writers can wait at a time.
+/// Answers that wait for the retried write; more than writers can wait at a time.
 const PAGE_ARRIVALS_MAX: usize = 64;
 
 impl Engine {
@@ -91,6 +91,21 @@ impl Engine {
             self.page_arrivals.remove(0);
         }
         self.page_arrivals.push((object, index, version, page));
+    }
+
+    /// Answers [`Need::Place`].
+    pub fn provide_place(
+        &mut self,
+        object: ObjectId,
+        range: ByteRange,
+        version: u64,
+        is_in_place: bool,
+    ) {
+        if self.place_arrivals.len() >= PAGE_ARRIVALS_MAX {
+            self.place_arrivals.remove(0);
+        }
+        let answer = ((object, range, version), is_in_place);
+        self.place_arrivals.push(answer);
     }
 
     /// The entries of a directory.

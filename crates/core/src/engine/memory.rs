@@ -74,15 +74,34 @@ pub(super) struct Room {
     store_reserved_inodes: u64,
     /// What the lower filesystem has; none: unlimited.
     space: Option<SpaceInfo>,
+    on_full_disk: FullDisk,
+}
+
+/// What may be promised although the lower filesystem has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FullDisk {
+    /// Uncommitted changes that the store commits without taking any room, in bytes: so much
+    /// content may be overwritten that has its blocks.
+    pub overwritten_bytes_max: u64,
+    /// Entries that may move, in bytes as they are charged, because the store keeps room for
+    /// the directories that grow by it.
+    pub entries_bytes_max: u64,
 }
 
 impl Engine {
     /// Tells the engine how much room the lower filesystem has, and how much of it
     /// the store needs for committed work.
     pub fn set_space(&mut self, space: SpaceInfo, reserved_bytes: u64, reserved_inodes: u64) {
+        // What was applied meanwhile has blocks now.
+        self.place_arrivals.clear();
         self.room.space = Some(space);
         self.room.store_reserved_bytes = reserved_bytes;
         self.room.store_reserved_inodes = reserved_inodes;
+    }
+
+    /// Tells the engine what it may promise where there is no room.
+    pub fn set_full_disk(&mut self, on_full_disk: FullDisk) {
+        self.room.on_full_disk = on_full_disk;
     }
 
     /// Room as a user of the mount sees it: everything acknowledged is taken off.
@@ -151,6 +170,50 @@ impl Engine {
     pub(super) fn require_entries(&self, entries: u64, inodes: u64) -> Result<(), Stop> {
         let bytes = entries * ENTRY_BYTES;
         self.require(bytes, bytes + inodes * PAGE_BYTES_U64, inodes)
+    }
+
+    /// Checks a change of entries that are there, or of files that get more of them. On a full
+    /// disk the room that the store keeps is for these.
+    pub(super) fn require_moves(&self, entries: u64) -> Result<(), Stop> {
+        let Err(stop) = self.require_entries(entries, 0) else {
+            return Ok(());
+        };
+        let (room, bytes) = (&self.room, entries * ENTRY_BYTES);
+        let available_bytes = room.space.map_or(0, |space| space.available_bytes);
+        let promised = room.reserved_bytes + room.store_reserved_bytes;
+        let kept = room.on_full_disk.entries_bytes_max;
+        if stop == Stop::Need(Need::Space) && promised + bytes <= available_bytes + kept {
+            return self.require(bytes, 0, 0);
+        }
+        Err(stop)
+    }
+
+    /// Checks a change of content. On a full disk what has its blocks below already may be
+    /// overwritten.
+    pub(super) fn require_content(&self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
+        let bytes = range.len();
+        let Err(stop) = self.require(bytes, bytes, 0) else {
+            return Ok(());
+        };
+        let inode = self.inode(id)?;
+        let changed_bytes = self.room.dirty_bytes - self.room.orphan_bytes;
+        let fits = changed_bytes + bytes <= self.room.on_full_disk.overwritten_bytes_max;
+        let is_known = inode.known_to_store && !inode.is_orphan() && !inode.gives_back(range);
+        if stop != Stop::Need(Need::Space) || !fits || !is_known {
+            return Err(stop);
+        }
+        let version = inode.version;
+        let asked = (id, range, version);
+        let arrived = self.place_arrivals.iter().find(|(of, _)| *of == asked);
+        match arrived {
+            Some((_, true)) => self.require(bytes, 0, 0),
+            Some((_, false)) => Err(stop),
+            None => Err(Stop::Need(Need::Place {
+                object: id,
+                range,
+                version,
+            })),
+        }
     }
 
     /// Checks a change of what is there: it needs memory, and below nothing that is not

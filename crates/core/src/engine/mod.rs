@@ -27,10 +27,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
-use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, VctId};
+use mobifs_types::{
+    AppId, ByteRange, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, VctId,
+};
 
 pub use checkpoint::{ClosedUntil, SyncPoint};
-pub use memory::Limits;
+pub use memory::{FullDisk, Limits};
 pub use read::{ReadPlan, ReadSegment};
 pub use schedule::Overdue;
 pub use status::{AppStatus, EngineStatus};
@@ -40,6 +42,9 @@ use crate::error::{FsError, Stop};
 use crate::inode::Inode;
 use crate::notes::{Closed, Inodes, Notes, Open};
 use crate::{HashMap, RESERVED_NAME};
+
+/// Bytes of an object, and the object's version.
+type PlaceAsked = (ObjectId, ByteRange, u64);
 
 /// The app of everything that lies in no app directory.
 const ROOT_APP: AppId = AppId(0);
@@ -82,6 +87,8 @@ pub struct Engine {
     arrivals: HashMap<ObjectId, ObjectInfo>,
     /// Committed pages that arrived for partial writes, with the inode's version.
     page_arrivals: Vec<(ObjectId, PageIndex, u64, Page)>,
+    /// Whether bytes have their blocks below, of an object's version.
+    place_arrivals: Vec<(PlaceAsked, bool)>,
     /// Directories and deleted objects that left memory since
     /// [`Engine::take_forgotten`].
     forgotten: Vec<ObjectId>,
@@ -140,6 +147,7 @@ impl Engine {
             eviction_epoch: 1,
             arrivals: HashMap::with_hasher(hasher),
             page_arrivals: Vec::new(),
+            place_arrivals: Vec::new(),
             forgotten: Vec::new(),
             is_forgetting: false,
             unpinned: Vec::new(),

@@ -128,7 +128,11 @@ impl Engine {
         }
         let (kind, was_orphan, announced) =
             (inode.attributes.kind, inode.is_orphan(), inode.announced);
-        self.require_entries(3, u64::from(was_orphan))?;
+        if was_orphan {
+            self.require_entries(3, 1)?;
+        } else {
+            self.require_moves(3)?;
+        }
         if was_orphan {
             // It had no place so far; its app is that of its first link.
             self.set_home(id, parent)?;

@@ -63,7 +63,10 @@ impl Engine {
             RenameMode::Whiteout(caller) => Some(self.whiteout(&caller, moment, &from)?),
             _ => None,
         };
-        self.require_entries(6, u64::from(left.is_some()))?;
+        match &left {
+            Some(_) => self.require_entries(6, 1)?,
+            None => self.require_moves(6)?,
+        }
         match (mode, other) {
             (RenameMode::Exchange, Some(other)) => {
                 self.check_moved(other, from.parent)?;

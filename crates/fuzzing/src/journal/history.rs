@@ -26,6 +26,7 @@ pub(super) const OPTIONS: JournalOptions = JournalOptions {
     uuid_if_new: *b"a store to fuzz.",
     read_only: false,
     held_bytes_max: 256 << 20,
+    reserve_bytes: 0,
 };
 /// What is compared: the lower filesystem keeps nothing of the root's own times.
 const VIEW: Compare = Compare {

@@ -448,7 +448,9 @@ impl<'s> EngineRun<'s> {
                 self.engine.provide_page(object, index, version, page);
             }
             // Memory and room have no limit here.
-            Need::Memory | Need::Space => return Err(self.refused(FsError::NoSpace)),
+            Need::Memory | Need::Space | Need::Place { .. } => {
+                return Err(self.refused(FsError::NoSpace));
+            }
         }
         Ok(())
     }

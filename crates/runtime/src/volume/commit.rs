@@ -1,6 +1,6 @@
 //! Handing closed transactions over to the store.
 
-use mobifs_core::{Commit, FsError, Next, SyncPoint};
+use mobifs_core::{Commit, FsError, FullDisk, Next, SyncPoint};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
 
@@ -153,6 +153,10 @@ impl Shared {
         let mut live = self.live();
         live.engine
             .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
+        live.engine.set_full_disk(FullDisk {
+            overwritten_bytes_max: pending.overwritten_bytes_max,
+            entries_bytes_max: pending.entries_bytes_max,
+        });
         live.space_at = now;
         Ok(())
     }

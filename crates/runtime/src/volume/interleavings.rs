@@ -15,8 +15,8 @@ use mobifs_store::{
     StoreError, Ticket, Transaction,
 };
 use mobifs_types::{
-    DeviceNumber, DirectoryEntry, FileKind, MonotonicNs, ObjectId, ObjectInfo, PAGE_BYTES, Page,
-    PageIndex, SpaceInfo, Timestamp, Xattr,
+    ByteRange, DeviceNumber, DirectoryEntry, FileKind, MonotonicNs, ObjectId, ObjectInfo,
+    PAGE_BYTES, Page, PageIndex, SpaceInfo, Timestamp, Xattr,
 };
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread::{self, JoinHandle};
@@ -85,6 +85,9 @@ impl Store for Slow {
     }
     fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
         self.run(|store| store.seek(id, offset, what))
+    }
+    fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
+        self.run(|store| store.is_in_place(id, range))
     }
     fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
         self.run(|store| store.end_transaction(transaction))

@@ -161,6 +161,16 @@ impl Shared {
                     .engine
                     .provide_page(object, index, version, page);
             }
+            Need::Place {
+                object,
+                range,
+                version,
+            } => {
+                let is_in_place = store.is_in_place(object, range)?;
+                self.live()
+                    .engine
+                    .provide_place(object, range, version, is_in_place);
+            }
             Need::Memory | Need::Space => {}
         }
         Ok(())

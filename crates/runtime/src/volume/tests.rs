@@ -11,7 +11,8 @@ use mobifs_store::{
     Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
 };
 use mobifs_types::{
-    DeviceNumber, DirectoryEntry, FileKind, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+    ByteRange, DeviceNumber, DirectoryEntry, FileKind, ObjectId, ObjectInfo, Page, PageIndex,
+    SpaceInfo, Xattr,
 };
 
 use super::{Volume, VolumeError, VolumeOptions};
@@ -56,6 +57,9 @@ impl Store for Faulty {
     }
     fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
         self.below.seek(id, offset, what)
+    }
+    fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
+        self.below.is_in_place(id, range)
     }
     fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
         if self.broken.load(Ordering::SeqCst) {

@@ -23,6 +23,7 @@ mod pending;
 mod read;
 mod record;
 mod recovery;
+mod reserve;
 mod resume;
 mod scan;
 mod search;
@@ -37,7 +38,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_types::{DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr};
+use mobifs_types::{
+    ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+};
 use parking_lot::{Mutex, RwLock};
 
 use self::apply::Unnamed;
@@ -45,6 +48,7 @@ use self::gate::Gate;
 use self::log::Log;
 use self::lookup::Handles;
 use self::recovery::Moves;
+use self::reserve::Reserve;
 use self::state::Watched;
 use crate::lower::Lower;
 use crate::{Capabilities, PendingWork, Seek, Store, StoreError, Ticket, Transaction};
@@ -70,6 +74,8 @@ pub struct JournalOptions {
     pub read_only: bool,
     /// Memory that committed, unapplied pages may hold before a commit applies them.
     pub held_bytes_max: u64,
+    /// Room that is kept below for directories that grow although the disk is full; 0: none.
+    pub reserve_bytes: u64,
 }
 
 impl Default for JournalOptions {
@@ -80,6 +86,7 @@ impl Default for JournalOptions {
             uuid_if_new: [0; 16],
             read_only: false,
             held_bytes_max: 256 << 20,
+            reserve_bytes: 0,
         }
     }
 }
@@ -147,6 +154,7 @@ pub struct JournalStore<L: Lower> {
     state: Watched,
     handles: Mutex<Handles<L::Handle>>,
     counters: Counters,
+    reserve: Reserve,
     /// What [`Store::first_new_object`] says.
     first_new: ObjectId,
     /// Copies of the log's figures, so that asking does not wait for a commit.
@@ -236,6 +244,10 @@ impl<L: Lower> Store for JournalStore<L> {
         self.seek_content(id, offset, what)
     }
 
+    fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
+        self.has_place(id, range)
+    }
+
     fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
         self.commit(transaction)
     }
@@ -265,6 +277,8 @@ impl<L: Lower> Store for JournalStore<L> {
             apply_written_bytes: self.counters.apply_written_bytes.load(Ordering::Relaxed),
             strays: self.counters.strays.load(Ordering::Relaxed),
             commits: self.counters.commits.load(Ordering::Relaxed),
+            overwritten_bytes_max: self.journal_total_bytes.load(Ordering::Relaxed) / 2,
+            entries_bytes_max: self.reserve.promised_bytes(),
         }
     }
 

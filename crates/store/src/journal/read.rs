@@ -307,6 +307,18 @@ impl<L: Lower> JournalStore<L> {
         Ok(())
     }
 
+    /// What is pending gives back room only where it zeroes; and of a new object nothing may be
+    /// below yet.
+    pub(super) fn has_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
+        let object = self.state.read().pending.objects.get(&id).cloned();
+        if object.is_some_and(|object| object.created || object.zeroed.intersects(range)) {
+            return Ok(false);
+        }
+        let handle = self.handle_for_content(id)?;
+        let looked = handle.map_or(Ok(false), |handle| self.lower.is_in_place(&handle, range));
+        looked.map_err(StoreError::lower(format!("asking for the blocks of {id}")))
+    }
+
     pub(super) fn seek_content(
         &self,
         id: ObjectId,

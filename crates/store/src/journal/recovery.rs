@@ -16,6 +16,7 @@ use super::log::{Log, LogOptions, Scanned};
 use super::lookup::Handles;
 use super::pending::Pending;
 use super::record::Record;
+use super::reserve::Reserve;
 use super::sound::is_own;
 use super::state::{State, Watched};
 use super::table::Table;
@@ -148,6 +149,7 @@ impl<L: Lower> JournalStore<L> {
             )
         })?;
         let capabilities = find_capabilities(&lower, &own, options.read_only)?;
+        let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
         let log_options = LogOptions {
             journal_bytes: options.journal_bytes,
             direct_bytes_max: options.direct_bytes_max,
@@ -196,6 +198,7 @@ impl<L: Lower> JournalStore<L> {
             state: Watched::new(state),
             handles: Mutex::new(Handles::default()),
             counters: Counters::default(),
+            reserve,
             first_new: first_above(ids_max),
             journal_used_bytes: AtomicU64::new(0),
             journal_total_bytes: AtomicU64::new(0),
@@ -238,6 +241,7 @@ impl<L: Lower> JournalStore<L> {
             drop(writer);
             if report.applied {
                 self.clear_limbo()?;
+                self.keep_reserve();
                 // The numbers in the journal were those of the mount before: the one
                 // that begins now counts new objects from the start again, unless one
                 // that could not be deleted from `stage/` would be taken for its own.

@@ -6,6 +6,8 @@
 mod access;
 mod attributes;
 mod content;
+#[expect(unsafe_code, reason = "a system call that no crate wraps")]
+mod extents;
 mod flagged;
 mod handle;
 mod journal;
@@ -178,6 +180,10 @@ impl Lower for PosixLower {
 
     fn preallocate(&self, file: &PosixHandle, range: ByteRange) -> io::Result<()> {
         self.allocate_content(file, range)
+    }
+
+    fn is_in_place(&self, file: &PosixHandle, range: ByteRange) -> io::Result<bool> {
+        self.has_blocks(file, range)
     }
 
     fn seek_data(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {

@@ -539,6 +539,15 @@ impl Lower for CrashLower {
         })
     }
 
+    fn is_in_place(&self, file: &CrashHandle, range: ByteRange) -> io::Result<bool> {
+        self.look(|filesystem| {
+            let sectors = &filesystem.file(file.key)?.sectors;
+            let wanted = range.start / SECTOR..range.end.div_ceil(SECTOR);
+            let there = sectors.range(wanted.clone()).count() as u64;
+            Ok(there == wanted.end - wanted.start)
+        })
+    }
+
     fn seek_data(&self, file: &CrashHandle, offset: u64) -> io::Result<Option<u64>> {
         self.look(|filesystem| {
             let inode = filesystem.file(file.key)?;

@@ -78,6 +78,7 @@ impl Setting {
             direct_bytes_max: Some(self.direct_bytes_max),
             held_bytes_max: self.held_bytes_max,
             uuid_if_new: [7; 16],
+            reserve_bytes: 64 << 10,
             ..JournalOptions::default()
         }
     }

@@ -170,6 +170,7 @@ impl Run<'_> {
     }
 
     fn operate(&mut self, operation: &Operation, failed_before: u64) -> Result<Promise, String> {
+        let was_full = self.lower.is_full();
         let mut next = self.model.clone();
         let expected = next.execute(operation);
         let found = self.mounted.target.execute(operation);
@@ -186,7 +187,9 @@ impl Run<'_> {
             return Ok(self.promise_of(operation, found.is_ok()));
         }
         if let Err(errno) = found
-            && self.is_excused(operation, errno, failed_before)
+            && (self.is_excused(operation, errno, failed_before)
+                // There may be room again when the operation has found that there is none.
+                || (was_full && errno == Errno::NOSPC))
         {
             self.statistics.failed_requests += 1;
             self.close_slot_of(operation);

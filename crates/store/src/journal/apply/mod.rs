@@ -55,8 +55,8 @@ struct Work {
 }
 
 impl<L: Lower> JournalStore<L> {
-    /// Applies everything pending and starts a new epoch of the journal.
-    pub(super) fn apply_all(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+    /// Applies everything pending and starts a new epoch of the journal, if there is room.
+    pub(super) fn apply_pending(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
         let work = self.take_work();
         // Where only the new epoch failed, everything was applied and is durable. Doing it
         // again would change files in place that no journal protects any more.

@@ -90,6 +90,7 @@ pub(super) fn run(
         direct_bytes_max: Some(direct_bytes_max),
         held_bytes_max,
         uuid_if_new: [7; 16],
+        reserve_bytes: 64 << 10,
         ..JournalOptions::default()
     };
     let cut_options = SearchOptions {
