@@ -30,6 +30,9 @@ pub struct StoreLock {
     made_directory: bool,
     /// Somebody else has the descriptor, to hold the lock when this process is killed.
     is_handed_over: AtomicBool,
+    /// The process that locked. A child that was forked from it has a copy of all this, and must
+    /// not unlock.
+    process: u32,
 }
 
 impl StoreLock {
@@ -64,6 +67,7 @@ impl StoreLock {
             file,
             made_directory: false,
             is_handed_over: AtomicBool::new(false),
+            process: std::process::id(),
         })
     }
 
@@ -98,6 +102,7 @@ impl StoreLock {
                 file: Some(file),
                 made_directory,
                 is_handed_over: AtomicBool::new(false),
+                process: std::process::id(),
             });
         }
         Err(StoreError::Unsuitable(
@@ -138,6 +143,7 @@ impl StoreLock {
             file: Some(file),
             made_directory: false,
             is_handed_over: AtomicBool::new(true),
+            process: std::process::id(),
         })
     }
 
@@ -190,7 +196,7 @@ impl Drop for StoreLock {
     /// Closing the descriptor would not do: a child that another thread has just forked has
     /// it too, until it executes its program.
     fn drop(&mut self) {
-        if !*self.is_handed_over.get_mut() {
+        if !*self.is_handed_over.get_mut() && self.process == std::process::id() {
             self.unlock();
         }
     }
@@ -316,6 +322,13 @@ mod tests {
             lock.abandon();
             drop(acquire(false).unwrap());
         }
+        // What a forked child drops is its parent's.
+        let mut lock = acquire(false).unwrap();
+        let parents = lock.file.as_ref().unwrap().try_clone().unwrap();
+        lock.process += 1;
+        drop(lock);
+        assert!(acquire(false).is_err());
+        drop(parents);
         // What was handed over is held by who has it.
         let lock = acquire(false).unwrap();
         let held = lock.descriptor().unwrap().try_clone_to_owned().unwrap();
