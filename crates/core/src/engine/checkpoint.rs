@@ -341,8 +341,8 @@ impl Engine {
             return;
         };
         self.room.dirty_bytes -= closed.bytes;
-        self.room.reserved_bytes -= closed.reserved_bytes;
-        self.room.reserved_inodes -= closed.reserved_inodes;
+        self.room
+            .hand_over(closed.reserved_bytes, closed.reserved_inodes);
         let mut page_bytes = 0;
         for (id, index, page) in &closed.content.pages {
             page_bytes += page.stored_bytes() as u64;

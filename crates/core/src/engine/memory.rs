@@ -13,6 +13,12 @@ use crate::inode::{Inode, ORPHAN};
 
 /// What a changed object or directory entry is charged, in memory and in room below.
 pub(super) const ENTRY_BYTES: u64 = 512;
+/// What a changed object is charged in room below: it may need a block that is not content, as
+/// for a list of extents, for the first entries of a directory, for a long symlink, or for
+/// extended attributes.
+pub(super) const OBJECT_ROOM_BYTES: u64 = ENTRY_BYTES + PAGE_BYTES_U64;
+/// An operation is charged for the objects that it changes (a rename for four) when it is done.
+const ROOM_MARGIN_BYTES: u64 = 4 * OBJECT_ROOM_BYTES;
 /// Most pages handed out by one [`Engine::spill_candidate`].
 const SPILL_PAGES_MAX: usize = 4096;
 
@@ -88,6 +94,19 @@ pub struct FullDisk {
     pub entries_bytes_max: u64,
 }
 
+impl Room {
+    /// What a transaction needs is the store's concern from now on, which says so the next time
+    /// it is asked. Until then nobody else may have it.
+    pub(super) const fn hand_over(&mut self, bytes: u64, inodes: u64) {
+        self.reserved_bytes -= bytes;
+        self.reserved_inodes -= inodes;
+        if self.space.is_some() {
+            self.store_reserved_bytes += bytes;
+            self.store_reserved_inodes += inodes;
+        }
+    }
+}
+
 impl Engine {
     /// Tells the engine how much room the lower filesystem has, and how much of it
     /// the store needs for committed work.
@@ -160,7 +179,8 @@ impl Engine {
         let promised = room.reserved_bytes + room.store_reserved_bytes;
         let promised_inodes = room.reserved_inodes + room.store_reserved_inodes;
         let inodes_fit = space.total_inodes == 0 || promised_inodes + inodes <= space.free_inodes;
-        if room_bytes.saturating_add(promised) > space.available_bytes || !inodes_fit {
+        let needed = room_bytes.saturating_add(promised + ROOM_MARGIN_BYTES);
+        if needed > space.available_bytes || !inodes_fit {
             return Err(Stop::Need(Need::Space));
         }
         Ok(())

@@ -74,10 +74,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Room that allocating a range takes: all of it, less what this transaction has
-    /// allocated or holds as pages there.
+    /// Room that allocating a range takes: all of its blocks, less what this transaction has
+    /// allocated there.
     fn unallocated(&self, id: ObjectId, range: ByteRange) -> Result<u64, Stop> {
         let inode = self.inode(id)?;
+        let first = PageIndex::of_offset(range.start).offset();
+        let end = range.end.checked_next_multiple_of(PAGE_BYTES_U64);
+        let range = ByteRange::new(first, end.unwrap_or(range.end));
         let Some(change) = &inode.change else {
             return Ok(range.len());
         };

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, PAGE_BYTES_U64, VctId};
 
 use super::Engine;
-use super::memory::ENTRY_BYTES;
+use super::memory::{ENTRY_BYTES, OBJECT_ROOM_BYTES};
 use crate::error::{FsError, Stop};
 use crate::inode::{Change, ORPHAN};
 use crate::policy::transactioning::Closing;
@@ -222,9 +222,9 @@ impl Engine {
             let is_new = open.dirty.insert(id);
             if is_new {
                 open.bytes += ENTRY_BYTES;
-                open.reserved_bytes += ENTRY_BYTES;
+                open.reserved_bytes += OBJECT_ROOM_BYTES;
                 self.room.dirty_bytes += ENTRY_BYTES;
-                self.room.reserved_bytes += ENTRY_BYTES;
+                self.room.reserved_bytes += OBJECT_ROOM_BYTES;
             }
         }
         Ok(vct)

@@ -139,8 +139,13 @@ impl<L: Lower> Lower for Fence<L> {
         check_offset(range.end)?;
         self.change(&[]).preallocate(file, range)
     }
-    fn is_in_place(&self, file: &Self::Handle, range: ByteRange) -> io::Result<bool> {
-        self.pass(&[]).is_in_place(file, range)
+    fn is_in_place(
+        &self,
+        file: &Self::Handle,
+        range: ByteRange,
+        allocated_count: bool,
+    ) -> io::Result<bool> {
+        self.pass(&[]).is_in_place(file, range, allocated_count)
     }
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.pass(&[]).seek_data(file, offset)

@@ -56,7 +56,7 @@ impl<L: Lower> JournalStore<L> {
         self.sync_moves(&mut writer)?;
         let _tree = self.tree.read();
         let runs = self.choose_direct(&mut writer, &sorted)?;
-        let written_directly = self.write_direct(&runs, &sorted)?;
+        let written_directly = self.with_reserve(|| self.write_direct(&runs, &sorted))?;
         let mut recorded = HashSet::new();
         let mut records = Vec::new();
         self.record_places(&writer, sorted.mentioned(), &mut recorded, &mut records)?;

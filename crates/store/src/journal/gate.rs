@@ -108,8 +108,13 @@ impl<L: Lower> Lower for Gate<L> {
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()> {
         self.change(|lower| lower.preallocate(file, range))
     }
-    fn is_in_place(&self, file: &Self::Handle, range: ByteRange) -> io::Result<bool> {
-        self.lower.is_in_place(file, range)
+    fn is_in_place(
+        &self,
+        file: &Self::Handle,
+        range: ByteRange,
+        allocated_count: bool,
+    ) -> io::Result<bool> {
+        self.lower.is_in_place(file, range, allocated_count)
     }
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.lower.seek_data(file, offset)

@@ -215,8 +215,9 @@ impl<L: Lower> Store for JournalStore<L> {
     }
 
     fn space(&self) -> Result<SpaceInfo, StoreError> {
-        self.lower
-            .space()
+        let space = self.lower.space();
+        space
+            .map(|space| self.without_reserve(space))
             .map_err(StoreError::lower("asking for free space"))
     }
 

@@ -15,6 +15,12 @@ use super::record::Record;
 const OBJECT_BYTES: u64 = size_of::<PendingObject>() as u64 + 64;
 const DENTRY_BYTES: u64 = size_of::<(ObjectId, Name, Option<ObjectId>)>() as u64 + 64;
 
+/// Room that an entry takes in its directory, and that a changed object may take besides its
+/// content: a block for a list of extents, the first entries of a directory, a long symlink or
+/// extended attributes.
+const ENTRY_ROOM_BYTES: u64 = 512;
+const OBJECT_ROOM_BYTES: u64 = ENTRY_ROOM_BYTES + PAGE_BYTES_U64;
+
 /// Bytes that changed within a page: offset and content.
 pub(crate) type Runs = Vec<(u16, Vec<u8>)>;
 
@@ -176,14 +182,22 @@ impl Pending {
         self.page_bytes -= freed_bytes;
         self.created += u64::from(newly_created);
         // Saturating: the ranges of a forged journal are of any length, and overlap.
-        let allocated = state.allocated.iter().map(ByteRange::len);
+        let blocks = |range: &ByteRange| {
+            let first = range.start - range.start % PAGE_BYTES_U64;
+            range
+                .end
+                .saturating_sub(first)
+                .saturating_add(PAGE_BYTES_U64 - 1)
+        };
+        let allocated = state.allocated.iter().map(blocks);
         self.reserved_bytes = allocated
             .fold(self.reserved_bytes, u64::saturating_add)
-            .saturating_add(PAGE_BYTES_U64 / 8);
+            .saturating_add(OBJECT_ROOM_BYTES);
     }
 
     pub(crate) fn merge_dentry(&mut self, parent: ObjectId, name: Name, child: Option<ObjectId>) {
         self.names.take();
+        self.reserved_bytes = self.reserved_bytes.saturating_add(ENTRY_ROOM_BYTES);
         let before = self.dentries.insert((parent, name), child).flatten();
         if let Some(child) = child {
             *self.links.entry(child).or_default() += 1;

@@ -308,14 +308,18 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// What is pending gives back room only where it zeroes; and of a new object nothing may be
-    /// below yet.
+    /// below yet. The few blocks that a filesystem needs for noting that others are written now
+    /// are there as long as the reserve is.
     pub(super) fn has_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
         let object = self.state.read().pending.objects.get(&id).cloned();
         if object.is_some_and(|object| object.created || object.zeroed.intersects(range)) {
             return Ok(false);
         }
         let handle = self.handle_for_content(id)?;
-        let looked = handle.map_or(Ok(false), |handle| self.lower.is_in_place(&handle, range));
+        let looked = handle.map_or(Ok(false), |handle| {
+            self.lower
+                .is_in_place(&handle, range, self.reserve.is_held())
+        });
         looked.map_err(StoreError::lower(format!("asking for the blocks of {id}")))
     }
 

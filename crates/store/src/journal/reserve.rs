@@ -1,33 +1,36 @@
-//! Room that is kept for directories.
+//! Room that is kept for directories that grow, and for what else a filesystem notes.
 //!
 //! What is acknowledged must be applied, also on a disk without a free block. A renamed file
 //! takes none, but a directory that it comes to may have to grow, and so may `limbo/`, which it
-//! passes through. A file of a megabyte in the store's own directory keeps the blocks for that:
+//! passes through, and the list of a file's extents where room that was allocated ahead is
+//! written to. A file of a megabyte in the store's own directory keeps the blocks for that:
 //! an apply that finds no room removes it and goes on, and makes it anew when there is room
-//! again. Without it, as where there was never room for it, a full disk takes no renames.
+//! again. Without it, as where there was never room for it, a full disk takes no renames, and only
+//! what overwrites.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mobifs_types::{ByteRange, FileKind};
+use mobifs_types::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
 
 use super::{Directories, JournalStore, Writer};
 use crate::StoreError;
 use crate::lower::{Create, Lower};
 
 const NAME: &[u8] = b"reserve";
-/// One of so many bytes of the reserve is promised: entries are charged with a small part of
-/// the block that each of them might need.
-const PROMISED_SHARE: u64 = 8;
-/// The last room of a disk is for its users.
-const FREE_SHARE_MIN: u64 = 4;
+/// One of so many bytes of the reserve is promised: what moves is charged with a block for each
+/// directory, and passes through `limbo/` as well.
+const PROMISED_SHARE: u64 = 2;
+/// It is made, and made larger, by parts of its whole size at least: one in so many.
+const PARTS: u64 = 16;
 
 /// The file that keeps room.
 #[derive(Debug)]
 pub(super) struct Reserve {
-    /// Its size; 0: none is to be kept.
+    /// What it is to have; 0: none is to be kept.
     bytes: u64,
-    is_held: AtomicBool,
+    /// What it has. On a full disk that gets less, by what directories have taken of it.
+    held_bytes: AtomicU64,
     /// This filesystem keeps no room, or something is in the way.
     is_given_up: AtomicBool,
 }
@@ -39,69 +42,79 @@ impl Reserve {
         own: &Directories<L>,
         bytes: u64,
     ) -> Result<Self, StoreError> {
-        let is_held = match lower.stat_at(&own.mobifs, NAME) {
-            Ok(stat) => {
-                bytes > 0 && stat.kind == FileKind::Regular && stat.allocated_bytes >= bytes
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        let held_bytes = match lower.stat_at(&own.mobifs, NAME) {
+            Ok(stat) if stat.kind == FileKind::Regular => stat.allocated_bytes.min(bytes),
+            Ok(_) => 0,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(StoreError::lower("looking at the reserve")(error)),
         };
         Ok(Self {
             bytes,
-            is_held: AtomicBool::new(is_held),
+            held_bytes: AtomicU64::new(held_bytes),
             is_given_up: AtomicBool::new(bytes == 0),
         })
     }
 
+    pub(super) fn is_held(&self) -> bool {
+        self.held_bytes() > 0
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
     /// So much may be promised for entries, as they are charged, where there is no room.
     pub(super) fn promised_bytes(&self) -> u64 {
-        if self.is_held.load(Ordering::Relaxed) {
-            self.bytes / PROMISED_SHARE
-        } else {
-            0
-        }
+        self.held_bytes() / PROMISED_SHARE
     }
 }
 
 impl<L: Lower> JournalStore<L> {
-    /// Keeps room, unless there is hardly any. Not while anything is pending: the file would
+    /// Keeps room, if there is any. Not while anything is pending: the file would
     /// get an inode that the journal may name, of an object which a cut has taken.
     pub(super) fn keep_reserve(&self) {
         let reserve = &self.reserve;
-        let is_done = reserve.is_held.load(Ordering::Relaxed);
-        if self.read_only || is_done || reserve.is_given_up.load(Ordering::Relaxed) {
+        let held_bytes = reserve.held_bytes();
+        let is_done = self.read_only || held_bytes == reserve.bytes;
+        if is_done || reserve.is_given_up.load(Ordering::Relaxed) {
             return;
         }
-        let space = self.lower.space();
-        if !space.is_ok_and(|space| space.available_bytes / FREE_SHARE_MIN >= reserve.bytes) {
+        let available_bytes = self.lower.space().map_or(0, |space| space.available_bytes);
+        let bytes = reserve.bytes.min(held_bytes + available_bytes);
+        // Smaller ones come to nothing, and making one anew must be worth it.
+        if bytes < reserve.bytes / PARTS || bytes - held_bytes < reserve.bytes / PARTS {
             return;
         }
-        match self.make_reserve() {
-            Ok(()) => reserve.is_held.store(true, Ordering::Relaxed),
-            Err(error) => {
-                let _gone = self.lower.unlink(&self.own.mobifs, NAME);
-                if error.kind() != io::ErrorKind::StorageFull {
+        reserve.held_bytes.store(0, Ordering::Relaxed);
+        // Not all that is free can be allocated by everybody.
+        let sizes = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
+        for bytes in sizes.take_while(|&bytes| bytes >= reserve.bytes / PARTS) {
+            match self.make_reserve(bytes - bytes % PAGE_BYTES_U64) {
+                Ok(()) => return reserve.held_bytes.store(bytes, Ordering::Relaxed),
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                Err(error) => {
                     tracing::info!(%error, "no room can be kept for a full disk");
                     reserve.is_given_up.store(true, Ordering::Relaxed);
+                    break;
                 }
             }
         }
+        let _gone = self.lower.unlink(&self.own.mobifs, NAME);
     }
 
-    fn make_reserve(&self) -> io::Result<()> {
+    fn make_reserve(&self, bytes: u64) -> io::Result<()> {
         match self.lower.unlink(&self.own.mobifs, NAME) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         self.lower.create(&self.own.mobifs, NAME, Create::Regular)?;
         let file = self.lower.open(&self.own.mobifs, NAME, true)?;
-        let whole = ByteRange::new(0, self.reserve.bytes);
-        self.lower.preallocate(&file, whole)
+        self.lower.preallocate(&file, ByteRange::new(0, bytes))
     }
 
     /// Gives the room back; false if there was none.
     fn spend_reserve(&self) -> bool {
-        if !self.reserve.is_held.swap(false, Ordering::Relaxed) {
+        if self.reserve.held_bytes.swap(0, Ordering::Relaxed) == 0 {
             return false;
         }
         // Its blocks are free when the filesystem's own journal says so.
@@ -112,14 +125,34 @@ impl<L: Lower> JournalStore<L> {
     /// Applies everything pending and starts a new epoch of the journal; with the room that was
     /// kept, if there is no other.
     pub(super) fn apply_all(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
-        let mut applied = self.apply_pending(writer);
-        if applied.as_ref().is_err_and(StoreError::has_no_room) && self.spend_reserve() {
-            tracing::info!("the disk is full: applying with the room that was kept for that");
-            applied = self.apply_pending(writer);
+        self.with_reserve(|| self.apply_pending(writer))?;
+        self.keep_reserve();
+        Ok(())
+    }
+
+    /// Does what was promised, once more if there was no room for it but that which is kept.
+    pub(super) fn with_reserve<T>(
+        &self,
+        mut promised: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match promised() {
+            Err(error) if error.has_no_room() && self.spend_reserve() => {
+                tracing::info!(%error, "the disk is full: going on with the room that was kept");
+                promised()
+            }
+            done => done,
         }
-        if applied.is_ok() {
-            self.keep_reserve();
+    }
+
+    /// What of the lower filesystem's room others may have: not what the reserve had before it
+    /// was spent, which it gets again.
+    pub(super) fn without_reserve(&self, mut space: SpaceInfo) -> SpaceInfo {
+        let reserve = &self.reserve;
+        if !self.read_only && !reserve.is_given_up.load(Ordering::Relaxed) {
+            let missing_bytes = reserve.bytes - reserve.held_bytes();
+            space.free_bytes = space.free_bytes.saturating_sub(missing_bytes);
+            space.available_bytes = space.available_bytes.saturating_sub(missing_bytes);
         }
-        applied
+        space
     }
 }

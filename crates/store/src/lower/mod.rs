@@ -166,9 +166,15 @@ pub trait Lower: Send + Sync {
     /// Allocates room without changing size or content; `Unsupported` is no error for
     /// callers that only want fewer fragments.
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()>;
-    /// Whether the file has blocks for all of this range, of its own, in which they are
-    /// overwritten: writing there takes no room.
-    fn is_in_place(&self, file: &Self::Handle, range: ByteRange) -> io::Result<bool>;
+    /// Whether the file has blocks for all of this range, of its own, in which it is
+    /// overwritten: writing there takes no room. Blocks that were allocated and never written
+    /// count if they are to: the filesystem may need a few more for noting that they are.
+    fn is_in_place(
+        &self,
+        file: &Self::Handle,
+        range: ByteRange,
+        allocated_count: bool,
+    ) -> io::Result<bool>;
     /// `lseek` with `SEEK_DATA`; none behind the last data.
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
     /// `lseek` with `SEEK_HOLE`; none behind the end.

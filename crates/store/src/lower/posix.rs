@@ -182,8 +182,13 @@ impl Lower for PosixLower {
         self.allocate_content(file, range)
     }
 
-    fn is_in_place(&self, file: &PosixHandle, range: ByteRange) -> io::Result<bool> {
-        self.has_blocks(file, range)
+    fn is_in_place(
+        &self,
+        file: &PosixHandle,
+        range: ByteRange,
+        allocated_count: bool,
+    ) -> io::Result<bool> {
+        self.has_blocks(file, range, allocated_count)
     }
 
     fn seek_data(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {

@@ -539,7 +539,12 @@ impl Lower for CrashLower {
         })
     }
 
-    fn is_in_place(&self, file: &CrashHandle, range: ByteRange) -> io::Result<bool> {
+    fn is_in_place(
+        &self,
+        file: &CrashHandle,
+        range: ByteRange,
+        _allocated_count: bool,
+    ) -> io::Result<bool> {
         self.look(|filesystem| {
             let sectors = &filesystem.file(file.key)?.sectors;
             let wanted = range.start / SECTOR..range.end.div_ceil(SECTOR);

@@ -16,6 +16,8 @@ const EXTENTS: usize = 32;
 /// Content that has no blocks yet gets them first.
 const FLAG_SYNC: u32 = 1;
 const EXTENT_LAST: u32 = 1;
+/// Allocated, and never written.
+const EXTENT_UNWRITTEN: u32 = 0x800;
 /// Without a known place, without blocks, compressed, inside of other data, or shared with
 /// another file: it cannot be said that writing there takes none.
 const EXTENT_NOT_PLAIN: u32 = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x2000;
@@ -71,7 +73,17 @@ unsafe impl Ioctl for FillMap<'_> {
 }
 
 impl PosixLower {
-    pub(super) fn has_blocks(&self, file: &PosixHandle, range: ByteRange) -> io::Result<bool> {
+    pub(super) fn has_blocks(
+        &self,
+        file: &PosixHandle,
+        range: ByteRange,
+        allocated_count: bool,
+    ) -> io::Result<bool> {
+        let refused = if allocated_count {
+            EXTENT_NOT_PLAIN
+        } else {
+            EXTENT_NOT_PLAIN | EXTENT_UNWRITTEN
+        };
         let fd = self.usable(file, Access::Read)?;
         if !probe::overwrites_in_place(fs::fstatfs(fd)?.f_type) {
             return Ok(false);
@@ -96,7 +108,7 @@ impl PosixLower {
                 other => other?,
             }
             let mapped = map.extents.iter().take(map.mapped_extents as usize);
-            match covered(at, range.end, mapped) {
+            match covered(at, range.end, refused, mapped) {
                 Some(end) if end > at => at = end,
                 _ => return Ok(false),
             }
@@ -105,14 +117,20 @@ impl PosixLower {
     }
 }
 
-/// How far plain extents reach from `at` on; none if they do not reach as far as they should.
-fn covered<'e>(at: u64, end: u64, extents: impl Iterator<Item = &'e Extent>) -> Option<u64> {
+/// How far extents without `refused` flags reach from `at` on; none if they do not reach as far
+/// as they should.
+fn covered<'e>(
+    at: u64,
+    end: u64,
+    refused: u32,
+    extents: impl Iterator<Item = &'e Extent>,
+) -> Option<u64> {
     let mut reached = at;
     for extent in extents {
         if reached >= end {
             break;
         }
-        if extent.logical > reached || extent.flags & EXTENT_NOT_PLAIN != 0 {
+        if extent.logical > reached || extent.flags & refused != 0 {
             return None;
         }
         reached = reached.max(extent.logical.saturating_add(extent.length));
@@ -142,11 +160,12 @@ mod tests {
             flags,
             ..Extent::default()
         };
-        let covered = |extents: &[Extent]| covered(4096, 16384, extents.iter());
-        let unwritten = 0x800;
+        let covered = |extents: &[Extent]| covered(4096, 16384, EXTENT_NOT_PLAIN, extents.iter());
         assert_eq!(covered(&[extent(0, 16384, 0)]), Some(16384));
-        let two = [extent(0, 8192, 0), extent(8192, 8192, unwritten)];
+        let two = [extent(0, 8192, 0), extent(8192, 8192, EXTENT_UNWRITTEN)];
         assert_eq!(covered(&two), Some(16384));
+        let refused = EXTENT_NOT_PLAIN | EXTENT_UNWRITTEN;
+        assert_eq!(super::covered(4096, 16384, refused, two.iter()), None);
         assert_eq!(covered(&two[..1]), Some(8192), "to be asked again");
         assert_eq!(covered(&[]), Some(4096));
         assert_eq!(covered(&[extent(8192, 8192, 0)]), None);
