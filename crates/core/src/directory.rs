@@ -28,8 +28,8 @@ pub(crate) struct Slot {
     cookie: u64,
 }
 
-/// Cookies of the entries whose own cookie was another's when they came: one of two thousand
-/// in a directory of a million.
+/// Cookies of the entries whose own cookie was another's when they came: one of four
+/// thousand in a directory of a million.
 pub(crate) type Displaced = BTreeMap<Name, u64>;
 
 /// The entries of a directory, or what must be known of them while they are not in memory.
@@ -286,8 +286,16 @@ mod tests {
             rename(&mut directory, &shown, &temporary, id);
             rename(&mut directory, &temporary, &shown, id);
             (cookie, seen) = (next, seen + 1);
+            assert!(seen <= 10);
         }
         assert_eq!(seen, 10);
+        // What takes the place of another is where that was.
+        let at = directory.get(b"9").unwrap().cookie;
+        rename(&mut directory, &name(0), &name(9), ObjectId(2));
+        let slot = directory.get(b"9").unwrap();
+        assert_eq!((slot.id, slot.cookie), (ObjectId(2), at));
+        assert_eq!(directory.after(0).count(), 9);
+        assert_eq!(directory.by_cookie.len(), directory.by_name.len());
     }
 
     #[test]

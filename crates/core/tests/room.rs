@@ -11,6 +11,8 @@ use mobifs_types::{ByteRange, Entry, ObjectId, Page, PageIndex, SpaceInfo};
 use support::{Bed, ROOT};
 
 const MIB: u64 = 1 << 20;
+/// What an entry or object that changes is charged at most.
+const OBJECT_BYTES: u64 = 512 + 4096;
 
 fn allocate(bed: &mut Bed, file: ObjectId, mode: AllocateMode, range: ByteRange) {
     let moment = bed.moment();
@@ -157,7 +159,7 @@ fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
     apply(&mut bed);
     bed.engine.set_full_disk(FullDisk {
         overwritten_bytes_max: 12288,
-        entries_bytes_max: 16 * 512,
+        entries_bytes_max: 8 * OBJECT_BYTES,
     });
     let moment = bed.moment();
     let write = |bed: &mut Bed, offset, data: &[u8]| {
@@ -208,10 +210,15 @@ fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
     };
     entries(&mut bed, b"moved").unwrap();
     assert_eq!(entries(&mut bed, b"again"), Err(FsError::NotFound.into()));
-    let linked = bed.engine.link(moment, file, app, b"link");
-    assert_eq!(linked.map(|_| ()), refused.map(|_: usize| ()));
-    apply(&mut bed);
+    // Two at a time are more than is kept for them.
+    let back = |bed: &mut Bed| {
+        let (from, to) = ((other, b"moved".as_slice()), (app, b"file".as_slice()));
+        bed.engine.rename(moment, from, to, RenameMode::Replace)
+    };
+    assert_eq!(back(&mut bed), refused.map(|_: usize| ()));
     bed.engine.link(moment, file, app, b"link").unwrap();
+    apply(&mut bed);
+    back(&mut bed).unwrap();
     let moment = bed.moment();
     let longer = bed
         .engine

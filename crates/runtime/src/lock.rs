@@ -53,6 +53,17 @@ impl StoreLock {
         }
     }
 
+    fn over(root: OwnedFd, scope: &StoreScope, file: Option<File>) -> Self {
+        Self {
+            root,
+            scope: scope.clone(),
+            file,
+            made_directory: false,
+            is_handed_over: AtomicBool::new(false),
+            process: std::process::id(),
+        }
+    }
+
     fn share(root: OwnedFd, scope: &StoreScope) -> Result<Self, StoreError> {
         let file = match open_directory(&root, scope)? {
             None => None,
@@ -61,14 +72,7 @@ impl StoreLock {
         if let Some(file) = &file {
             lock(file, FlockOperation::NonBlockingLockShared)?;
         }
-        Ok(Self {
-            root,
-            scope: scope.clone(),
-            file,
-            made_directory: false,
-            is_handed_over: AtomicBool::new(false),
-            process: std::process::id(),
-        })
+        Ok(Self::over(root, scope, file))
     }
 
     fn own(root: OwnedFd, scope: &StoreScope) -> Result<Self, StoreError> {
@@ -96,14 +100,9 @@ impl StoreLock {
                 continue;
             }
             note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
-            return Ok(Self {
-                root,
-                scope: scope.clone(),
-                file: Some(file),
-                made_directory,
-                is_handed_over: AtomicBool::new(false),
-                process: std::process::id(),
-            });
+            let mut lock = Self::over(root, scope, Some(file));
+            lock.made_directory = made_directory;
+            return Ok(lock);
         }
         Err(StoreError::Unsuitable(
             ".mobifs/lock is replaced again and again by somebody else".to_owned(),
@@ -137,14 +136,9 @@ impl StoreLock {
             lock(&file, FlockOperation::NonBlockingLockExclusive)?;
             note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
         }
-        Ok(Self {
-            root,
-            scope: scope.clone(),
-            file: Some(file),
-            made_directory: false,
-            is_handed_over: AtomicBool::new(true),
-            process: std::process::id(),
-        })
+        let lock = Self::over(root, scope, Some(file));
+        lock.is_handed_over.store(true, Ordering::Relaxed);
+        Ok(lock)
     }
 
     /// For handing the lock over: who has got it holds it until [`StoreLock::release`].

@@ -17,7 +17,7 @@ use crate::{Arena, ArenaError, Config, Rules, StoreLock};
 
 /// Share of the memory budget that committed, unapplied changes may take: one part in.
 const HELD_SHARE: u64 = 4;
-/// Room that a store keeps for directories that grow although the disk is full.
+/// Room that a store keeps, also on a full disk, for what is not content.
 const RESERVE_BYTES: u64 = 1 << 20;
 
 /// A journal store in a directory, locked by this process and brought to its last
@@ -247,7 +247,7 @@ impl<'a> OpenOptions<'a> {
             held_bytes_max: held_bytes_max.min(defaults.held_bytes_max),
             reserve_bytes: match self.scope {
                 StoreScope::Tree => RESERVE_BYTES,
-                // Nothing is renamed there.
+                // Nothing is renamed there, and it would be one for each database.
                 StoreScope::File(_) => 0,
             },
         })

@@ -16,7 +16,7 @@ use crate::error::{FsError, Need, Stop};
 use crate::inode::{Body, Inode};
 
 /// Answers that wait for the retried write; more than writers can wait at a time.
-const PAGE_ARRIVALS_MAX: usize = 64;
+const ARRIVALS_MAX: usize = 64;
 
 impl Engine {
     /// Answers [`Need::Object`].
@@ -87,7 +87,7 @@ impl Engine {
 
     /// Answers [`Need::Page`].
     pub fn provide_page(&mut self, object: ObjectId, index: PageIndex, version: u64, page: Page) {
-        if self.page_arrivals.len() >= PAGE_ARRIVALS_MAX {
+        if self.page_arrivals.len() >= ARRIVALS_MAX {
             self.page_arrivals.remove(0);
         }
         self.page_arrivals.push((object, index, version, page));
@@ -101,7 +101,7 @@ impl Engine {
         version: u64,
         is_in_place: bool,
     ) {
-        if self.place_arrivals.len() >= PAGE_ARRIVALS_MAX {
+        if self.place_arrivals.len() >= ARRIVALS_MAX {
             self.place_arrivals.remove(0);
         }
         let answer = ((object, range, version), is_in_place);

@@ -17,8 +17,6 @@ pub(super) const ENTRY_BYTES: u64 = 512;
 /// for a list of extents, for the first entries of a directory, for a long symlink, or for
 /// extended attributes.
 pub(super) const OBJECT_ROOM_BYTES: u64 = ENTRY_BYTES + PAGE_BYTES_U64;
-/// An operation is charged for the objects that it changes (a rename for four) when it is done.
-const ROOM_MARGIN_BYTES: u64 = 4 * OBJECT_ROOM_BYTES;
 /// Most pages handed out by one [`Engine::spill_candidate`].
 const SPILL_PAGES_MAX: usize = 4096;
 
@@ -95,6 +93,11 @@ pub struct FullDisk {
 }
 
 impl Room {
+    /// Room that others may not have any more.
+    const fn promised_bytes(&self) -> u64 {
+        self.reserved_bytes + self.store_reserved_bytes
+    }
+
     /// What a transaction needs is the store's concern from now on, which says so the next time
     /// it is asked. Until then nobody else may have it.
     pub(super) const fn hand_over(&mut self, bytes: u64, inodes: u64) {
@@ -126,7 +129,7 @@ impl Engine {
     /// Room as a user of the mount sees it: everything acknowledged is taken off.
     pub fn space(&self) -> SpaceInfo {
         let mut space = self.room.space.unwrap_or_default();
-        let promised = self.room.reserved_bytes + self.room.store_reserved_bytes;
+        let promised = self.room.promised_bytes();
         space.free_bytes = space.free_bytes.saturating_sub(promised);
         space.available_bytes = space.available_bytes.saturating_sub(promised);
         let inodes = self.room.reserved_inodes + self.room.store_reserved_inodes;
@@ -176,20 +179,19 @@ impl Engine {
             // would somebody give room back?
             return Ok(());
         };
-        let promised = room.reserved_bytes + room.store_reserved_bytes;
         let promised_inodes = room.reserved_inodes + room.store_reserved_inodes;
         let inodes_fit = space.total_inodes == 0 || promised_inodes + inodes <= space.free_inodes;
-        let needed = room_bytes.saturating_add(promised + ROOM_MARGIN_BYTES);
+        let needed = room_bytes.saturating_add(room.promised_bytes());
         if needed > space.available_bytes || !inodes_fit {
             return Err(Stop::Need(Need::Space));
         }
         Ok(())
     }
 
-    /// Checks a change of entries: a few of them, and perhaps a new inode.
+    /// Checks a change of entries and objects, so many together, and perhaps a new inode.
     pub(super) fn require_entries(&self, entries: u64, inodes: u64) -> Result<(), Stop> {
-        let bytes = entries * ENTRY_BYTES;
-        self.require(bytes, bytes + inodes * PAGE_BYTES_U64, inodes)
+        let room_bytes = entries * OBJECT_ROOM_BYTES + inodes * PAGE_BYTES_U64;
+        self.require(entries * ENTRY_BYTES, room_bytes, inodes)
     }
 
     /// Checks a change of entries that are there, or of files that get more of them. On a full
@@ -198,12 +200,12 @@ impl Engine {
         let Err(stop) = self.require_entries(entries, 0) else {
             return Ok(());
         };
-        let (room, bytes) = (&self.room, entries * ENTRY_BYTES);
+        let room = &self.room;
         let available_bytes = room.space.map_or(0, |space| space.available_bytes);
-        let promised = room.reserved_bytes + room.store_reserved_bytes;
-        let kept = room.on_full_disk.entries_bytes_max;
-        if stop == Stop::Need(Need::Space) && promised + bytes <= available_bytes + kept {
-            return self.require(bytes, 0, 0);
+        let kept_bytes = available_bytes + room.on_full_disk.entries_bytes_max;
+        let needed = room.promised_bytes() + entries * OBJECT_ROOM_BYTES;
+        if stop == Stop::Need(Need::Space) && needed <= kept_bytes {
+            return self.require(entries * ENTRY_BYTES, 0, 0);
         }
         Err(stop)
     }
@@ -212,7 +214,7 @@ impl Engine {
     /// overwritten.
     pub(super) fn require_content(&self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
         let bytes = range.len();
-        let Err(stop) = self.require(bytes, bytes, 0) else {
+        let Err(stop) = self.require(bytes, bytes + OBJECT_ROOM_BYTES, 0) else {
             return Ok(());
         };
         let inode = self.inode(id)?;

@@ -130,14 +130,11 @@ impl Engine {
             (inode.attributes.kind, inode.is_orphan(), inode.announced);
         if was_orphan {
             self.require_entries(3, 1)?;
-        } else {
-            self.require_moves(3)?;
-        }
-        if was_orphan {
             // It had no place so far; its app is that of its first link.
             self.set_home(id, parent)?;
             self.inode_mut(id)?.app_epoch = 0;
         } else {
+            self.require_moves(3)?;
             let app = self.app_of(parent);
             if app != self.app_of(id) && !self.inode(id)?.linked_apps.contains(&app) {
                 self.inode_mut(id)?.linked_apps.push(app);

@@ -4,6 +4,7 @@ use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, VctId};
 
 use super::Engine;
 use super::file::account;
+use super::memory::OBJECT_ROOM_BYTES;
 use crate::error::{FsError, Stop};
 use crate::request::{AllocateMode, Moment, SetIdBits};
 
@@ -41,7 +42,7 @@ impl Engine {
         let room = if mode == AllocateMode::PunchHole {
             0
         } else {
-            self.unallocated(id, range)?
+            OBJECT_ROOM_BYTES + self.unallocated(id, range)?
         };
         if zeroes {
             self.require_edges(id, range)?;

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use mobifs_types::{MODE_MASK, ObjectId, S_ISGID, xattr_room_bytes};
 
 use super::Engine;
+use super::memory::{ENTRY_BYTES, OBJECT_ROOM_BYTES};
 use crate::acl::{self, Acl};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Xattrs;
@@ -95,7 +96,12 @@ impl Engine {
         if name == acl::DEFAULT && !self.inode(id)?.is_directory() {
             return Err(FsError::AccessDenied.into());
         }
-        self.require_entries(1 + value.len() as u64 / 512, 0)?;
+        let value_bytes = value.len() as u64;
+        self.require(
+            ENTRY_BYTES + value_bytes,
+            OBJECT_ROOM_BYTES + value_bytes,
+            0,
+        )?;
         let vct = self.begin_change(id, moment.now)?;
         let inode = self.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;

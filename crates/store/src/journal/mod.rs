@@ -74,7 +74,8 @@ pub struct JournalOptions {
     pub read_only: bool,
     /// Memory that committed, unapplied pages may hold before a commit applies them.
     pub held_bytes_max: u64,
-    /// Room that is kept below for directories that grow although the disk is full; 0: none.
+    /// Room that is kept below, also on a full disk, for directories and lists of extents that
+    /// grow; 0: none.
     pub reserve_bytes: u64,
 }
 

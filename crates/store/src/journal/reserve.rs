@@ -3,10 +3,10 @@
 //! What is acknowledged must be applied, also on a disk without a free block. A renamed file
 //! takes none, but a directory that it comes to may have to grow, and so may `limbo/`, which it
 //! passes through, and the list of a file's extents where room that was allocated ahead is
-//! written to. A file of a megabyte in the store's own directory keeps the blocks for that:
-//! an apply that finds no room removes it and goes on, and makes it anew when there is room
-//! again. Without it, as where there was never room for it, a full disk takes no renames, and only
-//! what overwrites.
+//! written to. A file of a megabyte in the store's own directory keeps the blocks for that: an
+//! apply or a commit that finds no room removes it and goes on. Nobody else is told of the room
+//! that is free then, and the next apply makes the file anew, as large as can be. Without it a
+//! full disk takes no renames, and of writes only those to what was written before.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -88,8 +88,9 @@ impl<L: Lower> JournalStore<L> {
         reserve.held_bytes.store(0, Ordering::Relaxed);
         // Not all that is free can be allocated by everybody.
         let sizes = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
+        let sizes = sizes.map(|bytes| bytes - bytes % PAGE_BYTES_U64);
         for bytes in sizes.take_while(|&bytes| bytes >= reserve.bytes / PARTS) {
-            match self.make_reserve(bytes - bytes % PAGE_BYTES_U64) {
+            match self.make_reserve(bytes) {
                 Ok(()) => return reserve.held_bytes.store(bytes, Ordering::Relaxed),
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
                 Err(error) => {
