@@ -101,10 +101,89 @@ impl<L: Lower> JournalStore<L> {
             dropped.iter().for_each(|(id, _)| handles.remove(*id));
             dropped
         };
-        for inode in dropped.into_iter().filter_map(|(_, inode)| inode) {
+        self.delete_dropped(dropped.into_iter().filter_map(|(_, inode)| inode).collect());
+    }
+
+    /// Deletes in `limbo/` what had these inodes and is not known any more.
+    ///
+    /// Names there are inode numbers, which the lower filesystem gives again: only who
+    /// has the writer knows that such a name is not that of a later object. An apply that
+    /// has it ends by deleting what is not known, and is not waited for: readers wait for us.
+    fn delete_dropped(&self, inodes: Vec<u64>) {
+        if inodes.is_empty() {
+            return;
+        }
+        let Some(_writer) = self.writer.try_lock() else {
+            return;
+        };
+        for inode in inodes {
+            if self.state.read().table.id_of(inode).is_some() {
+                continue;
+            }
             if let Err(error) = self.delete_from_limbo(inode.to_string().as_bytes()) {
                 tracing::warn!(%error, "deleting an unlinked file failed; the next mount does it");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mobifs_types::{Entry, Name};
+
+    use super::*;
+    use crate::lower::PosixLower;
+    use crate::{JournalOptions, Store};
+
+    fn open(directory: &std::path::Path) -> JournalStore<PosixLower> {
+        let options = JournalOptions {
+            journal_bytes: 1 << 20,
+            uuid_if_new: [7; 16],
+            ..JournalOptions::default()
+        };
+        let lower = PosixLower::open(directory).unwrap();
+        JournalStore::open(lower, &options).unwrap().0
+    }
+
+    fn remove(store: &impl Store, parent: ObjectId, name: &[u8]) {
+        let mut transaction = store.begin_transaction();
+        let entry = Entry::Dentry {
+            parent,
+            name: Name::new(name).unwrap(),
+            child: None,
+        };
+        store.append_entry(&mut transaction, entry);
+        let ticket = store.end_transaction(transaction).unwrap();
+        store.wait_sync(ticket).unwrap();
+    }
+
+    /// Found on a full disk: an apply and this deleted the same name in `limbo/`. In between
+    /// it could have become that of a later file, which had got the inode of the first.
+    #[test]
+    fn what_is_forgotten_is_not_deleted_beside_an_apply() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for name in ["seen", "unseen"] {
+            std::fs::create_dir(path(name)).unwrap();
+        }
+        std::fs::write(path("seen/file"), "x").unwrap();
+        std::fs::hard_link(path("seen/file"), path("unseen/file")).unwrap();
+        let in_limbo = || std::fs::read_dir(path(".mobifs/limbo")).unwrap().count();
+        let store = open(directory.path());
+        let names = store.list_directory(ObjectId::ROOT).unwrap();
+        let id = |name: &[u8]| names.iter().find(|e| e.name.as_bytes() == name).unwrap().id;
+        let file = store.list_directory(id(b"seen")).unwrap()[0].id;
+        remove(&store, id(b"seen"), b"file");
+        store.apply().unwrap();
+        assert_eq!(in_limbo(), 1, "it has another name");
+        {
+            let _applying = store.writer.lock();
+            store.forget(&[file]);
+        }
+        assert_eq!(in_limbo(), 1, "somebody else moves and deletes there");
+        remove(&store, id(b"unseen"), b"nothing");
+        store.apply().unwrap();
+        assert_eq!(in_limbo(), 0, "nobody knows it any more");
+        assert_eq!(std::fs::read(path("unseen/file")).unwrap(), b"x");
     }
 }
