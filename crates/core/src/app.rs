@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use mobifs_types::VctId;
 
+use crate::FsError;
 use crate::policy::transactioning::{Transactioning as _, TransactioningRule};
 
 /// What an app is promised when it calls `fsync`.
@@ -83,8 +84,8 @@ pub(crate) struct App {
     pub(crate) policy: AppPolicy,
     /// The transaction that accepts this app's changes; none while nothing changed.
     pub(crate) open: Option<VctId>,
-    /// A commit failed: no changes until one succeeds.
-    pub(crate) failed: bool,
+    /// A commit failed: no changes until one succeeds, and what asks for one is told this.
+    pub(crate) refusal: Option<FsError>,
     /// Bytes that write calls brought, in closed transactions.
     pub(crate) written_bytes: u64,
     /// Bytes of pages handed to the store.
@@ -101,7 +102,7 @@ impl App {
             path,
             policy,
             open: None,
-            failed: false,
+            refusal: None,
             written_bytes: 0,
             committed_bytes: 0,
             committed_vcts: 0,

@@ -8,6 +8,7 @@ use mobifs_types::{
     AppId, Entry, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, VctId,
 };
 
+use crate::FsError;
 use crate::notes::{Dentries, Members};
 use crate::policy::transactioning::{Closing, Efficiency};
 
@@ -98,8 +99,8 @@ pub(crate) struct ClosedVct {
     pub(crate) content: Arc<Content>,
     /// Handed out by `next_commit`, not yet answered.
     pub(crate) in_flight: bool,
-    /// The last attempt failed; wait for a retry.
-    pub(crate) failed: bool,
+    /// The last attempt failed; wait for a retry, and tell this meanwhile.
+    pub(crate) refusal: Option<FsError>,
 }
 
 impl ClosedVct {

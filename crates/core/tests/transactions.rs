@@ -238,14 +238,20 @@ fn a_failed_commit_makes_the_app_read_only_until_a_retry() {
     let file = bed.file(a, "file");
     bed.engine.close_all();
     let commit = bed.engine.next_commit(None).unwrap();
-    bed.engine.commit_failed(commit.vct);
+    bed.engine.commit_failed(commit.vct, FsError::ReadOnly);
     assert!(bed.engine.next_commit(None).is_none());
+    assert_eq!(bed.engine.refusal_of(commit.vct), Some(FsError::ReadOnly));
     let refused = bed
         .engine
         .write(bed.moment(), file, WriteAt::Append, b"x", SetIdBits::Stay);
     assert_eq!(refused, Err(Stop::Fail(FsError::ReadOnly)));
     bed.file(b, "unaffected");
-    bed.engine.retry_failed();
+    bed.engine.retry_failed(Some(FsError::NoSpace));
+    assert!(
+        bed.engine.next_commit(None).is_none(),
+        "it failed otherwise"
+    );
+    bed.engine.retry_failed(None);
     assert_eq!(bed.drain().len(), 1);
     bed.write(file, 0, b"again");
 }

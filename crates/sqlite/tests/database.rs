@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -384,6 +385,22 @@ fn a_read_only_directory_is_left_to_sqlite() {
 
 #[test]
 fn a_full_disk_is_told_and_costs_nothing_acknowledged() {
+    on_a_small_disk(|path, ballast| {
+        std::fs::write(ballast, vec![1; 2 << 20]).unwrap();
+        fill(path, ballast);
+    });
+}
+
+/// Calls it with places for a database and another file on a disk of 24 MiB.
+fn on_a_small_disk(test: impl FnOnce(&Path, &Path)) {
+    struct Mounted(tempfile::TempDir);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            // Of a test that failed, the database may still be open.
+            let mut umount = std::process::Command::new("umount");
+            let _status = umount.arg("-l").arg(self.0.path()).status();
+        }
+    }
     let directory = tempfile::tempdir().unwrap();
     let mount = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
@@ -393,12 +410,41 @@ fn a_full_disk_is_told_and_costs_nothing_acknowledged() {
         eprintln!("skipped: a tmpfs cannot be mounted here");
         return;
     }
-    let path = directory.path().join("app.db");
-    let ballast = directory.path().join("ballast");
-    std::fs::write(&ballast, vec![1; 2 << 20]).unwrap();
-    fill(&path, &ballast);
-    let mut umount = std::process::Command::new("umount");
-    assert!(umount.arg(directory.path()).status().unwrap().success());
+    let mounted = Mounted(directory);
+    let place = |name| mounted.0.path().join(name);
+    test(&place("app.db"), &place("ballast"));
+}
+
+/// The database stayed read-only until a checkpoint was asked for.
+#[test]
+fn room_that_others_have_taken_and_given_back_is_found_by_itself() {
+    on_a_small_disk(|path, ballast| {
+        let connection = open(path, "&age_max_ms=600000").unwrap();
+        make_table(&connection);
+        let blob = "INSERT INTO t(b) SELECT hex(randomblob(1000000))";
+        connection.execute_batch(blob).unwrap();
+        connection.execute_batch(blob).unwrap();
+        let mut others = std::fs::File::create(ballast).unwrap();
+        let error = std::iter::repeat_with(|| others.write_all(&[1; 4096])).find_map(Result::err);
+        assert_eq!(error.unwrap().kind(), std::io::ErrorKind::StorageFull);
+        let full = Some(ErrorCode::DiskFull);
+        let checkpoint = connection.query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()));
+        let error = checkpoint.unwrap_err().to_string();
+        assert!(error.contains("No space left on device"), "{error}");
+        let error = connection.execute_batch(blob).unwrap_err();
+        assert_eq!(error.sqlite_error_code(), full, "{error}");
+        assert_eq!(count(&connection), 2);
+        std::fs::remove_file(ballast).unwrap();
+        drop(others);
+        let until = Instant::now() + Duration::from_secs(30);
+        while let Err(error) = connection.execute_batch(blob) {
+            assert_eq!(error.sqlite_error_code(), full, "{error}");
+            assert!(Instant::now() < until, "{error}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        connection.close().unwrap();
+        is_ordinary(path, 3);
+    });
 }
 
 fn fill(path: &Path, ballast: &Path) {

@@ -61,11 +61,16 @@ impl StoreError {
         }
     }
 
+    /// Whether the lower filesystem is full, or what its user may have of it is.
+    pub fn is_full(&self) -> bool {
+        let full = [Errno::NOSPC, Errno::DQUOT];
+        full.map(Errno::raw_os_error).contains(&self.errno())
+    }
+
     /// Whether the lower filesystem has no room for something, on the disk or in an inode.
     pub(crate) fn has_no_room(&self) -> bool {
         // f2fs has no more room for extended attributes with the last of these.
-        let full = [Errno::NOSPC, Errno::DQUOT, Errno::TOOBIG];
-        full.map(Errno::raw_os_error).contains(&self.errno())
+        self.is_full() || self.errno() == Errno::TOOBIG.raw_os_error()
     }
 
     /// Wraps a lower error with what was being done.

@@ -263,6 +263,25 @@ fn a_write_of_more_than_half_the_memory_makes_room_for_itself() {
     holds(&events, setting, failing(Calls::All, 1), Cuts::NONE);
 }
 
+/// A write that needed all of the memory budget was refused for want of room: the largest of the
+/// transactions that were in its way had undone all that it had done, and nobody looked at the
+/// next one.
+#[test]
+fn a_transaction_that_was_undone_does_not_keep_others_in_memory() {
+    let events = [
+        make_directory("gamma"),
+        make_directory("f"),
+        Do(Op::RemoveDirectory { path: "f".into() }),
+        create("gamma/document"),
+        write("gamma/document", 90_650),
+    ];
+    let setting = Setting {
+        memory_budget_bytes: 64 << 10,
+        ..Setting::default()
+    };
+    holds(&events, setting, failing(Calls::All, 1), Cuts::NONE);
+}
+
 /// A mount that had made the journal failed before the journal's name was durable; the
 /// next one found it and committed to it, and the power was cut. The same holds for the
 /// store's directories.

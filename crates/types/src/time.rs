@@ -34,6 +34,12 @@ impl MonotonicNs {
     pub const fn ms_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0) / 1_000_000
     }
+
+    /// So many milliseconds later.
+    #[must_use]
+    pub const fn after_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms.saturating_mul(1_000_000)))
+    }
 }
 
 /// A point on a simulation's time line, in nanoseconds since the simulated device was

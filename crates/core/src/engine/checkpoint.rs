@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use mobifs_types::{AppId, MonotonicNs, ObjectId, ObjectState, VctId};
 
 use super::Engine;
+use crate::FsError;
 use crate::app::{App, Class};
 use crate::inode::{Change, Inode};
 use crate::vct::{ClosedVct, Commit, Content, OpenVct};
@@ -145,12 +146,11 @@ impl Engine {
         self.closed.contains_key(&vct)
     }
 
-    /// Whether a transaction, or one that it depends on, failed to commit.
-    pub fn has_failed(&self, vct: VctId) -> bool {
+    /// Why a transaction, or one that it depends on, failed to commit, if one did.
+    pub fn refusal_of(&self, vct: VctId) -> Option<FsError> {
         let needed = self.needed_by(vct);
-        needed
-            .iter()
-            .any(|vct| self.closed.get(vct).is_some_and(|closed| closed.failed))
+        let mut closed = needed.iter().filter_map(|vct| self.closed.get(vct));
+        closed.find_map(|closed| closed.refusal)
     }
 
     /// Whether any closed transaction waits.
@@ -161,7 +161,7 @@ impl Engine {
     /// Whether any closed transaction waits for somebody to commit it.
     pub fn has_waiting(&self) -> bool {
         let mut closed = self.closed.values();
-        closed.any(|closed| !closed.in_flight && !closed.failed)
+        closed.any(|closed| !closed.in_flight && closed.refusal.is_none())
     }
 
     /// Closes a transaction: its net effect is fixed, and nothing changes it any more.
@@ -195,7 +195,7 @@ impl Engine {
             reserved_inodes: open.reserved_inodes,
             content: Arc::new(content),
             in_flight: false,
-            failed: false,
+            refusal: None,
         };
         let is_empty = closed.content.objects.is_empty() && closed.content.dentries.is_empty();
         self.closed.insert(vct, closed);
@@ -298,7 +298,7 @@ impl Engine {
                 continue;
             };
             let waits = closed.in_flight
-                || closed.failed
+                || closed.refusal.is_some()
                 || blocked.iter().any(|earlier| closed.depends_on(earlier));
             if waits || wanted.is_some_and(|wanted| !wanted.contains(&vct)) {
                 blocked.push(closed);
@@ -361,13 +361,11 @@ impl Engine {
             }
         }
         for &app in &closed.apps {
-            let failed = self
-                .closed
-                .values()
-                .any(|other| other.failed && other.apps.contains(&app));
+            let mut others = self.closed.values().filter(|c| c.apps.contains(&app));
+            let refusal = others.find_map(|other| other.refusal);
             self.changed_apps.add(app);
             let state = &mut self.apps[app.0 as usize];
-            state.failed = failed;
+            state.refusal = refusal;
             state.committed_vcts += 1;
             state.committed_bytes += page_bytes;
             state.committed_written_pages += closed.efficiency.written_pages();
@@ -382,23 +380,25 @@ impl Engine {
     }
 
     /// The store could not take the transaction: it stays in memory, and its apps
-    /// accept no changes until a retry succeeds.
-    pub fn commit_failed(&mut self, vct: VctId) {
+    /// accept no changes until a retry succeeds, and refuse them with `refusal`.
+    pub fn commit_failed(&mut self, vct: VctId, refusal: FsError) {
         let Some(closed) = self.closed.get_mut(&vct) else {
             return;
         };
         closed.in_flight = false;
-        closed.failed = true;
+        closed.refusal = Some(refusal);
         for app in &closed.apps {
-            self.apps[app.0 as usize].failed = true;
+            self.apps[app.0 as usize].refusal = Some(refusal);
         }
     }
 
-    /// Lets failed transactions be handed out again.
-    pub fn retry_failed(&mut self) {
-        self.closed
-            .values_mut()
-            .for_each(|closed| closed.failed = false);
+    /// Lets transactions that failed so be handed out again; with none, all that failed.
+    pub fn retry_failed(&mut self, only: Option<FsError>) {
+        for closed in self.closed.values_mut() {
+            if only.is_none() || closed.refusal == only {
+                closed.refusal = None;
+            }
+        }
     }
 }
 

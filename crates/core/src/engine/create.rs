@@ -46,9 +46,7 @@ impl Engine {
         self.require_entries(3, 1)?;
         // What can still fail (an app that is read-only) must fail before anything
         // is in memory.
-        if !self.may_change(parent, name.as_bytes(), spec.kind) {
-            return Err(FsError::ReadOnly.into());
-        }
+        self.check_apps(parent, name.as_bytes(), spec.kind)?;
         let id = self.new_object_id();
         let is_directory = spec.kind == FileKind::Directory;
         let nlink = if is_directory { 2 } else { 1 };
@@ -152,17 +150,17 @@ impl Engine {
         }
     }
 
-    /// Whether the app that a new entry would belong to accepts changes.
-    fn may_change(&mut self, parent: ObjectId, name: &[u8], kind: FileKind) -> bool {
-        let mut app = self.app_of(parent);
-        if kind == FileKind::Directory {
-            let parent_may = !self.apps[app.0 as usize].failed;
-            if let Some(path) = self.app_place(parent, name) {
-                app = self.app_at(path);
-                return parent_may && !self.apps[app.0 as usize].failed;
-            }
+    /// Whether the apps that a new entry would belong to accept changes.
+    fn check_apps(&mut self, parent: ObjectId, name: &[u8], kind: FileKind) -> Result<(), Stop> {
+        let app = self.app_of(parent);
+        self.check_app(app)?;
+        if kind == FileKind::Directory
+            && let Some(path) = self.app_place(parent, name)
+        {
+            let app = self.app_at(path);
+            self.check_app(app)?;
         }
-        !self.apps[app.0 as usize].failed
+        Ok(())
     }
 
     fn new_inode(

@@ -21,7 +21,7 @@ impl Engine {
     /// The closed transactions that can be handed out, in the order of closing.
     pub fn waiting(&self) -> Vec<Waiting> {
         let waiting = self.closed_in_order().into_iter();
-        let waiting = waiting.filter(|(_, closed)| !closed.in_flight && !closed.failed);
+        let waiting = waiting.filter(|(_, closed)| !closed.in_flight && closed.refusal.is_none());
         waiting
             .filter_map(|(vct, closed)| {
                 Some(Waiting {
@@ -41,7 +41,7 @@ impl Engine {
     pub fn overdue(&self, now: MonotonicNs, age_min_ms: u64) -> Overdue {
         let mut overdue = Overdue::default();
         for (vct, closed) in self.closed_in_order() {
-            if closed.in_flight || closed.failed {
+            if closed.in_flight || closed.refusal.is_some() {
                 continue;
             }
             let due_at = self.due_at(closed, age_min_ms);

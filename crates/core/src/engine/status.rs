@@ -73,7 +73,7 @@ impl Engine {
     pub fn failed_apps(&self) -> Vec<Vec<u8>> {
         self.apps
             .iter()
-            .filter(|app| app.failed)
+            .filter(|app| app.refusal.is_some())
             .map(|app| app.path.clone())
             .collect()
     }
@@ -86,7 +86,7 @@ impl Engine {
             .map(|app| AppStatus {
                 path: app.path.clone(),
                 policy: app.policy,
-                read_only: app.failed,
+                read_only: app.refusal.is_some(),
                 at_risk_bytes: 0,
                 at_risk_ms: None,
                 at_risk_since: None,

@@ -83,9 +83,7 @@ impl Engine {
     ) -> Result<VctId, Stop> {
         apps.sort_unstable();
         apps.dedup();
-        if apps.iter().any(|app| self.apps[app.0 as usize].failed) {
-            return Err(FsError::ReadOnly.into());
-        }
+        apps.iter().try_for_each(|&app| self.check_app(app))?;
         let mut joined = None;
         for app in apps {
             let vct = self.begin_app(app, now)?;
@@ -97,11 +95,17 @@ impl Engine {
         joined.ok_or(Stop::Fail(FsError::InvalidArgument))
     }
 
-    fn begin_app(&mut self, app: AppId, now: MonotonicNs) -> Result<VctId, Stop> {
-        let state = &mut self.apps[app.0 as usize];
-        if state.failed {
-            return Err(FsError::ReadOnly.into());
+    /// Whether an app accepts changes.
+    pub(super) fn check_app(&self, app: AppId) -> Result<(), Stop> {
+        match self.apps[app.0 as usize].refusal {
+            Some(refusal) => Err(refusal.into()),
+            None => Ok(()),
         }
+    }
+
+    fn begin_app(&mut self, app: AppId, now: MonotonicNs) -> Result<VctId, Stop> {
+        self.check_app(app)?;
+        let state = &mut self.apps[app.0 as usize];
         if let Some(vct) = state.open {
             return Ok(vct);
         }

@@ -90,7 +90,7 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
         reserved_inodes,
         content,
         in_flight: _,
-        failed: _,
+        refusal: _,
     } = closed;
     out.u64(*order);
     out.flag(*is_everywhere);
@@ -135,7 +135,7 @@ pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct
             pages: from.list(|from| Ok((from.id()?, from.index()?, read_page(from, page_at)?)))?,
         }),
         in_flight: false,
-        failed: false,
+        refusal: None,
     })
 }
 

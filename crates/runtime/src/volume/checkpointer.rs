@@ -107,6 +107,7 @@ impl Shared {
             self.forecast.lock().sample(now, dirty_bytes);
         }
         self.relieve_if_asked();
+        self.retry_with_room();
         let commit_at = self.commit_closed();
         self.tidy_up();
         let commits = self.store.pending().commits;
@@ -118,7 +119,10 @@ impl Shared {
         let apply_at = self.apply_if_due(&mut looks.last_commit);
         self.give_back_at_rest();
         Due {
-            look_at: [apply_at, commit_at].into_iter().flatten().min(),
+            look_at: [apply_at, commit_at, self.next_look_for_room()]
+                .into_iter()
+                .flatten()
+                .min(),
             busy,
         }
     }

@@ -1,6 +1,6 @@
 //! Handing closed transactions over to the store.
 
-use mobifs_core::{Commit, FsError, FullDisk, Next, SyncPoint};
+use mobifs_core::{Commit, FsError, Next, SyncPoint};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
 
@@ -40,21 +40,34 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                self.live().engine.commit_failed(commit.vct);
-                if !self.is_power_cut() {
-                    tracing::error!(
-                        %error,
-                        "a commit failed; its apps are read-only until `mobifs sync` succeeds"
-                    );
-                }
+                self.refuse(commit.vct, &error);
                 Err(error)
             }
         };
         self.note_failures(failed.as_ref().err());
+        if failed.as_ref().is_err_and(StoreError::is_full) {
+            self.wait_for_room();
+        }
         if let Err(error) = self.refresh_space(turn) {
             tracing::warn!(%error, "cannot tell how much room is left");
         }
         failed
+    }
+
+    /// A commit failed: its apps accept no changes until it succeeds.
+    fn refuse(&self, vct: VctId, error: &StoreError) {
+        if error.is_full() {
+            self.live().engine.commit_failed(vct, FsError::NoSpace);
+            tracing::error!(%error, "a commit failed; its apps are read-only until there is room");
+            return;
+        }
+        self.live().engine.commit_failed(vct, FsError::ReadOnly);
+        if !self.is_power_cut() {
+            tracing::error!(
+                %error,
+                "a commit failed; its apps are read-only until `mobifs sync` succeeds"
+            );
+        }
     }
 
     fn hand_over(&self, commit: &Commit) -> Result<(), StoreError> {
@@ -120,19 +133,23 @@ impl Shared {
     pub(super) fn commit_towards(&self, vct: VctId) -> Result<(), FsError> {
         loop {
             let turn = self.turn.lock();
-            let commit = {
+            let (commit, refusal) = {
                 let mut live = self.live();
                 if !live.engine.is_uncommitted(vct) {
                     return Ok(());
                 }
-                live.engine.next_commit(Some(vct))
+                (
+                    live.engine.next_commit(Some(vct)),
+                    live.engine.refusal_of(vct),
+                )
             };
             // Nobody else has anything in flight while we have the turn: what cannot
             // be handed out has failed before.
             let Some(commit) = commit else {
-                return Err(FsError::Io);
+                return Err(not_committed(refusal == Some(FsError::NoSpace)));
             };
-            self.commit_one(&turn, &commit).map_err(|_| FsError::Io)?;
+            let committed = self.commit_one(&turn, &commit);
+            committed.map_err(|error| not_committed(error.is_full()))?;
         }
     }
 
@@ -141,24 +158,6 @@ impl Shared {
         let result = self.store.apply();
         let refreshed = self.refresh_space(&self.turn.lock());
         result.and(refreshed)
-    }
-
-    /// Tells the engine how much room there is. Reservations are read before the
-    /// room: should applying finish in between, the room is judged too small, never
-    /// too large.
-    pub(super) fn refresh_space(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
-        let pending = self.store.pending();
-        let space = self.store.space()?;
-        let now = self.moment().now;
-        let mut live = self.live();
-        live.engine
-            .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
-        live.engine.set_full_disk(FullDisk {
-            overwritten_bytes_max: pending.overwritten_bytes_max,
-            entries_bytes_max: pending.entries_bytes_max,
-        });
-        live.space_at = now;
-        Ok(())
     }
 
     /// The error that says which apps are not committed, if any.
@@ -176,12 +175,21 @@ impl Shared {
     }
 }
 
+/// What somebody who waits for a commit is told.
+fn not_committed(is_full: bool) -> FsError {
+    if is_full {
+        FsError::NoSpace
+    } else {
+        FsError::Io
+    }
+}
+
 impl Volume {
     /// `fsync`: returns at once in a relaxed app; in a durable one when everything
     /// that the app did before is committed.
     ///
     /// # Errors
-    /// `Io` if the commit failed.
+    /// `NoSpace` if there was no room below for the commit, `Io` if it failed otherwise.
     pub fn fsync(&self, id: ObjectId) -> Result<(), FsError> {
         self.shared.check_power()?;
         let point = {
@@ -195,9 +203,12 @@ impl Volume {
         };
         match point {
             SyncPoint::Now => Ok(()),
-            SyncPoint::Committed(all) => all
-                .into_iter()
-                .try_for_each(|vct| self.shared.commit_towards(vct)),
+            SyncPoint::Committed(all) => {
+                let full = Some(FsError::NoSpace);
+                self.shared.live().engine.retry_failed(full);
+                let mut all = all.into_iter();
+                all.try_for_each(|vct| self.shared.commit_towards(vct))
+            }
         }
     }
 
@@ -223,7 +234,7 @@ impl Volume {
         self.shared
             .check_power()
             .map_err(|_| VolumeError::PowerCut)?;
-        self.shared.live().engine.retry_failed();
+        self.shared.live().engine.retry_failed(None);
         match name {
             None => {
                 self.shared.commit_all();

@@ -13,6 +13,8 @@
 mod checkpointer;
 mod commit;
 mod data;
+#[cfg(all(test, not(feature = "interleavings")))]
+mod faulty;
 #[cfg(test)]
 mod interleavings;
 mod live;
@@ -21,6 +23,7 @@ mod needs;
 mod pacing;
 #[cfg(test)]
 mod pacing_tests;
+mod room;
 mod settings;
 mod status;
 mod stepping;
@@ -45,6 +48,7 @@ pub use settings::BatterySource;
 pub use types::{VolumeError, VolumeOptions};
 
 use self::live::{Live, LiveGuard};
+use self::room::Starved;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex, RwLock};
 use crate::forecast::Forecast;
@@ -94,6 +98,10 @@ struct Shared {
     rules: Mutex<Rules>,
     /// Why an app is read-only, by its path.
     failures: Mutex<BTreeMap<Vec<u8>, String>>,
+    /// A commit waits for room below.
+    starved: Mutex<Option<Starved>>,
+    /// The journal could not be applied to make room, which was said.
+    is_stuck: AtomicBool,
     /// Last checkpoint of each app, by its path.
     checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
     /// When to commit what is closed. Taken after `live`.
@@ -191,6 +199,8 @@ impl Volume {
             memory_budget_bytes: options.memory_budget_bytes.into(),
             rules: Mutex::new(rules),
             failures: Mutex::default(),
+            starved: Mutex::default(),
+            is_stuck: AtomicBool::new(false),
             checkpoints: Mutex::default(),
             pacing: Mutex::new(Pacing::new(options.pacing)),
             bursts: options.user_from_bursts.then(Mutex::default),

@@ -1,5 +1,7 @@
 //! Fulfilling what the engine cannot do by itself.
 
+use std::sync::atomic::Ordering;
+
 use mobifs_core::{Engine, FsError, Need, Node, Stop};
 use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
@@ -181,9 +183,15 @@ impl Shared {
     fn make_space(&self) -> Result<(), FsError> {
         self.commit_all();
         self.unpin_unused();
-        if let Err(error) = self.apply() {
-            tracing::warn!(%error, "cannot apply the journal to make room");
-            self.check_power()?;
+        match self.apply() {
+            Ok(()) => self.is_stuck.store(false, Ordering::Relaxed),
+            Err(error) => {
+                // Once, and not for each operation that finds no room.
+                if !self.is_stuck.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "cannot apply the journal to make room");
+                }
+                self.check_power()?;
+            }
         }
         Ok(())
     }
@@ -192,7 +200,7 @@ impl Shared {
     /// caller's thread, which is what slows writers down to the speed of the device.
     fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
         let turn = self.turn.lock();
-        let (commit, others_made_room) = {
+        let (commit, is_room_made) = {
             let mut live = self.live();
             // Somebody else may have made room while we waited for the turn. If not, it
             // does not help that less than half is used: the operation needs more.
@@ -205,14 +213,15 @@ impl Shared {
                 live.engine.close_largest();
                 live.engine.next_commit(None)
             });
-            (commit, is_less)
+            // By others, or because nothing was left of what has been closed.
+            (commit, live.engine.dirty_bytes() < before_bytes)
         };
         if let Some(commit) = commit {
             // A failure makes the app read-only; the operation finds out itself.
             let _failed = self.commit_one(&turn, &commit);
             return Ok(());
         }
-        if self.spill(&turn)? || others_made_room {
+        if self.spill(&turn)? || is_room_made {
             return Ok(());
         }
         tracing::error!(

@@ -12,8 +12,9 @@ use mobifs_types::{DeviceNumber, FileKind, MonotonicNs, ObjectId, Timestamp};
 use super::{Volume, VolumeOptions};
 use crate::{Clock, Config, PolicyChange};
 
+/// Milliseconds.
 #[derive(Default)]
-struct HandClock(AtomicU64);
+pub(super) struct HandClock(pub(super) AtomicU64);
 
 impl Clock for HandClock {
     fn moment(&self) -> Moment {

@@ -7,95 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_core::{Caller, Class, FsError, NodeSpec, SetIdBits, TransactioningName, WriteAt};
-use mobifs_store::{
-    Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
-};
-use mobifs_types::{
-    ByteRange, DeviceNumber, DirectoryEntry, FileKind, ObjectId, ObjectInfo, Page, PageIndex,
-    SpaceInfo, Xattr,
-};
+use mobifs_store::{MemoryStore, Store};
+use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 
+use super::faulty::Faulty;
 use super::{Volume, VolumeError, VolumeOptions};
 use crate::{Arena, Config, OpenedStore, PolicyChange, Resumption};
-
-/// A store whose commits can be made to fail.
-struct Faulty {
-    below: MemoryStore,
-    broken: AtomicBool,
-}
-
-impl Faulty {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            below: MemoryStore::new(),
-            broken: AtomicBool::new(false),
-        })
-    }
-}
-
-impl Store for Faulty {
-    fn capabilities(&self) -> Capabilities {
-        self.below.capabilities()
-    }
-    fn space(&self) -> Result<SpaceInfo, StoreError> {
-        self.below.space()
-    }
-    fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
-        self.below.object(id)
-    }
-    fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
-        self.below.list_directory(id)
-    }
-    fn xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
-        self.below.xattrs(id)
-    }
-    fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
-        self.below.read_link(id)
-    }
-    fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
-        self.below.read(id, offset, out)
-    }
-    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
-        self.below.seek(id, offset, what)
-    }
-    fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
-        self.below.is_in_place(id, range)
-    }
-    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
-        if self.broken.load(Ordering::SeqCst) {
-            let error = std::io::Error::other("the medium is gone");
-            return Err(StoreError::lower("writing the journal")(error));
-        }
-        self.below.end_transaction(transaction)
-    }
-    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError> {
-        self.below.wait_sync(ticket)
-    }
-    fn apply(&self) -> Result<(), StoreError> {
-        self.below.apply()
-    }
-    fn pending(&self) -> PendingWork {
-        self.below.pending()
-    }
-    fn first_new_object(&self) -> ObjectId {
-        self.below.first_new_object()
-    }
-    fn pin(&self, id: ObjectId) {
-        self.below.pin(id);
-    }
-    fn unpin(&self, id: ObjectId) {
-        self.below.unpin(id);
-    }
-    fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
-        self.below.spill(id, pages)
-    }
-    fn forget(&self, ids: &[ObjectId]) {
-        self.below.forget(ids);
-    }
-    fn cut_power(&self) {
-        self.below.cut_power();
-    }
-}
 
 const CALLER: Caller = Caller {
     uid: 0,

@@ -1,0 +1,105 @@
+//! A store for tests, whose commits can be made to fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mobifs_store::{
+    Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
+};
+use mobifs_types::{
+    ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+};
+
+/// A store whose commits can be made to fail.
+pub(super) struct Faulty {
+    below: MemoryStore,
+    pub(super) broken: AtomicBool,
+    /// Somebody else has taken what room there was.
+    pub(super) is_full: AtomicBool,
+    /// Commits that came here.
+    pub(super) attempts: AtomicU64,
+}
+
+impl Faulty {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            below: MemoryStore::new(),
+            broken: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            attempts: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Store for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.below.capabilities()
+    }
+    fn space(&self) -> Result<SpaceInfo, StoreError> {
+        let mut space = self.below.space()?;
+        if self.is_full.load(Ordering::SeqCst) {
+            space.available_bytes = 0;
+        }
+        Ok(space)
+    }
+    fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
+        self.below.object(id)
+    }
+    fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
+        self.below.list_directory(id)
+    }
+    fn xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
+        self.below.xattrs(id)
+    }
+    fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
+        self.below.read_link(id)
+    }
+    fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        self.below.read(id, offset, out)
+    }
+    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
+        self.below.seek(id, offset, what)
+    }
+    fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
+        self.below.is_in_place(id, range)
+    }
+    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+        if self.broken.load(Ordering::SeqCst) {
+            let error = std::io::Error::other("the medium is gone");
+            return Err(StoreError::lower("writing the journal")(error));
+        }
+        self.attempts.fetch_add(1, Ordering::SeqCst);
+        if self.is_full.load(Ordering::SeqCst) {
+            let error = std::io::Error::from(rustix::io::Errno::NOSPC);
+            return Err(StoreError::lower("writing the journal")(error));
+        }
+        self.below.end_transaction(transaction)
+    }
+    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError> {
+        self.below.wait_sync(ticket)
+    }
+    fn apply(&self) -> Result<(), StoreError> {
+        self.below.apply()
+    }
+    fn pending(&self) -> PendingWork {
+        self.below.pending()
+    }
+    fn first_new_object(&self) -> ObjectId {
+        self.below.first_new_object()
+    }
+    fn pin(&self, id: ObjectId) {
+        self.below.pin(id);
+    }
+    fn unpin(&self, id: ObjectId) {
+        self.below.unpin(id);
+    }
+    fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
+        self.below.spill(id, pages)
+    }
+    fn forget(&self, ids: &[ObjectId]) {
+        self.below.forget(ids);
+    }
+    fn cut_power(&self) {
+        self.below.cut_power();
+    }
+}

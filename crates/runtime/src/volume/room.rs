@@ -1,0 +1,233 @@
+//! What the engine is told of the room below, and what waits for some.
+
+use mobifs_core::{FsError, FullDisk};
+use mobifs_store::StoreError;
+use mobifs_types::{MonotonicNs, SpaceInfo};
+
+use super::Shared;
+use super::sync::MutexGuard;
+
+/// While a commit waits for room, it is looked for this often.
+const LOOK_INTERVAL_MS: u64 = 2_000;
+/// So often it is tried without any having been seen: a quota shows none.
+const RETRY_INTERVAL_MS: u64 = 60_000;
+
+/// A commit has failed because there was no room below.
+pub(super) struct Starved {
+    /// The room when it failed.
+    space: SpaceInfo,
+    failed_at: MonotonicNs,
+    looked_at: MonotonicNs,
+}
+
+impl Starved {
+    fn has_more(&self, space: &SpaceInfo) -> bool {
+        space.available_bytes > self.space.available_bytes
+            || space.free_inodes > self.space.free_inodes
+    }
+}
+
+impl Shared {
+    /// Tells the engine how much room there is. Reservations are read before the
+    /// room: should applying finish in between, the room is judged too small, never
+    /// too large.
+    pub(super) fn refresh_space(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        let pending = self.store.pending();
+        let space = self.store.space()?;
+        let now = self.moment().now;
+        let mut live = self.live();
+        live.engine
+            .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
+        live.engine.set_full_disk(FullDisk {
+            overwritten_bytes_max: pending.overwritten_bytes_max,
+            entries_bytes_max: pending.entries_bytes_max,
+        });
+        live.space_at = now;
+        Ok(())
+    }
+
+    /// Takes note of a commit that failed for want of room: the checkpointer tries it again.
+    pub(super) fn wait_for_room(&self) {
+        let now = self.moment().now;
+        let space = self.store.space().unwrap_or_default();
+        *self.starved.lock() = Some(Starved {
+            space,
+            failed_at: now,
+            looked_at: now,
+        });
+        self.wake(&mut self.live());
+    }
+
+    /// Lets commits that failed for want of room be tried again, if there is more now.
+    pub(super) fn retry_with_room(&self) {
+        let now = self.moment().now;
+        let mut waiting = self.starved.lock();
+        let Some(starved) = waiting.as_mut() else {
+            return;
+        };
+        if self.failures.lock().is_empty() {
+            // Somebody else had it tried again.
+            *waiting = None;
+            return;
+        }
+        if now.ms_since(starved.looked_at) < LOOK_INTERVAL_MS {
+            return;
+        }
+        starved.looked_at = now;
+        let is_there = self
+            .store
+            .space()
+            .is_ok_and(|space| starved.has_more(&space));
+        if is_there || now.ms_since(starved.failed_at) >= RETRY_INTERVAL_MS {
+            *waiting = None;
+            drop(waiting);
+            self.live().engine.retry_failed(Some(FsError::NoSpace));
+        }
+    }
+
+    /// When room is to be looked for again.
+    pub(super) fn next_look_for_room(&self) -> Option<MonotonicNs> {
+        let waiting = self.starved.lock();
+        let looked_at = waiting.as_ref()?.looked_at;
+        Some(looked_at.after_ms(LOOK_INTERVAL_MS))
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+#[allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use mobifs_core::{Caller, NodeSpec, SetIdBits, WriteAt};
+    use mobifs_types::{DeviceNumber, FileKind, ObjectId};
+
+    use super::super::faulty::Faulty;
+    use super::super::pacing_tests::HandClock;
+    use super::*;
+    use crate::{Config, Volume, VolumeOptions};
+
+    struct Bed {
+        clock: Arc<HandClock>,
+        store: Arc<Faulty>,
+        volume: Arc<Volume>,
+        file: ObjectId,
+    }
+
+    impl Bed {
+        /// A file in a durable app, committed.
+        fn new() -> Self {
+            let (clock, store) = (Arc::new(HandClock::default()), Faulty::new());
+            let config = "[defaults]\nclass = \"durable\"\n";
+            let options = VolumeOptions {
+                background: false,
+                clock: Arc::clone(&clock) as Arc<_>,
+                ..VolumeOptions::new(&Config::parse(config, Path::new("test")).unwrap())
+            };
+            let volume = Volume::start(Arc::clone(&store) as Arc<_>, options).unwrap();
+            let make = |parent, kind| {
+                let spec = NodeSpec {
+                    kind,
+                    mode: 0o755,
+                    rdev: DeviceNumber(0),
+                    symlink_target: None,
+                };
+                let made = volume.create(&Caller::default(), parent, b"made", &spec);
+                made.unwrap().id
+            };
+            let app = make(ObjectId::ROOT, FileKind::Directory);
+            let file = make(app, FileKind::Regular);
+            volume.sync_all().unwrap();
+            Self {
+                clock,
+                store,
+                volume,
+                file,
+            }
+        }
+
+        fn write(&self) -> Result<usize, FsError> {
+            let at = WriteAt::Offset(0);
+            self.volume
+                .write(self.file, at, b"x", SetIdBits::Stay, false)
+        }
+
+        /// What the checkpointer does so much later; how often it tried to commit.
+        fn attempts_after_ms(&self, ms: u64) -> u64 {
+            let before = self.store.attempts.load(Ordering::SeqCst);
+            self.clock.0.fetch_add(ms, Ordering::SeqCst);
+            let _next = self.volume.checkpointer().look();
+            self.store.attempts.load(Ordering::SeqCst) - before
+        }
+    }
+
+    #[test]
+    fn what_found_no_room_is_committed_when_there_is_some() {
+        let bed = Bed::new();
+        bed.write().unwrap();
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        assert_eq!(bed.volume.fsync(bed.file), Err(FsError::NoSpace));
+        assert_eq!(bed.write(), Err(FsError::NoSpace));
+        let mut checkpointer = bed.volume.checkpointer();
+        assert!(checkpointer.is_called(), "a thread would be asleep");
+        assert!(checkpointer.look().is_some(), "and would sleep for ever");
+        assert_eq!(
+            bed.attempts_after_ms(3 * LOOK_INTERVAL_MS),
+            0,
+            "nothing has changed"
+        );
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 1);
+        bed.write().unwrap();
+        assert!(
+            bed.volume
+                .status()
+                .apps
+                .iter()
+                .all(|app| app.read_only.is_none())
+        );
+        bed.volume.fsync(bed.file).unwrap();
+        let _something_was_committed = checkpointer.look();
+        assert_eq!(checkpointer.look(), None, "nothing is left to look for");
+    }
+
+    #[test]
+    fn who_waits_for_a_commit_has_it_tried_again() {
+        let bed = Bed::new();
+        bed.write().unwrap();
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        bed.volume.fsync(bed.file).unwrap_err();
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        bed.volume.fsync(bed.file).unwrap();
+        bed.write().unwrap();
+    }
+
+    /// A quota that is raised does not show in the room of the disk.
+    #[test]
+    fn room_that_nobody_sees_is_found_by_trying() {
+        let bed = Bed::new();
+        bed.write().unwrap();
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        bed.volume.fsync(bed.file).unwrap_err();
+        assert_eq!(bed.attempts_after_ms(RETRY_INTERVAL_MS - 1), 0);
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 1);
+        assert_eq!(
+            bed.attempts_after_ms(LOOK_INTERVAL_MS),
+            0,
+            "not again and again"
+        );
+    }
+
+    #[test]
+    fn what_failed_otherwise_is_not_tried_again() {
+        let bed = Bed::new();
+        bed.write().unwrap();
+        bed.store.broken.store(true, Ordering::SeqCst);
+        assert_eq!(bed.volume.fsync(bed.file), Err(FsError::Io));
+        assert_eq!(bed.write(), Err(FsError::ReadOnly));
+        bed.store.broken.store(false, Ordering::SeqCst);
+        assert_eq!(bed.attempts_after_ms(2 * RETRY_INTERVAL_MS), 0);
+        assert_eq!(bed.volume.fsync(bed.file), Err(FsError::Io));
+    }
+}
