@@ -191,9 +191,10 @@ impl Table {
     /// Adds an object without a place.
     pub(crate) fn insert(&mut self, id: ObjectId, inode: u64, kind: FileKind) {
         self.by_inode.insert(inode, id);
-        self.remembered.remove(&inode);
+        let is_again = self.remembered.remove(&inode) == Some(id);
         if let MapEntry::Vacant(entry) = self.locations.entry(id) {
-            entry.insert(Location::new(inode, kind));
+            let location = entry.insert(Location::new(inode, kind));
+            location.had_several_names = is_again;
             self.touch(id);
         }
     }
@@ -394,7 +395,12 @@ mod tests {
             table.remove_names_in(ObjectId::ROOT, |_| false);
             assert!(table.forget(id));
         }
-        assert_eq!(adopt(&mut table, 70, &names[1]), made(0));
+        for _ in 0..3 {
+            // That one name was found again does not mean that it has no others.
+            assert_eq!(adopt(&mut table, 70, &names[1]), made(0));
+            table.remove_names_in(ObjectId::ROOT, |_| false);
+            assert!(table.forget(made(0)));
+        }
         assert_eq!(adopt(&mut table, 70, &names[0]), made(0));
         assert_eq!(adopt(&mut table, 71, &names[0]), ObjectId(71));
         assert_eq!(adopt(&mut table, 72, &names[0]), ObjectId(72));
