@@ -107,7 +107,7 @@ impl Resumption {
                 unlisted.push(*id);
             }
         }
-        store.forget(&unlisted);
+        store.forget(&unlisted, engine.objects_with_several_names());
         Ok(engine)
     }
 }

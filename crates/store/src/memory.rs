@@ -1,6 +1,6 @@
 //! A store in memory: for tests, and for measuring the engine without a disk.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
@@ -567,7 +567,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn forget(&self, _ids: &[ObjectId]) {}
+    fn forget(&self, _ids: &[ObjectId], _in_use: &BTreeSet<ObjectId>) {}
 
     fn cut_power(&self) {
         self.state.write().power_cut = true;

@@ -1,5 +1,7 @@
 //! The interface between the engine's driver and a checkpoint store.
 
+use std::collections::BTreeSet;
+
 use mobifs_types::{
     ByteRange, DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
@@ -202,8 +204,8 @@ pub trait Store: Send + Sync {
 
     /// The engine no longer holds the listings of these directories, or these deleted
     /// objects, in memory. The store may drop what it remembers of them, and of what it
-    /// named only as entries of these directories.
-    fn forget(&self, ids: &[ObjectId]);
+    /// named only as entries of these directories; not of what is `in_use`.
+    fn forget(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>);
 
     /// From this instant on nothing more is written: what a power cut does.
     fn cut_power(&self);

@@ -282,6 +282,37 @@ fn a_transaction_that_was_undone_does_not_keep_others_in_memory() {
     holds(&events, setting, failing(Calls::All, 1), Cuts::NONE);
 }
 
+/// A directory whose listing left memory named a file that was still there, because of another
+/// directory in which it had been. The store forgot it, and what was committed of it after that
+/// could never be applied.
+#[test]
+fn a_file_in_memory_is_known_whichever_of_its_names_leave() {
+    let link = |from: &str, to: &str| {
+        Do(Op::Link {
+            from: from.into(),
+            to: to.into(),
+        })
+    };
+    let events = [
+        make_directory("beta"),
+        make_directory("gamma"),
+        create("beta/c"),
+        make_directory("gamma/b"),
+        link("beta/c", "gamma/b/a"),
+        make_directory("beta/d"),
+        link("gamma/b/a", "gamma/b/b"),
+        unlink("beta/c"),
+        SyncApp("beta".into()),
+        link("gamma/b/b", "f"),
+        Apply,
+    ];
+    let setting = Setting {
+        objects_max: 5,
+        ..Setting::default()
+    };
+    holds(&events, setting, failing(Calls::All, 1), OFTEN);
+}
+
 /// A mount that had made the journal failed before the journal's name was durable; the
 /// next one found it and committed to it, and the power was cut. The same holds for the
 /// store's directories.

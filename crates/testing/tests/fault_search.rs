@@ -1,11 +1,13 @@
-//! The fault search as a test: faults at calls of random histories, no violation. Another
-//! range of seeds: `FAULT_SEARCH_SEED=n`; longer: `FAULT_SEARCH_POINTS=n`; for long
-//! campaigns there is the program `crash-campaign`.
+//! The fault search as a test: faults at calls of random histories, no violation; and more
+//! histories in which nothing fails. Another range of seeds: `FAULT_SEARCH_SEED=n`; longer:
+//! `FAULT_SEARCH_POINTS=n`, `LIMITS_SEARCH_HISTORIES=n`; for long campaigns there is the
+//! program `crash-campaign`.
 
 use mobifs_testing::campaign::{Campaign, number_from};
 use mobifs_testing::faults::FaultSearchOptions;
 
 const POINTS_MIN: u64 = 2_000;
+const HISTORIES_MIN: u64 = 2_000;
 const FIRST_SEED: u64 = 1;
 
 #[test]
@@ -33,4 +35,20 @@ fn every_fault_in_a_random_history_is_answered_as_promised() {
     // A search in which nothing goes wrong proves nothing.
     assert!(total.failed_requests > 0 && total.read_only > 0 && total.failed_mounts > 0);
     assert!(total.crash_points > 0 && total.recovery_faults > 0 && total.lasting > 0);
+}
+
+#[test]
+fn random_histories_hold_with_next_to_no_memory_and_journal() {
+    let histories_min = number_from("LIMITS_SEARCH_HISTORIES", HISTORIES_MIN);
+    let campaign = Campaign {
+        first_seed: number_from("FAULT_SEARCH_SEED", FIRST_SEED),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        options: FaultSearchOptions::WITHOUT_FAULTS,
+        shrink: true,
+    };
+    let result = campaign.run(|statistics| statistics.histories < histories_min);
+    if let Some(violation) = result.violation {
+        panic!("{violation}");
+    }
+    assert!(result.statistics.histories >= histories_min);
 }

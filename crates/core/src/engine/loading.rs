@@ -166,6 +166,9 @@ impl Engine {
     /// Puts an inode into memory, keeping the count of its home.
     pub(super) fn insert_inode(&mut self, id: ObjectId, inode: Inode) -> Result<(), Stop> {
         self.inode_mut(inode.home)?.residents += 1;
+        if inode.had_several_names {
+            self.several_names.insert(id);
+        }
         self.inodes.insert(id, inode);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Limits: memory, room in the lower filesystem, and what may leave memory.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use mobifs_types::{
@@ -283,6 +284,7 @@ impl Engine {
         let Some(inode) = self.inodes.remove(&id) else {
             return;
         };
+        self.several_names.remove(&id);
         self.eviction_epoch += 1;
         self.arrivals.clear();
         if inode.pinned {
@@ -354,6 +356,13 @@ impl Engine {
     pub fn take_forgotten(&mut self) -> Vec<ObjectId> {
         self.is_forgetting = !self.forgotten.is_empty();
         core::mem::take(&mut self.forgotten)
+    }
+
+    /// Objects in memory of which the directory whose listing is kept for them need not be one
+    /// that names them: the store must know these as long as they are here, whichever listings
+    /// leave memory.
+    pub fn objects_with_several_names(&self) -> &BTreeSet<ObjectId> {
+        &self.several_names
     }
 
     /// The store has forgotten what [`Engine::take_forgotten`] named.

@@ -23,7 +23,7 @@ mod transaction;
 mod xattr;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
@@ -92,6 +92,8 @@ pub struct Engine {
     /// Directories and deleted objects that left memory since
     /// [`Engine::take_forgotten`].
     forgotten: Vec<ObjectId>,
+    /// Objects in memory that have, or had, several names.
+    several_names: BTreeSet<ObjectId>,
     /// The store is forgetting what was taken.
     is_forgetting: bool,
     /// Pinned objects that nobody uses any more since [`Engine::take_unpinned`].
@@ -149,6 +151,7 @@ impl Engine {
             page_arrivals: Vec::new(),
             place_arrivals: Vec::new(),
             forgotten: Vec::new(),
+            several_names: BTreeSet::new(),
             is_forgetting: false,
             unpinned: Vec::new(),
             room: memory::Room::default(),

@@ -157,6 +157,9 @@ impl Engine {
         self.entries_mut(parent)?.insert(name.clone(), id, kind);
         vct = self.record_dentry(vct, (parent, &name), None, Some(id));
         self.finish(vct, moment.now);
+        if self.inode(id)?.had_several_names {
+            self.several_names.insert(id);
+        }
         let inode = self.inode_mut(id)?;
         inode.lookups += 1;
         Ok(inode.node(id))

@@ -184,6 +184,8 @@ impl Engine {
         for id in held {
             self.known(id)?.holds += 1;
         }
+        let several = self.inodes.iter().filter(|(_, i)| i.had_several_names);
+        self.several_names = several.map(|(&id, _)| id).collect();
         let homes = self.inodes.iter().filter(|(id, _)| **id != ObjectId::ROOT);
         let homes: Vec<ObjectId> = homes.map(|(_, inode)| inode.home).collect();
         for home in homes {

@@ -173,20 +173,23 @@ impl Shared {
     fn forget_unused(&self) {
         let now = self.moment().now;
         let _nothing_arrives = self.listing.write();
-        let forgotten = {
+        let (forgotten, in_use) = {
             let mut live = self.live();
             if live.engine.is_crowded() && now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS {
                 live.engine.trim();
                 live.trimmed_at = now;
             }
-            live.engine.take_forgotten()
+            let forgotten = live.engine.take_forgotten();
+            if forgotten.is_empty() {
+                return;
+            }
+            let in_use = live.engine.objects_with_several_names().clone();
+            (forgotten, in_use)
         };
-        if !forgotten.is_empty() {
-            self.store.forget(&forgotten);
-            // Until here the engine accepts no answers that the store may have
-            // forgotten; nobody asks either, because of `listing`.
-            self.live().engine.forgotten();
-        }
+        self.store.forget(&forgotten, &in_use);
+        // Until here the engine accepts no answers that the store may have
+        // forgotten; nobody asks either, because of `listing`.
+        self.live().engine.forgotten();
     }
 
     /// Applies the journal if it is nearly full or nothing was committed for long;

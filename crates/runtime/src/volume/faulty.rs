@@ -1,5 +1,6 @@
 //! A store for tests, whose commits can be made to fail.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -96,8 +97,8 @@ impl Store for Faulty {
     fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
         self.below.spill(id, pages)
     }
-    fn forget(&self, ids: &[ObjectId]) {
-        self.below.forget(ids);
+    fn forget(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>) {
+        self.below.forget(ids, in_use);
     }
     fn cut_power(&self) {
         self.below.cut_power();

@@ -5,6 +5,7 @@
 //! schedules of each test.
 #![cfg(feature = "interleavings")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -113,8 +114,8 @@ impl Store for Slow {
     fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
         self.run(|store| store.spill(id, pages))
     }
-    fn forget(&self, ids: &[ObjectId]) {
-        self.run(|store| store.forget(ids));
+    fn forget(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>) {
+        self.run(|store| store.forget(ids, in_use));
     }
     fn cut_power(&self) {
         self.run(|store| store.cut_power());

@@ -34,7 +34,7 @@ mod table;
 mod unapplied;
 mod window;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -227,6 +227,7 @@ impl<L: Lower> Store for JournalStore<L> {
     }
 
     fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
+        self.state.write().note_listed(id);
         self.read_entries(id)
     }
 
@@ -300,8 +301,8 @@ impl<L: Lower> Store for JournalStore<L> {
         self.spill_pages(id, pages)
     }
 
-    fn forget(&self, ids: &[ObjectId]) {
-        self.forget_objects(ids);
+    fn forget(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>) {
+        self.forget_objects(ids, in_use);
     }
 
     fn cut_power(&self) {

@@ -1,5 +1,7 @@
 //! Objects without a link that are still in use, and what the engine forgot.
 
+use std::collections::BTreeSet;
+
 use mobifs_types::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
 use super::JournalStore;
@@ -91,12 +93,12 @@ impl<L: Lower> JournalStore<L> {
 
     /// Drops what is remembered of directories whose listing, and of deleted objects
     /// that, the engine does not have any more, and of what is known only as entries
-    /// of these directories; unless something committed, or something known below,
-    /// still needs it.
-    pub(super) fn forget_objects(&self, ids: &[ObjectId]) {
+    /// of these directories; unless it is `in_use`, or something committed, or something
+    /// known below, still needs it.
+    pub(super) fn forget_objects(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>) {
         let dropped = {
             let mut state = self.state.write();
-            let dropped = state.forget(ids);
+            let dropped = state.forget(ids, in_use);
             let mut handles = self.handles.lock();
             dropped.iter().for_each(|(id, _)| handles.remove(*id));
             dropped
@@ -178,7 +180,7 @@ mod tests {
         assert_eq!(in_limbo(), 1, "it has another name");
         {
             let _applying = store.writer.lock();
-            store.forget(&[file]);
+            store.forget(&[file], &BTreeSet::new());
         }
         assert_eq!(in_limbo(), 1, "somebody else moves and deletes there");
         remove(&store, id(b"unseen"), b"nothing");

@@ -1,10 +1,10 @@
 //! What reads need, and the only way to change it: whoever does, a witness hears of it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use mobifs_types::{ByteRange, ObjectId, RangeSet};
+use mobifs_types::{ByteRange, FileKind, ObjectId, RangeSet};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::pending::Pending;
@@ -23,6 +23,8 @@ pub(crate) struct State {
     /// Objects in the tree with a name in `stage/` that could not be deleted. As long as
     /// their ids are known that name is known to be none of their links.
     left_in_stage: HashSet<ObjectId>,
+    /// Directories that the engine does not list any more, in which something is still known.
+    unlisted: BTreeSet<ObjectId>,
 }
 
 impl State {
@@ -33,7 +35,13 @@ impl State {
             pinned: HashSet::new(),
             spilled: HashMap::new(),
             left_in_stage: HashSet::new(),
+            unlisted: BTreeSet::new(),
         }
+    }
+
+    /// The engine lists a directory from now on.
+    pub(crate) fn note_listed(&mut self, id: ObjectId) {
+        self.unlisted.remove(&id);
     }
 
     /// The inode of an object, if the lower filesystem has it: as it was found, or as the
@@ -84,27 +92,47 @@ impl State {
         self.table.touch(id);
     }
 
-    /// Drops what is known of these objects and of what has names in them only; unless
-    /// something committed, or something known below, still needs it. Returns what was
-    /// dropped, with the name that it has in `limbo/`.
-    pub(crate) fn forget(&mut self, ids: &[ObjectId]) -> Vec<(ObjectId, Option<u64>)> {
+    /// Drops what is known of these objects and of what has names in them only; unless it is
+    /// `in_use`, or something committed, or something known below, still needs it. Returns what
+    /// was dropped, with the name that it has in `limbo/`.
+    pub(crate) fn forget(
+        &mut self,
+        ids: &[ObjectId],
+        in_use: &BTreeSet<ObjectId>,
+    ) -> Vec<(ObjectId, Option<u64>)> {
         let Self {
             pending,
             table,
             pinned,
             left_in_stage,
+            unlisted,
             ..
         } = self;
         let is_needed = |id: ObjectId| {
-            pinned.contains(&id)
+            in_use.contains(&id)
+                || pinned.contains(&id)
                 || left_in_stage.contains(&id)
                 || pending.object(id).is_some()
                 || pending.is_linked(id)
                 || pending.dentries_of(id).next().is_some()
         };
         let mut dropped = Vec::new();
-        for &id in ids {
+        let is_directory = |id: &ObjectId| {
+            let location = table.get(*id);
+            location.is_some_and(|location| location.kind == FileKind::Directory)
+        };
+        // What was needed in these may not be any more. Listings leave memory many at a time,
+        // and seldom.
+        let again = if ids.iter().any(is_directory) {
+            std::mem::take(unlisted)
+        } else {
+            BTreeSet::new()
+        };
+        for id in again.into_iter().chain(ids.iter().copied()) {
             let mut nameless = table.remove_names_in(id, is_needed);
+            if table.has_children(id) {
+                unlisted.insert(id);
+            }
             nameless.push(id);
             for id in nameless.into_iter().filter(|&id| !is_needed(id)) {
                 let location = table.get(id).filter(|location| location.names.is_empty());

@@ -290,16 +290,11 @@ impl Table {
         let Some(directory) = self.locations.get(&parent) else {
             return Vec::new();
         };
-        let has_children = |id: &ObjectId| {
-            self.locations
-                .get(id)
-                .is_some_and(|l| !l.children.is_empty())
-        };
         let gone: Vec<ObjectId> = directory
             .children
             .iter()
             .copied()
-            .filter(|id| !is_needed(*id) && !has_children(id))
+            .filter(|id| !is_needed(*id) && !self.has_children(*id))
             .collect();
         for id in &gone {
             self.touch(*id);
@@ -311,6 +306,12 @@ impl Table {
             }
         }
         gone
+    }
+
+    /// Whether anything known has a name in this directory.
+    pub(crate) fn has_children(&self, id: ObjectId) -> bool {
+        let location = self.locations.get(&id);
+        location.is_some_and(|location| !location.children.is_empty())
     }
 
     /// As [`Table::remove`], of an object that is there and may be found again.

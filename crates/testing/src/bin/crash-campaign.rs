@@ -1,5 +1,5 @@
-//! Long searches over the crash double: power cuts (`--stage cuts`), failing calls
-//! (`--stage faults`), or both, half of the time each.
+//! Long searches over the crash double: power cuts (`--stage cuts`), tight limits
+//! (`--stage limits`), failing calls (`--stage faults`), or all, a third of the time each.
 //!
 //! Ends with status 1 at the first violation, which it prints shrunk.
 
@@ -13,7 +13,7 @@ use mobifs_testing::faults::FaultSearchOptions;
 use parking_lot::Mutex;
 
 const USAGE: &str = "usage: crash-campaign [--seconds N] [--seed S] [--threads T] [--no-shrink] \
-                     [--stage cuts|faults|all]";
+                     [--stage cuts|limits|faults|all]";
 /// How often progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -22,9 +22,13 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 enum Stage {
     /// Power cuts.
     Cuts,
-    /// Failing calls, and power cuts after them.
+    /// Next to no memory, few objects in it, a small journal; nothing fails.
+    Limits,
+    /// The same with failing calls, and power cuts after them.
     Faults,
 }
+
+const ALL: &[Stage] = &[Stage::Cuts, Stage::Limits, Stage::Faults];
 
 /// The command line.
 struct Arguments {
@@ -37,7 +41,7 @@ struct Arguments {
 
 fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut parsed = Arguments {
-        stages: &[Stage::Cuts, Stage::Faults],
+        stages: ALL,
         seconds: 60,
         first_seed: 1,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
@@ -62,8 +66,9 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
             "--stage" => {
                 parsed.stages = match value.as_str() {
                     "cuts" => &[Stage::Cuts],
+                    "limits" => &[Stage::Limits],
                     "faults" => &[Stage::Faults],
-                    "all" => &[Stage::Cuts, Stage::Faults],
+                    "all" => ALL,
                     _ => return Err(format!("there is no stage \"{value}\"")),
                 }
             }
@@ -142,6 +147,7 @@ fn main() -> ExitCode {
         let progress = Progress::new(limit);
         let found = match stage {
             Stage::Cuts => search(SearchOptions::default(), &arguments, &progress),
+            Stage::Limits => search(FaultSearchOptions::WITHOUT_FAULTS, &arguments, &progress),
             Stage::Faults => search(FaultSearchOptions::default(), &arguments, &progress),
         };
         println!(

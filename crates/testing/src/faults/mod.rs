@@ -60,6 +60,14 @@ impl Cuts {
     };
 }
 
+impl FaultSearchOptions {
+    /// Histories under their limits, and nothing else.
+    pub const WITHOUT_FAULTS: Self = Self {
+        calls_permille: 0,
+        cuts: Cuts::NONE,
+    };
+}
+
 impl Default for FaultSearchOptions {
     fn default() -> Self {
         Self {

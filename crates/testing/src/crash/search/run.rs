@@ -1,6 +1,6 @@
 //! Carries a history out on a store and has it cut.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -269,7 +269,7 @@ impl Runner {
                 let ids: Vec<ObjectId> = self.world.ids.values().copied().collect();
                 let pinned = |id: &ObjectId| self.world.unnamed.iter().any(|u| u.id == *id);
                 let ids: Vec<_> = ids.into_iter().filter(|id| !pinned(id)).collect();
-                self.store()?.forget(&ids);
+                self.store()?.forget(&ids, &BTreeSet::new());
                 self.learn_ids()?;
                 self.compare()?;
             }

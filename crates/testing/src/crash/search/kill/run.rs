@@ -1,6 +1,6 @@
 //! Carries a plan out and has its process killed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -445,7 +445,7 @@ impl Life {
                     moment.ids = Ids::from([(ROOT, ObjectId::ROOT)]);
                     moment.is_learning = true;
                 }
-                self.store()?.forget(&ids);
+                self.store()?.forget(&ids, &BTreeSet::new());
                 self.end_faults();
                 self.learn_ids()?;
             }
