@@ -2,6 +2,7 @@
 
 mod column;
 mod error;
+mod pages;
 mod read;
 mod row;
 mod write;

@@ -8,7 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use bytes::Bytes;
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_typed_column_reader};
+use parquet::column::reader::{
+    ColumnReader, ColumnReaderImpl, get_column_reader, get_typed_column_reader,
+};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::FileMetaData;
@@ -16,6 +18,7 @@ use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 
 use super::column::COLUMNS;
 use super::error::{ReadError, RowError};
+use super::pages::CheckedPages;
 use super::row::{Reading, Row};
 use super::{FORMAT_VERSION, key};
 use crate::model::{Event, Header, Trace, TraceBuilder, TraceNs};
@@ -76,7 +79,9 @@ fn read_all<R: ChunkReader + 'static>(input: R) -> Result<Trace, ReadError> {
         let claimed = group.metadata().num_rows();
         let mut columns = Vec::with_capacity(COLUMNS.len());
         for column in 0..COLUMNS.len() {
-            columns.push(group.get_column_reader(column)?);
+            let pages = CheckedPages(group.get_column_page_reader(column)?);
+            let description = group.metadata().column(column).column_descr_ptr();
+            columns.push(get_column_reader(description, Box::new(pages)));
         }
         let rows = read_group(columns, &mut assembly)?;
         if i64::try_from(rows) != Ok(claimed) {
