@@ -2,6 +2,7 @@
 //! applied, recovered, or only read.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -408,6 +409,46 @@ fn a_file_kept_for_its_other_name_shows_the_links_that_it_has() {
     let two = store.list_directory(b).unwrap()[0].id;
     assert_eq!(two, file);
     assert_eq!(store.object(two).unwrap().attributes.nlink, 1);
+}
+
+/// Found by the fault search: a journal names one place of a file, so after a recovery nobody
+/// knew that it had two, and when it was found again by the other it was another file.
+#[test]
+fn a_recovered_file_is_the_same_by_each_of_its_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let [a, b, file] = [1, 2, 3].map(new_id);
+    let shown = |nlink, created| {
+        let mut entry = state(file, FileKind::Regular, 0, created);
+        if let Entry::Object(state) = &mut entry {
+            state.attributes.nlink = nlink;
+        }
+        entry
+    };
+    let store = open(directory.path());
+    let mut entries = vec![shown(2, true)];
+    for (id, name) in [(a, "a"), (b, "b")] {
+        entries.push(state(id, FileKind::Directory, 0, true));
+        entries.push(dentry(ObjectId::ROOT, name, Some(id)));
+        entries.push(dentry(id, "file", Some(file)));
+    }
+    commit(&store, entries);
+    store.apply().unwrap();
+    commit(&store, vec![shown(2, false)]);
+    drop(store);
+    let store = open(directory.path());
+    store.apply().unwrap();
+    let list = |id| store.list_directory(id).unwrap();
+    let root = list(ObjectId::ROOT);
+    let id = |name: &[u8]| root.iter().find(|e| e.name.as_bytes() == name).unwrap().id;
+    let [a, b] = [id(b"a"), id(b"b")];
+    // The journal says the first of these.
+    for (seen, other) in [(b, a), (a, b)] {
+        let known = list(seen)[0].id;
+        assert_eq!(store.object(known).unwrap().attributes.nlink, 2);
+        store.forget(&[a, b], &BTreeSet::new());
+        assert_eq!(list(other)[0].id, known);
+        store.forget(&[a, b], &BTreeSet::new());
+    }
 }
 
 /// Written as far as the end of their last page, files had to be cut off when they were

@@ -36,6 +36,17 @@ impl Piece {
 
 impl<L: Lower> JournalStore<L> {
     pub(super) fn read_object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
+        let info = self.object_info(id)?;
+        if info.attributes.kind != FileKind::Directory && info.attributes.nlink > 1 {
+            let is_noted = self.state.read().table.has_had_several_names(id);
+            if !is_noted {
+                self.state.write().table.note_several_names(id);
+            }
+        }
+        Ok(info)
+    }
+
+    fn object_info(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
         let _tree = self.tree.read();
         let object = self.state.read().pending.objects.get(&id).cloned();
         let stat = self.stat(id)?;

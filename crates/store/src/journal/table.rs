@@ -17,7 +17,7 @@ pub(crate) struct Location {
     pub(crate) kind: FileKind,
     /// Known names in the tree: (directory, name).
     pub(crate) names: Vec<(ObjectId, Name)>,
-    /// More than one was known at a time.
+    /// More than one was known at a time, or its links have been counted.
     had_several_names: bool,
     /// It has a name in `limbo/`: its inode number.
     pub(crate) in_limbo: bool,
@@ -267,6 +267,19 @@ impl Table {
         }
     }
 
+    /// Whether an object is known to have, or to have had, several names.
+    pub(crate) fn has_had_several_names(&self, id: ObjectId) -> bool {
+        let location = self.locations.get(&id);
+        location.is_some_and(|location| location.had_several_names)
+    }
+
+    /// Takes note that an object has names that nobody has looked at yet.
+    pub(crate) fn note_several_names(&mut self, id: ObjectId) {
+        if let Some(location) = self.locations.get_mut(&id) {
+            location.had_several_names = true;
+        }
+    }
+
     /// Forgets a name in the tree.
     pub(crate) fn remove_name(&mut self, id: ObjectId, parent: ObjectId, name: &Name) {
         let Some(location) = self.locations.get_mut(&id) else {
@@ -404,6 +417,13 @@ mod tests {
         }
         assert_eq!(adopt(&mut table, 70, &names[0]), made(0));
         assert_eq!(adopt(&mut table, 71, &names[0]), ObjectId(71));
+        // One name is all that a journal says of an object.
+        table.insert(made(4), 73, FileKind::Regular);
+        table.add_name(made(4), ObjectId::ROOT, &names[0]);
+        table.note_several_names(made(4));
+        table.remove_names_in(ObjectId::ROOT, |_| false);
+        assert!(table.forget(made(4)));
+        assert_eq!(adopt(&mut table, 73, &names[1]), made(4));
         assert_eq!(adopt(&mut table, 72, &names[0]), ObjectId(72));
         assert!(table.remembered.is_empty());
         // What is gone has no id any more.
