@@ -4,7 +4,7 @@
 mod support;
 
 use mobifs_core::{
-    AppPolicy, Class, Commit, FsError, Limits, Need, SetIdBits, Stop, SyncPoint, WriteAt,
+    AppPolicy, Caller, Class, Commit, FsError, Limits, Need, SetIdBits, Stop, SyncPoint, WriteAt,
 };
 use mobifs_types::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, VctId};
 use support::{Bed, ROOT};
@@ -97,6 +97,31 @@ fn an_unlinked_file_in_use_stays_readable_and_is_not_committed() {
         (0, 0)
     );
     assert_eq!(bed.engine.take_forgotten(), [file]);
+}
+
+/// Found by the search of histories under tight limits: the directory's inode number was given
+/// to a new file, which was taken for the directory when it was looked up.
+#[test]
+fn a_removed_directory_is_kept_below_for_what_is_still_in_it() {
+    let mut bed = Bed::relaxed();
+    let directory = bed.directory(ROOT, "directory");
+    bed.checkpoint();
+    let (caller, moment) = (Caller::default(), bed.moment());
+    let unnamed = bed
+        .engine
+        .create_unnamed(&caller, moment, directory, 0o600)
+        .unwrap();
+    bed.engine.forget(directory, 1);
+    let moment = bed.moment();
+    bed.engine
+        .remove_directory(moment, ROOT, b"directory")
+        .unwrap();
+    bed.engine.close_all();
+    let commits = bed.drain();
+    assert!(commits.iter().any(|commit| commit.pins == [directory]));
+    assert_eq!(bed.engine.take_unpinned(), []);
+    bed.engine.forget(unnamed.id, 1);
+    assert_eq!(bed.engine.take_unpinned(), [directory]);
 }
 
 #[test]

@@ -312,10 +312,12 @@ impl Engine {
         closed.in_flight = true;
         let mut pins = Vec::new();
         for &id in &closed.orphaned {
+            // Also a directory that is here only because of what has, or had, its place in it:
+            // as long as it is, its number below must not become that of something else.
             if let Some(inode) = self.inodes.get_mut(&id)
                 && inode.is_orphan()
                 && inode.known_to_store
-                && (inode.lookups > 0 || inode.opens > 0)
+                && (inode.lookups > 0 || inode.opens > 0 || inode.residents > 0)
             {
                 inode.pinned = true;
                 pins.push(id);
