@@ -10,18 +10,22 @@ const POINTS_MIN: u64 = 2_000;
 const HISTORIES_MIN: u64 = 2_000;
 const FIRST_SEED: u64 = 1;
 
+fn campaign(options: FaultSearchOptions) -> Campaign<FaultSearchOptions> {
+    Campaign {
+        first_seed: number_from("FAULT_SEARCH_SEED", FIRST_SEED),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        options,
+        shrink: true,
+    }
+}
+
 #[test]
 fn every_fault_in_a_random_history_is_answered_as_promised() {
     let points_min = number_from("FAULT_SEARCH_POINTS", POINTS_MIN);
-    let campaign = Campaign {
-        first_seed: number_from("FAULT_SEARCH_SEED", FIRST_SEED),
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
-        options: FaultSearchOptions {
-            calls_permille: 60,
-            ..FaultSearchOptions::default()
-        },
-        shrink: true,
-    };
+    let campaign = campaign(FaultSearchOptions {
+        calls_permille: 60,
+        ..FaultSearchOptions::default()
+    });
     let result = campaign.run(|statistics| statistics.fault_points < points_min);
     let total = result.statistics;
     println!(
@@ -40,13 +44,8 @@ fn every_fault_in_a_random_history_is_answered_as_promised() {
 #[test]
 fn random_histories_hold_with_next_to_no_memory_and_journal() {
     let histories_min = number_from("LIMITS_SEARCH_HISTORIES", HISTORIES_MIN);
-    let campaign = Campaign {
-        first_seed: number_from("FAULT_SEARCH_SEED", FIRST_SEED),
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
-        options: FaultSearchOptions::WITHOUT_FAULTS,
-        shrink: true,
-    };
-    let result = campaign.run(|statistics| statistics.histories < histories_min);
+    let result = campaign(FaultSearchOptions::WITHOUT_FAULTS)
+        .run(|statistics| statistics.histories < histories_min);
     if let Some(violation) = result.violation {
         panic!("{violation}");
     }

@@ -92,7 +92,7 @@ pub struct Engine {
     /// Directories and deleted objects that left memory since
     /// [`Engine::take_forgotten`].
     forgotten: Vec<ObjectId>,
-    /// Objects in memory that have, or had, several names.
+    /// Objects in memory with [`Inode::had_several_names`].
     several_names: BTreeSet<ObjectId>,
     /// The store is forgetting what was taken.
     is_forgetting: bool,

@@ -143,10 +143,13 @@ impl Engine {
         let mut vct = self.begin(&[id, parent], moment.now)?;
         let inode = self.inode_mut(id)?;
         inode.attributes.nlink += 1;
-        inode.had_several_names |= inode.attributes.nlink > 1;
         inode.attributes.ctime = moment.wall;
+        inode.unnamed = false;
+        if inode.attributes.nlink > 1 {
+            inode.had_several_names = true;
+            self.several_names.insert(id);
+        }
         if was_orphan {
-            inode.unnamed = false;
             vct = self.adopt_orphan(vct, id)?;
             if !announced {
                 self.reserve_inode(vct);
@@ -157,9 +160,6 @@ impl Engine {
         self.entries_mut(parent)?.insert(name.clone(), id, kind);
         vct = self.record_dentry(vct, (parent, &name), None, Some(id));
         self.finish(vct, moment.now);
-        if self.inode(id)?.had_several_names {
-            self.several_names.insert(id);
-        }
         let inode = self.inode_mut(id)?;
         inode.lookups += 1;
         Ok(inode.node(id))

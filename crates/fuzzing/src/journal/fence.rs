@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_store::Capabilities;
-use mobifs_store::lower::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+use mobifs_store::lower::{
+    Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes,
+};
 use mobifs_types::{ByteRange, SpaceInfo, Xattr};
 use rustix::io::Errno;
 
@@ -143,9 +145,9 @@ impl<L: Lower> Lower for Fence<L> {
         &self,
         file: &Self::Handle,
         range: ByteRange,
-        allocated_count: bool,
+        counted: Blocks,
     ) -> io::Result<bool> {
-        self.pass(&[]).is_in_place(file, range, allocated_count)
+        self.pass(&[]).is_in_place(file, range, counted)
     }
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.pass(&[]).seek_data(file, offset)

@@ -195,7 +195,9 @@ impl Volume {
         let point = {
             let mut live = self.shared.live();
             let point = live.engine.sync_point(id);
-            if point == SyncPoint::Now && live.engine.has_closed() {
+            if point != SyncPoint::Now {
+                live.engine.retry_failed(Some(FsError::NoSpace));
+            } else if live.engine.has_closed() {
                 // A policy closed it here, and nobody waits for it.
                 self.shared.wake(&mut live);
             }
@@ -203,12 +205,9 @@ impl Volume {
         };
         match point {
             SyncPoint::Now => Ok(()),
-            SyncPoint::Committed(all) => {
-                let full = Some(FsError::NoSpace);
-                self.shared.live().engine.retry_failed(full);
-                let mut all = all.into_iter();
-                all.try_for_each(|vct| self.shared.commit_towards(vct))
-            }
+            SyncPoint::Committed(all) => all
+                .into_iter()
+                .try_for_each(|vct| self.shared.commit_towards(vct)),
         }
     }
 

@@ -147,6 +147,15 @@ mod tests {
             }
         }
 
+        /// The same with a change that others have taken the room of.
+        fn starved() -> Self {
+            let bed = Self::new();
+            bed.write().unwrap();
+            bed.store.is_full.store(true, Ordering::SeqCst);
+            assert_eq!(bed.volume.fsync(bed.file), Err(FsError::NoSpace));
+            bed
+        }
+
         fn write(&self) -> Result<usize, FsError> {
             let at = WriteAt::Offset(0);
             self.volume
@@ -164,10 +173,7 @@ mod tests {
 
     #[test]
     fn what_found_no_room_is_committed_when_there_is_some() {
-        let bed = Bed::new();
-        bed.write().unwrap();
-        bed.store.is_full.store(true, Ordering::SeqCst);
-        assert_eq!(bed.volume.fsync(bed.file), Err(FsError::NoSpace));
+        let bed = Bed::starved();
         assert_eq!(bed.write(), Err(FsError::NoSpace));
         let mut checkpointer = bed.volume.checkpointer();
         assert!(checkpointer.is_called(), "a thread would be asleep");
@@ -194,10 +200,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_commit_has_it_tried_again() {
-        let bed = Bed::new();
-        bed.write().unwrap();
-        bed.store.is_full.store(true, Ordering::SeqCst);
-        bed.volume.fsync(bed.file).unwrap_err();
+        let bed = Bed::starved();
         bed.store.is_full.store(false, Ordering::SeqCst);
         bed.volume.fsync(bed.file).unwrap();
         bed.write().unwrap();
@@ -206,10 +209,7 @@ mod tests {
     /// A quota that is raised does not show in the room of the disk.
     #[test]
     fn room_that_nobody_sees_is_found_by_trying() {
-        let bed = Bed::new();
-        bed.write().unwrap();
-        bed.store.is_full.store(true, Ordering::SeqCst);
-        bed.volume.fsync(bed.file).unwrap_err();
+        let bed = Bed::starved();
         assert_eq!(bed.attempts_after_ms(RETRY_INTERVAL_MS - 1), 0);
         assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 1);
         assert_eq!(

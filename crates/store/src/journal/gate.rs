@@ -6,7 +6,7 @@ use mobifs_types::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
 
 use crate::Capabilities;
-use crate::lower::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 
 /// Passes everything on to the filesystem below until the power is cut; from then on
 /// nothing that could change it.
@@ -112,9 +112,9 @@ impl<L: Lower> Lower for Gate<L> {
         &self,
         file: &Self::Handle,
         range: ByteRange,
-        allocated_count: bool,
+        counted: Blocks,
     ) -> io::Result<bool> {
-        self.lower.is_in_place(file, range, allocated_count)
+        self.lower.is_in_place(file, range, counted)
     }
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
         self.lower.seek_data(file, offset)

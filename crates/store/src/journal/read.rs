@@ -11,7 +11,7 @@ use mobifs_types::{
 use super::JournalStore;
 use super::lookup::missing;
 use super::pending::{PendingObject, PendingPage, write_runs};
-use crate::lower::{Lower, LowerStat};
+use crate::lower::{Blocks, Lower, LowerStat};
 use crate::{Seek, StoreError};
 
 /// One piece of a read.
@@ -326,10 +326,14 @@ impl<L: Lower> JournalStore<L> {
         if object.is_some_and(|object| object.created || object.zeroed.intersects(range)) {
             return Ok(false);
         }
+        let counted = if self.reserve.is_held() {
+            Blocks::Allocated
+        } else {
+            Blocks::Written
+        };
         let handle = self.handle_for_content(id)?;
         let looked = handle.map_or(Ok(false), |handle| {
-            self.lower
-                .is_in_place(&handle, range, self.reserve.is_held())
+            self.lower.is_in_place(&handle, range, counted)
         });
         looked.map_err(StoreError::lower(format!("asking for the blocks of {id}")))
     }

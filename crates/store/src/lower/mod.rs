@@ -62,6 +62,16 @@ pub struct LowerEntry {
     pub kind: Option<FileKind>,
 }
 
+/// Which blocks of a file count in [`Lower::is_in_place`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// Those that were written.
+    Written,
+    /// Also those that were allocated and never written: the filesystem may need a few more
+    /// for noting that they are.
+    Allocated,
+}
+
 /// What [`Lower::create`] makes.
 #[derive(Clone, Debug)]
 pub enum Create<'a> {
@@ -167,13 +177,12 @@ pub trait Lower: Send + Sync {
     /// callers that only want fewer fragments.
     fn preallocate(&self, file: &Self::Handle, range: ByteRange) -> io::Result<()>;
     /// Whether the file has blocks for all of this range, of its own, in which it is
-    /// overwritten: writing there takes no room. Blocks that were allocated and never written
-    /// count if they are to: the filesystem may need a few more for noting that they are.
+    /// overwritten: writing there takes no room.
     fn is_in_place(
         &self,
         file: &Self::Handle,
         range: ByteRange,
-        allocated_count: bool,
+        counted: Blocks,
     ) -> io::Result<bool>;
     /// `lseek` with `SEEK_DATA`; none behind the last data.
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;

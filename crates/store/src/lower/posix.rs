@@ -27,7 +27,7 @@ use parking_lot::RwLock;
 use rustix::fs::{self, IFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::{Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
+use super::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 use crate::{Capabilities, StoreError};
 
 pub use handle::PosixHandle;
@@ -186,9 +186,9 @@ impl Lower for PosixLower {
         &self,
         file: &PosixHandle,
         range: ByteRange,
-        allocated_count: bool,
+        counted: Blocks,
     ) -> io::Result<bool> {
-        self.has_blocks(file, range, allocated_count)
+        self.has_blocks(file, range, counted)
     }
 
     fn seek_data(&self, file: &PosixHandle, offset: u64) -> io::Result<Option<u64>> {

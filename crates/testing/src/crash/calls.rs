@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mobifs_store::Capabilities;
 use mobifs_store::lower::{
-    Create, JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes,
+    Blocks, Create, JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes,
 };
 use mobifs_types::{
     ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr, xattr_room_bytes,
@@ -543,7 +543,7 @@ impl Lower for CrashLower {
         &self,
         file: &CrashHandle,
         range: ByteRange,
-        _allocated_count: bool,
+        _counted: Blocks,
     ) -> io::Result<bool> {
         self.look(|filesystem| {
             let sectors = &filesystem.file(file.key)?.sectors;

@@ -41,8 +41,8 @@ fn checked(page: Option<Page>) -> Result<Option<Page>> {
         buf, num_values, ..
     }) = &page
     {
-        let values_max = buf.len() / VALUE_BYTES_MIN;
-        if usize::try_from(*num_values).map_or(true, |values| values > values_max) {
+        let values_max = (buf.len() / VALUE_BYTES_MIN) as u64;
+        if u64::from(*num_values) > values_max {
             let message = format!(
                 "a dictionary of {} bytes has {num_values} values",
                 buf.len()

@@ -10,6 +10,7 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::handle::Access;
 use super::{PosixHandle, PosixLower, probe};
+use crate::lower::Blocks;
 
 /// Extents asked for at a time.
 const EXTENTS: usize = 32;
@@ -77,12 +78,11 @@ impl PosixLower {
         &self,
         file: &PosixHandle,
         range: ByteRange,
-        allocated_count: bool,
+        counted: Blocks,
     ) -> io::Result<bool> {
-        let refused = if allocated_count {
-            EXTENT_NOT_PLAIN
-        } else {
-            EXTENT_NOT_PLAIN | EXTENT_UNWRITTEN
+        let refused = match counted {
+            Blocks::Written => EXTENT_NOT_PLAIN | EXTENT_UNWRITTEN,
+            Blocks::Allocated => EXTENT_NOT_PLAIN,
         };
         let fd = self.usable(file, Access::Read)?;
         if !probe::overwrites_in_place(fs::fstatfs(fd)?.f_type) {

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 
 use crate::Capabilities;
 use crate::lower::{
-    Create, JournalBuffer, Lower, LowerEntry, LowerStat, PosixHandle, PosixLower, SetAttributes,
+    Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, PosixHandle, PosixLower,
+    SetAttributes,
 };
 
 /// What becomes of one journal write or flush.
@@ -123,7 +124,7 @@ impl Lower for Faulty {
         read_link(directory: &Handle, name: &[u8]) -> Vec<u8>;
         read_at(file: &Handle, out: &mut [u8], offset: u64) -> usize;
         read_cached(file: &Handle, out: &mut [u8], offset: u64) -> usize;
-        is_in_place(file: &Handle, range: ByteRange, allocated_count: bool) -> bool;
+        is_in_place(file: &Handle, range: ByteRange, counted: Blocks) -> bool;
         seek_data(file: &Handle, offset: u64) -> Option<u64>;
         seek_hole(file: &Handle, offset: u64) -> Option<u64>;
         xattrs(object: &Handle) -> Vec<Xattr>;
