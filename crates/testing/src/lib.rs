@@ -10,6 +10,7 @@
 //!   leave;
 //! * [`harness`]: runs scripts against a target and the model;
 //! * [`life`]: runs scripts on a volume, power cuts included;
+//! * [`lives`]: runs many of them, with kills and under tight limits;
 //! * [`media`]: what a volume's committed state may lie on;
 //! * [`mount`]: runs scripts on a real mount.
 
@@ -19,6 +20,7 @@ pub mod entries;
 pub mod faults;
 pub mod harness;
 pub mod life;
+pub mod lives;
 pub mod media;
 pub mod model;
 pub mod mount;

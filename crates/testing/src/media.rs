@@ -32,6 +32,12 @@ pub trait Medium {
     /// returned is gone already.
     fn cut(&mut self);
 
+    /// Whether a store of this medium does nothing any more once its arena is killed. Each of
+    /// its calls is an instant in which that may happen, then.
+    fn dies_with_arena(&self) -> bool {
+        false
+    }
+
     /// Whether the power went by itself.
     fn is_dead(&self) -> bool {
         false
@@ -144,6 +150,13 @@ impl CrashMedium {
         }
     }
 
+    /// The process that uses the filesystem does nothing with it after its death.
+    fn die_with(&self, arena: &Arena) {
+        let arena = arena.clone();
+        self.lower
+            .set_owner_lives(Box::new(move || arena.passes_instant()));
+    }
+
     /// The power goes after so many calls, or not by itself.
     fn plan_cut(&mut self, calls: Option<u64>) {
         let calls = calls.filter(|_| self.chooser.is_none());
@@ -155,6 +168,9 @@ impl CrashMedium {
 impl Medium for CrashMedium {
     fn open(&mut self, arena: Option<&Arena>) -> Result<Arc<dyn Store>, String> {
         loop {
+            if let Some(arena) = arena {
+                self.die_with(arena);
+            }
             let calls = self.random.chance(25).then(|| 1 + self.random.below(60));
             self.plan_cut(calls);
             let opened = open_store(self.lower.clone(), &self.options, arena);
@@ -175,7 +191,13 @@ impl Medium for CrashMedium {
     }
 
     fn resume(&mut self, arena: &Arena) -> Result<(Arc<dyn Store>, Resumption), String> {
+        self.lower = self.lower.kill_image();
+        self.die_with(arena);
         resume_store(self.lower.clone(), &self.options, arena)
+    }
+
+    fn dies_with_arena(&self) -> bool {
+        true
     }
 
     fn cut(&mut self) {

@@ -253,7 +253,8 @@ impl Arena {
         self.shared.records.lock().used_bytes()
     }
 
-    /// For tests: the process dies behind so many more writes to the arena.
+    /// For tests: the process dies behind so many more writes to the arena, and other instants
+    /// that it [passes](Arena::passes_instant).
     #[cfg(any(test, feature = "kill-points"))]
     pub fn kill_after(&self, writes: u64) {
         self.shared.region.kill().after(writes);
@@ -263,5 +264,11 @@ impl Arena {
     #[cfg(any(test, feature = "kill-points"))]
     pub fn is_killed(&self) -> bool {
         self.shared.region.kill().is_dead()
+    }
+
+    /// For tests: another instant in which the process may die; false if it has died.
+    #[cfg(any(test, feature = "kill-points"))]
+    pub fn passes_instant(&self) -> bool {
+        self.shared.region.kill().lives()
     }
 }

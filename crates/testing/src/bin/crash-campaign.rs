@@ -1,5 +1,6 @@
 //! Long searches over the crash double: power cuts (`--stage cuts`), tight limits
-//! (`--stage limits`), failing calls (`--stage faults`), or all, a third of the time each.
+//! (`--stage limits`), daemons killed under them (`--stage lives`), failing calls
+//! (`--stage faults`), or all, a fourth of the time each.
 //!
 //! Ends with status 1 at the first violation, which it prints shrunk.
 
@@ -10,10 +11,11 @@ use std::time::{Duration, Instant};
 use mobifs_testing::campaign::{Campaign, Search};
 use mobifs_testing::crash::search::SearchOptions;
 use mobifs_testing::faults::FaultSearchOptions;
+use mobifs_testing::lives::LifeSearch;
 use parking_lot::Mutex;
 
 const USAGE: &str = "usage: crash-campaign [--seconds N] [--seed S] [--threads T] [--no-shrink] \
-                     [--stage cuts|limits|faults|all]";
+                     [--stage cuts|limits|lives|faults|all]";
 /// How often progress is shown.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -24,11 +26,13 @@ enum Stage {
     Cuts,
     /// Next to no memory, few objects in it, a small journal; nothing fails.
     Limits,
-    /// The same with failing calls, and power cuts after them.
+    /// Killed daemons and power cuts, with and without such limits.
+    Lives,
+    /// Tight limits with failing calls, and power cuts after them.
     Faults,
 }
 
-const ALL: &[Stage] = &[Stage::Cuts, Stage::Limits, Stage::Faults];
+const ALL: &[Stage] = &[Stage::Cuts, Stage::Limits, Stage::Lives, Stage::Faults];
 
 /// The command line.
 struct Arguments {
@@ -67,6 +71,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Arguments, Strin
                 parsed.stages = match value.as_str() {
                     "cuts" => &[Stage::Cuts],
                     "limits" => &[Stage::Limits],
+                    "lives" => &[Stage::Lives],
                     "faults" => &[Stage::Faults],
                     "all" => ALL,
                     _ => return Err(format!("there is no stage \"{value}\"")),
@@ -148,6 +153,7 @@ fn main() -> ExitCode {
         let found = match stage {
             Stage::Cuts => search(SearchOptions::default(), &arguments, &progress),
             Stage::Limits => search(FaultSearchOptions::WITHOUT_FAULTS, &arguments, &progress),
+            Stage::Lives => search(LifeSearch, &arguments, &progress),
             Stage::Faults => search(FaultSearchOptions::default(), &arguments, &progress),
         };
         println!(

@@ -62,6 +62,9 @@ const FIRST_NUMBER: u64 = 11;
 /// Called after each mutating call with the number of calls so far.
 pub type Hook = Box<dyn FnMut(u64, &CrashLower) + Send>;
 
+/// Asked before each call whether the process that makes it is still alive.
+pub type OwnerLives = Box<dyn FnMut() -> bool + Send>;
+
 /// An open object of a [`CrashLower`].
 #[derive(Debug)]
 pub struct CrashHandle {
@@ -96,6 +99,7 @@ struct Filesystem {
     operations: u64,
     cut_after: u64,
     dead: bool,
+    owner_lives: Option<OwnerLives>,
     /// A journal write was issued and is not durable yet.
     journal_write_pending: bool,
     /// Mutating calls that fail, by number.
@@ -166,6 +170,7 @@ impl CrashLower {
             operations: 0,
             cut_after: u64::MAX,
             dead: false,
+            owner_lives: None,
             journal_write_pending: false,
             refused_operations: BTreeMap::new(),
             faults: faults::Faults::default(),
@@ -211,6 +216,11 @@ impl CrashLower {
         self.0.filesystem.lock().cut_after = count;
     }
 
+    /// Once `owner_lives` says no, every call fails and does nothing.
+    pub fn set_owner_lives(&self, owner_lives: OwnerLives) {
+        self.0.filesystem.lock().owner_lives = Some(owner_lives);
+    }
+
     /// What `space` answers from now on.
     pub fn set_space(&self, space: SpaceInfo) {
         self.0.filesystem.lock().space = space;
@@ -241,6 +251,7 @@ impl CrashLower {
     ) -> io::Result<T> {
         let (result, operation) = {
             let mut filesystem = self.0.filesystem.lock();
+            filesystem.check_owner()?;
             filesystem.check_power()?;
             filesystem.operations += 1;
             let operation = filesystem.operations;
@@ -266,6 +277,7 @@ impl CrashLower {
     /// A call that changes nothing.
     fn look<T>(&self, call: impl FnOnce(&mut Filesystem) -> io::Result<T>) -> io::Result<T> {
         let mut filesystem = self.0.filesystem.lock();
+        filesystem.check_owner()?;
         filesystem.check_alive()?;
         match filesystem.faults.next(Call::Look) {
             Some((errno, _)) => Err(io::Error::from_raw_os_error(errno)),
@@ -278,6 +290,15 @@ impl Filesystem {
     fn check_power(&mut self) -> io::Result<()> {
         self.dead |= self.operations >= self.cut_after;
         self.check_alive()
+    }
+
+    /// The dead do nothing; what their calls answer is heard by nobody.
+    fn check_owner(&mut self) -> io::Result<()> {
+        if self.owner_lives.as_mut().is_none_or(|lives| lives()) {
+            Ok(())
+        } else {
+            Err(io::Error::from_raw_os_error(EIO))
+        }
     }
 
     /// Reads work until the first mutation after the cut was refused: before that

@@ -67,7 +67,7 @@ impl Setting {
             direct_bytes_max: *random.pick(&[0, 8 << 10, 1 << 20]),
             held_bytes_max: *random.pick(&[64 << 10, 64 << 20, 64 << 20]),
             memory_budget_bytes: *random.pick(&[64 << 10, 256 << 10, 64 << 20, 64 << 20]),
-            objects_max: *random.pick(&[5, 20, 1000]),
+            objects_max: *random.pick(&[0, 1, 5, 20, 1000]),
             clock: *random.pick(&[ClockKind::Steady, ClockKind::Steady, ClockKind::Wild]),
         }
     }

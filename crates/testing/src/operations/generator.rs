@@ -76,8 +76,10 @@ pub fn generate_on(profile: &Profile, state: State, seed: u64) -> Vec<Event> {
     let prelude = profile.apps.len() as u64;
     for _ in 0..profile.kills {
         let at = prelude + generator.random.below(events.len() as u64 - prelude + 1);
-        let writes = generator.random.below(60);
-        events.insert(at as usize, Event::Kill(writes));
+        // A commit takes more than most operations, an apply even more.
+        let most = *generator.random.pick(&[60, 60, 300]);
+        let steps = generator.random.below(most);
+        events.insert(at as usize, Event::Kill(steps));
     }
     if profile.cuts > 0 {
         for _ in 1..profile.cuts {

@@ -209,7 +209,8 @@ pub enum Event {
     Apply,
     /// The power is cut and the store mounted again.
     Cut,
-    /// The daemon is killed in the next operation, behind so many of the writes to its
-    /// arena (or behind the operation, if there are not so many), and another one goes on.
+    /// The daemon is killed in the next event, behind so many of the writes to its arena and
+    /// of the calls to the filesystem below (or behind the event, if there are not so many),
+    /// and another one goes on.
     Kill(u64),
 }

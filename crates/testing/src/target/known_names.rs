@@ -10,8 +10,8 @@ pub(super) type Place = (ObjectId, Vec<u8>);
 
 /// Names that were looked up, and references that were counted for it. A reference is
 /// given back when the kernel lets go of the object, and not with a name of it.
-#[derive(Debug, Default)]
-pub(super) struct KnownNames {
+#[derive(Clone, Debug, Default)]
+pub struct KnownNames {
     names: BTreeMap<Place, (ObjectId, FileKind)>,
     references: BTreeMap<ObjectId, u64>,
 }

@@ -5,6 +5,7 @@ mod known_names;
 mod volume;
 
 pub use directory::DirectoryTarget;
+pub use known_names::KnownNames;
 pub use volume::VolumeTarget;
 
 use rustix::io::Errno;

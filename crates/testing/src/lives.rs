@@ -1,0 +1,124 @@
+//! The life search: random histories of a volume over the crash double, whose daemon is
+//! killed and whose power is cut, under limits that are tight now and then. A killed daemon's
+//! successor shows all that was answered; what a cut leaves is one point of each app's history.
+
+use std::fmt;
+use std::ops::AddAssign;
+
+use proptest::strategy::ValueTree as _;
+
+use crate::campaign::Search;
+use crate::life::{Plan, live_and_count};
+use crate::media::CrashMedium;
+use crate::operations::{Profile, Script, ScriptTree, generate};
+use crate::random::Random;
+
+/// Every history is searched the same way.
+#[derive(Clone, Copy, Debug)]
+pub struct LifeSearch;
+
+/// What a life search did, or one history of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LifeStatistics {
+    /// Histories.
+    pub histories: u64,
+    /// Daemons that were killed, each in an operation, and gone on with.
+    pub kills: u64,
+    /// Power cuts.
+    pub cuts: u64,
+}
+
+impl AddAssign for LifeStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.histories += other.histories;
+        self.kills += other.kills;
+        self.cuts += other.cuts;
+    }
+}
+
+impl fmt::Display for LifeStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} daemons killed, {} power cuts in {} histories",
+            self.kills, self.cuts, self.histories
+        )
+    }
+}
+
+/// A history in which something was not as promised.
+#[derive(Clone, Debug)]
+pub struct LifeViolation {
+    /// Under which limits.
+    pub plan: Plan,
+    /// The events, and the seed of them all.
+    pub script: Script,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for LifeViolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, script, what } = self;
+        write!(f, "{what}\n{plan:?}\n{script:?}")
+    }
+}
+
+impl std::error::Error for LifeViolation {}
+
+/// What a seed stands for.
+fn random_history(seed: u64) -> (Plan, Script) {
+    let mut random = Random::new(seed);
+    let plan = Plan {
+        memory_budget_bytes: *random.pick(&[64 << 10, 256 << 10, 64 << 20]),
+        objects_max: *random.pick(&[0, 1, 5, 20, 1000]),
+        remembers_names: random.chance(50),
+        tree_every: *random.pick(&[1, 10, usize::MAX]),
+        outlives: true,
+        ..Plan::default()
+    };
+    let profile = Profile {
+        length: 20 + random.below(150) as usize,
+        cross_percent: *random.pick(&[5, 20, 50]),
+        checkpoints: true,
+        cuts: random.below(3) as usize,
+        kills: random.below(20) as usize,
+        large: false,
+        ..Profile::default()
+    };
+    let events = generate(&profile, random.below(u64::MAX));
+    (plan, Script { seed, events })
+}
+
+fn run(script: &Script, plan: &Plan) -> Result<LifeStatistics, String> {
+    live_and_count(script, &mut CrashMedium::new(script.seed), plan)
+}
+
+impl Search for LifeSearch {
+    type Statistics = LifeStatistics;
+    type Violation = LifeViolation;
+
+    fn search(&self, seed: u64, shrink: bool) -> Result<LifeStatistics, Box<LifeViolation>> {
+        let (plan, script) = random_history(seed);
+        run(&script, &plan).map_err(|what| {
+            let found = LifeViolation { plan, script, what };
+            Box::new(if shrink { shrunk(found) } else { found })
+        })
+    }
+}
+
+/// The shortest history found that still shows a violation.
+fn shrunk(mut best: LifeViolation) -> LifeViolation {
+    let mut tree = ScriptTree::new(best.script.clone());
+    let mut more = tree.simplify();
+    while more {
+        more = match run(&tree.current(), &best.plan) {
+            Err(what) => {
+                (best.script, best.what) = (tree.current(), what);
+                tree.simplify()
+            }
+            Ok(_) => tree.complicate(),
+        };
+    }
+    best
+}
