@@ -318,7 +318,7 @@ impl Life {
         let (volume, store, arena) = resume(&arena, after, medium, plan, clock)?;
         let left = volume.left_by(SLOT, self.count.kills);
         give_back(&volume, &left);
-        self.target = self.target.taken_over(volume, names);
+        self.target.go_on(volume, names);
         if let Event::Do(operation) = event
             && (left.outcome.is_some() || is_whole)
         {

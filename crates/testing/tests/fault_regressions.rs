@@ -4,7 +4,7 @@
 use mobifs_testing::crash::{Calls, Fault, Harm};
 use mobifs_testing::faults::{Cuts, History, Setting, search_every_call};
 use mobifs_testing::operations::Event::{
-    self, Apply, Close, CommitNext, Do, SyncAll, SyncApp, TidyUp,
+    self, Apply, Close, CommitNext, Do, Kill, SyncAll, SyncApp, TidyUp,
 };
 use mobifs_testing::operations::FileRef::Path;
 use mobifs_testing::operations::{Operation as Op, Payload, RenameMode};
@@ -397,5 +397,38 @@ fn a_name_that_cannot_be_deleted_below_is_no_link() {
     for count in [1, 2, u64::MAX] {
         let fault = failing(Calls::Changes, count);
         holds(&events, setting.clone(), fault, Cuts::NONE);
+    }
+}
+
+/// A transaction could not be made durable, nor taken back, and the kernel went on showing it.
+/// The daemon was killed; its successor relied on what it found and wrote behind it, and after
+/// a power cut the store could not be opened. The same for what the superblock says.
+#[test]
+fn what_a_killed_daemon_could_not_make_durable_its_successor_does() {
+    let events = [
+        make_directory("alpha"),
+        SyncApp("alpha".into()),
+        create("alpha/a"),
+        Kill(0),
+        write("alpha/a", 30_000),
+        SyncApp("alpha".into()),
+        Apply,
+        create("alpha/b"),
+        SyncAll,
+        Kill(0),
+        create("alpha/c"),
+        SyncAll,
+    ];
+    let fault = Fault {
+        harm: Harm::Lost,
+        ..failing(Calls::Journal, 2)
+    };
+    for direct_bytes_max in [0, 1 << 20] {
+        let setting = Setting {
+            direct_bytes_max,
+            journal_bytes: 64 << 10,
+            ..Setting::default()
+        };
+        holds(&events, setting, fault, OFTEN);
     }
 }

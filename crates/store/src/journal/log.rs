@@ -388,6 +388,38 @@ impl<L: Lower> Log<L> {
         Ok(())
     }
 
+    /// Makes what was found when the log was opened what is on the medium. Whoever wrote it may
+    /// have been killed before it was durable; and where that had failed, the kernel may show
+    /// what will never reach the medium unless it is written once more. Only the last
+    /// transaction can be such a one, and only what comes behind it can be one that was taken
+    /// back and is there in spite of that. To be called before anything else relies on it.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: it is not known what a power cut would leave.
+    pub(crate) fn settle(&mut self, lower: &L) -> Result<(), StoreError> {
+        if self.pristine || self.access == Access::ReadOnly {
+            return Ok(());
+        }
+        let failed = || StoreError::lower("making the journal durable");
+        let journal = self.journal().map_err(failed())?;
+        let has_block_behind = self.position < self.superblock.journal_bytes;
+        let void_bytes = if has_block_behind {
+            JOURNAL_BLOCK_BYTES
+        } else {
+            0
+        };
+        let last_bytes = (self.position - self.last) as usize;
+        let mut blocks = JournalBuffer::zeroed(last_bytes);
+        open::read_blocks(lower, journal, self.last, &mut blocks)?;
+        blocks.resize(last_bytes + void_bytes);
+        lower
+            .journal_write(journal, &blocks, self.last, false)
+            .and_then(|()| lower.journal_flush(journal))
+            .map_err(failed())?;
+        self.access = Access::ReadWrite;
+        Ok(())
+    }
+
     /// Writes `next` (but for its generation) to both slots, one after the other.
     fn write_superblock(&mut self, lower: &L, next: Superblock) -> io::Result<()> {
         self.generation += 1;

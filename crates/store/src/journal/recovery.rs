@@ -268,7 +268,7 @@ impl<L: Lower> JournalStore<L> {
                 .sync_all()
                 .map_err(StoreError::lower("making durable what is there"))?;
         }
-        self.take_back(&mut self.writer.lock())
+        self.writer.lock().log.settle(&self.lower)
     }
 
     pub(super) fn list_lost(&self) -> Result<Vec<String>, StoreError> {

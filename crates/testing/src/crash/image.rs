@@ -53,6 +53,19 @@ impl CrashLower {
         copy
     }
 
+    /// As [`CrashLower::kill_image`], and the planned fault, the count of calls and the hook go
+    /// over to the successor's. The dead can do nothing here any more.
+    pub fn hand_over(&self) -> Self {
+        let image = self.kill_image();
+        {
+            let mut filesystem = self.0.filesystem.lock();
+            image.0.filesystem.lock().faults = std::mem::take(&mut filesystem.faults);
+            filesystem.owner_lives = Some(Box::new(|| false));
+        }
+        *image.0.hook.lock() = self.0.hook.lock().take();
+        image
+    }
+
     /// The filesystem as the successor of a killed process finds it: everything that was
     /// done is there, and what was not durable is not durable still. Nothing is open, so
     /// what has no link is gone. It shares nothing with this one.

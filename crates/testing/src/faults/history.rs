@@ -48,7 +48,7 @@ impl Default for Setting {
 /// A history.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// What happens; no cuts.
+    /// What happens; no cuts. Kills strike between two events.
     pub events: Vec<Event>,
     /// Under which limits.
     pub setting: Setting,
@@ -121,26 +121,34 @@ impl History {
             ..Profile::default()
         };
         let setting = Setting::random(&mut random, &profile.apps);
+        let kill_weight = *random.pick(&[0, 4]);
         let mut events = Vec::new();
         for event in generate(&profile, random.below(u64::MAX)) {
             events.push(event);
             if random.chance(18) {
-                events.push(checkpoint(&mut random, &profile.apps));
+                events.push(checkpoint(&mut random, &profile.apps, kill_weight));
             }
         }
         Self { events, setting }
     }
+
+    /// Whether daemons are killed in it.
+    pub(super) fn has_kills(&self) -> bool {
+        let mut events = self.events.iter();
+        events.any(|event| matches!(event, Event::Kill(_)))
+    }
 }
 
 /// Something that happens to the mount.
-fn checkpoint(random: &mut Random, apps: &[String]) -> Event {
+fn checkpoint(random: &mut Random, apps: &[String], kill_weight: u32) -> Event {
     let app = random.pick(apps).clone();
-    match random.weighted(&[4, 5, 2, 4, 3, 4]) {
+    match random.weighted(&[4, 5, 2, 4, 3, 4, kill_weight]) {
         0 => Event::Close(app),
         1 => Event::CommitNext,
         2 => Event::TidyUp,
         3 => Event::SyncApp(app),
         4 => Event::SyncAll,
-        _ => Event::Apply,
+        5 => Event::Apply,
+        _ => Event::Kill(0),
     }
 }

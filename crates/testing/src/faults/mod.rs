@@ -13,6 +13,7 @@
 //! * a power cut at any later moment leaves every app at one point of its history, and
 //!   operations across apps in all of them or in none; a recovery in which calls fail
 //!   says so, and the next one without finds the same;
+//! * a daemon that is killed between two operations has a successor that shows the same;
 //! * once nothing fails any more, `sync` succeeds, every app can be written again, all
 //!   room is given back, and the unmounted store is that of the model, with nothing left
 //!   in `stage` and `limbo`.
@@ -95,8 +96,10 @@ pub struct FaultStatistics {
     pub failed_requests: u64,
     /// Runs in which an app became read-only.
     pub read_only: u64,
-    /// Mounts that failed.
+    /// Mounts that failed, and successors of killed daemons that did.
     pub failed_mounts: u64,
+    /// Daemons that were killed.
+    pub kills: u64,
     /// Crash images recovered and compared.
     pub crash_points: u64,
     /// Recoveries in which a call failed.
@@ -112,6 +115,7 @@ impl AddAssign for FaultStatistics {
         self.failed_requests += other.failed_requests;
         self.read_only += other.read_only;
         self.failed_mounts += other.failed_mounts;
+        self.kills += other.kills;
         self.crash_points += other.crash_points;
         self.recovery_faults += other.recovery_faults;
     }
@@ -122,8 +126,8 @@ impl fmt::Display for FaultStatistics {
         write!(
             f,
             "{} fault points ({} with more than one failing call) in {} histories: {} calls, {} \
-             requests and {} mounts failed, in {} runs an app became read-only; {} crash points; \
-             {} recoveries with a fault",
+             requests and {} mounts failed, in {} runs an app became read-only; {} daemons \
+             killed; {} crash points; {} recoveries with a fault",
             self.fault_points,
             self.lasting,
             self.histories,
@@ -131,6 +135,7 @@ impl fmt::Display for FaultStatistics {
             self.failed_requests,
             self.failed_mounts,
             self.read_only,
+            self.kills,
             self.crash_points,
             self.recovery_faults,
         )

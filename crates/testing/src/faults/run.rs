@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mobifs_runtime::{Clock, Volume, VolumeError};
+use mobifs_runtime::{Arena, Clock, Resumption, Volume, VolumeError, VolumeOptions};
 use mobifs_store::{JournalStore, Store};
 use mobifs_types::FileKind;
 use rustix::io::Errno;
@@ -34,6 +34,8 @@ pub struct Outcome {
 pub(super) struct Mounted {
     pub(super) target: VolumeTarget,
     pub(super) store: Arc<JournalStore<CrashLower>>,
+    /// What a killed daemon's successor gets, if there may be one.
+    arena: Option<Arena>,
 }
 
 /// Opens the store and brings it to life.
@@ -42,16 +44,75 @@ pub(super) fn mount(
     setting: &Setting,
     clock: &Arc<dyn Clock>,
 ) -> Result<Mounted, String> {
-    let options = setting.volume_options(Arc::clone(clock))?;
-    let (store, _report) = JournalStore::open(lower.clone(), &setting.journal_options())
-        .map_err(|error| error.to_string())?;
+    let opened = JournalStore::open(lower.clone(), &setting.journal_options());
+    let (store, _report) = opened.map_err(|error| error.to_string())?;
+    start(store, setting, clock, None)
+}
+
+/// The same for a daemon that may be killed.
+fn mount_to_be_killed(
+    lower: &CrashLower,
+    setting: &Setting,
+    clock: &Arc<dyn Clock>,
+) -> Result<Mounted, String> {
+    let arena = Arena::create().map_err(|error| error.to_string())?;
+    let witness = Arc::new(arena.clone());
+    let opened = JournalStore::open_watched(lower.clone(), &setting.journal_options(), witness);
+    let (store, _report) = opened.map_err(|error| error.to_string())?;
+    start(store, setting, clock, Some(arena))
+}
+
+fn start(
+    store: JournalStore<CrashLower>,
+    setting: &Setting,
+    clock: &Arc<dyn Clock>,
+    arena: Option<Arena>,
+) -> Result<Mounted, String> {
     let store = Arc::new(store);
+    let options = VolumeOptions {
+        arena: arena.clone(),
+        ..setting.volume_options(Arc::clone(clock))?
+    };
     let volume = Volume::start(Arc::<JournalStore<CrashLower>>::clone(&store), options)
         .map_err(|error| error.to_string())?;
     Ok(Mounted {
         target: VolumeTarget::new(volume),
         store,
+        arena,
     })
+}
+
+/// The volume and the store of a killed daemon's successor.
+type Successor = (Arc<Volume>, Arc<JournalStore<CrashLower>>, Arena);
+
+/// Goes on with what a killed daemon has left.
+fn resume(
+    lower: &CrashLower,
+    setting: &Setting,
+    clock: &Arc<dyn Clock>,
+    left: &Arena,
+) -> Result<Successor, String> {
+    let memory = left.descriptor().try_clone_to_owned();
+    let arena = Arena::attach(memory.map_err(|error| error.to_string())?)
+        .map_err(|error| error.to_string())?;
+    let mut resumption = Resumption::of(&arena).map_err(|error| error.to_string())?;
+    let (store, resumed) = JournalStore::resume(
+        lower.clone(),
+        &setting.journal_options(),
+        Arc::new(arena.clone()),
+        resumption.store().clone(),
+    )
+    .map_err(|error| error.to_string())?;
+    resumption.set_committed(resumed.committed);
+    let store = Arc::new(store);
+    let options = VolumeOptions {
+        arena: Some(arena.clone()),
+        ..setting.volume_options(Arc::clone(clock))?
+    };
+    let below = Arc::<JournalStore<CrashLower>>::clone(&store);
+    let volume = Volume::resume(below, options, &resumption).map_err(|error| error.to_string())?;
+    volume.check_arena()?;
+    Ok((volume, store, arena))
 }
 
 struct Run<'h> {
@@ -82,28 +143,30 @@ pub fn run(
     lower.set_fault(fault);
     let ran = catch_unwind(AssertUnwindSafe(|| run_on(&lower, history, seed, cuts)));
     lower.clear_hook();
-    let mut outcome = ran.unwrap_or_else(|panic| {
+    ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         Err(format!("panic: {}", text.unwrap_or_default()))
-    })?;
-    let fired = lower.failed_calls();
-    outcome.statistics.failed_calls = fired;
-    outcome.statistics.fault_points = u64::from(fired > 0);
-    outcome.statistics.lasting = u64::from(fired > 1);
-    Ok(outcome)
+    })
 }
 
 fn run_on(lower: &CrashLower, history: &History, seed: u64, cuts: Cuts) -> Result<Outcome, String> {
     let setting = &history.setting;
     let clock = setting.clock.clock(seed);
     let mut statistics = FaultStatistics::default();
-    let mounted = match mount(lower, setting, &clock) {
+    let mount_first = || {
+        if history.has_kills() {
+            mount_to_be_killed(lower, setting, &clock)
+        } else {
+            mount(lower, setting, &clock)
+        }
+    };
+    let mounted = match mount_first() {
         Err(_) if lower.failed_calls() > 0 => {
             // A fault at the mount is an error; without it the mount succeeds.
             statistics.failed_mounts = 1;
             lower.set_fault(None);
-            mount(lower, setting, &clock).map_err(|what| format!("second mount: {what}"))?
+            mount_first().map_err(|what| format!("second mount: {what}"))?
         }
         other => other?,
     };
@@ -125,7 +188,7 @@ fn run_on(lower: &CrashLower, history: &History, seed: u64, cuts: Cuts) -> Resul
     }
     run.unmount_as_it_is()
         .map_err(|what| format!("unmounting: {what}"))?;
-    let calls = lower.calls();
+    let calls = run.lower.calls();
     run.repair()
         .map_err(|what| format!("after the fault: {what}"))?;
     Ok(Outcome {
@@ -150,6 +213,7 @@ impl Run<'_> {
         let failed_before = self.lower.failed_calls();
         let promise = match event {
             Event::Do(operation) => self.operate(operation, failed_before)?,
+            Event::Kill(_) => self.kill()?,
             event => self.request(event, failed_before)?,
         };
         // What was found on the medium meanwhile was not promised yet.
@@ -200,6 +264,34 @@ impl Run<'_> {
             describe(&found),
             describe(&expected)
         ))
+    }
+
+    /// Kills the daemon between two events. Its successor has all that was answered, or fails
+    /// because calls do; then there is another one.
+    fn kill(&mut self) -> Result<Promise, String> {
+        let Some(arena) = self.mounted.arena.take() else {
+            return Err("nothing outlives this mount".into());
+        };
+        arena.kill_after(0);
+        self.lower = self.lower.hand_over();
+        self.statistics.kills += 1;
+        let failed_before = self.lower.failed_calls();
+        let resume = |lower| resume(lower, self.setting, &self.clock, &arena);
+        let (volume, store, arena) = match resume(&self.lower) {
+            Err(_) if self.lower.failed_calls() > failed_before || self.lower.is_full() => {
+                self.statistics.failed_mounts += 1;
+                self.lower.set_fault(None);
+                resume(&self.lower).map_err(|what| format!("another daemon: {what}"))?
+            }
+            other => other?,
+        };
+        self.mounted.target.go_on(volume, None);
+        self.mounted.store = store;
+        self.mounted.arena = Some(arena);
+        if self.random.chance(50) {
+            self.compare()?;
+        }
+        Ok(Promise::Nothing)
     }
 
     /// An `fsync` in a durable app returns when the app is committed.
@@ -429,10 +521,14 @@ impl Run<'_> {
             clock,
             mounted,
             model,
-            statistics,
+            mut statistics,
             ..
         } = self;
         lower.clear_hook();
+        let fired = lower.failed_calls();
+        statistics.failed_calls = fired;
+        statistics.fault_points = u64::from(fired > 0);
+        statistics.lasting = u64::from(fired > 1);
         drop(mounted);
         for medium in [
             lower.crash_image(&mut |_| crate::crash::Fate::Vanish),

@@ -110,17 +110,12 @@ impl VolumeTarget {
     /// Goes on with the same open files on the volume that took over from a killed one, which
     /// has given back what the last request took. The kernel forgets the names that it knew
     /// before that request, and keeps its references.
-    #[must_use]
-    pub fn taken_over(self, volume: Arc<Volume>, before: Option<KnownNames>) -> Self {
-        let names = before.map(|mut known| {
+    pub fn go_on(&mut self, volume: Arc<Volume>, before: Option<KnownNames>) {
+        self.volume = volume;
+        self.names = before.map(|mut known| {
             known.clear();
             RefCell::new(known)
         });
-        Self {
-            volume,
-            names,
-            ..self
-        }
     }
 
     /// The volume.

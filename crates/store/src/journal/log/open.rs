@@ -142,13 +142,6 @@ fn make_ready<L: Lower>(
     options: &LogOptions,
     journal_bytes: u64,
 ) -> Result<Log<L>, StoreError> {
-    if !log.pristine {
-        // Whoever wrote it may have been killed before it was durable. What is found now
-        // is relied on from now on, and more is written behind it.
-        log.journal()
-            .and_then(|journal| lower.journal_flush(journal))
-            .map_err(StoreError::lower("making the journal durable"))?;
-    }
     create::discard(lower, directory, UNFINISHED)
         .map_err(StoreError::lower("removing an unfinished journal"))?;
     let mut wanted = log.superblock;
@@ -172,8 +165,9 @@ fn make_ready<L: Lower>(
             Err(error) => tracing::warn!(%error, journal_bytes, "the journal keeps its size"),
         }
     }
-    // Also after a crash or damage that left only one good copy.
-    if wanted != log.superblock || log.current != [true; SLOTS] {
+    // Also after a crash or damage that left only one good copy. What a process that is gone
+    // wrote last may not be durable, and never become so: see `Log::settle`.
+    if wanted != log.superblock || log.current != [true; SLOTS] || !log.pristine {
         log.write_superblock(lower, wanted)
             .map_err(StoreError::lower("writing the journal's superblock"))?;
     }
@@ -214,7 +208,7 @@ fn check_size(journal: &LowerStat, superblock: &Superblock) -> Result<(), StoreE
     Ok(())
 }
 
-fn read_blocks<L: Lower>(
+pub(super) fn read_blocks<L: Lower>(
     lower: &L,
     journal: &L::Handle,
     offset: u64,

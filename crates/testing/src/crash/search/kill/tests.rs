@@ -9,7 +9,7 @@ use mobifs_store::{
 use mobifs_types::{Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
 
 use super::book::Book;
-use crate::crash::{Calls, CrashLower, Fault, Harm};
+use crate::crash::{Calls, CrashLower, Fate, Fault, Harm};
 use crate::entries::{plain_file, root_entry};
 
 type TestStore = JournalStore<CrashLower>;
@@ -93,9 +93,9 @@ fn a_failed_transaction_is_not_mistaken_for_what_comes_in_its_place() {
     assert_eq!(resumed.list_directory(ObjectId::ROOT).unwrap().len(), 3);
 }
 
-/// Fails a commit so that the journal has it, and so that it cannot be taken back.
-fn fail_without_taking_back(lower: &CrashLower, store: &TestStore) {
-    lower.set_fault(journal_fault(Harm::Everything));
+/// Fails a commit with a fault of a journal write, and so that it cannot be taken back.
+fn fail_without_taking_back(lower: &CrashLower, store: &TestStore, fault: Option<Fault>) {
+    lower.set_fault(fault);
     lower.set_hook(Box::new(|_, lower| {
         if lower.failed_calls() == 1 {
             lower.set_fault(journal_fault(Harm::Nothing));
@@ -111,7 +111,7 @@ fn fail_without_taking_back(lower: &CrashLower, store: &TestStore) {
 fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
     let (lower, book, store) = open();
     let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
-    fail_without_taking_back(&lower, &store);
+    fail_without_taking_back(&lower, &store, journal_fault(Harm::Everything));
     let (resumed, report) = resume(&lower, &book);
     assert_eq!(report.committed, Some(2));
     assert_eq!(first_byte(&resumed, id(4)), 1);
@@ -130,6 +130,51 @@ fn a_commit_counts_also_when_an_apply_began_a_new_epoch_behind_it() {
     let _ = store.end_transaction(creation(id(4), "b", 2)).unwrap();
     store.apply().unwrap();
     assert_eq!(resume(&lower, &book).1.committed, Some(2));
+}
+
+/// The failed write is shown, and will never reach the medium unless it is made once more.
+fn fail_and_give_up(lower: &CrashLower, store: &TestStore) {
+    let fault = journal_fault(Harm::Lost).map(|fault| Fault {
+        calls: Calls::Syncs,
+        ..fault
+    });
+    fail_without_taking_back(lower, store, fault);
+}
+
+/// What is there after a power cut that takes all that is not durable.
+fn names_after_a_cut(lower: &CrashLower) -> usize {
+    let cut = lower.crash_image(&mut |_| Fate::Vanish);
+    let (store, _) = JournalStore::open(cut, &options()).unwrap();
+    store.list_directory(ObjectId::ROOT).unwrap().len()
+}
+
+#[test]
+fn a_successor_makes_durable_what_its_predecessor_could_not() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    fail_and_give_up(&lower, &store);
+    let (lower, saved) = (lower.kill_image(), book.saved());
+    let witness = Arc::new(Book::of(&saved));
+    let resumed = JournalStore::resume(lower.clone(), &options(), witness, saved);
+    let (store, report) = resumed.unwrap();
+    assert_eq!(report.committed, Some(2));
+    assert_eq!(names_after_a_cut(&lower), 2);
+    let _ = store.end_transaction(creation(id(6), "c", 3)).unwrap();
+    assert_eq!(names_after_a_cut(&lower), 3);
+}
+
+/// The process that wrote it is gone, and the machine was not.
+#[test]
+fn a_mount_makes_durable_what_it_has_found() {
+    let (lower, _, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    fail_and_give_up(&lower, &store);
+    drop(store);
+    let (store, report) = JournalStore::open(lower.clone(), &options()).unwrap();
+    assert_eq!(report.transactions, 2);
+    assert_eq!(names_after_a_cut(&lower), 2);
+    let _ = store.end_transaction(creation(id(6), "c", 3)).unwrap();
+    assert_eq!(names_after_a_cut(&lower), 3);
 }
 
 #[test]
