@@ -112,14 +112,51 @@ fn one_whole_superblock_exists_at_any_instant() {
     assert_eq!(errno(log.reset(&lower, false)), Errno::IO);
     assert_eq!(lower.take_log(), [Some((BLOCK, 4096, true))]);
     drop(log);
-    let (_, scanned) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, scanned) = Log::open(&lower, &root, &OPTIONS).unwrap();
     assert!(scanned.transactions.is_empty());
-    // What it found is made durable before it is relied on.
-    let flush = None;
-    assert_eq!(
-        lower.take_log(),
-        [flush, Some((BLOCK, 4096, true)), Some((0, 4096, true))]
-    );
+    let superblocks = [Some((BLOCK, 4096, true)), Some((0, 4096, true))];
+    assert_eq!(lower.take_log(), superblocks);
+    // Nothing was found, and nothing may be behind it.
+    log.settle(&lower).unwrap();
+    let (void, flush) = (Some((2 * BLOCK, 4096, false)), None);
+    assert_eq!(lower.take_log(), [void, flush]);
+}
+
+/// What is shown may never reach the medium by itself.
+#[test]
+fn what_was_written_last_is_written_again_before_it_is_relied_on() {
+    let place = Place::new();
+    let (lower, root) = place.faulty();
+    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    log.append(&lower, &transaction(1, 2)).unwrap();
+    log.append(&lower, &transaction(2, 3)).unwrap();
+    let before = place.image();
+    lower.take_log();
+    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let superblocks = [Some((0, 4096, true)), Some((BLOCK, 4096, true))];
+    assert_eq!(lower.take_log(), superblocks);
+    log.settle(&lower).unwrap();
+    // With the block behind it, where one may be that was taken back.
+    let (last, flush) = (Some((4 * BLOCK, 4 * 4096, false)), None);
+    assert_eq!(lower.take_log(), [last, flush]);
+    assert_eq!(place.image()[8192..], before[8192..]);
+    log.append(&lower, &transaction(3, 1)).unwrap();
+    assert_eq!(place.found().transactions.len(), 3);
+}
+
+#[test]
+fn a_full_journal_has_nothing_behind_its_last_transaction() {
+    let place = Place::new();
+    let (lower, root) = place.faulty();
+    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let blocks = (log.free_bytes() / BLOCK) as usize;
+    log.append(&lower, &transaction(1, blocks)).unwrap();
+    assert_eq!(log.free_bytes(), 0);
+    let before = place.image();
+    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    log.settle(&lower).unwrap();
+    assert_eq!(place.image()[8192..], before[8192..]);
+    assert_eq!(place.found().transactions.len(), 1);
 }
 
 /// Runs `act` with the power going after 0, 1, 2, … changes until it gets through.
