@@ -1,4 +1,4 @@
-//! Power cuts after a fault, and faults in the recovery from them.
+//! Power cuts after a fault, daemons without a successor, and faults in the recovery from them.
 
 use std::sync::Arc;
 
@@ -14,9 +14,12 @@ use crate::target::Target as _;
 use crate::timeline::Timeline;
 use crate::tree::Tree;
 
-/// What a power cut left.
+/// What a power cut left, or the end of the process.
 pub(super) struct Image {
     lower: CrashLower,
+    /// Only the process ended: what was written is shown, whether it is durable or not, and
+    /// whether it ever will be.
+    has_power: bool,
     pub(super) what: String,
 }
 
@@ -64,21 +67,35 @@ impl Collector {
 
 impl Collected {
     fn image(&mut self, lower: &CrashLower, when: &str) {
-        let percent = *self.random.pick(&[0, 20, 50, 80, 100]);
-        let random = &mut self.random;
-        let lower = lower.crash_image(&mut |_| {
-            if random.chance(percent) {
-                Fate::Land
-            } else {
-                Fate::Vanish
-            }
-        });
+        let percent = self
+            .random
+            .pick(&[Some(0), Some(20), Some(50), Some(80), Some(100), None]);
+        let image = match *percent {
+            Some(percent) => Image {
+                lower: cut(lower, percent, &mut self.random),
+                has_power: false,
+                what: format!("{when}, {percent} % landed"),
+            },
+            None => Image {
+                lower: lower.kill_image(),
+                has_power: true,
+                what: format!("{when}, only the process ended"),
+            },
+        };
         self.left -= 1;
-        self.images.push(Image {
-            lower,
-            what: format!("{when}, {percent} % landed"),
-        });
+        self.images.push(image);
     }
+}
+
+/// A power cut of which so much of what was not durable lands.
+fn cut(lower: &CrashLower, percent: u64, random: &mut Random) -> CrashLower {
+    lower.crash_image(&mut |_| {
+        if random.chance(percent) {
+            Fate::Land
+        } else {
+            Fate::Vanish
+        }
+    })
 }
 
 /// Recovers an image and compares what is there with the history; then recovers it anew
@@ -89,17 +106,23 @@ pub(super) fn check_image(
     timeline: &Timeline,
     random: &mut Random,
 ) -> Result<bool, String> {
-    let copies = [(); 2].map(|()| copy(&image.lower));
+    let copies = [(); 2].map(|()| image.copy());
     let (found, calls) = recover(&copies[0], setting)?;
     timeline.explain(&found, setting.view())?;
     let fault = random_fault(1 + random.below(calls), random);
-    recover_with_fault(&copies[1], setting, (&found, fault), random)
+    recover_with_fault(&copies[1], image, setting, (&found, fault), random)
         .map_err(|what| format!("recovered with {fault:?}: {what}"))
 }
 
-/// A filesystem at rest, once more.
-fn copy(lower: &CrashLower) -> CrashLower {
-    lower.crash_image(&mut |_| Fate::Land)
+impl Image {
+    /// The same once more.
+    fn copy(&self) -> CrashLower {
+        if self.has_power {
+            self.lower.kill_image()
+        } else {
+            self.lower.crash_image(&mut |_| Fate::Land)
+        }
+    }
 }
 
 /// Mounts what a cut left, and has it applied; returns its tree, and the calls that
@@ -111,6 +134,7 @@ fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String>
     let calls_of_mount = lower.calls();
     let unread = |error| format!("the tree cannot be read: {error:?}");
     let tree = mounted.target.tree().map_err(unread)?;
+    demand_durable(lower, setting, &tree)?;
     let calls_before = lower.calls();
     let applied = mounted.store.apply();
     applied.map_err(|error| format!("applying what was recovered: {error}"))?;
@@ -123,10 +147,25 @@ fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String>
     Ok((tree, calls))
 }
 
+/// What a mount shows when it begins is what a power cut leaves.
+fn demand_durable(lower: &CrashLower, setting: &Setting, shown: &Tree) -> Result<(), String> {
+    let cut = lower.crash_image(&mut |_| Fate::Vanish);
+    let mut mounted = mount(&cut, setting, &setting.clock.clock(0))
+        .map_err(|what| format!("cut behind the recovery: {what}"))?;
+    let found = mounted.target.tree();
+    let found = found.map_err(|error| format!("the tree cannot be read: {error:?}"))?;
+    shown
+        .difference(&found, setting.view())
+        .map_or(Ok(()), |difference| {
+            Err(format!("what was recovered is not durable: {difference}"))
+        })
+}
+
 /// A fault during a recovery, or when it is applied, loses nothing: the next one finds the
 /// same.
 fn recover_with_fault(
     lower: &CrashLower,
+    image: &Image,
     setting: &Setting,
     (expected, fault): (&Tree, crate::crash::Fault),
     random: &mut Random,
@@ -152,16 +191,10 @@ fn recover_with_fault(
         Err(_) if fired => None,
         Err(what) => return Err(format!("failed although no call did: {what}")),
     };
-    // The power may go as well.
+    // The power may go as well; what nobody was shown may go with it.
     let percent = *random.pick(&[0, 50, 100]);
-    let again = lower.crash_image(&mut |_| {
-        if random.chance(percent) {
-            Fate::Land
-        } else {
-            Fate::Vanish
-        }
-    });
-    for medium in [lower.clone(), again] {
+    let again = Some(cut(lower, percent, random)).filter(|_| !image.has_power || shown.is_some());
+    for medium in [lower.clone()].into_iter().chain(again) {
         let (found, _) = recover(&medium, setting)?;
         for found in shown.iter().chain([&found]) {
             if let Some(difference) = expected.difference(found, setting.view()) {
