@@ -2,6 +2,7 @@
 
 mod column;
 mod error;
+mod page_headers;
 mod pages;
 mod read;
 mod row;

@@ -18,6 +18,7 @@ use parquet::file::reader::{ChunkReader, FileReader as _, SerializedFileReader};
 
 use super::column::COLUMNS;
 use super::error::{ReadError, RowError};
+use super::page_headers;
 use super::pages::CheckedPages;
 use super::row::{Reading, Row};
 use super::{FORMAT_VERSION, key};
@@ -37,7 +38,7 @@ impl From<ParquetError> for ReadError {
 /// # Errors
 /// The file cannot be opened, or as [`read`].
 pub fn read_file(path: &Path) -> Result<Trace, ReadError> {
-    guarded(File::open(path)?)
+    guarded(File::open(path)?, &File::open(path)?)
 }
 
 /// Reads a trace from the content of a file.
@@ -46,7 +47,8 @@ pub fn read_file(path: &Path) -> Result<Trace, ReadError> {
 /// What it holds is no trace, of another version, cut short or damaged. Nothing is left out
 /// silently.
 pub fn read(content: Vec<u8>) -> Result<Trace, ReadError> {
-    guarded(Bytes::from(content))
+    let content = Bytes::from(content);
+    guarded(content.clone(), &content)
 }
 
 thread_local! {
@@ -59,16 +61,17 @@ pub fn catches_panics() -> bool {
     CATCHES_PANICS.get()
 }
 
-fn guarded<R: ChunkReader + 'static>(input: R) -> Result<Trace, ReadError> {
+/// Reads `input`; `same` has the same content.
+fn guarded<R: ChunkReader + 'static>(input: R, same: &R) -> Result<Trace, ReadError> {
     // The library checks most of what it reads, but panics on some damaged files. Nothing is
     // shared with it that such a panic could leave half done.
     let outer = CATCHES_PANICS.replace(true);
-    let result = catch_unwind(AssertUnwindSafe(|| read_all(input)));
+    let result = catch_unwind(AssertUnwindSafe(|| read_all(input, same)));
     CATCHES_PANICS.set(outer);
     result.unwrap_or_else(|_| Err(ReadError::Damaged("its parts do not fit".to_owned())))
 }
 
-fn read_all<R: ChunkReader + 'static>(input: R) -> Result<Trace, ReadError> {
+fn read_all<R: ChunkReader + 'static>(input: R, same: &R) -> Result<Trace, ReadError> {
     let file = SerializedFileReader::new(input)?;
     let metadata = file.metadata().file_metadata();
     let header = header(metadata)?;
@@ -79,6 +82,7 @@ fn read_all<R: ChunkReader + 'static>(input: R) -> Result<Trace, ReadError> {
         let claimed = group.metadata().num_rows();
         let mut columns = Vec::with_capacity(COLUMNS.len());
         for column in 0..COLUMNS.len() {
+            page_headers::check(same, group.metadata().column(column))?;
             let pages = CheckedPages(group.get_column_page_reader(column)?);
             let description = group.metadata().column(column).column_descr_ptr();
             columns.push(get_column_reader(description, Box::new(pages)));
