@@ -392,6 +392,9 @@ const fn is_whole(event: &Event, store_dies: bool) -> bool {
     }
 }
 
+/// The volume and store of a killed daemon's successor, and what outlives that one.
+type Resumed = (Arc<Volume>, Arc<dyn Store>, Arena);
+
 /// Starts the successor of a killed daemon; of three, one is killed in that as well.
 fn resume(
     arena: &Arena,
@@ -399,7 +402,7 @@ fn resume(
     medium: &mut impl Medium,
     plan: &Plan,
     clock: &Arc<SteppingClock>,
-) -> Result<(Arc<Volume>, Arc<dyn Store>, Arena), String> {
+) -> Result<Resumed, String> {
     let attach = || {
         let memory = arena.descriptor().try_clone_to_owned();
         Arena::attach(memory.map_err(|error| error.to_string())?).map_err(|error| error.to_string())
@@ -411,7 +414,7 @@ fn resume(
             .map_err(|error| error.to_string())?;
         Ok::<_, String>((volume, store))
     };
-    if after % 3 == 0 {
+    if after.is_multiple_of(3) {
         let successor = attach()?;
         successor.kill_after(after);
         let resumed = go_on(&successor);
