@@ -390,8 +390,8 @@ impl<L: Lower> Log<L> {
 
     /// Makes what was found when the log was opened what is on the medium. Whoever wrote it may
     /// have been killed before it was durable; and where that had failed, the kernel may show
-    /// what will never reach the medium unless it is written once more. Only the last
-    /// transaction can be such a one, and only what comes behind it can be one that was taken
+    /// what will never reach the medium unless it is written once more. Only the superblocks and
+    /// the last transaction can be so, and only what comes behind it can be one that was taken
     /// back and is there in spite of that. To be called before anything else relies on it.
     ///
     /// # Errors
@@ -401,6 +401,8 @@ impl<L: Lower> Log<L> {
             return Ok(());
         }
         let failed = || StoreError::lower("making the journal durable");
+        self.write_superblock(lower, self.superblock)
+            .map_err(failed())?;
         let journal = self.journal().map_err(failed())?;
         let has_block_behind = self.position < self.superblock.journal_bytes;
         let void_bytes = if has_block_behind {

@@ -165,9 +165,8 @@ fn make_ready<L: Lower>(
             Err(error) => tracing::warn!(%error, journal_bytes, "the journal keeps its size"),
         }
     }
-    // Also after a crash or damage that left only one good copy. What a process that is gone
-    // wrote last may not be durable, and never become so: see `Log::settle`.
-    if wanted != log.superblock || log.current != [true; SLOTS] || !log.pristine {
+    // Also after a crash or damage that left only one good copy.
+    if wanted != log.superblock || log.current != [true; SLOTS] {
         log.write_superblock(lower, wanted)
             .map_err(StoreError::lower("writing the journal's superblock"))?;
     }
