@@ -268,7 +268,9 @@ impl<L: Lower> JournalStore<L> {
                 .sync_all()
                 .map_err(StoreError::lower("making durable what is there"))?;
         }
-        self.writer.lock().log.settle(&self.lower)
+        let mut writer = self.writer.lock();
+        // Where blocks are never overwritten this takes room.
+        self.with_reserve(|| writer.log.settle(&self.lower))
     }
 
     pub(super) fn list_lost(&self) -> Result<Vec<String>, StoreError> {
