@@ -149,7 +149,7 @@ fn errors_are_one_sentence_and_have_their_codes() {
     for (arguments, code, message) in [
         (&["stat", text(&unknown)][..], 2, "looks like no trace"),
         (&["stat", text(&cut)], 4, "not a whole Parquet file"),
-        (&["stat", text(&negative)], 4, "its parts do not fit"),
+        (&["stat", text(&negative)], 4, "header is cut short"),
         (&["stat", "/nowhere"], 1, "/nowhere"),
         (&["stat", "--strict", text(&source)], 1, "line 3"),
         (

@@ -380,3 +380,41 @@ impl Assembly {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::reader::Length;
+
+    use super::*;
+
+    /// A file on which the library panics.
+    struct Panics;
+
+    impl Length for Panics {
+        fn len(&self) -> u64 {
+            100
+        }
+    }
+
+    impl ChunkReader for Panics {
+        type T = std::io::Empty;
+
+        fn get_read(&self, _start: u64) -> Result<Self::T, ParquetError> {
+            panic!("as the test wants")
+        }
+
+        fn get_bytes(&self, _start: u64, _length: usize) -> Result<Bytes, ParquetError> {
+            panic!("as the test wants")
+        }
+    }
+
+    #[test]
+    fn a_panic_while_reading_is_an_error() {
+        let error = guarded(Panics, &Panics).unwrap_err();
+        assert!(
+            error.to_string().ends_with("its parts do not fit"),
+            "{error}"
+        );
+        assert!(!catches_panics());
+    }
+}
