@@ -15,6 +15,7 @@ const BACKGROUND_REQUESTS_CONGESTED: u16 = 48;
 /// * `WRITEBACK_CACHE`: each write must reach the engine, in order, when it happens.
 /// * `ATOMIC_O_TRUNC`: opens are not sent at all, so the kernel must truncate by
 ///   SETATTR.
+/// * `ASYNC_DIO`, unless the handler asks for it: see [`DirectIo`].
 /// * `AUTO_INVAL_DATA`: nobody but the kernel changes files, so nothing that it has
 ///   cached goes stale by itself.
 /// * `POSIX_LOCKS`, `FLOCK_LOCKS`: all lockers are on this machine; the kernel's own
@@ -27,7 +28,6 @@ const WANTED: u64 = init::ASYNC_READ
     | init::DONT_MASK
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
     | init::NO_OPEN_SUPPORT
     | init::PARALLEL_DIROPS
     | init::POSIX_ACL
@@ -39,6 +39,30 @@ const WANTED: u64 = init::ASYNC_READ
     | init::SETXATTR_EXT
     | init::INIT_EXT
     | init::NO_EXPORT_SUPPORT;
+
+/// How the kernel carries out calls with `O_DIRECT` on the files of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DirectIo {
+    /// A call, an asynchronous one, too (`io_submit`, io_uring), lasts until its requests are
+    /// answered, one after the other, and a write holds the file's lock meanwhile.
+    ///
+    /// Only so does the kernel drop what it has cached of a written range *after* the write:
+    /// with `ASYNC_DIO` it does so before it sends the request and never again, and a page
+    /// that somebody reads meanwhile keeps the old content for as long as it is cached.
+    OneByOne,
+    /// The requests of a call are under way side by side, and an asynchronous call returns at
+    /// once. Correct only where nothing else than `O_DIRECT` reads the files.
+    SideBySide,
+}
+
+impl DirectIo {
+    const fn wanted(self) -> u64 {
+        match self {
+            Self::OneByOne => 0,
+            Self::SideBySide => init::ASYNC_DIO,
+        }
+    }
+}
 
 /// Without these the adapter would be wrong, not only slow.
 const REQUIRED: u64 = init::DONT_MASK | init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
@@ -71,7 +95,7 @@ pub(crate) enum Answer {
 }
 
 /// Decides how to answer `request`.
-pub(crate) fn negotiate(request: &InitRequest) -> Answer {
+pub(crate) fn negotiate(request: &InitRequest, direct_io: DirectIo) -> Answer {
     if request.major > MAJOR {
         let reply = InitReply {
             major: MAJOR,
@@ -80,7 +104,7 @@ pub(crate) fn negotiate(request: &InitRequest) -> Answer {
         };
         return Answer::AskAgain(reply);
     }
-    let flags = WANTED & request.flags;
+    let flags = (WANTED | direct_io.wanted()) & request.flags;
     if request.major < MAJOR || request.minor < MINOR_MIN || flags & REQUIRED != REQUIRED {
         return Answer::TooOld;
     }
@@ -122,7 +146,9 @@ mod tests {
 
     #[test]
     fn nothing_is_used_that_the_kernel_did_not_offer() {
-        let Answer::Agreed(agreement, reply) = negotiate(&kernel(45, REQUIRED)) else {
+        let Answer::Agreed(agreement, reply) =
+            negotiate(&kernel(45, REQUIRED), DirectIo::SideBySide)
+        else {
             panic!("refused");
         };
         assert_eq!(agreement.flags, REQUIRED);
@@ -135,27 +161,29 @@ mod tests {
 
     #[test]
     fn nothing_is_used_that_is_not_wanted() {
-        let Answer::Agreed(agreement, reply) = negotiate(&kernel(99, u64::MAX)) else {
-            panic!("refused");
-        };
-        assert_eq!(
-            agreement,
-            Agreement {
-                minor: MINOR,
-                flags: WANTED
-            }
-        );
-        assert_eq!((reply.max_write_bytes, reply.max_pages), (1 << 20, 256));
+        for (direct_io, flags) in [
+            (DirectIo::OneByOne, WANTED),
+            (DirectIo::SideBySide, WANTED | init::ASYNC_DIO),
+        ] {
+            let Answer::Agreed(agreement, reply) = negotiate(&kernel(99, u64::MAX), direct_io)
+            else {
+                panic!("refused");
+            };
+            let minor = MINOR;
+            assert_eq!(agreement, Agreement { minor, flags });
+            assert_eq!((reply.max_write_bytes, reply.max_pages), (1 << 20, 256));
+        }
     }
 
     #[test]
     fn old_kernels_are_refused_and_newer_majors_asked_again() {
-        assert!(matches!(negotiate(&kernel(30, u64::MAX)), Answer::TooOld));
-        assert!(matches!(negotiate(&kernel(45, 0)), Answer::TooOld));
+        let answer = |request: InitRequest| negotiate(&request, DirectIo::OneByOne);
+        assert!(matches!(answer(kernel(30, u64::MAX)), Answer::TooOld));
+        assert!(matches!(answer(kernel(45, 0)), Answer::TooOld));
         let newer = InitRequest {
             major: 8,
             ..kernel(0, 0)
         };
-        assert!(matches!(negotiate(&newer), Answer::AskAgain(_)));
+        assert!(matches!(answer(newer), Answer::AskAgain(_)));
     }
 }

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::adapter::Adapter;
 use crate::mount::{self, MountError, UnmountError};
-use crate::negotiation::{Agreement, Answer, negotiate};
+use crate::negotiation::{Agreement, Answer, DirectIo, negotiate};
 use crate::observer::OperationObserver;
 use crate::options::{MountOptions, WorkerPlacement};
 use crate::protocol::REQUEST_BUFFER_BYTES;
@@ -54,6 +54,11 @@ pub(crate) trait Handler: Send + Sync {
         scratch: &mut [u8],
     ) {
         self.handle_in_slot(slot, transport, request, scratch);
+    }
+
+    /// How the kernel may carry out calls with `O_DIRECT`.
+    fn direct_io(&self) -> DirectIo {
+        DirectIo::OneByOne
     }
 
     /// Tells, once and before the first request, what to keep in order to answer after
@@ -221,7 +226,7 @@ impl Session {
         slots: Slots,
     ) -> Result<Self, MountError> {
         let mounted = mount::mount(mountpoint, options)?;
-        let agreement = match first_exchange(&mounted.transport) {
+        let agreement = match first_exchange(&mounted.transport, handler.direct_io()) {
             Ok(agreement) => agreement,
             Err(error) => {
                 if let Err(second) = mount::abort(&mounted.mountpoint) {
@@ -349,7 +354,10 @@ fn connection_of(transport: &DeviceTransport, mountpoint: &Path) -> Option<u64> 
 }
 
 /// Waits for the kernel's INIT and answers it.
-fn first_exchange(transport: &DeviceTransport) -> Result<Agreement, MountError> {
+fn first_exchange(
+    transport: &DeviceTransport,
+    direct_io: DirectIo,
+) -> Result<Agreement, MountError> {
     let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
     loop {
         wait_for_request(transport)?;
@@ -364,7 +372,7 @@ fn first_exchange(transport: &DeviceTransport) -> Result<Agreement, MountError> 
             reply.error(Errno::IO);
             return Err(MountError::Handshake(Errno::PROTO));
         };
-        match negotiate(&init) {
+        match negotiate(&init, direct_io) {
             Answer::Agreed(agreement, answer) => {
                 reply.value(&answer);
                 return Ok(agreement);

@@ -2,6 +2,7 @@
 //!
 //! * [`campaign`]: searches through many histories on several threads;
 //! * [`crash`]: a filesystem in memory whose unsynced effects a crash loses or tears;
+//! * [`direct_io`]: input and output past the kernel's cache;
 //! * [`faults`]: runs histories in which calls to that filesystem fail;
 //! * [`model`]: a filesystem in memory that is obviously correct;
 //! * [`operations`]: what a test does to a filesystem, generated and shrunk;
@@ -16,6 +17,7 @@
 
 pub mod campaign;
 pub mod crash;
+pub mod direct_io;
 pub mod entries;
 pub mod faults;
 pub mod harness;

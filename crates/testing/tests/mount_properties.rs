@@ -42,12 +42,24 @@ fn a_mount_agrees_with_the_model() {
 }
 
 #[test]
+fn direct_and_asynchronous_writes_agree_with_the_model() {
+    let profile = Profile {
+        length: 150,
+        direct: true,
+        ..Profile::default()
+    };
+    let name = "direct_and_asynchronous_writes_agree_with_the_model";
+    agrees(name, &profile, 4, 50);
+}
+
+#[test]
 fn a_power_cut_leaves_every_app_at_a_point_of_its_history() {
     let profile = Profile {
         length: 120,
         checkpoints: true,
         cuts: 3,
         cross_percent: 20,
+        direct: true,
         ..Profile::default()
     };
     agrees(

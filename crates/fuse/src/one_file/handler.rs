@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::answer::{Answer, Wanted};
 use super::listing::listing;
 use super::{Clear, FileServer, Incarnation};
+use crate::negotiation::DirectIo;
 use crate::protocol::{
     Attr, AttrReply, EntryReply, FallocateArgs, ROOT_NODE, ReadArgs, StatFsReply, syscall,
 };
@@ -154,6 +155,11 @@ fn clear_of(args: &FallocateArgs) -> Result<Clear, Errno> {
 }
 
 impl Handler for OneFile {
+    /// A loop device uses the file, past the cache, and its queue is as deep as a device's.
+    fn direct_io(&self) -> DirectIo {
+        DirectIo::SideBySide
+    }
+
     fn connected(&self, session: Weak<Shared>) {
         // Called once for each handler.
         let _first = self.session.set(session);

@@ -1,6 +1,7 @@
 //! Tests on real mounts, served by a small handler instead of a volume: the mount, the
 //! transport, the negotiation and the workers are what is tested.
 
+mod direct_io;
 mod life;
 mod sync_fs;
 mod unprivileged;

@@ -135,7 +135,7 @@ impl Model {
     fn execute_on_file(&mut self, operation: &Operation) -> Outcome {
         use Operation as Op;
         match operation {
-            Op::Write { file, offset, data } => {
+            Op::Write { file, offset, data } | Op::WriteDirect { file, offset, data } => {
                 let file = self.file(file)?;
                 self.state
                     .write(file, *offset, &data.bytes(), self.file_bytes_max)
@@ -147,6 +147,11 @@ impl Model {
                     .write(file, end, &data.bytes(), self.file_bytes_max)
             }
             Op::Read {
+                file,
+                offset,
+                length,
+            }
+            | Op::ReadDirect {
                 file,
                 offset,
                 length,

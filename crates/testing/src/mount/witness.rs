@@ -14,6 +14,11 @@ const PAGE_BYTES: u64 = 4096;
 /// It hands on at most so much at a time.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
+/// Where a write with `O_DIRECT` that is submitted page by page is cut.
+fn pages(length: u64) -> impl Iterator<Item = u64> {
+    (1..length.div_ceil(PAGE_BYTES)).map(|page| page * PAGE_BYTES)
+}
+
 /// Where the kernel cuts a write in two: each part is an operation of its own, and a
 /// commit may come between them. Lengths of what was written before each cut.
 pub fn pieces(offset: u64, length: u64) -> impl Iterator<Item = u64> {
@@ -103,10 +108,16 @@ impl Witness {
         let (file, offset, data) = match operation {
             Operation::Write { file, offset, data } => (file, Some(*offset), *data),
             Operation::Append { file, data } => (file, self.model.size(file), *data),
+            Operation::WriteDirect { file, offset, data } => (file, Some(*offset), *data),
             _ => return,
         };
         let Some(offset) = offset else { return };
-        for written in pieces(offset, u64::from(data.length)) {
+        let length = u64::from(data.length);
+        let cuts: Vec<u64> = match operation {
+            Operation::WriteDirect { .. } => pages(length).collect(),
+            _ => pieces(offset, length).collect(),
+        };
+        for written in cuts {
             let length = written as u32;
             let piece = Operation::Write {
                 file: file.clone(),

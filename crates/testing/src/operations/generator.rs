@@ -15,6 +15,11 @@ const SLOTS: u64 = 4;
 /// Directories are not made deeper than this.
 const DEPTH_MAX: usize = 5;
 
+/// What is read and written past the cache is made of these.
+const PAGE_BYTES: u32 = 4096;
+/// At most so many at a time.
+const DIRECT_PAGES_MAX: u64 = 64;
+
 /// What kind of scripts to generate.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -32,6 +37,8 @@ pub struct Profile {
     pub kills: usize,
     /// Whether holes of gigabytes and writes of a megabyte happen.
     pub large: bool,
+    /// Whether files are read and written past the cache, too.
+    pub direct: bool,
 }
 
 impl Default for Profile {
@@ -44,6 +51,7 @@ impl Default for Profile {
             cuts: 0,
             kills: 0,
             large: true,
+            direct: false,
         }
     }
 }
@@ -115,9 +123,10 @@ impl Generator<'_> {
             self.app = self.random.pick(&self.profile.apps).clone();
         }
         let checkpoints = if self.profile.checkpoints { 8 } else { 0 };
+        let direct = if self.profile.direct { 20 } else { 0 };
         match self
             .random
-            .weighted(&[26, 18, 40, 10, 12, 8, 5, checkpoints])
+            .weighted(&[26, 18, 40, 10, 12, 8, 5, checkpoints, direct])
         {
             0 => self.make(),
             1 => self.move_or_remove(),
@@ -126,7 +135,8 @@ impl Generator<'_> {
             4 => self.use_handle(),
             5 => self.pattern(),
             6 => self.anything(),
-            _ => self.checkpoint(),
+            7 => self.checkpoint(),
+            _ => self.use_direct_io(),
         }
     }
 
@@ -277,6 +287,35 @@ impl Generator<'_> {
             _ => Operation::Fsync { file },
         };
         self.run(operation);
+    }
+
+    /// Whole pages past the cache; now and then what others use stands beside it.
+    fn use_direct_io(&mut self) {
+        let file = self.file();
+        let page = u64::from(PAGE_BYTES);
+        let offset = self.random.below(self.size(&file) / page + 2) * page;
+        let pages = 1 + self.random.below(DIRECT_PAGES_MAX) as u32;
+        let length = pages * PAGE_BYTES;
+        if self.random.chance(30) {
+            return self.run(Operation::ReadDirect {
+                file,
+                offset,
+                length,
+            });
+        }
+        let tag = self.next_tag();
+        let data = Payload { tag, length };
+        self.run(Operation::WriteDirect {
+            file: file.clone(),
+            offset,
+            data,
+        });
+        // Through the cache, by whoever looks next.
+        self.run(Operation::Read {
+            file,
+            offset,
+            length,
+        });
     }
 
     fn change_attributes(&mut self) {

@@ -122,6 +122,19 @@ pub enum Operation {
         offset: u64,
         length: u32,
     },
+    /// Writes of one page each with `O_DIRECT`, submitted together (`io_submit`) while others
+    /// read the range through the cache. Offset and length are multiples of a page.
+    WriteDirect {
+        file: FileRef,
+        offset: u64,
+        data: Payload,
+    },
+    /// `pread` with `O_DIRECT`. Offset and length are multiples of a page.
+    ReadDirect {
+        file: FileRef,
+        offset: u64,
+        length: u32,
+    },
     /// `ftruncate`.
     Truncate { file: FileRef, size: u64 },
     /// `fallocate`.

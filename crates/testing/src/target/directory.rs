@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_types::{DeviceNumber, FileKind, MODE_MASK, Timestamp};
 use rustix::fs::{self, AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 
 use super::Target;
+use crate::direct_io::{self, AlignedBuffer};
 use crate::model::{Content, Outcome, UMASK, only_regular, only_with_user_xattrs, split};
 use crate::operations::{
     AllocateMode, Answer, FileRef, NodeKind, Operation, RenameMode, Slot, XattrMode,
@@ -19,6 +21,9 @@ use crate::tree::{Mtime, Tree, TreeNode};
 /// Files up to this size are read byte by byte; of larger ones only what
 /// `SEEK_DATA` finds.
 const READ_WHOLE_BYTES_MAX: u64 = 4 << 20;
+
+/// How many read what is being written with `O_DIRECT`.
+const READERS: usize = 2;
 
 /// What MobiFS keeps in the directory that is its store is no part of the tree.
 const OWN_DIRECTORY: &str = ".mobifs";
@@ -271,6 +276,18 @@ impl DirectoryTarget {
             } => self
                 .with_file(file, |fd| read_fully(fd, *offset, u64::from(*length)))
                 .map(Answer::Data),
+            Op::WriteDirect { file, offset, data } => self
+                .with_file(file, |fd| write_direct(fd, *offset, &data.bytes()))
+                .map(Answer::Count),
+            Op::ReadDirect {
+                file,
+                offset,
+                length,
+            } => self
+                .with_file(file, |fd| {
+                    direct_io::read(direct_io::reopen(fd)?, *offset, *length as usize)
+                })
+                .map(Answer::Data),
             Op::Truncate { file, size } => self
                 .with_file(file, |fd| fs::ftruncate(fd, *size))
                 .map(|()| Answer::Done),
@@ -432,6 +449,28 @@ impl DirectoryTarget {
 
 const fn bits(mode: u16) -> Mode {
     Mode::from_bits_retain(mode as u32)
+}
+
+/// Writes past the cache while others read the range through it: what they bring into the
+/// cache meanwhile must not stay when it has become old.
+fn write_direct(file: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<u64, Errno> {
+    let direct = direct_io::reopen(file)?;
+    let data = AlignedBuffer::holding(data);
+    let is_written = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                let mut found = vec![0; data.bytes().len()];
+                while !is_written.load(Ordering::SeqCst) {
+                    // What it reads is old or new; only that it reads matters.
+                    let _read = rustix::io::pread(file, &mut found, offset);
+                }
+            });
+        }
+        let written = direct_io::write_together(&direct, offset, &data);
+        is_written.store(true, Ordering::SeqCst);
+        written
+    })
 }
 
 fn read_fully(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<Vec<u8>, Errno> {

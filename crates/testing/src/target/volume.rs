@@ -385,9 +385,16 @@ impl VolumeTarget {
     fn use_file(&self, operation: &Operation) -> Outcome {
         use Operation as Op;
         match operation {
-            Op::Write { file, offset, data } => self.write(file, WriteAt::Offset(*offset), *data),
+            Op::Write { file, offset, data } | Op::WriteDirect { file, offset, data } => {
+                self.write(file, WriteAt::Offset(*offset), *data)
+            }
             Op::Append { file, data } => self.write(file, WriteAt::Append, *data),
             Op::Read {
+                file,
+                offset,
+                length,
+            }
+            | Op::ReadDirect {
                 file,
                 offset,
                 length,
