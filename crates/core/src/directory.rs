@@ -5,6 +5,7 @@
 //! from its name, as in ext4's hashed directories. It was counted up once, and a listing that
 //! went on after a reload missed entries or saw them twice.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::hash::BuildHasher as _;
@@ -12,7 +13,6 @@ use core::hash::BuildHasher as _;
 use foldhash::fast::FixedState;
 use mobifs_types::{DirectoryEntry, FileKind, Name, ObjectId};
 
-use crate::HashMap;
 use crate::image::ImageError;
 use crate::notes::Notes;
 
@@ -35,7 +35,7 @@ pub(crate) type Displaced = BTreeMap<Name, u64>;
 /// The entries of a directory, or what must be known of them while they are not in memory.
 #[derive(Debug)]
 pub(crate) enum Listing {
-    Loaded(Directory),
+    Loaded(Box<Directory>),
     NotLoaded(Displaced),
 }
 
@@ -55,7 +55,7 @@ impl Listing {
     }
 
     /// Takes the entries out, if they are loaded.
-    pub(crate) fn take(&mut self) -> Option<Directory> {
+    pub(crate) fn take(&mut self) -> Option<Box<Directory>> {
         let Self::Loaded(directory) = self else {
             return None;
         };
@@ -67,12 +67,24 @@ impl Listing {
     }
 }
 
-/// Entries by name and by cookie. A listing sees every entry that was there all the time
-/// exactly once, and comes to its end whatever changes meanwhile.
+/// An entry, at its cookie.
+#[derive(Debug)]
+struct Entry {
+    name: Name,
+    id: ObjectId,
+    kind: FileKind,
+}
+
+/// Entries in the order of their cookies. A listing sees every entry that was there all the
+/// time exactly once, and comes to its end whatever changes meanwhile.
+///
+/// An entry is found by its name through its own cookie, so there is no second index: a
+/// directory is in memory whole, and may have millions of entries.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    by_name: HashMap<Name, Slot>,
-    by_cookie: BTreeMap<u64, Name>,
+    hasher: FixedState,
+    /// By cookie, which fits into 31 bits.
+    entries: BTreeMap<u32, Entry>,
     displaced: Displaced,
     /// Cookies of entries that changed.
     pub(crate) notes: Notes<u64>,
@@ -81,8 +93,8 @@ pub(crate) struct Directory {
 impl Directory {
     pub(crate) fn new(hasher: FixedState, is_noted: bool) -> Self {
         Self {
-            by_name: HashMap::with_hasher(hasher),
-            by_cookie: BTreeMap::new(),
+            hasher,
+            entries: BTreeMap::new(),
             displaced: Displaced::new(),
             notes: Notes::new(is_noted),
         }
@@ -113,8 +125,11 @@ impl Directory {
         cookie: u64,
     ) -> Result<(), ImageError> {
         check_cookie(cookie)?;
-        if self.by_name.contains_key(&name) {
+        if self.get(name.as_bytes()).is_some() {
             return Err(ImageError("a directory has two entries of one name"));
+        }
+        if self.entries.contains_key(&key(cookie)) {
+            return Err(ImageError("a directory has two entries at one place"));
         }
         self.put(name, id, kind, cookie);
         Ok(())
@@ -122,33 +137,47 @@ impl Directory {
 
     /// Notes every entry.
     pub(crate) fn note_all(&mut self) {
-        self.by_cookie
+        let notes = &mut self.notes;
+        self.entries
             .keys()
-            .for_each(|cookie| self.notes.add(*cookie));
+            .for_each(|&cookie| notes.add(cookie.into()));
     }
 
     /// The entry with this cookie.
     pub(crate) fn at(&self, cookie: u64) -> Option<(&Name, Slot)> {
-        let name = self.by_cookie.get(&cookie)?;
-        Some((name, self.get(name.as_bytes())?))
+        let entry = self.entries.get(&key(cookie))?;
+        Some((&entry.name, entry.slot(cookie)))
     }
 
     pub(crate) fn get(&self, name: &[u8]) -> Option<Slot> {
-        self.by_name.get(name).copied()
+        let own = self.own_cookie(name);
+        if let Some((at_own, slot)) = self.at(own)
+            && at_own.as_bytes() == name
+        {
+            return Some(slot);
+        }
+        let (_, slot) = self.at(*self.displaced.get(name)?)?;
+        Some(slot)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_name.is_empty()
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Adds an entry, or lets an existing one name another object.
     pub(crate) fn insert(&mut self, name: Name, id: ObjectId, kind: FileKind) {
-        if let Some(slot) = self.by_name.get_mut(&name) {
-            (slot.id, slot.kind) = (id, kind);
+        if let Some(slot) = self.get(name.as_bytes()) {
+            if let Some(entry) = self.entries.get_mut(&key(slot.cookie)) {
+                (entry.id, entry.kind) = (id, kind);
+            }
             self.notes.add(slot.cookie);
             return;
         }
-        let own = self.own_cookie(&name);
+        let own = self.own_cookie(name.as_bytes());
         let cookie = match self.free_from(own) {
             free if free <= COOKIE_MAX => free,
             _ => self.free_from(1),
@@ -158,8 +187,8 @@ impl Directory {
     }
 
     pub(crate) fn remove(&mut self, name: &[u8]) {
-        if let Some(slot) = self.by_name.remove(name) {
-            self.by_cookie.remove(&slot.cookie);
+        if let Some(slot) = self.get(name) {
+            self.entries.remove(&key(slot.cookie));
             self.displaced.remove(name);
             self.notes.add(slot.cookie);
         }
@@ -167,32 +196,50 @@ impl Directory {
 
     /// Entries behind `cookie`, in order.
     pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &Name, Slot)> {
-        self.by_cookie
-            .range(cookie.saturating_add(1)..)
-            .filter_map(|(&cookie, name)| Some((cookie, name, self.get(name.as_bytes())?)))
+        let behind = self.entries.range(key(cookie).saturating_add(1)..);
+        behind.map(|(&cookie, entry)| {
+            let cookie = u64::from(cookie);
+            (cookie, &entry.name, entry.slot(cookie))
+        })
     }
 
     fn put(&mut self, name: Name, id: ObjectId, kind: FileKind, cookie: u64) {
-        if cookie != self.own_cookie(&name) {
+        if cookie != self.own_cookie(name.as_bytes()) {
             self.displaced.insert(name.clone(), cookie);
         }
-        self.by_cookie.insert(cookie, name.clone());
-        self.by_name.insert(name, Slot { id, kind, cookie });
+        self.entries.insert(key(cookie), Entry { name, id, kind });
     }
 
     /// The cookie of this name where no other entry has it.
-    fn own_cookie(&self, name: &Name) -> u64 {
-        self.by_name.hasher().hash_one(name.as_bytes()) % COOKIE_MAX + 1
+    fn own_cookie(&self, name: &[u8]) -> u64 {
+        self.hasher.hash_one(name) % COOKIE_MAX + 1
     }
 
     /// The first cookie from here on that no entry has.
     fn free_from(&self, cookie: u64) -> u64 {
-        let taken = self.by_cookie.range(cookie..).map(|(&taken, _)| taken);
+        let taken = self.entries.range(key(cookie)..);
+        let taken = taken.map(|(&taken, _)| u64::from(taken));
         (cookie..)
             .zip(taken.chain([u64::MAX]))
             .find_map(|(free, taken)| (free != taken).then_some(free))
             .unwrap_or(cookie)
     }
+}
+
+impl Entry {
+    const fn slot(&self, cookie: u64) -> Slot {
+        Slot {
+            id: self.id,
+            kind: self.kind,
+            cookie,
+        }
+    }
+}
+
+/// A cookie as it is kept. What callers ask behind may be any number: behind the last cookie
+/// there is nothing.
+fn key(cookie: u64) -> u32 {
+    u32::try_from(cookie).unwrap_or(u32::MAX)
 }
 
 /// Fails for what no entry can have.
@@ -256,9 +303,9 @@ mod tests {
         assert!(restore(0, COOKIE_MAX).is_ok());
         assert!(restore(0, 7).is_err(), "it has one");
         // Whose own cookie is the last one gets the first that is free.
-        let last = (1..).find(|&n| empty().own_cookie(&name(n)) > COOKIE_MAX - 1000);
+        let last = (1..).find(|&n| empty().own_cookie(name(n).as_bytes()) > COOKIE_MAX - 1000);
         let last = last.unwrap();
-        let own = empty().own_cookie(&name(last));
+        let own = empty().own_cookie(name(last).as_bytes());
         for (n, cookie) in (own..COOKIE_MAX).enumerate() {
             displace(&mut directory, n as u64 + 1_000_000, cookie);
         }
@@ -294,8 +341,7 @@ mod tests {
         rename(&mut directory, &name(0), &name(9), ObjectId(2));
         let slot = directory.get(b"9").unwrap();
         assert_eq!((slot.id, slot.cookie), (ObjectId(2), at));
-        assert_eq!(directory.after(0).count(), 9);
-        assert_eq!(directory.by_cookie.len(), directory.by_name.len());
+        assert_eq!((directory.after(0).count(), directory.len()), (9, 9));
     }
 
     #[test]
@@ -317,7 +363,7 @@ mod tests {
         // A checkpointer that let go of listings between two parts of one: entries were
         // missing, others came twice.
         let before = filled(0..1000);
-        let mut listing = Listing::Loaded(filled((0..1000).rev()));
+        let mut listing = Listing::Loaded(Box::new(filled((0..1000).rev())));
         assert_eq!(listed(listing.loaded().unwrap(), 0), listed(&before, 0));
         assert!(listing.take().is_some() && listing.take().is_none());
         assert!(matches!(&listing, Listing::NotLoaded(displaced) if displaced.is_empty()));
@@ -326,13 +372,13 @@ mod tests {
     #[test]
     fn what_gave_way_to_another_stays_where_it_was() {
         let mut directory = filled(0..10);
-        let own = directory.own_cookie(&name(5));
+        let own = directory.own_cookie(name(5).as_bytes());
         // As if both had the same cookie of their own, and 77 one just behind.
         displace(&mut directory, 66, own + 1);
         displace(&mut directory, 77, own + 2);
         directory.remove(name(5).as_bytes());
         let before = listed(&directory, 0);
-        let mut listing = Listing::Loaded(directory);
+        let mut listing = Listing::Loaded(Box::new(directory));
         listing.take();
         let Listing::NotLoaded(displaced) = &listing else {
             panic!("it was taken out");
@@ -349,7 +395,8 @@ mod tests {
         assert_eq!(listed(&directory, 0), before);
         directory.remove(name(66).as_bytes());
         assert_eq!(directory.displaced.len(), 1);
-        assert_eq!(directory.by_cookie.len(), directory.by_name.len());
+        assert!(directory.get(name(66).as_bytes()).is_none());
+        assert!(directory.get(name(77).as_bytes()).is_some());
     }
 
     #[test]

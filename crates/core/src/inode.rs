@@ -1,12 +1,13 @@
 //! One filesystem object in memory.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    AppId, Attributes, ByteRange, FileKind, Name, ObjectId, ObjectInfo, PAGE_BYTES_U64, Page,
-    PageIndex, RangeSet, VctId,
+    AppId, Attributes, ByteRange, ContentLayer, FileKind, Name, ObjectId, ObjectInfo,
+    PAGE_BYTES_U64, Page, PageIndex, RangeSet, VctId,
 };
 
 use crate::directory::{Directory, Displaced, Listing};
@@ -112,7 +113,9 @@ pub(crate) struct Inode {
     /// Counts commits of this object: a page read from the store is stale after one.
     pub(crate) version: u64,
     pub(crate) pages: Pages,
-    pub(crate) change: Option<Change>,
+    /// Tells this stay in memory from earlier ones.
+    pub(crate) stamp: u64,
+    pub(crate) change: Option<Box<Change>>,
     /// Zeroed ranges of closed, uncommitted transactions.
     pub(crate) closed_zeroed: Vec<(VctId, Vec<ByteRange>)>,
     /// All extended attributes; none while not loaded.
@@ -154,6 +157,7 @@ impl Inode {
             pinned: false,
             version: 0,
             pages: Pages::default(),
+            stamp: 0,
             change: None,
             closed_zeroed: Vec::new(),
             xattrs: None,
@@ -216,7 +220,7 @@ impl Inode {
 
     /// Takes out the listing of a directory. Only [`crate::notes::Inodes::unload`] may
     /// call it, which notes what goes.
-    pub(crate) fn take_directory(&mut self) -> Option<Directory> {
+    pub(crate) fn take_directory(&mut self) -> Option<Box<Directory>> {
         match &mut self.body {
             Body::Directory(listing) => listing.take(),
             _ => None,
@@ -261,34 +265,22 @@ impl Inode {
             || self
                 .closed_zeroed
                 .iter()
-                .any(|(_, ranges)| ranges.iter().any(|r| r.start <= offset && offset < r.end))
+                .any(|(_, ranges)| range_at(ranges, offset).is_some())
     }
 
     /// Whether an uncommitted change gives back room that a part of `range` has below.
     pub(crate) fn gives_back(&self, range: ByteRange) -> bool {
-        let overlaps = |zeroed: &ByteRange| zeroed.start < range.end && range.start < zeroed.end;
+        let overlaps = |ranges: &[ByteRange]| {
+            let next = ranges.partition_point(|zeroed| zeroed.end <= range.start);
+            ranges.get(next).is_some_and(|next| next.start < range.end)
+        };
         let change = self.change.as_ref();
-        change.is_some_and(|change| change.zeroed.intersects(range))
-            || self
-                .closed_zeroed
-                .iter()
-                .any(|(_, ranges)| ranges.iter().any(overlaps))
-    }
-
-    /// Everything that reads as zero unless a slot lies on top.
-    pub(crate) fn zeroed_union(&self) -> RangeSet {
-        let mut union: RangeSet = self
-            .closed_zeroed
-            .iter()
-            .flat_map(|(_, ranges)| ranges.iter().copied())
-            .collect();
-        if let Some(change) = &self.change {
-            change.zeroed.iter().for_each(|range| union.insert(range));
-        }
-        if !self.known_to_store {
-            union.insert(ByteRange::from(0));
-        }
-        union
+        !range.is_empty()
+            && (change.is_some_and(|change| change.zeroed.intersects(range))
+                || self
+                    .closed_zeroed
+                    .iter()
+                    .any(|(_, ranges)| overlaps(ranges)))
     }
 
     /// Takes the file capability away, which every change of content does.
@@ -314,4 +306,59 @@ impl Inode {
             }
         }
     }
+}
+
+/// Content in memory over what the store has.
+impl ContentLayer for Inode {
+    fn size(&self) -> u64 {
+        self.attributes.size
+    }
+
+    fn has_data(&self, offset: u64) -> bool {
+        self.pages.contains_key(&PageIndex::of_offset(offset))
+    }
+
+    fn data_until(&self, offset: u64) -> Option<u64> {
+        let first = PageIndex::of_offset(offset);
+        let run = self.pages.range(first..).zip(first.0..);
+        let run = run.take_while(|((index, _), expected)| index.0 == *expected);
+        run.last()
+            .map(|((index, _), _)| index.offset() + PAGE_BYTES_U64)
+    }
+
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        let behind = PageIndex(PageIndex::of_offset(offset).0 + 1);
+        let (index, _) = self.pages.range(behind..).next()?;
+        Some(index.offset())
+    }
+
+    fn hidden_until(&self, offset: u64) -> Option<u64> {
+        if !self.known_to_store {
+            return Some(u64::MAX);
+        }
+        let change = self.change.as_ref();
+        let open = change.and_then(|change| change.zeroed.range_at(offset));
+        let closed = self.closed_zeroed.iter();
+        let closed = closed.filter_map(|(_, ranges)| range_at(ranges, offset));
+        closed.chain(open).map(|range| range.end).max()
+    }
+
+    fn next_hidden(&self, offset: u64) -> Option<u64> {
+        let change = self.change.as_ref();
+        let open = change.and_then(|change| change.zeroed.next_after(offset));
+        let closed = self.closed_zeroed.iter().filter_map(|(_, ranges)| {
+            let next = ranges.partition_point(|range| range.start <= offset);
+            ranges.get(next).copied()
+        });
+        closed.chain(open).map(|range| range.start).min()
+    }
+}
+
+/// The range that holds the byte at `offset`, of ranges in order.
+fn range_at(ranges: &[ByteRange], offset: u64) -> Option<ByteRange> {
+    let next = ranges.partition_point(|range| range.end <= offset);
+    ranges
+        .get(next)
+        .copied()
+        .filter(|range| range.start <= offset)
 }

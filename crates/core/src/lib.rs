@@ -28,12 +28,12 @@ mod vct;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
-    AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, FullDisk, Limits, Overdue,
-    ReadPlan, ReadSegment, SyncPoint,
+    AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, FullDisk, KernelHeld, Limits,
+    Overdue, ReadPlan, ReadSegment, SyncPoint, Trimmed,
 };
 pub use error::{FsError, Need, Stop};
-/// What a search in a file looks for; see [`Engine::content_map`].
-pub use mobifs_types::{ContentMap, Whence};
+/// What a search in a file looks for; see [`Engine::search_content`].
+pub use mobifs_types::{ContentSearch, Whence};
 pub use pacing::{Next, Pacing, PacingRules};
 pub use policy::machine::{Machine, MachineEvent};
 pub use policy::transactioning::{TransactioningName, TransactioningRule};

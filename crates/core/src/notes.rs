@@ -4,14 +4,17 @@
 //! The containers here let nothing be changed without noting its key, so that no
 //! operation can forget to. Where no image is kept they note nothing.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::ops::Deref;
 
+use foldhash::fast::FixedState;
 use mobifs_types::{Name, ObjectId, PageIndex, VctId};
 
 use crate::HashMap;
-use crate::inode::{Inode, PageSlot};
+use crate::directory::{Directory, Listing};
+use crate::inode::{Body, Inode, PageSlot};
 use crate::vct::{ClosedVct, DentryChange, OpenVct};
 
 /// Room for so many keys stays allocated.
@@ -146,9 +149,19 @@ impl Pages {
     }
 }
 
+/// A table with room for more objects than this gives room back when most of it is unused.
+const KEPT_OBJECTS: usize = 4096;
+
 /// The objects in memory.
 pub(crate) struct Inodes {
-    map: HashMap<ObjectId, Inode>,
+    /// Boxed: the table has up to twice as many places as objects.
+    map: HashMap<ObjectId, Box<Inode>>,
+    /// Objects, with the stamps that they got, in the order of their turns. Those that are
+    /// not in memory any more, or again, are passed over.
+    turns: VecDeque<(ObjectId, u64)>,
+    next_stamp: u64,
+    /// Entries of all listings that are loaded.
+    listed_entries: usize,
     is_noted: bool,
     pub(crate) notes: Notes<ObjectId>,
     /// Entries (by cookie) of directories that left memory, or whose listing did.
@@ -157,23 +170,38 @@ pub(crate) struct Inodes {
     pub(crate) gone_pages: Vec<(ObjectId, PageIndex)>,
 }
 
-impl Deref for Inodes {
-    type Target = HashMap<ObjectId, Inode>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.map
-    }
-}
-
 impl Inodes {
-    pub(crate) fn new(map: HashMap<ObjectId, Inode>, is_noted: bool) -> Self {
+    pub(crate) fn new(hasher: FixedState, is_noted: bool) -> Self {
         Self {
-            map,
+            map: HashMap::with_hasher(hasher),
+            turns: VecDeque::new(),
+            next_stamp: 0,
+            listed_entries: 0,
             is_noted,
             notes: Notes::new(is_noted),
             gone_dentries: Vec::new(),
             gone_pages: Vec::new(),
         }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    pub(crate) fn contains_key(&self, id: &ObjectId) -> bool {
+        self.map.contains_key(id)
+    }
+
+    pub(crate) fn get(&self, id: &ObjectId) -> Option<&Inode> {
+        self.map.get(id).map(|inode| &**inode)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectId, &Inode)> {
+        self.map.iter().map(|(id, inode)| (id, &**inode))
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Inode> {
+        self.map.values().map(|inode| &**inode)
     }
 
     pub(crate) fn is_noted(&self) -> bool {
@@ -200,7 +228,7 @@ impl Inodes {
 
     /// For what the image does itself, and for what it does not hold.
     pub(crate) fn get_mut_unnoted(&mut self, id: &ObjectId) -> Option<&mut Inode> {
-        self.map.get_mut(id)
+        self.map.get_mut(id).map(|inode| &mut **inode)
     }
 
     pub(crate) fn insert(&mut self, id: ObjectId, mut inode: Inode) {
@@ -210,10 +238,55 @@ impl Inodes {
             .into_iter()
             .for_each(|index| inode.pages.notes.add(index));
         self.notes.add(id);
-        self.map.insert(id, inode);
+        inode.stamp = self.next_stamp;
+        self.turns.push_back((id, inode.stamp));
+        self.next_stamp += 1;
+        self.listed_entries += inode.directory().map_or(0, Directory::len);
+        self.map.insert(id, Box::new(inode));
     }
 
-    pub(crate) fn remove(&mut self, id: &ObjectId) -> Option<Inode> {
+    /// The object whose turn it is to be looked at; it goes to the end of the queue.
+    pub(crate) fn next_in_turn(&mut self) -> Option<ObjectId> {
+        while let Some((id, stamp)) = self.turns.pop_front() {
+            if self.get(&id).is_some_and(|inode| inode.stamp == stamp) {
+                self.turns.push_back((id, stamp));
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Entries of all listings that are loaded.
+    pub(crate) const fn listed_entries(&self) -> usize {
+        self.listed_entries
+    }
+
+    /// Changes the entries of a directory; none if its listing is not loaded.
+    pub(crate) fn edit_entries(
+        &mut self,
+        id: ObjectId,
+        edit: impl FnOnce(&mut Directory),
+    ) -> Option<()> {
+        self.notes.add(id);
+        let directory = self.map.get_mut(&id)?.directory_mut()?;
+        let before = directory.len();
+        edit(directory);
+        self.listed_entries = self.listed_entries + directory.len() - before;
+        Some(())
+    }
+
+    /// Loads the listing of a directory that is in memory.
+    pub(crate) fn load_entries(&mut self, id: ObjectId, directory: Directory) {
+        if let Some(inode) = self.get_mut(&id)
+            && let Body::Directory(listing) = &mut inode.body
+        {
+            let entries = directory.len();
+            *listing = Listing::Loaded(Box::new(directory));
+            self.listed_entries += entries;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: &ObjectId) -> Option<Box<Inode>> {
         self.unload(*id);
         self.notes.add(*id);
         let mut inode = self.map.remove(id)?;
@@ -223,7 +296,25 @@ impl Inodes {
             let all = pages.keys().copied().chain(noted);
             self.gone_pages.extend(all.map(|index| (*id, index)));
         }
+        self.shrink();
         Some(inode)
+    }
+
+    /// Gives the table's memory back when little of it is used: after many objects were in
+    /// memory it would stay for good. Moving what is there is paid for by the many removals
+    /// since it grew.
+    fn shrink(&mut self) {
+        let turns = self.turns.len();
+        if turns > KEPT_OBJECTS && turns > self.map.len() * 2 {
+            let map = &self.map;
+            self.turns
+                .retain(|(id, stamp)| map.get(id).is_some_and(|inode| inode.stamp == *stamp));
+            self.turns.shrink_to(self.map.len() * 2);
+        }
+        let capacity = self.map.capacity();
+        if capacity > KEPT_OBJECTS && self.map.len() < capacity / 8 {
+            self.map.shrink_to(capacity / 4);
+        }
     }
 
     /// Lets go of a directory's listing; false if it was not loaded.
@@ -235,6 +326,7 @@ impl Inodes {
             return false;
         };
         self.notes.add(id);
+        self.listed_entries -= directory.len();
         if self.is_noted {
             let cookies = directory.after(0).map(|(cookie, ..)| (id, cookie));
             self.gone_dentries.extend(cookies);

@@ -5,7 +5,10 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::protocol::{InvalidateInode, NOTIFY_INVALIDATE_INODE, ReplyHeader};
+use crate::protocol::{
+    InvalidateEntry, InvalidateInode, NOTIFY_INVALIDATE_ENTRY, NOTIFY_INVALIDATE_INODE,
+    NOTIFY_PRUNE, Prune, ReplyHeader,
+};
 use crate::transport::Transport;
 
 /// Answers one request. Every request but FORGET is answered exactly once: the
@@ -75,13 +78,42 @@ pub(crate) fn invalidate_attributes(transport: &dyn Transport, node: u64) {
         offset: -1,
         length: 0,
     };
-    let header = header(NOTIFY_INVALIDATE_INODE, 0, size_of::<InvalidateInode>());
-    let parts = [
-        IoSlice::new(header.as_bytes()),
-        IoSlice::new(notification.as_bytes()),
-    ];
+    notify(
+        transport,
+        NOTIFY_INVALIDATE_INODE,
+        &[notification.as_bytes()],
+    );
+}
+
+/// Has the kernel forget a name, and what it names if that is not in use.
+pub(crate) fn invalidate_entry(transport: &dyn Transport, parent: u64, name: &[u8]) {
+    let notification = InvalidateEntry {
+        parent,
+        // No name is longer than 255 bytes.
+        name_bytes: u32::try_from(name.len()).unwrap_or(u32::MAX),
+        flags: 0,
+    };
+    let parts = [notification.as_bytes(), name, &[0]];
+    notify(transport, NOTIFY_INVALIDATE_ENTRY, &parts);
+}
+
+/// Has the kernel forget those of these objects that no program uses.
+pub(crate) fn prune(transport: &dyn Transport, nodes: &[u64]) {
+    let notification = Prune {
+        count: u32::try_from(nodes.len()).unwrap_or(u32::MAX),
+        ..Prune::default()
+    };
+    let parts = [notification.as_bytes(), nodes.as_bytes()];
+    notify(transport, NOTIFY_PRUNE, &parts);
+}
+
+fn notify(transport: &dyn Transport, code: i32, payload: &[&[u8]]) {
+    let bytes = payload.iter().map(|part| part.len()).sum();
+    let header = header(code, 0, bytes);
+    let mut parts = vec![IoSlice::new(header.as_bytes())];
+    parts.extend(payload.iter().map(|part| IoSlice::new(part)));
     match transport.notify(&parts) {
         Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => {}
-        Err(errno) => tracing::error!(%errno, node, "the kernel refused an invalidation"),
+        Err(errno) => tracing::error!(%errno, code, "the kernel refused a notification"),
     }
 }

@@ -35,8 +35,8 @@ pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
 pub use heap::keep_few_heaps;
 pub use lock::StoreLock;
 pub use mobifs_core::{
-    AllocateMode, AttributeChange, Caller, Class, FsError, Node, NodeSpec, ReadDirEntry,
-    RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
+    AllocateMode, AttributeChange, Caller, Class, FsError, KernelHeld, Node, NodeSpec,
+    ReadDirEntry, RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
 };
 pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
 pub use opened::{OpenOptions, OpenedStore, Resumption};
@@ -45,4 +45,4 @@ pub use status::{
     AppReport, CheckpointReport, MemoryStatus, PolicyReport, RecordingStatus, SCHEMA_VERSION,
     Status, StoreStatus, TransactionCounts, UserReport,
 };
-pub use volume::{BatterySource, Checkpointer, Volume, VolumeError, VolumeOptions};
+pub use volume::{BatterySource, Checkpointer, KernelCache, Volume, VolumeError, VolumeOptions};

@@ -19,7 +19,7 @@ mod range;
 mod time;
 
 pub use attributes::{Attributes, DeviceNumber, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
-pub use content::{ContentMap, Whence};
+pub use content::{ContentLayer, ContentSearch, Whence, search_layer, seek_content};
 pub use entry::{
     DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange, xattr_room_bytes,
 };

@@ -34,7 +34,7 @@ impl Engine {
             // A chmod changes the ACL too, if there is one.
             return Err(Stop::Need(Need::Xattrs {
                 id,
-                epoch: self.eviction_epoch,
+                epoch: self.departures.epoch(),
             }));
         }
         if let Some(size) = change.size {

@@ -1,5 +1,6 @@
 //! New objects.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -57,8 +58,7 @@ impl Engine {
         let vct = self.begin_entry(parent, id, moment)?;
         let vct = self.touch_new(vct, id)?;
         let (vct, parent_vct) = self.touch_parent(vct, parent, moment, i32::from(is_directory))?;
-        self.entries_mut(parent)?
-            .insert(name.clone(), id, spec.kind);
+        self.set_entry(parent, &name, id, spec.kind)?;
         let vct = self.record_dentry(vct, (parent, &name), None, Some(id));
         let node = self.inode(id)?.node(id);
         self.finish(parent_vct, moment.now);
@@ -97,7 +97,7 @@ impl Engine {
         change
             .xattrs
             .extend(inode.xattrs.iter().flatten().map(|(key, _)| key.clone()));
-        inode.change = Some(change);
+        inode.change = Some(Box::new(change));
         let node = inode.node(id);
         self.insert_inode(id, inode)?;
         Ok(node)
@@ -189,10 +189,10 @@ impl Engine {
         };
         let body = match spec.kind {
             FileKind::Regular => Body::File,
-            FileKind::Directory => Body::Directory(Listing::Loaded(Directory::new(
-                self.hasher.clone(),
-                self.inodes.is_noted(),
-            ))),
+            FileKind::Directory => {
+                let directory = Directory::new(self.hasher.clone(), self.inodes.is_noted());
+                Body::Directory(Listing::Loaded(Box::new(directory)))
+            }
             FileKind::Symlink => Body::Symlink(target.map(Arc::from)),
             _ => Body::Special,
         };
@@ -233,7 +233,7 @@ impl Engine {
         let default = if self.limits.xattr_bytes_max == 0 {
             None
         } else {
-            let epoch = self.eviction_epoch;
+            let epoch = self.departures.epoch();
             let known = directory.xattrs.as_ref();
             let known = known.ok_or(Stop::Need(Need::Xattrs { id: parent, epoch }))?;
             known.get(acl::DEFAULT).cloned()

@@ -142,7 +142,7 @@ impl Engine {
         {
             return Err(Stop::Need(Need::Xattrs {
                 id,
-                epoch: self.eviction_epoch,
+                epoch: self.departures.epoch(),
             }));
         }
         Ok(())

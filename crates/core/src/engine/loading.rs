@@ -18,10 +18,51 @@ use crate::inode::{Body, Inode};
 /// Answers that wait for the retried write; more than writers can wait at a time.
 const ARRIVALS_MAX: usize = 64;
 
+/// Objects of which it is known when they left memory; more than answers are under way.
+const DEPARTURES_MAX: usize = 4096;
+
+/// Which objects (or their listings) have left memory since answers about them were asked for.
+/// While an object is not in memory, nothing that the store says of it can become wrong; but it
+/// may come, change and leave while an answer is under way.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    /// Grows with every departure.
+    epoch: u64,
+    /// Answers asked for before are all stale.
+    floor: u64,
+    left_at: BTreeMap<ObjectId, u64>,
+}
+
+impl Departures {
+    /// What questions are asked at now.
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(super) fn left(&mut self, id: ObjectId) {
+        self.epoch += 1;
+        if self.left_at.len() >= DEPARTURES_MAX {
+            self.all_left();
+        }
+        self.left_at.insert(id, self.epoch);
+    }
+
+    /// No answer that is under way holds any more.
+    pub(super) fn all_left(&mut self) {
+        self.epoch += 1;
+        self.floor = self.epoch;
+        self.left_at.clear();
+    }
+
+    fn stayed_since(&self, id: ObjectId, epoch: u64) -> bool {
+        epoch >= self.floor && self.left_at.get(&id).is_none_or(|&left| left <= epoch)
+    }
+}
+
 impl Engine {
     /// Answers [`Need::Object`].
     pub fn provide_object(&mut self, id: ObjectId, epoch: u64, info: ObjectInfo) {
-        if self.accepts(epoch) && !self.inodes.contains_key(&id) {
+        if self.accepts(id, epoch) && !self.inodes.contains_key(&id) {
             self.arrivals.insert(id, info);
         }
     }
@@ -33,35 +74,33 @@ impl Engine {
         epoch: u64,
         mut entries: Vec<DirectoryEntry>,
     ) {
-        if !self.accepts(epoch) {
+        if !self.accepts(id, epoch) {
             return;
         }
         let (hasher, is_noted) = (self.hasher.clone(), self.inodes.is_noted());
-        let Some(inode) = self.inodes.get_mut(&id) else {
+        let Some(inode) = self.inodes.get(&id) else {
             return;
         };
-        if let Body::Directory(listing) = &mut inode.body
-            && let Listing::NotLoaded(displaced) = listing
-        {
+        if let Body::Directory(Listing::NotLoaded(displaced)) = &inode.body {
             if id == ObjectId::ROOT {
                 entries.retain(|entry| entry.name.as_bytes() != RESERVED_NAME);
             }
             let mut directory = Directory::new(hasher, is_noted);
             directory.load(entries, displaced);
-            *listing = Listing::Loaded(directory);
+            self.inodes.load_entries(id, directory);
             // Known again before the store was told to forget it.
             self.forgotten.retain(|&forgotten| forgotten != id);
         }
     }
 
-    /// Whether an answer that was asked for at `epoch` still holds.
-    const fn accepts(&self, epoch: u64) -> bool {
-        epoch == self.eviction_epoch && !self.is_forgetting
+    /// Whether an answer that names objects and was asked for at `epoch` still holds.
+    fn accepts(&self, id: ObjectId, epoch: u64) -> bool {
+        self.departures.stayed_since(id, epoch) && !self.is_forgetting
     }
 
     /// Answers [`Need::Xattrs`].
     pub fn provide_xattrs(&mut self, id: ObjectId, epoch: u64, xattrs: Vec<Xattr>) {
-        if epoch != self.eviction_epoch {
+        if !self.departures.stayed_since(id, epoch) {
             return;
         }
         if let Some(inode) = self.inodes.get_mut(&id)
@@ -73,7 +112,7 @@ impl Engine {
 
     /// Answers [`Need::SymlinkTarget`].
     pub fn provide_symlink_target(&mut self, id: ObjectId, epoch: u64, target: Vec<u8>) {
-        if epoch != self.eviction_epoch {
+        if !self.departures.stayed_since(id, epoch) {
             return;
         }
         if let Some(Inode {
@@ -119,17 +158,35 @@ impl Engine {
         }
         inode.directory().ok_or(Stop::Need(Need::Directory {
             id,
-            epoch: self.eviction_epoch,
+            epoch: self.departures.epoch(),
         }))
     }
 
-    /// The entries of a directory that was found loaded before.
-    pub(super) fn entries_mut(&mut self, id: ObjectId) -> Result<&mut Directory, Stop> {
-        let epoch = self.eviction_epoch;
-        let inode = self.inode_mut(id)?;
-        inode
-            .directory_mut()
-            .ok_or(Stop::Need(Need::Directory { id, epoch }))
+    /// Adds an entry to a directory that was found loaded before, or lets an existing one name
+    /// another object.
+    pub(super) fn set_entry(
+        &mut self,
+        parent: ObjectId,
+        name: &Name,
+        id: ObjectId,
+        kind: FileKind,
+    ) -> Result<(), Stop> {
+        self.edit_entries(parent, |entries| entries.insert(name.clone(), id, kind))
+    }
+
+    /// Removes an entry from a directory that was found loaded before.
+    pub(super) fn remove_entry(&mut self, parent: ObjectId, name: &Name) -> Result<(), Stop> {
+        self.edit_entries(parent, |entries| entries.remove(name.as_bytes()))
+    }
+
+    fn edit_entries(
+        &mut self,
+        id: ObjectId,
+        edit: impl FnOnce(&mut Directory),
+    ) -> Result<(), Stop> {
+        let epoch = self.departures.epoch();
+        let edited = self.inodes.edit_entries(id, edit);
+        edited.ok_or(Stop::Need(Need::Directory { id, epoch }))
     }
 
     /// What `name` in `parent` names, if anything.
@@ -155,7 +212,7 @@ impl Engine {
         let Some(info) = self.arrivals.remove(&id) else {
             return Err(Stop::Need(Need::Object {
                 id,
-                epoch: self.eviction_epoch,
+                epoch: self.departures.epoch(),
             }));
         };
         let inode = Inode::from_store(&info, parent, Some(Name::new(name)?));

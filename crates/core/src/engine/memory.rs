@@ -10,7 +10,7 @@ use mobifs_types::{
 
 use super::Engine;
 use crate::error::{FsError, Need, Stop};
-use crate::inode::{Inode, ORPHAN};
+use crate::inode::ORPHAN;
 
 /// What a changed object or directory entry is charged, in memory and in room below.
 pub(super) const ENTRY_BYTES: u64 = 512;
@@ -26,7 +26,8 @@ const SPILL_PAGES_MAX: usize = 4096;
 pub struct Limits {
     /// Memory for what is not committed, in bytes.
     pub memory_budget_bytes: u64,
-    /// Objects kept in memory although nothing uses them.
+    /// Objects kept in memory although no program uses them. A memory budget for which that
+    /// many are too many lowers it.
     pub objects_max: usize,
     /// Room for one object's extended attributes, each of which takes
     /// [`mobifs_types::xattr_room_bytes`]; 0: none are supported.
@@ -251,6 +252,7 @@ impl Engine {
             inode.lookups = inode.lookups.saturating_sub(count);
         }
         self.dispose_if_unused(id);
+        self.evict_if_crowded(id);
     }
 
     /// Frees an object without links as soon as nobody uses it: its pages at once,
@@ -280,13 +282,13 @@ impl Engine {
     }
 
     /// Takes an object out of memory.
-    fn evict(&mut self, id: ObjectId) {
+    pub(super) fn evict(&mut self, id: ObjectId) {
         let Some(inode) = self.inodes.remove(&id) else {
             return;
         };
         self.several_names.remove(&id);
-        self.eviction_epoch += 1;
-        self.arrivals.clear();
+        self.departures.left(id);
+        self.arrivals.remove(&id);
         if inode.pinned {
             self.unpinned.push(id);
         }
@@ -304,50 +306,6 @@ impl Engine {
         }
     }
 
-    /// Whether more objects than allowed are in memory, so that [`Engine::trim`] would
-    /// look for unused ones.
-    pub fn is_crowded(&self) -> bool {
-        self.inodes.len() > self.limits.objects_max
-    }
-
-    /// If more objects than allowed are in memory, lets unused ones go, and the
-    /// listings of directories that nothing in memory lies in.
-    pub fn trim(&mut self) {
-        if self.inodes.len() <= self.limits.objects_max {
-            return;
-        }
-        loop {
-            let unused: Vec<ObjectId> = self
-                .inodes
-                .iter()
-                .filter(|&(&id, inode)| id != ObjectId::ROOT && is_unused(inode))
-                .map(|(&id, _)| id)
-                .collect();
-            if unused.is_empty() {
-                break;
-            }
-            // Parents become unused when their last child goes: hence the loop.
-            unused.into_iter().for_each(|id| self.evict(id));
-        }
-        let is_idle = |inode: &Inode| {
-            inode.residents == 0
-                && inode.holds == 0
-                && inode.change.is_none()
-                && inode.known_to_store
-                && !inode.is_orphan()
-                && inode.directory().is_some()
-        };
-        let idle = self.inodes.iter().filter(|(_, inode)| is_idle(inode));
-        let idle: Vec<ObjectId> = idle.map(|(&id, _)| id).collect();
-        for id in idle {
-            if self.inodes.unload(id) {
-                self.forgotten.push(id);
-            }
-        }
-        self.eviction_epoch += 1;
-        self.arrivals.clear();
-    }
-
     /// Directories whose listing, and deleted objects that, left memory since the last
     /// call: the store may forget them, and what it knows only as entries of them.
     ///
@@ -355,7 +313,15 @@ impl Engine {
     /// names objects is accepted, because the store may be about to forget these.
     pub fn take_forgotten(&mut self) -> Vec<ObjectId> {
         self.is_forgetting = !self.forgotten.is_empty();
+        if self.is_forgetting {
+            self.arrivals.clear();
+        }
         core::mem::take(&mut self.forgotten)
+    }
+
+    /// Whether [`Engine::take_forgotten`] would name any.
+    pub fn has_forgotten(&self) -> bool {
+        !self.forgotten.is_empty()
     }
 
     /// Objects in memory of which the directory whose listing is kept for them need not be one
@@ -368,7 +334,7 @@ impl Engine {
     /// The store has forgotten what [`Engine::take_forgotten`] named.
     pub fn forgotten(&mut self) {
         self.is_forgetting = false;
-        self.eviction_epoch += 1;
+        self.departures.all_left();
     }
 
     /// Pinned objects that nobody uses since the last call: to be unpinned.
@@ -427,16 +393,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// Whether an object can be had from the store again at any time.
-fn is_unused(inode: &Inode) -> bool {
-    inode.lookups == 0
-        && inode.opens == 0
-        && inode.holds == 0
-        && inode.residents == 0
-        && inode.change.is_none()
-        && inode.pages.is_empty()
-        && inode.known_to_store
-        && !inode.is_orphan()
 }

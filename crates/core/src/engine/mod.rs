@@ -20,6 +20,7 @@ mod save;
 mod schedule;
 mod status;
 mod transaction;
+mod trim;
 mod xattr;
 
 use alloc::boxed::Box;
@@ -36,6 +37,7 @@ pub use memory::{FullDisk, Limits};
 pub use read::{ReadPlan, ReadSegment};
 pub use schedule::Overdue;
 pub use status::{AppStatus, EngineStatus};
+pub use trim::{KernelHeld, Trimmed};
 
 use crate::app::{App, AppRules};
 use crate::error::{FsError, Stop};
@@ -81,8 +83,8 @@ pub struct Engine {
     /// Transactions closed by this engine.
     closings: u64,
     next_object: u64,
-    /// Grows when something leaves memory: answers asked for before are stale.
-    eviction_epoch: u64,
+    /// What has left memory: answers about it that were asked for before are stale.
+    departures: loading::Departures,
     /// Attributes that arrived for objects that the retried operation will adopt.
     arrivals: HashMap<ObjectId, ObjectInfo>,
     /// Committed pages that arrived for partial writes, with the inode's version.
@@ -122,7 +124,7 @@ impl Engine {
     pub fn new(config: EngineConfig, root: &ObjectInfo) -> Self {
         let hasher = FixedState::with_seed(config.hash_seed);
         let is_saved = config.is_saved;
-        let mut inodes = Inodes::new(HashMap::with_hasher(hasher.clone()), is_saved);
+        let mut inodes = Inodes::new(hasher.clone(), is_saved);
         let mut root_inode = Inode::from_store(root, ObjectId::ROOT, None);
         root_inode.lookups = 1;
         inodes.insert(ObjectId::ROOT, root_inode);
@@ -146,7 +148,7 @@ impl Engine {
             next_vct: 1,
             closings: 0,
             next_object: ObjectId::FIRST_NEW.0,
-            eviction_epoch: 1,
+            departures: loading::Departures::default(),
             arrivals: HashMap::with_hasher(hasher),
             page_arrivals: Vec::new(),
             place_arrivals: Vec::new(),

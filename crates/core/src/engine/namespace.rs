@@ -88,7 +88,7 @@ impl Engine {
             Body::Symlink(Some(target)) => Ok(target.clone()),
             Body::Symlink(None) => Err(Stop::Need(Need::SymlinkTarget {
                 id,
-                epoch: self.eviction_epoch,
+                epoch: self.departures.epoch(),
             })),
             _ => Err(FsError::InvalidArgument.into()),
         }
@@ -157,7 +157,7 @@ impl Engine {
         }
         vct = self.touch(vct, id)?;
         vct = self.touch_entries(vct, parent, moment, 0)?;
-        self.entries_mut(parent)?.insert(name.clone(), id, kind);
+        self.set_entry(parent, &name, id, kind)?;
         vct = self.record_dentry(vct, (parent, &name), None, Some(id));
         self.finish(vct, moment.now);
         let inode = self.inode_mut(id)?;
@@ -249,7 +249,7 @@ impl Engine {
         let vct = self.begin_entry(parent, id, moment)?;
         let vct = self.touch(vct, id)?;
         let (vct, parent_vct) = self.touch_parent(vct, parent, moment, -i32::from(directory))?;
-        self.entries_mut(parent)?.remove(name.as_bytes());
+        self.remove_entry(parent, &name)?;
         let vct = self.record_dentry(vct, (parent, &name), Some(id), None);
         self.drop_link(vct, id, moment)?;
         self.finish(parent_vct, moment.now);

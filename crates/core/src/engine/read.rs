@@ -2,7 +2,9 @@
 
 use alloc::vec::Vec;
 
-use mobifs_types::{ByteRange, ContentMap, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_types::{
+    ContentSearch, ObjectId, PAGE_BYTES_U64, Page, PageIndex, Whence, search_layer,
+};
 
 use super::Engine;
 use crate::error::Stop;
@@ -113,23 +115,19 @@ impl Engine {
         }
     }
 
-    /// What a search for data or holes needs to know; the store answers for the rest.
+    /// Looks for the first data or hole from `offset` on, as far as that can be told without
+    /// the store.
     ///
     /// # Errors
     /// As [`Engine::read_plan`].
-    pub fn content_map(&self, id: ObjectId) -> Result<ContentMap, Stop> {
+    pub fn search_content(
+        &self,
+        id: ObjectId,
+        offset: u64,
+        whence: Whence,
+    ) -> Result<ContentSearch, Stop> {
         self.check_file(id)?;
-        let inode = self.inode(id)?;
-        let data = inode
-            .pages
-            .keys()
-            .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
-            .collect();
-        Ok(ContentMap::new(
-            inode.attributes.size,
-            data,
-            inode.zeroed_union(),
-        ))
+        Ok(search_layer(self.inode(id)?, offset, whence))
     }
 }
 

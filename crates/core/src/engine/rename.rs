@@ -142,16 +142,14 @@ impl Engine {
         if let Some(replaced) = replaced {
             vct = self.touch(vct, replaced)?;
         }
-        self.entries_mut(from.parent)?.remove(from.name.as_bytes());
-        self.entries_mut(to.parent)?
-            .insert(to.name.clone(), moved, kind);
+        self.remove_entry(from.parent, &from.name)?;
+        self.set_entry(to.parent, &to.name, moved, kind)?;
         let left = match left {
             Some(inode) => {
                 let (kind, id) = (inode.attributes.kind, self.new_object_id());
                 self.insert_inode(id, inode)?;
                 vct = self.touch_new(vct, id)?;
-                self.entries_mut(from.parent)?
-                    .insert(from.name.clone(), id, kind);
+                self.set_entry(from.parent, &from.name, id, kind)?;
                 Some(id)
             }
             None => None,
@@ -185,10 +183,8 @@ impl Engine {
         vct = self.touch(vct, other)?;
         vct = self.touch_entries(vct, from.parent, moment, went - came)?;
         vct = self.touch_entries(vct, to.parent, moment, came - went)?;
-        self.entries_mut(from.parent)?
-            .insert(from.name.clone(), other, other_kind);
-        self.entries_mut(to.parent)?
-            .insert(to.name.clone(), moved, source.kind);
+        self.set_entry(from.parent, &from.name, other, other_kind)?;
+        self.set_entry(to.parent, &to.name, moved, source.kind)?;
         vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), Some(other));
         vct = self.record_dentry(vct, (to.parent, &to.name), Some(other), Some(moved));
         self.tie_parted_files(moved, to);

@@ -1,5 +1,6 @@
 //! An engine from what one that was killed had saved.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
@@ -66,10 +67,12 @@ impl Engine {
                 self.inodes.insert(id, inode);
             }
             Kind::Dentry => {
-                let directory = self.inodes.get_mut(&id).and_then(|i| i.directory_mut());
-                let directory = directory.ok_or(ImageError("an entry is in no directory"))?;
                 let (child, kind, name) = (from.id()?, from.kind()?, from.name()?);
-                directory.restore(name, child, kind, key.second)?;
+                let mut restored = Err(ImageError("an entry is in no directory"));
+                self.inodes.edit_entries(id, |directory| {
+                    restored = directory.restore(name, child, kind, key.second);
+                });
+                restored?;
             }
             Kind::Page => {
                 let inode = self.inodes.get_mut(&id);
@@ -230,7 +233,9 @@ impl Engine {
         }
         inode.known_to_store = true;
         inode.pinned = true;
-        let change = inode.change.get_or_insert_with(|| Change::new(ORPHAN));
+        let change = inode
+            .change
+            .get_or_insert_with(|| Box::new(Change::new(ORPHAN)));
         change.zeroed.insert(ByteRange::from(0));
     }
 }

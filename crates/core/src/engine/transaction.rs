@@ -1,5 +1,6 @@
 //! Changing things inside open transactions.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, PAGE_BYTES_U64, VctId};
@@ -68,7 +69,9 @@ impl Engine {
     pub(super) fn begin_change(&mut self, id: ObjectId, now: MonotonicNs) -> Result<VctId, Stop> {
         let inode = self.inode_mut(id)?;
         if inode.is_orphan() {
-            inode.change.get_or_insert_with(|| Change::new(ORPHAN));
+            inode
+                .change
+                .get_or_insert_with(|| Box::new(Change::new(ORPHAN)));
             return Ok(ORPHAN);
         }
         let vct = self.begin(&[id], now)?;
@@ -215,7 +218,7 @@ impl Engine {
             Some(other) => vct = self.join(vct, other),
             None => {
                 let change_of = if inode.is_orphan() { ORPHAN } else { vct };
-                self.inode_mut(id)?.change = Some(Change::new(change_of));
+                self.inode_mut(id)?.change = Some(Box::new(Change::new(change_of)));
                 if change_of == ORPHAN {
                     return Ok(vct);
                 }

@@ -28,7 +28,7 @@ impl Engine {
         }
         let need = Stop::Need(Need::Xattrs {
             id,
-            epoch: self.eviction_epoch,
+            epoch: self.departures.epoch(),
         });
         inode.xattrs.as_ref().ok_or(need)
     }

@@ -1,6 +1,7 @@
 //! An object as a record. Not in it: its pages and its directory's entries, which are
 //! records of their own, and what can be counted again (`residents`, `holds`).
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 
@@ -43,6 +44,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         pinned,
         version,
         pages: _,
+        stamp: _,
         change,
         closed_zeroed,
         xattrs,
@@ -71,7 +73,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     out.u64(*lookups);
     out.u64(*opens);
     out.u64(*version);
-    out.option(change.as_ref(), write_change);
+    out.option(change.as_deref(), write_change);
     out.list(closed_zeroed.iter(), |out, (vct, ranges)| {
         out.u64(vct.0);
         out.list(ranges.iter(), |out, range| out.range(*range));
@@ -149,7 +151,7 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
     inode.lookups = from.count()?;
     inode.opens = from.count()?;
     inode.version = from.count()?;
-    inode.change = from.option(read_change)?;
+    inode.change = from.option(read_change)?.map(Box::new);
     inode.closed_zeroed = from.list(|from| Ok((from.vct()?, from.list(Reader::range)?)))?;
     inode.xattrs = from.option(|from| {
         let list = from.list(|from| Ok((from.shared()?, from.shared()?)))?;
@@ -186,7 +188,7 @@ fn read_body(
         FILE => Body::File,
         DIRECTORY => Body::Directory(match from.option(read_displaced)? {
             Some(displaced) => Listing::NotLoaded(displaced),
-            None => Listing::Loaded(Directory::new(hasher.clone(), is_noted)),
+            None => Listing::Loaded(Box::new(Directory::new(hasher.clone(), is_noted))),
         }),
         SYMLINK => Body::Symlink(from.option(Reader::shared)?),
         SPECIAL => Body::Special,

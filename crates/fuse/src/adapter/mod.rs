@@ -24,17 +24,19 @@
 //!
 //! Nobody else changes the tree, so what the kernel knows stays true until it sends a
 //! change itself; it invalidates by itself what its own requests change (times, sizes,
-//! link counts, parents). One exception is handled here, see [`set_id`].
+//! link counts, parents). One exception is handled here, see [`set_id`]. Where its cache keeps
+//! too many objects in memory, it is asked to forget some, see [`kernel_cache`].
 
 mod attributes;
 mod data;
 mod directory;
+mod kernel_cache;
 mod left;
 mod namespace;
 mod set_id;
 mod xattr;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use mobifs_runtime::{Caller, FsError, Node, Volume};
 use mobifs_types::ObjectId;
@@ -45,7 +47,7 @@ use crate::observer::{ObservedTransport, OperationObserver};
 use crate::protocol::{Attr, AttrReply, EntryReply, PAYLOAD_BYTES_MAX, RequestHeader};
 use crate::reply::Reply;
 use crate::request::{Operation, Request, forget_entries};
-use crate::session::Handler;
+use crate::session::{Handler, Shared};
 use crate::transport::{NotedTransport, Transport};
 pub(crate) use directory::behind_name;
 use set_id::SetIdFiles;
@@ -182,6 +184,11 @@ fn answer<T>(reply: Reply<'_>, outcome: Outcome<T>, send: impl FnOnce(Reply<'_>,
 }
 
 impl Handler for Adapter {
+    fn connected(&self, session: Weak<Shared>) {
+        let cache = kernel_cache::SessionCache::new(session);
+        self.volume.set_kernel_cache(Arc::new(cache));
+    }
+
     fn handle_in_slot(
         &self,
         slot: usize,

@@ -92,10 +92,18 @@ outgoing! {
     /// Notification: forget the attributes (and, from `offset` on if it is not
     /// negative, the cached content) of an inode.
     InvalidateInode { node: u64, offset: i64, length: i64 }
+    /// Notification: forget a name, which follows with a NUL byte behind.
+    InvalidateEntry { parent: u64, name_bytes: u32, flags: u32 }
+    /// Notification: forget these objects, whose node numbers follow, if no program uses them.
+    Prune { count: u32, padding: u32, spare: u64 }
 }
 
 /// Notification code of [`InvalidateInode`].
 pub(crate) const NOTIFY_INVALIDATE_INODE: i32 = 2;
+/// Notification code of [`InvalidateEntry`].
+pub(crate) const NOTIFY_INVALIDATE_ENTRY: i32 = 3;
+/// Notification code of [`Prune`].
+pub(crate) const NOTIFY_PRUNE: i32 = 9;
 
 #[cfg(test)]
 mod tests {
@@ -127,6 +135,8 @@ mod tests {
             (size_of::<InitReply>(), 64),
             (size_of::<DirectoryEntryHeader>(), 24),
             (size_of::<InvalidateInode>(), 24),
+            (size_of::<InvalidateEntry>(), 16),
+            (size_of::<Prune>(), 16),
         ];
         for (index, (ours, kernels)) in sizes.into_iter().enumerate() {
             assert_eq!(ours, kernels, "structure number {index}");

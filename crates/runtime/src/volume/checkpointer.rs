@@ -7,7 +7,7 @@ use std::time::Duration;
 use mobifs_types::MonotonicNs;
 
 use super::live::LiveGuard;
-use super::{Shared, TRIM_INTERVAL_MS, Volume};
+use super::{Shared, Volume};
 use crate::heap::HeapWatch;
 
 /// While something is uncommitted, room and limits are looked at this often.
@@ -151,7 +151,10 @@ impl Shared {
     /// Tells the store what is not needed any more, and the engine what room there is.
     pub(super) fn tidy_up(&self) {
         self.unpin_unused();
-        self.forget_unused();
+        if !self.options.background {
+            let _round = self.trim_round();
+        }
+        self.tell_forgotten();
         let space_at = self.live().space_at;
         if self.moment().now.ms_since(space_at) >= 1000
             && let Err(error) = self.refresh_space(&self.turn.lock())
@@ -166,30 +169,6 @@ impl Shared {
         for id in unpinned {
             self.store.unpin(id);
         }
-    }
-
-    /// Lets unused objects leave memory if there are too many, and tells the store
-    /// which have gone.
-    fn forget_unused(&self) {
-        let now = self.moment().now;
-        let _nothing_arrives = self.listing.write();
-        let (forgotten, in_use) = {
-            let mut live = self.live();
-            if live.engine.is_crowded() && now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS {
-                live.engine.trim();
-                live.trimmed_at = now;
-            }
-            let forgotten = live.engine.take_forgotten();
-            if forgotten.is_empty() {
-                return;
-            }
-            let in_use = live.engine.objects_with_several_names().clone();
-            (forgotten, in_use)
-        };
-        self.store.forget(&forgotten, &in_use);
-        // Until here the engine accepts no answers that the store may have
-        // forgotten; nobody asks either, because of `listing`.
-        self.live().engine.forgotten();
     }
 
     /// Applies the journal if it is nearly full or nothing was committed for long;

@@ -4,7 +4,7 @@ use mobifs_core::{
     AllocateMode, Engine, FsError, Moment, ReadSegment, SetIdBits, Stop, Whence, WriteAt,
 };
 use mobifs_store::Seek;
-use mobifs_types::{ObjectId, PAGE_BYTES, Page};
+use mobifs_types::{ObjectId, PAGE_BYTES, Page, seek_content};
 
 use super::{Volume, store_failed};
 
@@ -151,19 +151,21 @@ impl Volume {
     /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`.
     ///
     /// # Errors
-    /// `NoSuchOffset` if there is no such place, and as [`Engine::content_map`].
+    /// `NoSuchOffset` if there is no such place, and as [`Engine::search_content`].
     pub fn seek(&self, id: ObjectId, offset: u64, whence: Whence) -> Result<u64, FsError> {
-        let map = self.shared.look(|engine| engine.content_map(id))?;
-        let found = map.seek(offset, whence, |offset, whence| {
-            let what = match whence {
-                Whence::Data => Seek::Data,
-                Whence::Hole => Seek::Hole,
-            };
-            self.shared.store.seek(id, offset, what)
-        });
-        found
-            .map_err(|error| store_failed(&error))?
-            .ok_or(FsError::NoSuchOffset)
+        let what = match whence {
+            Whence::Data => Seek::Data,
+            Whence::Hole => Seek::Hole,
+        };
+        let search = |offset| {
+            self.shared
+                .look(|engine| engine.search_content(id, offset, whence))
+        };
+        let below = |offset| {
+            let found = self.shared.store.seek(id, offset, what);
+            found.map_err(|error| store_failed(&error))
+        };
+        seek_content(offset, whence, search, below)?.ok_or(FsError::NoSuchOffset)
     }
 
     /// `copy_file_range`: returns how much was copied, which may be less than asked

@@ -21,8 +21,8 @@ pub(super) struct Live {
     pub(super) closings_seen: u64,
     /// When the engine was last told about room.
     pub(super) space_at: MonotonicNs,
-    /// When unused objects were last looked for.
-    pub(super) trimmed_at: MonotonicNs,
+    /// The trimmer is at work, or rests from it.
+    pub(super) is_trimming: bool,
     /// Content written by [`super::Volume::write_batched`] that the arena does not have yet.
     pub(super) batched_bytes: usize,
 }

@@ -30,6 +30,7 @@ mod stepping;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod trimmer;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +46,7 @@ use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 
 pub use checkpointer::Checkpointer;
 pub use settings::BatterySource;
+pub use trimmer::KernelCache;
 pub use types::{VolumeError, VolumeOptions};
 
 use self::live::{Live, LiveGuard};
@@ -55,9 +57,6 @@ use crate::forecast::Forecast;
 use crate::opened::Resumption;
 use crate::{Arena, Rules};
 
-/// Unused objects are looked for at most this often: it takes a look at all objects.
-const TRIM_INTERVAL_MS: u64 = 1000;
-
 /// A live engine over a store. All methods block and may be called from any thread.
 ///
 /// `lookup`, `lookup_parent`, `create`, `create_unnamed` and `link` count one
@@ -65,7 +64,8 @@ const TRIM_INTERVAL_MS: u64 = 1000;
 /// back.
 pub struct Volume {
     shared: Arc<Shared>,
-    checkpointer: Mutex<Option<JoinHandle<()>>>,
+    /// The checkpointer and the trimmer.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Volume {
@@ -86,6 +86,12 @@ struct Shared {
     live: Mutex<Live>,
     /// Signals `Live::wake`.
     wake: Condvar,
+    /// Signals `Live::is_trimming`.
+    crowded: Condvar,
+    /// Who can tell the kernel to forget; none: there is no kernel. Held alone.
+    kernel_cache: Mutex<Option<Arc<dyn KernelCache>>>,
+    /// References that were given back since the trimmer looked.
+    forgotten_objects: AtomicU64,
     /// Who holds it may change the store's committed state. Taken before `live`.
     turn: Mutex<()>,
     store: Arc<dyn Store>,
@@ -187,10 +193,13 @@ impl Volume {
                 wake: false,
                 closings_seen: 0,
                 space_at: started.now,
-                trimmed_at: started.now,
+                is_trimming: false,
                 batched_bytes: 0,
             }),
             wake: Condvar::new(),
+            crowded: Condvar::new(),
+            kernel_cache: Mutex::new(None),
+            forgotten_objects: AtomicU64::new(0),
             turn: Mutex::new(()),
             listing: RwLock::new(()),
             store,
@@ -216,14 +225,12 @@ impl Volume {
         shared.refresh_space(&shared.turn.lock())?;
         let volume = Self {
             shared: Arc::clone(&shared),
-            checkpointer: Mutex::new(None),
+            threads: Mutex::new(Vec::new()),
         };
         if background {
-            let thread = thread::Builder::new()
-                .name("checkpointer".into())
-                .spawn(move || shared.run_checkpointer())
-                .map_err(VolumeError::Thread)?;
-            *volume.checkpointer.lock() = Some(thread);
+            let trimming = Arc::clone(&shared);
+            volume.spawn("checkpointer", move || shared.run_checkpointer())?;
+            volume.spawn("trimmer", move || trimming.run_trimmer())?;
         }
         Ok(Arc::new(volume))
     }
@@ -234,7 +241,7 @@ impl Volume {
     pub fn cut_power(&self) {
         self.shared.power_cut.store(true, Ordering::SeqCst);
         self.shared.store.cut_power();
-        self.stop_checkpointer();
+        self.stop_threads();
         // Whoever is in the middle of a commit has ended when the turn is free.
         drop(self.shared.turn.lock());
     }
@@ -250,21 +257,32 @@ impl Volume {
             return Err(VolumeError::PowerCut);
         }
         self.sync_app(None, true)?;
-        self.stop_checkpointer();
+        self.stop_threads();
         // What was changed between the two.
         self.sync_app(None, true)
     }
 
-    fn stop_checkpointer(&self) {
+    fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), VolumeError> {
+        let thread = thread::Builder::new().name(name.into()).spawn(body);
+        self.threads
+            .lock()
+            .push(thread.map_err(VolumeError::Thread)?);
+        Ok(())
+    }
+
+    fn stop_threads(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         {
             let mut live = self.shared.live();
             live.wake = true;
             self.shared.wake.notify_all();
+            self.shared.crowded.notify_all();
         }
-        let thread = self.checkpointer.lock().take();
-        if let Some(Err(_)) = thread.map(JoinHandle::join) {
-            tracing::error!("the checkpointer thread had panicked");
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the volume had panicked");
+            }
         }
     }
 }
@@ -273,7 +291,7 @@ impl Drop for Volume {
     /// Stops the threads. What is not committed is lost: call
     /// [`Volume::shutdown`] first.
     fn drop(&mut self) {
-        self.stop_checkpointer();
+        self.stop_threads();
     }
 }
 
@@ -328,17 +346,6 @@ impl Shared {
             self.wake(live);
         }
         self.after_crowding(live);
-    }
-
-    /// After objects came into memory or lost a user: wakes the checkpointer if there
-    /// are too many and the last search for unused ones is not recent.
-    fn after_crowding(&self, live: &mut LiveGuard<'_>) {
-        if live.engine.is_crowded()
-            && !live.wake
-            && self.moment().now.ms_since(live.trimmed_at) >= TRIM_INTERVAL_MS
-        {
-            self.wake(live);
-        }
     }
 
     /// Above this the checkpointer starts to make room before writers must wait.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use mobifs_core::{
     AttributeChange, Caller, FsError, Node, NodeSpec, ReadDirEntry, RenameMode, Stop, XattrMode,
@@ -45,6 +46,9 @@ impl Volume {
     pub fn forget(&self, id: ObjectId, count: u64) {
         let mut live = self.shared.live_keeping(Keeping::Batched);
         live.engine.forget(id, count);
+        self.shared
+            .forgotten_objects
+            .fetch_add(1, Ordering::Relaxed);
         arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
         self.shared.after_release(&mut live);
     }

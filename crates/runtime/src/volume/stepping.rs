@@ -48,10 +48,9 @@ impl Volume {
         arena.difference(&mut live.engine).map_or(Ok(()), Err)
     }
 
-    /// Lets go of what nobody uses, as the checkpointer does between two commits, however
-    /// short ago it was done last.
+    /// Lets go of what nobody uses, as the checkpointer and the trimmer do.
     pub fn tidy_up(&self) {
-        self.shared.live().trimmed_at = MonotonicNs(0);
+        let _round = self.shared.trim_round();
         self.shared.tidy_up();
     }
 }

@@ -178,8 +178,7 @@ fn what_left_memory_is_found_again_while_it_is_trimmed() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !ended.load(Ordering::SeqCst) {
-                volume.shared.live.lock().trimmed_at = mobifs_types::MonotonicNs(0);
-                volume.shared.tidy_up();
+                volume.tidy_up();
             }
         });
         let walkers: Vec<_> = (0..3)
@@ -197,8 +196,7 @@ fn what_left_memory_is_found_again_while_it_is_trimmed() {
         ended.store(true, Ordering::SeqCst);
         assert!(results.iter().all(Result::is_ok));
     });
-    volume.shared.live.lock().trimmed_at = mobifs_types::MonotonicNs(0);
-    volume.shared.tidy_up();
+    volume.tidy_up();
     assert!(
         volume.status().memory.objects <= 10,
         "{}",
@@ -603,8 +601,7 @@ fn a_listing_goes_on_after_its_directory_left_memory_and_after_a_kill() {
     };
     let let_go = |volume: &Volume| {
         volume.sync_all().unwrap();
-        volume.shared.live.lock().trimmed_at = mobifs_types::MonotonicNs(0);
-        volume.shared.tidy_up();
+        volume.tidy_up();
         assert!(!volume.shared.live().engine.has_listing(parent));
     };
     go_on(&volume);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mobifs_types::{
-    Attributes, ByteRange, ContentMap, DirectoryEntry, FileKind, Name, ObjectId, ObjectInfo,
-    PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, RangeSet, Whence, Xattr,
+    Attributes, ByteRange, ContentLayer, DirectoryEntry, FileKind, Name, ObjectId, ObjectInfo,
+    PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, Whence, Xattr, search_layer, seek_content,
 };
 
 use super::JournalStore;
@@ -350,7 +350,7 @@ impl<L: Lower> JournalStore<L> {
         };
         let object = self.state.read().pending.objects.get(&id).cloned();
         let handle = self.handle_for_content(id)?;
-        let below = |offset: u64, whence: Whence| {
+        let below = |offset: u64| {
             let Some(handle) = &handle else {
                 return Ok(None);
             };
@@ -360,15 +360,16 @@ impl<L: Lower> JournalStore<L> {
             }
             .map_err(StoreError::lower(format!("seeking in {id}")))
         };
-        match object
-            .as_ref()
-            .and_then(|object| Some((object, object.attributes?)))
-        {
-            Some((object, attributes)) => object
-                .content_map(attributes.size)
-                .seek(offset, whence, below),
-            None if handle.is_none() => Err(StoreError::Unknown(id)),
-            None => below(offset, whence),
+        let attributes = object.as_ref().and_then(|object| object.attributes);
+        match (&object, attributes) {
+            (Some(object), Some(attributes)) => {
+                let size = attributes.size;
+                let layer = PendingContent { object, size };
+                let search = |offset| Ok(search_layer(&layer, offset, whence));
+                seek_content(offset, whence, search, below)
+            }
+            _ if handle.is_none() => Err(StoreError::Unknown(id)),
+            _ => below(offset),
         }
     }
 }
@@ -382,20 +383,58 @@ impl PendingObject {
             None => Piece::Lower,
         }
     }
+}
 
-    fn content_map(&self, size: u64) -> ContentMap {
-        let data = self
-            .pages
-            .keys()
-            .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
-            .collect();
-        let mut zeroed = self.zeroed.clone();
-        if self.created {
-            zeroed = RangeSet::new();
-            zeroed.insert(ByteRange::from(0));
-            self.direct.iter().for_each(|range| zeroed.remove(range));
+/// What is pending of a file of a size, over what the lower file has.
+struct PendingContent<'a> {
+    object: &'a PendingObject,
+    size: u64,
+}
+
+impl ContentLayer for PendingContent<'_> {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn has_data(&self, offset: u64) -> bool {
+        let index = PageIndex::of_offset(offset);
+        self.object.pages.contains_key(&index)
+    }
+
+    fn data_until(&self, offset: u64) -> Option<u64> {
+        let first = PageIndex::of_offset(offset);
+        let run = self.object.pages.range(first..).zip(first.0..);
+        let run = run.take_while(|((index, _), expected)| index.0 == *expected);
+        run.last()
+            .map(|((index, _), _)| index.offset() + PAGE_BYTES_U64)
+    }
+
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        let behind = PageIndex(PageIndex::of_offset(offset).0 + 1);
+        let (index, _) = self.object.pages.range(behind..).next()?;
+        Some(index.offset())
+    }
+
+    fn hidden_until(&self, offset: u64) -> Option<u64> {
+        let object = self.object;
+        if !object.created {
+            return object.zeroed.range_at(offset).map(|range| range.end);
         }
-        ContentMap::new(size, data, zeroed)
+        if object.direct.contains(offset) {
+            return None;
+        }
+        let next = object.direct.next_after(offset);
+        Some(next.map_or(u64::MAX, |range| range.start))
+    }
+
+    fn next_hidden(&self, offset: u64) -> Option<u64> {
+        let object = self.object;
+        let next = if object.created {
+            object.direct.range_at(offset).map(|range| range.end)
+        } else {
+            object.zeroed.next_after(offset).map(|range| range.start)
+        };
+        next.filter(|&next| next != u64::MAX)
     }
 }
 
