@@ -17,6 +17,10 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Databases, and files that are larger than this and grow, get room in steps of this
 /// size, so that they stay in one piece (S4 §6.1.1).
 const PREALLOCATE_BYTES: u64 = 128 << 10;
+/// Shorter runs are not worth a call: writing them allocates.
+const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;
+/// With less room than this, and than what memory may hold a few times over, none is taken ahead.
+const ROOM_AHEAD_BYTES: u64 = 1 << 30;
 
 impl<L: Lower> JournalStore<L> {
     /// Brings existing objects (except directories' attributes, which come last) up
@@ -169,43 +173,39 @@ impl<L: Lower> JournalStore<L> {
         Ok(())
     }
 
-    /// Room that was asked for, and room ahead of what will be written. Where the
-    /// filesystem cannot allocate ahead, writing allocates, in more pieces.
+    /// Room that was asked for, and room for long runs of pages that make the file grow. Where the
+    /// filesystem cannot allocate ahead, writing allocates, in more pieces. Holes get none: they
+    /// were not budgeted when the writes were acknowledged, and a sparse file stays sparse.
     fn allocate(&self, object: &PendingObject, before: u64, size: u64, handle: &L::Handle) {
         for range in object.allocated.iter() {
             let _ = self.lower.preallocate(handle, range);
         }
-        let grows = object
-            .pages
-            .keys()
-            .next_back()
-            .is_some_and(|last| last.offset() >= before);
-        if grows && size > before {
-            let contiguous_from = object
-                .pages
-                .keys()
-                .map(|index| index.offset())
-                .find(|&offset| offset.saturating_add(PAGE_BYTES_U64) > before)
-                .unwrap_or(before);
-            let ahead = before >= PREALLOCATE_BYTES || object.is_database();
-            // A forged journal has sizes that no file can have; its pages may lie anywhere.
-            let end = if ahead {
-                size.checked_next_multiple_of(PREALLOCATE_BYTES)
-                    .unwrap_or(size)
-            } else {
-                size
-            };
-            let pages = object
-                .pages
-                .range(PageIndex::of_offset(contiguous_from)..)
-                .count() as u64;
-            // A sparse file shall stay sparse.
-            if contiguous_from < size && pages * PAGE_BYTES_U64 * 2 >= size - contiguous_from {
-                let _ = self
-                    .lower
-                    .preallocate(handle, ByteRange::new(contiguous_from, end));
+        if size <= before {
+            return;
+        }
+        let ahead = before >= PREALLOCATE_BYTES || object.is_database();
+        for run in growing_runs(object, before) {
+            // A forged journal has pages and sizes that no file can have.
+            let mut end = run.end.min(size);
+            if ahead && end == size && self.has_room_ahead() {
+                end = size
+                    .checked_next_multiple_of(PREALLOCATE_BYTES)
+                    .unwrap_or(size);
+            }
+            let range = ByteRange::new(run.start, end.max(run.start));
+            if range.len() >= PREALLOCATED_BYTES_MIN {
+                let _ = self.lower.preallocate(handle, range);
             }
         }
+    }
+
+    /// Whether there is so much room that some may be taken for which nobody asked, without
+    /// touching what was promised: here to what is committed, in the engine to what is not.
+    fn has_room_ahead(&self) -> bool {
+        let promised = self.state.read().pending.reserved_bytes;
+        let margin = self.held_bytes_max.saturating_mul(4).max(ROOM_AHEAD_BYTES);
+        let space = self.lower.space();
+        space.is_ok_and(|space| space.available_bytes > promised.saturating_add(margin))
     }
 
     pub(super) fn apply_xattrs(
@@ -256,5 +256,106 @@ impl<L: Lower> JournalStore<L> {
         self.lower
             .set_attributes(handle, &set)
             .map_err(StoreError::lower(format!("setting attributes of {id}")))
+    }
+}
+
+/// The runs of pages, each as long as possible, that reach behind the end of a file of `before`
+/// bytes.
+fn growing_runs(object: &PendingObject, before: u64) -> impl Iterator<Item = ByteRange> {
+    let mut pages = object
+        .pages
+        .range(PageIndex::of_offset(before)..)
+        .map(|(index, _)| index.offset())
+        .peekable();
+    std::iter::from_fn(move || {
+        let start = pages.next()?;
+        let mut end = start.saturating_add(PAGE_BYTES_U64);
+        while pages.next_if_eq(&end).is_some() {
+            end = end.saturating_add(PAGE_BYTES_U64);
+        }
+        Some(ByteRange::new(start, end))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use mobifs_types::{DeviceNumber, Entry, Name, ObjectState, Page, Timestamp};
+
+    use super::*;
+    use crate::lower::PosixLower;
+    use crate::{JournalOptions, JournalStore, Store};
+
+    /// Every other page, up to a full disk: applying gave the holes blocks, too, for which there
+    /// was no room, and the store could not be mounted any more.
+    #[test]
+    fn the_holes_of_a_half_dense_file_get_no_blocks() {
+        const PAGES: u64 = 1024;
+        let directory = tempfile::tempdir().unwrap();
+        let lower = PosixLower::open(directory.path()).unwrap();
+        let options = JournalOptions {
+            journal_bytes: 16 << 20,
+            uuid_if_new: [7; 16],
+            ..JournalOptions::default()
+        };
+        let (store, _) = JournalStore::open(lower, &options).unwrap();
+        let id = store.first_new_object();
+        let time = Timestamp::default();
+        // One transaction after the other: a new file, and one that grows.
+        for (created, pages) in [(true, 0..PAGES / 2), (false, PAGES / 2..PAGES)] {
+            let mut transaction = store.begin_transaction();
+            store.append_entry(
+                &mut transaction,
+                Entry::Object(ObjectState {
+                    id,
+                    created,
+                    attributes: Attributes {
+                        kind: FileKind::Regular,
+                        mode: 0o600,
+                        uid: 0,
+                        gid: 0,
+                        rdev: DeviceNumber::default(),
+                        size: (pages.end * 2 - 1) * PAGE_BYTES_U64,
+                        nlink: 1,
+                        atime: time,
+                        mtime: time,
+                        ctime: time,
+                    },
+                    symlink_target: None,
+                    zeroed: Vec::new(),
+                    allocated: Vec::new(),
+                    xattrs: Vec::new(),
+                }),
+            );
+            if created {
+                let (parent, child) = (ObjectId::ROOT, Some(id));
+                let name = Name::new(b"sparse").unwrap();
+                let entry = Entry::Dentry {
+                    parent,
+                    name,
+                    child,
+                };
+                store.append_entry(&mut transaction, entry);
+            }
+            for page in pages {
+                let index = PageIndex(page * 2);
+                let page = Page::new(&[7; 4096]);
+                let object = id;
+                let entry = Entry::Page {
+                    object,
+                    index,
+                    page,
+                };
+                store.append_entry(&mut transaction, entry);
+            }
+            let ticket = store.end_transaction(transaction).unwrap();
+            store.wait_sync(ticket).unwrap();
+            store.apply().unwrap();
+        }
+        let file = std::fs::metadata(directory.path().join("sparse")).unwrap();
+        let most = PAGES * PAGE_BYTES_U64 + PAGES * PAGE_BYTES_U64 / 8;
+        let allocated = file.blocks() * 512;
+        assert!(allocated <= most, "{allocated} for {most}");
     }
 }
