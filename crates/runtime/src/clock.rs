@@ -1,5 +1,7 @@
 //! Where the time of a live engine comes from.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use mobifs_core::Moment;
 use mobifs_types::{MonotonicNs, Timestamp};
 
@@ -15,21 +17,47 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn moment(&self) -> Moment {
-        use rustix::time::{ClockId, clock_gettime};
-        let wall = clock_gettime(ClockId::Realtime);
-        let now = clock_gettime(ClockId::Monotonic);
         Moment {
-            // The kernel keeps both in range: nanoseconds below a second, monotonic
-            // time not negative.
-            wall: Timestamp::new(wall.tv_sec, u32::try_from(wall.tv_nsec).unwrap_or(0)),
-            now: MonotonicNs(
-                u64::try_from(now.tv_sec)
-                    .unwrap_or(0)
-                    .saturating_mul(1_000_000_000)
-                    .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0)),
-            ),
+            wall: wall_time(),
+            now: monotonic_time(),
         }
     }
+}
+
+fn wall_time() -> Timestamp {
+    let (seconds, nanoseconds) = match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => (since.as_secs().cast_signed(), since.subsec_nanos()),
+        // A machine without a battery may begin before 1970.
+        Err(before) => {
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => (-before.as_secs().cast_signed(), 0),
+                part => (-before.as_secs().cast_signed() - 1, 1_000_000_000 - part),
+            }
+        }
+    };
+    Timestamp::new(seconds, nanoseconds)
+}
+
+/// The time since the machine was started, which other processes see as well: an [`Instant`](std::time::Instant)
+/// does not tell it. Asked of the C library and not of the kernel's code
+/// in the process (vDSO) directly, as rustix does: valgrind hides that code, and the lookup
+/// of its functions ends a program that runs under it.
+#[expect(unsafe_code, reason = "no safe call asks the C library for this")]
+fn monotonic_time() -> MonotonicNs {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: a place for the answer.
+    let code = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    assert_eq!(code, 0, "every Linux has this clock");
+    let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
+    MonotonicNs(
+        seconds
+            .saturating_mul(1_000_000_000)
+            .saturating_add(nanoseconds),
+    )
 }
 
 #[cfg(test)]

@@ -42,7 +42,16 @@ fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let mut fields = text.split(' ').map(|field| field.parse().unwrap_or(0_u64));
     let (resident, shared) = (fields.nth(1).unwrap_or(0), fields.next().unwrap_or(0));
-    resident.saturating_sub(shared) * rustix::param::page_size() as u64
+    resident.saturating_sub(shared) * page_bytes()
+}
+
+/// Asked of the C library: rustix would look into the kernel's code in the process for it, which
+/// ends a program that runs under valgrind.
+#[expect(unsafe_code, reason = "no safe call asks the C library for this")]
+fn page_bytes() -> u64 {
+    // SAFETY: it takes a number and returns one.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(bytes).unwrap_or(0)
 }
 
 /// Has the C library keep no more than a few heaps, where it can; to be called before there are
