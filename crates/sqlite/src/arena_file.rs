@@ -91,7 +91,7 @@ impl ArenaFile {
             if about.len() == 0 {
                 continue;
             }
-            let arena = match Arena::attach_file(file.into()) {
+            let arena = match Arena::attach_file(&file, path) {
                 Ok(arena) => arena,
                 Err(error) => {
                     left = Left::Unusable(error.to_string());
@@ -114,8 +114,8 @@ impl ArenaFile {
     /// [`Failure`].
     pub(crate) fn create(&self) -> Result<Arena, Failure> {
         self.remove();
-        let file = self.create_file()?;
-        let made = Arena::create_in(file.into()).and_then(|arena| {
+        let (file, path) = self.create_file()?;
+        let made = Arena::create_in(&file, path).and_then(|arena| {
             let owner = serde_json::to_vec(&self.owner).map_err(io::Error::other)?;
             arena.set_session(&owner)?;
             Ok(arena)
@@ -127,7 +127,7 @@ impl ArenaFile {
     }
 
     /// Under the first name that nobody has.
-    fn create_file(&self) -> Result<File, Failure> {
+    fn create_file(&self) -> Result<(File, PathBuf), Failure> {
         let taken: HashSet<PathBuf> = self.taken()?.into_iter().collect();
         let plain = self.directory.join(&self.name);
         let numbered =
@@ -143,7 +143,8 @@ impl ArenaFile {
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
             .open(&free);
-        file.map_err(failed("creating", &free))
+        let file = file.map_err(failed("creating", &free))?;
+        Ok((file, free))
     }
 
     /// Nothing has to be found here any more.

@@ -101,7 +101,7 @@ fn a_copy_with_the_inode_of_what_a_killed_process_had_has_what_was_durable() {
         };
         let mut options = File::options();
         let file = options.read(true).write(true).open(arena(&place.path()));
-        let left = Arena::attach_file(file.unwrap().into()).unwrap();
+        let left = Arena::attach_file(&file.unwrap(), arena(&place.path())).unwrap();
         let mut owner: Value = serde_json::from_slice(&left.session().unwrap()).unwrap();
         let about = fs::metadata(copied.path()).unwrap();
         // As on a filesystem that does not keep when a file was made.

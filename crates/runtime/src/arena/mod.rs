@@ -25,17 +25,19 @@ mod slots;
 mod tests;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use self::layout::{
-    BATCH_ENTRIES_AT, BATCH_RESERVED_BYTES, CHUNKS_START, HEADER_BYTES, MAGIC, MAGIC_AT,
-    REQUEST_SLOTS, SESSION_AT, SESSION_BYTES_MAX, SESSION_TEXTS_AT, VERSION, VERSION_AT,
+    MAGIC, MAGIC_AT, REQUEST_SLOTS, SESSION_AT, SESSION_BYTES_MAX, SESSION_TEXTS_AT, VERSION,
+    VERSION_AT,
 };
-use self::records::Records;
+use self::records::{Records, layout_of};
 use self::region::Region;
 
 pub use self::current::LeftRequest;
@@ -44,10 +46,7 @@ pub use self::requests::{Refusal, RequestSlot};
 pub(crate) use self::saved::SavedMount;
 
 /// The sizes that are tried, the largest first: only what is used takes memory.
-const SIZES_BYTES: [usize; 4] = [1 << 36, 1 << 34, 1 << 32, 1 << 30];
-
-/// Size of an arena in a file; what is not used takes no room.
-const FILE_BYTES: usize = 1 << 32;
+const SIZES_BYTES: [u64; 4] = [1 << 36, 1 << 34, 1 << 32, 1 << 30];
 
 /// Why an arena cannot be made, or not be taken over.
 #[derive(Debug, thiserror::Error)]
@@ -120,9 +119,13 @@ impl Arena {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
         let mut last = io::Error::other("the limit of file sizes is too low");
         for bytes in SIZES_BYTES {
-            if limit.is_some_and(|limit| (bytes as u64) > limit) {
+            if limit.is_some_and(|limit| bytes > limit) {
                 continue;
             }
+            // Addresses of 32 bits have room for less.
+            let Ok(bytes) = usize::try_from(bytes) else {
+                continue;
+            };
             match Region::create(bytes) {
                 Ok(region) => return Ok(Self::fresh(region)),
                 Err(error) => last = error,
@@ -131,16 +134,15 @@ impl Arena {
         Err(ArenaError::Memory(last))
     }
 
-    /// An empty arena in an empty file, which has no more than this process to keep it: a
-    /// file of a tmpfs, for one, is memory that outlives the process, but not the machine.
+    /// An empty arena in the empty file at `path`, which has no more than this process to keep
+    /// it: a file of a tmpfs, for one, is memory that outlives the process, but not the machine.
+    /// The file grows with what is in it, within the limit of file sizes, and is opened anew for
+    /// that.
     ///
     /// # Errors
-    /// [`ArenaError::Memory`], also if its filesystem has no room to begin with.
-    pub fn create_in(file: OwnedFd) -> Result<Self, ArenaError> {
-        let region = Region::create_in(file, FILE_BYTES)?;
-        region.reserve(0, HEADER_BYTES)?;
-        region.reserve(BATCH_ENTRIES_AT, BATCH_RESERVED_BYTES)?;
-        Ok(Self::fresh(region))
+    /// [`ArenaError::Memory`], also if its filesystem, or the limit, has no room to begin with.
+    pub fn create_in(file: &File, path: PathBuf) -> Result<Self, ArenaError> {
+        Ok(Self::fresh(Region::create_in(file, path)?))
     }
 
     fn fresh(region: Region) -> Self {
@@ -150,12 +152,12 @@ impl Arena {
         Self::over(Arc::clone(&region), Records::new(region))
     }
 
-    /// The arena that a killed process has left in a file.
+    /// The arena that a killed process has left in the file at `path`.
     ///
     /// # Errors
     /// As [`Arena::attach`].
-    pub fn attach_file(file: OwnedFd) -> Result<Self, ArenaError> {
-        Self::over_left(Region::attach(file, true)?)
+    pub fn attach_file(file: &File, path: PathBuf) -> Result<Self, ArenaError> {
+        Self::over_left(Region::of_file(file, path)?)
     }
 
     /// The arena that a killed daemon has left. A batch that it had published is carried
@@ -164,12 +166,12 @@ impl Arena {
     /// # Errors
     /// [`ArenaError`].
     pub fn attach(memory: OwnedFd) -> Result<Self, ArenaError> {
-        Self::over_left(Region::attach(memory, false)?)
+        Self::over_left(Region::attach(memory)?)
     }
 
     fn over_left(region: Region) -> Result<Self, ArenaError> {
         let region = Arc::new(region);
-        let is_arena = region.size_bytes() >= CHUNKS_START
+        let is_arena = region.mapped_bytes() >= layout_of(&region).chunks_at
             && region.load(MAGIC_AT) == MAGIC
             && region.load(VERSION_AT) == VERSION;
         if !is_arena {
@@ -192,6 +194,9 @@ impl Arena {
     }
 
     /// For handing it over.
+    ///
+    /// # Panics
+    /// If it lies in a file: that has a name, and no descriptor is kept.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.shared.region.descriptor()
     }
@@ -230,12 +235,16 @@ impl Arena {
     /// Slots in which a killed daemon has left a request.
     pub fn left_slots(&self) -> Vec<usize> {
         let is_left = |number: &usize| requests::left_bytes(&self.shared.region, *number).is_some();
-        (0..REQUEST_SLOTS).filter(is_left).collect()
+        (0..layout_of(&self.shared.region).request_slots)
+            .filter(is_left)
+            .collect()
     }
 
-    /// A slot for requests; none if there is none of this number, or somebody has it.
+    /// A slot for requests; none if there is none of this number, or it is in use.
     pub fn request_slot(&self, number: usize) -> Option<RequestSlot> {
         let shared = &self.shared;
+        let is_there = number < layout_of(&shared.region).request_slots;
+        is_there.then_some(())?;
         shared.taken.take(number).then(|| {
             let region = Arc::clone(&shared.region);
             RequestSlot::new(region, Arc::clone(&shared.taken), number)

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::ArenaError;
 use super::layout::{
-    BATCH_AT, BATCH_ENTRIES_AT, BATCH_ENTRIES_MAX, BATCH_RESERVED_BYTES, CHUNKS_AT, CHUNKS_START,
-    FIRST_AT, INCOMPLETE_AT, LENGTH_AT, LIVE_AT, RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT,
+    BATCH_AREA_AT, BATCH_AT, CHUNKS_AT, FIRST_AT, INCOMPLETE_AT, LENGTH_AT, LIVE_AT, Layout,
+    RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT,
 };
 use super::region::Region;
 use super::slots::{Class, RECORD_BYTES_MAX, Slots};
@@ -51,6 +51,7 @@ impl Parts {
 #[derive(Debug)]
 pub(super) struct Records {
     region: Arc<Region>,
+    layout: Layout,
     slots: Slots,
     index: HashMap<RawKey, Parts, foldhash::fast::FixedState>,
     /// The batch under way: slots that begin to count (with [`LIVES`] added; slots are
@@ -58,22 +59,34 @@ pub(super) struct Records {
     batch: Vec<u64>,
     /// Slots of records that the batch lets go.
     ceasing: Vec<usize>,
-    /// Room for entries of batches that there certainly is.
-    batch_reserved_bytes: usize,
+    /// Where the entries of batches are, and how many there is room for.
+    batch_at: usize,
+    batch_entries: usize,
     /// Something did not fit: from here on nothing is kept.
     is_incomplete: bool,
 }
 
+/// Where things are in this memory.
+pub(super) fn layout_of(region: &Region) -> Layout {
+    match region.is_file() {
+        true => Layout::FILE,
+        false => Layout::MOUNT,
+    }
+}
+
 impl Records {
     pub(super) fn new(region: Arc<Region>) -> Self {
-        let slots = Slots::new(CHUNKS_START, region.size_bytes());
+        let layout = layout_of(&region);
+        let slots = Slots::new(&layout, region.capacity_bytes());
         Self {
             region,
+            layout,
             slots,
             index: HashMap::default(),
             batch: Vec::new(),
             ceasing: Vec::new(),
-            batch_reserved_bytes: BATCH_RESERVED_BYTES,
+            batch_at: layout.batch_at,
+            batch_entries: layout.batch_entries,
             is_incomplete: false,
         }
     }
@@ -86,9 +99,7 @@ impl Records {
         }
         let mut records = Self::new(region);
         let published = records.region.load(BATCH_AT);
-        let published = usize::try_from(published)
-            .ok()
-            .filter(|&n| n <= BATCH_ENTRIES_MAX);
+        let published = records.find_batch(published);
         let published = published.ok_or(ArenaError::Damaged("a batch is too long"))?;
         if !(0..published).all(|number| records.is_entry(number)) {
             return Err(ArenaError::Damaged("a batch names no slot"));
@@ -97,6 +108,8 @@ impl Records {
         let chunks = records.region.load(CHUNKS_AT);
         let scanned = records.slots.scan(&records.region, chunks);
         let slots = scanned.ok_or(ArenaError::Damaged("a chunk is of no class"))?;
+        // No batch is under way any more, and the next ones are small until one is not.
+        records.close_batch_area();
         records.index_live(slots)?;
         Ok(records)
     }
@@ -278,14 +291,12 @@ impl Records {
     /// Makes the batch happen. `released` are content slots that nobody uses any more,
     /// and that no record names when the batch has happened.
     pub(super) fn commit(&mut self, released: Vec<usize>) {
-        if self.batch.len() > BATCH_ENTRIES_MAX {
-            self.give_up("an operation changes too much at once");
-        } else if self.reserve_batch().is_err() {
+        if self.batch.len() > self.batch_entries && !self.open_batch_area() {
             self.give_up(FULL);
         }
         if !self.is_incomplete && !self.batch.is_empty() {
             for (number, entry) in self.batch.iter().enumerate() {
-                self.region.store(BATCH_ENTRIES_AT + number * 8, *entry);
+                self.region.store(self.batch_at + number * 8, *entry);
             }
             self.region.store(BATCH_AT, self.batch.len() as u64);
             self.carry_out(self.batch.len());
@@ -299,29 +310,54 @@ impl Records {
         }
     }
 
-    /// Room for the entries of a batch that is larger than all before.
-    fn reserve_batch(&mut self) -> std::io::Result<()> {
-        let bytes = self.batch.len() * 8;
-        if bytes > self.batch_reserved_bytes {
-            let bytes = bytes.next_power_of_two().min(BATCH_ENTRIES_MAX * 8);
-            self.region.reserve(BATCH_ENTRIES_AT, bytes)?;
-            self.batch_reserved_bytes = bytes;
+    /// Where the entries of a batch of so many are that a killed process has published; none if
+    /// they are nowhere.
+    fn find_batch(&mut self, published: u64) -> Option<usize> {
+        let published = usize::try_from(published).ok()?;
+        let area = usize::try_from(self.region.load(BATCH_AREA_AT)).ok()?;
+        if area != 0 {
+            let room = self.region.mapped_bytes().checked_sub(area)?;
+            if area < self.layout.chunks_at || !area.is_multiple_of(8) {
+                return None;
+            }
+            (self.batch_at, self.batch_entries) = (area, room / 8);
         }
-        Ok(())
+        (published <= self.batch_entries).then_some(published)
+    }
+
+    /// A place for the entries of a batch that is larger than all before. No batch is published
+    /// now, so nothing is where they were.
+    fn open_batch_area(&mut self) -> bool {
+        self.close_batch_area();
+        let bytes = self.batch.len().next_power_of_two() * 8;
+        let region = &self.region;
+        let count = |chunks| region.store(CHUNKS_AT, chunks);
+        let Some((offset, bytes)) = self.slots.open_run(region, bytes, count) else {
+            return false;
+        };
+        self.region.store(BATCH_AREA_AT, offset as u64);
+        (self.batch_at, self.batch_entries) = (offset, bytes / 8);
+        true
+    }
+
+    fn close_batch_area(&mut self) {
+        self.region.store(BATCH_AREA_AT, 0);
+        (self.batch_at, self.batch_entries) = (self.layout.batch_at, self.layout.batch_entries);
+        self.slots.close_run(&self.region);
     }
 
     /// Whether an entry of the batch names a place that a slot can be at.
     fn is_entry(&self, number: usize) -> bool {
-        let entry = self.region.load(BATCH_ENTRIES_AT + number * 8);
+        let entry = self.region.load(self.batch_at + number * 8);
         let offset = (entry & !LIVES) as usize;
-        let last = self.region.size_bytes() - RECORD_HEADER_BYTES;
-        offset.is_multiple_of(8) && (CHUNKS_START..=last).contains(&offset)
+        let last = self.region.mapped_bytes() - RECORD_HEADER_BYTES;
+        offset.is_multiple_of(8) && (self.layout.chunks_at..=last).contains(&offset)
     }
 
     /// Carries out the published batch.
     fn carry_out(&self, entries: usize) {
         for number in 0..entries {
-            let entry = self.region.load(BATCH_ENTRIES_AT + number * 8);
+            let entry = self.region.load(self.batch_at + number * 8);
             let (offset, lives) = ((entry & !LIVES) as usize, entry & LIVES);
             self.region.store(offset + LIVE_AT, lives);
         }
@@ -338,6 +374,7 @@ impl Records {
 
     /// Gives memory back that is kept for what comes next.
     pub(super) fn give_back(&mut self) {
+        self.close_batch_area();
         self.slots.close_empty(&self.region);
     }
 

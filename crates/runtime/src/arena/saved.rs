@@ -8,7 +8,7 @@ use mobifs_store::{Intent, KnownLocation, KnownObject, Saved, Witness};
 use mobifs_types::{ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page};
 
 use super::codec::{Reader, Writer};
-use super::records::RawKey;
+use super::records::{RawKey, layout_of};
 use super::{Arena, ArenaError};
 use crate::PolicyChange;
 
@@ -85,11 +85,12 @@ impl SavedMount {
         root: &ObjectInfo,
     ) -> Result<Engine, ArenaError> {
         let mut pages: HashMap<usize, Page> = HashMap::new();
-        let size = arena.shared.region.size_bytes();
+        let size = arena.shared.region.mapped_bytes();
+        let chunks_at = layout_of(&arena.shared.region).chunks_at;
         let mut page_at = |place: u64, length: usize| {
-            let offset = usize::try_from(place).ok().filter(|&offset| {
-                offset >= super::CHUNKS_START && offset.saturating_add(length) <= size
-            })?;
+            let offset = usize::try_from(place)
+                .ok()
+                .filter(|&offset| offset >= chunks_at && offset.saturating_add(length) <= size)?;
             let page = pages
                 .entry(offset)
                 .or_insert_with(|| arena.page_at(offset, length));

@@ -5,10 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use super::layout::Layout;
 use super::region::Region;
 
-/// All chunks are of this size.
-pub(super) const CHUNK_BYTES: usize = 256 << 10;
 /// In front of a chunk's slots lies a word: its class and one.
 pub(super) const CHUNK_HEADER_BYTES: usize = 64;
 /// Sizes of slots for records.
@@ -23,8 +22,10 @@ pub(super) const RECORD_BYTES_MAX: usize = 4096;
 /// Empty chunks of a class that are kept for what comes next: memory that is given back and
 /// taken again costs more than all else that is done with a page. For content that is what
 /// comes and goes with a log of SQLite's, 1000 pages.
-const SPARE_RECORD_CHUNKS: usize = 4;
-const SPARE_CONTENT_CHUNKS: usize = 16;
+const SPARE_RECORD_BYTES: usize = 1 << 20;
+const SPARE_CONTENT_BYTES: usize = 4 << 20;
+/// Added to the number of chunks of a run, in the word in front of the first of them.
+const RUN: u64 = 1 << 32;
 
 /// What a chunk's slots are for, and their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,16 +63,17 @@ impl Class {
         }
     }
 
-    const fn spare_chunks(self) -> usize {
+    const fn spare_bytes(self) -> usize {
         if self.is_content() {
-            SPARE_CONTENT_CHUNKS
+            SPARE_CONTENT_BYTES
         } else {
-            SPARE_RECORD_CHUNKS
+            SPARE_RECORD_BYTES
         }
     }
 
-    const fn slots(self) -> usize {
-        (CHUNK_BYTES - CHUNK_HEADER_BYTES) / self.slot_bytes()
+    /// In one chunk.
+    const fn slots(self, chunk_bytes: usize) -> usize {
+        (chunk_bytes - CHUNK_HEADER_BYTES) / self.slot_bytes()
     }
 }
 
@@ -90,6 +92,7 @@ struct Chunk {
 pub(super) struct Slots {
     /// Where the chunks begin.
     base: usize,
+    chunk_bytes: usize,
     chunks_max: usize,
     chunks: Vec<Chunk>,
     /// Chunks with a free slot, by class.
@@ -98,28 +101,32 @@ pub(super) struct Slots {
     unused: BTreeSet<u32>,
     /// Empty chunks of each class.
     empty: Vec<usize>,
+    /// Chunks without slots that belong together: the first, and how many.
+    run: Option<(u32, u32)>,
 }
 
 impl Slots {
-    pub(super) fn new(base: usize, end: usize) -> Self {
+    pub(super) fn new(layout: &Layout, end: usize) -> Self {
         Self {
-            base,
-            chunks_max: (end - base) / CHUNK_BYTES,
+            base: layout.chunks_at,
+            chunk_bytes: layout.chunk_bytes,
+            chunks_max: end.saturating_sub(layout.chunks_at) / layout.chunk_bytes,
             chunks: Vec::new(),
             partial: vec![BTreeSet::new(); CLASSES],
             unused: BTreeSet::new(),
             empty: vec![0; CLASSES],
+            run: None,
         }
     }
 
     fn chunk_offset(&self, chunk: u32) -> usize {
-        self.base + chunk as usize * CHUNK_BYTES
+        self.base + chunk as usize * self.chunk_bytes
     }
 
     fn place(&self, offset: usize) -> (u32, Class, u16) {
-        let chunk = (offset - self.base) / CHUNK_BYTES;
+        let chunk = (offset - self.base) / self.chunk_bytes;
         let class = self.chunks[chunk].class;
-        let within = (offset - self.base) % CHUNK_BYTES - CHUNK_HEADER_BYTES;
+        let within = (offset - self.base) % self.chunk_bytes - CHUNK_HEADER_BYTES;
         let class = class.unwrap_or(Class(0));
         (chunk as u32, class, (within / class.slot_bytes()) as u16)
     }
@@ -146,7 +153,7 @@ impl Slots {
             self.empty[usize::from(class.0)] -= 1;
         }
         chunk.used += 1;
-        if usize::from(chunk.used) == class.slots() {
+        if usize::from(chunk.used) == class.slots(self.chunk_bytes) {
             self.partial[usize::from(class.0)].remove(&number);
         }
         Some(offset + CHUNK_HEADER_BYTES + usize::from(slot) * class.slot_bytes())
@@ -163,11 +170,20 @@ impl Slots {
             None if self.chunks.len() >= self.chunks_max => return None,
             None => self.chunks.len() as u32,
         };
-        if let Err(error) = region.reserve(self.chunk_offset(number), CHUNK_BYTES) {
+        let is_new = !self.unused.remove(&number);
+        let offset = self.chunk_offset(number);
+        let reserved = match is_new {
+            true => region.reserve_next(offset, self.chunk_bytes),
+            false => region.reserve(offset, self.chunk_bytes),
+        };
+        if let Err(error) = reserved {
             tracing::debug!(%error, "no room for the arena to grow");
+            if !is_new {
+                self.unused.insert(number);
+            }
             return None;
         }
-        if !self.unused.remove(&number) {
+        if is_new {
             self.chunks.push(Chunk::default());
             count(self.chunks.len() as u64);
         }
@@ -191,7 +207,7 @@ impl Slots {
             return;
         }
         self.empty[index] += 1;
-        if self.empty[index] > class.spare_chunks() {
+        if self.empty[index] * self.chunk_bytes > class.spare_bytes() {
             self.close_chunk(region, number, class);
         }
     }
@@ -212,7 +228,7 @@ impl Slots {
     fn close_chunk(&mut self, region: &Region, number: u32, class: Class) {
         let offset = self.chunk_offset(number);
         region.store(offset, 0);
-        if let Err(error) = region.discard(offset, CHUNK_BYTES) {
+        if let Err(error) = region.discard(offset, self.chunk_bytes) {
             tracing::debug!(%error, "memory of the arena is not given back");
             region.store(offset, u64::from(class.0) + 1);
             return;
@@ -223,33 +239,94 @@ impl Slots {
         self.unused.insert(number);
     }
 
+    /// New chunks for `bytes` that belong together, with no slots in them: where the bytes are,
+    /// and how many there are, which may be more. None if the arena is full. There is one run at
+    /// a time: the one before is to be [closed](Slots::close_run).
+    pub(super) fn open_run(
+        &mut self,
+        region: &Region,
+        bytes: usize,
+        count: impl FnOnce(u64),
+    ) -> Option<(usize, usize)> {
+        let chunks = (bytes + CHUNK_HEADER_BYTES).div_ceil(self.chunk_bytes);
+        let first = self.chunks.len();
+        if first + chunks > self.chunks_max {
+            return None;
+        }
+        let offset = self.chunk_offset(first as u32);
+        let length = chunks * self.chunk_bytes;
+        if let Err(error) = region.reserve_next(offset, length) {
+            tracing::debug!(%error, "no room for a large batch");
+            return None;
+        }
+        self.chunks.resize_with(first + chunks, Chunk::default);
+        count(self.chunks.len() as u64);
+        // All are zeros until now, so they are chunks of no class.
+        region.store(offset, RUN | chunks as u64);
+        self.run = Some((first as u32, chunks as u32));
+        Some((offset + CHUNK_HEADER_BYTES, length - CHUNK_HEADER_BYTES))
+    }
+
+    /// The run is not needed any more.
+    pub(super) fn close_run(&mut self, region: &Region) {
+        let Some((first, chunks)) = self.run.take() else {
+            return;
+        };
+        // The first chunk last: as long as its word is there, the others are no chunks.
+        for number in (first..first + chunks).rev() {
+            if let Err(error) = region.discard(self.chunk_offset(number), self.chunk_bytes) {
+                tracing::debug!(%error, "memory of the arena is not given back");
+                self.run = Some((first, chunks));
+                return;
+            }
+        }
+        self.unused.extend(first..first + chunks);
+    }
+
     /// Learns from the arena which chunks there are. All slots count as free until
     /// [`Slots::claim`]; returns the offsets of all slots for records.
     pub(super) fn scan(&mut self, region: &Region, chunks: u64) -> Option<Vec<usize>> {
         let chunks = usize::try_from(chunks)
             .ok()
             .filter(|&n| n <= self.chunks_max)?;
+        if self.base + chunks * self.chunk_bytes > region.mapped_bytes() {
+            return None;
+        }
         let mut records = Vec::new();
         for number in 0..chunks {
             self.chunks.push(Chunk::default());
+            if self.is_in_run(number) {
+                continue;
+            }
             let offset = self.chunk_offset(number as u32);
             let word = region.load(offset);
+            if word & RUN != 0 {
+                let in_run = u32::try_from(word - RUN).ok();
+                let in_run = in_run.filter(|&n| n > 0 && number + n as usize <= chunks)?;
+                if self.run.replace((number as u32, in_run)).is_some() {
+                    return None;
+                }
+                continue;
+            }
             if word == 0 {
                 // A kill may have come between its last use and its being zeroed.
-                region.discard(offset, CHUNK_BYTES).ok()?;
+                region.discard(offset, self.chunk_bytes).ok()?;
                 self.unused.insert(number as u32);
                 continue;
             }
             let class = Class::of_word(word)?;
             let chunk = &mut self.chunks[number];
             chunk.class = Some(class);
-            chunk.fresh_from = class.slots() as u16;
-            chunk.free = (0..class.slots() as u16).rev().collect();
+            chunk.fresh_from = class.slots(self.chunk_bytes) as u16;
+            chunk.free = (0..class.slots(self.chunk_bytes) as u16).rev().collect();
             self.partial[usize::from(class.0)].insert(number as u32);
             self.empty[usize::from(class.0)] += 1;
             if !class.is_content() {
                 let first = offset + CHUNK_HEADER_BYTES;
-                records.extend((0..class.slots()).map(|slot| first + slot * class.slot_bytes()));
+                records.extend(
+                    (0..class.slots(self.chunk_bytes))
+                        .map(|slot| first + slot * class.slot_bytes()),
+                );
             }
         }
         Some(records)
@@ -265,8 +342,8 @@ impl Slots {
         for offset in offsets {
             let is_inside = offset
                 .checked_sub(self.base)
-                .is_some_and(|from| from / CHUNK_BYTES < self.chunks.len());
-            if !is_inside || (offset - self.base) % CHUNK_BYTES < CHUNK_HEADER_BYTES {
+                .is_some_and(|from| from / self.chunk_bytes < self.chunks.len());
+            if !is_inside || (offset - self.base) % self.chunk_bytes < CHUNK_HEADER_BYTES {
                 return false;
             }
             let (number, class, slot) = self.place(offset);
@@ -289,7 +366,7 @@ impl Slots {
             if chunk.used == 0 {
                 self.empty[usize::from(class.0)] -= 1;
             }
-            chunk.used = (class.slots() - chunk.free.len()) as u16;
+            chunk.used = (class.slots(self.chunk_bytes) - chunk.free.len()) as u16;
             if chunk.free.is_empty() {
                 self.partial[usize::from(class.0)].remove(&number);
             }
@@ -297,8 +374,13 @@ impl Slots {
         true
     }
 
+    fn is_in_run(&self, number: usize) -> bool {
+        let in_run = |(first, chunks): (u32, u32)| first as usize + chunks as usize > number;
+        self.run.is_some_and(in_run)
+    }
+
     /// Bytes of chunks in use.
     pub(super) fn used_bytes(&self) -> u64 {
-        ((self.chunks.len() - self.unused.len()) * CHUNK_BYTES) as u64
+        ((self.chunks.len() - self.unused.len()) * self.chunk_bytes) as u64
     }
 }

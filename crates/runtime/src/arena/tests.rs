@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::records::RawKey;
 use super::*;
@@ -150,7 +151,7 @@ fn a_kill_while_a_successor_takes_over_changes_nothing() {
     for writes in 0..40 {
         let trial = copy_of(&published);
         let memory = trial.descriptor().try_clone_to_owned().unwrap();
-        let region = Region::attach(memory, false).unwrap();
+        let region = Region::attach(memory).unwrap();
         region.kill().after(writes);
         let _dies = Records::attach(Arc::new(region));
         assert_eq!(content(&successor(&trial)), done);
@@ -162,7 +163,7 @@ fn copy_of(arena: &Arena) -> Arena {
     use std::os::unix::fs::FileExt as _;
     let from = std::fs::File::from(arena.descriptor().try_clone_to_owned().unwrap());
     let to = rustix::fs::memfd_create("copy", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let bytes = arena.shared.region.size_bytes() as u64;
+    let bytes = arena.shared.region.mapped_bytes() as u64;
     rustix::fs::ftruncate(&to, bytes).unwrap();
     let into = std::fs::File::from(to.try_clone().unwrap());
     let mut at = 0;
@@ -183,7 +184,7 @@ fn copy_of(arena: &Arena) -> Arena {
 impl Arena {
     /// For looking at what would be found, without finishing what is unfinished.
     fn over_unchecked(memory: OwnedFd) -> Self {
-        let region = Arc::new(Region::attach(memory, false).unwrap());
+        let region = Arc::new(Region::attach(memory).unwrap());
         let published = region.load(layout::BATCH_AT);
         let copy = region.descriptor().try_clone_to_owned().unwrap();
         if published == 0 {
@@ -318,31 +319,41 @@ fn damage_is_noticed() {
     };
     let copy = copy_of(&arena);
     // The last part does not count any more.
-    let last = layout::CHUNKS_START + slots::CHUNK_HEADER_BYTES + 4096;
+    let last = layout::Layout::MOUNT.chunks_at + slots::CHUNK_HEADER_BYTES + 4096;
     copy.shared.region.store(last, 0);
     assert!(matches!(refused(&copy), ArenaError::Damaged(_)));
     let copy = copy_of(&arena);
     copy.shared.region.store(layout::CHUNKS_AT, u64::MAX);
     assert!(matches!(refused(&copy), ArenaError::Damaged(_)));
     let copy = copy_of(&arena);
-    copy.shared.region.store(layout::CHUNKS_START, 77);
+    copy.shared
+        .region
+        .store(layout::Layout::MOUNT.chunks_at, 77);
     assert!(matches!(refused(&copy), ArenaError::Damaged(_)));
     let copy = copy_of(&arena);
     copy.shared.region.store(layout::INCOMPLETE_AT, 1);
     assert!(matches!(refused(&copy), ArenaError::Incomplete));
 }
 
-fn file_at(path: &std::path::Path) -> OwnedFd {
-    let file = std::fs::File::options();
+fn file_at(path: &Path) -> File {
+    let file = File::options();
     let file = file.clone().read(true).write(true).create(true).open(path);
-    file.unwrap().into()
+    file.unwrap()
+}
+
+fn create_at(path: &Path) -> Arena {
+    Arena::create_in(&file_at(path), path.to_owned()).unwrap()
+}
+
+fn left_at(path: &Path) -> Arena {
+    Arena::attach_file(&file_at(path), path.to_owned()).unwrap()
 }
 
 #[test]
 fn an_arena_in_a_file_is_found_by_the_next_process() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("arena");
-    let arena = Arena::create_in(file_at(&path)).unwrap();
+    let arena = create_at(&path);
     let mut dice = Dice(5);
     let mut model = Model::new();
     for _ in 0..50 {
@@ -351,7 +362,7 @@ fn an_arena_in_a_file_is_found_by_the_next_process() {
         apply(&mut model, &batch);
     }
     drop(arena);
-    assert_eq!(content(&Arena::attach_file(file_at(&path)).unwrap()), model);
+    assert_eq!(content(&left_at(&path)), model);
 }
 
 #[test]
@@ -365,7 +376,7 @@ fn a_filesystem_that_is_full_makes_an_arena_incomplete_and_kills_nobody() {
         eprintln!("skipped: a tmpfs cannot be mounted here");
         return;
     }
-    let arena = Arena::create_in(file_at(&directory.path().join("arena"))).unwrap();
+    let arena = create_at(&directory.path().join("arena"));
     for number in 0..2000 {
         run(&arena, &[((1, number, 0), Some(vec![1; 3000]))]);
     }
@@ -373,4 +384,93 @@ fn a_filesystem_that_is_full_makes_an_arena_incomplete_and_kills_nobody() {
     drop(arena);
     let mut umount = std::process::Command::new("umount");
     assert!(umount.arg(directory.path()).status().unwrap().success());
+}
+
+/// What `path` takes of its filesystem, in bytes.
+fn taken_bytes(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(path).unwrap().blocks() * 512
+}
+
+/// A database took 1.2 to 1.9 MiB of shared memory after one insert, because each class of slots
+/// has chunks of its own, and they had 256 KiB.
+#[test]
+fn an_arena_in_a_file_takes_little_memory_for_few_records_and_is_no_longer_than_it() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("arena");
+    let arena = create_at(&path);
+    for (number, length) in [10, 100, 200, 500, 900, 1400, 2000, 3000]
+        .into_iter()
+        .enumerate()
+    {
+        run(&arena, &[((1, number as u64, 0), Some(vec![1; length]))]);
+        arena.shared.records.lock().keep(&vec![2; length]).unwrap();
+    }
+    assert!(taken_bytes(&path) <= 640 << 10, "{}", taken_bytes(&path));
+    let length = std::fs::metadata(&path).unwrap().len();
+    assert!(length <= 640 << 10, "{length}");
+}
+
+/// Batches that are too large for the place that all have get one, which goes again.
+#[test]
+fn large_batches_of_an_arena_in_a_file_happen_whole_and_leave_no_memory() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("arena");
+    let arena = create_at(&path);
+    run(&arena, &[((1, 0, 0), Some(vec![1; 100]))]);
+    let mut model = content(&arena);
+    let idle_bytes = arena.used_bytes();
+    for count in [3_000_u64, 40_000, 5_000] {
+        let all = |value: Option<Vec<u8>>| -> Vec<Change> {
+            (0..count).map(|n| ((2, n, 0), value.clone())).collect()
+        };
+        let batch = all(Some(vec![3; 20]));
+        run(&arena, &batch);
+        apply(&mut model, &batch);
+        assert!(arena.is_complete());
+        assert_eq!(content(&left_at(&path)), model);
+        run(&arena, &all(None));
+        apply(&mut model, &all(None));
+        arena.shared.records.lock().give_back();
+        assert_eq!(arena.used_bytes(), idle_bytes);
+    }
+    assert_eq!(content(&left_at(&path)), model);
+}
+
+/// A kill at any write while such a place is made, used and given back.
+#[test]
+fn a_kill_in_a_large_batch_leaves_it_whole_or_undone() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("arena");
+    let batch: Vec<Change> = (0..2_100)
+        .map(|n| ((1, n, 0), Some(vec![n as u8; 8])))
+        .collect();
+    let before: Vec<Change> = vec![((1, 5_000, 0), Some(vec![9; 9]))];
+    let mut model = Model::new();
+    apply(&mut model, &before);
+    let undone = model.clone();
+    apply(&mut model, &batch);
+    let mut outcomes = [0, 0];
+    // Each record is six writes, each entry one when it is listed and one when it is carried out.
+    let all = 2_100 * 8 + 40;
+    let in_steps = (0..all).step_by(1997);
+    let at_the_area = 2_100 * 6..2_100 * 6 + 12;
+    let at_the_end = (all - 40..all).step_by(4);
+    for writes in in_steps.chain(at_the_area).chain(at_the_end) {
+        let arena = create_at(&path);
+        run(&arena, &before);
+        arena.kill_after(writes);
+        run(&arena, &batch);
+        arena.shared.records.lock().give_back();
+        let left = left_at(&path);
+        let found = content(&left);
+        let is_whole = found == model;
+        assert!(is_whole || found == undone, "after {writes} writes");
+        outcomes[usize::from(is_whole)] += 1;
+        // It goes on from there.
+        run(&left, &batch);
+        assert_eq!(content(&left_at(&path)), model, "after {writes} writes");
+        std::fs::remove_file(&path).unwrap();
+    }
+    assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
 }
