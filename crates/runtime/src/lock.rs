@@ -21,8 +21,8 @@ const ATTEMPTS: usize = 16;
 /// A locked store. Dropping unlocks, unless somebody else holds the same lock.
 #[derive(Debug)]
 pub struct StoreLock {
-    /// The store's root directory.
-    root: OwnedFd,
+    /// The store's root directory, until the store is open.
+    root: Option<OwnedFd>,
     scope: StoreScope,
     /// None for a store opened for reading that has no lock file.
     file: Option<File>,
@@ -55,7 +55,7 @@ impl StoreLock {
 
     fn over(root: OwnedFd, scope: &StoreScope, file: Option<File>) -> Self {
         Self {
-            root,
+            root: Some(root),
             scope: scope.clone(),
             file,
             made_directory: false,
@@ -160,13 +160,19 @@ impl StoreLock {
         }
     }
 
+    /// The store is open, so it is not [abandoned](StoreLock::abandon) any more.
+    pub(crate) fn keep(&mut self) {
+        self.root = None;
+    }
+
     /// Gives up a store that could not be opened: unlocks it, and takes away what was
     /// made only for that.
     pub fn abandon(self) {
         if !self.made_directory {
             return;
         }
-        if let Ok(Some(directory)) = open_directory(&self.root, &self.scope) {
+        let Some(root) = &self.root else { return };
+        if let Ok(Some(directory)) = open_directory(root, &self.scope) {
             // We made the directory, so all that has these names was made for this
             // attempt. Whatever else is in there keeps the directory.
             for name in ["journal", "journal.new", "id", "reserve", LOCK] {
@@ -176,7 +182,7 @@ impl StoreLock {
                 let _gone = rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR);
             }
             let _gone =
-                rustix::fs::unlinkat(&self.root, &*self.scope.own_directory(), AtFlags::REMOVEDIR);
+                rustix::fs::unlinkat(root, &*self.scope.own_directory(), AtFlags::REMOVEDIR);
         }
     }
 

@@ -1,5 +1,6 @@
 //! A store opened and locked.
 
+use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,8 @@ pub struct OpenOptions<'a> {
     pub read_only: bool,
     /// Where is kept what the store must know again should this process be killed.
     pub arena: Option<&'a Arena>,
+    /// The file of a store of one file, where the caller has it open for reading and writing.
+    pub file: Option<&'a Arc<File>>,
 }
 
 /// Where a killed process was.
@@ -118,8 +121,8 @@ impl OpenedStore {
     /// # Errors
     /// [`StoreError`]; a directory that was no store before is as it was.
     pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Self, StoreError> {
-        let lock = StoreLock::acquire(path, &options.scope, options.read_only)?;
-        let opened = PosixLower::open_scoped(path, options.scope.clone()).and_then(|lower| {
+        let mut lock = StoreLock::acquire(path, &options.scope, options.read_only)?;
+        let opened = options.lower(path).and_then(|lower| {
             let journal = options.journal(path)?;
             match options.arena {
                 Some(arena) => JournalStore::open_watched(lower, &journal, Arc::new(arena.clone())),
@@ -127,13 +130,16 @@ impl OpenedStore {
             }
         });
         match opened {
-            Ok((store, report)) => Ok(Self {
-                path: path.to_owned(),
-                store: Arc::new(store),
-                report,
-                lock,
-                resumption: None,
-            }),
+            Ok((store, report)) => {
+                lock.keep();
+                Ok(Self {
+                    path: path.to_owned(),
+                    store: Arc::new(store),
+                    report,
+                    lock,
+                    resumption: None,
+                })
+            }
             Err(error) => {
                 lock.abandon();
                 Err(explain(error, path))
@@ -153,7 +159,7 @@ impl OpenedStore {
         lock: Option<OwnedFd>,
     ) -> Result<Self, StoreError> {
         let (scope, read_only) = (&options.scope, options.read_only);
-        let lock = match lock {
+        let mut lock = match lock {
             Some(file) => StoreLock::take_over(path, scope, file, read_only)?,
             None => StoreLock::acquire(path, scope, read_only)?,
         };
@@ -165,13 +171,14 @@ impl OpenedStore {
         let mut resumption = Resumption::of(arena).map_err(|error| unusable(&error))?;
         let journal = options.journal(path)?;
         let (store, resumed) = JournalStore::resume(
-            PosixLower::open_scoped(path, scope.clone())?,
+            options.lower(path)?,
             &journal,
             Arc::new(arena.clone()),
             resumption.store().clone(),
         )
         .map_err(|error| explain(error, path))?;
         resumption.set_committed(resumed.committed);
+        lock.keep();
         Ok(Self {
             path: path.to_owned(),
             store: Arc::new(store),
@@ -231,7 +238,16 @@ impl<'a> OpenOptions<'a> {
             scope: StoreScope::Tree,
             read_only: false,
             arena: None,
+            file: None,
         }
+    }
+
+    fn lower(&self, path: &Path) -> Result<PosixLower, StoreError> {
+        let lower = PosixLower::open_scoped(path, self.scope.clone())?;
+        Ok(match self.file {
+            Some(file) => lower.with_file(Arc::clone(file)),
+            None => lower,
+        })
     }
 
     fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {

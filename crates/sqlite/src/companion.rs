@@ -12,6 +12,12 @@ pub(crate) const INFIX: &[u8] = b"-mobifs";
 const JOURNAL: &[u8] = b"-journal";
 const LOG: &[u8] = b"-wal";
 const SUPER: &[u8] = b"-mj";
+const SUPER_DIGITS: usize = 9;
+
+/// What the name of a database's journal has more than the database's.
+pub(crate) const JOURNAL_ADDS_BYTES: usize = INFIX.len() + JOURNAL.len();
+/// The most that any companion's has.
+pub(crate) const ADDED_BYTES_MAX: usize = INFIX.len() + SUPER.len() + SUPER_DIGITS;
 
 /// A file beside a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +50,7 @@ fn ordinary(bytes: &[u8]) -> Option<usize> {
 /// Length of the database's path in that of the journal of a transaction over several
 /// databases: SQLite appends `-mj` and nine hexadecimal digits.
 fn super_journal(bytes: &[u8]) -> Option<usize> {
-    const DIGITS: usize = 9;
-    let length = bytes.len().checked_sub(SUPER.len() + DIGITS)?;
+    let length = bytes.len().checked_sub(SUPER.len() + SUPER_DIGITS)?;
     let digits = bytes[length..].strip_prefix(SUPER)?;
     digits.iter().all(u8::is_ascii_hexdigit).then_some(length)
 }

@@ -19,6 +19,7 @@ use crate::fork::Generation;
 use crate::ground::Ground;
 use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
 use crate::headroom::Headroom;
+use crate::limits;
 use crate::locks::{ConnectionId, Locks};
 use crate::lower_file::Candidate;
 use crate::options::Options;
@@ -79,8 +80,13 @@ impl Database {
     /// [`Failure`]; the database is as it was.
     pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Self, Failure> {
         let path = request.path;
-        let config = request.options.config()?;
+        let file_bytes_max = limits::file_bytes_max();
+        let config = request.options.config(
+            // Below that it is not opened.
+            file_bytes_max.map(|bytes| bytes.max(limits::FILE_BYTES_MIN)),
+        )?;
         let site = Site::new(path, &config, request.warn)?;
+        site.require_short_name()?;
         let candidate = Candidate::open(path, request.may_create)?;
         site.recover_without_us(candidate.beginning()?, request.recover)?;
         let lower = candidate.lock().map_err(|failure| site.named(failure))?;
@@ -92,7 +98,9 @@ impl Database {
         site.check_companions()?;
         let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
         if beginning.is_in_use() {
-            arena.as_ref().map_or(Ok(()), |arena| site.salvage(arena))?;
+            arena
+                .as_ref()
+                .map_or(Ok(()), |arena| site.salvage(&lower, arena))?;
         } else {
             site.set_aside_what_is_anothers()?;
         }

@@ -77,6 +77,33 @@ pub enum Failure {
         /// What helps.
         remedy: &'static str,
     },
+    /// The process may not make files that are large enough.
+    #[error(
+        "the limit of file sizes (ulimit -f, {limit_bytes} bytes) leaves MobiFS no room for \
+         {path}; it takes at least {min_bytes}",
+        path = path.display(),
+        min_bytes = crate::limits::FILE_BYTES_MIN
+    )]
+    FileSizeLimit {
+        /// The database.
+        path: PathBuf,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The name leaves no room for those of the files beside it.
+    #[error(
+        "the name of {path} is too long: MobiFS keeps files beside it whose names have {added} \
+         bytes more, and the filesystem takes {max} bytes",
+        path = path.display()
+    )]
+    NameTooLong {
+        /// The database.
+        path: PathBuf,
+        /// The longest ending.
+        added: usize,
+        /// What a name may have.
+        max: u64,
+    },
     /// A parameter of the file's URI makes no sense.
     #[error("the parameter {name} of the database's URI {message}")]
     Parameter {

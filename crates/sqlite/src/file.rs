@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::abi::{self, Code, File, IoMethods};
 use crate::failure::{Failure, remember};
 use crate::host::Host;
+use crate::limits::SignalHeldBack;
 use crate::locks::Level;
 use crate::opened_file::{CHARACTERISTICS, OpenedFile};
 use crate::pragma;
@@ -73,6 +74,7 @@ pub(crate) fn answer(
     otherwise: Code,
     call: impl FnOnce() -> Result<(), Failure>,
 ) -> Code {
+    let _held_back = SignalHeldBack::new();
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => abi::OK,
         Ok(Err(failure)) => {

@@ -32,6 +32,7 @@ mod header;
 mod headroom;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod host;
+mod limits;
 mod locks;
 mod lower_file;
 mod opened_file;

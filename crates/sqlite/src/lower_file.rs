@@ -152,6 +152,11 @@ impl LowerFile {
         self.identity
     }
 
+    /// The file, open for reading and writing.
+    pub(crate) const fn file(&self) -> &Arc<File> {
+        &self.file
+    }
+
     /// What the file begins with.
     ///
     /// # Errors

@@ -112,14 +112,20 @@ impl Options {
         self.policy.class.as_deref() == Some(class_name(Class::Durable))
     }
 
-    /// What a volume is made with.
+    /// What a volume is made with; no file of the store's own gets larger than the limit.
     ///
     /// # Errors
     /// [`Failure::Config`].
-    pub(crate) fn config(&self) -> Result<Config, Failure> {
+    pub(crate) fn config(&self, file_bytes_max: Option<u64>) -> Result<Config, Failure> {
+        let within = |size: &str, limit: Option<u64>| match (parse_size(size), limit) {
+            (Ok(wanted), Some(limit)) if wanted > limit => format!("{limit}"),
+            _ => size.to_owned(),
+        };
+        // What a transaction changed is in one file at most, with what is said about it.
+        let budget_max = file_bytes_max.map(|bytes| bytes / 2);
         let text = ConfigText {
-            memory_budget_bytes: &self.memory_budget,
-            journal_bytes: &self.journal,
+            memory_budget_bytes: &within(&self.memory_budget, budget_max),
+            journal_bytes: &within(&self.journal, file_bytes_max),
             direct_write_max_bytes: self.direct_write_max.as_deref(),
             apply_idle_ms: self.apply_idle_ms,
             defaults: &self.policy,
@@ -198,14 +204,25 @@ mod tests {
         assert_eq!(change.class, Some(Class::Durable));
         assert_eq!(change.age_max_ms, Some(2500));
         assert_eq!(change.staleness_max_pages, Some(512));
-        assert_eq!(options.config().unwrap().memory_budget_bytes, 16 << 20);
+        assert_eq!(options.config(None).unwrap().memory_budget_bytes, 16 << 20);
     }
 
     #[test]
     fn without_parameters_there_are_defaults() {
-        let config = read(&[]).unwrap().config().unwrap();
+        let config = read(&[]).unwrap().config(None).unwrap();
         assert_eq!(config.memory_budget_bytes, 64 << 20);
         assert_eq!(config.journal_bytes, Some(8 << 20));
+    }
+
+    #[test]
+    fn files_of_the_store_are_within_the_limit_of_the_process() {
+        let options = read(&[("journal_bytes", "32MiB")]).unwrap();
+        let config = options.config(Some(9 << 20)).unwrap();
+        assert_eq!(config.journal_bytes, Some(9 << 20));
+        assert_eq!(config.memory_budget_bytes, 9 << 19);
+        let config = options.config(Some(1 << 40)).unwrap();
+        assert_eq!(config.journal_bytes, Some(32 << 20));
+        assert_eq!(config.memory_budget_bytes, 64 << 20);
     }
 
     #[test]
@@ -220,7 +237,7 @@ mod tests {
             ("journal_bytes", "4096"),
             ("memory_budget_bytes", "1"),
         ] {
-            let failure = read(&[(name, value)]).and_then(|options| options.config());
+            let failure = read(&[(name, value)]).and_then(|options| options.config(None));
             let message = failure.unwrap_err().to_string();
             assert!(message.contains(name), "{name}={value}: {message}");
         }

@@ -49,6 +49,30 @@ impl<'a> Site<'a> {
         })
     }
 
+    /// The names of what is kept beside the database are longer than its own. That is looked at
+    /// when it is opened, and not found when a journal is made. One that was used before may have
+    /// a name that is too long for transactions over several databases: what is in its store must
+    /// not become unreachable.
+    ///
+    /// # Errors
+    /// [`Failure::NameTooLong`], [`Failure::System`].
+    pub(crate) fn require_short_name(&self) -> Result<(), Failure> {
+        let looking = Failure::system("asking how long names may be");
+        let max = rustix::fs::statvfs(&self.directory)
+            .map_err(looking)?
+            .f_namemax;
+        let own = StoreScope::File(self.name.clone()).own_path(&self.directory);
+        let added = match own.exists() {
+            true => companion::JOURNAL_ADDS_BYTES,
+            false => companion::ADDED_BYTES_MAX,
+        };
+        if (self.name.len() + added) as u64 <= max {
+            return Ok(());
+        }
+        let path = self.path.to_owned();
+        Err(Failure::NameTooLong { path, added, max })
+    }
+
     /// A database that was used without MobiFS and not closed is first recovered as it was
     /// used, by SQLite's own VFS.
     ///
@@ -221,10 +245,15 @@ impl<'a> Site<'a> {
             .ok_or_else(|| io::Error::other("there are too many of them"))
     }
 
-    fn open_options<'o>(&'o self, arena: Option<&'o Arena>) -> OpenOptions<'o> {
+    fn open_options<'o>(
+        &'o self,
+        lower: &'o LowerFile,
+        arena: Option<&'o Arena>,
+    ) -> OpenOptions<'o> {
         OpenOptions {
             scope: StoreScope::File(self.name.clone()),
             arena,
+            file: Some(lower.file()),
             ..OpenOptions::new(self.config)
         }
     }
@@ -247,15 +276,28 @@ impl<'a> Site<'a> {
         if is_empty {
             lower.mark()?;
         }
-        let arena = arena.map(ArenaFile::create).transpose()?;
-        let opened = OpenedStore::open(&self.directory, &self.open_options(arena.as_ref()))
+        let arena = arena.and_then(|file| self.make_arena(file));
+        let opened = OpenedStore::open(&self.directory, &self.open_options(lower, arena.as_ref()))
             .map_err(|error| Failure::of_store(self.path, error))?;
         let volume = Volume::start(opened.store(), self.volume_options(arena))?;
         Ok((opened, volume))
     }
 
+    /// A new arena. A database is not refused where there is no room for one, or the limits of
+    /// the process leave none: its status says that it does not outlive the process.
+    fn make_arena(&self, file: &ArenaFile) -> Option<Arena> {
+        let made = file.create();
+        if let Err(error) = &made {
+            (self.warn)(&format!(
+                "{}: if the process is killed, what is not committed is lost: {error}",
+                self.path.display()
+            ));
+        }
+        made.ok()
+    }
+
     /// Commits what a killed process has left in memory, and brings it to its place.
-    pub(crate) fn salvage(&self, file: &ArenaFile) -> Result<(), Failure> {
+    pub(crate) fn salvage(&self, lower: &LowerFile, file: &ArenaFile) -> Result<(), Failure> {
         let lost = |reason: &dyn std::fmt::Display| {
             (self.warn)(&format!(
                 "{}: a process was killed, and what it had not committed cannot be recovered: \
@@ -280,7 +322,7 @@ impl<'a> Site<'a> {
                 return Ok(());
             }
         }
-        let options = self.open_options(None);
+        let options = self.open_options(lower, None);
         let of_store = |error| Failure::of_store(self.path, error);
         let opened = match OpenedStore::resume(&self.directory, &options, &arena, None) {
             // The killed process had another file, which is gone: this one got its inode.
@@ -316,7 +358,7 @@ mod tests {
         let store = directory.path().join("app.db-mobifs");
         std::fs::write(&path, "").unwrap();
         std::fs::create_dir(&store).unwrap();
-        let config = Options::read(&|_| None).unwrap().config().unwrap();
+        let config = Options::read(&|_| None).unwrap().config(None).unwrap();
         let site = Site::new(&path, &config, &|_| {}).unwrap();
         let require = |user, beginning| {
             let required = site.require_owner_is(Uid::from_raw(user), beginning);

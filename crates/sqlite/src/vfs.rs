@@ -14,6 +14,8 @@ use crate::durability;
 use crate::failure::{Failure, last_error};
 use crate::file::{self, OurFile};
 use crate::host::{Host, RegisterError};
+use crate::limits;
+use crate::lower_file::Candidate;
 use crate::opened_file::{OpenedFile, Role};
 use crate::options::Options;
 use crate::registry::{self, Lease};
@@ -216,9 +218,29 @@ fn open_main(
     if must_not_write || (!may_write && !can_write_beside(path)) {
         return Ok(None);
     }
+    if let Some(limit_bytes) = limits::file_bytes_max_too_low() {
+        let failure = Failure::FileSizeLimit {
+            path: path.to_owned(),
+            limit_bytes,
+        };
+        if is_in_use(path)? {
+            return Err(failure);
+        }
+        app.host.log(
+            abi::WARNING,
+            &format!("{failure}; SQLite's own VFS opens it"),
+        );
+        return Ok(None);
+    }
     let options = Options::read(parameter)?;
     let lease = lease(app, path, options, flags & abi::OPEN_CREATE != 0)?;
     Ok(Some(OpenedFile::main(lease)?))
+}
+
+/// Whether a database was not closed, so that SQLite's own VFS cannot use it.
+fn is_in_use(path: &Path) -> Result<bool, Failure> {
+    let is_there = path.try_exists().unwrap_or(false);
+    Ok(is_there && Candidate::open(path, false)?.beginning()?.is_in_use())
 }
 
 /// Whether the directory of a database takes new files, and the database changes.

@@ -18,9 +18,11 @@ mod suitable;
 #[cfg(test)]
 mod tests;
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use mobifs_types::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
@@ -44,8 +46,10 @@ pub use scope::StoreScope;
 /// waits for the window to close.
 #[derive(Debug)]
 pub struct PosixLower {
-    root: OwnedFd,
+    root: Arc<File>,
     scope: StoreScope,
+    /// The file of a store of one file, if others have it open anyway.
+    file: Option<Arc<File>>,
     /// What keeps the root's directory apart from others.
     apart: IFlags,
     /// Held for writing while some object's mode is raised, for reading by `stat`.
@@ -86,11 +90,44 @@ impl PosixLower {
         })?;
         let apart = suitable::check(&root, path)?;
         Ok(Self {
-            root,
+            root: Arc::new(File::from(root)),
             scope,
+            file: None,
             apart,
             modes: RwLock::new(()),
         })
+    }
+
+    /// Uses `file`, open for reading and writing, for the content of a store of one file, if that
+    /// is the one: then there is no other descriptor of it.
+    #[must_use]
+    pub fn with_file(mut self, file: Arc<File>) -> Self {
+        self.file = Some(file);
+        self
+    }
+
+    /// A store of one file keeps no descriptors but those that it needs all the time.
+    fn frugal(
+        &self,
+        handle: PosixHandle,
+        directory: &PosixHandle,
+        name: &[u8],
+    ) -> io::Result<PosixHandle> {
+        let StoreScope::File(own) = &self.scope else {
+            return Ok(handle);
+        };
+        if directory.is_root && name == own.as_bytes() {
+            return Ok(match &self.file {
+                Some(file) if handle.is_same(file)? => PosixHandle::shared(file),
+                _ => handle,
+            });
+        }
+        let in_root = self.scope.name_in_root(name);
+        let name = in_root
+            .as_deref()
+            .filter(|_| directory.is_root)
+            .unwrap_or(name);
+        handle.dormant(&self.root, directory, name)
     }
 }
 
@@ -98,7 +135,7 @@ impl Lower for PosixLower {
     type Handle = PosixHandle;
 
     fn root(&self) -> io::Result<PosixHandle> {
-        PosixHandle::root(&self.root)
+        Ok(PosixHandle::root(&self.root))
     }
 
     fn is_in_scope(&self, name: &[u8]) -> bool {
@@ -106,28 +143,29 @@ impl Lower for PosixLower {
     }
 
     fn open(&self, directory: &PosixHandle, name: &[u8], write: bool) -> io::Result<PosixHandle> {
-        self.open_entry(directory, name, write)
+        let handle = self.open_entry(&*directory.opened()?, name, write)?;
+        self.frugal(handle, directory, name)
     }
 
     fn stat(&self, object: &PosixHandle) -> io::Result<LowerStat> {
         let _stable = self.modes.read();
-        attributes::stat(object)
+        attributes::stat(&*object.opened()?)
     }
 
     fn stat_at(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<LowerStat> {
-        self.stat_entry(directory, name)
+        self.stat_entry(&*directory.opened()?, name)
     }
 
     fn list(&self, directory: &PosixHandle) -> io::Result<Vec<LowerEntry>> {
-        self.list_entries(directory)
+        self.list_entries(&*directory.opened()?)
     }
 
     fn read_link(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<Vec<u8>> {
-        self.read_link_entry(directory, name)
+        self.read_link_entry(&*directory.opened()?, name)
     }
 
     fn create(&self, directory: &PosixHandle, name: &[u8], what: Create<'_>) -> io::Result<()> {
-        self.create_entry(directory, name, &what)
+        self.create_entry(&*directory.opened()?, name, &what)
     }
 
     fn link(
@@ -137,7 +175,12 @@ impl Lower for PosixLower {
         to_directory: &PosixHandle,
         to_name: &[u8],
     ) -> io::Result<()> {
-        self.link_entry(directory, name, to_directory, to_name)
+        self.link_entry(
+            &*directory.opened()?,
+            name,
+            &*to_directory.opened()?,
+            to_name,
+        )
     }
 
     fn rename(
@@ -147,15 +190,20 @@ impl Lower for PosixLower {
         to_directory: &PosixHandle,
         to_name: &[u8],
     ) -> io::Result<()> {
-        self.rename_entry(directory, name, to_directory, to_name)
+        self.rename_entry(
+            &*directory.opened()?,
+            name,
+            &*to_directory.opened()?,
+            to_name,
+        )
     }
 
     fn unlink(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<()> {
-        self.remove_entry(directory, name, fs::AtFlags::empty())
+        self.remove_entry(&*directory.opened()?, name, fs::AtFlags::empty())
     }
 
     fn remove_directory(&self, directory: &PosixHandle, name: &[u8]) -> io::Result<()> {
-        self.remove_entry(directory, name, fs::AtFlags::REMOVEDIR)
+        self.remove_entry(&*directory.opened()?, name, fs::AtFlags::REMOVEDIR)
     }
 
     fn read_at(&self, file: &PosixHandle, out: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -200,19 +248,19 @@ impl Lower for PosixLower {
     }
 
     fn set_attributes(&self, object: &PosixHandle, wanted: &SetAttributes) -> io::Result<()> {
-        self.apply_attributes(object, wanted)
+        self.apply_attributes(&*object.opened()?, wanted)
     }
 
     fn xattrs(&self, object: &PosixHandle) -> io::Result<Vec<Xattr>> {
-        self.list_xattrs(object)
+        self.list_xattrs(&*object.opened()?)
     }
 
     fn set_xattr(&self, object: &PosixHandle, name: &[u8], value: Option<&[u8]>) -> io::Result<()> {
-        self.change_xattr(object, name, value)
+        self.change_xattr(&*object.opened()?, name, value)
     }
 
     fn sync(&self, object: &PosixHandle) -> io::Result<()> {
-        self.sync_object(object)
+        self.sync_object(&*object.opened()?)
     }
 
     fn sync_content(&self, file: &PosixHandle) -> io::Result<()> {
@@ -242,7 +290,7 @@ impl Lower for PosixLower {
     }
 
     fn capabilities(&self, scratch_directory: &PosixHandle) -> io::Result<Capabilities> {
-        probe::capabilities(self, scratch_directory)
+        probe::capabilities(self, &*scratch_directory.opened()?)
     }
 
     fn open_journal(
@@ -250,7 +298,7 @@ impl Lower for PosixLower {
         directory: &PosixHandle,
         name: &[u8],
     ) -> io::Result<(PosixHandle, bool)> {
-        self.open_journal_file(directory, name)
+        self.open_journal_file(&*directory.opened()?, name)
     }
 
     fn journal_write(

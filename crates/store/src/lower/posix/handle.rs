@@ -1,9 +1,11 @@
 //! Open objects.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use mobifs_types::FileKind;
 use rustix::fs::{self, Mode, OFlags};
@@ -22,19 +24,80 @@ pub(super) enum Access {
     ReadWrite,
 }
 
+/// By what a handle refers to its object.
+#[derive(Debug)]
+enum Held {
+    Descriptor(OwnedFd),
+    /// A descriptor that others use, too.
+    Shared(Arc<File>),
+    /// No descriptor.
+    Dormant(Dormant),
+}
+
+/// A directory that is opened whenever it is used: a program may have many stores of one file.
+#[derive(Debug)]
+struct Dormant {
+    root: Arc<File>,
+    /// Each a name in the one before, from the root on.
+    names: Vec<Vec<u8>>,
+    /// Device and inode: it is still the same directory.
+    identity: (u64, u64),
+}
+
+impl Dormant {
+    fn open(&self) -> io::Result<OwnedFd> {
+        let mut directory = None;
+        for name in &self.names {
+            let below = directory.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let open = |flags| fs::openat(below, &**name, flags, Mode::empty());
+            directory = Some(without_atime(flags, open)?);
+        }
+        let directory = directory.ok_or(Errno::BADF)?;
+        if identity(directory.as_fd())? != self.identity {
+            return Err(io::Error::other(
+                "a directory of the store was replaced by another one",
+            ));
+        }
+        Ok(directory)
+    }
+}
+
+fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let stat = fs::fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+/// A handle with a descriptor: for as long as this lives if the handle has none itself.
+pub(super) enum Opened<'a> {
+    Before(&'a PosixHandle),
+    Now(Box<PosixHandle>),
+}
+
+impl Deref for Opened<'_> {
+    type Target = PosixHandle;
+
+    fn deref(&self) -> &PosixHandle {
+        match self {
+            Self::Before(handle) => handle,
+            Self::Now(handle) => handle,
+        }
+    }
+}
+
 /// An open object of a [`PosixLower`].
 #[derive(Debug)]
 pub struct PosixHandle {
-    fd: OwnedFd,
+    held: Held,
     /// Kind of the object.
     pub(super) kind: FileKind,
-    /// What `fd` allows.
+    /// What the descriptor allows.
     access: Access,
-    /// `fd` is open for direct I/O: reads through it must be aligned.
+    /// It is open for direct I/O: reads through it must be aligned.
     pub(super) direct: bool,
     /// It is the store's root.
     pub(super) is_root: bool,
-    /// A descriptor with full access, made when `fd` first proved too weak.
+    /// A descriptor with full access, made when the first one proved too weak.
     full: OnceLock<OwnedFd>,
 }
 
@@ -63,7 +126,7 @@ pub(super) fn reopen_directory(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 /// Opens the regular file behind `fd` (which may be `O_PATH`) with other access.
-pub(super) fn reopen_file(fd: &OwnedFd, access: OFlags) -> Result<OwnedFd, Errno> {
+pub(super) fn reopen_file(fd: &impl AsRawFd, access: OFlags) -> Result<OwnedFd, Errno> {
     let path = proc_path(fd);
     let flags = access | OFlags::NOCTTY | OFlags::CLOEXEC;
     without_atime(flags, |flags| fs::open(path.as_str(), flags, Mode::empty()))
@@ -71,8 +134,12 @@ pub(super) fn reopen_file(fd: &OwnedFd, access: OFlags) -> Result<OwnedFd, Errno
 
 impl PosixHandle {
     pub(super) fn new(fd: OwnedFd, kind: FileKind, access: Access) -> Self {
+        Self::over(Held::Descriptor(fd), kind, access)
+    }
+
+    fn over(held: Held, kind: FileKind, access: Access) -> Self {
         Self {
-            fd,
+            held,
             kind,
             access,
             direct: false,
@@ -81,13 +148,59 @@ impl PosixHandle {
         }
     }
 
-    /// A handle on the root, independent of `root`'s position.
-    pub(super) fn root(root: &OwnedFd) -> io::Result<Self> {
-        let directory = reopen_directory(root.as_fd())?;
-        Ok(Self {
+    /// A handle on the root. Who lists a directory opens it anew for that, so the position of
+    /// `root` does not matter.
+    pub(super) fn root(root: &Arc<File>) -> Self {
+        let held = Held::Shared(Arc::clone(root));
+        Self {
             is_root: true,
-            ..Self::new(directory, FileKind::Directory, Access::Read)
-        })
+            ..Self::over(held, FileKind::Directory, Access::Read)
+        }
+    }
+
+    /// A handle on a regular file that others have open for reading and writing.
+    pub(super) fn shared(file: &Arc<File>) -> Self {
+        let held = Held::Shared(Arc::clone(file));
+        Self::over(held, FileKind::Regular, Access::ReadWrite)
+    }
+
+    /// The same directory without a descriptor, where it can be found again below `root`: by
+    /// `name` in `directory`, which is the root or dormant, too.
+    pub(super) fn dormant(
+        self,
+        root: &Arc<File>,
+        directory: &Self,
+        name: &[u8],
+    ) -> io::Result<Self> {
+        let mut names = match &directory.held {
+            Held::Dormant(above) => above.names.clone(),
+            _ if directory.is_root => Vec::new(),
+            _ => return Ok(self),
+        };
+        if (self.kind, self.access) != (FileKind::Directory, Access::Read) {
+            return Ok(self);
+        }
+        names.push(name.to_vec());
+        let dormant = Dormant {
+            root: Arc::clone(root),
+            names,
+            identity: identity(self.fd())?,
+        };
+        Ok(Self::over(Held::Dormant(dormant), self.kind, self.access))
+    }
+
+    /// With a descriptor.
+    pub(super) fn opened(&self) -> io::Result<Opened<'_>> {
+        let Held::Dormant(dormant) = &self.held else {
+            return Ok(Opened::Before(self));
+        };
+        let handle = Self::new(dormant.open()?, self.kind, self.access);
+        Ok(Opened::Now(Box::new(handle)))
+    }
+
+    /// Whether it is the same object as that of `fd`.
+    pub(super) fn is_same(&self, fd: impl AsFd) -> io::Result<bool> {
+        Ok(identity(self.fd())? == identity(fd.as_fd())?)
     }
 
     /// Opens for use what `reference` (an `O_PATH` descriptor) refers to. Having the
@@ -127,7 +240,11 @@ impl PosixHandle {
 
     /// The descriptor, for calls that a reference is enough for.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        match &self.held {
+            Held::Descriptor(fd) => fd.as_fd(),
+            Held::Shared(file) => file.as_fd(),
+            Held::Dormant(_) => unreachable!("a dormant handle is opened before it is used"),
+        }
     }
 
     /// Whether [`PosixHandle::fd`] is only a reference.
@@ -137,7 +254,7 @@ impl PosixHandle {
 
     /// `/proc` path of the object.
     pub(super) fn path(&self) -> String {
-        proc_path(&self.fd)
+        proc_path(&self.fd())
     }
 }
 
@@ -155,14 +272,14 @@ impl PosixLower {
             return Ok(full.as_fd());
         }
         let opened = match object.kind {
-            FileKind::Regular => {
-                self.with_access(&[object], || match reopen_file(&object.fd, OFlags::RDWR) {
+            FileKind::Regular => self.with_access(&[object], || {
+                match reopen_file(&object.fd(), OFlags::RDWR) {
                     Err(Errno::PERM | Errno::ROFS | Errno::TXTBSY) if needed == Access::Read => {
-                        reopen_file(&object.fd, OFlags::RDONLY)
+                        reopen_file(&object.fd(), OFlags::RDONLY)
                     }
                     other => other,
-                })?
-            }
+                }
+            })?,
             FileKind::Directory => self.with_access(&[object], || reopen_directory(object.fd()))?,
             _ => return Err(Errno::BADF.into()),
         };

@@ -222,7 +222,7 @@ impl PosixLower {
     /// Makes everything of a store durable that has few objects: each file, and behind
     /// them the directories that name them.
     pub(super) fn sync_each(&self) -> io::Result<()> {
-        let root = PosixHandle::root(&self.root)?;
+        let root = PosixHandle::root(&self.root);
         let own = self.open_entry(&root, OWN_DIRECTORY, false)?;
         let mut directories = vec![root];
         for entry in self.list_entries(&own)? {
