@@ -479,3 +479,52 @@ fn fill(path: &Path, ballast: &Path) {
     connection.close().unwrap();
     is_ordinary(path, rows);
 }
+
+/// Checkpoints of both databases.
+fn checkpoints(connection: &Connection) -> [u64; 2] {
+    ["main", "other"].map(|name| {
+        let status = text(connection, &format!("PRAGMA {name}.mobifs_status"));
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["checkpoints"].as_u64().unwrap()
+    })
+}
+
+/// A transaction over several databases was promised to be in all of them or in none, also where
+/// SQLite does not say that they belong together: without syncs, and without a journal in a file.
+#[test]
+fn databases_are_committed_together_where_sqlite_says_that_they_are() {
+    for (mode, synchronous, is_joint) in [
+        ("delete", "FULL", true),
+        ("persist", "NORMAL", true),
+        ("truncate", "EXTRA", true),
+        ("delete", "OFF", false),
+        ("wal", "FULL", false),
+        ("memory", "FULL", false),
+        ("off", "FULL", false),
+    ] {
+        let place = Place::new();
+        let connection = place.open("&age_max_ms=600000");
+        let other = place.directory.path().join("other.db");
+        let attach = format!(
+            "ATTACH 'file:{}?vfs=mobifs&age_max_ms=600000' AS other",
+            other.display()
+        );
+        connection.execute_batch(&attach).unwrap();
+        for name in ["main", "other"] {
+            let set = format!(
+                "PRAGMA {name}.journal_mode={mode}; PRAGMA {name}.synchronous={synchronous};
+                 CREATE TABLE {name}.{name}_t(a)"
+            );
+            connection.execute_batch(&set).unwrap();
+        }
+        let before = checkpoints(&connection);
+        let both = "BEGIN; INSERT INTO main_t VALUES (1); INSERT INTO other_t VALUES (1); COMMIT";
+        connection.execute_batch(both).unwrap();
+        let after = checkpoints(&connection);
+        for (before, after) in before.into_iter().zip(after) {
+            // While they commit together, every step of it is durable.
+            assert_eq!(after > before, is_joint, "{mode} {synchronous}");
+        }
+        connection.close().unwrap();
+    }
+}
