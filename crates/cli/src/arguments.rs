@@ -165,6 +165,15 @@ pub(crate) struct StatusArguments {
     /// Print it again every second
     #[arg(long)]
     pub(crate) watch: bool,
+    /// Only apps whose path relative to the mount this matches
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) app: Option<String>,
+    /// Only apps behind this one in the order of names: the next page
+    #[arg(long, value_name = "NAME")]
+    pub(crate) after: Option<String>,
+    /// No more than so many apps [default: 1000]
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
     /// The mount
     pub(crate) mountpoint: PathBuf,
 }

@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::failure::{Code, Failure};
+use crate::rate_limit::RateLimit;
 
 /// A log file that has grown beyond this is put aside at the next mount.
 const LOG_BYTES_MAX: u64 = 10 << 20;
@@ -21,11 +24,14 @@ pub(crate) fn start(file: Option<&Path>, default_level: &str) -> Result<(), Fail
         Some(path) => BoxMakeWriter::new(open(path)?),
         None => BoxMakeWriter::new(io::stderr),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         .with_ansi(to_terminal)
-        .with_target(false)
+        .with_target(false);
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(RateLimit::default())
+        .with(lines)
         .init();
     Ok(())
 }

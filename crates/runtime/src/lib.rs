@@ -1,6 +1,7 @@
 //! What moves a live MobiFS engine: threads, clock, checkpointer, control socket.
 #![deny(unsafe_code)]
 
+mod app_selection;
 #[expect(
     unsafe_code,
     reason = "memory that outlives the process is mapped and used by address"
@@ -21,6 +22,7 @@ mod places;
 mod status;
 mod volume;
 
+pub use app_selection::AppSelection;
 pub use arena::{Arena, ArenaError, LeftRequest, Refusal, RequestSlot};
 pub use clock::{Clock, SystemClock};
 pub use config::{
@@ -42,7 +44,7 @@ pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{
-    AppReport, CheckpointReport, MemoryStatus, PolicyReport, RecordingStatus, SCHEMA_VERSION,
-    Status, StoreStatus, TransactionCounts, UserReport,
+    AppReport, AppTotals, CheckpointReport, MemoryStatus, PolicyReport, RecordingStatus,
+    SCHEMA_VERSION, Status, StoreStatus, TransactionCounts, UserReport,
 };
 pub use volume::{BatterySource, Checkpointer, KernelCache, Volume, VolumeError, VolumeOptions};

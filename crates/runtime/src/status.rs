@@ -41,8 +41,46 @@ pub struct Status {
     pub battery_low: bool,
     /// The screen is off: unless the battery is low, commits wait for their limits.
     pub screen_off: bool,
-    /// All apps touched since the mount, by path.
+    /// All apps touched since the mount together, also those that are not in `apps`.
+    #[serde(default)]
+    pub totals: AppTotals,
+    /// Apps touched since the mount, by path; those that were asked for.
     pub apps: Vec<AppReport>,
+    /// How many more were asked for, behind the last of `apps`.
+    #[serde(default)]
+    pub apps_omitted: u64,
+}
+
+/// All apps of a mount together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppTotals {
+    /// Apps touched since the mount.
+    pub apps: u64,
+    /// Those of them that have changes which a power cut would take.
+    pub at_risk: u64,
+    /// Those of them that accept no changes.
+    pub read_only: u64,
+    /// Bytes that they wrote since the mount.
+    pub bytes_written_by_apps: u64,
+    /// Bytes of content handed to the store since the mount.
+    pub bytes_sent_to_store: u64,
+    /// Bytes written that never went to the store.
+    pub bytes_saved: u64,
+}
+
+impl AppTotals {
+    pub(crate) fn of(apps: &[AppReport]) -> Self {
+        let mut totals = Self::default();
+        for app in apps {
+            totals.apps += 1;
+            totals.at_risk += u64::from(app.transactions.open + app.transactions.closed > 0);
+            totals.read_only += u64::from(app.read_only.is_some());
+            totals.bytes_written_by_apps += app.bytes_written_by_app;
+            totals.bytes_sent_to_store += app.bytes_sent_to_store;
+            totals.bytes_saved += app.bytes_saved;
+        }
+        totals
+    }
 }
 
 /// Memory of one mount.

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::Path;
 use std::time::Duration;
 
-use mobifs_runtime::{AppReport, RecordingStatus, Reply, Request, Status};
+use mobifs_runtime::{AppReport, AppSelection, RecordingStatus, Reply, Request, Status};
 
 use super::{ask, unexpected};
 use crate::arguments::StatusArguments;
@@ -15,7 +14,7 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     loop {
-        let status = fetch(&arguments.mountpoint)?;
+        let status = fetch(arguments)?;
         let mut text = String::new();
         if arguments.watch && !arguments.json && io::stdout().is_terminal() {
             // Cursor home, clear the screen.
@@ -43,8 +42,13 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     }
 }
 
-fn fetch(mountpoint: &Path) -> Result<Status, Failure> {
-    match ask(mountpoint, &Request::Status)?.1 {
+fn fetch(arguments: &StatusArguments) -> Result<Status, Failure> {
+    let select = AppSelection {
+        glob: arguments.app.clone(),
+        after: arguments.after.clone(),
+        limit: arguments.limit,
+    };
+    match ask(&arguments.mountpoint, &Request::Status { select })?.1 {
         Reply::Status { status } => Ok(*status),
         other => Err(unexpected(&other)),
     }
@@ -74,6 +78,13 @@ fn table(status: &Status) -> String {
     );
     for app in &status.apps {
         text += &row(app, width);
+    }
+    if let (Some(last), 1..) = (status.apps.last(), status.apps_omitted) {
+        let _written = writeln!(
+            text,
+            "\n{} more apps; `--after {}` shows the next, `--limit` more at once",
+            status.apps_omitted, last.name
+        );
     }
     for app in &status.apps {
         if let Some(reason) = &app.read_only {
@@ -129,6 +140,19 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
         store.commits,
         size(store.commit_written_bytes),
         size(store.apply_written_bytes)
+    )?;
+    let totals = &status.totals;
+    writeln!(
+        text,
+        "apps     {}, {} with changes at risk; they wrote {}, {} of it went to the store{}",
+        totals.apps,
+        totals.at_risk,
+        size(totals.bytes_written_by_apps),
+        size(totals.bytes_sent_to_store),
+        match totals.read_only {
+            0 => String::new(),
+            some => format!("; {some} READ-ONLY"),
+        }
     )?;
     writeln!(
         text,

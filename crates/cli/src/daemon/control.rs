@@ -8,8 +8,8 @@ use std::time::Duration;
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_runtime::handover::CONFIG_NAME;
 use mobifs_runtime::{
-    Arena, ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply, Request, Volume,
-    VolumeError,
+    AppSelection, Arena, ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply,
+    Request, Volume, VolumeError,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -185,8 +185,11 @@ impl Daemon {
         Ok(())
     }
 
-    fn status(&self) -> Reply {
+    fn status(&self, select: &AppSelection) -> Reply {
         let mut status = self.volume.status();
+        if let Err(fault) = select.apply(&mut status) {
+            return Reply::error(ErrorKind::Usage, fault);
+        }
         // Without everything in the arena nobody could go on.
         let outlives = self.volume.arena().is_some_and(Arena::is_complete);
         let keeper = self.keeper.name().filter(|_| outlives);
@@ -262,7 +265,7 @@ impl Daemon {
 impl ControlHandler for Daemon {
     fn handle(&self, request: Request) -> Reply {
         match request {
-            Request::Status => self.status(),
+            Request::Status { select } => self.status(&select),
             Request::Sync { app, apply } => match self.volume.sync_app(app.as_deref(), apply) {
                 Ok(()) => Reply::Done,
                 Err(error) => Reply::error(kind_of(&error), error.to_string()),

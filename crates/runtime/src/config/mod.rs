@@ -14,6 +14,7 @@ use mobifs_core::policy::schedule::SchedulerName;
 
 use crate::{EventSources, memory_budget};
 use raw::RawConfig;
+pub(crate) use rules::AppGlob;
 pub use rules::{PolicyChange, Rules};
 pub(crate) use settings::check_policy;
 pub use settings::{PolicySettings, SettingError, class_name, parse_class, parse_policy};

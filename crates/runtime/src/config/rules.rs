@@ -82,7 +82,7 @@ impl AppGlob {
             .map_err(|error| format!("\"{glob}\" is not a valid glob: {}", error.kind()))
     }
 
-    fn matches(&self, path: &[u8]) -> bool {
+    pub(crate) fn matches(&self, path: &[u8]) -> bool {
         self.0.is_match(Path::new(OsStr::from_bytes(path)))
     }
 }

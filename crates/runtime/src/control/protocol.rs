@@ -3,14 +3,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PolicySettings, Status};
+use crate::{AppSelection, PolicySettings, Status};
 
 /// What a mount can be asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// Tell what is going on.
-    Status,
+    Status {
+        /// In which apps.
+        #[serde(default, skip_serializing_if = "is_all")]
+        select: AppSelection,
+    },
     /// Commit.
     Sync {
         /// One app by its path relative to the mount; none: all.
@@ -45,6 +49,10 @@ pub enum Request {
         /// What is to change.
         settings: Box<PolicySettings>,
     },
+}
+
+fn is_all(selection: &AppSelection) -> bool {
+    *selection == AppSelection::default()
 }
 
 /// Why a request failed, for programs.
@@ -115,6 +123,12 @@ mod tests {
                 ..PolicySettings::default()
             }),
         };
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        let request = Request::Status {
+            select: AppSelection::default(),
+        };
+        let text = r#"{"command":"status"}"#;
         assert_eq!(serde_json::to_string(&request).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
         let text = r#"{"command":"screen","on":false}"#;

@@ -322,6 +322,7 @@ impl Shared {
         if live.checkpointer_idle || crowded || has_closed {
             self.wake(live);
         }
+        self.after_crowding(live);
     }
 
     /// Has the checkpointer commit and apply everything.

@@ -7,8 +7,8 @@ use mobifs_types::MonotonicNs;
 
 use super::{Shared, Volume};
 use crate::status::{
-    AppReport, CheckpointReport, MemoryStatus, PolicyReport, SCHEMA_VERSION, Status, StoreStatus,
-    TransactionCounts, bytes, rfc3339,
+    AppReport, AppTotals, CheckpointReport, MemoryStatus, PolicyReport, SCHEMA_VERSION, Status,
+    StoreStatus, TransactionCounts, bytes, rfc3339,
 };
 
 impl Volume {
@@ -62,7 +62,9 @@ impl Volume {
             recording: None,
             battery_low: machine.is_battery_low(),
             screen_off: machine.is_screen_off(),
+            totals: AppTotals::of(&apps),
             apps,
+            apps_omitted: 0,
         }
     }
 }

@@ -1,0 +1,47 @@
+//! Which apps a status lists: a mount may have tens of thousands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Status;
+use crate::config::AppGlob;
+
+/// So many apps are listed if nothing else is asked for.
+const APPS_LISTED: u64 = 1000;
+
+/// The apps that somebody wants to hear of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AppSelection {
+    /// Only apps whose path this glob matches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub glob: Option<String>,
+    /// Only those behind this name, for the next page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+    /// No more than so many; none: 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+}
+
+impl AppSelection {
+    /// Takes the apps that are not asked for out of a status, and counts what would have been
+    /// next.
+    ///
+    /// # Errors
+    /// Why the glob is none.
+    pub fn apply(&self, status: &mut Status) -> Result<(), String> {
+        let glob = self.glob.as_deref().map(AppGlob::new).transpose()?;
+        let is_wanted = |name: &str| {
+            self.after.as_deref().is_none_or(|after| name > after)
+                && glob
+                    .as_ref()
+                    .is_none_or(|glob| glob.matches(name.as_bytes()))
+        };
+        status.apps.retain(|app| is_wanted(&app.name));
+        let limit = usize::try_from(self.limit.unwrap_or(APPS_LISTED)).unwrap_or(usize::MAX);
+        let omitted = status.apps.len().saturating_sub(limit);
+        status.apps.truncate(limit);
+        status.apps_omitted = omitted as u64;
+        Ok(())
+    }
+}
