@@ -21,15 +21,23 @@ setup: ## Install what is missing (system packages, test suites)
 build: ## Build the release binaries
 	cargo build --release --locked
 
+# umount.fuse, which umount(8) looks for, belongs to all FUSE filesystems: what another package has
+# put there stays. Ours hands what is not MobiFS back to umount(8).
 install: ## Install the mobifs command and its mount helpers (PREFIX, DESTDIR, HELPERDIR)
 	install -D -m 755 target/release/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs
 	install -d $(DESTDIR)$(HELPERDIR)
 	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs
 	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs
+	ln -sfn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuseblk.mobifs
+	[ -e $(DESTDIR)$(HELPERDIR)/umount.fuse ] || [ -L $(DESTDIR)$(HELPERDIR)/umount.fuse ] || \
+		ln -sn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse
 
 uninstall: ## Remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs
-	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs
+	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs \
+		$(DESTDIR)$(HELPERDIR)/umount.fuseblk.mobifs
+	[ "$$(readlink $(DESTDIR)$(HELPERDIR)/umount.fuse)" != $(PREFIX)/bin/mobifs ] || \
+		rm -f $(DESTDIR)$(HELPERDIR)/umount.fuse
 
 sqlite-conformance: ## CPython's tests and SQL logic tests through the VFS (CONFORMANCE_FLAGS)
 	python3 scripts/sqlite_conformance.py --release $(CONFORMANCE_FLAGS)

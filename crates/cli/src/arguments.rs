@@ -33,6 +33,8 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
   nonempty           mount over a directory with something in it
   nosupervise        in the background: nobody starts a new daemon if this one dies, so
                      what is not committed is lost then, as in a power cut
+  wait=SECONDS       how long to wait for a daemon that still brings to the store what was
+                     changed through a mount which has ended (60)
   config=FILE        as --config        log=FILE   as --log       record=FILE  as --record
   noauto nofail _netdev user users x-... comment=... are for others and passed over
 

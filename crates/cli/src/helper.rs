@@ -1,15 +1,24 @@
 //! The program as a helper of mount(8) and umount(8).
 //!
 //! mount(8) starts `/sbin/mount.fuse.mobifs SOURCE DIRECTORY [-sfnv] [-N NAMESPACE]
-//! [-o OPTIONS] [-t TYPE]`, umount(8) `/sbin/umount.fuse.mobifs DIRECTORY [-flnrv]
+//! [-o OPTIONS] [-t TYPE]`, umount(8) `/sbin/umount.TYPE DIRECTORY [-flnrv]
 //! [-N NAMESPACE] [-t TYPE]`. Where only libfuse's `mount.fuse` is installed, that one
 //! starts `mobifs SOURCE DIRECTORY [-o OPTIONS]`, for sources written as `STORE` (type
 //! `fuse.mobifs`) and `mobifs#STORE` (type `fuse`) alike.
+//!
+//! umount(8) knows only the filesystem's magic number of what it is given by an absolute path
+//! (util-linux 2.38), and then looks for `umount.fuse` alone; by a relative path, or with `-a`,
+//! for `umount.fuse.mobifs`, or `umount.fuseblk.mobifs` where sync(2) reaches the mount. The
+//! first name belongs to all FUSE filesystems: called by it, this program hands what is no mount
+//! of ours back to umount(8), with `-i`, which is what would have happened without it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+
+use mobifs_runtime::{ControlClient, find_mount};
 
 use crate::arguments::{MountArguments, UmountArguments};
 use crate::commands;
@@ -24,7 +33,11 @@ const EXIT_FAILED: u8 = 32;
 #[derive(Debug)]
 pub(crate) enum Call {
     Mount(Vec<OsString>),
-    Umount(Vec<OsString>),
+    Umount {
+        words: Vec<OsString>,
+        /// The name is not ours alone.
+        is_for_all: bool,
+    },
 }
 
 impl Call {
@@ -36,7 +49,10 @@ impl Call {
             return Some(Self::Mount(rest));
         }
         if name.starts_with(b"umount.") {
-            return Some(Self::Umount(rest));
+            return Some(Self::Umount {
+                words: rest,
+                is_for_all: !name.ends_with(b".mobifs"),
+            });
         }
         // `mobifs SOURCE DIRECTORY`: no command has a slash in its name.
         let is_path = |word: &OsString| word.as_bytes().contains(&b'/');
@@ -49,7 +65,9 @@ impl Call {
 pub(crate) fn run(call: Call) -> ExitCode {
     let result = match call {
         Call::Mount(words) => parse_mount(&words).and_then(|call| mount(&call)),
-        Call::Umount(words) => parse_umount(&words).and_then(|call| commands::umount::run(&call)),
+        Call::Umount { words, is_for_all } => {
+            parse_umount(&words).and_then(|call| umount(&call, &words, is_for_all))
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -87,6 +105,38 @@ fn mount(call: &MountCall) -> Result<(), Failure> {
         return Ok(());
     }
     commands::mount::run(&arguments)
+}
+
+fn umount(call: &UmountArguments, words: &[OsString], is_for_all: bool) -> Result<(), Failure> {
+    if !is_for_all || is_ours(&call.mountpoint) {
+        return commands::umount::run(call);
+    }
+    let error = Command::new("umount").args(handed_back(words)).exec();
+    let message = format!("cannot start umount(8): {error}");
+    Err(Failure::new(Code::Failed, message))
+}
+
+/// Only what is certainly a mount of ours is kept from umount(8).
+fn is_ours(mountpoint: &Path) -> bool {
+    let Ok(mount) = find_mount(mountpoint) else {
+        return false;
+    };
+    mount.has_subtype("mobifs") || ControlClient::connect(mountpoint).is_ok()
+}
+
+/// What umount(8) is given to do by itself what it has given to its helper.
+fn handed_back(words: &[OsString]) -> Vec<OsString> {
+    let mut handed = vec![OsString::from("-i")];
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        // The type is for finding helpers.
+        if word.as_bytes() == b"-t" {
+            words.next();
+        } else {
+            handed.push(word.clone());
+        }
+    }
+    handed
 }
 
 fn parse_mount(words: &[OsString]) -> Result<MountCall, Failure> {
@@ -229,14 +279,27 @@ mod tests {
 
     #[test]
     fn umount_helpers_are_understood() {
-        let Some(Call::Umount(rest)) =
-            Call::recognise(&words("/sbin/umount.fuse.mobifs /mnt -l -n -t fuse.mobifs"))
-        else {
-            panic!("not recognised");
-        };
-        let call = parse_umount(&rest).unwrap();
-        assert!(call.lazy);
-        assert_eq!(call.mountpoint, Path::new("/mnt"));
+        for (name, shared) in [
+            ("umount.fuse.mobifs", false),
+            ("umount.fuseblk.mobifs", false),
+            ("umount.fuse", true),
+            ("umount.fuseblk", true),
+        ] {
+            let line = format!("/sbin/{name} /mnt -l -n -t fuse.mobifs");
+            let Some(Call::Umount { words, is_for_all }) = Call::recognise(&words(&line)) else {
+                panic!("not recognised");
+            };
+            assert_eq!(is_for_all, shared, "{name}");
+            let call = parse_umount(&words).unwrap();
+            assert!(call.lazy);
+            assert_eq!(call.mountpoint, Path::new("/mnt"));
+        }
+    }
+
+    #[test]
+    fn what_is_handed_back_is_what_was_given() {
+        let given = words("/mnt -l -f -t fuse.sshfs -N 17");
+        assert_eq!(handed_back(&given), words("-i /mnt -l -f -N 17"));
     }
 
     #[test]

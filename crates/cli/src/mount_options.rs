@@ -1,13 +1,17 @@
 //! `-o`: what is for this program, and what is for the mount.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mobifs_fuse::MountOptions;
 
 use crate::failure::{Code, Failure};
 
+/// How long a mount waits for a predecessor that is finishing, unless it is told otherwise.
+const WAIT_DEFAULT: Duration = Duration::from_secs(60);
+
 /// Everything that `-o` can say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     /// For the kernel adapter.
     pub(crate) mount: MountOptions,
@@ -23,8 +27,27 @@ pub(crate) struct Options {
     pub(crate) unsupervised: bool,
     /// `remount`: change the flags of the mount that is there.
     pub(crate) remount: bool,
+    /// `wait=`: how long to wait for a daemon whose mount of the store has ended and that
+    /// still brings its changes there.
+    pub(crate) wait: Duration,
     /// Whether the mount table's source was named.
     pub(crate) has_source_name: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mount: MountOptions::default(),
+            config: None,
+            log: None,
+            record: None,
+            nonempty: false,
+            unsupervised: false,
+            remount: false,
+            wait: WAIT_DEFAULT,
+            has_source_name: false,
+        }
+    }
 }
 
 impl Options {
@@ -37,6 +60,7 @@ impl Options {
                 Some(("config", path)) => options.config = Some(file("config", path)?),
                 Some(("log", path)) => options.log = Some(file("log", path)?),
                 Some(("record", path)) => options.record = Some(file("record", path)?),
+                Some(("wait", seconds)) => options.wait = wait(seconds)?,
                 None if ["config", "log", "record"].contains(&option.as_str()) => {
                     let message = format!(
                         "mount option '{option}' needs a value, as in \
@@ -67,6 +91,14 @@ fn file(name: &str, path: &str) -> Result<PathBuf, Failure> {
         return Err(Failure::new(Code::Usage, message));
     }
     Ok(path.replace("\\,", ",").replace("\\\\", "\\").into())
+}
+
+fn wait(seconds: &str) -> Result<Duration, Failure> {
+    let seconds = seconds.parse().map_err(|_| {
+        let message = format!("mount option 'wait={seconds}' needs a number of seconds");
+        Failure::new(Code::Usage, message)
+    })?;
+    Ok(Duration::from_secs(seconds))
 }
 
 /// Splits at commas that no backslash precedes; backslashes stay.
@@ -101,6 +133,8 @@ mod tests {
         assert!(options.nonempty && options.mount.read_only && options.has_source_name);
         assert_eq!(options.mount.source_name, "x,y");
         assert!(!options.remount && !options.unsupervised);
+        assert_eq!(options.wait, WAIT_DEFAULT);
+        assert_eq!(parse("wait=0,ro").unwrap().wait, Duration::ZERO);
         assert!(parse("supervise,nosupervise").unwrap().unsupervised);
         assert!(!parse("nosupervise,supervise").unwrap().unsupervised);
     }
@@ -123,6 +157,7 @@ mod tests {
                 .message
                 .contains("needs a value")
         );
+        assert!(parse("wait=x").unwrap_err().message.contains("wait=x"));
         assert!(parse("record").unwrap_err().message.contains("needs a"));
         assert!(
             parse("config=")

@@ -14,9 +14,11 @@ mod events;
 mod forecast;
 pub mod handover;
 mod heap;
+mod holder;
 mod lock;
 mod memory_budget;
 mod mount_table;
+mod mount_users;
 mod opened;
 mod places;
 mod status;
@@ -35,12 +37,14 @@ pub use control::{
 };
 pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
 pub use heap::keep_few_heaps;
+pub use holder::{Holder, HolderState};
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, KernelHeld, Node, NodeSpec,
     ReadDirEntry, RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
 };
 pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
+pub use mount_users::{MountUser, users_of};
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{

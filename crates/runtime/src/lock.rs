@@ -2,17 +2,21 @@
 //!
 //! It is an advisory lock of the kernel on `.mobifs/lock`. It belongs to the process
 //! and goes with it, so after a crash of the daemon or of the machine there is no
-//! stale lock to be removed. The process id inside is for messages only.
+//! stale lock to be removed. What is written inside ([`crate::Holder`]) is for messages, and for
+//! who waits until a holder whose mount has ended is through.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_store::{StoreError, StoreScope, check_owner};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+
+use crate::holder::{self, Holder, HolderState};
 
 const LOCK: &str = "lock";
 /// Somebody who failed to make a store may take the file away while we lock it.
@@ -134,11 +138,40 @@ impl StoreLock {
             lock(&file, FlockOperation::NonBlockingLockShared)?;
         } else {
             lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            // What the killed process was doing, this one goes on with.
+            let state = Holder::read(&file).state;
             note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
+            if let Some(state) = state {
+                note(&file, state);
+            }
         }
         let lock = Self::over(root, scope, Some(file));
         lock.is_handed_over.store(true, Ordering::Relaxed);
         Ok(lock)
+    }
+
+    /// Who holds the lock of the store in the directory `store`, by what it says of itself.
+    /// Meant for a store that is locked; of one that is not, it is the last holder.
+    ///
+    /// # Errors
+    /// [`StoreError`]: the lock cannot be read.
+    pub fn holder(store: &Path, scope: &StoreScope) -> Result<Holder, StoreError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(store, flags, Mode::empty())
+            .map_err(|errno| StoreError::lower("opening the store")(errno.into()))?;
+        let Some(directory) = open_directory(&root, scope)? else {
+            return Ok(Holder::default());
+        };
+        let file = open_lock(&directory, OFlags::RDONLY)?;
+        Ok(file.as_ref().map(Holder::read).unwrap_or_default())
+    }
+
+    /// Says what this process, which holds the lock, is doing. The lock of a store that is only
+    /// read has nothing in it.
+    pub fn note(&self, state: HolderState) {
+        if let Some(file) = &self.file {
+            note(file, state);
+        }
     }
 
     /// For handing the lock over: who has got it holds it until [`StoreLock::release`].
@@ -149,6 +182,12 @@ impl StoreLock {
 
     /// Unlocks the store for everybody, also where the lock was handed over.
     pub fn release(self) {
+        // What is noted is about the holder.
+        if let Some(file) = &self.file
+            && let Err(error) = holder::forget(file)
+        {
+            tracing::debug!(%error, "the note stays in .mobifs/lock");
+        }
         self.unlock();
     }
 
@@ -260,17 +299,18 @@ fn not_a_lock() -> StoreError {
 fn lock(file: &File, operation: FlockOperation) -> Result<(), StoreError> {
     match rustix::fs::flock(file, operation) {
         Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(StoreError::InUse { pid: holder(file) }),
+        Err(Errno::WOULDBLOCK) => Err(StoreError::InUse {
+            pid: Holder::read(file).pid,
+        }),
         Err(errno) => Err(StoreError::lower("locking .mobifs/lock")(errno.into())),
     }
 }
 
-/// Process id that the holder wrote; 0 if there is none.
-fn holder(mut file: &File) -> u32 {
-    let mut text = [0; 16];
-    let length = file.read(&mut text).unwrap_or(0);
-    let text = std::str::from_utf8(&text[..length]).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+/// Whoever waits for this process can do without: it is refused at once.
+fn note(file: &File, state: HolderState) {
+    if let Err(error) = holder::note(file, state) {
+        tracing::debug!(%error, ?state, "not noted in .mobifs/lock");
+    }
 }
 
 fn is_current(file: &File, directory: &OwnedFd) -> bool {
@@ -281,8 +321,10 @@ fn is_current(file: &File, directory: &OwnedFd) -> bool {
 }
 
 fn note_holder(file: &mut File) -> io::Result<()> {
-    file.set_len(0)?;
-    writeln!(file, "{}", std::process::id())
+    // At the beginning: a lock that was taken over has its predecessor's place in the file.
+    let text = format!("{}\n", std::process::id());
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
 }
 
 #[cfg(test)]
@@ -338,6 +380,27 @@ mod tests {
         let _held = lock.descriptor().unwrap().try_clone_to_owned().unwrap();
         lock.release();
         acquire(false).unwrap();
+    }
+
+    /// Found by a test of mounts: the second process wrote its id behind the first one's place,
+    /// and whoever was refused read zeros.
+    #[test]
+    fn who_takes_a_lock_over_says_who_it_is_and_keeps_what_is_noted() {
+        let store = tempfile::tempdir().unwrap();
+        let scope = StoreScope::Tree;
+        let lock = StoreLock::acquire(store.path(), &scope, false).unwrap();
+        lock.note(HolderState::Finishing);
+        let held = lock.descriptor().unwrap().try_clone_to_owned().unwrap();
+        drop(lock);
+        let lock = StoreLock::take_over(store.path(), &scope, held, false).unwrap();
+        let holder = StoreLock::holder(store.path(), &scope).unwrap();
+        assert_eq!(holder.pid, std::process::id());
+        assert!(holder.is_finishing());
+        lock.release();
+        // The next one has not said anything yet.
+        let _lock = StoreLock::acquire(store.path(), &scope, false).unwrap();
+        let holder = StoreLock::holder(store.path(), &scope).unwrap();
+        assert_eq!((holder.pid, holder.state), (std::process::id(), None));
     }
 
     #[test]

@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// The kernel's number of this mount.
+    pub id: u64,
+    /// That of the mount which it lies on.
+    pub parent_id: u64,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
     /// Type and, behind a dot, subtype.
@@ -37,7 +41,9 @@ impl MountEntry {
 
     fn parse(line: &[u8]) -> Option<Self> {
         // id parent major:minor root mountpoint options [optional…] - type source superoptions
-        let mut fields = line.split(|&byte| byte == b' ').skip(2);
+        let mut fields = line.split(|&byte| byte == b' ');
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (id, parent_id) = (number()?, number()?);
         let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let mountpoint = unescape(fields.nth(1)?);
@@ -50,6 +56,8 @@ impl MountEntry {
             std::str::from_utf8(value).ok()?.parse().ok()
         });
         Some(Self {
+            id,
+            parent_id,
             mountpoint,
             kind,
             source,
@@ -85,7 +93,19 @@ fn unescape(field: &[u8]) -> PathBuf {
 /// # Errors
 /// If `/proc` is not mounted.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
+    read_table("/proc/self/mountinfo")
+}
+
+/// All mounts that another process sees.
+///
+/// # Errors
+/// If there is no such process, or it is somebody else's.
+pub(crate) fn mounts_of(pid: u32) -> io::Result<Vec<MountEntry>> {
+    read_table(&format!("/proc/{pid}/mountinfo"))
+}
+
+fn read_table(path: &str) -> io::Result<Vec<MountEntry>> {
+    let table = std::fs::read(path)?;
     Ok(table
         .split(|&byte| byte == b'\n')
         .filter_map(MountEntry::parse)
@@ -139,6 +159,7 @@ mod tests {
         assert_eq!(entry.mountpoint, Path::new("/mnt 2"));
         assert_eq!(entry.source, Path::new("/a\\b"));
         assert_eq!((entry.device_major, entry.device_minor), (98, 3));
+        assert_eq!((entry.id, entry.parent_id), (36, 35));
         assert_eq!(entry.user_id, Some(1000));
         assert!(entry.has_subtype("mobifs") && entry.is_fuse());
         assert_eq!(MountEntry::parse(b"rubbish"), None);

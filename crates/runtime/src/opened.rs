@@ -14,7 +14,7 @@ use mobifs_types::{FileKind, ObjectInfo, VctId};
 
 use crate::arena::SavedMount;
 use crate::config::JOURNAL_BYTES_MIN;
-use crate::{Arena, ArenaError, Config, Rules, StoreLock};
+use crate::{Arena, ArenaError, Config, HolderState, Rules, StoreLock};
 
 /// Share of the memory budget that committed, unapplied changes may take: one part in.
 const HELD_SHARE: u64 = 4;
@@ -196,6 +196,11 @@ impl OpenedStore {
     /// The lock, for handing it over to who holds it should this process be killed.
     pub fn lock_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.lock.descriptor()
+    }
+
+    /// Says in the store's lock what this process is doing, for others who want the store.
+    pub fn note(&self, state: HolderState) {
+        self.lock.note(state);
     }
 
     /// The store, as a volume takes it.

@@ -24,11 +24,13 @@ use crate::logging;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum News {
+    /// It takes longer than usual, and why; more news follow.
+    Waiting(String),
     Mounted,
     Failed(Failure),
 }
 
-/// The daemon's side: tells the parent, once.
+/// The daemon's side: tells the parent the outcome, once.
 #[derive(Debug)]
 pub(crate) struct Ready {
     told: Cell<bool>,
@@ -57,10 +59,20 @@ impl Ready {
         self.tell(&News::Failed(failure.clone()));
     }
 
-    fn tell(&self, news: &News) {
-        if self.told.replace(true) {
-            return;
+    /// The mount needs longer than usual.
+    pub(crate) fn waiting(&self, why: &str) {
+        if !self.told.get() {
+            Self::say(&News::Waiting(why.to_owned()));
         }
+    }
+
+    fn tell(&self, news: &News) {
+        if !self.told.replace(true) {
+            Self::say(news);
+        }
+    }
+
+    fn say(news: &News) {
         let line = serde_json::to_string(news).unwrap_or_default();
         if let Err(error) = writeln!(std::io::stdout(), "{line}") {
             tracing::warn!(%error, "the process that started this daemon is gone");
@@ -116,8 +128,8 @@ pub(crate) fn start_in_background(plan: &Plan, arguments: &MountArguments) -> Re
     }
     let mut child = command.spawn().map_err(failed)?;
     match news_of(&mut child) {
-        Some(News::Mounted) => Ok(()),
-        Some(News::Failed(failure)) => {
+        Some(Ok(())) => Ok(()),
+        Some(Err(failure)) => {
             // It ends now by itself; its exit code says the same.
             let _ended = child.wait();
             Err(failure)
@@ -134,12 +146,18 @@ pub(crate) fn start_in_background(plan: &Plan, arguments: &MountArguments) -> Re
     }
 }
 
-fn news_of(child: &mut Child) -> Option<News> {
-    let mut line = String::new();
-    BufReader::new(child.stdout.take()?)
-        .read_line(&mut line)
-        .ok()?;
-    serde_json::from_str(&line).ok()
+/// The outcome; none if the daemon ends without one.
+fn news_of(child: &mut Child) -> Option<Result<(), Failure>> {
+    let mut output = BufReader::new(child.stdout.take()?);
+    loop {
+        let mut line = String::new();
+        output.read_line(&mut line).ok()?;
+        match serde_json::from_str(&line).ok()? {
+            News::Waiting(why) => eprintln!("mobifs: {why}"),
+            News::Mounted => return Some(Ok(())),
+            News::Failed(failure) => return Some(Err(failure)),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -153,7 +171,7 @@ mod tests {
         assert!(!line.contains('\n'));
         match serde_json::from_str(&line).unwrap() {
             News::Failed(got) => assert_eq!(got, failure),
-            News::Mounted => panic!("a failure arrived as success"),
+            other => panic!("a failure arrived as {other:?}"),
         }
     }
 }

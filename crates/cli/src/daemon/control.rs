@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use super::ConfigText;
 use super::keeper::Keeper;
 use super::recording::Recording;
+use super::unmounting::{describe, unmount_unused};
 use crate::failure::Failure;
 
 /// How long a mount that should end is watched before it counts as still in use.
@@ -124,19 +125,20 @@ impl Daemon {
             );
             return;
         }
-        match self.handle.unmount(false) {
+        match unmount_unused(&self.handle, &self.places) {
             Ok(()) => {}
-            Err(UnmountError::Busy(path)) => {
+            Err((UnmountError::Busy(path), users)) => {
                 tracing::warn!(
                     mountpoint = %path.display(),
+                    by = describe(&users),
                     "in use: everything is committed, the mount leaves the tree and ends with its \
                      last user; a second signal ends it at once"
                 );
                 self.detach();
             }
             // Somebody has unmounted it already: serving ends by itself.
-            Err(UnmountError::NotMounted(_)) => {}
-            Err(error) => {
+            Err((UnmountError::NotMounted(_), _)) => {}
+            Err((error, _)) => {
                 tracing::error!(%error, "cannot unmount; a second signal ends the mount at once");
             }
         }
@@ -209,20 +211,26 @@ impl Daemon {
         if let Err(error) = self.volume.sync_app(None, true) {
             return Reply::error(ErrorKind::Failed, format!("not unmounted: {error}"));
         }
-        match self.handle.unmount(lazy) {
+        let unmounted = if lazy {
+            let detached = self.handle.unmount(true);
+            detached.map_err(|error| (error, Vec::new()))
+        } else {
+            unmount_unused(&self.handle, &self.places)
+        };
+        match unmounted {
             Ok(()) => {}
-            Err(UnmountError::Busy(path)) => {
-                let path = path.display();
+            Err((UnmountError::Busy(path), users)) => {
+                let (path, users) = (path.display(), describe(&users));
                 return Reply::error(
                     ErrorKind::Busy,
                     format!(
-                        "{path} is in use; everything is committed. Close what uses it (fuser -vm \
-                         {path} lists it), or unmount with --lazy"
+                        "{path} is in use by {users}; everything is committed. Close what uses \
+                         it, or unmount with --lazy"
                     ),
                 );
             }
-            Err(UnmountError::NotMounted(_)) => {}
-            Err(error) => return Reply::error(ErrorKind::Failed, error.to_string()),
+            Err((UnmountError::NotMounted(_), _)) => {}
+            Err((error, _)) => return Reply::error(ErrorKind::Failed, error.to_string()),
         }
         match self.ended.wait(lazy.then_some(LAZY_WAIT)) {
             Some(outcome) => reply(outcome),

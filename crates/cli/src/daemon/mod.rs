@@ -5,9 +5,11 @@ mod bus;
 mod config_text;
 mod control;
 mod keeper;
+mod predecessor;
 mod recording;
 mod signals;
 mod takeover;
+mod unmounting;
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -17,8 +19,8 @@ use std::time::Duration;
 use mobifs_bus::BusWatcher;
 use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
 use mobifs_runtime::{
-    Arena, ControlServer, EventWatcher, OpenOptions, OpenedStore, Places, Volume, VolumeOptions,
-    handover, mount_at,
+    Arena, ControlServer, EventWatcher, HolderState, OpenOptions, OpenedStore, Places, Volume,
+    VolumeOptions, handover, mount_at,
 };
 
 use crate::failure::{Code, Failure};
@@ -27,6 +29,7 @@ pub(crate) use background::{Ready, start_in_background};
 pub(crate) use config_text::ConfigText;
 use control::Daemon;
 pub(crate) use keeper::Keeper;
+use predecessor::{Patience, open_after_predecessor};
 use recording::Recording;
 pub(crate) use takeover::Legacy;
 
@@ -70,7 +73,7 @@ pub(crate) fn serve(
     mobifs_runtime::keep_few_heaps();
     allow_many_files();
     keep_out_of_core_dumps();
-    let signals = signals::catch().map_err(no_control)?;
+    let mut signals = signals::catch().map_err(no_control)?;
     let mut control = None;
     let is_new = legacy.is_none();
     let serving = match legacy {
@@ -78,7 +81,14 @@ pub(crate) fn serve(
             control = legacy.control.take();
             legacy.take_over(&plan, &keeper)?
         }
-        None => mount_recorded(&plan, &keeper)?,
+        None => {
+            let mut patience = Patience {
+                limit: plan.options.wait,
+                ready,
+                signals: &mut signals,
+            };
+            mount_recorded(&plan, &keeper, &mut patience)?
+        }
     };
     let Serving {
         opened,
@@ -109,6 +119,7 @@ pub(crate) fn serve(
             None
         }),
     };
+    note_serving(&daemon);
     signals::watch(Arc::clone(&daemon), signals).map_err(no_control)?;
     if is_new {
         if let Some(arena) = &arena {
@@ -133,6 +144,16 @@ pub(crate) fn serve(
     ended
 }
 
+/// Says in the store's lock which mount this process serves. A mount that has left the tree ends
+/// by itself: then what the predecessor noted holds.
+fn note_serving(daemon: &Daemon) {
+    let mount = mount_at(&daemon.places.mountpoint).ok().flatten();
+    let opened = daemon.opened.lock();
+    if let (Some(mount), Some(opened)) = (mount, opened.as_ref()) {
+        opened.note(HolderState::serving(&mount));
+    }
+}
+
 /// Ends a mount that nobody has been told of yet.
 fn take_away(session: &Session, daemon: &Daemon) {
     if let Err(error) = session.handle().unmount(true) {
@@ -153,12 +174,16 @@ fn run(session: Session, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
 }
 
 /// Makes a new mount, recorded if that is wanted.
-fn mount_recorded(plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
+fn mount_recorded(
+    plan: &Plan,
+    keeper: &Keeper,
+    patience: &mut Patience<'_>,
+) -> Result<Serving, Failure> {
     let recording = plan.record.as_deref();
     let rules = &plan.config.config.rules;
     let recording = recording.map(|file| Recording::start(file, &plan.places, rules));
     let recording = recording.transpose()?;
-    match mount(plan, keeper, recording.as_ref()) {
+    match mount(plan, keeper, recording.as_ref(), patience) {
         Ok(serving) => Ok(Serving {
             recording,
             ..serving
@@ -172,7 +197,12 @@ fn mount_recorded(plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
     }
 }
 
-fn mount(plan: &Plan, keeper: &Keeper, recording: Option<&Recording>) -> Result<Serving, Failure> {
+fn mount(
+    plan: &Plan,
+    keeper: &Keeper,
+    recording: Option<&Recording>,
+    patience: &mut Patience<'_>,
+) -> Result<Serving, Failure> {
     let store = &plan.places.store;
     let arena = match keeper.is_there().then(Arena::create).transpose() {
         Ok(arena) => arena,
@@ -185,8 +215,7 @@ fn mount(plan: &Plan, keeper: &Keeper, recording: Option<&Recording>) -> Result<
         arena: arena.as_ref(),
         ..open_options(plan)
     };
-    let opened =
-        OpenedStore::open(store, &options).map_err(|error| Failure::of_store(store, &error))?;
+    let opened = open_after_predecessor(store, &options, patience)?;
     log_recovery(&opened);
     let volume = Volume::start(opened.store(), volume_options(plan, arena.as_ref()))?;
     let session = Session::mount(
@@ -296,6 +325,7 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     let Some(opened) = daemon.opened.lock().take() else {
         return daemon.ended.wait(None).unwrap_or(Ok(()));
     };
+    opened.note(HolderState::Finishing);
     if daemon.is_power_cut() {
         opened.abandon();
         tracing::warn!("the power was cut by a drill");

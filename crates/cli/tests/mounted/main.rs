@@ -2,6 +2,7 @@
 //! says that it is skipped.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod again;
 mod bad_input;
 mod crashes;
 mod filesystems;

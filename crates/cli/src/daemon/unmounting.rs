@@ -1,0 +1,90 @@
+//! Ending a mount that somebody may be using.
+
+use std::time::{Duration, Instant};
+
+use mobifs_fuse::{SessionHandle, UnmountError};
+use mobifs_runtime::{MountUser, Places, mount_at, users_of};
+
+/// How long a mount whose users cannot be found may stay busy: the kernel drops its own last
+/// references a moment after the last user has left, and whoever looks at all mounts of a
+/// machine (`df`) is inside for a moment.
+const UNSEEN_USERS_MAX: Duration = Duration::from_secs(2);
+/// How long one may stay busy whose users are found. A process that another one is just
+/// starting has all its files until it executes its program.
+const SEEN_USERS_MAX: Duration = Duration::from_millis(300);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// So many users are named.
+const NAMED_MAX: usize = 5;
+
+/// Ends the mount, also if it is busy for a moment without being used.
+///
+/// # Errors
+/// As [`SessionHandle::unmount`]; with [`UnmountError::Busy`] come the users, as far as they can
+/// be seen.
+pub(super) fn unmount_unused(
+    handle: &SessionHandle,
+    places: &Places,
+) -> Result<(), (UnmountError, Vec<MountUser>)> {
+    let start = Instant::now();
+    let mut pause = PAUSE_MIN;
+    loop {
+        let error = match handle.unmount(false) {
+            Err(error @ UnmountError::Busy(_)) => error,
+            other => return other.map_err(|error| (error, Vec::new())),
+        };
+        let users = users_at(places);
+        let patience = if users.is_empty() {
+            UNSEEN_USERS_MAX
+        } else {
+            SEEN_USERS_MAX
+        };
+        if start.elapsed() >= patience {
+            return Err((error, users));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+fn users_at(places: &Places) -> Vec<MountUser> {
+    let mount = mount_at(&places.mountpoint).ok().flatten();
+    mount.as_ref().map(users_of).unwrap_or_default()
+}
+
+/// The users in words.
+pub(super) fn describe(users: &[MountUser]) -> String {
+    if users.is_empty() {
+        return "something that cannot be seen from here (another user's process, another mount \
+                namespace, the kernel)"
+            .to_owned();
+    }
+    let named = users.iter().take(NAMED_MAX).map(ToString::to_string);
+    let named: Vec<String> = named.collect();
+    let more = users.len().saturating_sub(NAMED_MAX);
+    let rest = if more > 0 {
+        format!(", and {more} more")
+    } else {
+        String::new()
+    };
+    named.join(", ") + &rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_named_and_many_are_counted() {
+        let user = |pid| MountUser::Process {
+            pid,
+            name: "cat".to_owned(),
+            what: "its working directory".to_owned(),
+        };
+        let one = describe(&[user(7)]);
+        assert_eq!(one, "process 7 (cat: its working directory)");
+        let many: Vec<MountUser> = (1..=8).map(user).collect();
+        assert!(describe(&many).ends_with(", and 3 more"), "{many:?}");
+        assert!(describe(&[]).contains("cannot be seen"));
+    }
+}
