@@ -239,12 +239,10 @@ fn carry_out(database: &Database, duty: Duty) -> Result<(), Failure> {
 }
 
 /// How every file of a database behaves when the power goes: nothing that was not written is
-/// changed, what was written later is never there without what was written before, and no
-/// name of an open file is taken.
-pub(crate) const CHARACTERISTICS: i32 = abi::IOCAP_POWERSAFE_OVERWRITE
-    | abi::IOCAP_SAFE_APPEND
-    | abi::IOCAP_SEQUENTIAL
-    | abi::IOCAP_UNDELETABLE_WHEN_OPEN;
+/// changed, and what was written later is never there without what was written before. Not
+/// `IOCAP_UNDELETABLE_WHEN_OPEN`: connections delete each other's journals.
+pub(crate) const CHARACTERISTICS: i32 =
+    abi::IOCAP_POWERSAFE_OVERWRITE | abi::IOCAP_SAFE_APPEND | abi::IOCAP_SEQUENTIAL;
 
 #[cfg(test)]
 mod tests {

@@ -8,9 +8,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{
-    Place, check, child, count, hot_error, insert, is_ordinary, make_table, open, purpose, set_mode,
+    MODES, Place, check, child, count, hot_error, insert, is_ordinary, make_table, open, plain,
+    purpose, set_mode,
 };
-use rusqlite::ErrorCode;
+use rusqlite::{Connection, ErrorCode};
 
 #[test]
 fn readers_and_a_writer_see_what_the_journal_mode_lets_them() {
@@ -245,4 +246,62 @@ fn a_forked_child_is_told_and_does_no_harm() {
     assert!(outcomes[0].contains("before fork"), "{outcomes:?}");
     assert_eq!(outcomes[1], "parent 2");
     is_ordinary(&place.path(), 2);
+}
+
+/// What two connections with these journal modes are told, one after the other.
+fn told(connections: &[Connection; 2], modes: [&str; 2]) -> Vec<String> {
+    let mut told = Vec::new();
+    make_table(&connections[0]);
+    for _ in 0..3 {
+        for (connection, mode) in connections.iter().zip(modes) {
+            connection.busy_timeout(Duration::ZERO).unwrap();
+            let asked = format!("PRAGMA journal_mode={mode}");
+            let got = connection.query_row(&asked, [], |row| row.get::<_, String>(0));
+            told.push(format!("{got:?}"));
+            let mut run =
+                |statement| told.push(format!("{:?}", connection.execute_batch(statement)));
+            run("INSERT INTO t(b) VALUES (1); INSERT INTO t(b) VALUES (2)");
+            if mode != "off" {
+                run("BEGIN; DELETE FROM t; ROLLBACK");
+            }
+            for reader in connections {
+                let rows =
+                    reader.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0));
+                told.push(format!("{rows:?}"));
+            }
+        }
+    }
+    told
+}
+
+/// The VFS said that journals cannot be deleted while they are open. So a connection in the modes
+/// PERSIST and TRUNCATE kept its journal open between transactions, and when another one, in mode
+/// DELETE, had committed and deleted it, the first took what it had open for the journal of a crash
+/// and rolled the other's transaction back.
+#[test]
+fn connections_with_different_journal_modes_are_told_what_sqlite_tells_them_without_mobifs() {
+    for (first, second) in MODES
+        .iter()
+        .flat_map(|a| MODES.iter().map(move |b| (*a, *b)))
+    {
+        let place = Place::new();
+        let other = place.directory.path().join("plain.db");
+        let without = [plain(&other).unwrap(), plain(&other).unwrap()];
+        for connection in &without {
+            connection.execute_batch("PRAGMA synchronous=OFF").unwrap();
+        }
+        let through = [place.open(""), place.open("")];
+        let expected = told(&without, [first, second]);
+        assert_eq!(
+            told(&through, [first, second]),
+            expected,
+            "{first} and {second}"
+        );
+        let rows = count(&without[0]);
+        for connection in through {
+            check(&connection);
+            connection.close().unwrap();
+        }
+        is_ordinary(&place.path(), rows);
+    }
 }
