@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mobifs_runtime::{
-    AttributeChange, Caller, Class, FsError, NodeSpec, OpenedStore, PolicyChange, Status, Volume,
+    AttributeChange, Caller, Class, FsError, Node, NodeSpec, OpenedStore, PolicyChange, Status, Volume,
     WriteAt,
 };
 use mobifs_types::{DeviceNumber, FileKind, ObjectId};
@@ -434,23 +434,39 @@ impl Database {
         may_create: bool,
         must_be_new: bool,
     ) -> Result<ObjectId, Failure> {
-        let found = self.volume.lookup(ObjectId::ROOT, name);
-        let node = match found {
-            Ok(node) if must_be_new && may_create => {
-                self.volume.forget(node.id, 1);
-                return Err(FsError::Exists.into());
-            }
-            Err(FsError::NotFound) if may_create => {
-                self.mark()?;
-                self.create(name)?
-            }
-            found => found?,
-        };
+        let node = self.find_or_create(name, may_create, must_be_new)?;
         self.volume.open(node.id)?;
         Ok(node.id)
     }
 
-    fn create(&self, name: &[u8]) -> Result<mobifs_runtime::Node, Failure> {
+    /// Connections look for a companion at the same time, and one of them makes it: whoever
+    /// comes second takes what is there.
+    fn find_or_create(
+        &self,
+        name: &[u8],
+        may_create: bool,
+        must_be_new: bool,
+    ) -> Result<Node, Failure> {
+        loop {
+            let found = match self.volume.lookup(ObjectId::ROOT, name) {
+                Ok(node) if must_be_new && may_create => {
+                    self.volume.forget(node.id, 1);
+                    Err(FsError::Exists)
+                }
+                Err(FsError::NotFound) if may_create => {
+                    self.mark()?;
+                    match self.create(name) {
+                        Err(FsError::Exists) if !must_be_new => continue,
+                        created => created,
+                    }
+                }
+                found => found,
+            };
+            return Ok(found?);
+        }
+    }
+
+    fn create(&self, name: &[u8]) -> Result<Node, FsError> {
         let caller = Caller {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -462,7 +478,7 @@ impl Database {
             rdev: DeviceNumber::default(),
             symlink_target: None,
         };
-        Ok(self.volume.create(&caller, ObjectId::ROOT, name, &spec)?)
+        self.volume.create(&caller, ObjectId::ROOT, name, &spec)
     }
 
     /// Ends [`Database::open_companion`].
