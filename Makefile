@@ -10,7 +10,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign postmark-cuts flash-campaign sqlite-campaign \
-	sqlite-conformance corpus soak servers wheel clean
+	sqlite-conformance sqlite-histories corpus soak servers wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,10 @@ sqlite-campaign: ## Power cuts and kills under SQLite in the VFS (CUTS, DISK_CUT
 		--locked -p mobifs-sqlite --test killed -- --nocapture
 	MOBIFS_FLASH_CUTS=$(or $(DISK_CUTS),500) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test \
 		--release --locked -p mobifs-flash-serve --test mounted databases_in_mobifs -- --nocapture
+
+sqlite-histories: ## The VFS and plain SQLite do the same, call by call (HISTORIES, SEED, root)
+	MOBIFS_HISTORIES=$(or $(HISTORIES),2000) MOBIFS_HISTORY_SEED=$(or $(SEED),1) cargo test \
+		--release --locked -p mobifs-sqlite --test stateful -- --nocapture
 
 corpus: ## Record real programs as traces (CORPUS_FLAGS=--install, or DIRECTORY PROGRAM...)
 	cargo build --release --locked -p mobifs-cli

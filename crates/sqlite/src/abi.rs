@@ -17,6 +17,7 @@ pub(crate) const FULL: Code = 13;
 pub(crate) const CANTOPEN: Code = 14;
 pub(crate) const MISUSE: Code = 21;
 pub(crate) const NOTADB: Code = 26;
+pub(crate) const NOTICE: Code = 27;
 pub(crate) const WARNING: Code = 28;
 pub(crate) const OK_LOAD_PERMANENTLY: Code = OK | (1 << 8);
 pub(crate) const IOERR_READ: Code = IOERR | (1 << 8);
@@ -29,12 +30,14 @@ pub(crate) const IOERR_DELETE: Code = IOERR | (10 << 8);
 pub(crate) const IOERR_ACCESS: Code = IOERR | (13 << 8);
 pub(crate) const IOERR_DELETE_NOENT: Code = IOERR | (23 << 8);
 
+pub(crate) const OPEN_READONLY: c_int = 0x0000_0001;
 pub(crate) const OPEN_READWRITE: c_int = 0x0000_0002;
 pub(crate) const OPEN_CREATE: c_int = 0x0000_0004;
 pub(crate) const OPEN_EXCLUSIVE: c_int = 0x0000_0010;
 pub(crate) const OPEN_MAIN_DB: c_int = 0x0000_0100;
 pub(crate) const OPEN_MAIN_JOURNAL: c_int = 0x0000_0800;
 pub(crate) const OPEN_SUPER_JOURNAL: c_int = 0x0000_4000;
+pub(crate) const OPEN_PRIVATE_CACHE: c_int = 0x0004_0000;
 pub(crate) const OPEN_WAL: c_int = 0x0008_0000;
 
 pub(crate) const ACCESS_EXISTS: c_int = 0;
@@ -63,7 +66,8 @@ pub(crate) struct File {
     pub(crate) methods: *const IoMethods,
 }
 
-/// `sqlite3_io_methods`, version 2: without memory mapping.
+/// `sqlite3_io_methods`, version 3. Of a file of somebody else's only those of its version are
+/// there.
 #[repr(C)]
 pub(crate) struct IoMethods {
     pub(crate) version: c_int,
@@ -84,6 +88,9 @@ pub(crate) struct IoMethods {
     pub(crate) shm_lock: unsafe extern "C" fn(*mut File, c_int, c_int, c_int) -> Code,
     pub(crate) shm_barrier: unsafe extern "C" fn(*mut File),
     pub(crate) shm_unmap: unsafe extern "C" fn(*mut File, c_int) -> Code,
+    /// From version 3 on.
+    pub(crate) fetch: Option<unsafe extern "C" fn(*mut File, i64, c_int, *mut *mut c_void) -> Code>,
+    pub(crate) unfetch: Option<unsafe extern "C" fn(*mut File, i64, *mut c_void) -> Code>,
 }
 
 /// A function that is only handed on.

@@ -12,31 +12,40 @@ pub(crate) const INFIX: &[u8] = b"-mobifs";
 const JOURNAL: &[u8] = b"-journal";
 const LOG: &[u8] = b"-wal";
 const SUPER: &[u8] = b"-mj";
+/// What SQLite appends to [`SUPER`].
 const SUPER_DIGITS: usize = 9;
+/// Length of SQLite's ending of a super-journal's name.
+const SUPER_ENDING_BYTES: usize = SUPER.len() + SUPER_DIGITS;
 
 /// What the name of a database's journal has more than the database's.
 pub(crate) const JOURNAL_ADDS_BYTES: usize = INFIX.len() + JOURNAL.len();
 /// The most that any companion's has.
-pub(crate) const ADDED_BYTES_MAX: usize = INFIX.len() + SUPER.len() + SUPER_DIGITS;
+pub(crate) const ADDED_BYTES_MAX: usize = INFIX.len() + SUPER_ENDING_BYTES;
 
 /// A file beside a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Companion {
     /// The database's path.
     pub(crate) database: PathBuf,
-    /// What it is called in the database's store.
-    pub(crate) name: Vec<u8>,
+    /// What SQLite has appended to the database's name.
+    pub(crate) ending: Vec<u8>,
 }
 
 impl Companion {
+    /// Whether it is the journal of a transaction over several databases.
+    pub(crate) fn is_super_journal(&self) -> bool {
+        self.ending.starts_with(SUPER)
+    }
+
     /// Tells from a path whose companion is there, if it can be one.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let bytes = path.as_os_str().as_bytes();
         let length = ordinary(bytes).or_else(|| super_journal(bytes))?;
         let (database, ending) = bytes.split_at(length);
         let database = PathBuf::from(OsStr::from_bytes(database));
-        let name = [database.file_name()?.as_bytes(), INFIX, ending].concat();
-        Some(Self { database, name })
+        database.file_name()?;
+        let ending = ending.to_vec();
+        Some(Self { database, ending })
     }
 }
 
@@ -50,7 +59,7 @@ fn ordinary(bytes: &[u8]) -> Option<usize> {
 /// Length of the database's path in that of the journal of a transaction over several
 /// databases: SQLite appends `-mj` and nine hexadecimal digits.
 fn super_journal(bytes: &[u8]) -> Option<usize> {
-    let length = bytes.len().checked_sub(SUPER.len() + SUPER_DIGITS)?;
+    let length = bytes.len().checked_sub(SUPER_ENDING_BYTES)?;
     let digits = bytes[length..].strip_prefix(SUPER)?;
     digits.iter().all(u8::is_ascii_hexdigit).then_some(length)
 }
@@ -73,11 +82,11 @@ mod tests {
         let companion = |path: &str| Companion::of(Path::new(path));
         let journal = companion("/d/a.db-journal").unwrap();
         assert_eq!(journal.database, Path::new("/d/a.db"));
-        assert_eq!(journal.name, b"a.db-mobifs-journal");
-        assert_eq!(companion("/d/a.db-wal").unwrap().name, b"a.db-mobifs-wal");
+        assert_eq!(journal.ending, b"-journal");
+        assert_eq!(companion("/d/a.db-wal").unwrap().ending, b"-wal");
         let joint = companion("/d/a.db-mj0A1B2C9FF").unwrap();
         assert_eq!(joint.database, Path::new("/d/a.db"));
-        assert_eq!(joint.name, b"a.db-mobifs-mj0A1B2C9FF");
+        assert_eq!(joint.ending, b"-mj0A1B2C9FF");
         for other in ["/d/a.db", "/d/a.db-mjx", "/d/a.db-shm", "-wa"] {
             assert_eq!(companion(other), None, "{other}");
         }

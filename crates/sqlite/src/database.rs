@@ -1,27 +1,30 @@
 //! One database, as all connections of the process share it.
 
+use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mobifs_runtime::{
-    AttributeChange, Caller, Class, FsError, Node, NodeSpec, OpenedStore, PolicyChange, Status, Volume,
-    WriteAt,
+    AttributeChange, Caller, Class, FsError, Node, NodeSpec, OpenedStore, PolicyChange, Status,
+    Volume, WriteAt,
 };
 use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 use parking_lot::Mutex;
 
 use crate::arena_file::ArenaFile;
+use crate::companion::{self, Companion};
 use crate::durability::{self, Promises};
 use crate::failure::Failure;
 use crate::fork::Generation;
 use crate::ground::Ground;
 use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
 use crate::headroom::Headroom;
+use crate::leftovers::{Leftover, Sqlite};
 use crate::limits;
 use crate::locks::{ConnectionId, Locks};
-use crate::lower_file::Candidate;
+use crate::lower_file::{Candidate, FileIdentity};
 use crate::options::Options;
 use crate::pieces::{Kind, Piece, PieceWriter, Waiting};
 use crate::shared_memory::SharedMemory;
@@ -35,10 +38,8 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) path: &'a Path,
     pub(crate) options: Options,
     pub(crate) may_create: bool,
-    /// Has SQLite recover the database by itself, without MobiFS.
-    pub(crate) recover: &'a dyn Fn(&Path) -> Result<(), String>,
-    /// Told what the user should know.
-    pub(crate) warn: &'a dyn Fn(&str),
+    /// The SQLite that uses it.
+    pub(crate) sqlite: &'static dyn Sqlite,
 }
 
 /// One database with its journals and its log, alive in memory.
@@ -54,6 +55,13 @@ pub(crate) struct Database {
     main: ObjectId,
     /// Permission bits, which companions get too.
     mode: u16,
+    /// None for a database that is no file.
+    identity: Option<FileIdentity>,
+    sqlite: Option<&'static dyn Sqlite>,
+    /// The connection that used the log last was told to leave it.
+    keeps_log: AtomicBool,
+    /// How often each companion is open.
+    open_companions: Mutex<HashMap<ObjectId, usize>>,
     /// A transaction is durable when its `COMMIT` returns.
     is_durable: AtomicBool,
     /// The file says that the database is in use.
@@ -85,10 +93,13 @@ impl Database {
             // Below that it is not opened.
             file_bytes_max.map(|bytes| bytes.max(limits::FILE_BYTES_MIN)),
         )?;
-        let site = Site::new(path, &config, request.warn)?;
+        let sqlite = request.sqlite;
+        let warn = |message: &str| sqlite.warn(message);
+        let site = Site::new(path, &config, &warn)?;
         site.require_short_name()?;
+        site.require_own_file()?;
         let candidate = Candidate::open(path, request.may_create)?;
-        site.recover_without_us(candidate.beginning()?, request.recover)?;
+        site.recover_without_us(candidate.beginning()?, sqlite)?;
         let lower = candidate.lock().map_err(|failure| site.named(failure))?;
         let beginning = lower.beginning()?;
         if beginning == Beginning::Foreign {
@@ -111,10 +122,13 @@ impl Database {
                 arena.remove();
             }
             if is_empty && let Err(error) = lower.unmark() {
-                (request.warn)(&error.to_string());
+                warn(&error.to_string());
             }
         })?;
+        let identity = lower.identity();
         let mut database = Self::over(path, request.options.clone(), volume, Box::new(lower))?;
+        database.identity = Some(identity);
+        database.sqlite = Some(sqlite);
         database.opened = Mutex::new(Some(opened));
         database.arena = arena;
         // Elsewhere it is said anew: it may not have been made durable.
@@ -144,6 +158,10 @@ impl Database {
             arena: None,
             main: main.id,
             mode: main.attributes.mode & 0o666,
+            identity: None,
+            sqlite: None,
+            keeps_log: AtomicBool::new(false),
+            open_companions: Mutex::default(),
             is_marked: AtomicBool::new(false),
             marking: Mutex::default(),
             is_stand_in: AtomicBool::new(false),
@@ -180,6 +198,32 @@ impl Database {
     /// Whether this process is the one that opened it.
     pub(crate) fn is_ours(&self) -> bool {
         self.generation.is_current()
+    }
+
+    /// Its file, unless it is none.
+    pub(crate) const fn identity(&self) -> Option<FileIdentity> {
+        self.identity
+    }
+
+    /// Whether a path names this database.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        path == self.path
+            || (self.identity.is_some() && FileIdentity::of(path).ok() == self.identity)
+    }
+
+    /// The SQLite that uses it; none if it is no file.
+    pub(crate) const fn sqlite(&self) -> Option<&'static dyn Sqlite> {
+        self.sqlite
+    }
+
+    /// Whether the log is to stay when the last connection closes.
+    pub(crate) fn keeps_log(&self) -> bool {
+        self.keeps_log.load(Ordering::Relaxed)
+    }
+
+    /// A connection ends its use of the log, and was told to leave it, or not.
+    pub(crate) fn log_is_left(&self, is_wanted: bool) {
+        self.keeps_log.store(is_wanted, Ordering::Relaxed);
     }
 
     /// A number for a new connection.
@@ -435,7 +479,11 @@ impl Database {
         must_be_new: bool,
     ) -> Result<ObjectId, Failure> {
         let node = self.find_or_create(name, may_create, must_be_new)?;
-        self.volume.open(node.id)?;
+        if let Err(error) = self.volume.open(node.id) {
+            self.volume.forget(node.id, 1);
+            return Err(error.into());
+        }
+        *self.open_companions.lock().entry(node.id).or_default() += 1;
         Ok(node.id)
     }
 
@@ -486,14 +534,28 @@ impl Database {
         self.settle_if_possible();
         // What cannot be written has no writer any more, and nothing relies on it.
         self.waiting.forget(file);
+        let mut open = self.open_companions.lock();
+        if let Some(count) = open.get_mut(&file) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&file);
+            }
+        }
+        drop(open);
         self.volume.release(file);
         self.volume.forget(file, 1);
     }
 
-    /// Deletes a companion; false if there is none.
+    /// Deletes a companion; false if there is none. One that a connection has open is emptied,
+    /// and keeps its name: connections in other journal modes keep the journal open, and would
+    /// go on in a file that is no journal any more. SQLite takes an empty one for none.
     pub(crate) fn delete(&self, name: &[u8]) -> Result<bool, Failure> {
         self.settle_if_possible();
         self.mark()?;
+        if let Some(file) = self.open_companion_of(name)? {
+            self.truncate(file, 0)?;
+            return Ok(true);
+        }
         match self.volume.unlink(ObjectId::ROOT, name) {
             Ok(()) => Ok(true),
             Err(FsError::NotFound) => Ok(false),
@@ -501,17 +563,29 @@ impl Database {
         }
     }
 
-    /// Whether there is a companion with something in it.
-    pub(crate) fn exists(&self, name: &[u8]) -> Result<bool, Failure> {
-        self.settle_if_possible();
+    /// The companion of this name, if a connection has it open.
+    fn open_companion_of(&self, name: &[u8]) -> Result<Option<ObjectId>, Failure> {
         match self.volume.lookup(ObjectId::ROOT, name) {
             Ok(node) => {
                 self.volume.forget(node.id, 1);
-                Ok(node.attributes.size > 0)
+                let is_open = self.open_companions.lock().contains_key(&node.id);
+                Ok(is_open.then_some(node.id))
             }
-            Err(FsError::NotFound) => Ok(false),
+            Err(FsError::NotFound) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether there is a companion with something in it.
+    pub(crate) fn exists(&self, name: &[u8]) -> Result<bool, Failure> {
+        Ok(self.companion_bytes(name)? > 0)
+    }
+
+    /// What a companion of this database is called in the store, by its name elsewhere: the
+    /// database may have been opened by another of its names.
+    pub(crate) fn name_of(&self, companion: &Companion) -> Vec<u8> {
+        let own = self.path.file_name().unwrap_or_default().as_bytes();
+        [own, companion::INFIX, &companion.ending].concat()
     }
 
     /// Everything done so far is durable when it returns, but for what is of no use yet: pieces
@@ -587,29 +661,90 @@ impl Database {
     /// for one. Then the database stays in use.
     fn remove_companions(&self) -> Result<bool, Failure> {
         let mut is_whole = true;
-        let entries = self.volume.read_directory(ObjectId::ROOT, 0, usize::MAX)?;
-        let main = self.path.file_name().map(|name| name.as_bytes());
-        for entry in entries {
-            let name = entry.name.as_bytes();
-            if Some(name) == main {
-                continue;
-            }
-            if self.is_needed(name)? {
+        for name in self.companions()? {
+            if self.is_needed(&name)? {
                 is_whole = false;
             } else {
-                self.delete(name)?;
+                self.delete(&name)?;
             }
         }
         Ok(is_whole)
     }
 
+    /// Names of the companions in the store.
+    fn companions(&self) -> Result<Vec<Vec<u8>>, Failure> {
+        let entries = self.volume.read_directory(ObjectId::ROOT, 0, usize::MAX)?;
+        let main = self.path.file_name().map(|name| name.as_bytes());
+        let names = entries.iter().map(|entry| entry.name.as_bytes());
+        let others = names.filter(|name| Some(*name) != main);
+        Ok(others.map(<[u8]>::to_vec).collect())
+    }
+
+    /// What lies beside the database and has not ended.
+    pub(crate) fn leftovers(&self) -> Result<Vec<Leftover>, Failure> {
+        self.settle_if_possible();
+        let mut left = Vec::new();
+        for name in self.companions()? {
+            if self.is_needed(&name)? {
+                left.push(Leftover::of(&name));
+            }
+        }
+        Ok(left)
+    }
+
     fn is_needed(&self, name: &[u8]) -> Result<bool, Failure> {
-        let node = self.volume.lookup(ObjectId::ROOT, name)?;
         let mut first = [0];
-        let length = self.volume.read(node.id, 0, &mut first);
-        self.volume.forget(node.id, 1);
+        let length = self.read_companion(name, |_| 0, &mut first)?;
         // An ended journal is empty, or begins with a zero.
-        Ok(length? > 0 && first != [0])
+        Ok(length > 0 && first != [0])
+    }
+
+    /// All that is in a companion; nothing if there is none.
+    pub(crate) fn content(&self, name: &[u8]) -> Result<Vec<u8>, Failure> {
+        let size = self.companion_bytes(name)?;
+        let mut content = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+        let length = self.read_companion(name, |_| 0, &mut content)?;
+        content.truncate(length);
+        Ok(content)
+    }
+
+    /// The last bytes of a companion, so many or fewer; nothing if there is none.
+    pub(crate) fn end_of(&self, name: &[u8], bytes_max: u64) -> Result<Vec<u8>, Failure> {
+        let bytes = self.companion_bytes(name)?.min(bytes_max);
+        let mut content = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+        let from = |size: u64| size.saturating_sub(bytes);
+        let length = self.read_companion(name, from, &mut content)?;
+        content.truncate(length);
+        Ok(content)
+    }
+
+    fn companion_bytes(&self, name: &[u8]) -> Result<u64, Failure> {
+        self.settle_if_possible();
+        match self.volume.lookup(ObjectId::ROOT, name) {
+            Ok(node) => {
+                self.volume.forget(node.id, 1);
+                Ok(node.attributes.size)
+            }
+            Err(FsError::NotFound) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads a companion from where `from` says for its size; 0 bytes if there is none.
+    fn read_companion(
+        &self,
+        name: &[u8],
+        from: impl Fn(u64) -> u64,
+        out: &mut [u8],
+    ) -> Result<usize, Failure> {
+        let node = match self.volume.lookup(ObjectId::ROOT, name) {
+            Ok(node) => node,
+            Err(FsError::NotFound) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let length = self.volume.read(node.id, from(node.attributes.size), out);
+        self.volume.forget(node.id, 1);
+        Ok(length?)
     }
 }
 

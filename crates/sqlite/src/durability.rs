@@ -48,6 +48,11 @@ pub(crate) fn end_joint(super_journal: &Path) -> bool {
     SUPER_JOURNALS.lock().remove(super_journal)
 }
 
+/// Whether it is committing right now, in this process.
+pub(crate) fn is_joint_of(super_journal: &Path) -> bool {
+    SUPER_JOURNALS.lock().contains(super_journal)
+}
+
 /// Whether one is committing right now.
 pub(crate) fn is_joint() -> bool {
     !SUPER_JOURNALS.lock().is_empty()

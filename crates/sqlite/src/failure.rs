@@ -8,6 +8,21 @@ use mobifs_store::StoreError;
 
 use crate::abi::{self, Code};
 
+/// What may be done about a database that the engine refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Nothing: it was asked for in a wrong way, or is none.
+    Final,
+    /// Programs that do not know MobiFS use it: wait.
+    InUse,
+    /// It is in the engine of another process, or was in this one's: wait.
+    InEngine,
+    /// The engine cannot work there: SQLite's own VFS may.
+    NotHere,
+    /// The same, because of what other users have put beside it.
+    Strangers,
+}
+
 /// Why a database cannot be opened, or a request about one not be met.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -29,6 +44,46 @@ pub enum Failure {
         path: PathBuf,
         /// That process.
         pid: u32,
+    },
+    /// Another process has it open through this VFS, and does not say which it is.
+    #[error(
+        "{path} is open through MobiFS in another process; one process at a time can use a \
+         database through MobiFS",
+        path = .0.display()
+    )]
+    InUseElsewhere(PathBuf),
+    /// Another file lies at the path of a database that is open, or none.
+    #[error(
+        "{path} was deleted or replaced while this process has it open; it can be opened when \
+         the last connection to what it was is closed",
+        path = .0.display()
+    )]
+    Replaced(PathBuf),
+    /// Nothing can be changed where it lies.
+    #[error(
+        "{path} or its directory cannot be written to",
+        path = .0.display()
+    )]
+    ReadOnlyPlace(PathBuf),
+    /// SQLite's own VFS, to which it is left, refuses it.
+    #[error("{reason}, and SQLite's own VFS refuses it with error {code}")]
+    OwnVfs {
+        /// That VFS's code.
+        code: Code,
+        /// Why it is left to that VFS.
+        reason: String,
+    },
+    /// The last connection is closed, and the file is not the database.
+    #[error(
+        "{path} stays marked as in use, so that only MobiFS can open it, until it is opened and \
+         closed again: {reason}",
+        path = path.display()
+    )]
+    Unfinished {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// It was opened before this process was forked.
     #[error("the database was opened before fork(2); open it again in this process")]
@@ -174,10 +229,51 @@ impl Failure {
         }
     }
 
+    /// It keeps the last connection to the database at `path` from bringing everything to its
+    /// place.
+    pub(crate) fn at_the_last_close(self, path: &Path) -> Self {
+        Self::Unfinished {
+            path: path.to_owned(),
+            reason: self.to_string(),
+        }
+    }
+
+    /// What may be done about it, when a database is opened.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match self {
+            Self::InUse(_) => Refusal::InUse,
+            Self::InUseBy { .. } | Self::InUseElsewhere(_) | Self::Replaced(_) => Refusal::InEngine,
+            Self::Foreign(_)
+            | Self::Parameter { .. }
+            | Self::OpenOtherwise { .. }
+            | Self::Config(_)
+            | Self::NameTooLong { .. }
+            | Self::Forked
+            | Self::Misuse(_)
+            | Self::OwnVfs { .. }
+            | Self::Unfinished { .. } => Refusal::Final,
+            Self::StoreOfOther { .. } | Self::Store(StoreError::Unsuitable(_)) => {
+                Refusal::Strangers
+            }
+            Self::NotOwner { .. }
+            | Self::ReadOnlyPlace(_)
+            | Self::FileSizeLimit { .. }
+            | Self::Unrecovered { .. }
+            | Self::System { .. }
+            | Self::Store(_)
+            | Self::Volume(_)
+            | Self::File(_)
+            | Self::Arena(_) => Refusal::NotHere,
+        }
+    }
+
     /// SQLite's number for it, where `otherwise` stands for what has none of its own.
     pub(crate) fn code(&self, otherwise: Code) -> Code {
         match self {
-            Self::InUse(_) | Self::InUseBy { .. } => abi::BUSY,
+            Self::InUse(_) | Self::InUseBy { .. } | Self::InUseElsewhere(_) | Self::Replaced(_) => {
+                abi::BUSY
+            }
+            Self::OwnVfs { code, .. } => *code,
             Self::Foreign(_) => abi::NOTADB,
             Self::Misuse(_) | Self::Forked => abi::MISUSE,
             Self::File(error) => code_of(*error, otherwise),

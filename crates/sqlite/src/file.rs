@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::abi::{self, Code, File, IoMethods};
+use crate::decision::Waiting;
 use crate::failure::{Failure, remember};
 use crate::host::Host;
 use crate::limits::SignalHeldBack;
@@ -31,6 +32,8 @@ static METHODS: IoMethods = IoMethods {
     shm_lock,
     shm_barrier,
     shm_unmap,
+    fetch: None,
+    unfetch: None,
 };
 
 /// What SQLite has room for: a file that it sees, and what is behind it.
@@ -42,7 +45,30 @@ pub(crate) struct OurFile {
 
 struct Inner {
     host: &'static Host,
-    opened: OpenedFile,
+    state: State,
+}
+
+/// What is behind a file.
+pub(crate) enum State {
+    Open(OpenedFile),
+    /// Nothing yet: somebody else uses the database.
+    Waiting(Waiting),
+}
+
+impl State {
+    /// The open file.
+    ///
+    /// # Errors
+    /// [`Failure`], if it is not open and cannot be opened now.
+    fn opened(&mut self) -> Result<&mut OpenedFile, Failure> {
+        if let Self::Waiting(waiting) = self {
+            *self = Self::Open(waiting.open()?);
+        }
+        match self {
+            Self::Open(opened) => Ok(opened),
+            Self::Waiting(_) => Err(Failure::Misuse("what was opened waits on")),
+        }
+    }
 }
 
 impl OurFile {
@@ -50,8 +76,8 @@ impl OurFile {
     ///
     /// # Safety
     /// There is room for an [`OurFile`].
-    pub(crate) unsafe fn place(out: *mut File, host: &'static Host, opened: OpenedFile) {
-        let inner = Box::into_raw(Box::new(Inner { host, opened }));
+    pub(crate) unsafe fn place(out: *mut File, host: &'static Host, state: State) {
+        let inner = Box::into_raw(Box::new(Inner { host, state }));
         let file = File { methods: &METHODS };
         // SAFETY: the caller's.
         unsafe { out.cast::<Self>().write(Self { file, inner }) };
@@ -118,18 +144,28 @@ fn length_of(length: c_int) -> Result<usize, Failure> {
 unsafe extern "C" fn close(file: *mut File) -> Code {
     // SAFETY: SQLite closes a file once, so what was placed there can be taken back.
     let inner = unsafe { Box::from_raw((*file.cast::<OurFile>()).inner) };
-    let Inner { host, opened } = *inner;
-    answer(host, abi::IOERR, || opened.close())
+    let Inner { host, state } = *inner;
+    match state {
+        State::Open(opened) => answer(host, abi::IOERR, || opened.close()),
+        State::Waiting(_) => abi::OK,
+    }
 }
 
 unsafe extern "C" fn read(file: *mut File, out: *mut c_void, length: c_int, at: i64) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     let mut is_whole = true;
     let code = answer(host, abi::IOERR_READ, || {
         // SAFETY: SQLite passes a buffer of this length.
         let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<u8>(), length_of(length)?) };
-        is_whole = opened.read(offset_of(at)?, out)?;
+        is_whole = match state {
+            State::Open(opened) => opened.read(offset_of(at)?, out)?,
+            // SQLite looks at the header before it locks, and again when it has locked.
+            State::Waiting(_) => {
+                out.fill(0);
+                false
+            }
+        };
         Ok(())
     });
     if code == abi::OK && !is_whole {
@@ -140,33 +176,33 @@ unsafe extern "C" fn read(file: *mut File, out: *mut c_void, length: c_int, at: 
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, length: c_int, at: i64) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     answer(host, abi::IOERR_WRITE, || {
         // SAFETY: SQLite passes a buffer of this length.
         let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), length_of(length)?) };
-        opened.write(offset_of(at)?, data)
+        state.opened()?.write(offset_of(at)?, data)
     })
 }
 
 unsafe extern "C" fn truncate(file: *mut File, bytes: i64) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     answer(host, abi::IOERR_TRUNCATE, || {
-        opened.truncate(offset_of(bytes)?)
+        state.opened()?.truncate(offset_of(bytes)?)
     })
 }
 
 unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
-    answer(host, abi::IOERR_FSYNC, || opened.sync())
+    let Inner { host, state } = unsafe { inner(file) };
+    answer(host, abi::IOERR_FSYNC, || state.opened()?.sync())
 }
 
 unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     answer(host, abi::IOERR_FSTAT, || {
-        let bytes = i64::try_from(opened.size()?).unwrap_or(i64::MAX);
+        let bytes = i64::try_from(state.opened()?.size()?).unwrap_or(i64::MAX);
         // SAFETY: a place for the answer.
         unsafe { *out = bytes };
         Ok(())
@@ -175,27 +211,30 @@ unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> Code {
 
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     answer_lock(host, abi::IOERR, || {
         let level = Level::of(level).ok_or(Failure::Misuse("there is no such lock"))?;
-        opened.lock(level)
+        state.opened()?.lock(level)
     })
 }
 
 unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     answer(host, abi::IOERR, || {
         let level = Level::of(level).ok_or(Failure::Misuse("there is no such lock"))?;
-        opened.unlock(level)
+        match state {
+            State::Open(opened) => opened.unlock(level),
+            State::Waiting(_) => Ok(()),
+        }
     })
 }
 
 unsafe extern "C" fn check_reserved_lock(file: *mut File, out: *mut c_int) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     answer(host, abi::IOERR, || {
-        let has_writer = opened.has_writer()?;
+        let has_writer = state.opened()?.has_writer()?;
         // SAFETY: a place for the answer.
         unsafe { *out = c_int::from(has_writer) };
         Ok(())
@@ -208,36 +247,49 @@ unsafe extern "C" fn file_control(
     argument: *mut c_void,
 ) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     match operation {
         abi::FCNTL_PRAGMA => {
             // SAFETY: for this operation it is an array of three strings.
-            return unsafe { answer_pragma(host, opened, argument.cast()) };
+            return unsafe { answer_pragma(host, state, argument.cast()) };
         }
         abi::FCNTL_COMMIT_PHASETWO => {
-            return answer(host, abi::IOERR_FSYNC, || opened.transaction_committed());
+            return answer(host, abi::IOERR_FSYNC, || {
+                state.opened()?.transaction_committed()
+            });
         }
         abi::FCNTL_VFSNAME => {
             // SAFETY: for this operation it is a place for a string that SQLite frees.
             unsafe { *argument.cast::<*mut c_char>() = host.copy(&NAME.to_string_lossy()) };
         }
         abi::FCNTL_HAS_MOVED => {
-            let has_moved = opened.database().is_ok_and(|database| database.has_moved());
+            let has_moved = match state {
+                State::Open(opened) => opened.database().is_ok_and(|database| database.has_moved()),
+                State::Waiting(_) => false,
+            };
             // SAFETY: for these operations it is a number.
             unsafe { *argument.cast::<c_int>() = c_int::from(has_moved) };
         }
         abi::FCNTL_LOCKSTATE => {
+            let level = match state {
+                State::Open(opened) => opened.level(),
+                State::Waiting(_) => Level::None,
+            };
             // SAFETY: as above.
-            unsafe { *argument.cast::<c_int>() = opened.level() as c_int };
+            unsafe { *argument.cast::<c_int>() = level as c_int };
         }
         abi::FCNTL_PERSIST_WAL => {
             // SAFETY: as above; a negative one asks.
             let flag = unsafe { &mut *argument.cast::<c_int>() };
-            match *flag {
-                0 => opened.keeps_log = false,
-                asked if asked > 0 => opened.keeps_log = true,
-                _ => *flag = c_int::from(opened.keeps_log),
-            }
+            return answer(host, abi::IOERR, || {
+                let opened = state.opened()?;
+                match *flag {
+                    0 => opened.keeps_log = false,
+                    asked if asked > 0 => opened.keeps_log = true,
+                    _ => *flag = c_int::from(opened.keeps_log),
+                }
+                Ok(())
+            });
         }
         abi::FCNTL_POWERSAFE_OVERWRITE => {
             // SAFETY: as above. It is so, whatever is wanted.
@@ -253,20 +305,20 @@ unsafe extern "C" fn file_control(
 /// # Safety
 /// `strings` are those of `SQLITE_FCNTL_PRAGMA`: a place for the answer, the name, and the
 /// argument or null.
-unsafe fn answer_pragma(host: &Host, opened: &OpenedFile, strings: *mut *mut c_char) -> Code {
+unsafe fn answer_pragma(host: &Host, state: &mut State, strings: *mut *mut c_char) -> Code {
     // SAFETY: the caller's.
     let (name, argument) = unsafe {
         let argument = *strings.add(2);
         let argument = (!argument.is_null()).then(|| CStr::from_ptr(argument).to_string_lossy());
         (CStr::from_ptr(*strings.add(1)).to_string_lossy(), argument)
     };
-    if !opened.is_main() {
+    if !pragma::is_ours(&name) {
         return abi::NOTFOUND;
     }
     let mut is_ours = true;
     let mut text = None;
     let code = answer(host, abi::ERROR, || {
-        match pragma::answer(opened.database()?, &name, argument.as_deref()) {
+        match pragma::answer(state.opened()?.database()?, &name, argument.as_deref()) {
             Some(answer) => text = Some(answer?),
             None => is_ours = false,
         }
@@ -304,12 +356,14 @@ unsafe extern "C" fn shm_map(
     out: *mut *mut c_void,
 ) -> Code {
     // SAFETY: SQLite's own file, and a place for the answer.
-    let Inner { host, opened } = unsafe {
+    let Inner { host, state } = unsafe {
         *out = std::ptr::null_mut();
         inner(file)
     };
     answer(host, abi::IOERR, || {
-        let region = opened.map(length_of(index)?, length_of(bytes)?, extend != 0)?;
+        let region = state
+            .opened()?
+            .map(length_of(index)?, length_of(bytes)?, extend != 0)?;
         if let Some(region) = region {
             // SAFETY: as above.
             unsafe { *out = region.as_ptr().cast() };
@@ -320,7 +374,7 @@ unsafe extern "C" fn shm_map(
 
 unsafe extern "C" fn shm_lock(file: *mut File, first: c_int, count: c_int, flags: c_int) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     answer_lock(host, abi::IOERR, || {
         let (first, count) = (length_of(first)?, length_of(count)?);
         if first + count > abi::SHM_LOCKS {
@@ -331,20 +385,23 @@ unsafe extern "C" fn shm_lock(file: *mut File, first: c_int, count: c_int, flags
             flags if flags & abi::SHM_EXCLUSIVE != 0 => Change::Exclude,
             _ => Change::Share,
         };
-        opened.change_shared((first, count), change)
+        state.opened()?.change_shared((first, count), change)
     })
 }
 
 unsafe extern "C" fn shm_barrier(file: *mut File) {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
+    let Inner { host, state } = unsafe { inner(file) };
     // SQLite takes no answer; the calls that come next have the same one.
-    let _answered = answer(host, abi::IOERR, || opened.barrier());
+    let _answered = answer(host, abi::IOERR, || state.opened()?.barrier());
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut File, _delete: c_int) -> Code {
     // SAFETY: SQLite's own file.
-    let Inner { host, opened } = unsafe { inner(file) };
-    answer(host, abi::IOERR, || opened.unmap())
+    let Inner { host, state } = unsafe { inner(file) };
+    answer(host, abi::IOERR, || match state {
+        State::Open(opened) => opened.unmap(),
+        State::Waiting(_) => Ok(()),
+    })
 }

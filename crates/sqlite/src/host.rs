@@ -275,14 +275,15 @@ impl Host {
         memory.cast()
     }
 
-    /// Opens a database through another VFS, runs statements in it and closes it again.
+    /// Opens a database through a VFS, runs statements in it and closes it again.
     ///
     /// # Errors
     /// SQLite's code.
     pub(crate) fn run(&self, file: &CStr, vfs: &CStr, statements: &CStr) -> Result<(), Code> {
         let mut connection = std::ptr::null_mut();
         let (none, nothing) = (std::ptr::null(), std::ptr::null_mut());
-        let flags = abi::OPEN_READWRITE;
+        // A connection that is opening a shared cache has locked all that are shared.
+        let flags = abi::OPEN_READWRITE | abi::OPEN_PRIVATE_CACHE;
         // SAFETY: C strings, a place for the connection, and a connection that is closed
         // whether it could be opened or not, as SQLite asks for.
         unsafe {

@@ -21,6 +21,8 @@ mod abi;
 mod arena_file;
 mod companion;
 mod database;
+#[expect(unsafe_code, reason = "SQLite's C interface")]
+mod decision;
 mod durability;
 mod failure;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
@@ -32,11 +34,14 @@ mod header;
 mod headroom;
 #[expect(unsafe_code, reason = "SQLite's C interface")]
 mod host;
+mod leftovers;
 mod limits;
 mod locks;
 mod lower_file;
 mod opened_file;
 mod options;
+#[expect(unsafe_code, reason = "SQLite's C interface")]
+mod own_file;
 mod pieces;
 mod pragma;
 mod registry;

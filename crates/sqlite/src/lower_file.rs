@@ -110,10 +110,13 @@ impl Candidate {
     /// [`Failure::InUse`], [`Failure::System`].
     pub(crate) fn lock(self) -> Result<LowerFile, Failure> {
         let locking = || Failure::system(format!("locking {}", self.path.display()));
+        match lock(&self.file).map_err(locking())? {
+            Locked::ByUs => {}
+            Locked::ByProcess => return Err(Failure::InUse(self.path)),
+            Locked::ByOpenFile => return Err(Failure::InUseElsewhere(self.path)),
+        }
         // Somebody may have put another file in its place before it was locked.
-        let is_locked = lock(&self.file).map_err(locking())?;
-        let is_there = FileIdentity::of(&self.path).is_ok_and(|now| now == self.identity);
-        if !is_locked || !is_there {
+        if FileIdentity::of(&self.path).ok() != Some(self.identity) {
             return Err(Failure::InUse(self.path));
         }
         if let Some(unlocked) = UNLOCKED.lock().as_mut() {
@@ -212,7 +215,7 @@ impl Ground for LowerFile {
 impl Drop for LowerFile {
     /// Closing would unlock it, too, unless a child that was just forked has it open.
     fn drop(&mut self) {
-        if let Err(error) = change_lock(&self.file, libc::F_UNLCK) {
+        if let Err(error) = change_lock(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK) {
             tracing::warn!(%error, "a database stays locked until its file is closed everywhere");
         }
     }
@@ -230,19 +233,35 @@ fn beginning_of(file: &File) -> io::Result<Beginning> {
     Ok(Beginning::of(&bytes[..length]))
 }
 
-/// Locks what SQLite locks, for this open file alone; false if somebody else has a lock.
-fn lock(file: &File) -> io::Result<bool> {
-    match change_lock(file, libc::F_WRLCK) {
-        Ok(()) => Ok(true),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
-            Ok(false)
-        }
-        Err(error) => Err(error),
+/// Who has the lock on a database's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Locked {
+    ByUs,
+    /// A process that locks as SQLite does.
+    ByProcess,
+    /// An open file, as the engine does it.
+    ByOpenFile,
+}
+
+/// Locks what SQLite locks, for this open file alone.
+fn lock(file: &File) -> io::Result<Locked> {
+    match change_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK) {
+        Ok(_) => return Ok(Locked::ByUs),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}
+        Err(error) => return Err(error),
     }
+    // Locks of open files are nobody's process's.
+    let found = change_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK)?;
+    let is_open_files = found.l_type != libc::F_UNLCK as libc::c_short && found.l_pid == -1;
+    Ok(if is_open_files {
+        Locked::ByOpenFile
+    } else {
+        Locked::ByProcess
+    })
 }
 
 #[expect(unsafe_code, reason = "rustix has no locks of open files")]
-fn change_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
+fn change_lock(file: &File, command: libc::c_int, kind: libc::c_int) -> io::Result<libc::flock> {
     // SAFETY: `flock` is plain data.
     let mut wanted: libc::flock = unsafe { std::mem::zeroed() };
     wanted.l_type = kind as libc::c_short;
@@ -250,8 +269,8 @@ fn change_lock(file: &File, kind: libc::c_int) -> io::Result<()> {
     wanted.l_start = LOCKS_AT;
     wanted.l_len = LOCKS_BYTES;
     // SAFETY: an open descriptor, and a `flock` that outlives the call.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) } {
-        0 => Ok(()),
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut wanted) } {
+        0 => Ok(wanted),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -38,6 +38,9 @@ pub(crate) struct OpenedFile {
     level: Level,
     mapping: Option<Mapping>,
     pieces: PieceWriter,
+    /// It has asked for the whole database since it had no lock last: before a log is brought
+    /// into the database and deleted.
+    wanted_all: bool,
     /// SQLite is to leave the log where it is when the last connection closes.
     pub(crate) keeps_log: bool,
 }
@@ -64,6 +67,7 @@ impl OpenedFile {
             level: Level::None,
             mapping: None,
             pieces: PieceWriter::default(),
+            wanted_all: false,
             keeps_log: false,
         })
     }
@@ -153,6 +157,7 @@ impl OpenedFile {
     /// Takes more of the database for this connection.
     pub(crate) fn lock(&mut self, wanted: Level) -> Result<Result<(), Code>, Failure> {
         let database = settled(&self.lease)?;
+        self.wanted_all |= wanted == Level::Exclusive;
         let mut locks = database.locks.lock();
         Ok(locks.raise(self.connection, &mut self.level, wanted))
     }
@@ -164,6 +169,7 @@ impl OpenedFile {
             database.end_batch();
             database.promises.ended();
         }
+        self.wanted_all &= wanted != Level::None;
         let mut locks = database.locks.lock();
         locks.lower(self.connection, &mut self.level, wanted);
         Ok(())
@@ -204,9 +210,11 @@ impl OpenedFile {
 
     /// Ends the use of the shared memory.
     pub(crate) fn unmap(&mut self) -> Result<(), Failure> {
-        let mut memory = settled(&self.lease)?.shared_memory.lock();
+        let database = settled(&self.lease)?;
         if let Some(mapping) = self.mapping.take() {
-            memory.leave(mapping);
+            database.shared_memory.lock().leave(mapping);
+            // Else SQLite had tried to delete the log, which it takes the whole database for.
+            database.log_is_left(!self.wanted_all);
         }
         Ok(())
     }
@@ -250,8 +258,29 @@ mod tests {
 
     use super::*;
     use crate::database::OpenRequest;
+    use crate::leftovers::{Sqlite, Unrecovered};
     use crate::options::Options;
-    use crate::registry;
+    use crate::registry::Databases;
+
+    /// There is nothing to recover.
+    #[derive(Debug)]
+    struct NoSqlite;
+
+    impl Sqlite for NoSqlite {
+        fn recover(&self, _path: &Path) -> Result<(), Unrecovered> {
+            Ok(())
+        }
+
+        fn finish(&self, _path: &Path) -> Result<(), Unrecovered> {
+            Ok(())
+        }
+
+        fn super_journal_of(&'static self, _journal: &Path) -> Result<Option<Vec<u8>>, Failure> {
+            Ok(None)
+        }
+
+        fn warn(&self, _message: &str) {}
+    }
 
     const PAGE: [u8; 512] = [3; 512];
 
@@ -271,10 +300,9 @@ mod tests {
             path,
             options: Options::read(&|_| None).unwrap(),
             may_create: true,
-            recover: &|_| Ok(()),
-            warn: &|_| {},
+            sqlite: &NoSqlite,
         };
-        registry::open(&request).unwrap()
+        Databases::lock().open(&request).unwrap()
     }
 
     impl Bed {

@@ -6,6 +6,9 @@ use crate::database::Database;
 use crate::failure::Failure;
 use crate::options::Options;
 
+/// What the names of ours begin with.
+const PREFIX: &str = "mobifs_";
+
 /// What `PRAGMA mobifs_status` returns, as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -32,6 +35,12 @@ struct Report {
     outlives_process: bool,
     /// Why nothing can be changed; null if it can.
     read_only: Option<String>,
+}
+
+/// Whether a PRAGMA may be one of ours.
+pub(crate) fn is_ours(name: &str) -> bool {
+    let beginning = name.get(..PREFIX.len());
+    beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(PREFIX))
 }
 
 /// Answers one of our PRAGMAs; none if it is somebody else's.

@@ -1,23 +1,106 @@
-//! The databases that are open in this process.
+//! The databases that are open in this process, and whose they are: for each of them it is
+//! decided once, when its first connection opens it, whether it and all its companions are the
+//! engine's or are left to SQLite's own VFS. See `decision.rs`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::database::{Database, OpenRequest};
 use crate::failure::Failure;
-use crate::fork;
+use crate::fork::{self, Generation};
+use crate::leftovers;
+use crate::lower_file::FileIdentity;
 
+/// What tells databases from each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// A file, by whichever of its names it is opened.
+    File(FileIdentity),
+    /// The path of a database that is no file: see `simulation.rs`.
+    Simulated(PathBuf),
+}
+
+/// Whose a database is as long as a connection has it open.
+#[derive(Debug)]
+enum Owner {
+    Engine(Arc<Database>),
+    /// SQLite's own VFS.
+    Sqlite(Generation),
+}
+
+#[derive(Debug)]
 struct Slot {
-    database: Arc<Database>,
+    owner: Owner,
     /// Open files.
     users: usize,
+    /// Paths by which it was opened.
+    paths: Vec<PathBuf>,
+}
+
+impl Slot {
+    fn is_ours(&self) -> bool {
+        match &self.owner {
+            Owner::Engine(database) => database.is_ours(),
+            Owner::Sqlite(generation) => generation.is_current(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Table {
+    slots: HashMap<Key, Slot>,
+    paths: HashMap<PathBuf, Key>,
+}
+
+impl Table {
+    fn insert(&mut self, key: Key, owner: Owner, path: &Path) {
+        let paths = vec![path.to_owned()];
+        self.paths.insert(path.to_owned(), key.clone());
+        let users = 1;
+        self.slots.insert(
+            key,
+            Slot {
+                owner,
+                users,
+                paths,
+            },
+        );
+    }
+
+    fn remove(&mut self, key: &Key) -> Option<Slot> {
+        let slot = self.slots.remove(key)?;
+        for path in &slot.paths {
+            self.paths.remove(path);
+        }
+        Some(slot)
+    }
+
+    /// What a path names: what was opened by it, or what lies there and was opened by another
+    /// name.
+    fn key_of(&self, path: &Path) -> Option<Key> {
+        if let Some(key) = self.paths.get(path) {
+            return Some(key.clone());
+        }
+        let key = Key::File(FileIdentity::of(path).ok()?);
+        self.slots.contains_key(&key).then_some(key)
+    }
+
+    /// What was open when this process was forked is not this process's. It is not dropped
+    /// either: that would wait for threads that are not there.
+    fn forget_parents(&mut self) {
+        let parents = self.slots.iter().filter(|(_, slot)| !slot.is_ours());
+        let parents: Vec<Key> = parents.map(|(key, _)| key.clone()).collect();
+        for key in parents {
+            std::mem::forget(self.remove(&key));
+        }
+    }
 }
 
 /// Held while a database is opened or closed, and while the process forks.
-static DATABASES: Mutex<Option<HashMap<PathBuf, Slot>>> = Mutex::new(None);
+static DATABASES: Mutex<Option<Table>> = Mutex::new(None);
 
 /// Keeps everybody from opening or closing databases until [`release`].
 pub(crate) fn hold() {
@@ -38,6 +121,7 @@ pub(crate) fn release() {
 #[derive(Debug)]
 pub(crate) struct Lease {
     database: Arc<Database>,
+    key: Key,
 }
 
 impl Lease {
@@ -55,12 +139,11 @@ impl Lease {
 
     /// Ends this use without closing anything; there must be no other.
     pub(crate) fn abandon(self) {
-        let mut databases = DATABASES.lock();
-        let path = self.database.path();
-        databases.get_or_insert_default().remove(path);
+        Databases::lock().table.remove(&self.key);
     }
 
-    /// Ends this use; the last one closes the database.
+    /// Ends this use; the last one closes the database. What still needs SQLite for that is
+    /// done first, by a connection of our own, so that the file is an ordinary database.
     ///
     /// # Errors
     /// As [`Database::close`].
@@ -70,85 +153,204 @@ impl Lease {
             std::mem::forget(self.database);
             return Ok(());
         }
-        let mut databases = DATABASES.lock();
-        let databases = databases.get_or_insert_default();
-        let path = self.database.path();
-        let Some(slot) = databases.get_mut(path) else {
-            return Ok(());
-        };
-        slot.users -= 1;
-        if slot.users > 0 {
-            return Ok(());
+        let mut unfinished = None;
+        let mut is_looked_after = false;
+        loop {
+            let mut databases = Databases::lock();
+            let table = &mut databases.table;
+            let Some(slot) = table.slots.get_mut(&self.key) else {
+                return Ok(());
+            };
+            if slot.users > 1 {
+                slot.users -= 1;
+                // Under the lock: who comes next may be the last.
+                drop(self);
+                return Ok(());
+            }
+            if !is_looked_after {
+                is_looked_after = true;
+                drop(databases);
+                // Others may open the database meanwhile: this use of it is not ended yet.
+                unfinished = leftovers::finish(&self.database);
+                continue;
+            }
+            let path = self.database.path().to_owned();
+            let closed = self.database.close();
+            let removed = table.remove(&self.key);
+            // Whoever opens it next finds the file unlocked.
+            drop((removed, self));
+            drop(databases);
+            return match unfinished {
+                Some(failure) if closed.is_ok() => Err(failure),
+                _ => closed.map_err(|failure| failure.at_the_last_close(&path)),
+            };
         }
-        let closed = slot.database.close();
-        databases.remove(path);
-        closed
     }
 }
 
-/// Uses a database: the one that is open in this process, or a newly opened one.
-///
-/// # Errors
-/// As [`Database::open`]; [`Failure::OpenOtherwise`].
-pub(crate) fn open(request: &OpenRequest<'_>) -> Result<Lease, Failure> {
-    fork::watch();
-    let mut databases = DATABASES.lock();
-    let databases = databases.get_or_insert_default();
-    forget_parents(databases);
-    if let Some(slot) = databases.get_mut(request.path) {
-        let database = Arc::clone(&slot.database);
-        if let Some(name) = request.options.contradicts(database.options()) {
-            let path = request.path.to_owned();
-            return Err(Failure::OpenOtherwise { path, name });
+/// A use of a database that is left to SQLite's own VFS. Ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct OwnLease {
+    key: Key,
+    generation: Generation,
+}
+
+impl Drop for OwnLease {
+    fn drop(&mut self) {
+        if !self.generation.is_current() {
+            return;
         }
-        database.change(&request.options)?;
-        slot.users += 1;
-        return Ok(Lease { database });
+        let table = &mut Databases::lock().table;
+        if let Some(slot) = table.slots.get_mut(&self.key) {
+            slot.users -= 1;
+            if slot.users == 0 {
+                table.remove(&self.key);
+            }
+        }
     }
-    let database = Arc::new(Database::open(request)?);
-    let slot = Slot {
-        database: Arc::clone(&database),
-        users: 1,
-    };
-    databases.insert(request.path.to_owned(), slot);
-    Ok(Lease { database })
+}
+
+/// Whose a database is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The engine's.
+    Engine,
+    /// SQLite's own VFS's.
+    Sqlite,
+}
+
+/// What a path of a database names in this process.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A database in the engine.
+    Engine(Lease),
+    /// One that is left to SQLite's own VFS.
+    Sqlite,
+    /// None that is open.
+    Nothing,
+}
+
+/// The databases that are open, for one who opens or closes one.
+pub(crate) struct Databases {
+    table: parking_lot::MappedMutexGuard<'static, Table>,
+}
+
+impl Databases {
+    /// Nobody else opens or closes a database as long as this exists.
+    pub(crate) fn lock() -> Self {
+        fork::watch();
+        let empty = || Table {
+            slots: HashMap::new(),
+            paths: HashMap::new(),
+        };
+        let table = MutexGuard::map(DATABASES.lock(), |table| table.get_or_insert_with(empty));
+        Self { table }
+    }
+
+    /// Whose a database is; none if it is not open.
+    pub(crate) fn whose(&self, path: &Path) -> Option<Whose> {
+        let slot = self.table.slots.get(&self.table.key_of(path)?)?;
+        match &slot.owner {
+            _ if !slot.is_ours() => None,
+            Owner::Sqlite(_) => Some(Whose::Sqlite),
+            Owner::Engine(_) => Some(Whose::Engine),
+        }
+    }
+
+    /// What a path names; one more use of it, if it is the engine's.
+    pub(crate) fn find(&mut self, path: &Path) -> Found {
+        let Some(key) = self.table.key_of(path) else {
+            return Found::Nothing;
+        };
+        match self.table.slots.get_mut(&key) {
+            Some(slot) if slot.is_ours() => match &slot.owner {
+                Owner::Sqlite(_) => Found::Sqlite,
+                Owner::Engine(database) => {
+                    slot.users += 1;
+                    let database = Arc::clone(database);
+                    Found::Engine(Lease { database, key })
+                }
+            },
+            _ => Found::Nothing,
+        }
+    }
+
+    /// Uses a database through the engine: the one that is open, or a newly opened one. One
+    /// that is left to SQLite is not asked for.
+    ///
+    /// # Errors
+    /// As [`Database::open`]; [`Failure::OpenOtherwise`], [`Failure::Replaced`].
+    pub(crate) fn open(&mut self, request: &OpenRequest<'_>) -> Result<Lease, Failure> {
+        self.table.forget_parents();
+        let path = request.path;
+        if let Some(key) = self.table.key_of(path) {
+            return self.join(key, request);
+        }
+        let database = Arc::new(Database::open(request)?);
+        let key = database
+            .identity()
+            .map_or_else(|| Key::Simulated(path.to_owned()), Key::File);
+        let owner = Owner::Engine(Arc::clone(&database));
+        self.table.insert(key.clone(), owner, path);
+        Ok(Lease { database, key })
+    }
+
+    fn join(&mut self, key: Key, request: &OpenRequest<'_>) -> Result<Lease, Failure> {
+        let path = request.path;
+        if let Key::File(identity) = &key
+            && FileIdentity::of(path).ok().as_ref() != Some(identity)
+        {
+            return Err(Failure::Replaced(path.to_owned()));
+        }
+        let is_known = self.table.paths.contains_key(path);
+        let slot = self.table.slots.get_mut(&key);
+        let Some(Slot {
+            owner: Owner::Engine(database),
+            users,
+            paths,
+        }) = slot
+        else {
+            return Err(Failure::Misuse("the database is left to SQLite's own VFS"));
+        };
+        // What finishes a database has no wishes of its own.
+        if !leftovers::is_finishing() {
+            if let Some(name) = request.options.contradicts(database.options()) {
+                let path = path.to_owned();
+                return Err(Failure::OpenOtherwise { path, name });
+            }
+            database.change(&request.options)?;
+        }
+        *users += 1;
+        let database = Arc::clone(database);
+        if !is_known {
+            paths.push(path.to_owned());
+            self.table.paths.insert(path.to_owned(), key.clone());
+        }
+        Ok(Lease { database, key })
+    }
+
+    /// One more use of a database that is left to SQLite's own VFS; none if there is no such
+    /// file.
+    pub(crate) fn leave_to_sqlite(&mut self, path: &Path) -> Option<OwnLease> {
+        self.table.forget_parents();
+        let key = Key::File(FileIdentity::of(path).ok()?);
+        let generation = Generation::current();
+        match self.table.slots.get_mut(&key) {
+            Some(slot) => slot.users += 1,
+            None => self
+                .table
+                .insert(key.clone(), Owner::Sqlite(generation), path),
+        }
+        Some(OwnLease { key, generation })
+    }
 }
 
 /// Uses a database that somebody has made.
 pub(crate) fn adopt(database: Database) -> Lease {
     let database = Arc::new(database);
-    let slot = Slot {
-        database: Arc::clone(&database),
-        users: 1,
-    };
-    let mut databases = DATABASES.lock();
     let path = database.path().to_owned();
-    databases.get_or_insert_default().insert(path, slot);
-    Lease { database }
-}
-
-/// Uses a database that is open in this process; none if it is not.
-pub(crate) fn find(path: &Path) -> Option<Lease> {
-    let mut databases = DATABASES.lock();
-    let slot = databases.as_mut()?.get_mut(path)?;
-    if !slot.database.is_ours() {
-        return None;
-    }
-    slot.users += 1;
-    Some(Lease {
-        database: Arc::clone(&slot.database),
-    })
-}
-
-/// What was open when this process was forked is not this process's. It is not dropped
-/// either: that would wait for threads that are not there.
-fn forget_parents(databases: &mut HashMap<PathBuf, Slot>) {
-    let parents: Vec<PathBuf> = databases
-        .iter()
-        .filter(|(_, slot)| !slot.database.is_ours())
-        .map(|(path, _)| path.clone())
-        .collect();
-    for path in parents {
-        std::mem::forget(databases.remove(&path));
-    }
+    let key = Key::Simulated(path.clone());
+    let owner = Owner::Engine(Arc::clone(&database));
+    Databases::lock().table.insert(key.clone(), owner, &path);
+    Lease { database, key }
 }

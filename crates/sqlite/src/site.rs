@@ -20,6 +20,7 @@ use crate::database::NO_NAME;
 use crate::failure::Failure;
 use crate::ground::Ground as _;
 use crate::header::Beginning;
+use crate::leftovers::{Sqlite, Unrecovered};
 use crate::lower_file::LowerFile;
 
 /// Where a database's store is.
@@ -77,11 +78,11 @@ impl<'a> Site<'a> {
     /// used, by SQLite's own VFS.
     ///
     /// # Errors
-    /// [`Failure::Unrecovered`].
+    /// [`Failure::Unrecovered`], [`Failure::InUse`].
     pub(crate) fn recover_without_us(
         &self,
         beginning: Beginning,
-        recover: &dyn Fn(&Path) -> Result<(), String>,
+        sqlite: &dyn Sqlite,
     ) -> Result<(), Failure> {
         if beginning.is_in_use() || self.left_behind().is_none() {
             return Ok(());
@@ -90,15 +91,29 @@ impl<'a> Site<'a> {
             path: self.path.to_owned(),
             reason,
         };
-        recover(self.path).map_err(unrecovered)?;
+        match sqlite.recover(self.path) {
+            Err(Unrecovered::Busy) => return Err(Failure::InUse(self.path.to_owned())),
+            recovered => recovered.map_err(|error| unrecovered(error.to_string()))?,
+        }
+        // Whoever else has it open keeps its log.
         match self.left_behind() {
             None => Ok(()),
-            Some(path) => {
-                let name = path.display();
-                Err(unrecovered(format!(
-                    "{name} is still there; it may be in use"
-                )))
+            Some(_) => Err(Failure::InUse(self.path.to_owned())),
+        }
+    }
+
+    /// Refuses a file that is another user's before it is opened; one that is not there is not.
+    ///
+    /// # Errors
+    /// [`Failure::NotOwner`].
+    pub(crate) fn require_own_file(&self) -> Result<(), Failure> {
+        let user = rustix::process::geteuid();
+        match self.path.symlink_metadata() {
+            Ok(about) if !user.is_root() && about.uid() != user.as_raw() => {
+                let (path, owner) = (self.path.to_owned(), about.uid());
+                Err(Failure::NotOwner { path, owner })
             }
+            _ => Ok(()),
         }
     }
 
@@ -141,9 +156,10 @@ impl<'a> Site<'a> {
     pub(crate) fn named(&self, failure: Failure) -> Failure {
         let scope = StoreScope::File(self.name.clone());
         match (&failure, StoreLock::acquire(&self.directory, &scope, true)) {
-            (Failure::InUse(_), Err(error @ StoreError::InUse { .. })) => {
-                Failure::of_store(self.path, error)
-            }
+            (
+                Failure::InUse(_) | Failure::InUseElsewhere(_),
+                Err(error @ StoreError::InUse { .. }),
+            ) => Failure::of_store(self.path, error),
             _ => failure,
         }
     }

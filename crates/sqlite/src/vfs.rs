@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -10,24 +11,92 @@ use mobifs_store::StoreScope;
 use crate::abi::{self, Code, File, Vfs};
 use crate::companion::Companion;
 use crate::database::OpenRequest;
+use crate::decision::{self, MainRequest, Opening};
 use crate::durability;
 use crate::failure::{Failure, last_error};
-use crate::file::{self, OurFile};
+use crate::file::{self, OurFile, State};
 use crate::host::{Host, RegisterError};
-use crate::limits;
-use crate::lower_file::Candidate;
+use crate::leftovers::{Sqlite, Unrecovered, super_journal_in};
 use crate::opened_file::{OpenedFile, Role};
 use crate::options::Options;
-use crate::registry::{self, Lease};
+use crate::own_file::OwnFile;
+use crate::registry::{Databases, Found, Lease};
 
 /// Name of the VFS.
 pub const NAME: &CStr = c"mobifs";
 
 /// What the VFS needs to do its work; never given back.
+#[derive(Debug)]
 pub(crate) struct AppData {
     pub(crate) host: Host,
     /// SQLite's own VFS, for everything that is not a database or its companion.
-    base: *mut Vfs,
+    pub(crate) base: *mut Vfs,
+}
+
+// SAFETY: SQLite calls a VFS from any thread; it is registered for good and does not change.
+unsafe impl Send for AppData {}
+// SAFETY: as above.
+unsafe impl Sync for AppData {}
+
+impl AppData {
+    /// Opens a database through a VFS, runs statements and closes it.
+    fn run(&self, path: &Path, vfs: &CStr, statements: &CStr) -> Result<(), Unrecovered> {
+        let name = CString::new(path.as_os_str().as_bytes());
+        let name = name.map_err(|_| Unrecovered::Code(abi::MISUSE))?;
+        match self.host.run(&name, vfs, statements) {
+            Ok(()) => Ok(()),
+            Err(code) if code & 0xff == abi::BUSY => Err(Unrecovered::Busy),
+            Err(code) => Err(Unrecovered::Code(code)),
+        }
+    }
+}
+
+/// Reads the database, so that its journal is rolled back, and brings its log into it.
+const RECOVER: &CStr = c"SELECT count(*) FROM sqlite_master; PRAGMA wal_checkpoint(TRUNCATE)";
+
+impl Sqlite for AppData {
+    fn recover(&self, path: &Path) -> Result<(), Unrecovered> {
+        // SAFETY: the base stays registered, and so does its name.
+        let base = unsafe { CStr::from_ptr((*self.base).name) };
+        self.run(path, base, RECOVER)
+    }
+
+    fn finish(&self, path: &Path) -> Result<(), Unrecovered> {
+        self.run(path, NAME, RECOVER)
+    }
+
+    fn super_journal_of(&'static self, journal: &Path) -> Result<Option<Vec<u8>>, Failure> {
+        // Its name, which is a path, and the numbers behind that.
+        const END_BYTES_MAX: u64 = 8192;
+        let end = match companion(self, journal)? {
+            Some((lease, name)) => {
+                let end = lease
+                    .database()
+                    .and_then(|it| it.end_of(&name, END_BYTES_MAX));
+                lease.end()?;
+                end?
+            }
+            // SQLite does not lock its journals, so this file may be opened and closed.
+            None => end_of_file(journal, END_BYTES_MAX).unwrap_or_default(),
+        };
+        Ok(super_journal_in(&end).map(<[u8]>::to_vec))
+    }
+
+    fn warn(&self, message: &str) {
+        self.host.log(abi::WARNING, message);
+    }
+}
+
+fn end_of_file(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let file = std::fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)?;
+    let size = file.metadata()?.len();
+    let bytes = size.min(bytes_max);
+    let mut end = vec![0; usize::try_from(bytes).unwrap_or(0)];
+    file.read_exact_at(&mut end, size - bytes)?;
+    Ok(end)
 }
 
 /// Makes the VFS known to a SQLite. A second call does nothing but make it the default one,
@@ -53,7 +122,10 @@ pub fn register_with(host: Host, make_default: bool) -> Result<(), RegisterError
     let app = Box::leak(Box::new(AppData { host, base }));
     let vfs = Vfs {
         version: 2,
-        file_bytes: template.file_bytes.max(size_of::<OurFile>() as c_int),
+        file_bytes: template
+            .file_bytes
+            .max(size_of::<OurFile>() as c_int)
+            .max(size_of::<OwnFile>() as c_int),
         path_bytes_max: template.path_bytes_max,
         next: std::ptr::null_mut(),
         name: NAME.as_ptr(),
@@ -158,19 +230,34 @@ unsafe extern "C" fn open(
     };
     let mut is_for_base = false;
     let code = file::answer(&app.host, abi::CANTOPEN, || {
-        let opened = match path {
+        let opening = match path {
             Some(path) if flags & abi::OPEN_MAIN_DB != 0 => {
-                open_main(app, path, flags, &parameter)?
+                let request = MainRequest::new(app, name, path, flags, &parameter)?;
+                // SAFETY: SQLite's own arguments.
+                Some(unsafe { decision::open_main(&request, out_flags) }?)
             }
-            Some(path) => open_companion(app, path, flags)?,
+            Some(path) => open_companion(app, path, flags)?.map(Opening::Engine),
             None => None,
         };
-        let Some(opened) = opened else {
-            is_for_base = true;
-            return Ok(());
+        let state = match opening {
+            None => {
+                is_for_base = true;
+                return Ok(());
+            }
+            Some(Opening::Own {
+                file,
+                lease,
+                reason,
+            }) => {
+                // SAFETY: room for a file of ours: `file_bytes` says how much.
+                unsafe { OwnFile::place(out, &app.host, file, lease, reason) };
+                return Ok(());
+            }
+            Some(Opening::Engine(opened)) => State::Open(opened),
+            Some(Opening::Waiting(waiting)) => State::Waiting(waiting),
         };
-        // SAFETY: room for a file of ours: `file_bytes` says how much.
-        unsafe { OurFile::place(out, &app.host, opened) };
+        // SAFETY: as above.
+        unsafe { OurFile::place(out, &app.host, state) };
         // SAFETY: a place for the flags, or null.
         if let Some(out_flags) = unsafe { out_flags.as_mut() } {
             *out_flags = flags;
@@ -202,78 +289,12 @@ unsafe fn base_open(
     }
 }
 
-/// A database; none if it is left to the default VFS, because nothing of ours can be kept
-/// beside it.
-fn open_main(
-    app: &AppData,
+/// A journal or log; none if it is none of a database of ours.
+fn open_companion(
+    app: &'static AppData,
     path: &Path,
     flags: c_int,
-    parameter: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Option<OpenedFile>, Failure> {
-    let is_set = |name: &str| {
-        parameter(name).is_some_and(|value| !matches!(&*value, "0" | "no" | "off" | "false"))
-    };
-    let may_write = flags & abi::OPEN_READWRITE != 0;
-    let must_not_write = is_set("immutable") || is_set("nolock");
-    if must_not_write || (!may_write && !can_write_beside(path)) {
-        return Ok(None);
-    }
-    if let Some(limit_bytes) = limits::file_bytes_max_too_low() {
-        let failure = Failure::FileSizeLimit {
-            path: path.to_owned(),
-            limit_bytes,
-        };
-        if is_in_use(path)? {
-            return Err(failure);
-        }
-        app.host.log(
-            abi::WARNING,
-            &format!("{failure}; SQLite's own VFS opens it"),
-        );
-        return Ok(None);
-    }
-    let options = Options::read(parameter)?;
-    let lease = lease(app, path, options, flags & abi::OPEN_CREATE != 0)?;
-    Ok(Some(OpenedFile::main(lease)?))
-}
-
-/// Whether a database was not closed, so that SQLite's own VFS cannot use it.
-fn is_in_use(path: &Path) -> Result<bool, Failure> {
-    let is_there = path.try_exists().unwrap_or(false);
-    Ok(is_there && Candidate::open(path, false)?.beginning()?.is_in_use())
-}
-
-/// Whether the directory of a database takes new files, and the database changes.
-fn can_write_beside(path: &Path) -> bool {
-    use rustix::fs::{Access, access};
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
-        && access(path, Access::WRITE_OK).is_ok()
-}
-
-fn lease(app: &AppData, path: &Path, options: Options, may_create: bool) -> Result<Lease, Failure> {
-    registry::open(&OpenRequest {
-        path,
-        options,
-        may_create,
-        recover: &|path| recover(app, path),
-        warn: &|message| app.host.log(abi::WARNING, message),
-    })
-}
-
-/// Has SQLite bring a journal, or log, that it has left into the database.
-fn recover(app: &AppData, path: &Path) -> Result<(), String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the base stays registered, and so does its name.
-    let base = unsafe { CStr::from_ptr((*app.base).name) };
-    let statements = c"SELECT count(*) FROM sqlite_master; PRAGMA wal_checkpoint(TRUNCATE)";
-    app.host
-        .run(&name, base, statements)
-        .map_err(|code| format!("SQLite ends with error {code}"))
-}
-
-/// A journal or log; none if it is none of a database of ours.
-fn open_companion(app: &AppData, path: &Path, flags: c_int) -> Result<Option<OpenedFile>, Failure> {
     let is_super = flags & abi::OPEN_SUPER_JOURNAL != 0;
     let role = if is_super {
         Role::SuperJournal(path.to_owned())
@@ -305,27 +326,69 @@ fn open_companion(app: &AppData, path: &Path, flags: c_int) -> Result<Option<Ope
     Ok(Some(OpenedFile::companion(lease, object, role)?))
 }
 
-/// The database that a journal or log belongs to, and its name there. A database that is in
-/// use and not open in this process is opened for it: SQLite looks at the journals of all
-/// databases that a transaction was over.
-fn companion(app: &AppData, path: &Path) -> Result<Option<(Lease, Vec<u8>)>, Failure> {
+/// The database that a journal or log belongs to, and its name there; none if that database is
+/// left to SQLite's own VFS. A database that was not closed, and that this process does not have
+/// open, is opened for it: SQLite looks at the journals of all databases that a transaction was
+/// over.
+fn companion(app: &'static AppData, path: &Path) -> Result<Option<(Lease, Vec<u8>)>, Failure> {
     let Some(companion) = Companion::of(path) else {
         return Ok(None);
     };
-    if let Some(lease) = registry::find(&companion.database) {
-        return Ok(Some((lease, companion.name)));
-    }
     let database = &companion.database;
+    let mut databases = Databases::lock();
+    let lease = match databases.find(database) {
+        Found::Engine(lease) => lease,
+        Found::Sqlite => return Ok(None),
+        Found::Nothing => {
+            if !has_store(database) || !decision::is_in_use(app, database) {
+                return Ok(None);
+            }
+            databases.open(&OpenRequest {
+                path: database,
+                options: Options::read(&|_| None)?,
+                may_create: false,
+                sqlite: app,
+            })?
+        }
+    };
+    drop(databases);
+    let name = lease
+        .database()
+        .map(|database| database.name_of(&companion));
+    match name {
+        Ok(name) => Ok(Some((lease, name))),
+        Err(failure) => {
+            lease.end()?;
+            Err(failure)
+        }
+    }
+}
+
+/// Whether there is a database with a store beside it.
+fn has_store(database: &Path) -> bool {
     let (Some(directory), Some(name)) = (database.parent(), database.file_name()) else {
-        return Ok(None);
+        return false;
     };
     let scope = StoreScope::File(name.to_owned());
-    if !scope.own_path(directory).is_dir() || !database.is_file() {
-        return Ok(None);
+    scope.own_path(directory).is_dir() && database.is_file()
+}
+
+/// Before the journal of a transaction over several databases is deleted in a recovery, what was
+/// rolled back for it has to be durable in all of them: without it the rest would be taken for
+/// committed. Those that are not open are durable.
+fn commit_members(super_journal: &[u8]) -> Result<(), Failure> {
+    for journal in super_journal.split(|&byte| byte == 0) {
+        let Some(member) = Companion::of(Path::new(OsStr::from_bytes(journal))) else {
+            continue;
+        };
+        let found = Databases::lock().find(&member.database);
+        if let Found::Engine(lease) = found {
+            let committed = lease.database().and_then(|database| database.commit());
+            lease.end()?;
+            committed?;
+        }
     }
-    let options = Options::read(&|_| None)?;
-    let lease = lease(app, database, options, false)?;
-    Ok(Some((lease, companion.name)))
+    Ok(())
 }
 
 unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync: c_int) -> Code {
@@ -341,7 +404,11 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync: c_int) -> 
             is_for_base = true;
             return Ok(());
         };
+        let is_super = Companion::of(path).is_some_and(|it| it.is_super_journal());
         let deleted = lease.database().and_then(|database| {
+            if is_super && !durability::is_joint_of(path) {
+                commit_members(&database.content(&name)?)?;
+            }
             found = database.delete(&name)?;
             if name.ends_with(b"-journal") {
                 database.journal_ended();

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::{
-    MODES, Place, SAFE_MODES, check, count, hot_error, insert, is_ordinary, make_table, open,
-    plain, set_mode, text,
+    MODES, Place, SAFE_MODES, check, count, hot_error, insert, is_ordinary, make_table,
+    on_a_small_disk, open, plain, set_mode, text,
 };
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
@@ -389,30 +389,6 @@ fn a_full_disk_is_told_and_costs_nothing_acknowledged() {
         std::fs::write(ballast, vec![1; 2 << 20]).unwrap();
         fill(path, ballast);
     });
-}
-
-/// Calls it with places for a database and another file on a disk of 24 MiB.
-fn on_a_small_disk(test: impl FnOnce(&Path, &Path)) {
-    struct Mounted(tempfile::TempDir);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            // Of a test that failed, the database may still be open.
-            let mut umount = std::process::Command::new("umount");
-            let _status = umount.arg("-l").arg(self.0.path()).status();
-        }
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let mount = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
-        .arg(directory.path())
-        .status();
-    if !mount.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: a tmpfs cannot be mounted here");
-        return;
-    }
-    let mounted = Mounted(directory);
-    let place = |name| mounted.0.path().join(name);
-    test(&place("app.db"), &place("ballast"));
 }
 
 /// The database stayed read-only until a checkpoint was asked for.

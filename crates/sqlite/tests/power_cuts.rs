@@ -268,7 +268,11 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
     if is_cut_again {
         cut.lower.clear_hook();
     }
-    assert_eq!(looked_at_plainly(&cut.lower, state), Some(found));
+    assert_eq!(
+        looked_at_plainly(&cut.lower, state),
+        Some(found),
+        "{plan:?}"
+    );
 }
 
 #[test]

@@ -80,8 +80,13 @@ fn another_process() {
     };
     match purpose.as_str() {
         "open" => {
-            let outcome = match open(&path, "") {
-                Ok(connection) => format!("rows {}", count(&connection)),
+            let looked = open(&path, "").and_then(|connection| {
+                connection.busy_timeout(Duration::ZERO)?;
+                let query = "SELECT count(*) FROM t";
+                connection.query_row(query, [], |row| row.get::<_, i64>(0))
+            });
+            let outcome = match looked {
+                Ok(rows) => format!("rows {rows}"),
                 Err(error) => format!("{error}: {}", mobifs_sqlite::last_error().unwrap()),
             };
             println!("outcome {outcome}");
@@ -128,7 +133,11 @@ fn fork(path: &Path) {
         let query = "SELECT count(*) FROM t";
         let looked = connection.query_row(query, [], |row| row.get::<_, i64>(0));
         let why = mobifs_sqlite::last_error().unwrap_or_default();
-        let again = open(path, "").err().map(|error| error.to_string());
+        let again = open(path, "").and_then(|again| {
+            again.busy_timeout(Duration::ZERO)?;
+            again.execute_batch(query)
+        });
+        let again = again.err().map(|error| error.to_string());
         println!("outcome child {} {why} / {again:?}", looked.is_err());
         drop(connection);
         std::process::exit(0);
@@ -172,7 +181,9 @@ fn a_program_without_mobifs_keeps_us_out_and_we_keep_it_out() {
     connection.close().unwrap();
     let plain = common::plain(&place.path()).unwrap();
     plain.execute_batch("BEGIN; SELECT * FROM t").unwrap();
-    let error = open(&place.path(), "").unwrap_err();
+    let refused = open(&place.path(), "").unwrap();
+    refused.busy_timeout(Duration::ZERO).unwrap();
+    let error = refused.execute_batch("SELECT * FROM t").unwrap_err();
     assert_eq!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
     // What was refused has not taken the other's lock away.
     let refused = outcomes("open", &place.path()).concat();

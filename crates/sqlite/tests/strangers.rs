@@ -8,10 +8,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
-use common::{Place, count, insert, is_ordinary, make_table, open};
-use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+use common::{Place, USER, as_user, count, insert, is_ordinary, make_table, open};
 
-const USER: u32 = 65_534;
 const STRANGER: u32 = 7;
 
 /// A directory of root's in which everybody may make files.
@@ -23,21 +21,6 @@ fn public_place() -> Option<Place> {
     let place = Place::new();
     fs::set_permissions(place.directory.path(), Permissions::from_mode(0o1777)).unwrap();
     Some(place)
-}
-
-/// Runs `body` in a thread of an ordinary user: on Linux user ids belong to threads, and are
-/// those of the threads that it starts.
-fn as_user<T: Send>(body: impl FnOnce() -> T + Send) -> T {
-    let run = || {
-        let (gid, uid) = (
-            rustix::fs::Gid::from_raw(USER),
-            rustix::fs::Uid::from_raw(USER),
-        );
-        set_thread_res_gid(gid, gid, gid).unwrap();
-        set_thread_res_uid(uid, uid, uid).unwrap();
-        body()
-    };
-    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
 /// A stranger's file or directory, which everybody may change.

@@ -8,6 +8,7 @@
 )]
 
 pub mod simulated;
+pub mod stateful;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -161,4 +162,79 @@ impl Dice {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) % below
     }
+}
+
+/// Makes the journal of a transaction over several databases beside one that is open, with the
+/// names of journals in it, as SQLite does before it commits there.
+#[allow(unsafe_code, reason = "SQLite's C interface")]
+pub fn plant_super_journal(database: &Path, journal: &[u8]) {
+    use rusqlite::ffi;
+    use std::os::unix::ffi::OsStrExt as _;
+    let other = database.parent().unwrap().join("x");
+    let mut content = other.as_os_str().as_bytes().to_vec();
+    content.truncate(content.len() - 1);
+    content.extend_from_slice(journal);
+    content.push(0);
+    let name = [database.as_os_str().as_bytes(), b"-mj0A1B2C9FF\0"].concat();
+    // SAFETY: a VFS that is registered, room for a file of it, names with their ends.
+    unsafe {
+        let vfs = ffi::sqlite3_vfs_find(c"mobifs".as_ptr());
+        let mut room = vec![0_u64; (*vfs).szOsFile as usize / 8 + 1];
+        let file = room.as_mut_ptr().cast::<ffi::sqlite3_file>();
+        let flags = ffi::SQLITE_OPEN_READWRITE
+            | ffi::SQLITE_OPEN_CREATE
+            | ffi::SQLITE_OPEN_EXCLUSIVE
+            | ffi::SQLITE_OPEN_SUPER_JOURNAL;
+        let open = (*vfs).xOpen.unwrap();
+        let code = open(vfs, name.as_ptr().cast(), file, flags, std::ptr::null_mut());
+        assert_eq!(code, ffi::SQLITE_OK);
+        let methods = &*(*file).pMethods;
+        let length = i32::try_from(content.len()).unwrap();
+        let code = methods.xWrite.unwrap()(file, content.as_ptr().cast(), length, 0);
+        assert_eq!(code, ffi::SQLITE_OK);
+        assert_eq!(methods.xClose.unwrap()(file), ffi::SQLITE_OK);
+    }
+}
+
+/// An ordinary user.
+pub const USER: u32 = 65_534;
+
+/// Runs `body` in a thread of an ordinary user: on Linux user ids belong to threads, and are
+/// those of the threads that it starts.
+pub fn as_user<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+    let run = || {
+        let (gid, uid) = (
+            rustix::fs::Gid::from_raw(USER),
+            rustix::fs::Uid::from_raw(USER),
+        );
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        body()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// Calls it with places for a database and another file on a disk of 24 MiB.
+pub fn on_a_small_disk(test: impl FnOnce(&Path, &Path)) {
+    struct Mounted(tempfile::TempDir);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            // Of a test that failed, the database may still be open.
+            let mut umount = std::process::Command::new("umount");
+            let _status = umount.arg("-l").arg(self.0.path()).status();
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mount = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
+        .arg(directory.path())
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: a tmpfs cannot be mounted here");
+        return;
+    }
+    let mounted = Mounted(directory);
+    let place = |name| mounted.0.path().join(name);
+    test(&place("app.db"), &place("ballast"));
 }

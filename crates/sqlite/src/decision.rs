@@ -1,0 +1,286 @@
+//! Whose a database is: the engine's, or SQLite's own VFS's.
+//!
+//! The decision is made when a database is opened that no connection of this process has open,
+//! and holds for it, by its inode, and for all its companions until the last one closes it.
+//! Across processes locks and the mark say the same: who has a database in the engine holds
+//! SQLite's own locks on it, and a file that bears the mark is the engine's.
+
+use std::ffi::{c_char, c_int};
+use std::path::{Path, PathBuf};
+
+use crate::abi;
+use crate::database::OpenRequest;
+use crate::failure::{Failure, Refusal};
+use crate::header::Beginning;
+use crate::limits;
+use crate::opened_file::OpenedFile;
+use crate::options::Options;
+use crate::own_file::BaseFile;
+use crate::registry::{Databases, Lease, OwnLease, Whose};
+use crate::vfs::AppData;
+
+/// A database that SQLite opens.
+pub(crate) struct MainRequest<'a> {
+    pub(crate) app: &'static AppData,
+    /// What SQLite calls it, with the parameters of its URI.
+    pub(crate) name: *const c_char,
+    pub(crate) path: &'a Path,
+    pub(crate) flags: c_int,
+    /// Nobody changes the file, says who opens it.
+    pub(crate) is_immutable: bool,
+    /// It is used without locks.
+    pub(crate) has_no_locks: bool,
+    pub(crate) options: Options,
+}
+
+impl<'a> MainRequest<'a> {
+    /// Reads what the URI says, by `parameter`.
+    ///
+    /// # Errors
+    /// [`Failure::Parameter`].
+    pub(crate) fn new(
+        app: &'static AppData,
+        name: *const c_char,
+        path: &'a Path,
+        flags: c_int,
+        parameter: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            app,
+            name,
+            path,
+            flags,
+            is_immutable: is_set(parameter("immutable")),
+            has_no_locks: is_set(parameter("nolock")),
+            options: Options::read(parameter)?,
+        })
+    }
+}
+
+/// Whether a parameter says yes, in one of the ways that SQLite knows.
+fn is_set(parameter: Option<String>) -> bool {
+    parameter.is_some_and(|value| {
+        let is_number = value.parse().is_ok_and(|number: i64| number != 0);
+        is_number || ["yes", "true", "on"].contains(&value.to_ascii_lowercase().as_str())
+    })
+}
+
+/// What becomes of it.
+pub(crate) enum Opening {
+    /// It is open in the engine.
+    Engine(OpenedFile),
+    /// Somebody else uses it; it is opened when SQLite first locks it.
+    Waiting(Waiting),
+    /// It is left to SQLite's own VFS.
+    Own {
+        file: BaseFile,
+        lease: Option<OwnLease>,
+        reason: String,
+    },
+}
+
+/// A database that could not be opened because somebody else uses it. SQLite never hears of
+/// that when it opens a file, so it waits, or is told, when it asks for a lock.
+pub(crate) struct Waiting {
+    app: &'static AppData,
+    path: PathBuf,
+    options: Options,
+    may_create: bool,
+}
+
+impl Waiting {
+    /// Tries again.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(crate) fn open(&self) -> Result<OpenedFile, Failure> {
+        let mut databases = Databases::lock();
+        let options = self.options.clone();
+        let opened = open_in_engine(
+            &mut databases,
+            self.app,
+            &self.path,
+            options,
+            self.may_create,
+        )?;
+        OpenedFile::main(opened)
+    }
+}
+
+/// Opens a database.
+///
+/// # Errors
+/// [`Failure`].
+///
+/// # Safety
+/// The request is one of SQLite's, and `out_flags` a place for flags, or null.
+pub(crate) unsafe fn open_main(
+    request: &MainRequest<'_>,
+    out_flags: *mut c_int,
+) -> Result<Opening, Failure> {
+    let path = request.path;
+    // SAFETY: the caller's.
+    let own = || unsafe { open_own(request, out_flags) };
+    let mut databases = Databases::lock();
+    let decided = databases.whose(path);
+    if decided == Some(Whose::Sqlite) {
+        let (file, _) = own()?;
+        return Ok(Opening::Own {
+            file,
+            lease: databases.leave_to_sqlite(path),
+            reason: "another connection of this process has it open so".to_owned(),
+        });
+    }
+    let may_write = request.flags & abi::OPEN_READWRITE != 0;
+    if decided.is_none() {
+        // SQLite never locks or changes such a file, nor looks at what is beside it.
+        if request.is_immutable
+            && let Ok((file, beginning)) = own()
+            && !beginning.is_in_use()
+        {
+            return Ok(Opening::Own {
+                file,
+                lease: None,
+                reason: "it was opened as immutable".to_owned(),
+            });
+        }
+        if let Some(limit_bytes) = limits::file_bytes_max_too_low() {
+            let path = path.to_owned();
+            let failure = Failure::FileSizeLimit { path, limit_bytes };
+            // SAFETY: the caller's.
+            return unsafe { leave(request, &mut databases, out_flags, failure) };
+        }
+        // What was committed could not be brought to its place, even where its store exists.
+        if !can_write_beside(path, may_write) {
+            let failure = Failure::ReadOnlyPlace(path.to_owned());
+            // SAFETY: the caller's.
+            match unsafe { leave(request, &mut databases, out_flags, failure) } {
+                // The engine says why it cannot have what only the engine can open.
+                Err(Failure::ReadOnlyPlace(_)) => {}
+                left => return left,
+            }
+        }
+    }
+    let may_create = request.flags & abi::OPEN_CREATE != 0;
+    let options = request.options.clone();
+    match open_in_engine(&mut databases, request.app, path, options, may_create) {
+        Ok(lease) => Ok(Opening::Engine(OpenedFile::main(lease)?)),
+        Err(failure) => match failure.refusal() {
+            Refusal::Final => Err(failure),
+            // Without locks it would be changed under whoever has it open in the engine.
+            Refusal::InEngine if request.has_no_locks => Err(failure),
+            Refusal::InUse if request.has_no_locks => {
+                // SAFETY: the caller's.
+                unsafe { leave(request, &mut databases, out_flags, failure) }
+            }
+            Refusal::InEngine | Refusal::InUse => Ok(Opening::Waiting(Waiting {
+                app: request.app,
+                path: path.to_owned(),
+                options: request.options.clone(),
+                may_create,
+            })),
+            // SAFETY: the caller's.
+            Refusal::NotHere | Refusal::Strangers => unsafe {
+                leave(request, &mut databases, out_flags, failure)
+            },
+        },
+    }
+}
+
+fn open_in_engine(
+    databases: &mut Databases,
+    app: &'static AppData,
+    path: &Path,
+    options: Options,
+    may_create: bool,
+) -> Result<Lease, Failure> {
+    databases.open(&OpenRequest {
+        path,
+        options,
+        may_create,
+        sqlite: app,
+    })
+}
+
+/// Leaves a database to SQLite's own VFS, unless its file is not the database: then it is
+/// refused, with the reason why the engine cannot have it.
+///
+/// # Safety
+/// As [`open_main`].
+unsafe fn leave(
+    request: &MainRequest<'_>,
+    databases: &mut Databases,
+    out_flags: *mut c_int,
+    failure: Failure,
+) -> Result<Opening, Failure> {
+    let reason = failure.to_string();
+    // SAFETY: the caller's.
+    let (file, beginning) = match unsafe { open_own(request, out_flags) } {
+        Ok(opened) => opened,
+        Err(Failure::OwnVfs { code, .. }) => return Err(Failure::OwnVfs { code, reason }),
+        Err(other) => return Err(other),
+    };
+    let has_nothing = beginning == Beginning::Empty && failure.refusal() == Refusal::Strangers;
+    if beginning.is_in_use() || has_nothing {
+        return Err(failure);
+    }
+    let path = request.path.display();
+    let told = format!("{path} is left to SQLite's own VFS: {reason}");
+    request.app.host.log(abi::NOTICE, &told);
+    Ok(Opening::Own {
+        file,
+        lease: databases.leave_to_sqlite(request.path),
+        reason,
+    })
+}
+
+/// Has SQLite's own VFS open a database, and looks how the file begins.
+///
+/// # Safety
+/// As [`open_main`].
+unsafe fn open_own(
+    request: &MainRequest<'_>,
+    out_flags: *mut c_int,
+) -> Result<(BaseFile, Beginning), Failure> {
+    let refused = |code| Failure::OwnVfs {
+        code,
+        reason: "SQLite's own VFS cannot open it".to_owned(),
+    };
+    let mut given = request.flags;
+    // SAFETY: the caller's.
+    let opened = unsafe {
+        BaseFile::open(
+            request.app.base,
+            request.name,
+            request.flags,
+            &raw mut given,
+        )
+    };
+    let mut file = opened.map_err(refused)?;
+    let beginning = file.beginning().map_err(refused)?;
+    // SAFETY: the caller's.
+    if let Some(out_flags) = unsafe { out_flags.as_mut() } {
+        *out_flags = given;
+    }
+    Ok((file, beginning))
+}
+
+/// Whether the directory of a database takes new files, and the database changes, if it is there
+/// or not to be made.
+fn can_write_beside(path: &Path, may_make: bool) -> bool {
+    use rustix::fs::{Access, access};
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+        && match access(path, Access::WRITE_OK) {
+            Err(rustix::io::Errno::NOENT) => may_make,
+            answer => answer.is_ok(),
+        }
+}
+
+/// Whether the file at a path is that of a database that was not closed: its companions are in
+/// the engine then.
+pub(crate) fn is_in_use(app: &AppData, path: &Path) -> bool {
+    // SAFETY: the base stays registered.
+    let opened = unsafe { BaseFile::open_to_read(app.base, path) };
+    opened.is_ok_and(|mut file| file.beginning().is_ok_and(Beginning::is_in_use))
+}

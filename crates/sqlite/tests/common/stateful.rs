@@ -1,0 +1,795 @@
+//! Programs that do the same through MobiFS and without it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::Barrier;
+use std::time::Duration;
+
+use rusqlite::fallible_iterator::FallibleIterator as _;
+use rusqlite::{Batch, Connection, OpenFlags};
+use serde_json::{Value, json};
+
+use super::{Dice, USER, child};
+
+const BUSY: i64 = 5;
+const NOTADB: i64 = 26;
+const NAMES: [&str; 2] = ["a.db", "b.db"];
+const PROCESSES: usize = 2;
+const CONNECTIONS: usize = 3;
+
+/// What a program answers: SQLite's primary code, and what it found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Answer {
+    code: i64,
+    rows: Vec<String>,
+    words: String,
+}
+
+/// A program that does what it is told.
+pub struct Actor {
+    process: Child,
+    tell: ChildStdin,
+    hear: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    pub fn start(entry: &str) -> Self {
+        let user = if is_root() { USER } else { 0 };
+        let mut process = child(entry, &user.to_string(), Path::new("/"))
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (tell, hear) = (process.stdin.take(), process.stdout.take());
+        Self {
+            process,
+            tell: tell.unwrap(),
+            hear: BufReader::new(hear.unwrap()),
+        }
+    }
+
+    fn send(&mut self, call: &Value) {
+        writeln!(self.tell, "{call}").unwrap();
+        self.tell.flush().unwrap();
+    }
+
+    /// None if it was killed.
+    fn answer(&mut self) -> Option<Answer> {
+        let mut line = String::new();
+        while self.hear.read_line(&mut line).ok()? > 0 {
+            if let Some(answer) = line.trim_end().strip_prefix('@') {
+                let answer: Value = serde_json::from_str(answer).ok()?;
+                let rows = answer["rows"].as_array()?.iter();
+                return Some(Answer {
+                    code: answer["code"].as_i64()?,
+                    rows: rows.map(|row| row.as_str().unwrap().to_owned()).collect(),
+                    words: answer["words"].as_str()?.to_owned(),
+                });
+            }
+            line.clear();
+        }
+        None
+    }
+
+    fn call(&mut self, call: &Value) -> Answer {
+        self.send(call);
+        self.answer()
+            .unwrap_or_else(|| panic!("a program died of {call}"))
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _killed = self.process.kill();
+        let _waited = self.process.wait();
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Does what comes from standard input until it ends. Another user than root does it, if one is
+/// named.
+#[allow(unsafe_code, reason = "the user of a whole process")]
+pub fn serve(user: u32) {
+    if user != 0 {
+        // SAFETY: numbers of users.
+        unsafe {
+            assert_eq!(libc::setgid(user), 0);
+            assert_eq!(libc::setuid(user), 0);
+        }
+    }
+    mobifs_sqlite::register().unwrap();
+    let mut connections = BTreeMap::new();
+    for line in std::io::stdin().lines() {
+        let call: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        mobifs_sqlite::forget_last_error();
+        let done = perform(&mut connections, &call);
+        let words = match &done {
+            Ok(_) => String::new(),
+            Err(error) => format!("{error} ({:?})", mobifs_sqlite::last_error()),
+        };
+        let (code, rows) = match done {
+            Ok(rows) => (0, rows),
+            Err(error) => (code_of(&error), Vec::new()),
+        };
+        println!(
+            "\n@{}",
+            json!({ "code": code, "rows": rows, "words": words })
+        );
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+fn code_of(error: &rusqlite::Error) -> i64 {
+    match error {
+        rusqlite::Error::SqliteFailure(failure, _) => i64::from(failure.extended_code & 0xff),
+        other => panic!("{other}"),
+    }
+}
+
+fn perform(
+    connections: &mut BTreeMap<u64, Connection>,
+    call: &Value,
+) -> rusqlite::Result<Vec<String>> {
+    let text = |name: &str| call[name].as_str().unwrap();
+    let number = call["connection"].as_u64().unwrap_or(0);
+    match text("do") {
+        "open" => {
+            let flags = call["flags"].as_i64().unwrap() as i32;
+            let connection = open(text("uri"), flags)?;
+            connection.execute_batch("PRAGMA cache_size=5")?;
+            connections.insert(number, connection);
+            Ok(Vec::new())
+        }
+        "run" => {
+            let connection = &connections[&number];
+            let done = run(connection, text("sql"));
+            if done.is_err() && call["alone"] == true && !connection.is_autocommit() {
+                let _rolled_back = connection.execute_batch("ROLLBACK");
+            }
+            done
+        }
+        "state" => {
+            let is_idle = connections[&number].is_autocommit();
+            Ok(vec![if is_idle { "out" } else { "in" }.to_owned()])
+        }
+        "close" => {
+            drop(connections.remove(&number));
+            Ok(Vec::new())
+        }
+        "burst" => burst(text("uri"), text("sql"), call["threads"].as_u64().unwrap()),
+        other => panic!("{other}"),
+    }
+}
+
+fn open(uri: &str, flags: i32) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::from_bits_truncate(flags) | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(uri, flags)?;
+    connection.busy_timeout(Duration::ZERO)?;
+    Ok(connection)
+}
+
+fn run(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> {
+    let mut found = Vec::new();
+    let mut batch = Batch::new(connection, sql);
+    while let Some(mut statement) = batch.next()? {
+        let columns = statement.column_count();
+        let mut rows = statement.raw_query();
+        while let Some(row) = rows.next()? {
+            let value =
+                |column| -> rusqlite::Result<String> { Ok(format!("{:?}", row.get_ref(column)?)) };
+            let row: rusqlite::Result<Vec<String>> = (0..columns).map(value).collect();
+            found.push(row?.join(" "));
+        }
+    }
+    Ok(found)
+}
+
+/// Several threads open the database, work and close it, each step at once.
+fn burst(uri: &str, sql: &str, threads: u64) -> rusqlite::Result<Vec<String>> {
+    let barrier = Barrier::new(threads as usize);
+    let work = || {
+        barrier.wait();
+        let flags = OpenFlags::default().bits();
+        let done = open(uri, flags).and_then(|connection| {
+            connection.busy_timeout(Duration::from_secs(60))?;
+            connection.execute_batch(sql)?;
+            Ok(connection)
+        });
+        barrier.wait();
+        done.map(drop)
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let results: Vec<_> = threads.into_iter().map(|it| it.join().unwrap()).collect();
+        results.into_iter().collect::<rusqlite::Result<Vec<()>>>()
+    })?;
+    Ok(Vec::new())
+}
+
+/// A connection as the history knows it.
+#[derive(Clone, Debug)]
+struct Open {
+    /// Its databases: its own and one that is attached.
+    databases: Vec<usize>,
+    is_foreign: bool,
+    has_no_locks: bool,
+    is_immutable: bool,
+    in_transaction: bool,
+    /// Its journal is not kept for recovery.
+    is_unsafe: bool,
+    is_exclusive: bool,
+}
+
+/// Two places with the same databases: one that MobiFS has, and the oracle's.
+pub struct World<'a> {
+    dice: Dice,
+    start: &'a dyn Fn() -> Actor,
+    directory: tempfile::TempDir,
+    /// By process; the last one's programs do not know MobiFS. First MobiFS, then the oracle.
+    actors: Vec<[Actor; 2]>,
+    open: BTreeMap<(usize, usize), Open>,
+    /// A process was killed that had it open, and nobody has opened it through MobiFS since.
+    is_unclean: [bool; 2],
+    number: u64,
+    calls: u64,
+    /// What was done so far, for one who looks into a failure.
+    told: Vec<String>,
+}
+
+impl<'a> World<'a> {
+    pub fn new(mut dice: Dice, start: &'a dyn Fn() -> Actor) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+        let mode = ["delete", "wal"][dice.roll(2) as usize];
+        for side in ["mobifs", "plain"] {
+            let place = directory.path().join(side);
+            fs::create_dir(&place).unwrap();
+            give(&place);
+            for name in NAMES {
+                let made = Connection::open_with_flags_and_vfs(
+                    place.join(name),
+                    OpenFlags::default(),
+                    "unix",
+                );
+                let table = "CREATE TABLE t(a INTEGER PRIMARY KEY, n INTEGER, b TEXT)";
+                run(&made.unwrap(), &format!("PRAGMA journal_mode={mode}; {table}")).unwrap();
+                give(&place.join(name));
+            }
+        }
+        Self {
+            dice,
+            start,
+            directory,
+            actors: (0..=PROCESSES).map(|_| [start(), start()]).collect(),
+            open: BTreeMap::new(),
+            is_unclean: [false; 2],
+            number: 0,
+            calls: 0,
+            told: Vec::new(),
+        }
+    }
+
+    fn path(&self, side: usize, database: usize) -> PathBuf {
+        let side = ["mobifs", "plain"][side];
+        self.directory.path().join(side).join(NAMES[database])
+    }
+
+    fn uri(&self, side: usize, database: usize, is_foreign: bool, parameters: &str) -> String {
+        let vfs = if side == 0 && !is_foreign {
+            "mobifs"
+        } else {
+            "unix"
+        };
+        let path = self.path(side, database);
+        format!("file:{}?vfs={vfs}{parameters}", path.display())
+    }
+
+    /// One thing happens.
+    pub fn step(&mut self) {
+        self.number += 1;
+        let process = self.dice.roll(PROCESSES as u64 + 1) as usize;
+        let process = if process == PROCESSES && self.dice.roll(2) == 0 {
+            0
+        } else {
+            process
+        };
+        let connection = self.dice.roll(CONNECTIONS as u64) as usize;
+        let slot = (process, connection);
+        match self.dice.roll(100) {
+            0..=2 => self.kill(process),
+            3..=10 => self.burst(process),
+            11..=16 => self.change_permissions(),
+            17..=24 => self.close(slot),
+            25..=29 => self.kill_in_a_call(slot),
+            _ if self.open.contains_key(&slot) => self.run(slot),
+            _ => self.open(slot),
+        }
+    }
+
+    /// Users of a database besides one process.
+    fn others(&self, process: usize, database: usize) -> impl Iterator<Item = &Open> {
+        let uses = move |open: &Open| open.databases.contains(&database);
+        let others = self
+            .open
+            .iter()
+            .filter(move |((other, _), _)| *other != process);
+        others.map(|(_, open)| open).filter(move |open| uses(open))
+    }
+
+    /// Whether a program may be refused because of another process.
+    fn may_be_refused(&self, process: usize, databases: &[usize], code: i64) -> bool {
+        let is_foreign = process == PROCESSES;
+        databases.iter().any(|&database| {
+            let is_used = self.others(process, database).next().is_some();
+            let is_marked = is_used || self.is_unclean[database];
+            (code == BUSY && is_used) || (code == NOTADB && is_foreign && is_marked)
+        })
+    }
+
+    /// Has both programs do something. None if only the one with MobiFS was refused, as it may
+    /// be because of another process: then the oracle is not asked.
+    fn both(
+        &mut self,
+        process: usize,
+        databases: &[usize],
+        call: impl Fn(&Self, usize) -> Value,
+    ) -> Option<Answer> {
+        self.calls += 1;
+        let asked = call(self, 0);
+        let answer = self.actors[process][0].call(&asked);
+        self.told.push(format!(
+            "{process}: {asked} -> {} {}",
+            answer.code, answer.words
+        ));
+        if self.may_be_refused(process, databases, answer.code) {
+            return None;
+        }
+        let asked = call(self, 1);
+        let expected = self.actors[process][1].call(&asked);
+        assert!(
+            (answer.code, &answer.rows) == (expected.code, &expected.rows),
+            "{answer:?} where plain SQLite has {expected:?}:\n{}",
+            self.told.join("\n")
+        );
+        Some(answer)
+    }
+
+    fn open(&mut self, slot: (usize, usize)) {
+        let database = self.dice.roll(2) as usize;
+        let (process, connection) = slot;
+        let is_foreign = process == PROCESSES;
+        let is_alone = !self
+            .open
+            .values()
+            .any(|open| open.databases.contains(&database));
+        let parameters = match self.dice.roll(12) {
+            0 if is_alone => "&nolock=1",
+            1 if is_alone => "&immutable=1",
+            2 => "&mode=ro",
+            3 => "&mode=rw",
+            4 => "&cache=shared",
+            5 => "&cache=private&psow=0",
+            6 => "&mode=ro&nolock=0",
+            _ => "",
+        };
+        let flags = match self.dice.roll(4) {
+            0 => OpenFlags::SQLITE_OPEN_READ_ONLY,
+            1 => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NOFOLLOW,
+            2 => OpenFlags::SQLITE_OPEN_READ_WRITE,
+            _ => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
+        };
+        let flags =
+            if parameters.contains("mode=rw") && flags.contains(OpenFlags::SQLITE_OPEN_READ_ONLY) {
+                OpenFlags::SQLITE_OPEN_READ_WRITE
+            } else {
+                flags
+            };
+        let answer = self.both(process, &[database], |world, side| {
+            let uri = world.uri(side, database, is_foreign, parameters);
+            let flags = flags.bits();
+            json!({ "do": "open", "connection": connection, "uri": uri, "flags": flags })
+        });
+        if answer.is_some_and(|answer| answer.code == 0) {
+            let opened = Open {
+                databases: vec![database],
+                is_foreign,
+                has_no_locks: parameters.contains("nolock=1"),
+                is_immutable: parameters.contains("immutable"),
+                in_transaction: false,
+                is_unsafe: false,
+                is_exclusive: false,
+            };
+            if !is_foreign && !opened.is_immutable {
+                self.is_unclean[database] = false;
+            }
+            self.open.insert(slot, opened);
+        }
+    }
+
+    fn close(&mut self, slot: (usize, usize)) {
+        let (process, connection) = slot;
+        let Some(open) = self.open.remove(&slot) else {
+            return;
+        };
+        self.both(
+            process,
+            &[],
+            |_, _| json!({ "do": "close", "connection": connection }),
+        );
+        for database in open.databases {
+            self.look_plainly(database);
+        }
+    }
+
+    /// After the last close the file is an ordinary database, with what the oracle's holds.
+    fn look_plainly(&mut self, database: usize) {
+        let is_open = self
+            .open
+            .values()
+            .any(|open| open.databases.contains(&database));
+        if is_open || self.is_unclean[database] {
+            return;
+        }
+        let looked = [0, 1].map(|side| look(&self.path(side, database)));
+        assert!(
+            looked[0] == looked[1],
+            "{} holds {:?}, and plain SQLite's {:?}:\n{}",
+            NAMES[database],
+            looked[0],
+            looked[1],
+            self.told.join("\n")
+        );
+    }
+
+    /// What a connection does next, and the databases that it needs for that.
+    fn statement(&mut self, open: &mut Open) -> (String, Vec<usize>) {
+        let number = self.number;
+        let is_joint = open.databases.len() > 1;
+        let table = if is_joint && self.dice.roll(2) == 0 {
+            "x.t"
+        } else {
+            "t"
+        };
+        let rows = 1 + self.dice.roll(60);
+        let many = format!(
+            "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {rows}) \
+             INSERT INTO {table}(n, b) SELECT {number}, printf('%0900d', x) FROM c"
+        );
+        let sql = match self.dice.roll(22) {
+            0..=3 => format!("SELECT count(*), sum(n), max(a) FROM {table}"),
+            4 | 5 => format!("INSERT INTO {table}(n, b) VALUES ({number}, 'one')"),
+            6 => many,
+            7 => format!("UPDATE {table} SET n = {number}"),
+            8 => format!("DELETE FROM {table} WHERE a % 5 = {}", number % 5),
+            9 if !open.in_transaction => ["BEGIN", "BEGIN IMMEDIATE"][(number % 2) as usize].into(),
+            10 | 11 if open.in_transaction => "COMMIT".into(),
+            12 if open.in_transaction && !open.is_unsafe => "ROLLBACK".into(),
+            13 if !open.in_transaction && !open.has_no_locks => {
+                let modes = [
+                    "delete", "truncate", "persist", "wal", "wal", "memory", "off",
+                ];
+                let mode = modes[self.dice.roll(7) as usize];
+                format!("PRAGMA journal_mode={mode}")
+            }
+            14 if !open.in_transaction => {
+                format!(
+                    "PRAGMA synchronous={}",
+                    ["off", "normal", "full", "extra"][(number % 4) as usize]
+                )
+            }
+            15 if !open.in_transaction && self.dice.roll(3) == 0 => {
+                open.is_exclusive = number % 2 == 0;
+                let mode = if open.is_exclusive {
+                    "exclusive"
+                } else {
+                    "normal"
+                };
+                format!("PRAGMA locking_mode={mode}")
+            }
+            16 if !open.in_transaction => "PRAGMA wal_checkpoint(TRUNCATE)".into(),
+            17 if !open.in_transaction && number % 3 == 0 => "VACUUM".into(),
+            18 if is_joint && !open.in_transaction => format!(
+                "BEGIN IMMEDIATE; INSERT INTO t(n, b) VALUES ({number}, 'both'); \
+                 UPDATE x.t SET n = {number}; INSERT INTO x.t(n, b) VALUES ({number}, 'both'); COMMIT"
+            ),
+            19 => "PRAGMA integrity_check".into(),
+            _ => format!("SELECT count(*) FROM {table} WHERE n = {number} - 3"),
+        };
+        (sql, open.databases.clone())
+    }
+
+    fn run(&mut self, slot: (usize, usize)) {
+        let mut open = self.open[&slot].clone();
+        let (process, connection) = slot;
+        // Without locks, or a journal, only one who is alone is promised anything.
+        let is_alone = |open: &Open| {
+            let same = |other: &&Open| other.databases.iter().any(|it| open.databases.contains(it));
+            self.open.values().filter(same).count() == 1
+        };
+        let others_unlocked = self.open.iter().any(|(other, it)| {
+            *other != slot
+                && (it.has_no_locks || it.is_immutable)
+                && it
+                    .databases
+                    .iter()
+                    .any(|database| open.databases.contains(database))
+        });
+        if others_unlocked || ((open.has_no_locks || open.is_immutable) && !is_alone(&open)) {
+            return self.close(slot);
+        }
+        if open.databases.len() == 1 && !open.in_transaction && self.dice.roll(8) == 0 {
+            return self.attach(slot);
+        }
+        let (sql, databases) = self.statement(&mut open);
+        let is_batch = sql.starts_with("BEGIN IMMEDIATE;");
+        let answer = self.both(
+            process,
+            &databases,
+            |_, _| json!({ "do": "run", "connection": connection, "sql": sql, "alone": is_batch }),
+        );
+        if let Some(answer) = answer {
+            let mode = ["memory", "off", "delete", "truncate", "persist", "wal"]
+                .into_iter()
+                .find(|mode| sql.ends_with(mode) && answer.rows.concat().contains(mode));
+            if let Some(mode) = mode {
+                open.is_unsafe = ["memory", "off"].contains(&mode);
+            }
+        }
+        self.open.insert(slot, open);
+        self.learn_transaction(slot);
+    }
+
+    /// Whether a connection is in a transaction, as SQLite has it.
+    fn learn_transaction(&mut self, slot: (usize, usize)) {
+        let (process, connection) = slot;
+        let states = [0, 1].map(|side| {
+            let asked = json!({ "do": "state", "connection": connection });
+            self.actors[process][side].call(&asked).rows.concat()
+        });
+        assert_eq!(
+            states[0],
+            states[1],
+            "in a transaction:\n{}",
+            self.told.join("\n")
+        );
+        if let Some(open) = self.open.get_mut(&slot) {
+            open.in_transaction = states[0] == "in";
+        }
+    }
+
+    fn attach(&mut self, slot: (usize, usize)) {
+        let (process, connection) = slot;
+        let open = self.open[&slot].clone();
+        let other = 1 - open.databases[0];
+        if open.has_no_locks || open.is_immutable {
+            return;
+        }
+        let is_foreign = open.is_foreign;
+        let answer = self.both(process, &[open.databases[0], other], |world, side| {
+            let uri = world.uri(side, other, is_foreign, "");
+            let sql = format!("ATTACH '{uri}' AS x");
+            json!({ "do": "run", "connection": connection, "sql": sql, "alone": false })
+        });
+        if answer.is_some_and(|answer| answer.code == 0) {
+            if !is_foreign {
+                self.is_unclean[other] = false;
+            }
+            self.open.get_mut(&slot).unwrap().databases.push(other);
+        } else {
+            // In MobiFS it may be attached, though not in the oracle.
+            self.close(slot);
+        }
+    }
+
+    fn burst(&mut self, process: usize) {
+        let database = self.dice.roll(2) as usize;
+        if process == PROCESSES
+            || self
+                .open
+                .values()
+                .any(|open| open.databases.contains(&database))
+        {
+            return;
+        }
+        let threads = 2 + self.dice.roll(3);
+        let number = self.number;
+        let sql = match self.dice.roll(3) {
+            0 => "SELECT count(*) FROM t".to_owned(),
+            1 => format!("INSERT INTO t(n, b) VALUES ({number}, 'burst')"),
+            _ => format!("PRAGMA journal_mode; INSERT INTO t(n, b) VALUES ({number}, 'burst')"),
+        };
+        self.is_unclean[database] = false;
+        self.both(process, &[database], |world, side| {
+            let uri = world.uri(side, database, false, "");
+            json!({ "do": "burst", "uri": uri, "sql": sql, "threads": threads })
+        });
+        self.look_plainly(database);
+    }
+
+    /// Ends a process and starts it anew. What its connections had open is gone.
+    fn end(&mut self, process: usize) {
+        self.actors[process] = [(self.start)(), (self.start)()];
+        self.told.push(format!("{process}: killed"));
+        let slots: Vec<(usize, usize)> = self.open.keys().copied().collect();
+        for slot in slots {
+            if slot.0 == process {
+                let open = self.open.remove(&slot).unwrap();
+                for database in open.databases {
+                    self.is_unclean[database] |= !open.is_foreign;
+                }
+            }
+        }
+    }
+
+    fn kill(&mut self, process: usize) {
+        let is_promised = |open: &Open| !open.is_unsafe || !open.in_transaction;
+        let mut own = self.open.iter().filter(|((it, _), _)| *it == process);
+        if own.all(|(_, open)| is_promised(open)) {
+            self.end(process);
+        }
+    }
+
+    /// A transaction is killed somewhere: it is there, or it is not, in all its databases.
+    fn kill_in_a_call(&mut self, slot: (usize, usize)) {
+        let (process, connection) = slot;
+        let is_idle = |open: &Open| !open.in_transaction && !open.is_exclusive && !open.is_unsafe;
+        let Some(open) = self.open.get(&slot).cloned() else {
+            return;
+        };
+        if process == PROCESSES || self.open.len() != 1 || !is_idle(&open) || open.is_immutable {
+            return;
+        }
+        let number = self.number;
+        let rows = 1 + self.dice.roll(200);
+        let also = if open.databases.len() > 1 {
+            format!("UPDATE x.t SET n = {number}; INSERT INTO x.t(n, b) VALUES ({number}, 'both');")
+        } else {
+            String::new()
+        };
+        let sql = format!(
+            "BEGIN IMMEDIATE; UPDATE t SET n = {number}; WITH RECURSIVE c(x) AS \
+             (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {rows}) \
+             INSERT INTO t(n, b) SELECT {number}, printf('%0900d', x) FROM c; {also} COMMIT"
+        );
+        let call = json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
+        let patience = Duration::from_micros(self.dice.roll(20_000));
+        self.calls += 1;
+        self.told
+            .push(format!("{process}: {call}, killed after {patience:?}"));
+        self.actors[process][0].send(&call);
+        std::thread::sleep(patience);
+        let actor = &mut self.actors[process][0];
+        actor.process.kill().unwrap();
+        actor.process.wait().unwrap();
+        let answer = actor.answer();
+        let before: Vec<Looked> = (0..2).map(|it| self.look_through(1, it)).collect();
+        let found: Vec<Looked> = (0..2).map(|it| self.look_through(0, it)).collect();
+        let is_done = found != before;
+        if let Some(answer) = answer.filter(|answer| answer.code == 0) {
+            assert!(
+                is_done,
+                "a committed transaction is lost: {answer:?}:\n{}",
+                self.told.join("\n")
+            );
+        }
+        if is_done {
+            self.actors[process][1].call(&call);
+        }
+        self.end(process);
+        self.is_unclean = [false; 2];
+        for database in 0..2 {
+            self.look_plainly(database);
+        }
+    }
+
+    /// What a database holds, through MobiFS or the oracle; closed again.
+    fn look_through(&mut self, side: usize, database: usize) -> Looked {
+        let mut actor = (self.start)();
+        let uri = self.uri(side, database, false, "");
+        let flags = OpenFlags::default().bits();
+        let mut call = |call: &Value| {
+            let answer = actor.call(call);
+            assert_eq!(
+                answer.code,
+                0,
+                "{}:\n{}",
+                answer.words,
+                self.told.join("\n")
+            );
+            answer.rows
+        };
+        call(&json!({ "do": "open", "connection": 0, "uri": uri, "flags": flags }));
+        let rows = call(&json!({ "do": "run", "connection": 0, "sql": LOOK, "alone": true }));
+        call(&json!({ "do": "close", "connection": 0 }));
+        Ok(rows)
+    }
+
+    /// Files and directories change hands, when nobody has them open.
+    fn change_permissions(&mut self) {
+        if !is_root() || !self.open.is_empty() || self.is_unclean != [false; 2] {
+            return;
+        }
+        let directory = [0o755, 0o755, 0o555][self.dice.roll(3) as usize];
+        let file = [0o644, 0o644, 0o444, 0o666][self.dice.roll(4) as usize];
+        let owners = [USER, USER, 0];
+        let owner = owners[self.dice.roll(3) as usize];
+        let place_owner = owners[self.dice.roll(3) as usize];
+        self.told.push(format!(
+            "{directory:o} of {place_owner}, files {file:o} of {owner}"
+        ));
+        for side in 0..2 {
+            for database in 0..2 {
+                let path = self.path(side, database);
+                fs::set_permissions(&path, Permissions::from_mode(file)).unwrap();
+                chown(&path, Some(owner), None).unwrap();
+            }
+            let path = self.path(side, 0);
+            let place = path.parent().unwrap();
+            fs::set_permissions(place, Permissions::from_mode(directory)).unwrap();
+            chown(place, Some(place_owner), None).unwrap();
+        }
+    }
+
+    /// Everything is closed, what was killed is opened and closed once. Returns how many calls
+    /// there were.
+    pub fn finish(mut self) -> u64 {
+        for slot in self.open.keys().copied().collect::<Vec<_>>() {
+            self.close(slot);
+        }
+        for side in 0..2 {
+            for database in 0..2 {
+                let path = self.path(side, database);
+                fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+                give(&path);
+            }
+            let path = self.path(side, 0);
+            let place = path.parent().unwrap();
+            fs::set_permissions(place, Permissions::from_mode(0o755)).unwrap();
+            give(place);
+        }
+        for database in 0..2 {
+            if self.is_unclean[database] {
+                let _looked = self.look_through(0, database);
+                self.is_unclean[database] = false;
+            }
+        }
+        for database in 0..2 {
+            self.look_plainly(database);
+        }
+        self.calls
+    }
+}
+
+/// What was found in a database, or why nothing was.
+type Looked = Result<Vec<String>, String>;
+
+const LOOK: &str = "PRAGMA integrity_check; SELECT a, n, length(b) FROM t";
+
+/// Looks as a program without MobiFS does.
+fn look(path: &Path) -> Looked {
+    let looked = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), "unix")
+        .and_then(|connection| run(&connection, LOOK));
+    // A log may have been root's from now on.
+    for ending in ["-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        if Path::new(&name).exists() {
+            give(Path::new(&name));
+        }
+    }
+    looked.map_err(|error| error.to_string())
+}
+
+/// Gives a file to the ordinary user who runs the programs.
+fn give(path: &Path) {
+    if is_root() {
+        chown(path, Some(USER), Some(USER)).unwrap();
+    }
+}

@@ -1,0 +1,112 @@
+//! A disk that is full when the last connection closes: nothing that was committed is lost, the
+//! user is told that the file is not an ordinary database yet, and it becomes one when there is
+//! room and it is opened and closed again. Needs root, who can mount.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use common::{
+    SAFE_MODES, check, count, hot_error, insert, is_ordinary, make_table, on_a_small_disk, opened,
+    plain, set_mode,
+};
+use rusqlite::config::DbConfig;
+
+/// Fills the disk to its last byte.
+fn fill(ballast: &Path) -> PathBuf {
+    let mut file = File::create(ballast).unwrap();
+    for length in [1 << 20, 4096, 1] {
+        while file.write_all(&vec![1; length]).is_ok() {}
+    }
+    ballast.to_owned()
+}
+
+/// The mark stayed without a word.
+#[test]
+fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
+    for mode in SAFE_MODES {
+        on_a_small_disk(|path, ballast| {
+            let connection = opened(path, "&age_max_ms=600000");
+            set_mode(&connection, mode);
+            make_table(&connection);
+            insert(&connection, 2000);
+            let ballast = fill(ballast);
+            mobifs_sqlite::forget_last_error();
+            drop(connection);
+            let told = mobifs_sqlite::last_error();
+            let is_closed =
+                plain(path).is_ok_and(|plain| plain.execute_batch("SELECT * FROM t").is_ok());
+            if is_closed {
+                assert_eq!(told, None, "{mode}");
+            } else {
+                let told = told.unwrap_or_else(|| panic!("{mode}: not a word"));
+                eprintln!("{mode}: {told}");
+                let refused = hot_error(path);
+                assert!(refused.contains("not a database"), "{mode}: {refused}");
+            }
+            std::fs::remove_file(ballast).unwrap();
+            let connection = opened(path, "");
+            check(&connection);
+            assert_eq!(count(&connection), 2000, "{mode}");
+            connection.close().unwrap();
+            is_ordinary(path, 2000);
+        });
+    }
+}
+
+/// SQLite ignores that it cannot bring its log into the database: the mark stayed, and nobody
+/// was told.
+#[test]
+fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later() {
+    on_a_small_disk(|path, ballast| {
+        let connection = opened(path, "&age_max_ms=600000");
+        set_mode(&connection, "wal");
+        make_table(&connection);
+        connection
+            .execute_batch("PRAGMA wal_autocheckpoint=0")
+            .unwrap();
+        let blob = "INSERT INTO t(b) SELECT hex(randomblob(1500000))";
+        for _ in 0..2 {
+            connection.execute_batch(blob).unwrap();
+        }
+        let ballast = fill(ballast);
+        connection
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
+            .unwrap();
+        mobifs_sqlite::forget_last_error();
+        drop(connection);
+        if plain(path).is_ok_and(|plain| plain.execute_batch("SELECT * FROM t").is_err()) {
+            let told = mobifs_sqlite::last_error().unwrap_or_default();
+            assert!(!told.is_empty(), "not a word");
+            eprintln!("{told}");
+        }
+        std::fs::remove_file(ballast).unwrap();
+        let connection = opened(path, "");
+        assert_eq!(count(&connection), 2);
+        connection.close().unwrap();
+        is_ordinary(path, 2);
+    });
+}
+
+/// What plain SQLite reads on a full disk is read.
+#[test]
+fn a_database_on_a_full_disk_is_opened() {
+    on_a_small_disk(|path, ballast| {
+        let made = plain(path).unwrap();
+        make_table(&made);
+        insert(&made, 10);
+        made.close().unwrap();
+        let ballast = fill(ballast);
+        let connection = opened(path, "");
+        assert_eq!(count(&connection), 10);
+        connection.close().unwrap();
+        std::fs::remove_file(ballast).unwrap();
+        let connection = opened(path, "");
+        insert(&connection, 1);
+        connection.close().unwrap();
+        is_ordinary(path, 11);
+    });
+}

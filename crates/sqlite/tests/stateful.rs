@@ -1,0 +1,43 @@
+//! Histories of programs that use databases through the VFS and, call by call, through SQLite's
+//! own VFS, which is the oracle: results and classes of errors are the same, the databases hold
+//! the same, and after the last close plain SQLite opens what MobiFS had.
+//!
+//! In a history there are several processes with several connections each, opened with all kinds
+//! of flags and parameters, in all journal modes; other processes that do not know MobiFS; bursts
+//! of threads that open and close at once; kills between two calls and in the middle of one; and
+//! files and directories that are their user's or somebody else's, writable or not.
+//!
+//! `MOBIFS_HISTORIES` says how many, `MOBIFS_HISTORY_SEED` which.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::stateful::{Actor, World, serve};
+use common::{Dice, number_from, purpose};
+
+/// Not a test: one of the programs.
+#[test]
+fn one_of_the_programs() {
+    if let Some((user, _)) = purpose() {
+        serve(user.parse().unwrap());
+    }
+}
+
+#[test]
+fn the_vfs_does_what_plain_sqlite_does() {
+    let seed = number_from("MOBIFS_HISTORY_SEED", 1);
+    let histories = number_from("MOBIFS_HISTORIES", 12);
+    let mut calls = 0;
+    for number in 0..histories {
+        let seed = seed.wrapping_mul(1_000_003) + number;
+        let mut world = World::new(Dice(seed), &|| Actor::start("one_of_the_programs"));
+        for _ in 0..60 {
+            world.step();
+        }
+        calls += world.finish();
+        if number % 10 == 9 {
+            eprintln!("{} histories, {calls} calls", number + 1);
+        }
+    }
+    eprintln!("{histories} histories, {calls} calls");
+}
