@@ -10,7 +10,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign postmark-cuts flash-campaign sqlite-campaign \
-	sqlite-conformance sqlite-histories corpus soak servers wheel clean
+	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ uninstall: ## Remove what install put there
 
 sqlite-conformance: ## CPython's tests and SQL logic tests through the VFS (CONFORMANCE_FLAGS)
 	python3 scripts/sqlite_conformance.py --release $(CONFORMANCE_FLAGS)
+
+sqlite-tcl: ## SQLite's own tests with the VFS as default (SUITE=veryquick, SQLITE_TCL_FLAGS)
+	scripts/setup.sh --sqlite-tcl
+	python3 scripts/sqlite_tcl.py --release --suite $(or $(SUITE),veryquick) $(SQLITE_TCL_FLAGS)
 
 wheel: ## The Python package with the SQLite extension (into target/wheels)
 	python3 bindings/python/backend/wheel_backend.py target/wheels

@@ -2,7 +2,7 @@
 # Installs what building, testing and the demo need, and nothing that is already there.
 # Debian and Ubuntu with a Rust toolchain. Works offline once everything is in place.
 #
-#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs | --systemd]
+#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs | --systemd | --sqlite-tcl]
 #
 # Without: what the tests need.
 set -euo pipefail
@@ -16,7 +16,7 @@ TOOLS_DIR=${MOBIFS_TOOLS:-$PWD/.cache/tools}
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# What each system package is needed for: a command it brings, or a file.
+# What each system package is needed for: a command it brings, or a file (with its path).
 PACKAGES=(
   "gcc:gcc" "git:git" "python3:python3" "sqlite3:sqlite3"
   "fusermount3:fuse3" "setfattr:attr" "setfacl:acl"
@@ -25,13 +25,17 @@ PACKAGES=(
 )
 
 # Programs of others that some tests talk to; without them these tests are skipped.
-TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin" "mkfs.xfs:xfsprogs" "dbus-daemon:dbus")
+TEST_PACKAGES=("qemu-io:qemu-utils" "nbdinfo:libnbd-bin" "mkfs.xfs:xfsprogs" "dbus-daemon:dbus"
+  "valgrind:valgrind")
 
 # What `make soak` runs.
 SOAK_PACKAGES=("stress-ng:stress-ng" "fio:fio" "dbench:dbench")
 
 # What `make crash-campaign-f2fs` runs.
 F2FS_PACKAGES=("qemu-system-x86_64:qemu-system-x86" "mkfs.f2fs:f2fs-tools" "busybox:busybox-static")
+
+# What building SQLite's own tests takes, for `make sqlite-tcl`.
+SQLITE_TCL_PACKAGES=("gcc:gcc" "make:make" "tclsh:tcl" "/usr/include/tcl8.6/tcl.h:tcl8.6-dev" "xz:xz-utils")
 
 # What `make systemd-check` runs in its guest, and nowhere else.
 GUEST_PACKAGES=(systemd-sysv libpam-systemd dbus udev upower umockdev)
@@ -40,6 +44,7 @@ GUEST_PACKAGES=(systemd-sysv libpam-systemd dbus udev upower umockdev)
 missing() {
   local pair
   for pair in "$@"; do
+    [ -f "${pair%%:*}" ] && continue
     PATH="$PATH:/usr/sbin:/sbin" command -v "${pair%%:*}" >/dev/null 2>&1 || echo "${pair##*:}"
   done
 }
@@ -148,6 +153,48 @@ fetch_guest_packages() {
   mv "$directory.new" "$directory"
 }
 
+# fetch_sqlite_source DIRECTORY: Debian's source package of SQLite, which has its tests, into a
+# directory. Where apt knows no sources (deb-src), the place that it has the program from is asked,
+# with lists of our own: the machine's stay as they are.
+fetch_sqlite_source() {
+  local directory=$1 apt=$1/apt uri suite component _rest keys=/usr/share/keyrings/debian-archive-keyring.gpg
+  local -a own
+  mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+  (cd "$directory" && apt-get source -qq --download-only sqlite3 >/dev/null 2>&1) && return
+  # A line as "500 http://deb.debian.org/debian bookworm/main amd64 Packages".
+  read -r _ uri suite _rest < <(apt-cache policy sqlite3 | grep -E '^ +[0-9]+ [a-z]+://' | head -1) ||
+    die "apt does not know where sqlite3 comes from: run apt-get update"
+  component=${suite#*/}
+  echo "deb-src $([ ! -e "$keys" ] || echo "[signed-by=$keys]") $uri ${suite%%/*} $component" \
+    >"$apt/sources.list"
+  own=(-o "Dir::Etc::sourcelist=$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o "Dir::State::lists=$apt/lists" -o "Dir::Cache=$apt/cache")
+  (cd "$directory" && apt-get -qq "${own[@]}" update >/dev/null &&
+    apt-get -qq "${own[@]}" source --download-only sqlite3 >/dev/null 2>&1) ||
+    die "the source package of sqlite3 cannot be fetched from $uri"
+}
+
+# SQLite's own tests, and the program that runs them, into our own directory.
+install_sqlite_tcl() {
+  local directory=$TOOLS_DIR/sqlite-tcl new=$TOOLS_DIR/sqlite-tcl.new tcl
+  if [ -x "$directory/testfixture" ]; then
+    say "SQLite's own tests: there"
+    return
+  fi
+  rm -rf "$new"
+  mkdir -p "$new/build" "$new/source" "$new/package"
+  fetch_sqlite_source "$new/package"
+  tar -xf "$new"/package/sqlite3_*.orig.tar.* -C "$new/source" --strip-components=1
+  tcl=$(find /usr/lib -maxdepth 3 -name tclConfig.sh | head -1)
+  [ -n "$tcl" ] || die "there is no tclConfig.sh: install the package tcl-dev"
+  say "building SQLite's testfixture (a minute)"
+  (cd "$new/build" && ../source/configure --with-tcl="$(dirname "$tcl")" CFLAGS=-O1 >log 2>&1 &&
+    make testfixture >>log 2>&1) || die "building it failed: $new/build/log"
+  cp "$new/build/testfixture" "$new/testfixture"
+  rm -rf "$new/build" "$new/package" "$directory"
+  mv "$new" "$directory"
+}
+
 check_toolchain
 case "${1:-}" in
   --soak) install_packages "${PACKAGES[@]}" "${SOAK_PACKAGES[@]}" ;;
@@ -159,6 +206,10 @@ case "${1:-}" in
     install_packages "${PACKAGES[@]}" "${F2FS_PACKAGES[@]}"
     fetch_kernel
     fetch_guest_packages
+    ;;
+  --sqlite-tcl)
+    install_packages "${SQLITE_TCL_PACKAGES[@]}"
+    install_sqlite_tcl
     ;;
   *) install_packages "${PACKAGES[@]}" ;;
 esac
