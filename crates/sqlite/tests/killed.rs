@@ -34,14 +34,21 @@ fn works_until_it_is_killed() {
     let Some((parameters, path)) = purpose() else {
         return;
     };
-    let (mode, parameters) = parameters.split_once(' ').unwrap();
-    let connection = open(&path, parameters).unwrap();
-    set_mode(&connection, mode);
-    // So that logs begin anew, too.
-    connection
-        .execute_batch("PRAGMA wal_autocheckpoint=20")
-        .unwrap();
-    let mut number = state(&connection);
+    let (modes, parameters) = parameters.split_once(' ').unwrap();
+    // Two connections take turns: they delete, empty and keep each other's journals.
+    let connections: Vec<Connection> = modes
+        .split('/')
+        .map(|mode| {
+            let connection = open(&path, parameters).unwrap();
+            set_mode(&connection, mode);
+            // So that logs begin anew, too.
+            connection
+                .execute_batch("PRAGMA wal_autocheckpoint=20")
+                .unwrap();
+            connection
+        })
+        .collect();
+    let mut number = state(&connections[0]);
     let mut out = std::io::stdout();
     loop {
         number += 1;
@@ -50,19 +57,21 @@ fn works_until_it_is_killed() {
              WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 20) \
              INSERT INTO t SELECT x, {number}, hex(randomblob(200)) FROM c; COMMIT"
         );
+        let connection = &connections[number as usize % connections.len()];
         connection.execute_batch(&transaction).unwrap();
         writeln!(out, "\ncommitted {number}").unwrap();
         out.flush().unwrap();
         if number % 50 == 0 {
             // Closing and opening are killed, too.
-            return works_again(&path, mode, parameters);
+            drop(connections);
+            return works_again(&path, modes, parameters);
         }
     }
 }
 
-fn works_again(path: &Path, mode: &str, parameters: &str) {
+fn works_again(path: &Path, modes: &str, parameters: &str) {
     let connection = open(path, parameters).unwrap();
-    set_mode(&connection, mode);
+    set_mode(&connection, modes.split('/').next().unwrap());
     connection.close().unwrap();
     works_until_it_is_killed();
 }
@@ -79,7 +88,10 @@ fn no_committed_transaction_is_lost() {
             .execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b INTEGER, c TEXT)")
             .unwrap();
         setup.close().unwrap();
-        let mode = SAFE_MODES[dice.roll(4) as usize];
+        let mode = match SAFE_MODES[dice.roll(4) as usize] {
+            "wal" => "wal/wal".to_owned(),
+            first => format!("{first}/{}", SAFE_MODES[dice.roll(3) as usize]),
+        };
         let parameters = [
             "",
             "&class=durable",
