@@ -224,6 +224,7 @@ impl OpenedStore {
     /// [`StoreError`]; what is committed is then still in the journal, and the next
     /// mount brings it to its place.
     pub fn close(self) -> Result<(), StoreError> {
+        self.store.unpin_all();
         self.store.close()?;
         self.lock.release();
         Ok(())

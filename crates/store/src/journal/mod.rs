@@ -191,6 +191,12 @@ impl<L: Lower> JournalStore<L> {
         Ok(())
     }
 
+    /// Before [`JournalStore::close`] where the mount has ended: nothing is in use any more,
+    /// also what nobody has given back.
+    pub fn unpin_all(&self) {
+        self.state.write().unpin_all();
+    }
+
     /// Facts about the journal.
     pub fn journal_info(&self) -> JournalInfo {
         let writer = self.writer.lock();

@@ -78,14 +78,13 @@ impl<L: Lower> JournalStore<L> {
         let result = if location.in_limbo {
             self.delete_from_limbo(location.inode.to_string().as_bytes())
         } else if location.in_stage {
-            self.lower
-                .unlink(&self.own.stage, id.0.to_string().as_bytes())
+            self.delete_from_stage(id.0.to_string().as_bytes(), location.kind)
                 .map_err(StoreError::lower(format!("deleting {id}")))
         } else {
             Ok(())
         };
         if let Err(error) = result {
-            tracing::warn!(%error, "deleting an unlinked file failed; the next mount does it");
+            tracing::warn!(%error, "deleting an unlinked object failed, will be retried");
         }
         self.state.write().table.remove(id);
         self.handles.lock().remove(id);

@@ -75,6 +75,13 @@ impl State {
         self.take_spilled(id);
     }
 
+    /// Nothing is in use any more.
+    pub(crate) fn unpin_all(&mut self) {
+        let spilled = self.spilled.keys().copied();
+        let used: Vec<ObjectId> = self.pinned.iter().copied().chain(spilled).collect();
+        used.into_iter().for_each(|id| self.unpin(id));
+    }
+
     /// Ranges spilled of an object that no transaction created yet.
     pub(crate) fn spilled(&self, id: ObjectId) -> Option<&RangeSet> {
         self.spilled.get(&id)

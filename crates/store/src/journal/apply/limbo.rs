@@ -1,6 +1,7 @@
 //! What is left in `limbo/` and `stage/` when everything has its final place.
 
 use std::collections::HashSet;
+use std::io;
 
 use mobifs_types::{FileKind, ObjectId};
 
@@ -114,6 +115,19 @@ impl<L: Lower> JournalStore<L> {
             .map_err(failed())
     }
 
+    /// Deletes one entry of `stage/`, which is of this kind.
+    pub(in super::super) fn delete_from_stage(
+        &self,
+        name: &[u8],
+        kind: FileKind,
+    ) -> io::Result<()> {
+        match kind {
+            // Nothing is ever in it: entries are made once it has its place.
+            FileKind::Directory => self.lower.remove_directory(&self.own.stage, name),
+            _ => self.lower.unlink(&self.own.stage, name),
+        }
+    }
+
     /// Before what was found is applied: deletes what lies in `stage/` and is not `ours`.
     /// Its deletion by the mount before may not have become durable, and that mount
     /// numbered its objects from the same start, so it would be taken for a new object of
@@ -139,11 +153,8 @@ impl<L: Lower> JournalStore<L> {
             let Some(stat) = self.stat_at(&self.own.stage, &entry.name)? else {
                 continue;
             };
-            match stat.kind {
-                FileKind::Directory => self.lower.remove_directory(&self.own.stage, &entry.name),
-                _ => self.lower.unlink(&self.own.stage, &entry.name),
-            }
-            .map_err(failed())?;
+            self.delete_from_stage(&entry.name, stat.kind)
+                .map_err(failed())?;
         }
         Ok(())
     }
@@ -175,10 +186,7 @@ impl<L: Lower> JournalStore<L> {
                 is_swept = false;
                 continue;
             };
-            let deleted = match stat.kind {
-                FileKind::Directory => self.lower.remove_directory(&self.own.stage, &entry.name),
-                _ => self.lower.unlink(&self.own.stage, &entry.name),
-            };
+            let deleted = self.delete_from_stage(&entry.name, stat.kind);
             if let Err(error) = &deleted {
                 tracing::warn!(%error, "emptying stage failed, will be retried");
                 is_swept = false;

@@ -154,13 +154,8 @@ impl<L: Lower> JournalStore<L> {
             // What is made anew has another inode number than the first attempt noted.
             self.state.write().table.remove(id);
             self.handles.lock().remove(id);
-            match stat.kind {
-                FileKind::Directory => self
-                    .lower
-                    .remove_directory(&self.own.stage, name.as_bytes()),
-                _ => self.lower.unlink(&self.own.stage, name.as_bytes()),
-            }
-            .map_err(failed())?;
+            self.delete_from_stage(name.as_bytes(), stat.kind)
+                .map_err(failed())?;
         } else if !object.direct.is_empty() {
             // Data that was durable before the transaction that mentions it is gone.
             return Err(missing(id));
