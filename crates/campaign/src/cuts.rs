@@ -450,11 +450,8 @@ age_max_ms = {age_max_ms}
 [[app]]
 match = \"*{}\"
 class = \"durable\"
-[[app]]
-match = \"{}\"
-class = \"durable\"
-",
+{}",
         history::DURABLE_SUFFIX,
-        crate::world::DURABLE_APP
+        crate::world::LAYOUT.config
     )
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use mobifs_testing::layout::{DURABLE_ROOT, Layout};
 use mobifs_testing::model::State;
 use mobifs_testing::mount::{Program, Witness};
 use mobifs_testing::operations::{Event, Profile, generate_on};
@@ -15,8 +16,8 @@ use mobifs_types::FileKind;
 use crate::history;
 use crate::trouble::Trouble;
 
-/// The app of the world in which `fsync` commits.
-pub(crate) const DURABLE_APP: &str = "gamma";
+/// The apps of the world: what lies in no app is durable, too.
+pub(crate) const LAYOUT: Layout = DURABLE_ROOT;
 /// More operations than fit between two cuts.
 const OPERATIONS: usize = 1500;
 
@@ -60,7 +61,7 @@ impl World {
         };
         let mut worker = Worker {
             events: generate_on(&profile, state.clone(), seed),
-            witness: Witness::new(state, DURABLE_APP),
+            witness: Witness::new(state, LAYOUT),
             target: DirectoryTarget::new(root).map_err(|error| error.to_string())?,
             program: program.clone(),
             root: root.to_owned(),

@@ -10,6 +10,7 @@
 //! * [`timeline`]: the model's history, app by app, and what of it a power cut may
 //!   leave;
 //! * [`harness`]: runs scripts against a target and the model;
+//! * [`layout`]: which directories are apps in a test;
 //! * [`life`]: runs scripts on a volume, power cuts included;
 //! * [`lives`]: runs many of them, with kills and under tight limits;
 //! * [`media`]: what a volume's committed state may lie on;
@@ -21,6 +22,7 @@ pub mod direct_io;
 pub mod entries;
 pub mod faults;
 pub mod harness;
+pub mod layout;
 pub mod life;
 pub mod lives;
 pub mod media;

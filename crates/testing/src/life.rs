@@ -11,12 +11,13 @@ use mobifs_store::Store;
 use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
 
 use crate::harness::{compare_trees, execute_on_both};
+use crate::layout::{self, Layout};
 use crate::lives::LifeStatistics;
 use crate::media::Medium;
 use crate::model::{Model, State};
-use crate::operations::{Answer, Event, FileRef, Operation, Script};
+use crate::operations::{Event, Operation, Script};
 use crate::target::{Target as _, VolumeTarget};
-use crate::timeline::{Timeline, top_level_apps};
+use crate::timeline::{Synced, Timeline};
 use crate::tree::Compare;
 
 /// A clock that goes on by a tenth of a second whenever it is read.
@@ -37,10 +38,10 @@ impl Clock for SteppingClock {
 /// How a script is run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Configuration of the mount.
+    /// The apps.
+    pub layout: Layout,
+    /// What the configuration of the mount says besides, at its end.
     pub config: String,
-    /// Apps that the configuration makes durable.
-    pub durable: Vec<String>,
     /// Memory budget, in bytes.
     pub memory_budget_bytes: u64,
     /// Objects kept in memory although nothing uses them.
@@ -61,8 +62,8 @@ impl Default for Plan {
     /// The default configuration with `gamma` durable.
     fn default() -> Self {
         Self {
-            config: "[[app]]\nmatch = \"gamma\"\nclass = \"durable\"\n".into(),
-            durable: vec!["gamma".into()],
+            layout: layout::TOP_LEVEL,
+            config: String::new(),
             memory_budget_bytes: 64 << 20,
             objects_max: 20,
             background: false,
@@ -93,6 +94,7 @@ enum Promise {
     Nothing,
     App(String),
     Everything,
+    Synced(Synced),
 }
 
 /// The request slot of the only thread.
@@ -135,20 +137,26 @@ pub fn live_and_count(
         }
         happened.map_err(at)?;
         if (index + 1) % plan.tree_every == 0 {
-            compare_trees(&life.model, &mut life.target, VIEW).map_err(at)?;
+            compare_trees(&life.model, &mut life.target, plan.view()).map_err(at)?;
         }
     }
     medium.secure();
-    compare_trees(&life.model, &mut life.target, VIEW)
+    compare_trees(&life.model, &mut life.target, plan.view())
         .and_then(|()| life.end(medium, plan, &clock))
         .map_err(|problem| format!("at the end: {problem}"))
 }
 
-/// What is compared while a life lasts.
-const VIEW: Compare = Compare {
-    root: false,
-    ..Compare::ALL
-};
+impl Plan {
+    /// What is compared while a life lasts. The number of links of a directory with apps in it
+    /// is that of its own app: after a cut it may count subdirectories that were not committed.
+    const fn view(&self) -> Compare {
+        Compare {
+            root: false,
+            directory_nlink: !self.layout.has_nested_apps,
+            ..Compare::ALL
+        }
+    }
+}
 
 impl Life {
     fn begin(
@@ -158,7 +166,7 @@ impl Life {
     ) -> Result<Self, String> {
         let (target, store, arena) = start(medium, plan, clock)?;
         let model = Model::default();
-        let timeline = Timeline::new(top_level_apps, model.state().clone());
+        let timeline = Timeline::new(plan.layout, model.state().clone());
         Ok(Self {
             target,
             store,
@@ -223,10 +231,11 @@ impl Life {
             Promise::Nothing => {}
             Promise::App(app) => self.timeline.committed(&app),
             Promise::Everything => self.timeline.all_committed(),
+            Promise::Synced(synced) => self.timeline.synced(&synced),
         }
     }
 
-    /// Whether there is a top-level directory of that name.
+    /// Whether there is a directory at this path.
     fn exists(&self, app: &str) -> bool {
         let paths = self.model.state().paths();
         paths
@@ -234,20 +243,12 @@ impl Life {
             .is_some_and(|(_, inode)| inode.kind() == mobifs_types::FileKind::Directory)
     }
 
-    /// An `fsync` in a durable app returns when the app is committed.
-    fn promise_of(&mut self, operation: &Operation, plan: &Plan) -> Promise {
-        let Operation::Fsync {
-            file: FileRef::Path(path),
-        } = operation
-        else {
-            return Promise::Nothing;
-        };
-        let app = top_level_apps(path, mobifs_types::FileKind::Regular);
-        let succeeded = self.model.execute(operation) == Ok(Answer::Done);
-        if succeeded && plan.durable.contains(&app) {
-            Promise::App(app)
-        } else {
-            Promise::Nothing
+    /// An `fsync` in a durable app returns when the app is committed, and all that was done
+    /// to its object.
+    fn promise_of(&self, operation: &Operation, plan: &Plan) -> Promise {
+        match self.timeline.synced_by(&self.model, operation) {
+            Some(synced) if plan.layout.is_durable(&synced.app) => Promise::Synced(synced),
+            _ => Promise::Nothing,
         }
     }
 
@@ -265,13 +266,13 @@ impl Life {
         let found = target
             .tree()
             .map_err(|error| format!("the tree cannot be read: {error:?}"))?;
-        self.timeline.explain(&found, VIEW)?;
+        self.timeline.explain(&found, plan.view())?;
         // The next life must not profit from what was looked at: it starts with nothing
         // in memory.
         drop((target, store));
         let (target, store, arena) = start(medium, plan, clock)?;
         let state = State::from_tree(&found);
-        let timeline = Timeline::new(top_level_apps, state.clone());
+        let timeline = Timeline::new(plan.layout, state.clone());
         Ok(Self {
             target,
             store,
@@ -326,7 +327,7 @@ impl Life {
             let _outcome = self.model.execute(operation);
         }
         self.timeline.step(self.model.state());
-        compare_trees(&self.model, &mut self.target, VIEW)
+        compare_trees(&self.model, &mut self.target, plan.view())
             .map_err(|problem| format!("killed behind {after} steps, {left:?}: {problem}"))?;
         Ok(Self {
             store,
@@ -356,22 +357,39 @@ impl Life {
         plan: &Plan,
         clock: &Arc<SteppingClock>,
     ) -> Result<LifeStatistics, String> {
+        let volume = Arc::clone(self.target.volume());
+        // What is in use without a name is kept, also when everything is in its place, and
+        // not any longer than that.
+        let applied = volume.sync_app(None, true);
+        applied.map_err(|error| error.to_string())?;
         self.target.close_all();
-        self.target
-            .volume()
-            .shutdown()
-            .map_err(|error| error.to_string())?;
-        drop((self.target, self.store));
+        volume.tidy_up();
+        // A kill may lose that a reference was given back, which the end of the mount does.
+        let mut left = if self.count.kills == 0 {
+            medium.leftovers()?
+        } else {
+            Vec::new()
+        };
+        // A file stays there whose other names nobody has looked up.
+        left.retain(|name| !name.starts_with("limbo/"));
+        if !left.is_empty() {
+            return Err(format!(
+                "left behind at the last close: {}",
+                left.join(", ")
+            ));
+        }
+        volume.shutdown().map_err(|error| error.to_string())?;
+        drop((self.target, self.store, volume));
         if let Some(plain) = medium.plain_tree() {
             self.model
                 .tree()
-                .difference(&plain?, VIEW)
+                .difference(&plain?, plan.view())
                 .map_or(Ok(()), |difference| {
                     Err(format!("after the unmount: {difference}"))
                 })?;
         }
         let (mut target, _store, _arena) = start(medium, plan, clock)?;
-        compare_trees(&self.model, &mut target, VIEW)
+        compare_trees(&self.model, &mut target, plan.view())
             .map_err(|problem| format!("after the next mount: {problem}"))?;
         Ok(self.count)
     }
@@ -385,9 +403,13 @@ type Started = (VolumeTarget, Arc<dyn Store>, Option<Arena>);
 const fn is_whole(event: &Event, store_dies: bool) -> bool {
     match event {
         Event::Do(
-            Operation::Open { .. } | Operation::OpenUnnamed { .. } | Operation::Close { .. },
+            Operation::Open { .. }
+            | Operation::OpenUnnamed { .. }
+            | Operation::Close { .. }
+            | Operation::Hold { .. }
+            | Operation::LetGo { .. },
         ) => true,
-        Event::Do(operation) => !store_dies && matches!(operation, Operation::Fsync { .. }),
+        Event::Do(operation) => !store_dies && operation.is_fsync(),
         _ => !store_dies,
     }
 }
@@ -464,7 +486,8 @@ fn options(
     clock: &Arc<SteppingClock>,
     arena: Option<Arena>,
 ) -> Result<VolumeOptions, String> {
-    let config = Config::parse(&plan.config, std::path::Path::new("test.toml"))
+    let text = format!("{}{}", plan.layout.config, plan.config);
+    let config = Config::parse(&text, std::path::Path::new("test.toml"))
         .map_err(|error| error.to_string())?;
     Ok(VolumeOptions {
         memory_budget_bytes: plan.memory_budget_bytes,

@@ -8,6 +8,7 @@ use std::ops::AddAssign;
 use proptest::strategy::ValueTree as _;
 
 use crate::campaign::Search;
+use crate::layout;
 use crate::life::{Plan, live_and_count};
 use crate::media::CrashMedium;
 use crate::operations::{Profile, Script, ScriptTree, generate};
@@ -70,6 +71,7 @@ impl std::error::Error for LifeViolation {}
 fn random_history(seed: u64) -> (Plan, Script) {
     let mut random = Random::new(seed);
     let plan = Plan {
+        layout: *random.pick(&layout::ALL),
         memory_budget_bytes: *random.pick(&[64 << 10, 256 << 10, 64 << 20]),
         objects_max: *random.pick(&[0, 1, 5, 20, 1000]),
         remembers_names: random.chance(50),

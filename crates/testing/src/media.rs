@@ -7,7 +7,7 @@ use mobifs_runtime::{Arena, Resumption};
 use mobifs_store::lower::Lower;
 use mobifs_store::{JournalOptions, JournalStore, MemoryStore, PosixLower, Store};
 
-use crate::crash::{CrashLower, Effect, Fate};
+use crate::crash::{CrashLower, Effect, Fate, OWN_DIRECTORIES, leftovers};
 use crate::random::Random;
 use crate::target::{DirectoryTarget, Target as _};
 use crate::tree::Tree;
@@ -50,6 +50,15 @@ pub trait Medium {
     /// lower filesystem to look at.
     fn plain_tree(&self) -> Option<Result<Tree, String>> {
         None
+    }
+
+    /// What lies in the store's directories for objects under way, which are empty when
+    /// nothing is open.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn leftovers(&self) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
     }
 }
 
@@ -220,6 +229,10 @@ impl Medium for CrashMedium {
     fn secure(&mut self) {
         self.plan_cut(None);
     }
+
+    fn leftovers(&self) -> Result<Vec<String>, String> {
+        leftovers(&self.lower).map_err(|error| error.to_string())
+    }
 }
 
 /// A journal store in a real directory. A cut is the end of the process only: what
@@ -261,5 +274,18 @@ impl Medium for DirectoryMedium {
     fn plain_tree(&self) -> Option<Result<Tree, String>> {
         let tree = DirectoryTarget::new(&self.root).and_then(|mut target| target.tree());
         Some(tree.map_err(|error| format!("the lower tree cannot be read: {error:?}")))
+    }
+
+    fn leftovers(&self) -> Result<Vec<String>, String> {
+        let mut found = Vec::new();
+        for name in OWN_DIRECTORIES {
+            let directory = self.root.join(".mobifs").join(name);
+            let entries = std::fs::read_dir(&directory).map_err(|error| error.to_string())?;
+            for entry in entries {
+                let entry = entry.map_err(|error| error.to_string())?;
+                found.push(format!("{name}/{}", entry.file_name().to_string_lossy()));
+            }
+        }
+        Ok(found)
     }
 }

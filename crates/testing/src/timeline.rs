@@ -5,36 +5,39 @@ use std::sync::Arc;
 
 use mobifs_types::FileKind;
 
-use crate::model::{Inode, InodeNumber, State};
-use crate::tree::{Compare, Tree};
+use crate::layout::Layout;
+use crate::model::{Body, Inode, InodeNumber, Model, State};
+use crate::operations::{FileRef, Operation};
+use crate::tree::{Compare, Mtime, Tree};
 
-/// Names the app that the object at a path belongs to.
-pub type AppRule = fn(path: &str, kind: FileKind) -> String;
-
-/// The app of everything that lies in no other.
-pub const ROOT_APP: &str = ".";
-
-/// The default rule: every top-level directory is an app.
-pub fn top_level_apps(path: &str, kind: FileKind) -> String {
-    match path.split_once('/') {
-        Some((app, _)) => app.to_owned(),
-        None if path.is_empty() || kind != FileKind::Directory => ROOT_APP.to_owned(),
-        None => path.to_owned(),
-    }
-}
-
-/// Objects of one app by path, shared with the states that they come from.
+/// Objects by path, shared with the state that they come from: of one app, or all.
 type Part = BTreeMap<String, (InodeNumber, Arc<Inode>)>;
+
+/// The object that an `fsync` is of, and the app whose class decides whether it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Synced {
+    /// The object.
+    pub object: InodeNumber,
+    /// The app.
+    pub app: String,
+}
 
 /// Everything that happened to a filesystem since it was mounted.
 #[derive(Debug)]
 pub struct Timeline {
-    rule: AppRule,
+    layout: Layout,
     /// The state after every step; the first is that at the mount.
     states: Vec<State>,
     /// The apps whose trees a step changed; nothing at the first.
     changed: Vec<BTreeSet<String>>,
     parts: BTreeMap<String, Part>,
+    /// All objects after the last step.
+    paths: Part,
+    /// The last step in which the tree of an app changed by an object: by its content and
+    /// attributes, by an entry that names it, or by one of its own entries.
+    changes: BTreeMap<InodeNumber, BTreeMap<String, usize>>,
+    /// The app of an object that never had two names, the last one of one without a name.
+    homes: BTreeMap<InodeNumber, Option<String>>,
     /// The step that an app must not fall behind.
     committed: BTreeMap<String, usize>,
 }
@@ -44,29 +47,121 @@ pub type Cut = BTreeMap<String, usize>;
 
 impl Timeline {
     /// A timeline that starts at `state`, all of which is committed.
-    pub fn new(rule: AppRule, state: State) -> Self {
-        let parts = parts(rule, &state);
-        Self {
-            rule,
+    pub fn new(layout: Layout, state: State) -> Self {
+        let paths = state.paths();
+        let mut timeline = Self {
+            layout,
+            parts: parts(&layout, &paths),
             states: vec![state],
             changed: vec![BTreeSet::new()],
-            parts,
+            paths,
+            changes: BTreeMap::new(),
+            homes: BTreeMap::new(),
             committed: BTreeMap::new(),
-        }
+        };
+        timeline.note_homes();
+        timeline
     }
 
     /// Adds what one operation made of the filesystem.
     pub fn step(&mut self, state: &State) {
-        let parts = parts(self.rule, state);
+        let paths = state.paths();
+        let parts = parts(&self.layout, &paths);
         let apps: BTreeSet<&String> = self.parts.keys().chain(parts.keys()).collect();
         let changed = apps
             .into_iter()
-            .filter(|app| !same(self.parts.get(*app), parts.get(*app)))
+            .filter(|app| !same(&self.layout, self.parts.get(*app), parts.get(*app)))
             .cloned()
             .collect();
         self.parts = parts;
         self.states.push(state.clone());
         self.changed.push(changed);
+        let before = std::mem::replace(&mut self.paths, paths);
+        self.note_changes(&before);
+        self.note_homes();
+    }
+
+    /// Notes by which objects the last step changed which apps.
+    fn note_changes(&mut self, before: &Part) {
+        let step = self.states.len() - 1;
+        let mut noted = BTreeSet::new();
+        for (one, other) in [(before, &self.paths), (&self.paths, before)] {
+            let others: BTreeMap<InodeNumber, &Arc<Inode>> = other
+                .values()
+                .map(|(number, inode)| (*number, inode))
+                .collect();
+            for (path, (number, inode)) in one {
+                let app = self.layout.app_of(path, inode.kind());
+                let there = others.get(number);
+                if there.is_none_or(|there| !Arc::ptr_eq(there, inode)) {
+                    noted.insert((*number, app));
+                }
+                let entries = there.map(|there| (&inode.body, &there.body));
+                let Some((Body::Directory(entries), Body::Directory(others))) = entries else {
+                    continue;
+                };
+                let differing = entries
+                    .iter()
+                    .filter(|(name, child)| others.get(*name) != Some(child));
+                for (name, child) in differing {
+                    let path = join(path, name);
+                    let app = self.layout.app_of(&path, one[&path].1.kind());
+                    noted.extend([(*number, app.clone()), (*child, app)]);
+                }
+            }
+        }
+        for (object, app) in noted {
+            self.changes.entry(object).or_default().insert(app, step);
+        }
+    }
+
+    /// Notes where the objects are after the last step.
+    fn note_homes(&mut self) {
+        let mut named = BTreeMap::new();
+        for (path, (number, inode)) in &self.paths {
+            let app = self.layout.app_of(path, inode.kind());
+            let one = named.entry(*number).or_insert_with(|| Some(app.clone()));
+            if *one != Some(app) {
+                *one = None;
+            }
+        }
+        for (number, app) in named {
+            let home = self.homes.entry(number).or_insert_with(|| app.clone());
+            if home.is_some() {
+                *home = app;
+            }
+        }
+    }
+
+    /// What an `fsync` that has succeeded is of; none if it is no `fsync`, or if its file has,
+    /// or had, names in several apps and is not reached by one of them.
+    pub fn synced_by(&self, model: &Model, operation: &Operation) -> Option<Synced> {
+        let object = model.synced_by(operation)?;
+        let path = match operation {
+            Operation::Fsync {
+                file: FileRef::Path(path),
+            }
+            | Operation::FsyncDirectory { path } => Some(path),
+            _ => None,
+        };
+        let app = match path {
+            Some(path) => {
+                let kind = model.state().inode(object).kind();
+                self.layout.app_of(path, kind)
+            }
+            None => self.homes.get(&object)?.clone()?,
+        };
+        Some(Synced { object, app })
+    }
+
+    /// An `fsync` has returned that had to wait: its app is committed, and every app as far as
+    /// it was changed by the object.
+    pub fn synced(&mut self, synced: &Synced) {
+        self.committed(&synced.app);
+        for (app, step) in self.changes.get(&synced.object).into_iter().flatten() {
+            let floor = self.committed.entry(app.clone()).or_default();
+            *floor = (*floor).max(*step);
+        }
     }
 
     /// Number of the last step; 0 before the first.
@@ -101,7 +196,7 @@ impl Timeline {
             found
                 .0
                 .iter()
-                .map(|(path, node)| (self.rule)(path, node.kind)),
+                .map(|(path, node)| self.layout.app_of(path, node.kind)),
         );
         let mut candidates = Vec::new();
         for app in apps {
@@ -128,7 +223,7 @@ impl Timeline {
 
     /// Steps after which the app's tree was what was found, latest first.
     fn candidates(&self, app: &str, found: &Tree, compare: Compare) -> Result<Vec<usize>, String> {
-        let found = found.part(|path, kind| (self.rule)(path, kind) == app);
+        let found = self.part(found, app);
         let floor = self.committed.get(app).copied().unwrap_or(0);
         let versions: Vec<usize> = (0..self.states.len())
             .filter(|&step| step == 0 || self.changed[step].contains(app))
@@ -138,9 +233,7 @@ impl Timeline {
         for (index, &step) in versions.iter().enumerate().rev() {
             // The version lasts until the next one starts.
             let lasts_until = versions.get(index + 1).map_or(usize::MAX, |next| next - 1);
-            let tree = self.states[step]
-                .tree()
-                .part(|path, kind| (self.rule)(path, kind) == app);
+            let tree = self.part(&self.states[step].tree(), app);
             let is_new_enough = lasts_until >= floor;
             match tree.difference(&found, compare) {
                 None if is_new_enough => steps.push(step),
@@ -156,6 +249,17 @@ impl Timeline {
             ));
         }
         Ok(steps)
+    }
+
+    /// The tree of one app, without what other apps change of its directories.
+    fn part(&self, tree: &Tree, app: &str) -> Tree {
+        let mut part = tree.part(|path, kind| self.layout.app_of(path, kind) == app);
+        for (path, node) in &mut part.0 {
+            if node.kind == FileKind::Directory && self.layout.hosts_apps(path) {
+                (node.nlink, node.mtime) = (0, Mtime::Any);
+            }
+        }
+        part
     }
 
     fn choose(&self, candidates: &[(String, Vec<usize>)], cut: &mut Cut) -> bool {
@@ -184,14 +288,23 @@ impl Timeline {
     }
 }
 
-fn parts(rule: AppRule, state: &State) -> BTreeMap<String, Part> {
+fn join(directory: &str, name: &str) -> String {
+    if directory.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{directory}/{name}")
+    }
+}
+
+fn parts(layout: &Layout, paths: &Part) -> BTreeMap<String, Part> {
     let mut parts: BTreeMap<String, Part> = BTreeMap::new();
-    for (path, found) in state.paths() {
+    for (path, found) in paths {
         // The root directory itself is of no app: its times change with every app
         // that comes or goes.
         if !path.is_empty() {
-            let app = rule(&path, found.1.kind());
-            parts.entry(app).or_default().insert(path, found);
+            let app = layout.app_of(path, found.1.kind());
+            let part = parts.entry(app).or_default();
+            part.insert(path.clone(), found.clone());
         }
     }
     parts
@@ -199,7 +312,7 @@ fn parts(rule: AppRule, state: &State) -> BTreeMap<String, Part> {
 
 /// Whether two parts are the same, link counts included. An inode that the timeline
 /// holds is never changed in place, so the same inode is the same memory.
-fn same(before: Option<&Part>, after: Option<&Part>) -> bool {
+fn same(layout: &Layout, before: Option<&Part>, after: Option<&Part>) -> bool {
     let (Some(before), Some(after)) = (before, after) else {
         return before.is_none() && after.is_none();
     };
@@ -208,15 +321,28 @@ fn same(before: Option<&Part>, after: Option<&Part>) -> bool {
             .iter()
             .zip(after)
             .all(|((path, one), (other_path, other))| {
-                path == other_path && one.0 == other.0 && Arc::ptr_eq(&one.1, &other.1)
+                let is_same = || {
+                    Arc::ptr_eq(&one.1, &other.1)
+                        || (layout.hosts_apps(path) && same_host(&one.1, &other.1))
+                };
+                path == other_path && one.0 == other.0 && is_same()
             })
+}
+
+/// Whether two versions of a directory differ at most in what its entries change.
+fn same_host(one: &Inode, other: &Inode) -> bool {
+    let attributes = |inode: &Inode| (inode.mode, inode.uid, inode.gid);
+    one.kind() == FileKind::Directory
+        && other.kind() == FileKind::Directory
+        && attributes(one) == attributes(other)
+        && one.xattrs == other.xattrs
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Model;
-    use crate::operations::{FileRef, Operation, Payload, RenameMode};
+    use crate::layout::{NESTED, TOP_LEVEL};
+    use crate::operations::{Payload, RenameMode};
 
     /// A model and its timeline.
     struct Pair(Model, Timeline);
@@ -224,7 +350,7 @@ mod tests {
     impl Pair {
         fn new() -> Self {
             let model = Model::default();
-            let timeline = Timeline::new(top_level_apps, model.state().clone());
+            let timeline = Timeline::new(TOP_LEVEL, model.state().clone());
             let mut pair = Self(model, timeline);
             for path in ["alpha", "beta"] {
                 pair.run(Operation::MakeDirectory {
@@ -282,10 +408,11 @@ mod tests {
 
     /// One app from one tree, the rest from another.
     fn mix(app: &str, of: &Tree, rest: &Tree) -> Tree {
-        let mut mixed = of.part(|path, kind| top_level_apps(path, kind) == app);
-        mixed
-            .0
-            .extend(rest.part(|path, kind| top_level_apps(path, kind) != app).0);
+        let mut mixed = of.part(|path, kind| TOP_LEVEL.app_of(path, kind) == app);
+        mixed.0.extend(
+            rest.part(|path, kind| TOP_LEVEL.app_of(path, kind) != app)
+                .0,
+        );
         mixed
     }
 
@@ -382,5 +509,69 @@ mod tests {
         let unlinked = pair.tree();
         assert!(pair.explain(&mix("alpha", &written, &unlinked)).is_err());
         assert!(pair.explain(&unlinked).is_ok());
+    }
+
+    #[test]
+    fn an_fsync_of_a_directory_covers_entries_of_other_apps() {
+        let mut pair = Pair::new();
+        let before = pair.tree();
+        pair.run(Operation::MakeDirectory {
+            path: "gamma".into(),
+            mode: 0o755,
+        });
+        pair.create("gamma/a");
+        pair.create("beta/a");
+        let after = pair.tree();
+        let made = |tree: &Tree| mix("gamma", tree, &before);
+        let mut at_first = made(&after);
+        at_first.0.remove("gamma/a");
+        let fsync = Operation::FsyncDirectory {
+            path: String::new(),
+        };
+        pair.run(fsync.clone());
+        assert!(pair.explain(&before).is_ok(), "no class was asked");
+        let synced = pair.1.synced_by(&pair.0, &fsync).unwrap();
+        assert_eq!(synced.app, crate::layout::ROOT_APP);
+        pair.1.synced(&synced);
+        assert!(pair.explain(&before).is_err(), "gamma is missing");
+        assert!(
+            pair.explain(&at_first).is_ok(),
+            "its content was not asked for"
+        );
+        assert!(pair.explain(&after).is_ok());
+    }
+
+    #[test]
+    fn times_of_a_directory_with_apps_in_it_tie_no_apps() {
+        let mut model = Model::default();
+        let mut timeline = Timeline::new(NESTED, model.state().clone());
+        let mut trees = vec![model.tree()];
+        for path in ["alpha", "alpha/b", "alpha/c"] {
+            let make = Operation::MakeDirectory {
+                path: path.into(),
+                mode: 0o755,
+            };
+            model.execute(&make).unwrap();
+            timeline.step(model.state());
+            trees.push(model.tree());
+        }
+        let compare = Compare {
+            root: false,
+            ..Compare::ALL
+        };
+        assert!(
+            trees
+                .iter()
+                .all(|tree| timeline.explain(tree, compare).is_ok())
+        );
+        let mut without_nested = model.tree();
+        without_nested.0.remove("alpha/b");
+        assert!(timeline.explain(&without_nested, compare).is_ok());
+        let nested = Synced {
+            object: model.state().paths()["alpha/b"].0,
+            app: "alpha/b".into(),
+        };
+        timeline.synced(&nested);
+        assert!(timeline.explain(&without_nested, compare).is_err());
     }
 }

@@ -2,6 +2,7 @@
 //! cut leaves of it.
 
 use mobifs_testing::harness::check_scripts;
+use mobifs_testing::layout::RELAXED;
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::MemoryMedium;
 use mobifs_testing::operations::Profile;
@@ -97,7 +98,7 @@ fn a_checkpointer_thread_beside_the_program_changes_nothing() {
     let plan = Plan {
         background: true,
         config: config.into(),
-        durable: vec![],
+        layout: RELAXED,
         ..Plan::default()
     };
     check_scripts(&profile, 60, |script| {

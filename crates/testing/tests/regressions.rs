@@ -8,8 +8,9 @@ use std::sync::Arc;
 use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::{Capabilities, JournalOptions, JournalStore, MEMORY_CAPABILITIES};
 use mobifs_testing::crash::{Calls, CrashLower, Effect, Fate, Fault, Harm};
+use mobifs_testing::layout::{DURABLE_ROOT, Layout, NESTED, TOP_LEVEL};
 use mobifs_testing::life::{Plan, live};
-use mobifs_testing::media::{CrashMedium, Medium, MemoryMedium};
+use mobifs_testing::media::{CrashMedium, DirectoryMedium, Medium, MemoryMedium};
 use mobifs_testing::operations::Event::{self, Apply, CommitNext, Cut, Do, SyncAll, TidyUp};
 use mobifs_testing::operations::FileRef::{self, Path};
 use mobifs_testing::operations::{
@@ -19,6 +20,10 @@ use mobifs_testing::random::Random;
 use mobifs_testing::target::{Target as _, VolumeTarget};
 
 fn passes(events: &[Event], medium: &mut impl Medium) {
+    passes_with(TOP_LEVEL, events, medium);
+}
+
+fn passes_with(layout: Layout, events: &[Event], medium: &mut impl Medium) {
     let script = Script {
         seed: 0,
         events: events.to_vec(),
@@ -27,6 +32,7 @@ fn passes(events: &[Event], medium: &mut impl Medium) {
         &script,
         medium,
         &Plan {
+            layout,
             tree_every: 1,
             ..Plan::default()
         },
@@ -623,5 +629,92 @@ fn what_was_cut_off_does_not_come_back_behind_new_content() {
             passes(&events, &mut MemoryMedium::default());
             passes(&events, &mut CrashMedium::with_chooser(all));
         }
+    }
+}
+
+fn remove_directory(path: &str) -> Event {
+    Do(Op::RemoveDirectory { path: path.into() })
+}
+
+fn fsync_directory(path: &str) -> Event {
+    Do(Op::FsyncDirectory { path: path.into() })
+}
+
+/// Found by a crash workload that was not built here: a top-level directory is an app of its
+/// own, whose transaction an `fsync` of the mount did not wait for.
+#[test]
+fn an_fsync_of_a_directory_covers_entries_of_other_apps() {
+    for (layout, directory) in [(DURABLE_ROOT, ""), (NESTED, ""), (NESTED, "gamma")] {
+        let entry = |name: &str| match directory {
+            "" => name.to_owned(),
+            directory => format!("{directory}/{name}"),
+        };
+        let events = [
+            make_directory("gamma"),
+            make_directory("delta"),
+            SyncAll,
+            make_directory(&entry("b")),
+            fsync_directory(directory),
+            Cut,
+            remove_directory(&entry("b")),
+            fsync_directory(directory),
+            Cut,
+            make_directory(&entry("b")),
+            create(&entry("b/file")),
+            SyncAll,
+            rename(&entry("b"), "delta/moved"),
+            fsync_directory(directory),
+            Cut,
+            rename("delta/moved", &entry("b")),
+            Event::Close("delta".into()),
+            fsync_directory("delta"),
+            fsync_directory(directory),
+            Cut,
+        ];
+        passes_with(layout, &events, &mut CrashMedium::with_chooser(all));
+        passes_with(layout, &events, &mut MemoryMedium::default());
+    }
+}
+
+/// Found by a user who was played: what the store keeps for a removed directory in use was
+/// deleted as if it were a file.
+#[test]
+fn nothing_is_left_of_a_removed_directory_that_was_in_use() {
+    let hold = |slot, path: &str| {
+        let path = path.into();
+        Do(Op::Hold { slot, path })
+    };
+    let symlink = Do(Op::MakeSymlink {
+        path: "alpha/link".into(),
+        target: "nowhere".into(),
+    });
+    let fifo = Do(Op::MakeNode {
+        path: "alpha/fifo".into(),
+        mode: 0o644,
+        kind: NodeKind::Fifo,
+    });
+    let unlink = |path: &str| Do(Op::Unlink { path: path.into() });
+    for (made, removed) in [(SyncAll, SyncAll), (Apply, SyncAll), (SyncAll, Apply)] {
+        let mut events = vec![
+            make_directory("alpha"),
+            make_directory("alpha/d"),
+            symlink.clone(),
+            fifo.clone(),
+            SyncAll,
+            made,
+            hold(0, "alpha/d"),
+            hold(1, "alpha/link"),
+            hold(2, "alpha/fifo"),
+            remove_directory("alpha/d"),
+            unlink("alpha/link"),
+            unlink("alpha/fifo"),
+            SyncAll,
+            removed,
+            Apply,
+        ];
+        events.extend((0..3).map(|slot| Do(Op::LetGo { slot })));
+        let directory = tempfile::tempdir().unwrap();
+        passes(&events, &mut CrashMedium::with_chooser(all));
+        passes(&events, &mut DirectoryMedium::new(directory.path()));
     }
 }

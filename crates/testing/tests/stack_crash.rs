@@ -2,6 +2,7 @@
 //! double and in a real directory.
 
 use mobifs_testing::harness::check_scripts;
+use mobifs_testing::layout;
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::{CrashMedium, DirectoryMedium};
 use mobifs_testing::operations::Profile;
@@ -18,6 +19,28 @@ fn every_crash_leaves_every_app_at_a_point_of_its_history() {
     check_scripts(&profile, 400, |script| {
         let plan = Plan {
             remembers_names: script.seed % 2 == 1,
+            ..Plan::default()
+        };
+        live(script, &mut CrashMedium::new(script.seed), &plan)
+    });
+}
+
+/// Durable and relaxed apps beside and within each other; objects of all kinds are made
+/// durable, wherever they lie and whichever app has changed their entries.
+#[test]
+fn an_fsync_covers_all_that_was_done_to_its_object() {
+    let profile = Profile {
+        length: 100,
+        checkpoints: true,
+        cuts: 4,
+        cross_percent: 30,
+        large: false,
+        ..Profile::default()
+    };
+    check_scripts(&profile, 300, |script| {
+        let plan = Plan {
+            layout: layout::ALL[script.seed as usize % layout::ALL.len()],
+            remembers_names: script.seed.is_multiple_of(3),
             ..Plan::default()
         };
         live(script, &mut CrashMedium::new(script.seed), &plan)

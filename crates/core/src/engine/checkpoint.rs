@@ -85,8 +85,10 @@ impl Engine {
     }
 
     /// What `fsync` of this object means: nothing to wait for in a relaxed app, although
-    /// its policy may close its transaction here; in a durable one it closes here and
-    /// must be committed.
+    /// its policy may close its transaction here. In a durable one what the app has done
+    /// must be committed, and every change of the object, whichever app's transaction has
+    /// it: an entry that names the root of another app is that app's
+    /// ([`Engine::begin_entry`]), and the directory is mentioned there.
     pub fn sync_point(&mut self, id: ObjectId) -> SyncPoint {
         let mut apps = alloc::vec![self.app_of(id)];
         if let Some(inode) = self.inodes.get(&id) {
@@ -99,7 +101,21 @@ impl Engine {
         if apps.is_empty() {
             return SyncPoint::Now;
         }
-        self.sync_point_of(&apps)
+        let mentioning = self.transactions_with(id);
+        self.sync_point_with(&apps, &mentioning)
+    }
+
+    /// The transactions that mention an object, open and closed.
+    fn transactions_with(&self, id: ObjectId) -> Vec<VctId> {
+        // Each of them holds the object once, so where nobody does there is nothing to look
+        // for, and the last one ends the search.
+        let holds = self.inodes.get(&id).map_or(0, |inode| inode.holds);
+        let open = self.open.iter().filter(|(_, open)| open.held.contains(&id));
+        let closed = self.closed.iter();
+        let closed = closed.filter(|(_, closed)| closed.held.contains(&id));
+        let all = open.map(|(&vct, _)| vct).chain(closed.map(|(&vct, _)| vct));
+        all.take(usize::try_from(holds).unwrap_or(usize::MAX))
+            .collect()
     }
 
     /// Closes what the app has open, if its policy wants that at an `fsync`.
@@ -115,18 +131,39 @@ impl Engine {
 
     /// Closes what these apps have open, and what may concern any app.
     fn sync_point_of(&mut self, apps: &[AppId]) -> SyncPoint {
+        self.sync_point_with(apps, &[])
+    }
+
+    /// As [`Engine::sync_point_of`], and these transactions.
+    fn sync_point_with(&mut self, apps: &[AppId], others: &[VctId]) -> SyncPoint {
         let open = apps.iter().filter_map(|app| self.apps[app.0 as usize].open);
-        let open: Vec<VctId> = open.chain(self.everywhere).collect();
-        open.into_iter().for_each(|vct| self.close(vct));
+        let open: BTreeSet<VctId> = open
+            .chain(self.everywhere)
+            .chain(
+                others
+                    .iter()
+                    .copied()
+                    .filter(|vct| self.open.contains_key(vct)),
+            )
+            .collect();
+        // One commit is cheaper than several.
+        let joined = open.into_iter().reduce(|one, other| self.join(one, other));
+        // Closed or not, what was joined is no more.
+        let others = others.iter().filter(|vct| self.closed.contains_key(vct));
+        let others: Vec<VctId> = others.copied().chain(joined).collect();
+        if let Some(vct) = joined {
+            self.close(vct);
+        }
         // The last of each app: it depends on those of its own app before it, but not on
         // those of the others.
         let of_apps = apps
             .iter()
             .filter_map(|app| self.last_closed(|closed| closed.apps.contains(app)));
-        let mut last: Vec<VctId> = of_apps
-            .chain(self.last_closed(|closed| closed.is_everywhere))
-            .collect();
-        last.sort_unstable();
+        let everywhere = self.last_closed(|closed| closed.is_everywhere);
+        // What is closed without an effect is committed already.
+        let others = others.into_iter().filter(|vct| self.is_uncommitted(*vct));
+        let mut last: Vec<VctId> = of_apps.chain(everywhere).chain(others).collect();
+        last.sort_unstable_by_key(|vct| self.closed.get(vct).map(|closed| closed.order));
         last.dedup();
         if last.is_empty() {
             SyncPoint::Now

@@ -40,6 +40,7 @@ use std::io;
 use std::sync::Arc;
 
 use mobifs_store::Capabilities;
+use mobifs_store::lower::Lower as _;
 use mobifs_types::{FileKind, SpaceInfo, Timestamp};
 use parking_lot::Mutex;
 
@@ -64,6 +65,24 @@ pub type Hook = Box<dyn FnMut(u64, &CrashLower) + Send>;
 
 /// Asked before each call whether the process that makes it is still alive.
 pub type OwnerLives = Box<dyn FnMut() -> bool + Send>;
+
+/// The store's directories for objects under way.
+pub const OWN_DIRECTORIES: [&str; 3] = ["stage", "limbo", "lost"];
+
+/// What lies in the store's directories for objects under way, which must be empty at rest.
+///
+/// # Errors
+/// They cannot be read.
+pub fn leftovers(lower: &CrashLower) -> io::Result<Vec<String>> {
+    let own = lower.open(&lower.root()?, b".mobifs", false)?;
+    let mut found = Vec::new();
+    for name in OWN_DIRECTORIES {
+        let directory = lower.open(&own, name.as_bytes(), false)?;
+        let entries = lower.list(&directory)?.into_iter();
+        found.extend(entries.map(|entry| format!("{name}/{}", entry.name.escape_ascii())));
+    }
+    Ok(found)
+}
 
 /// An open object of a [`CrashLower`].
 #[derive(Debug)]

@@ -7,6 +7,7 @@ use mobifs_runtime::{Clock, Config, VolumeOptions};
 use mobifs_store::JournalOptions;
 
 use super::ClockKind;
+use crate::layout::ROOT_APP;
 use crate::operations::{Event, Profile, generate};
 use crate::random::Random;
 use crate::tree::Compare;
@@ -56,9 +57,10 @@ pub struct History {
 
 impl Setting {
     fn random(random: &mut Random, apps: &[String]) -> Self {
-        let durable = match random.below(4) {
+        let durable = match random.below(5) {
             0 => Vec::new(),
-            1 => apps.to_vec(),
+            1 => [apps, &[ROOT_APP.to_owned()]].concat(),
+            2 => vec![ROOT_APP.to_owned()],
             _ => vec![random.pick(apps).clone()],
         };
         Self {

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use mobifs_store::Store as _;
-use mobifs_store::lower::Lower as _;
 use parking_lot::Mutex;
 
 use super::run::mount;
 use super::{Cuts, Setting, random_fault};
-use crate::crash::{CrashLower, Fate};
+use crate::crash::{CrashLower, Fate, leftovers};
 use crate::random::Random;
 use crate::target::Target as _;
 use crate::timeline::Timeline;
@@ -143,7 +142,7 @@ fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String>
     if let Some(difference) = tree.difference(&applied, setting.view()) {
         return Err(format!("applying changed what is shown: {difference}"));
     }
-    leftovers(lower)?;
+    demand_no_leftovers(lower)?;
     Ok((tree, calls))
 }
 
@@ -206,18 +205,8 @@ fn recover_with_fault(
 }
 
 /// Nothing may be left in the store's own directories when everything is applied.
-pub(super) fn leftovers(lower: &CrashLower) -> Result<(), String> {
-    let look = || {
-        let own = lower.open(&lower.root()?, b".mobifs", false)?;
-        let mut found = Vec::new();
-        for name in ["stage", "limbo", "lost"] {
-            let directory = lower.open(&own, name.as_bytes(), false)?;
-            let entries = lower.list(&directory)?.into_iter();
-            found.extend(entries.map(|entry| format!("{name}/{}", entry.name.escape_ascii())));
-        }
-        Ok(found)
-    };
-    let found = look().map_err(|error: std::io::Error| error.to_string())?;
+pub(super) fn demand_no_leftovers(lower: &CrashLower) -> Result<(), String> {
+    let found = leftovers(lower).map_err(|error| error.to_string())?;
     if found.is_empty() {
         Ok(())
     } else {

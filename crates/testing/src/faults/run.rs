@@ -8,15 +8,16 @@ use mobifs_store::{JournalStore, Store};
 use mobifs_types::FileKind;
 use rustix::io::Errno;
 
-use super::image::{Collector, check_image, leftovers};
+use super::image::{Collector, check_image, demand_no_leftovers};
 use super::{Cuts, FaultStatistics, History, Setting};
 use crate::crash::{CrashLower, Fault};
 use crate::harness::{compare_trees, demand_nothing_held};
+use crate::layout::TOP_LEVEL;
 use crate::model::Model;
-use crate::operations::{Event, FileRef, Operation};
+use crate::operations::{Event, Operation};
 use crate::random::Random;
 use crate::target::{Target as _, VolumeTarget, describe};
-use crate::timeline::{Timeline, top_level_apps};
+use crate::timeline::{Synced, Timeline};
 
 /// No run takes so many calls: something goes round in circles.
 const CALLS_MAX: u64 = 1_000_000;
@@ -176,7 +177,7 @@ fn run_on(lower: &CrashLower, history: &History, seed: u64, cuts: Cuts) -> Resul
         lower: lower.clone(),
         clock,
         mounted,
-        timeline: Timeline::new(top_level_apps, model.state().clone()),
+        timeline: Timeline::new(TOP_LEVEL, model.state().clone()),
         model,
         random: Random::new(seed),
         collector: Collector::install(lower, seed, cuts),
@@ -202,6 +203,7 @@ enum Promise {
     Nothing,
     App(String),
     Everything,
+    Synced(Synced),
 }
 
 impl Run<'_> {
@@ -222,6 +224,7 @@ impl Run<'_> {
             Promise::Nothing => {}
             Promise::App(app) => self.timeline.committed(&app),
             Promise::Everything => self.timeline.all_committed(),
+            Promise::Synced(synced) => self.timeline.synced(&synced),
         }
         if self.lower.failed_calls() > failed_before {
             self.note_read_only()?;
@@ -248,7 +251,7 @@ impl Run<'_> {
         if agree {
             self.model = next;
             self.timeline.step(self.model.state());
-            return Ok(self.promise_of(operation, found.is_ok()));
+            return Ok(self.promise_of(operation));
         }
         if let Err(errno) = found
             && (self.is_excused(operation, errno, failed_before)
@@ -294,19 +297,11 @@ impl Run<'_> {
         Ok(Promise::Nothing)
     }
 
-    /// An `fsync` in a durable app returns when the app is committed.
-    fn promise_of(&self, operation: &Operation, succeeded: bool) -> Promise {
-        match operation {
-            Operation::Fsync {
-                file: FileRef::Path(path),
-            } if succeeded => {
-                let app = top_level_apps(path, FileKind::Regular);
-                if self.setting.durable.contains(&app) {
-                    Promise::App(app)
-                } else {
-                    Promise::Nothing
-                }
-            }
+    /// An `fsync` in a durable app returns when the app is committed, and all that was done
+    /// to its object.
+    fn promise_of(&self, operation: &Operation) -> Promise {
+        match self.timeline.synced_by(&self.model, operation) {
+            Some(synced) if self.setting.durable.contains(&synced.app) => Promise::Synced(synced),
             _ => Promise::Nothing,
         }
     }
@@ -316,9 +311,7 @@ impl Run<'_> {
         let a_call_failed = self.lower.failed_calls() > failed_before;
         let has_read_only = || !self.read_only_apps().is_empty();
         match errno {
-            Errno::IO => {
-                a_call_failed || (matches!(operation, Operation::Fsync { .. }) && has_read_only())
-            }
+            Errno::IO => a_call_failed || (operation.is_fsync() && has_read_only()),
             Errno::ROFS => has_read_only(),
             Errno::NOSPC => a_call_failed || self.lower.is_full() || has_read_only(),
             _ => false,
@@ -328,11 +321,16 @@ impl Run<'_> {
     /// Two calls of a program are one operation here: the first, closing the slot,
     /// never fails.
     fn close_slot_of(&mut self, operation: &Operation) {
-        if let Operation::Open { slot, .. } | Operation::OpenUnnamed { slot, .. } = operation {
-            // Closing an empty slot fails and changes nothing.
-            let _closed = self.model.execute(&Operation::Close { slot: *slot });
-            self.timeline.step(self.model.state());
-        }
+        let close = match operation {
+            Operation::Open { slot, .. } | Operation::OpenUnnamed { slot, .. } => {
+                Operation::Close { slot: *slot }
+            }
+            Operation::Hold { slot, .. } => Operation::LetGo { slot: *slot },
+            _ => return,
+        };
+        // Closing an empty slot fails and changes nothing.
+        let _closed = self.model.execute(&close);
+        self.timeline.step(self.model.state());
     }
 
     fn request(&mut self, event: &Event, failed_before: u64) -> Result<Promise, String> {
@@ -538,7 +536,7 @@ impl Run<'_> {
                 .map_err(|what| format!("mounting again: {what}"))?;
             compare_trees(&model, &mut again.target, setting.view())
                 .map_err(|what| format!("after mounting again: {what}"))?;
-            leftovers(&medium)?;
+            demand_no_leftovers(&medium)?;
         }
         Ok(statistics)
     }

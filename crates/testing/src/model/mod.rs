@@ -34,6 +34,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub struct Model {
     state: State,
     open: BTreeMap<Slot, InodeNumber>,
+    /// Open objects other than regular files.
+    held: BTreeMap<Slot, InodeNumber>,
     file_bytes_max: u64,
 }
 
@@ -52,6 +54,7 @@ impl Model {
         Self {
             state,
             open: BTreeMap::new(),
+            held: BTreeMap::new(),
             file_bytes_max: Self::EXT4_FILE_BYTES_MAX,
         }
     }
@@ -76,6 +79,21 @@ impl Model {
     /// The slots that hold an open file.
     pub fn open_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.open.keys().copied()
+    }
+
+    /// The slots that hold anything else.
+    pub fn held_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.held.keys().copied()
+    }
+
+    /// The object that an `fsync` makes durable; none if the operation is none, or fails.
+    pub fn synced_by(&self, operation: &Operation) -> Option<InodeNumber> {
+        match operation {
+            Operation::Fsync { file } => self.file(file).ok(),
+            Operation::FsyncDirectory { path } => self.directory(path).ok(),
+            Operation::FsyncHeld { slot } => self.held_directory(*slot).ok(),
+            _ => None,
+        }
     }
 
     /// Size of a regular file; none if there is none.
@@ -187,6 +205,8 @@ impl Model {
                     .copy_range(from, *from_offset, to, *to_offset, u64::from(*length))
             }
             Op::Fsync { file } => self.file(file).map(|_| Answer::Done),
+            Op::FsyncDirectory { path } => self.directory(path).map(|_| Answer::Done),
+            Op::FsyncHeld { slot } => self.held_directory(*slot).map(|_| Answer::Done),
             _ => self.execute_on_slot(operation),
         }
     }
@@ -218,6 +238,18 @@ impl Model {
                 }
                 self.close(*slot);
             }
+            Op::Hold { slot, path } => {
+                self.let_go(*slot);
+                let number = self.state.walk(path)?;
+                only_held(self.state.inode(number).kind())?;
+                self.held.insert(*slot, number);
+            }
+            Op::LetGo { slot } => {
+                if !self.held.contains_key(slot) {
+                    return Err(Errno::BADF);
+                }
+                self.let_go(*slot);
+            }
             other => unreachable!("{other:?} is executed elsewhere"),
         }
         Ok(Answer::Done)
@@ -235,6 +267,25 @@ impl Model {
         }
     }
 
+    fn directory(&self, path: &str) -> Result<InodeNumber, Errno> {
+        let number = self.state.walk(path)?;
+        self.state.entries(number)?;
+        Ok(number)
+    }
+
+    fn held_directory(&self, slot: Slot) -> Result<InodeNumber, Errno> {
+        let number = *self.held.get(&slot).ok_or(Errno::BADF)?;
+        // An `O_PATH` descriptor is good for nothing but to hold its object.
+        self.state.entries(number).map_err(|_| Errno::BADF)?;
+        Ok(number)
+    }
+
+    fn let_go(&mut self, slot: Slot) {
+        if let Some(number) = self.held.remove(&slot) {
+            self.drop_if_unused(number);
+        }
+    }
+
     fn close(&mut self, slot: Slot) {
         if let Some(number) = self.open.remove(&slot) {
             self.drop_if_unused(number);
@@ -242,7 +293,8 @@ impl Model {
     }
 
     fn drop_if_unused(&mut self, number: InodeNumber) {
-        let is_open = self.open.values().any(|&open| open == number);
+        let mut all_open = self.open.values().chain(self.held.values());
+        let is_open = all_open.any(|&open| open == number);
         if !is_open {
             self.state.drop_without_links(number);
         }
@@ -262,6 +314,17 @@ pub const fn only_regular(kind: mobifs_types::FileKind) -> Result<(), Errno> {
         FileKind::Directory => Err(Errno::ISDIR),
         FileKind::Symlink => Err(Errno::LOOP),
         _ => Err(Errno::INVAL),
+    }
+}
+
+/// What holding an object answers that is a regular file: these are opened.
+///
+/// # Errors
+/// `EINVAL`.
+pub const fn only_held(kind: mobifs_types::FileKind) -> Result<(), Errno> {
+    match kind {
+        mobifs_types::FileKind::Regular => Err(Errno::INVAL),
+        _ => Ok(()),
     }
 }
 

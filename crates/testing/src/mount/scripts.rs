@@ -7,22 +7,20 @@ use super::fixture::{Mount, Places};
 use super::program::Program;
 use super::witness::Witness;
 use crate::harness::compare_trees;
+use crate::layout::{DURABLE_ROOT, Layout};
 use crate::model::State;
 use crate::operations::{Event, Script};
 use crate::target::{DirectoryTarget, Target as _};
 use crate::tree::Compare;
 
-/// Apps commit on their own all the time, so that a cut meets every stage; `gamma` is
-/// durable.
+/// Apps commit on their own all the time, so that a cut meets every stage.
 const CONFIG: &str = "
 apply_idle_ms = 300
 [defaults]
 age_max_ms = 40
-[[app]]
-match = \"gamma\"
-class = \"durable\"
 ";
-const DURABLE_APP: &str = "gamma";
+/// `gamma` is durable, and what lies in no app.
+const LAYOUT: Layout = DURABLE_ROOT;
 
 /// Times of the root directory belong to no app, and the store's own directory
 /// counts as a link of it in the lower filesystem.
@@ -41,7 +39,7 @@ pub fn live_mounted(script: &Script, base: &Path, tree_every: usize) -> Result<(
     let mount = mount_below(base)?;
     let mut session = Session {
         target: open(&mount)?,
-        witness: Witness::new(State::default(), DURABLE_APP),
+        witness: Witness::new(State::default(), LAYOUT),
         mount,
     };
     for (index, event) in script.events.iter().enumerate() {
@@ -67,7 +65,7 @@ fn mount_below(base: &Path) -> Result<Mount, String> {
     };
     fs::create_dir(&places.store)
         .and_then(|()| fs::create_dir(&places.mountpoint))
-        .and_then(|()| fs::write(&places.config, CONFIG))
+        .and_then(|()| fs::write(&places.config, [CONFIG, LAYOUT.config].concat()))
         .map_err(|error| error.to_string())?;
     let mut mount = Mount::new(Program::of_workspace(), places);
     mount.mount()?;
@@ -119,7 +117,7 @@ impl Session {
         self.target = open(&self.mount)?;
         let found = self.target.tree().map_err(|error| error.to_string())?;
         self.witness.explain(&found, VIEW)?;
-        self.witness = Witness::new(State::from_tree(&found), DURABLE_APP);
+        self.witness = Witness::new(State::from_tree(&found), LAYOUT);
         Ok(())
     }
 

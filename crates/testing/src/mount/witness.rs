@@ -3,10 +3,11 @@
 use mobifs_types::FileKind;
 
 use crate::harness::execute_on_both;
+use crate::layout::Layout;
 use crate::model::{Model, State};
-use crate::operations::{Answer, FileRef, Operation, Payload};
+use crate::operations::{Operation, Payload};
 use crate::target::Target;
-use crate::timeline::{Timeline, top_level_apps};
+use crate::timeline::Timeline;
 use crate::tree::{Compare, Tree};
 
 /// The kernel cuts a write that does not start on a page at the next page.
@@ -34,17 +35,17 @@ pub fn pieces(offset: u64, length: u64) -> impl Iterator<Item = u64> {
 pub struct Witness {
     model: Model,
     timeline: Timeline,
-    durable_app: &'static str,
+    layout: Layout,
     told: Vec<(usize, Operation)>,
 }
 
 impl Witness {
-    /// Starts at a state that is committed. `fsync` commits in one app.
-    pub fn new(state: State, durable_app: &'static str) -> Self {
+    /// Starts at a state that is committed.
+    pub fn new(state: State, layout: Layout) -> Self {
         Self {
-            timeline: Timeline::new(top_level_apps, state.clone()),
+            timeline: Timeline::new(layout, state.clone()),
             model: Model::new(state),
-            durable_app,
+            layout,
             told: Vec::new(),
         }
     }
@@ -88,7 +89,7 @@ impl Witness {
         self.timeline.all_committed();
     }
 
-    /// Whether the model has a top-level directory of this name.
+    /// Whether the model has a directory at this path.
     pub fn is_app(&self, app: &str) -> bool {
         let paths = self.model.state().paths();
         paths
@@ -132,13 +133,10 @@ impl Witness {
     }
 
     fn note_durable(&mut self, operation: &Operation) {
-        if let Operation::Fsync {
-            file: FileRef::Path(path),
-        } = operation
-            && top_level_apps(path, FileKind::Regular) == self.durable_app
-            && self.model.execute(operation) == Ok(Answer::Done)
+        if let Some(synced) = self.timeline.synced_by(&self.model, operation)
+            && self.layout.is_durable(&synced.app)
         {
-            self.timeline.committed(self.durable_app);
+            self.timeline.synced(&synced);
         }
     }
 }

@@ -5,6 +5,7 @@ use mobifs_types::{FileKind, Timestamp};
 use super::{
     AllocateMode, Event, FileRef, NodeKind, Operation, Payload, RenameMode, Slot, XattrMode,
 };
+use crate::layout::ROOT_APP;
 use crate::model::{Body, Inode, Model, State};
 use crate::random::Random;
 
@@ -69,6 +70,7 @@ pub fn generate_on(profile: &Profile, state: State, seed: u64) -> Vec<Event> {
         model: Model::new(state),
         events: Vec::new(),
         app: String::new(),
+        changed: String::new(),
         tag: 0,
     };
     for app in &profile.apps {
@@ -80,7 +82,7 @@ pub fn generate_on(profile: &Profile, state: State, seed: u64) -> Vec<Event> {
     while generator.events.len() < profile.length {
         generator.step();
     }
-    let mut events = generator.events;
+    let mut events = std::mem::take(&mut generator.events);
     let prelude = profile.apps.len() as u64;
     for _ in 0..profile.kills {
         let at = prelude + generator.random.below(events.len() as u64 - prelude + 1);
@@ -91,8 +93,8 @@ pub fn generate_on(profile: &Profile, state: State, seed: u64) -> Vec<Event> {
     }
     if profile.cuts > 0 {
         for _ in 1..profile.cuts {
-            let at = prelude + generator.random.below(events.len() as u64 - prelude + 1);
-            events.insert(at as usize, Event::Cut);
+            let at = generator.cut_place(&events, prelude);
+            events.insert(at, Event::Cut);
         }
         events.push(Event::Cut);
     }
@@ -107,14 +109,38 @@ pub(super) struct Generator<'p> {
     events: Vec<Event>,
     /// The app that works at the moment.
     app: String,
+    /// Where an entry changed last.
+    changed: String,
     tag: u32,
 }
 
 impl Generator<'_> {
+    /// Where the power goes: half of the time just behind an `fsync`, before anything else
+    /// commits what that had to.
+    fn cut_place(&mut self, events: &[Event], prelude: u64) -> usize {
+        let is_fsync =
+            |event: &Event| matches!(event, Event::Do(operation) if operation.is_fsync());
+        let behind: Vec<usize> = events
+            .iter()
+            .enumerate()
+            .filter(|(_, event)| is_fsync(event))
+            .map(|(index, _)| index + 1)
+            .collect();
+        if !behind.is_empty() && self.random.chance(50) {
+            return *self.random.pick(&behind);
+        }
+        (prelude + self.random.below(events.len() as u64 - prelude + 1)) as usize
+    }
+
     /// Adds an operation; whether it succeeds does not matter.
     pub(super) fn run(&mut self, operation: Operation) {
         // An error is as good as a success: it must be the same everywhere.
-        let _outcome = self.model.execute(&operation);
+        let outcome = self.model.execute(&operation);
+        if outcome.is_ok()
+            && let Some(path) = changed_entry(&operation)
+        {
+            path.clone_into(&mut self.changed);
+        }
         self.events.push(Event::Do(operation));
     }
 
@@ -126,7 +152,7 @@ impl Generator<'_> {
         let direct = if self.profile.direct { 20 } else { 0 };
         match self
             .random
-            .weighted(&[26, 18, 40, 10, 12, 8, 5, checkpoints, direct])
+            .weighted(&[26, 18, 40, 10, 12, 8, 5, checkpoints, 8, 6, 8, direct])
         {
             0 => self.make(),
             1 => self.move_or_remove(),
@@ -136,8 +162,125 @@ impl Generator<'_> {
             5 => self.pattern(),
             6 => self.anything(),
             7 => self.checkpoint(),
+            8 => self.hold(),
+            9 => self.change_apps(),
+            10 => self.make_durable(),
             _ => self.use_direct_io(),
         }
+    }
+
+    /// Objects other than files stay in use, whatever becomes of their names.
+    fn hold(&mut self) {
+        let slot = self.slot();
+        let operation = match self.random.weighted(&[4, 3, 2, 2]) {
+            0 => {
+                let path = self.existing(|kind| kind != FileKind::Regular);
+                Operation::Hold { slot, path }
+            }
+            1 => {
+                // Soon it is removed.
+                let is_empty = |inode: &Inode| match &inode.body {
+                    Body::Directory(entries) => entries.is_empty(),
+                    Body::Regular(_) => false,
+                    _ => true,
+                };
+                let path = self.existing_inode(is_empty);
+                self.run(Operation::Hold {
+                    slot,
+                    path: path.clone(),
+                });
+                let is_directory = self.model.state().paths().get(&path).map(|(_, i)| i.kind())
+                    == Some(FileKind::Directory);
+                if is_directory {
+                    Operation::RemoveDirectory { path }
+                } else {
+                    Operation::Unlink { path }
+                }
+            }
+            2 => Operation::FsyncHeld {
+                slot: self.held_slot(),
+            },
+            _ => Operation::LetGo {
+                slot: self.held_slot(),
+            },
+        };
+        self.run(operation);
+    }
+
+    /// Apps, and what may be one, come, go and move.
+    fn change_apps(&mut self) {
+        let path = self.app_path();
+        let operation = match self.random.weighted(&[4, 2, 3, 2, 1]) {
+            0 => Operation::MakeDirectory { path, mode: 0o755 },
+            1 => Operation::RemoveDirectory { path },
+            2 => Operation::Rename {
+                from: path,
+                to: self.app_path(),
+                mode: *self
+                    .random
+                    .pick(&[RenameMode::Replace, RenameMode::Exchange]),
+            },
+            3 => Operation::CreateFile { path, mode: 0o644 },
+            _ => Operation::Link {
+                from: self.existing(|kind| kind == FileKind::Regular),
+                to: path,
+            },
+        };
+        self.run(operation);
+    }
+
+    /// Where apps are: at the top, or a little below.
+    fn app_path(&mut self) -> String {
+        let mut path = if self.random.chance(50) {
+            self.random.pick(&self.profile.apps).clone()
+        } else {
+            self.random.pick(&NAMES).to_string()
+        };
+        for _ in 0..self.random.weighted(&[6, 4, 2]) {
+            path.push('/');
+            let name = *self.random.pick::<&str>(&["a", "b", "c"]);
+            path.push_str(name);
+        }
+        path
+    }
+
+    /// A program asks for what it did to be durable: of all kinds of objects, wherever they
+    /// are.
+    fn make_durable(&mut self) {
+        let path = match self.random.weighted(&[6, 2, 3, 3, 3, 1]) {
+            // Where something has just been done.
+            0 => match self.changed.rsplit_once('/') {
+                Some((parent, _)) => parent.to_owned(),
+                None => String::new(),
+            },
+            1 => String::new(),
+            2 => self.random.pick(&self.profile.apps).clone(),
+            3 => self.existing(is_directory),
+            4 => {
+                let file = FileRef::Path(self.file_of_several_names());
+                self.run(Operation::Fsync { file });
+                return;
+            }
+            _ => self.changed.clone(),
+        };
+        self.run(Operation::FsyncDirectory { path });
+    }
+
+    /// A path of a file that has several names, if there is one.
+    fn file_of_several_names(&mut self) -> String {
+        let paths = self.model.state().paths();
+        let has_other_name = |path: &String, number| {
+            let mut others = paths.iter();
+            others.any(|(other, (found, _))| *found == number && other != path)
+        };
+        let files = paths.iter().filter(|(path, (number, inode))| {
+            inode.kind() == FileKind::Regular && has_other_name(path, *number)
+        });
+        let files: Vec<&String> = files.map(|(path, _)| path).collect();
+        if files.is_empty() {
+            return self.existing(|kind| kind == FileKind::Regular);
+        }
+        (*self.random.pick(&files)).clone()
     }
 
     fn make(&mut self) {
@@ -439,7 +582,11 @@ impl Generator<'_> {
     }
 
     fn checkpoint(&mut self) {
-        let app = self.random.pick(&self.profile.apps).clone();
+        let app = match self.random.weighted(&[8, 1, 3]) {
+            0 => self.random.pick(&self.profile.apps).clone(),
+            1 => ROOT_APP.to_owned(),
+            _ => self.app_path(),
+        };
         let event = match self.random.weighted(&[10, 8, 4, 3, 2, 3]) {
             0 => Event::Close(app),
             1 => Event::CommitNext,
@@ -467,6 +614,16 @@ impl Generator<'_> {
             self.slot()
         } else {
             *self.random.pick(&open)
+        }
+    }
+
+    /// A slot that holds something else than a file, if there is one.
+    fn held_slot(&mut self) -> Slot {
+        let held: Vec<Slot> = self.model.held_slots().collect();
+        if held.is_empty() {
+            self.slot()
+        } else {
+            *self.random.pick(&held)
         }
     }
 
@@ -614,6 +771,22 @@ impl Generator<'_> {
     /// A directory of the app that works, to put a pattern's files in.
     pub(super) fn working_directory(&self) -> String {
         self.app.clone()
+    }
+}
+
+/// Path of an entry that an operation changes, if it changes any.
+fn changed_entry(operation: &Operation) -> Option<&str> {
+    match operation {
+        Operation::CreateFile { path, .. }
+        | Operation::MakeDirectory { path, .. }
+        | Operation::MakeSymlink { path, .. }
+        | Operation::MakeNode { path, .. }
+        | Operation::Unlink { path }
+        | Operation::RemoveDirectory { path }
+        | Operation::Rename { from: path, .. }
+        | Operation::Link { to: path, .. }
+        | Operation::LinkHandle { to: path, .. } => Some(path),
+        _ => None,
     }
 }
 

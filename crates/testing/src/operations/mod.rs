@@ -154,6 +154,8 @@ pub enum Operation {
     },
     /// `fsync`.
     Fsync { file: FileRef },
+    /// `open(O_DIRECTORY)`, `fsync` and `close`.
+    FsyncDirectory { path: String },
     /// `chmod`.
     SetMode { path: String, mode: u16 },
     /// `lchown`.
@@ -188,6 +190,23 @@ pub enum Operation {
     LinkHandle { slot: Slot, to: String },
     /// `close`.
     Close { slot: Slot },
+    /// `open(O_DIRECTORY)` of a directory, `open(O_PATH)` of anything else but a regular
+    /// file; what the slot held before is closed. These slots are others than those of files.
+    Hold { slot: Slot, path: String },
+    /// `fsync` of a held directory.
+    FsyncHeld { slot: Slot },
+    /// `close` of what is held.
+    LetGo { slot: Slot },
+}
+
+impl Operation {
+    /// Whether it asks for what was done before to be durable.
+    pub const fn is_fsync(&self) -> bool {
+        matches!(
+            self,
+            Self::Fsync { .. } | Self::FsyncDirectory { .. } | Self::FsyncHeld { .. }
+        )
+    }
 }
 
 /// What an operation answers when it succeeds.

@@ -12,7 +12,9 @@ use rustix::io::Errno;
 
 use super::Target;
 use crate::direct_io::{self, AlignedBuffer};
-use crate::model::{Content, Outcome, UMASK, only_regular, only_with_user_xattrs, split};
+use crate::model::{
+    Content, Outcome, UMASK, only_held, only_regular, only_with_user_xattrs, split,
+};
 use crate::operations::{
     AllocateMode, Answer, FileRef, NodeKind, Operation, RenameMode, Slot, XattrMode,
 };
@@ -33,6 +35,8 @@ const OWN_DIRECTORY: &str = ".mobifs";
 pub struct DirectoryTarget {
     root: OwnedFd,
     open: BTreeMap<Slot, OwnedFd>,
+    /// Open objects other than regular files, and whether they are directories.
+    held: BTreeMap<Slot, (OwnedFd, bool)>,
 }
 
 /// A name in an open directory.
@@ -64,12 +68,14 @@ impl DirectoryTarget {
         Ok(Self {
             root: fs::open(root, flags, Mode::empty())?,
             open: BTreeMap::new(),
+            held: BTreeMap::new(),
         })
     }
 
     /// Closes all files, for instance because the mount goes.
     pub fn close_all(&mut self) {
         self.open.clear();
+        self.held.clear();
     }
 
     fn directory(&self, path: &str) -> Result<OwnedFd, Errno> {
@@ -409,6 +415,17 @@ impl Target for DirectoryTarget {
                 self.open.insert(*slot, file);
             }
             Op::Close { slot } => drop(self.open.remove(slot).ok_or(Errno::BADF)?),
+            Op::FsyncDirectory { path } => fs::fsync(self.readable_directory(path)?)?,
+            Op::Hold { slot, path } => {
+                self.held.remove(slot);
+                let held = self.open_held(path)?;
+                self.held.insert(*slot, held);
+            }
+            Op::FsyncHeld { slot } => match self.held.get(slot) {
+                Some((directory, true)) => fs::fsync(directory)?,
+                _ => return Err(Errno::BADF),
+            },
+            Op::LetGo { slot } => drop(self.held.remove(slot).ok_or(Errno::BADF)?),
             _ => return self.use_file(operation),
         }
         Ok(Answer::Done)
@@ -441,6 +458,21 @@ impl Target for DirectoryTarget {
 }
 
 impl DirectoryTarget {
+    fn open_held(&self, path: &str) -> Result<(OwnedFd, bool), Errno> {
+        let place = self.object(path)?;
+        let kind = place.kind()?;
+        only_held(kind)?;
+        let is_directory = kind == FileKind::Directory;
+        let how = if is_directory {
+            OFlags::RDONLY | OFlags::DIRECTORY
+        } else {
+            OFlags::PATH
+        };
+        let flags = how | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = fs::openat(&place.directory, place.name, flags, Mode::empty())?;
+        Ok((opened, is_directory))
+    }
+
     fn readable_directory(&self, path: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         fs::openat(self.directory(path)?, ".", flags, Mode::empty())

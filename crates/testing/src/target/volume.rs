@@ -17,7 +17,9 @@ use rustix::io::Errno;
 
 use super::Target;
 use super::known_names::KnownNames;
-use crate::model::{Content, Outcome, UMASK, only_regular, only_with_user_xattrs, split};
+use crate::model::{
+    Content, Outcome, UMASK, only_held, only_regular, only_with_user_xattrs, split,
+};
 use crate::operations::{
     AllocateMode, Answer, FileRef, NodeKind, Operation, RenameMode, Slot, XattrMode,
 };
@@ -42,6 +44,8 @@ const ROOT_USER: Caller = Caller {
 pub struct VolumeTarget {
     volume: Arc<Volume>,
     open: BTreeMap<Slot, ObjectId>,
+    /// Open objects other than regular files.
+    held: BTreeMap<Slot, (ObjectId, FileKind)>,
     /// None: every name is looked up each time, and nothing known of objects not in use.
     names: Option<RefCell<KnownNames>>,
     listings: Cell<u64>,
@@ -70,6 +74,7 @@ impl VolumeTarget {
         Self {
             volume,
             open: BTreeMap::new(),
+            held: BTreeMap::new(),
             names: None,
             listings: Cell::new(0),
         }
@@ -95,7 +100,10 @@ impl VolumeTarget {
     /// Gives back what neither names nor open files hold.
     fn give_back(&self) {
         let Some(names) = &self.names else { return };
-        let is_open = |id| self.open.values().any(|&open| open == id);
+        let is_open = |id| {
+            let held = self.held.values().map(|(id, _)| id);
+            self.open.values().chain(held).any(|&open| open == id)
+        };
         let unused = names.borrow_mut().take_unused(is_open);
         for (id, count) in unused {
             self.volume.forget(id, count);
@@ -506,6 +514,36 @@ impl VolumeTarget {
             // The slot is taken: closing it succeeds.
             let _closed = self.close(slot);
         }
+        while let Some((&slot, _)) = self.held.first_key_value() {
+            let _closed = self.let_go(slot);
+        }
+        self.give_back();
+    }
+
+    /// The kernel opens neither directories nor what is opened with `O_PATH`: it holds a
+    /// reference.
+    fn hold_slot(&mut self, slot: Slot, path: &str) -> Result<(), Errno> {
+        let held = self.object(path)?;
+        only_held(held.kind)?;
+        let object = (held.id, held.kind);
+        std::mem::forget(held);
+        self.held.insert(slot, object);
+        Ok(())
+    }
+
+    fn let_go(&mut self, slot: Slot) -> Result<(), Errno> {
+        let (id, _) = self.held.remove(&slot).ok_or(Errno::BADF)?;
+        if self.names.is_none() && id != ObjectId::ROOT {
+            self.volume.forget(id, 1);
+        }
+        Ok(())
+    }
+
+    fn fsync_held(&self, slot: Slot) -> Result<(), Errno> {
+        match self.held.get(&slot) {
+            Some((id, FileKind::Directory)) => self.volume.fsync(*id).map_err(errno),
+            _ => Err(Errno::BADF),
+        }
     }
 
     fn close(&mut self, slot: Slot) -> Result<(), Errno> {
@@ -712,6 +750,17 @@ impl VolumeTarget {
                 self.open.insert(*slot, id);
             }
             Op::Close { slot } => self.close(*slot)?,
+            Op::FsyncDirectory { path } => {
+                let directory = self.directory(path)?;
+                self.volume.fsync(directory.id).map_err(errno)?;
+            }
+            Op::Hold { slot, path } => {
+                // An empty slot is as good as one that is closed now.
+                let _was_held = self.let_go(*slot);
+                self.hold_slot(*slot, path)?;
+            }
+            Op::FsyncHeld { slot } => self.fsync_held(*slot)?,
+            Op::LetGo { slot } => self.let_go(*slot)?,
             _ => return self.use_file(operation),
         }
         Ok(Answer::Done)

@@ -39,7 +39,7 @@ pub(super) enum Verb {
     SetAttributes,
     SetXattr,
     RemoveXattr,
-    /// Removes a file that stays open.
+    /// Removes a file, an empty directory or another object that stays open.
     RemoveOpen,
     /// Parks pages of a removed file that is open.
     SpillRemoved,
@@ -72,7 +72,7 @@ const WEIGHTS: &[(Verb, u64)] = &[
     (Verb::SetAttributes, 4),
     (Verb::SetXattr, 4),
     (Verb::RemoveXattr, 2),
-    (Verb::RemoveOpen, 3),
+    (Verb::RemoveOpen, 4),
     (Verb::SpillRemoved, 2),
     (Verb::CreateUnnamed, 3),
     (Verb::LinkUnnamed, 3),

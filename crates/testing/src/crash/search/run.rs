@@ -14,8 +14,8 @@ use super::verify::{Candidate, Search, compare_lower, panic_text};
 use super::walk::{plant, walk_store};
 use super::world::{Demand, Unnamed, World};
 use super::{SearchOptions, SearchStatistics};
-use crate::crash::CrashLower;
 use crate::crash::search::dice::Dice;
+use crate::crash::{CrashLower, leftovers};
 
 /// Crash images taken while a journal write is under way.
 const IMAGES_OF_JOURNAL_WRITE: u64 = 3;
@@ -337,8 +337,14 @@ impl Runner {
         if self.search.has_failed() {
             return Ok(());
         }
-        for unnamed in std::mem::take(&mut self.world.unnamed) {
-            self.store()?.unpin(unnamed.id);
+        self.applying(|runner| runner.store()?.apply().map_err(text))?;
+        let unnamed = std::mem::take(&mut self.world.unnamed);
+        if !unnamed.is_empty() {
+            for unnamed in unnamed {
+                self.store()?.unpin(unnamed.id);
+            }
+            // Not only when something is applied again.
+            demand_nothing_staged(&self.lower)?;
         }
         self.applying(|runner| runner.store()?.apply().map_err(text))?;
         self.compare()?;
@@ -349,6 +355,20 @@ impl Runner {
         self.search
             .count(|statistics| statistics.lower_calls += calls);
         compare_lower(&self.lower, &self.world.tree.seen())
+    }
+}
+
+/// Fails for what is kept in `stage/` although nobody uses it.
+fn demand_nothing_staged(lower: &CrashLower) -> Result<(), String> {
+    let mut found = leftovers(lower).map_err(|error| error.to_string())?;
+    found.retain(|name| name.starts_with("stage/"));
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
+            "left behind at the last close: {}",
+            found.join(", ")
+        ))
     }
 }
 

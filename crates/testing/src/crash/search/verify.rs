@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use super::dice::Dice;
 use super::run::continue_history;
 use super::tree::{Seen, Tree};
-use super::walk::{leftovers, walk_lower, walk_store};
+use super::walk::{walk_lower, walk_store};
 use super::{SearchOptions, SearchStatistics};
-use crate::crash::{CrashLower, Effect, Fate};
+use crate::crash::{CrashLower, Effect, Fate, leftovers};
 
 /// How many of a thousand mounts are followed by one more before anything is applied.
 const REOPENED_PERMILLE: u64 = 200;

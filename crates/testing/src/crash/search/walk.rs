@@ -201,19 +201,6 @@ fn insert_lower(
     Ok(())
 }
 
-/// What lies in the store's directories for things under way, which must be empty at
-/// rest.
-pub(super) fn leftovers(lower: &CrashLower) -> io::Result<Vec<String>> {
-    let own = lower.open(&lower.root()?, OWN_DIRECTORY, false)?;
-    let mut found = Vec::new();
-    for name in ["stage", "limbo", "lost"] {
-        let directory = lower.open(&own, name.as_bytes(), false)?;
-        let entries = lower.list(&directory)?.into_iter();
-        found.extend(entries.map(|entry| format!("{name}/{}", entry.name.escape_ascii())));
-    }
-    Ok(found)
-}
-
 /// Puts a tree into an empty filesystem and makes it durable.
 pub(super) fn plant(lower: &CrashLower, tree: &Tree) -> io::Result<()> {
     let mut planted = BTreeMap::new();

@@ -40,7 +40,7 @@ pub(super) struct Delta {
     xattrs: BTreeMap<Arc<[u8]>, Option<Arc<[u8]>>>,
 }
 
-/// A file that is open and has no name.
+/// An object that is open and has no name: a file, or what was removed.
 #[derive(Clone, Debug)]
 pub(super) struct Unnamed {
     pub(super) node: NodeId,
@@ -51,6 +51,12 @@ pub(super) struct Unnamed {
     /// It loses its last name with the transaction under way: what it holds may be
     /// parked only when that is committed.
     leaving: bool,
+}
+
+impl Unnamed {
+    fn is_file(&self) -> bool {
+        self.content.attributes.kind == FileKind::Regular
+    }
 }
 
 /// What the store must be asked to do besides transactions.
@@ -580,7 +586,9 @@ impl World {
         }
         let chosen = (first % self.unnamed.len() as u64) as usize;
         match operation.verb {
-            Verb::SpillRemoved if !self.unnamed[chosen].leaving => {
+            Verb::SpillRemoved
+                if !self.unnamed[chosen].leaving && self.unnamed[chosen].is_file() =>
+            {
                 vec![self.spill(chosen, second, third)]
             }
             Verb::LinkUnnamed if self.unnamed[chosen].fresh => {
@@ -607,7 +615,7 @@ impl World {
         }
     }
 
-    /// Removes the only name of a committed, unchanged file that stays open.
+    /// Removes the only name of a committed, unchanged object that stays open.
     fn remove_open(&mut self, number: u64) -> Vec<Demand> {
         let Some((parent, name, id)) = self.pick_entry(number) else {
             return Vec::new();
@@ -617,7 +625,11 @@ impl World {
         let Some(&object) = self.ids.get(&id) else {
             return Vec::new();
         };
-        if !unchanged || node.attributes.kind != FileKind::Regular || node.attributes.nlink != 1 {
+        let has_one_name = match node.attributes.kind {
+            FileKind::Directory => node.entries.is_empty(),
+            _ => node.attributes.nlink == 1,
+        };
+        if !unchanged || !has_one_name {
             return Vec::new();
         }
         let content = node.clone();
