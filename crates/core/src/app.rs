@@ -55,6 +55,9 @@ impl Default for AppPolicy {
 pub trait AppRules: Send {
     /// Whether the directory at `path` is the root of an app.
     fn is_app(&self, path: &[u8]) -> bool;
+    /// Whether some directory below `path` may be the root of an app; true where that cannot
+    /// be told.
+    fn has_apps_below(&self, path: &[u8]) -> bool;
     /// Limits of the app at `path`.
     fn policy(&self, path: &[u8]) -> AppPolicy;
 }
@@ -69,6 +72,10 @@ pub struct TopLevelApps(
 impl AppRules for TopLevelApps {
     fn is_app(&self, path: &[u8]) -> bool {
         !path.contains(&b'/')
+    }
+
+    fn has_apps_below(&self, _path: &[u8]) -> bool {
+        false
     }
 
     fn policy(&self, _path: &[u8]) -> AppPolicy {

@@ -317,6 +317,10 @@ impl AppRules for NamedAfterPolicies {
         !path.contains(&b'/')
     }
 
+    fn has_apps_below(&self, _path: &[u8]) -> bool {
+        false
+    }
+
     fn policy(&self, path: &[u8]) -> AppPolicy {
         let name = str::from_utf8(path).ok();
         let transactioning = TransactioningRule {

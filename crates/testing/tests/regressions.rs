@@ -718,3 +718,37 @@ fn nothing_is_left_of_a_removed_directory_that_was_in_use() {
         passes(&events, &mut DirectoryMedium::new(directory.path()));
     }
 }
+
+/// Found by reading, then by this: an app below a moved directory is another one at its new
+/// place, whose transaction overtook that of the move, and left the app's later content with
+/// its earlier names.
+#[test]
+fn an_app_below_a_moved_directory_is_not_committed_before_the_move() {
+    let before = [
+        make_directory("alpha"),
+        make_directory("alpha/a"),
+        create("alpha/a/file"),
+        // No app here, but one where it goes.
+        make_directory("alpha/c"),
+        make_directory("alpha/c/a"),
+        create("alpha/c/a/file"),
+        SyncAll,
+        create("alpha/a/earlier"),
+        create("alpha/c/a/earlier"),
+    ];
+    for (from, to, file) in [
+        ("alpha", "beta", "beta/a/file"),
+        ("alpha/c", "beta", "beta/a/file"),
+    ] {
+        for commit in [
+            Do(Op::Fsync {
+                file: Path(file.into()),
+            }),
+            Event::SyncApp("beta/a".into()),
+        ] {
+            let mut events = before.to_vec();
+            events.extend([rename(from, to), write(file, 0, 10), commit, Cut]);
+            passes_with(NESTED, &events, &mut MemoryMedium::default());
+        }
+    }
+}

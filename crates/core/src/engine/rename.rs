@@ -243,8 +243,31 @@ impl Engine {
                 apps.push(self.app_of_directory_at(to));
             }
         }
+        let moves_apps = moves.iter().any(|&(id, to)| self.moves_apps(id, to));
         let vct = self.begin_apps(apps, moment.now)?;
+        if moves_apps {
+            return Ok(self.reach_everywhere(vct));
+        }
         Ok(self.reach_unknown_names(vct, objects))
+    }
+
+    /// Whether what lies below a directory may belong to other apps once it has moved, which
+    /// are not known yet: what they change later must not be committed before the move, with
+    /// which it would be at a place where it never was.
+    fn moves_apps(&self, id: ObjectId, to: &Side) -> bool {
+        if self
+            .inodes
+            .get(&id)
+            .is_none_or(|inode| !inode.is_directory())
+        {
+            return false;
+        }
+        let places = [
+            self.path_of(id),
+            self.path_in(to.parent, to.name.as_bytes()),
+        ];
+        let mut places = places.into_iter().flatten();
+        places.any(|path| self.rules.has_apps_below(&path))
     }
 
     /// The apps that lie below a directory.

@@ -53,6 +53,12 @@ impl Engine {
         if !objects.iter().any(is_concerned) {
             return vct;
         }
+        self.reach_everywhere(vct)
+    }
+
+    /// All that is changed at the same time, in whatever app, is committed with this
+    /// transaction, and nothing later before it.
+    pub(super) fn reach_everywhere(&mut self, vct: VctId) -> VctId {
         let all: Vec<VctId> = self.open.keys().copied().collect();
         let vct = all
             .into_iter()
@@ -282,12 +288,16 @@ impl Engine {
 
     /// Path of `name` in `parent`, if a directory there would be the root of an app.
     pub(super) fn app_place(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
-        let path = if parent == ObjectId::ROOT {
-            name.to_vec()
-        } else {
-            [self.path_of(parent)?.as_slice(), name].join(&b'/')
-        };
+        let path = self.path_in(parent, name)?;
         self.rules.is_app(&path).then_some(path)
+    }
+
+    /// Path of `name` in `parent`; none if that has no place.
+    pub(super) fn path_in(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
+        if parent == ObjectId::ROOT {
+            return Some(name.to_vec());
+        }
+        Some([self.path_of(parent)?.as_slice(), name].join(&b'/'))
     }
 
     /// The object lost its last link: nothing of it needs to reach the store any

@@ -65,7 +65,12 @@ impl PolicyChange {
 
 /// A glob over app paths: `*` and `?` stay within one directory, `**` does not.
 #[derive(Clone, Debug)]
-pub(crate) struct AppGlob(GlobMatcher);
+pub(crate) struct AppGlob {
+    whole: GlobMatcher,
+    /// One for each component of a path that it matches; none where these cannot be told
+    /// apart.
+    components: Option<Vec<GlobMatcher>>,
+}
 
 impl AppGlob {
     pub(crate) fn new(glob: &str) -> Result<Self, String> {
@@ -74,16 +79,39 @@ impl AppGlob {
                 "\"{glob}\" is not a path relative to the mount: leave out the outer slashes"
             ));
         }
-        GlobBuilder::new(glob)
-            .literal_separator(true)
-            .backslash_escape(true)
-            .build()
-            .map(|glob| Self(glob.compile_matcher()))
-            .map_err(|error| format!("\"{glob}\" is not a valid glob: {}", error.kind()))
+        let compile = |glob: &str| {
+            let built = GlobBuilder::new(glob)
+                .literal_separator(true)
+                .backslash_escape(true)
+                .build();
+            built.map(|glob| glob.compile_matcher())
+        };
+        let whole = compile(glob)
+            .map_err(|error| format!("\"{glob}\" is not a valid glob: {}", error.kind()))?;
+        let is_plain = !glob.contains("**") && !glob.contains(['{', '[', '\\']);
+        let components = is_plain.then(|| glob.split('/').map(compile).collect());
+        Ok(Self {
+            whole,
+            components: components.and_then(Result::ok),
+        })
     }
 
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
-        self.0.is_match(Path::new(OsStr::from_bytes(path)))
+        self.whole.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// Whether it may match a path below this one.
+    fn may_match_below(&self, path: &[u8]) -> bool {
+        let Some(components) = &self.components else {
+            return true;
+        };
+        let names = || path.split(|&byte| byte == b'/');
+        let pairs = components.iter().zip(names());
+        let mut matches = pairs.map(|(component, name)| {
+            let name = Path::new(OsStr::from_bytes(name));
+            component.is_match(name)
+        });
+        components.len() > names().count() && matches.all(|does_match| does_match)
     }
 }
 
@@ -118,7 +146,9 @@ impl Rules {
     /// Which directories are apps: the globs over paths relative to the mount, as written.
     pub fn app_globs(&self) -> Vec<String> {
         let globs = self.apps.iter();
-        globs.map(|glob| glob.0.glob().glob().to_owned()).collect()
+        globs
+            .map(|glob| glob.whole.glob().glob().to_owned())
+            .collect()
     }
 
     /// Changes settings of one app until the configuration is loaded again.
@@ -172,6 +202,10 @@ impl AppRules for Rules {
         self.apps.iter().any(|glob| glob.matches(path))
     }
 
+    fn has_apps_below(&self, path: &[u8]) -> bool {
+        self.apps.iter().any(|glob| glob.may_match_below(path))
+    }
+
     fn policy(&self, path: &[u8]) -> AppPolicy {
         let matched = self.matched.iter().find(|(glob, _)| glob.matches(path));
         let mut policy = matched.map_or(self.defaults, |(_, change)| change.apply(self.defaults));
@@ -214,6 +248,22 @@ mod tests {
         assert!(rules.is_app(b"mail") && rules.is_app(b"home/ann"));
         assert!(!rules.is_app(b"mail/inbox") && !rules.is_app(b"home/ann/mail"));
         assert!(rules.is_app(b"\xff\xfe"), "names need not be UTF-8");
+    }
+
+    #[test]
+    fn where_apps_may_be_below_is_known() {
+        let below = |globs: &[&str], path: &str| {
+            let globs = globs.iter().map(|glob| AppGlob::new(glob).unwrap());
+            let rules = Rules::new(globs.collect(), AppPolicy::default(), Vec::new());
+            rules.has_apps_below(path.as_bytes())
+        };
+        assert!(!below(&["*"], "mail"));
+        assert!(below(&["*", "home/*"], "home"));
+        assert!(!below(&["*", "home/*"], "homes") && !below(&["*", "home/*"], "home/ann"));
+        assert!(below(&["*/data/*"], "x") && below(&["*/data/*"], "x/data"));
+        assert!(!below(&["*/data/*"], "x/other") && !below(&["*/data/*"], "x/data/y"));
+        assert!(below(&["a/**"], "z/y"), "it cannot be told");
+        assert!(below(&["{a,b/c}"], "b"));
     }
 
     #[test]
