@@ -209,6 +209,9 @@ impl Generator<'_> {
 
     /// Apps, and what may be one, come, go and move.
     fn change_apps(&mut self) {
+        if self.random.chance(40) {
+            return self.move_work();
+        }
         let path = self.app_path();
         let operation = match self.random.weighted(&[4, 2, 3, 2, 1]) {
             0 => Operation::MakeDirectory { path, mode: 0o755 },
@@ -227,6 +230,59 @@ impl Generator<'_> {
             },
         };
         self.run(operation);
+    }
+
+    /// A program's directory moves while it works on files below, and what it does there
+    /// afterwards is made durable.
+    fn move_work(&mut self) {
+        let paths = self.model.state().paths();
+        let is_deep = |path: &&String| path.matches('/').count() > 1;
+        let files = paths
+            .iter()
+            .filter(|(_, (_, inode))| inode.kind() == FileKind::Regular);
+        let deep: Vec<&String> = files.map(|(path, _)| path).filter(is_deep).collect();
+        if deep.is_empty() {
+            // For the next time.
+            let path = format!("{}/{}", self.app, self.random.pick(&["a", "b"]));
+            self.run(Operation::MakeDirectory {
+                path: path.clone(),
+                mode: 0o755,
+            });
+            let name = *self.random.pick(&NAMES);
+            self.run(Operation::CreateFile {
+                path: format!("{path}/{name}"),
+                mode: 0o644,
+            });
+            return;
+        }
+        let file = (*self.random.pick(&deep)).clone();
+        if self.profile.checkpoints && self.random.chance(80) {
+            self.events.push(Event::SyncAll);
+        }
+        let ends: Vec<usize> = file.match_indices('/').map(|(at, _)| at).collect();
+        let (from, rest) = file.split_at(*self.random.pick(&ends));
+        let (from, to) = (from.to_owned(), self.app_path());
+        let moved = format!("{to}{rest}");
+        self.run(Operation::CreateFile {
+            path: format!("{file}-new"),
+            mode: 0o644,
+        });
+        self.run(Operation::Rename {
+            from,
+            to,
+            mode: RenameMode::Replace,
+        });
+        let file = FileRef::Path(moved);
+        let data = self.payload();
+        self.run(Operation::Append {
+            file: file.clone(),
+            data,
+        });
+        self.run(Operation::Fsync { file });
+        if self.profile.cuts > 0 && self.random.chance(30) {
+            // Before anything commits the move.
+            self.events.push(Event::Cut);
+        }
     }
 
     /// Where apps are: at the top, or a little below.
