@@ -57,8 +57,8 @@ pub enum PlaceError {
     SamePlace(PathBuf),
     /// One lies within the other.
     #[error(
-        "{inner} lies inside {outer}: mounts cannot be nested; choose a mount point outside the \
-         store and a store outside the mount point",
+        "{inner} lies inside {outer}: a store and its own mount point cannot be nested; choose a \
+         mount point outside the store and a store outside the mount point",
         inner = inner.display(), outer = outer.display()
     )]
     Nested {
@@ -67,13 +67,14 @@ pub enum PlaceError {
         /// The one around it.
         outer: PathBuf,
     },
-    /// A store or mount point lies in another MobiFS mount.
+    /// The store lies in another MobiFS mount.
     #[error(
-        "{path} lies in the MobiFS mount {mount}: mounts cannot be nested; choose a place outside",
+        "the store {path} lies in the MobiFS mount {mount}, which may answer an fsync before \
+         anything is durable: choose a store outside (its mount point may lie in that mount)",
         path = path.display(), mount = mount.display()
     )]
-    InsideMount {
-        /// The path.
+    StoreInsideMount {
+        /// The store.
         path: PathBuf,
         /// The mount.
         mount: PathBuf,
@@ -135,7 +136,6 @@ impl Places {
         {
             return Err(PlaceError::AlreadyMounted(mountpoint));
         }
-        outside_mounts(&mountpoint, &table)?;
         if store == mountpoint {
             return Err(PlaceError::SamePlace(store));
         }
@@ -207,8 +207,11 @@ fn directory(
     }
 }
 
-/// Fails if `path` lies in a MobiFS mount: a daemon that needs another one's answers
-/// waits for ever when that one is stopped.
+/// Fails if the store at `path` lies in a MobiFS mount. What is written to it there is as
+/// volatile as that mount's memory: a journal in a relaxed app would be durable only in the
+/// daemon's belief. And a daemon that frees memory by committing must not need another one
+/// for that, which waits for memory itself. A mount point may lie there: it is looked up when
+/// the mount is made and when it ends, and no request depends on what is around it.
 fn outside_mounts(path: &Path, table: &[MountEntry]) -> Result<(), PlaceError> {
     let failed = |source| PlaceError::Io {
         path: path.to_owned(),
@@ -221,7 +224,7 @@ fn outside_mounts(path: &Path, table: &[MountEntry]) -> Result<(), PlaceError> {
     });
     match around {
         None => Ok(()),
-        Some(mount) => Err(PlaceError::InsideMount {
+        Some(mount) => Err(PlaceError::StoreInsideMount {
             path: path.to_owned(),
             mount: mount.mountpoint.clone(),
         }),

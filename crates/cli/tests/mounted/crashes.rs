@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, snapshot, succeeds};
+use crate::fixture::{
+    Fixture, PROGRAM, fails, mobifs, needs_mounts, snapshot, succeeds, try_mount_at, wait_until,
+};
 
 /// Writes a file and calls fsync.
 fn write_synced(path: &std::path::Path, content: &str) {
@@ -328,4 +330,93 @@ fn a_daemon_commits_more_new_files_than_it_may_have_open() {
         assert!(found == format!("{number}\n").repeat(200), "{number}");
     }
     fixture.umount();
+}
+
+/// A mount whose mount point lies in another one, with its store elsewhere.
+struct Inner {
+    store: std::path::PathBuf,
+    mountpoint: std::path::PathBuf,
+}
+
+impl Inner {
+    fn mount(outer: &Fixture) -> Self {
+        let inner = Self {
+            store: outer.directory("inner"),
+            mountpoint: outer.mountpoint.join("app/inner"),
+        };
+        fs::create_dir_all(&inner.mountpoint).unwrap();
+        succeeds(&try_mount_at(&inner.store, &inner.mountpoint, &[]));
+        inner
+    }
+
+    fn daemon(&self) -> Pid {
+        let output = mobifs(&["status", "--json"], &self.mountpoint);
+        succeeds(&output);
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        Pid::from_raw(status["daemon_pid"].as_u64().unwrap() as i32).unwrap()
+    }
+}
+
+#[test]
+fn a_mount_in_a_mount_survives_the_daemons_of_both() {
+    needs_mounts!();
+    let mut outer = Fixture::new();
+    outer.mount(&[]);
+    let inner = Inner::mount(&outer);
+    outer.unmount_at_end(&inner.mountpoint);
+    fs::write(inner.mountpoint.join("file"), "one").unwrap();
+    fs::write(outer.mountpoint.join("app/file"), "two").unwrap();
+    let busy = mobifs(&["umount"], &outer.mountpoint);
+    assert!(!busy.status.success() && outer.is_mounted());
+    let daemon = Pid::from_raw(outer.daemon_pid() as i32).unwrap();
+    for daemon in [daemon, inner.daemon()] {
+        kill_process(daemon, Signal::KILL).unwrap();
+        assert_eq!(fs::read(inner.mountpoint.join("file")).unwrap(), b"one");
+        assert_eq!(fs::read(outer.mountpoint.join("app/file")).unwrap(), b"two");
+    }
+    assert!(
+        fs::remove_dir(&inner.mountpoint).is_err(),
+        "it is a mount point"
+    );
+    succeeds(&mobifs(&["sync"], &inner.mountpoint));
+    succeeds(&mobifs(&["umount"], &inner.mountpoint));
+    outer.umount();
+    assert_eq!(fs::read(inner.store.join("file")).unwrap(), b"one");
+    assert_eq!(fs::read(outer.store.join("app/file")).unwrap(), b"two");
+    assert!(
+        outer
+            .store
+            .join("app/inner")
+            .read_dir()
+            .unwrap()
+            .next()
+            .is_none()
+    );
+}
+
+/// The outer daemon is dead for good, and the inner mount point cannot be looked up any more.
+#[test]
+fn a_mount_in_a_dead_mount_ends_and_loses_nothing() {
+    needs_mounts!();
+    let mut outer = Fixture::new();
+    outer.mount(&["-o", "nosupervise"]);
+    let inner = Inner::mount(&outer);
+    outer.unmount_at_end(&inner.mountpoint);
+    fs::write(inner.mountpoint.join("file"), "one").unwrap();
+    let daemon = inner.daemon();
+    let pid = Pid::from_raw(outer.daemon_pid() as i32).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    wait_until(|| fs::metadata(&outer.mountpoint).is_err());
+    kill_process(daemon, Signal::TERM).unwrap();
+    wait_until(|| fs::read(inner.store.join("file")).is_ok_and(|found| found == b"one"));
+    // Both go with the mount around them.
+    let gone = std::process::Command::new("umount")
+        .arg("-l")
+        .arg(&outer.mountpoint)
+        .status();
+    assert!(gone.unwrap().success());
+    wait_until(|| rustix::process::test_kill_process(daemon).is_err());
+    succeeds(&try_mount_at(&inner.store, &outer.directory("again"), &[]));
+    assert_eq!(fs::read(outer.path("again/file")).unwrap(), b"one");
+    succeeds(&mobifs(&["umount"], &outer.path("again")));
 }
