@@ -12,6 +12,11 @@ use crate::inode::{Change, ORPHAN};
 use crate::policy::transactioning::Closing;
 use crate::vct::OpenVct;
 
+/// A transaction that mentions so many objects closes, whatever its policy says. Closing it and
+/// letting go of it when it is committed take time for each of them, in which nobody else can do
+/// anything; and the store takes it as a whole.
+pub(super) const MEMBERS_MAX: usize = 4096;
+
 impl Engine {
     /// The transaction for a change of these objects: that of their app, or, if they
     /// are of several, the apps' joined one. Fails if one of the apps may not change.
@@ -369,7 +374,7 @@ impl Engine {
         let due = self.open.get_mut(&vct).is_some_and(|open| {
             let age_ms = Self::age_ms(now, open.opened_at);
             open.closing.operation_ended(age_ms);
-            open.closing.is_due(age_ms)
+            open.closing.is_due(age_ms) || open.held.len() >= MEMBERS_MAX
         });
         if due {
             self.close(vct);

@@ -233,11 +233,19 @@ impl Table {
     }
 
     /// Records names in the tree: object, directory, name. A forged journal may give an object
-    /// any number of them, so each is not compared with all before it.
+    /// any number of them, so each is not compared with all before it. Some may be known,
+    /// because somebody has looked meanwhile.
     pub(crate) fn add_names(&mut self, names: impl Iterator<Item = (ObjectId, ObjectId, Name)>) {
         let mut added = HashSet::new();
+        let mut seen = HashSet::new();
         for place in names {
             let (id, parent, name) = place.clone();
+            if seen.insert(id)
+                && let Some(location) = self.locations.get(&id)
+            {
+                let known = location.names.iter();
+                added.extend(known.map(|(parent, name)| (id, *parent, name.clone())));
+            }
             if added.insert(place) {
                 self.push_name(id, parent, name);
             }

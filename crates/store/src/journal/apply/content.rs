@@ -9,6 +9,7 @@ use super::super::lookup::missing;
 use super::super::pending::{PendingObject, PendingPage};
 use super::super::search::Search;
 use super::Work;
+use super::turn::MovingTurn;
 use crate::StoreError;
 use crate::lower::{Lower, SetAttributes};
 
@@ -64,7 +65,11 @@ impl<L: Lower> JournalStore<L> {
 
     /// Final attributes of directories: after their entries, because changing those
     /// changes the times.
-    pub(super) fn apply_directory_attributes(&self, work: &Work) -> Result<(), StoreError> {
+    pub(super) fn apply_directory_attributes(
+        &self,
+        work: &Work,
+        turn: &mut MovingTurn<'_>,
+    ) -> Result<(), StoreError> {
         // In a fixed order, so that a simulated crash can be repeated.
         let mut objects: Vec<_> = work.objects.iter().collect();
         objects.sort_unstable_by_key(|(id, _)| **id);
@@ -79,6 +84,7 @@ impl<L: Lower> JournalStore<L> {
             if let Some(handle) = self.handle_in(id, &mut search)? {
                 self.apply_attributes(id, &attributes, &handle)?;
             }
+            turn.step_ended();
         }
         Ok(())
     }

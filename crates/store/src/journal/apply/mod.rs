@@ -25,6 +25,7 @@ mod limbo;
 mod stage;
 mod strays;
 mod tree;
+mod turn;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use std::sync::atomic::Ordering;
 
 use mobifs_types::{Name, ObjectId};
 
+use self::turn::MovingTurn;
 use super::pending::PendingObject;
 use super::recovery::Moves;
 use super::{JournalStore, Writer};
@@ -119,14 +121,14 @@ impl<L: Lower> JournalStore<L> {
     /// Names, and what changes with them; all that was applied is durable on return.
     fn move_names(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
         {
-            let _tree = self.tree.write();
+            let mut turn = MovingTurn::begin(&self.tree);
             writer.has_unsynced_moves = true;
             // From here on objects move. Should something fail, the places that the
             // journal has recorded are not theirs any more: transactions that come
             // before the next attempt record the new ones.
             writer.recorded.clear();
-            self.rearrange(work)?;
-            self.apply_directory_attributes(work)?;
+            self.rearrange(work, &mut turn)?;
+            self.apply_directory_attributes(work, &mut turn)?;
         }
         self.sync_moves(writer)
     }

@@ -8,13 +8,17 @@ use super::super::JournalStore;
 use super::super::lookup::missing;
 use super::super::search::Search;
 use super::Work;
+use super::turn::MovingTurn;
 use crate::StoreError;
 use crate::lower::Lower;
 
 impl<L: Lower> JournalStore<L> {
-    /// Gives every pending entry its final object. The caller holds `tree` for
-    /// writing.
-    pub(super) fn rearrange(&self, work: &Work) -> Result<(), StoreError> {
+    /// Gives every pending entry its final object.
+    pub(super) fn rearrange(
+        &self,
+        work: &Work,
+        turn: &mut MovingTurn<'_>,
+    ) -> Result<(), StoreError> {
         let mut missing_names: Vec<(ObjectId, &Name, ObjectId)> = Vec::new();
         let mut detached = false;
         let mut surplus: Vec<(ObjectId, &Name)> = Vec::new();
@@ -33,13 +37,14 @@ impl<L: Lower> JournalStore<L> {
             {
                 missing_names.push((*parent, name, child));
             }
+            turn.step_ended();
         }
         if detached {
             self.lower
                 .sync_all()
                 .map_err(StoreError::lower("making detached entries durable"))?;
         }
-        self.drop_surplus(&surplus)?;
+        self.drop_surplus(&surplus, turn)?;
         let mut wanted: HashMap<ObjectId, usize> = HashMap::new();
         for (_, _, child) in &missing_names {
             *wanted.entry(*child).or_default() += 1;
@@ -57,6 +62,7 @@ impl<L: Lower> JournalStore<L> {
                     break;
                 }
             }
+            turn.step_ended();
         }
         // All at once: each time, the witness hears of all names of an object.
         self.state.write().table.add_names(links.into_iter());
@@ -65,8 +71,13 @@ impl<L: Lower> JournalStore<L> {
 
     /// Removes further names of what waits in `limbo/`. Not before it is certain to be
     /// there: the journal records one name of an object, and it may be one of these.
-    fn drop_surplus(&self, surplus: &[(ObjectId, &Name)]) -> Result<(), StoreError> {
+    fn drop_surplus(
+        &self,
+        surplus: &[(ObjectId, &Name)],
+        turn: &mut MovingTurn<'_>,
+    ) -> Result<(), StoreError> {
         for (parent, name) in surplus {
+            turn.step_ended();
             let directory = self.require_handle(*parent)?;
             let Some(stat) = self.stat_at(&directory, name.as_bytes())? else {
                 continue;

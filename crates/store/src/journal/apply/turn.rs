@@ -1,0 +1,59 @@
+//! Moving many names without keeping readers waiting.
+
+use parking_lot::{RwLock, RwLockWriteGuard};
+
+/// Steps after which readers have their turn; each is a few system calls.
+const STEPS: u32 = 32;
+
+/// The right to move names, step by step.
+///
+/// Between two steps the table says of every object where it is, as after an apply that failed
+/// at that point; so whoever waits to look something up may do so there. Without that, a look
+/// at any object of any app waited until all names had moved.
+pub(super) struct MovingTurn<'a> {
+    tree: RwLockWriteGuard<'a, ()>,
+    steps: u32,
+}
+
+impl<'a> MovingTurn<'a> {
+    pub(super) fn begin(tree: &'a RwLock<()>) -> Self {
+        Self {
+            tree: tree.write(),
+            steps: 0,
+        }
+    }
+
+    /// A step is complete: lets in whoever waits, from time to time.
+    pub(super) fn step_ended(&mut self) {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS) {
+            RwLockWriteGuard::bump(&mut self.tree);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// An apply kept the lock from its first name to its last, for seconds.
+    #[test]
+    fn readers_get_in_between_two_steps() {
+        let tree = RwLock::new(());
+        let was_in = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let mut turn = MovingTurn::begin(&tree);
+            scope.spawn(|| {
+                let _tree = tree.read();
+                was_in.store(true, Ordering::SeqCst);
+            });
+            // Until the end of time if nobody is let in.
+            while !was_in.load(Ordering::SeqCst) {
+                turn.step_ended();
+            }
+            assert!(tree.try_read().is_none(), "it is ours again");
+        });
+    }
+}
