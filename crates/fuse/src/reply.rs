@@ -117,3 +117,61 @@ fn notify(transport: &dyn Transport, code: i32, payload: &[&[u8]]) {
         Err(errno) => tracing::error!(%errno, code, "the kernel refused a notification"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps what it is told.
+    #[derive(Default)]
+    struct Told(parking_lot::Mutex<Vec<u8>>);
+
+    impl Transport for Told {
+        fn try_receive(&self, _: &mut [u8]) -> Result<Option<usize>, Errno> {
+            Ok(None)
+        }
+
+        fn sleep(&self) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn reply(&self, _: &[IoSlice<'_>]) -> Result<(), Errno> {
+            Err(Errno::INVAL)
+        }
+
+        fn notify(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno> {
+            let bytes = parts.iter().flat_map(|part| part.iter().copied());
+            self.0.lock().extend(bytes);
+            Ok(())
+        }
+    }
+
+    fn told(tell: impl Fn(&Told)) -> Vec<u8> {
+        let told = Told::default();
+        tell(&told);
+        told.0.into_inner()
+    }
+
+    /// As `<linux/fuse.h>` has them: a length that is not right is refused as a whole.
+    #[test]
+    fn notifications_have_the_kernels_form() {
+        let bytes = told(|told| prune(told, &[7, 8]));
+        let words: Vec<u32> = bytes
+            .chunks(4)
+            .map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+            .collect();
+        let [seven, eight] = [7_u64, 8].map(u64::to_ne_bytes);
+        assert_eq!(words[..8], [48, 9, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(bytes[32..], [seven, eight].concat());
+
+        let bytes = told(|told| invalidate_entry(told, 5, b"name"));
+        let length = u32::try_from(bytes.len()).unwrap();
+        assert_eq!(
+            bytes[..8],
+            [length.to_ne_bytes(), 3_u32.to_ne_bytes()].concat()
+        );
+        assert_eq!(bytes[16..24], 5_u64.to_ne_bytes());
+        assert_eq!(bytes[24..28], 4_u32.to_ne_bytes());
+        assert_eq!(bytes[32..], *b"name\0");
+    }
+}

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 use mobifs_types::{Name, ObjectId};
 
 use super::Engine;
+use crate::directory::Directory;
 use crate::inode::Inode;
 
 /// What an object takes in memory without its content, roughly: here, in the arena, and what
@@ -19,6 +20,8 @@ const OBJECT_MEMORY_BYTES: u64 = 2048;
 /// Entries of listings that may be in memory for each object that may. An entry takes about a
 /// quarter of the memory of an object.
 const ENTRIES_PER_OBJECT: usize = 4;
+/// So many entries are worth looking an object up again.
+const ENTRIES_WORTH_AN_OBJECT: u64 = 64;
 
 /// An object that is in memory only because the kernel has it in its caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +56,21 @@ impl Engine {
         self.limits.objects_max.min(fit)
     }
 
+    /// Objects that may be in memory although no program uses them.
+    pub fn objects_allowed(&self) -> u64 {
+        self.objects_max() as u64
+    }
+
     /// Whether more objects, or more entries of directories, than allowed are in memory, so
     /// that [`Engine::trim`] would look for some to let go.
     pub fn is_crowded(&self) -> bool {
         let objects_max = self.objects_max();
         self.inodes.len() > objects_max || self.has_many_entries(objects_max)
+    }
+
+    /// Whether more objects than allowed are in memory.
+    pub fn has_many_objects(&self) -> bool {
+        self.inodes.len() > self.objects_max()
     }
 
     fn has_many_entries(&self, objects_max: usize) -> bool {
@@ -105,6 +118,7 @@ impl Engine {
             if let Some(inode) = self.inodes.get(&id)
                 && id != ObjectId::ROOT
                 && is_kernel_held(inode)
+                && (!is_enough || self.keeps_many_entries(inode))
             {
                 trimmed.kernel_held.push(KernelHeld {
                     id,
@@ -115,6 +129,16 @@ impl Engine {
             }
         }
         trimmed
+    }
+
+    /// Whether an object is one of few that keep a large listing in memory. For the sake of
+    /// listings the kernel is asked only for these: of a large directory that is in use it would
+    /// forget everything again and again, for nothing.
+    fn keeps_many_entries(&self, inode: &Inode) -> bool {
+        self.inodes.get(&inode.home).is_some_and(|home| {
+            let entries = home.directory().map_or(0, Directory::len) as u64;
+            entries >= home.residents.saturating_mul(ENTRIES_WORTH_AN_OBJECT)
+        })
     }
 
     /// The entries of a directory that nothing in memory lies in leave memory.

@@ -1,6 +1,7 @@
 //! Moving a volume step by step where no checkpointer thread runs
 //! ([`crate::VolumeOptions::background`]): for tests that must be repeatable.
 
+use mobifs_core::KernelHeld;
 use mobifs_types::MonotonicNs;
 
 use super::{Volume, VolumeError};
@@ -46,6 +47,22 @@ impl Volume {
             return Ok(());
         };
         arena.difference(&mut live.engine).map_or(Ok(()), Err)
+    }
+
+    /// As the trimmer does where too much is in memory; what the kernel would be asked to
+    /// forget.
+    pub fn trim_step(&self) -> Vec<KernelHeld> {
+        let mut asked = Vec::new();
+        let _round = self.shared.trim_round_asking(|held| {
+            asked.extend_from_slice(held);
+            held.len()
+        });
+        asked
+    }
+
+    /// Objects that may be in memory although no program uses them.
+    pub fn objects_max(&self) -> u64 {
+        self.shared.live().engine.objects_allowed()
     }
 
     /// Lets go of what nobody uses, as the checkpointer and the trimmer do.

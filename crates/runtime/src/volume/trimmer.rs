@@ -64,12 +64,15 @@ impl Shared {
             }
             if !live.engine.is_crowded() {
                 live.wait(&self.crowded, None);
-            } else if round.evicted > 0 || round.asked > 0 {
-                live.is_trimming = true;
-                live.wait(&self.crowded, Some(self.rest_of_round(&round)));
             } else {
+                let rest = if live.engine.has_many_objects() {
+                    self.rest_of_round(&round)
+                } else {
+                    // A listing that is in use is too large: no reason to hurry.
+                    ROUND_INTERVAL
+                };
                 live.is_trimming = true;
-                live.wait(&self.crowded, Some(ROUND_INTERVAL));
+                live.wait(&self.crowded, Some(rest));
             }
         }
     }
@@ -95,8 +98,20 @@ impl Shared {
     /// Looks at the objects in memory until enough has left it, or all were looked at and
     /// nothing left: a directory may be unused only when what lies in it has left.
     pub(super) fn trim_round(&self) -> Round {
-        let mut round = Round::default();
         let cache = self.kernel_cache.lock().clone();
+        self.trim_round_asking(|held| match &cache {
+            Some(cache) => {
+                cache.forget(held);
+                held.len()
+            }
+            None => 0,
+        })
+    }
+
+    /// As [`Shared::trim_round`]; `ask` has the kernel forget, without locks, and says of how
+    /// many objects it was asked to.
+    pub(super) fn trim_round_asking(&self, mut ask: impl FnMut(&[KernelHeld]) -> usize) -> Round {
+        let mut round = Round::default();
         let objects = self.live().engine.objects();
         let objects = usize::try_from(objects).unwrap_or(usize::MAX);
         let mut in_vain = 0;
@@ -113,11 +128,8 @@ impl Shared {
             if trimmed.looked_at == 0 {
                 break;
             }
-            if let Some(cache) = &cache
-                && !trimmed.kernel_held.is_empty()
-            {
-                round.asked += trimmed.kernel_held.len();
-                cache.forget(&trimmed.kernel_held);
+            if !trimmed.kernel_held.is_empty() {
+                round.asked += ask(&trimmed.kernel_held);
             }
         }
         self.tell_forgotten();

@@ -1,6 +1,6 @@
 //! What the kernel remembers of names: it asks for one that it knows only once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mobifs_runtime::RenameMode;
 use mobifs_types::{FileKind, ObjectId};
@@ -47,6 +47,18 @@ impl KnownNames {
         }
     }
 
+    /// Lets go of the names of these objects that are in no use: that are not open, and under
+    /// which no other name is known.
+    pub(super) fn prune(
+        &mut self,
+        objects: &BTreeSet<ObjectId>,
+        is_in_use: impl Fn(ObjectId) -> bool,
+    ) {
+        let parents: BTreeSet<ObjectId> = self.names.keys().map(|(parent, _)| *parent).collect();
+        let is_kept = |id| !objects.contains(&id) || parents.contains(&id) || is_in_use(id);
+        self.names.retain(|_, (id, _)| is_kept(*id));
+    }
+
     /// Lets go of all names.
     pub(super) fn clear(&mut self) {
         self.names.clear();
@@ -58,7 +70,7 @@ impl KnownNames {
         &mut self,
         is_in_use: impl Fn(ObjectId) -> bool,
     ) -> BTreeMap<ObjectId, u64> {
-        let named: std::collections::BTreeSet<ObjectId> = self
+        let named: BTreeSet<ObjectId> = self
             .names
             .iter()
             .flat_map(|((parent, _), (id, _))| [*parent, *id])
