@@ -11,6 +11,8 @@ pub(crate) const ERROR: Code = 1;
 pub(crate) const BUSY: Code = 5;
 pub(crate) const NOMEM: Code = 7;
 pub(crate) const READONLY: Code = 8;
+/// The part of a code that is there without what says more.
+pub(crate) const PRIMARY: Code = 0xff;
 pub(crate) const IOERR: Code = 10;
 pub(crate) const NOTFOUND: Code = 12;
 pub(crate) const FULL: Code = 13;

@@ -289,6 +289,9 @@ impl Failure {
 fn code_of(error: FsError, otherwise: Code) -> Code {
     match error {
         FsError::NoSpace => abi::FULL,
+        // SQLite goes on from its cache after a write that fails with another error than that of a
+        // device: it would write what the failed transaction has left there, without a journal.
+        FsError::ReadOnly if otherwise & abi::PRIMARY == abi::IOERR => otherwise,
         FsError::ReadOnly => abi::READONLY,
         _ => otherwise,
     }
@@ -338,6 +341,20 @@ mod tests {
         assert_eq!(last_error().as_deref(), Some("the first"));
         forget_last_error();
         assert_eq!(last_error(), None);
+    }
+
+    #[test]
+    fn a_write_that_is_refused_is_an_error_of_the_device() {
+        let failure = Failure::File(FsError::ReadOnly);
+        for call in [
+            abi::IOERR,
+            abi::IOERR_WRITE,
+            abi::IOERR_TRUNCATE,
+            abi::IOERR_DELETE,
+        ] {
+            assert_eq!(failure.code(call), call);
+        }
+        assert_eq!(failure.code(abi::CANTOPEN), abi::READONLY);
     }
 
     #[test]

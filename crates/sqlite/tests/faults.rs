@@ -94,6 +94,7 @@ fn history(seed: u64) {
     connection
         .query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()))
         .unwrap();
+    // A transaction that failed is not in the cache that the next one begins with.
     let found = state(&connection);
     // A COMMIT that failed may have happened all the same, if it came behind the last that
     // did not fail.
