@@ -28,6 +28,11 @@ fn state(connection: &Connection) -> i64 {
     most
 }
 
+fn last(connection: &Connection) -> i64 {
+    let query = "SELECT coalesce(max(b), 0) FROM t";
+    connection.query_row(query, [], |row| row.get(0)).unwrap()
+}
+
 /// Not a test: the program that is killed.
 #[test]
 fn works_until_it_is_killed() {
@@ -52,12 +57,15 @@ fn works_until_it_is_killed() {
     let mut out = std::io::stdout();
     loop {
         number += 1;
+        let connection = &connections[number as usize % connections.len()];
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+        // A lost transaction would be replaced by this one.
+        assert_eq!(last(connection), number - 1, "{modes}");
         let transaction = format!(
-            "BEGIN IMMEDIATE; DELETE FROM t; \
+            "DELETE FROM t; \
              WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 20) \
              INSERT INTO t SELECT x, {number}, hex(randomblob(200)) FROM c; COMMIT"
         );
-        let connection = &connections[number as usize % connections.len()];
         connection.execute_batch(&transaction).unwrap();
         writeln!(out, "\ncommitted {number}").unwrap();
         out.flush().unwrap();
