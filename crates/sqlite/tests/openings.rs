@@ -200,6 +200,63 @@ fn a_hard_link_is_the_same_database() {
     }
 }
 
+/// As a hard link: SQLite tells files by device and inode.
+#[test]
+fn a_bind_mount_leads_to_the_same_database() {
+    let place = Place::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut mount = std::process::Command::new("mount");
+    mount.arg("--bind").arg(place.directory.path());
+    let status = mount.arg(elsewhere.path()).status();
+    if !status.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: nothing can be mounted here");
+        return;
+    }
+    let connection = place.open("");
+    make_table(&connection);
+    let path = elsewhere.path().join("app.db");
+    let bound = open(&path, "");
+    let rows = bound.map(|bound| {
+        insert(&bound, 2);
+        insert(&connection, 1);
+        let rows = count(&bound);
+        connection.close().unwrap();
+        bound.close().unwrap();
+        rows
+    });
+    let umount = std::process::Command::new("umount")
+        .arg(elsewhere.path())
+        .status();
+    assert!(umount.unwrap().success());
+    assert_eq!(rows.unwrap(), 3);
+    is_ordinary(&place.path(), 3);
+}
+
+/// A second process that comes by another name of the file was told that a program without MobiFS
+/// uses it.
+#[test]
+fn who_uses_a_database_by_another_name_is_not_said_to_be_without_mobifs() {
+    let Some((_, link)) = purpose() else {
+        let place = Place::new();
+        let connection = place.open("");
+        make_table(&connection);
+        let link = place.directory.path().join("link.db");
+        std::fs::hard_link(place.path(), &link).unwrap();
+        let entry = "who_uses_a_database_by_another_name_is_not_said_to_be_without_mobifs";
+        let output = child(entry, "other name", &link).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    };
+    let looked = open(&link, "").and_then(|connection| connection.execute_batch("SELECT * FROM t"));
+    let code = looked.unwrap_err().sqlite_error_code();
+    assert_eq!(code, Some(ErrorCode::DatabaseBusy));
+    let words = mobifs_sqlite::last_error().unwrap();
+    assert!(
+        words.contains("through MobiFS in another process"),
+        "{words}"
+    );
+}
+
 #[test]
 fn a_file_put_in_the_place_of_an_open_database_is_not_taken_for_it() {
     let place = Place::new();

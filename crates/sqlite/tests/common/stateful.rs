@@ -259,7 +259,11 @@ impl<'a> World<'a> {
                     "unix",
                 );
                 let table = "CREATE TABLE t(a INTEGER PRIMARY KEY, n INTEGER, b TEXT)";
-                run(&made.unwrap(), &format!("PRAGMA journal_mode={mode}; {table}")).unwrap();
+                run(
+                    &made.unwrap(),
+                    &format!("PRAGMA journal_mode={mode}; {table}"),
+                )
+                .unwrap();
                 give(&place.join(name));
             }
         }
