@@ -43,7 +43,7 @@ fn in_wal_mode() -> Place {
 /// that the file exists: 231 of 320 connections failed with `SQLITE_CANTOPEN`.
 #[test]
 fn connections_that_access_a_wal_database_first_and_at_once_all_get_in() {
-    for round in 0..10 {
+    for round in 0..6 {
         let place = in_wal_mode();
         let path = place.path();
         at_once(4, |number| {
@@ -64,7 +64,7 @@ fn connections_that_access_a_wal_database_first_and_at_once_all_get_in() {
 #[test]
 fn last_connections_that_close_at_once_leave_an_ordinary_database() {
     for mode in SAFE_MODES {
-        for _ in 0..10 {
+        for _ in 0..4 {
             let place = Place::new();
             let path = place.path();
             let setup = place.open("");
@@ -106,7 +106,7 @@ fn a_database_is_unlocked_when_its_last_connection_is_closed() {
     let place = Place::new();
     make_table(&place.open(""));
     at_once(3, |_| {
-        for _ in 0..15 {
+        for _ in 0..8 {
             let connection = opened(&place.path(), "");
             connection.busy_timeout(Duration::ZERO).unwrap();
             assert_eq!(count(&connection), 0);
