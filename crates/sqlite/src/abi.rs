@@ -46,6 +46,7 @@ pub(crate) const ACCESS_EXISTS: c_int = 0;
 
 pub(crate) const IOCAP_SAFE_APPEND: c_int = 0x0000_0200;
 pub(crate) const IOCAP_SEQUENTIAL: c_int = 0x0000_0400;
+pub(crate) const IOCAP_UNDELETABLE_WHEN_OPEN: c_int = 0x0000_0800;
 pub(crate) const IOCAP_POWERSAFE_OVERWRITE: c_int = 0x0000_1000;
 
 pub(crate) const SHM_UNLOCK: c_int = 1;

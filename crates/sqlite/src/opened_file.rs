@@ -247,10 +247,13 @@ fn carry_out(database: &Database, duty: Duty) -> Result<(), Failure> {
 }
 
 /// How every file of a database behaves when the power goes: nothing that was not written is
-/// changed, and what was written later is never there without what was written before. Not
-/// `IOCAP_UNDELETABLE_WHEN_OPEN`: connections delete each other's journals.
-pub(crate) const CHARACTERISTICS: i32 =
-    abi::IOCAP_POWERSAFE_OVERWRITE | abi::IOCAP_SAFE_APPEND | abi::IOCAP_SEQUENTIAL;
+/// changed, what was written later is never there without what was written before, and no
+/// name of an open file is taken ([`Database::delete`]): SQLite keeps the journal open between
+/// transactions then, in the modes that do not delete it, and finds it again when the disk fails.
+pub(crate) const CHARACTERISTICS: i32 = abi::IOCAP_POWERSAFE_OVERWRITE
+    | abi::IOCAP_SAFE_APPEND
+    | abi::IOCAP_SEQUENTIAL
+    | abi::IOCAP_UNDELETABLE_WHEN_OPEN;
 
 #[cfg(test)]
 mod tests {
