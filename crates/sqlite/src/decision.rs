@@ -70,7 +70,7 @@ pub(crate) enum Opening {
     /// It is open in the engine.
     Engine(OpenedFile),
     /// Somebody else uses it; it is opened when SQLite first locks it.
-    Waiting(Waiting),
+    Waiting(Box<Waiting>),
     /// It is left to SQLite's own VFS.
     Own {
         file: BaseFile,
@@ -173,12 +173,12 @@ pub(crate) unsafe fn open_main(
                 // SAFETY: the caller's.
                 unsafe { leave(request, &mut databases, out_flags, failure) }
             }
-            Refusal::InEngine | Refusal::InUse => Ok(Opening::Waiting(Waiting {
+            Refusal::InEngine | Refusal::InUse => Ok(Opening::Waiting(Box::new(Waiting {
                 app: request.app,
                 path: path.to_owned(),
                 options: request.options.clone(),
                 may_create,
-            })),
+            }))),
             // SAFETY: the caller's.
             Refusal::NotHere | Refusal::Strangers => unsafe {
                 leave(request, &mut databases, out_flags, failure)

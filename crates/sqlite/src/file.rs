@@ -52,7 +52,7 @@ struct Inner {
 pub(crate) enum State {
     Open(OpenedFile),
     /// Nothing yet: somebody else uses the database.
-    Waiting(Waiting),
+    Waiting(Box<Waiting>),
 }
 
 impl State {

@@ -111,9 +111,9 @@ impl Candidate {
     pub(crate) fn lock(self) -> Result<LowerFile, Failure> {
         let locking = || Failure::system(format!("locking {}", self.path.display()));
         match lock(&self.file).map_err(locking())? {
-            Locked::ByUs => {}
-            Locked::ByProcess => return Err(Failure::InUse(self.path)),
-            Locked::ByOpenFile => return Err(Failure::InUseElsewhere(self.path)),
+            Locked::Here => {}
+            Locked::Process => return Err(Failure::InUse(self.path)),
+            Locked::OpenFile => return Err(Failure::InUseElsewhere(self.path)),
         }
         // Somebody may have put another file in its place before it was locked.
         if FileIdentity::of(&self.path).ok() != Some(self.identity) {
@@ -236,17 +236,18 @@ fn beginning_of(file: &File) -> io::Result<Beginning> {
 /// Who has the lock on a database's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Locked {
-    ByUs,
+    /// This open file.
+    Here,
     /// A process that locks as SQLite does.
-    ByProcess,
+    Process,
     /// An open file, as the engine does it.
-    ByOpenFile,
+    OpenFile,
 }
 
 /// Locks what SQLite locks, for this open file alone.
 fn lock(file: &File) -> io::Result<Locked> {
     match change_lock(file, libc::F_OFD_SETLK, libc::F_WRLCK) {
-        Ok(_) => return Ok(Locked::ByUs),
+        Ok(_) => return Ok(Locked::Here),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}
         Err(error) => return Err(error),
     }
@@ -254,9 +255,9 @@ fn lock(file: &File) -> io::Result<Locked> {
     let found = change_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK)?;
     let is_open_files = found.l_type != libc::F_UNLCK as libc::c_short && found.l_pid == -1;
     Ok(if is_open_files {
-        Locked::ByOpenFile
+        Locked::OpenFile
     } else {
-        Locked::ByProcess
+        Locked::Process
     })
 }
 

@@ -12,7 +12,8 @@
 
 mod common;
 
-use common::stateful::{Actor, World, serve};
+use common::programs::{Actor, serve};
+use common::stateful::World;
 use common::{Dice, number_from, purpose};
 
 /// Not a test: one of the programs.

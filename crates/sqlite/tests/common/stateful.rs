@@ -2,216 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::Barrier;
 use std::time::Duration;
 
-use rusqlite::fallible_iterator::FallibleIterator as _;
-use rusqlite::{Batch, Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
-use super::{Dice, USER, child};
+use super::programs::{Actor, Answer, is_root, run};
+use super::{Dice, USER};
 
 const BUSY: i64 = 5;
 const NOTADB: i64 = 26;
 const NAMES: [&str; 2] = ["a.db", "b.db"];
 const PROCESSES: usize = 2;
 const CONNECTIONS: usize = 3;
-
-/// What a program answers: SQLite's primary code, and what it found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Answer {
-    code: i64,
-    rows: Vec<String>,
-    words: String,
-}
-
-/// A program that does what it is told.
-pub struct Actor {
-    process: Child,
-    tell: ChildStdin,
-    hear: BufReader<ChildStdout>,
-}
-
-impl Actor {
-    pub fn start(entry: &str) -> Self {
-        let user = if is_root() { USER } else { 0 };
-        let mut process = child(entry, &user.to_string(), Path::new("/"))
-            .stdin(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (tell, hear) = (process.stdin.take(), process.stdout.take());
-        Self {
-            process,
-            tell: tell.unwrap(),
-            hear: BufReader::new(hear.unwrap()),
-        }
-    }
-
-    fn send(&mut self, call: &Value) {
-        writeln!(self.tell, "{call}").unwrap();
-        self.tell.flush().unwrap();
-    }
-
-    /// None if it was killed.
-    fn answer(&mut self) -> Option<Answer> {
-        let mut line = String::new();
-        while self.hear.read_line(&mut line).ok()? > 0 {
-            if let Some(answer) = line.trim_end().strip_prefix('@') {
-                let answer: Value = serde_json::from_str(answer).ok()?;
-                let rows = answer["rows"].as_array()?.iter();
-                return Some(Answer {
-                    code: answer["code"].as_i64()?,
-                    rows: rows.map(|row| row.as_str().unwrap().to_owned()).collect(),
-                    words: answer["words"].as_str()?.to_owned(),
-                });
-            }
-            line.clear();
-        }
-        None
-    }
-
-    fn call(&mut self, call: &Value) -> Answer {
-        self.send(call);
-        self.answer()
-            .unwrap_or_else(|| panic!("a program died of {call}"))
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _killed = self.process.kill();
-        let _waited = self.process.wait();
-    }
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// Does what comes from standard input until it ends. Another user than root does it, if one is
-/// named.
-#[allow(unsafe_code, reason = "the user of a whole process")]
-pub fn serve(user: u32) {
-    if user != 0 {
-        // SAFETY: numbers of users.
-        unsafe {
-            assert_eq!(libc::setgid(user), 0);
-            assert_eq!(libc::setuid(user), 0);
-        }
-    }
-    mobifs_sqlite::register().unwrap();
-    let mut connections = BTreeMap::new();
-    for line in std::io::stdin().lines() {
-        let call: Value = serde_json::from_str(&line.unwrap()).unwrap();
-        mobifs_sqlite::forget_last_error();
-        let done = perform(&mut connections, &call);
-        let words = match &done {
-            Ok(_) => String::new(),
-            Err(error) => format!("{error} ({:?})", mobifs_sqlite::last_error()),
-        };
-        let (code, rows) = match done {
-            Ok(rows) => (0, rows),
-            Err(error) => (code_of(&error), Vec::new()),
-        };
-        println!(
-            "\n@{}",
-            json!({ "code": code, "rows": rows, "words": words })
-        );
-        std::io::stdout().flush().unwrap();
-    }
-}
-
-fn code_of(error: &rusqlite::Error) -> i64 {
-    match error {
-        rusqlite::Error::SqliteFailure(failure, _) => i64::from(failure.extended_code & 0xff),
-        other => panic!("{other}"),
-    }
-}
-
-fn perform(
-    connections: &mut BTreeMap<u64, Connection>,
-    call: &Value,
-) -> rusqlite::Result<Vec<String>> {
-    let text = |name: &str| call[name].as_str().unwrap();
-    let number = call["connection"].as_u64().unwrap_or(0);
-    match text("do") {
-        "open" => {
-            let flags = call["flags"].as_i64().unwrap() as i32;
-            let connection = open(text("uri"), flags)?;
-            connection.execute_batch("PRAGMA cache_size=5")?;
-            connections.insert(number, connection);
-            Ok(Vec::new())
-        }
-        "run" => {
-            let connection = &connections[&number];
-            let done = run(connection, text("sql"));
-            if done.is_err() && call["alone"] == true && !connection.is_autocommit() {
-                let _rolled_back = connection.execute_batch("ROLLBACK");
-            }
-            done
-        }
-        "state" => {
-            let is_idle = connections[&number].is_autocommit();
-            Ok(vec![if is_idle { "out" } else { "in" }.to_owned()])
-        }
-        "close" => {
-            drop(connections.remove(&number));
-            Ok(Vec::new())
-        }
-        "burst" => burst(text("uri"), text("sql"), call["threads"].as_u64().unwrap()),
-        other => panic!("{other}"),
-    }
-}
-
-fn open(uri: &str, flags: i32) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::from_bits_truncate(flags) | OpenFlags::SQLITE_OPEN_URI;
-    let connection = Connection::open_with_flags(uri, flags)?;
-    connection.busy_timeout(Duration::ZERO)?;
-    Ok(connection)
-}
-
-fn run(connection: &Connection, sql: &str) -> rusqlite::Result<Vec<String>> {
-    let mut found = Vec::new();
-    let mut batch = Batch::new(connection, sql);
-    while let Some(mut statement) = batch.next()? {
-        let columns = statement.column_count();
-        let mut rows = statement.raw_query();
-        while let Some(row) = rows.next()? {
-            let value =
-                |column| -> rusqlite::Result<String> { Ok(format!("{:?}", row.get_ref(column)?)) };
-            let row: rusqlite::Result<Vec<String>> = (0..columns).map(value).collect();
-            found.push(row?.join(" "));
-        }
-    }
-    Ok(found)
-}
-
-/// Several threads open the database, work and close it, each step at once.
-fn burst(uri: &str, sql: &str, threads: u64) -> rusqlite::Result<Vec<String>> {
-    let barrier = Barrier::new(threads as usize);
-    let work = || {
-        barrier.wait();
-        let flags = OpenFlags::default().bits();
-        let done = open(uri, flags).and_then(|connection| {
-            connection.busy_timeout(Duration::from_secs(60))?;
-            connection.execute_batch(sql)?;
-            Ok(connection)
-        });
-        barrier.wait();
-        done.map(drop)
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let results: Vec<_> = threads.into_iter().map(|it| it.join().unwrap()).collect();
-        results.into_iter().collect::<rusqlite::Result<Vec<()>>>()
-    })?;
-    Ok(Vec::new())
-}
 
 /// A connection as the history knows it.
 #[derive(Clone, Debug)]
@@ -221,6 +26,7 @@ struct Open {
     is_foreign: bool,
     has_no_locks: bool,
     is_immutable: bool,
+    is_read_only: bool,
     in_transaction: bool,
     /// Its journal is not kept for recovery.
     is_unsafe: bool,
@@ -406,6 +212,8 @@ impl<'a> World<'a> {
                 is_foreign,
                 has_no_locks: parameters.contains("nolock=1"),
                 is_immutable: parameters.contains("immutable"),
+                is_read_only: parameters.contains("mode=ro")
+                    || flags.contains(OpenFlags::SQLITE_OPEN_READ_ONLY),
                 in_transaction: false,
                 is_unsafe: false,
                 is_exclusive: false,
@@ -497,7 +305,10 @@ impl<'a> World<'a> {
                 };
                 format!("PRAGMA locking_mode={mode}")
             }
-            16 if !open.in_transaction => "PRAGMA wal_checkpoint(TRUNCATE)".into(),
+            // A descriptor that only reads cannot bring a log into the database; the engine can.
+            16 if !open.in_transaction && !open.is_read_only => {
+                "PRAGMA wal_checkpoint(TRUNCATE)".into()
+            }
             17 if !open.in_transaction && number % 3 == 0 => "VACUUM".into(),
             18 if is_joint && !open.in_transaction => format!(
                 "BEGIN IMMEDIATE; INSERT INTO t(n, b) VALUES ({number}, 'both'); \
