@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test and ends with one line: N passed, M failed, K skipped.
 #
-#   scripts/test.sh [STEP...]     steps: cargo interleavings bindings sqlite notes pjdfstest
-#                               fsx (default: all)
+#   scripts/test.sh [STEP...]     steps: counting cargo interleavings bindings sqlite notes
+#                               pjdfstest fsx (default: all)
 #
 # The mounted tests and the suites need /dev/fuse and root (loop devices, several users);
 # what cannot run here is counted as skipped, with the reason.
@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 STEPS=("$@")
-[ "${#STEPS[@]}" -gt 0 ] || STEPS=(cargo interleavings bindings sqlite notes pjdfstest fsx)
+[ "${#STEPS[@]}" -gt 0 ] || STEPS=(counting cargo interleavings bindings sqlite notes pjdfstest fsx)
 TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
 LOG_DIR=$TARGET_DIR/test-logs
 mkdir -p "$LOG_DIR" target
@@ -19,14 +19,10 @@ passed=0 failed=0 skipped=0
 
 step() { printf '\n== %s\n' "$*"; }
 
-# count LOG: adds the "test result:" lines of cargo test, or a plain "N passed, M failed" line.
+# count LOG: adds what scripts/count-tests.awk finds in it.
 count() {
   local counts
-  counts=$(awk '
-    /^test result:/ { p += $4; f += $6; s += $8 }
-    /^(SKIPPED |skipped: )/ { s += 1; p -= 1 }
-    /^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5 }
-    END { printf "%d %d %d", p, f, s }' "$1")
+  counts=$(awk -f scripts/count-tests.awk "$1")
   read -r p f s <<<"$counts"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
@@ -64,7 +60,8 @@ export MOBIFS_BIN=$TARGET_DIR/debug/mobifs
 
 for name in "${STEPS[@]}"; do
   case $name in
-    # Skipped mounted tests say so on a line of their own, which libtest shows with --nocapture.
+    counting) run counting python3 scripts/test_counting.py ;;
+    # Tests that cannot run here say so on a line of their own (crates/skip).
     cargo) run cargo cargo test --workspace --locked --no-fail-fast -- --show-output ;;
     interleavings)
       run interleavings cargo test --locked -p mobifs-runtime --features interleavings --lib interleavings

@@ -192,13 +192,14 @@ def main() -> int:
         if reason is None:
             device = FlashDevice(cleanup, scratch, "emmc51", FLASH_MEBIBYTES, 0)
         else:
-            say(f"  no power cuts: {reason}")
-            skipped += 1
+            say(f"SKIPPED power cuts: {reason}")
         for app in apps(scratch):
             for is_durable in (False, True):
                 trials = [lambda: killed(app, scratch, is_durable, chance)]
                 if device is not None:
                     trials += [lambda: cut(app, scratch, device, is_durable, chance)] * options.rounds
+                else:
+                    skipped += options.rounds
                 for trial in trials:
                     label = f"{app.language}, {'durable' if is_durable else 'relaxed'}"
                     try:

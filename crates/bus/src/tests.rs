@@ -40,7 +40,7 @@ impl Bus {
     fn new() -> Option<Self> {
         let found = Command::new("dbus-daemon").arg("--version").output();
         if found.is_err() {
-            println!("SKIPPED: there is no dbus-daemon here (Debian: dbus-daemon)");
+            mobifs_skip::skip("there is no dbus-daemon here (Debian: dbus-daemon)");
             return None;
         }
         let directory = tempfile::tempdir().unwrap();

@@ -16,9 +16,9 @@ use mobifs_testing::mount::Program;
 /// Cuts on ext4; `mobifs-campaign` makes thousands, on others too.
 const CUTS: u64 = 12;
 
-fn survive(test: &str, filesystem: Filesystem, cuts: u64) -> Option<Tally> {
+fn survive(filesystem: Filesystem, cuts: u64) -> Option<Tally> {
     if let Some(reason) = obstacle(filesystem) {
-        println!("SKIPPED {test}: {reason}");
+        mobifs_skip::skip(reason);
         return None;
     }
     let scratch = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
@@ -40,8 +40,7 @@ fn survive(test: &str, filesystem: Filesystem, cuts: u64) -> Option<Tally> {
 
 #[test]
 fn ext4_below_survives_power_cuts_and_so_does_the_mount() {
-    let test = "ext4_below_survives_power_cuts_and_so_does_the_mount";
-    if let Some(tally) = survive(test, Filesystem::Ext4, CUTS) {
+    if let Some(tally) = survive(Filesystem::Ext4, CUTS) {
         assert!(tally.cuts() >= CUTS);
         assert!(tally.cuts.keys().any(|moment| *moment >= Moment::Recovery));
         // Something had happened before the cuts, and something of it was there.

@@ -105,7 +105,7 @@ fn every_figure_comes_as_picture_and_as_numbers() {
     if has_renderer {
         arguments.push("--png");
     } else {
-        eprintln!("skipped: PNG pictures, there is no rsvg-convert");
+        mobifs_skip::skip_part("PNG pictures: no rsvg-convert");
     }
     arguments.push(desk.to_str().unwrap());
     let done = mobifs(&arguments);

@@ -187,7 +187,7 @@ fn errors_are_one_sentence_and_have_their_codes() {
 #[test]
 fn a_command_is_recorded_with_what_the_user_does() {
     if Command::new("strace").arg("-V").output().is_err() {
-        eprintln!("skipped: strace is not installed");
+        mobifs_skip::skip("strace is not installed");
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -291,7 +291,7 @@ mod tests {
     /// None if this process may not do it.
     fn priorities() -> Option<Arc<Priorities>> {
         if !may_return() {
-            eprintln!("not run: this test needs CAP_SYS_NICE");
+            mobifs_skip::skip("needs CAP_SYS_NICE");
             return None;
         }
         Some(Arc::new(Priorities::new(2)))
@@ -443,7 +443,7 @@ mod tests {
     #[test]
     fn who_may_not_take_it_back_never_gives_it_up() {
         if !may_return() || getrlimit(Resource::Nice).current != Some(0) {
-            eprintln!("not run: this test needs root, without RLIMIT_NICE");
+            mobifs_skip::skip("needs root, without RLIMIT_NICE");
             return;
         }
         let nobody = rustix::process::Uid::from_raw(65_534);

@@ -14,7 +14,7 @@ fn trace(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    eprintln!("skipped: the trace {name} is not there");
+    mobifs_skip::skip(format_args!("the trace {name} is not there"));
     None
 }
 

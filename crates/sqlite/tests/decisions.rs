@@ -36,14 +36,6 @@ fn used(mode: &str) -> Place {
     place
 }
 
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        eprintln!("skipped: only root can be several users");
-    }
-    is_root
-}
-
 /// The database went to SQLite's own VFS and its journal to the engine: a transaction that was
 /// committed returned `SQLITE_IOERR_DELETE_NOENT`.
 #[test]
@@ -162,7 +154,7 @@ fn a_database_without_locks_is_not_changed_under_another_process() {
 /// `SQLITE_CANTOPEN`, where plain SQLite reads.
 #[test]
 fn what_lies_where_nothing_can_be_written_is_read() {
-    if !is_root() {
+    if !mobifs_skip::is_root() {
         return;
     }
     for mode in ["delete", "truncate", "persist"] {
@@ -203,8 +195,9 @@ fn a_database_on_a_read_only_mount_is_read() {
             .status();
         status.is_ok_and(|status| status.success())
     };
-    if !is_root() || !mount(&["--bind", directory.to_str().unwrap()]) {
-        eprintln!("skipped: nothing can be mounted here");
+    let is_mounted = mobifs_skip::is_root() && mount(&["--bind", directory.to_str().unwrap()]);
+    if !is_mounted {
+        mobifs_skip::skip("nothing can be mounted here");
         return;
     }
     let is_read_only = mount(&["-o", "remount,bind,ro"]);
@@ -228,7 +221,7 @@ fn a_database_on_a_read_only_mount_is_read() {
 /// It was refused: the engine wants to write.
 #[test]
 fn a_file_that_its_owner_may_not_write_is_read() {
-    if !is_root() {
+    if !mobifs_skip::is_root() {
         return;
     }
     let place = Place::new();
@@ -258,7 +251,7 @@ fn a_file_that_its_owner_may_not_write_is_read() {
 /// `app.db-mobifs` is root's after root has used the database: its owner was refused.
 #[test]
 fn a_database_that_root_used_is_its_owners_as_before() {
-    if !is_root() {
+    if !mobifs_skip::is_root() {
         return;
     }
     let place = used("delete");

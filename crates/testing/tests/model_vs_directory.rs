@@ -18,7 +18,9 @@ fn is_comparable(directory: &std::path::Path) -> bool {
     let is_ext4 = statfs.f_type as i64 == EXT4_MAGIC;
     let is_root = rustix::process::geteuid().is_root();
     if !is_ext4 || !is_root {
-        eprintln!("skipped: needs root (is: {is_root}) and ext4 (is: {is_ext4}) in {directory:?}");
+        mobifs_skip::skip(format_args!(
+            "needs root (is: {is_root}) and ext4 (is: {is_ext4}) in {directory:?}"
+        ));
     }
     is_ext4 && is_root
 }

@@ -9,8 +9,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mobifs_skip::can_mount;
 use mobifs_testing::direct_io::{self, ALIGNMENT, AlignedBuffer};
-use mobifs_testing::mount::{Mount, Places, Program, obstacle};
+use mobifs_testing::mount::{Mount, Places, Program};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use tempfile::TempDir;
@@ -103,19 +104,11 @@ fn beside_readers(file: &File, work: impl FnOnce()) {
     });
 }
 
-fn can_run(test: &str) -> bool {
-    if let Some(reason) = obstacle() {
-        println!("SKIPPED {test}: {reason}");
-        return false;
-    }
-    true
-}
-
 /// A loader (fio with libaio and `direct=1`) wrote while two readers read: what they had
 /// brought into the cache during a write stayed there, in 7 of 60 runs.
 #[test]
 fn asynchronous_direct_writes_are_seen_by_who_reads_meanwhile() {
-    if !can_run("asynchronous_direct_writes_are_seen_by_who_reads_meanwhile") {
+    if !can_mount() {
         return;
     }
     let mounted = Mounted::new();
@@ -138,7 +131,7 @@ fn asynchronous_direct_writes_are_seen_by_who_reads_meanwhile() {
 
 #[test]
 fn a_truncation_beside_asynchronous_direct_writes_leaves_one_size() {
-    if !can_run("a_truncation_beside_asynchronous_direct_writes_leaves_one_size") {
+    if !can_mount() {
         return;
     }
     let mounted = Mounted::new();
@@ -169,7 +162,7 @@ fn a_truncation_beside_asynchronous_direct_writes_leaves_one_size() {
 
 #[test]
 fn mappings_and_direct_io_see_each_other() {
-    if !can_run("mappings_and_direct_io_see_each_other") {
+    if !can_mount() {
         return;
     }
     let mounted = Mounted::new();

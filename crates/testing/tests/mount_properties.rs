@@ -8,16 +8,15 @@
 use std::sync::{Mutex, PoisonError};
 
 use mobifs_testing::harness::check_scripts;
-use mobifs_testing::mount::{live_mounted, obstacle};
+use mobifs_testing::mount::live_mounted;
 use mobifs_testing::operations::Profile;
 
 /// One mount at a time: a process that one test starts holds the files of the other for
 /// a moment, and an unmount would find them in use.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn agrees(test: &str, profile: &Profile, cases: u32, tree_every: usize) {
-    if let Some(reason) = obstacle() {
-        println!("SKIPPED {test}: {reason}");
+fn agrees(profile: &Profile, cases: u32, tree_every: usize) {
+    if !mobifs_skip::can_mount() {
         return;
     }
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +37,7 @@ fn a_mount_agrees_with_the_model() {
         length: 250,
         ..Profile::default()
     };
-    agrees("a_mount_agrees_with_the_model", &profile, 6, 25);
+    agrees(&profile, 6, 25);
 }
 
 #[test]
@@ -48,8 +47,7 @@ fn direct_and_asynchronous_writes_agree_with_the_model() {
         direct: true,
         ..Profile::default()
     };
-    let name = "direct_and_asynchronous_writes_agree_with_the_model";
-    agrees(name, &profile, 4, 50);
+    agrees(&profile, 4, 50);
 }
 
 #[test]
@@ -62,10 +60,5 @@ fn a_power_cut_leaves_every_app_at_a_point_of_its_history() {
         direct: true,
         ..Profile::default()
     };
-    agrees(
-        "a_power_cut_leaves_every_app_at_a_point_of_its_history",
-        &profile,
-        10,
-        40,
-    );
+    agrees(&profile, 10, 40);
 }

@@ -66,7 +66,7 @@ fn crashes_among_large_writes_leave_a_point_of_the_history() {
 fn an_unmounted_store_is_a_plain_directory_with_the_same_tree() {
     let base = tempfile::tempdir().unwrap();
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root to make device nodes and to change owners");
+        mobifs_skip::skip("needs root to make device nodes and to change owners");
         return;
     }
     let profile = Profile {

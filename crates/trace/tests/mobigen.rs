@@ -111,7 +111,7 @@ fn the_facebook_trace_has_what_was_counted_in_it() {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mobigen.out.facebook");
     if !path.exists() {
-        eprintln!("skipped: there is no {}", path.display());
+        mobifs_skip::skip(format_args!("there is no {}", path.display()));
         return;
     }
     let Loaded { trace, report } = load(&path, &LoadOptions::default()).unwrap();

@@ -150,7 +150,7 @@ fn recorded(directory: &Path, extra: &[&str], start: Option<&Path>) -> Option<Lo
         .output();
     let status = match status {
         Err(error) => {
-            eprintln!("skipped: strace cannot be run: {error}");
+            mobifs_skip::skip(format_args!("strace cannot be run: {error}"));
             return None;
         }
         Ok(output) => output.status,

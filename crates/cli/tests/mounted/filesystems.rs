@@ -20,7 +20,7 @@ pub(crate) fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
     let mut mount = Command::new("mount");
     mount.args(["-o", "loop"]).arg(&image).arg(&at);
     if !runs(Command::new(make[0]).args(&make[1..]).arg(&image)) || !runs(&mut mount) {
-        eprintln!("skipped: {make:?} or its mount fails here");
+        mobifs_skip::skip(format_args!("{make:?} or its mount fails here"));
         return false;
     }
     fixture.unmount_at_end(&at);
@@ -139,7 +139,7 @@ fn directories_that_nothing_can_be_moved_to_are_not_entered() {
     fs::write(inside.join("file"), "content").unwrap();
     let project = ["-c", "chproj 5", "-c", "chattr +P"];
     if !runs(Command::new("xfs_io").args(project).arg(&inside)) {
-        eprintln!("skipped: no xfs_io");
+        mobifs_skip::skip("no xfs_io");
         return;
     }
     fixture.mount(&[]);
@@ -193,7 +193,7 @@ fn what_may_not_change_below_does_not_change_here() {
     let flags = [("fixed", "+i"), ("appended", "+a"), ("closed", "+i")];
     let set = flags.map(|(name, flag)| Flagged::set(below.join(name), flag));
     if set.iter().any(Option::is_none) {
-        eprintln!("skipped: no flags of files here");
+        mobifs_skip::skip("no flags of files here");
         return;
     }
     fixture.mount(&[]);
@@ -250,7 +250,7 @@ fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {
     fixture.mount(&[]);
     fs::write(fixture.mountpoint.join("file"), "after").unwrap();
     let Some(immutable) = Flagged::set(below.clone(), "+i") else {
-        eprintln!("skipped: no flags of files here");
+        mobifs_skip::skip("no flags of files here");
         return;
     };
     fails(

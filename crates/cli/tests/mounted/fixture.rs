@@ -16,23 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long to wait before the next try.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Why mounts cannot be tested here; none if they can.
-pub(crate) fn why_not() -> Option<&'static str> {
-    let is_root = fs::metadata("/proc/self").is_ok_and(|about| {
-        use std::os::unix::fs::MetadataExt as _;
-        about.uid() == 0
-    });
-    if !is_root {
-        return Some("not root");
-    }
-    (!Path::new("/dev/fuse").exists()).then_some("no /dev/fuse")
-}
-
 /// Leaves the test, with a message, where mounts are not possible.
 macro_rules! needs_mounts {
     () => {
-        if let Some(why) = crate::fixture::why_not() {
-            eprintln!("skipped: {why}");
+        if !mobifs_skip::can_mount() {
             return;
         }
     };

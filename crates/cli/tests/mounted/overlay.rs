@@ -61,7 +61,7 @@ fn an_overlay_may_have_its_upper_layer_on_a_mount() {
     fs::create_dir_all(layers.join("upper")).unwrap();
     fs::create_dir(layers.join("work")).unwrap();
     let Some(overlay) = Overlay::mount(&fixture) else {
-        eprintln!("skipped: no overlay filesystem");
+        mobifs_skip::skip("no overlay filesystem");
         return fixture.umount();
     };
     let merged = overlay.0.clone();

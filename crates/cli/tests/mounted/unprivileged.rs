@@ -24,7 +24,7 @@ impl User {
     fn new() -> Option<Self> {
         let has_helper = ["/usr/bin/fusermount3", "/bin/fusermount3"];
         if !has_helper.iter().any(|path| Path::new(path).exists()) {
-            eprintln!("skipped: no fusermount3");
+            mobifs_skip::skip("no fusermount3");
             return None;
         }
         let fixture = Fixture::new();
@@ -38,7 +38,7 @@ impl User {
         let user = Self { fixture, program };
         let device = user.run("sh", &["-c", ": < /dev/fuse > /dev/fuse"]);
         if !device.status.success() {
-            eprintln!("skipped: /dev/fuse is not for everybody");
+            mobifs_skip::skip("/dev/fuse is not for everybody");
             return None;
         }
         Some(user)

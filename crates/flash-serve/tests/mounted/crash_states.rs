@@ -16,10 +16,7 @@ fn name(number: usize) -> String {
 
 #[test]
 fn ext4_recovers_from_every_crash_state() {
-    if !can_run(
-        "ext4_recovers_from_every_crash_state",
-        &["mkfs.ext4", "e2fsck", "debugfs"],
-    ) {
+    if !can_run(&["mkfs.ext4", "e2fsck", "debugfs"]) {
         return;
     }
     // First a filesystem, then the journal of what happens to it.

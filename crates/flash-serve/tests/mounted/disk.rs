@@ -14,21 +14,16 @@ use tempfile::TempDir;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Whether a test can run here; says so if not.
-pub(crate) fn can_run(test: &str, programs: &[&str]) -> bool {
-    let reason = if !rustix::process::geteuid().is_root() {
-        Some("not root".to_owned())
-    } else if !Path::new("/dev/fuse").exists() {
-        Some("no /dev/fuse".to_owned())
+pub(crate) fn can_run(programs: &[&str]) -> bool {
+    let reason = if let Some(reason) = mobifs_skip::why_no_mounts() {
+        Some(reason.to_owned())
     } else if !Path::new("/dev/loop-control").exists() {
         Some("no loop devices".to_owned())
     } else {
         let missing = programs.iter().find(|program| !is_installed(program));
         missing.map(|program| format!("no {program}"))
     };
-    if let Some(reason) = &reason {
-        println!("SKIPPED {test}: {reason}");
-    }
-    reason.is_none()
+    mobifs_skip::can(reason)
 }
 
 fn is_installed(program: &str) -> bool {

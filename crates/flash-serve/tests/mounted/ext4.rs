@@ -11,8 +11,7 @@ const PROGRAMS: [&str; 3] = ["mkfs.ext4", "e2fsck", "mount"];
 
 #[test]
 fn what_was_fsynced_survives_and_the_device_refuses_until_power_on() {
-    let test = "what_was_fsynced_survives_and_the_device_refuses_until_power_on";
-    if !can_run(test, &PROGRAMS) {
+    if !can_run(&PROGRAMS) {
         return;
     }
     for (keep, how) in [
@@ -47,10 +46,7 @@ fn what_was_fsynced_survives_and_the_device_refuses_until_power_on() {
 
 #[test]
 fn a_device_is_found_by_everything_that_leads_to_it() {
-    if !can_run(
-        "a_device_is_found_by_everything_that_leads_to_it",
-        &PROGRAMS,
-    ) {
+    if !can_run(&PROGRAMS) {
         return;
     }
     let mut disk = Disk::serve(64, 0.0, |_| {});
@@ -89,7 +85,7 @@ fn a_device_is_found_by_everything_that_leads_to_it() {
 
 #[test]
 fn a_device_goes_on_where_it_ended() {
-    if !can_run("a_device_goes_on_where_it_ended", &PROGRAMS) {
+    if !can_run(&PROGRAMS) {
         return;
     }
     let mut disk = Disk::serve(64, 0.0, |_| {});

@@ -17,10 +17,7 @@ fn serve() -> (Disk, String) {
 
 #[test]
 fn qemu_reads_what_it_wrote_in_every_way() {
-    if !can_run(
-        "qemu_reads_what_it_wrote_in_every_way",
-        &["qemu-io", "qemu-img"],
-    ) {
+    if !can_run(&["qemu-io", "qemu-img"]) {
         return;
     }
     let (mut disk, uri) = serve();
@@ -60,7 +57,7 @@ fn qemu_reads_what_it_wrote_in_every_way() {
 /// What FUA is for: of two writes without a flush, only the one with FUA outlives a cut.
 #[test]
 fn fua_arrives_as_a_reliable_write() {
-    if !can_run("fua_arrives_as_a_reliable_write", &["qemu-io"]) {
+    if !can_run(&["qemu-io"]) {
         return;
     }
     let (mut disk, uri) = serve();
@@ -97,10 +94,7 @@ fn fua_arrives_as_a_reliable_write() {
 
 #[test]
 fn nbdinfo_and_nbdcopy_agree_with_the_image() {
-    if !can_run(
-        "nbdinfo_and_nbdcopy_agree_with_the_image",
-        &["nbdinfo", "nbdcopy"],
-    ) {
+    if !can_run(&["nbdinfo", "nbdcopy"]) {
         return;
     }
     let (mut disk, uri) = serve();

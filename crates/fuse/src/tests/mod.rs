@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub(crate) use mobifs_skip::can_mount;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -23,16 +24,6 @@ use crate::reply::Reply;
 use crate::request::{Operation, Request};
 use crate::session::{Handler, Session, SessionError, SessionHandle};
 use crate::transport::Transport;
-
-/// Whether this process may mount; says so if not, so that a run without these tests
-/// shows in its output.
-pub(crate) fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !can {
-        eprintln!("not run: this test needs root and /dev/fuse");
-    }
-    can
-}
 
 /// Files are named `hello`, `hello1`, … `hello99`; their nodes count from here.
 const FILE_NODE: u64 = 2;

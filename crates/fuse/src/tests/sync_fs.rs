@@ -33,7 +33,7 @@ fn reachable(list: &str) -> Option<Served> {
     options.apply(list).unwrap();
     let served = Served::new(&options);
     if !served.sync_reaches {
-        eprintln!("not run: this kernel has no mounts that sync(2) reaches");
+        mobifs_skip::skip("this kernel has no mounts that sync(2) reaches");
         return None;
     }
     Some(served)

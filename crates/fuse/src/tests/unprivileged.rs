@@ -24,12 +24,12 @@ fn run_as_user(test: &str) {
         return;
     }
     if !Path::new("/usr/bin/fusermount3").exists() && !Path::new("/bin/fusermount3").exists() {
-        eprintln!("not run: this test needs fusermount3");
+        mobifs_skip::skip("needs fusermount3");
         return;
     }
     let device_mode = fs::metadata("/dev/fuse").unwrap().permissions().mode();
     if device_mode & 0o006 != 0o006 {
-        eprintln!("not run: this test needs /dev/fuse open for everybody, as udev makes it");
+        mobifs_skip::skip("needs /dev/fuse open for everybody, as udev makes it");
         return;
     }
     let program = std::env::current_exe().unwrap();
@@ -54,7 +54,11 @@ fn run_as_user(test: &str) {
 }
 
 fn is_second_run() -> bool {
-    std::env::var_os(MARK).is_some()
+    let is_second = std::env::var_os(MARK).is_some();
+    if !is_second {
+        mobifs_skip::no_test();
+    }
+    is_second
 }
 
 #[test]

@@ -166,13 +166,12 @@ fn check_clone(base: &Path, file: &Path, oldest: &[u64], newest: &[u64]) {
 
 #[test]
 fn every_moment_of_a_running_ext4_recovers() {
-    let test = "every_moment_of_a_running_ext4_recovers";
-    if !can_mount(test) {
+    if !can_mount() {
         return;
     }
     let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !filesystems.contains("btrfs") {
-        println!("SKIPPED {test}: the kernel has no btrfs to clone images on");
+        mobifs_skip::skip("the kernel has no btrfs to clone images on");
         return;
     }
     let base = scratch();

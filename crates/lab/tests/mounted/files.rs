@@ -15,7 +15,7 @@ use std::process::Command;
 
 #[test]
 fn hard_links_are_one_file() {
-    on_both("hard_links_are_one_file", |dir| {
+    on_both(|dir| {
         let (one, two) = (dir.join("one"), dir.join("two"));
         fs::write(&one, "first").unwrap();
         fs::create_dir(dir.join("sub")).unwrap();
@@ -38,7 +38,7 @@ fn hard_links_are_one_file() {
 
 #[test]
 fn fifos_sockets_and_devices_work() {
-    on_both("fifos_sockets_and_devices_work", |dir| {
+    on_both(|dir| {
         let fifo = dir.join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::from(0o640), 0).unwrap();
         assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo());
@@ -88,7 +88,7 @@ fn fifos_sockets_and_devices_work() {
 
 #[test]
 fn symlinks_keep_any_target() {
-    on_both("symlinks_keep_any_target", |dir| {
+    on_both(|dir| {
         let long = "t".repeat(4000);
         for (name, target) in [("short", "x"), ("long", &*long), ("dangling", "../no/such")] {
             symlink(target, dir.join(name)).unwrap();
@@ -103,7 +103,7 @@ fn symlinks_keep_any_target() {
 
 #[test]
 fn times_have_nanoseconds() {
-    on_both("times_have_nanoseconds", |dir| {
+    on_both(|dir| {
         let file = dir.join("file");
         fs::write(&file, "x").unwrap();
         let times = Timestamps {
@@ -147,7 +147,7 @@ fn times_have_nanoseconds() {
 
 #[test]
 fn operations_change_the_right_times() {
-    on_both("operations_change_the_right_times", |dir| {
+    on_both(|dir| {
         let old = Timespec {
             tv_sec: 1000,
             tv_nsec: 0,
@@ -213,7 +213,7 @@ fn operations_change_the_right_times() {
 
 #[test]
 fn names_of_255_bytes_and_no_more() {
-    on_both("names_of_255_bytes_and_no_more", |dir| {
+    on_both(|dir| {
         let longest = dir.join("n".repeat(255));
         fs::write(&longest, "long").unwrap();
         assert_eq!(fs::read_to_string(&longest).unwrap(), "long");
@@ -235,7 +235,7 @@ fn names_of_255_bytes_and_no_more() {
 
 #[test]
 fn rename_replaces_refuses_and_exchanges() {
-    on_both("rename_replaces_refuses_and_exchanges", |dir| {
+    on_both(|dir| {
         let (one, two) = (dir.join("one"), dir.join("two"));
         fs::write(&one, "one").unwrap();
         fs::write(&two, "two").unwrap();
@@ -268,7 +268,7 @@ fn rename_replaces_refuses_and_exchanges() {
 
 #[test]
 fn unlinked_files_live_while_open() {
-    on_both("unlinked_files_live_while_open", |dir| {
+    on_both(|dir| {
         let path = dir.join("file");
         fs::write(&path, "kept").unwrap();
         let mut file = File::options().read(true).write(true).open(&path).unwrap();
@@ -307,7 +307,7 @@ fn unlinked_files_live_while_open() {
 
 #[test]
 fn unnamed_files_can_get_a_name() {
-    on_both("unnamed_files_can_get_a_name", |dir| {
+    on_both(|dir| {
         let unnamed = open(dir, OFlags::TMPFILE | OFlags::RDWR, Mode::from(0o640)).unwrap();
         let mut file = File::from(unnamed);
         file.write_all(b"no name yet").unwrap();
@@ -333,7 +333,7 @@ fn unnamed_files_can_get_a_name() {
 
 #[test]
 fn appends_of_several_processes_do_not_mix() {
-    on_both("appends_of_several_processes_do_not_mix", |dir| {
+    on_both(|dir| {
         let program = "for i in $(seq 500); do echo \"$0 $i\" >> log; done";
         let mut children: Vec<_> = ["alpha", "beta", "gamma"]
             .into_iter()
@@ -365,7 +365,7 @@ fn appends_of_several_processes_do_not_mix() {
 
 #[test]
 fn ordinary_programs_work() {
-    on_both("ordinary_programs_work", |dir| {
+    on_both(|dir| {
         let source = dir.join("source");
         fs::create_dir_all(source.join("a/b/c")).unwrap();
         for number in 0..200u32 {

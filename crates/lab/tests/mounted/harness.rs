@@ -1,6 +1,7 @@
 //! A real mount for a test: the binary, a store, cleaning up.
 
-use mobifs_testing::mount::{self, Program, obstacle, printed};
+pub(crate) use mobifs_skip::can_mount;
+use mobifs_testing::mount::{self, Program, printed};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,17 +10,6 @@ use tempfile::TempDir;
 
 /// How long a test waits for something that must happen, before it says that it did not.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// True if the test can run; else says so on a line that the test script counts.
-pub(crate) fn can_mount(test: &str) -> bool {
-    match obstacle() {
-        None => true,
-        Some(reason) => {
-            println!("SKIPPED {test}: {reason}");
-            false
-        }
-    }
-}
 
 /// The `mobifs` binary under test.
 pub(crate) fn binary() -> PathBuf {
@@ -160,8 +150,8 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Runs a check on the bare disk and then on a mount over it.
-pub(crate) fn on_both(test: &str, check: impl Fn(&Path)) {
-    if !can_mount(test) {
+pub(crate) fn on_both(check: impl Fn(&Path)) {
+    if !can_mount() {
         return;
     }
     let base = scratch();

@@ -39,7 +39,7 @@ fn open_directory(dir: &Path) {
 
 #[test]
 fn modes_are_enforced_for_several_users() {
-    on_both("modes_are_enforced_for_several_users", |dir| {
+    on_both(|dir| {
         open_directory(dir);
         assert!(can(
             ALICE,
@@ -76,7 +76,7 @@ fn modes_are_enforced_for_several_users() {
 
 #[test]
 fn sticky_directories_protect_the_files_of_others() {
-    on_both("sticky_directories_protect_the_files_of_others", |dir| {
+    on_both(|dir| {
         set_mode(dir, 0o1777);
         assert!(can(ALICE, dir, "echo x > $D/mine"));
         assert!(!can(BOB, dir, "rm -f $D/mine"));
@@ -89,7 +89,7 @@ fn sticky_directories_protect_the_files_of_others() {
 
 #[test]
 fn group_bit_of_a_directory_is_inherited() {
-    on_both("group_bit_of_a_directory_is_inherited", |dir| {
+    on_both(|dir| {
         chown(dir, None, Some(50_000)).unwrap();
         set_mode(dir, 0o2777);
         assert!(can(ALICE, dir, "mkdir $D/sub && echo x > $D/file"));
@@ -108,7 +108,7 @@ fn group_bit_of_a_directory_is_inherited() {
 
 #[test]
 fn writing_clears_the_set_id_bits() {
-    on_both("writing_clears_the_set_id_bits", |dir| {
+    on_both(|dir| {
         open_directory(dir);
         let file = dir.join("program");
         let fresh = |mode| {
@@ -151,7 +151,7 @@ fn writing_clears_the_set_id_bits() {
 
 #[test]
 fn extended_attributes_in_all_namespaces() {
-    on_both("extended_attributes_in_all_namespaces", |dir| {
+    on_both(|dir| {
         let file = dir.join("file");
         fs::write(&file, "x").unwrap();
         let large = vec![7; 2000];
@@ -219,7 +219,7 @@ fn getfacl(path: &Path) -> Vec<String> {
 
 #[test]
 fn access_lists_are_enforced() {
-    on_both("access_lists_are_enforced", |dir| {
+    on_both(|dir| {
         open_directory(dir);
         let file = dir.join("file");
         fs::write(&file, "x").unwrap();
@@ -249,7 +249,7 @@ fn access_lists_are_enforced() {
 
 #[test]
 fn default_access_lists_are_inherited() {
-    on_both("default_access_lists_are_inherited", |dir| {
+    on_both(|dir| {
         open_directory(dir);
         setfacl(&["-d", "-m", "u:40002:rwx,g::rx,o::-"], dir);
         assert!(can(

@@ -4,7 +4,7 @@ use crate::harness::{on_both, python};
 
 #[test]
 fn shared_mappings_are_seen_by_others_and_by_read() {
-    on_both("shared_mappings_are_seen_by_others_and_by_read", |dir| {
+    on_both(|dir| {
         python(
             dir,
             r#"
@@ -42,7 +42,7 @@ assert len(data) == size and data[100:107] == b"written" and data[200:206] == b"
 
 #[test]
 fn private_mappings_stay_private() {
-    on_both("private_mappings_stay_private", |dir| {
+    on_both(|dir| {
         python(
             dir,
             r#"
@@ -64,7 +64,7 @@ assert os.fstat(fd).st_size == 100
 
 #[test]
 fn a_program_runs_from_the_mount() {
-    on_both("a_program_runs_from_the_mount", |dir| {
+    on_both(|dir| {
         python(
             dir,
             r#"
@@ -114,7 +114,7 @@ fd = os.open("file", os.O_RDWR)
 
 #[test]
 fn record_locks_exclude_other_processes() {
-    on_both("record_locks_exclude_other_processes", |dir| {
+    on_both(|dir| {
         let program = r#"
 fcntl.lockf(fd, fcntl.LOCK_EX, 100, 50)
 def other():
@@ -136,7 +136,7 @@ child(free)
 
 #[test]
 fn whole_file_locks_exclude_other_opens() {
-    on_both("whole_file_locks_exclude_other_opens", |dir| {
+    on_both(|dir| {
         let program = r#"
 fcntl.flock(fd, fcntl.LOCK_EX)
 def other():
@@ -156,10 +156,8 @@ fcntl.flock(second, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 #[test]
 fn open_file_locks_exclude_other_opens_of_the_same_process() {
-    on_both(
-        "open_file_locks_exclude_other_opens_of_the_same_process",
-        |dir| {
-            let program = r#"
+    on_both(|dir| {
+        let program = r#"
 F_OFD_SETLK = 37
 def lock(descriptor, kind, start, length):
     fcntl.fcntl(descriptor, F_OFD_SETLK, struct.pack("hhqqi4x", kind, 0, start, length, 0))
@@ -171,7 +169,6 @@ child(lambda: lock(fd, fcntl.F_WRLCK, 0, 100))
 lock(fd, fcntl.F_UNLCK, 0, 100)
 lock(second, fcntl.F_WRLCK, 0, 100)
 "#;
-            python(dir, &format!("{LOCKS}{program}"));
-        },
-    );
+        python(dir, &format!("{LOCKS}{program}"));
+    });
 }

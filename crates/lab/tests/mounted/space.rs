@@ -28,7 +28,7 @@ fn content(file: &File) -> Vec<u8> {
 
 #[test]
 fn holes_can_be_found() {
-    on_both("holes_can_be_found", |dir| {
+    on_both(|dir| {
         let file = create(&dir.join("sparse"));
         file.write_all_at(&[1; 4096], 1 << 20).unwrap();
         file.write_all_at(&[2; 4096], 3 << 20).unwrap();
@@ -59,7 +59,7 @@ fn holes_can_be_found() {
 
 #[test]
 fn holes_survive_a_sync_and_a_mount() {
-    if !can_mount("holes_survive_a_sync_and_a_mount") {
+    if !can_mount() {
         return;
     }
     let base = scratch();
@@ -81,7 +81,7 @@ fn holes_survive_a_sync_and_a_mount() {
 
 #[test]
 fn preallocation_punching_and_zeroing() {
-    on_both("preallocation_punching_and_zeroing", |dir| {
+    on_both(|dir| {
         let file = create(&dir.join("file"));
         let mut expected = vec![5; 5 * PAGE as usize + 100];
         file.write_all_at(&expected, 0).unwrap();
@@ -117,7 +117,7 @@ fn preallocation_punching_and_zeroing() {
 
 #[test]
 fn truncation_leaves_zeros_behind() {
-    on_both("truncation_leaves_zeros_behind", |dir| {
+    on_both(|dir| {
         let file = create(&dir.join("file"));
         file.write_all_at(&[9; 10_000], 0).unwrap();
         file.set_len(5_001).unwrap();
@@ -135,7 +135,7 @@ fn truncation_leaves_zeros_behind() {
 
 #[test]
 fn ranges_are_copied_between_files() {
-    on_both("ranges_are_copied_between_files", |dir| {
+    on_both(|dir| {
         let (from, to) = (create(&dir.join("from")), create(&dir.join("to")));
         let data: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
         from.write_all_at(&data, 0).unwrap();
@@ -158,7 +158,7 @@ fn ranges_are_copied_between_files() {
 
 #[test]
 fn files_larger_than_four_gib() {
-    on_both("files_larger_than_four_gib", |dir| {
+    on_both(|dir| {
         let file = create(&dir.join("large"));
         let places = [0, (4 << 30) - 2, (5 << 30) + 12_345, (40 << 30) + 1];
         for (number, &place) in places.iter().enumerate() {
@@ -178,7 +178,7 @@ fn files_larger_than_four_gib() {
 
 #[test]
 fn room_shrinks_as_data_is_written() {
-    if !can_mount("room_shrinks_as_data_is_written") {
+    if !can_mount() {
         return;
     }
     let base = scratch();
@@ -218,7 +218,7 @@ fn room_shrinks_as_data_is_written() {
 
 #[test]
 fn a_full_disk_refuses_and_loses_nothing() {
-    if !can_mount("a_full_disk_refuses_and_loses_nothing") {
+    if !can_mount() {
         return;
     }
     let base = scratch();

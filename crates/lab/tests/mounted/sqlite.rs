@@ -158,7 +158,7 @@ fn cut_under_load(base: &Path, store: &Path, config: Option<&str>, durable: bool
 
 #[test]
 fn sqlite_survives_power_cuts_on_ext4() {
-    if !can_mount("sqlite_survives_power_cuts_on_ext4") {
+    if !can_mount() {
         return;
     }
     let base = scratch();
@@ -168,12 +168,12 @@ fn sqlite_survives_power_cuts_on_ext4() {
 
 #[test]
 fn sqlite_survives_power_cuts_on_btrfs() {
-    if !can_mount("sqlite_survives_power_cuts_on_btrfs") {
+    if !can_mount() {
         return;
     }
     let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !filesystems.contains("btrfs") {
-        println!("SKIPPED sqlite_survives_power_cuts_on_btrfs: the kernel has no btrfs");
+        mobifs_skip::skip("the kernel has no btrfs");
         return;
     }
     let base = scratch();
@@ -183,7 +183,7 @@ fn sqlite_survives_power_cuts_on_btrfs() {
 
 #[test]
 fn durable_apps_keep_every_acknowledged_transaction() {
-    if !can_mount("durable_apps_keep_every_acknowledged_transaction") {
+    if !can_mount() {
         return;
     }
     let base = scratch();

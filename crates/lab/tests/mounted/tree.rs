@@ -8,7 +8,7 @@ const MANY: u32 = 100_000;
 
 #[test]
 fn a_directory_of_100_000_entries() {
-    on_both("a_directory_of_100_000_entries", |dir| {
+    on_both(|dir| {
         let many = dir.join("many");
         fs::create_dir(&many).unwrap();
         for number in 0..MANY {
@@ -33,7 +33,7 @@ fn a_directory_of_100_000_entries() {
 
 #[test]
 fn a_large_directory_survives_a_power_cut() {
-    if !can_mount("a_large_directory_survives_a_power_cut") {
+    if !can_mount() {
         return;
     }
     let base = scratch();
@@ -55,7 +55,7 @@ fn a_large_directory_survives_a_power_cut() {
 
 #[test]
 fn an_existing_directory_becomes_a_store_and_is_one_no_more() {
-    if !can_mount("an_existing_directory_becomes_a_store_and_is_one_no_more") {
+    if !can_mount() {
         return;
     }
     let base = scratch();
@@ -99,7 +99,7 @@ fn an_existing_directory_becomes_a_store_and_is_one_no_more() {
 
 #[test]
 fn nothing_synced_is_lost_and_the_cut_is_a_point_in_time() {
-    if !can_mount("nothing_synced_is_lost_and_the_cut_is_a_point_in_time") {
+    if !can_mount() {
         return;
     }
     let base = scratch();

@@ -319,7 +319,7 @@ fn xattrs_of_every_kind_of_object() {
 
 #[test]
 fn a_change_of_owner_keeps_set_id_bits_and_file_capabilities() {
-    if !geteuid().is_root() {
+    if !mobifs_skip::is_root() {
         return;
     }
     let (_directory, lower, root) = open_store();
@@ -403,7 +403,7 @@ fn an_unprivileged_owner_is_not_stopped_by_own_modes() {
 
 #[test]
 fn what_belongs_to_others_stays_closed_to_the_unprivileged() {
-    if !geteuid().is_root() {
+    if !mobifs_skip::is_root() {
         return;
     }
     let (directory, lower, root) = open_store();
@@ -517,8 +517,7 @@ fn the_directory_around_a_file_stays_as_it_is() {
 
 #[test]
 fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
-    if !geteuid().is_root() {
-        // Only root can make what belongs to somebody else.
+    if !mobifs_skip::is_root() {
         return;
     }
     let directory = public_directory();
@@ -545,8 +544,7 @@ fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
 /// its owner may say when it was changed.
 #[test]
 fn what_belongs_to_others_is_changed_as_far_as_one_may() {
-    if !geteuid().is_root() {
-        eprintln!("skipped: not root");
+    if !mobifs_skip::is_root() {
         return;
     }
     let directory = public_directory();

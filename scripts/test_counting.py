@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Tests how tests are counted, and that all of them say in one wording what cannot run here.
+
+Ends with one line: N passed, M failed, K skipped.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COUNT = ROOT / "scripts" / "count-tests.awk"
+
+CARGO = """\
+     Running unittests src/lib.rs (target/debug/deps/a-1)
+
+successes:
+
+---- tests::one stdout ----
+SKIPPED tests::one: not root
+SKIPPED tests::one: not root
+
+---- tests::two stdout ----
+SKIPPED IN PART tests::two: no rsvg-convert
+
+---- tests::child stdout ----
+NO TEST tests::child: a program for another test
+
+successes:
+    tests::child
+    tests::one
+    tests::three
+    tests::two
+
+test result: ok. 4 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+     Running tests/b.rs (target/debug/deps/b-2)
+
+successes:
+
+---- tests::one stdout ----
+SKIPPED tests::one: no /dev/fuse
+
+failures:
+
+---- tests::bad stdout ----
+SKIPPED tests::bad: and then it failed
+
+failures:
+    tests::bad
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+"""
+
+SUITE = """\
+SKIPPED pjdfstest on the user's own mount: /dev/fuse is not for everybody here
+8,000 cases
+8798 passed, 1 failed, 2 skipped
+"""
+
+ABSENT = """\
+SKIPPED fsx: no /dev/fuse
+0 passed, 0 failed, 1 skipped
+"""
+
+CASES = {
+    "skipped tests of two programs, one in part, one that is none": (CARGO, (2, 1, 3)),
+    "a suite that counts by itself": (SUITE, (8798, 1, 2)),
+    "a suite that cannot run": (ABSENT, (0, 0, 1)),
+    "all of them in one log": (CARGO + SUITE + ABSENT, (8800, 2, 6)),
+    "nothing": ("", (0, 0, 0)),
+}
+
+# Other ways of saying it, which nobody counts.
+OTHER_WORDING = re.compile(r'print(ln)?!\(\s*"(not run|skipped|SKIPPED|(the rest is )?skipped)')
+# A test that returns at once, without a word, where this process is not root or a thing is absent.
+SILENT = re.compile(
+    r"if [^{};]*(is_root\(\)|\.exists\(\)|sync_reaches|is_installed|obstacle)[^{};]*\{\s*"
+    r"(//[^\n]*\s*)?return(;| None;| false;)"
+)
+# Where the mark is made or only spoken of.
+EXEMPT = {"crates/skip/src/lib.rs"}
+
+
+def counts(log: str) -> tuple[int, ...]:
+    done = subprocess.run(["awk", "-f", COUNT], input=log, text=True, capture_output=True, check=True)
+    return tuple(int(word) for word in done.stdout.split())
+
+
+def is_test_code(path: Path, text: str) -> bool:
+    return "/tests" in str(path) or "#[cfg(test)]" in text
+
+
+def unheard() -> list[str]:
+    """Places in tests that leave without the words that are counted."""
+    found = []
+    for path in sorted((ROOT / "crates").glob("**/*.rs")):
+        text = path.read_text()
+        name = str(path.relative_to(ROOT))
+        if name in EXEMPT or not is_test_code(path, text):
+            continue
+        start = 0 if "/tests" in name else text.index("#[cfg(test)]")
+        for pattern in (OTHER_WORDING, SILENT):
+            for match in pattern.finditer(text, start):
+                if "skip" not in match.group() or pattern is OTHER_WORDING:
+                    found.append(f"{name}:{text.count(chr(10), 0, match.start()) + 1}")
+    return found
+
+
+def main() -> int:
+    passed = failed = 0
+    for name, (log, expected) in CASES.items():
+        found = counts(log)
+        if found == expected:
+            passed += 1
+        else:
+            failed += 1
+            print(f"  {name}: FAILED, counted {found} instead of {expected}")
+    places = unheard()
+    if places:
+        failed += 1
+        print(f"  tests that leave without crates/skip: FAILED, {', '.join(places)}")
+    else:
+        passed += 1
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
