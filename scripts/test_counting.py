@@ -84,7 +84,8 @@ EXEMPT = {"crates/skip/src/lib.rs"}
 
 
 def counts(log: str) -> tuple[int, ...]:
-    done = subprocess.run(["awk", "-f", COUNT], input=log, text=True, capture_output=True, check=True)
+    words = ["awk", "-f", COUNT]
+    done = subprocess.run(words, input=log, text=True, capture_output=True, check=True)
     return tuple(int(word) for word in done.stdout.split())
 
 
