@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 #[test]
 fn the_kernel_gives_back_what_no_program_uses() {
     if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-        eprintln!("not run: this test needs root and /dev/fuse");
+        mobifs_skip::skip("needs root and /dev/fuse");
         return;
     }
     let text = format!("objects_max = {OBJECTS_MAX}\n");
