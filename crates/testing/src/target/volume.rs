@@ -3,6 +3,8 @@
 //! It is called as the kernel calls it: objects by number, references counted, and
 //! what the kernel answers by itself is answered here.
 
+mod trim;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +29,6 @@ use crate::tree::{Mtime, Tree, TreeNode};
 
 /// Entries asked for at a time, so few that a listing is always continued.
 const LIST_ENTRIES: usize = 3;
-/// No path of a test has more names.
-const DEPTH_MAX: u64 = 16;
 /// One of so many listings is disturbed.
 const DISTURBED_LISTING: u64 = 4;
 /// Files up to this size are read byte by byte; of larger ones only what
@@ -89,48 +89,6 @@ impl VolumeTarget {
             names: Some(RefCell::default()),
             ..self
         }
-    }
-
-    /// The kernel forgets the names that it knows.
-    pub fn forget_names(&mut self) {
-        if let Some(names) = &self.names {
-            names.borrow_mut().clear();
-        }
-        self.give_back();
-    }
-
-    /// Too much may be in memory: the volume lets go of what it can, and the kernel forgets what
-    /// it is asked for, until nothing more is to be had.
-    ///
-    /// # Errors
-    /// If more is in memory afterwards than may be.
-    pub fn trim(&mut self) -> Result<(), String> {
-        let mut objects = u64::MAX;
-        loop {
-            let asked = self.volume.trim_step();
-            let asked = asked.into_iter().map(|held| held.id).collect();
-            if let Some(names) = &self.names {
-                let is_open = |id| self.open.values().any(|&open| open == id);
-                names.borrow_mut().prune(&asked, is_open);
-            }
-            self.give_back();
-            self.volume.tidy_up();
-            let before = std::mem::replace(&mut objects, self.volume.status().memory.objects);
-            if objects >= before {
-                return self.check_trimmed(objects);
-            }
-        }
-    }
-
-    /// With nothing uncommitted, only open files and the directories above them stay.
-    fn check_trimmed(&self, objects: u64) -> Result<(), String> {
-        let is_committed = self.volume.status().memory.used_bytes == 0;
-        let in_use = 1 + self.open.len() as u64 * DEPTH_MAX;
-        let most = self.volume.objects_max() + in_use;
-        if is_committed && objects > most {
-            return Err(format!("{objects} objects are in memory, {most} may be"));
-        }
-        Ok(())
     }
 
     /// Gives back what neither names nor open files hold.
