@@ -4,15 +4,16 @@
 #   scripts/record-corpus.sh [--install] [DIRECTORY] [PROGRAM...]
 #
 # DIRECTORY (default: target/traces) gets one PROGRAM.parquet each; programs are git, sqlite,
-# npm, packages, mail, photos, browser, desk (ten minutes, most of them pauses). One that is not
-# installed is skipped with a message; --install installs them all first (Debian, root). Nothing is
+# npm, packages, mail, photos, browser, desk (ten minutes, most of them pauses), and desk-u1 to
+# desk-u5, the same work by five scripted users, five minutes each. One that is not installed is
+# skipped with a message; --install installs them all first (Debian, root). Nothing is
 # fetched: all data is made here, the same on each run. Between the steps stands what a user would
 # do, as `touch` events.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PACKAGES=(strace git sqlite3 npm notmuch libimage-exiftool-perl imagemagick chromium python3)
-PROGRAMS=(git sqlite npm packages mail photos browser desk)
+PROGRAMS=(git sqlite npm packages mail photos browser desk desk-u1 desk-u2 desk-u3 desk-u4 desk-u5)
 MOBIFS=${MOBIFS:-$PWD/target/release/mobifs}
 
 say() { printf 'corpus: %s\n' "$*"; }
@@ -151,47 +152,63 @@ run_browser() {
   done
 }
 
-# gaps SEED COUNT: seconds between what a person does. Most follow each other closely, every
-# sixth or so is one of reading and thinking: two log-normal distributions.
+# gaps SEED COUNT [LONG% SHORT LONG]: seconds between what a person does. Most follow each other
+# closely, with a median of SHORT ms; every sixth or so (LONG%) is one of reading and thinking, with
+# a median of LONG ms: two log-normal distributions.
 gaps() {
-  awk -v seed="$1" -v count="$2" 'BEGIN { srand(seed); for (i = 0; i < count; i++) {
-    normal = sqrt(-2 * log(1 - rand())) * cos(6.283185 * rand())
-    printf "%.2f\n", rand() < 0.16 ? exp(2.6 + 0.7 * normal) : exp(-0.5 + 0.6 * normal) } }'
+  awk -v seed="$1" -v count="$2" -v share="${3:-16}" -v short="${4:-607}" -v long="${5:-13464}" '
+    BEGIN { srand(seed); for (i = 0; i < count; i++) {
+      normal = sqrt(-2 * log(1 - rand())) * cos(6.283185 * rand())
+      printf "%.2f\n", rand() < share / 100 ? long / 1000 * exp(0.7 * normal) : short / 1000 * exp(0.6 * normal) } }'
 }
 
-# Somebody writes a document, takes notes, commits now and then; messages come meanwhile.
-run_desk() {
+# desk SECONDS SEED COUNT [LONG% SHORT LONG]: somebody writes a document, takes notes, commits now
+# and then; messages come meanwhile. It ends after COUNT operations, or so many seconds.
+desk() {
+  local seconds=$1 seed=$2 count=$3 step=0 gap until
+  shift 3
   mkdir -p documents notes chat git logs
   sqlite3 notes/notes.db 'CREATE TABLE note(id INTEGER PRIMARY KEY, text);'
   sqlite3 chat/chat.db 'PRAGMA journal_mode=WAL; CREATE TABLE message(id INTEGER PRIMARY KEY, sender, text);' >/dev/null
   (cd git && git init -q . && git config user.name T && git config user.email t@example.org)
   (
-    for arrival in $(gaps 7 400); do
+    for arrival in $(gaps $((seed - 4)) 400); do
       sleep "$arrival"
-      echo "INSERT INTO message(sender, text) VALUES('friend', hex(zeroblob(120)));" | sqlite3 chat/chat.db
+      echo "INSERT INTO message(sender, text) VALUES('friend', hex(zeroblob(120)));" | sqlite3 -cmd ".timeout 5000" chat/chat.db
       echo "$arrival a message" >>logs/chat.log
     done
   ) &
   messages=$!
-  local step=0 gap
-  for gap in $(gaps 11 220); do
+  trap 'kill "$messages" 2>/dev/null || true' EXIT
+  until=$((SECONDS + seconds))
+  for gap in $(gaps "$seed" "$count" "$@"); do
+    [ "$SECONDS" -lt "$until" ] || break
     click "$gap"
     step=$((step + 1))
     text 5 $((20 + step)) >documents/.thesis.new && mv documents/.thesis.new documents/thesis.txt
     [ $((step % 7)) != 0 ] || echo "INSERT INTO note(text) VALUES(hex(zeroblob(300)));" | sqlite3 notes/notes.db
-    [ $((step % 10)) != 0 ] || echo "INSERT INTO message(sender, text) VALUES('me', 'answer $step');" | sqlite3 chat/chat.db
+    [ $((step % 10)) != 0 ] || echo "INSERT INTO message(sender, text) VALUES('me', 'answer $step');" | sqlite3 -cmd ".timeout 5000" chat/chat.db
     [ $((step % 40)) != 0 ] || (cp documents/thesis.txt git/ && cd git && git add -A && git commit -q -m "step $step")
   done
   kill "$messages" 2>/dev/null || true
   wait "$messages" 2>/dev/null || true
 }
+
+run_desk() { desk 3600 11 220; }
+# The same work by five people, for five minutes each: like the first, a quick one, one who reads
+# much, one who is even, one who thinks long and rarely.
+run_desk-u1() { desk 300 21 1000 16 607 13464; }
+run_desk-u2() { desk 300 31 1000 8 400 6000; }
+run_desk-u3() { desk 300 41 1000 30 800 20000; }
+run_desk-u4() { desk 300 51 1000 20 1000 9000; }
+run_desk-u5() { desk 300 61 1000 12 500 18000; }
 LIB
 
 # needs PROGRAM: the commands that it runs.
 needs() {
   case $1 in
     git) echo git ;; sqlite) echo sqlite3 ;; npm) echo npm ;; packages) echo dpkg dpkg-deb ;;
-    desk) echo git sqlite3 ;; mail) echo notmuch ;; photos) echo convert exiftool sqlite3 ;; browser) echo chromium ;;
+    desk | desk-u?) echo git sqlite3 ;; mail) echo notmuch ;; photos) echo convert exiftool sqlite3 ;; browser) echo chromium ;;
     *) die "there is no program $1; there are ${PROGRAMS[*]}" ;;
   esac
 }
