@@ -25,7 +25,7 @@ pub struct DeviceUnderTest {
 pub enum Extent {
     /// What the publications measured.
     Full,
-    /// Smaller files and regions and fewer operations, for a first look; the criteria stay.
+    /// Smaller files and regions and fewer repetitions, for a first look; the criteria stay.
     Quick,
 }
 
@@ -106,11 +106,12 @@ fn dispersion_of(extent: Extent) -> dispersion::Parameters {
     let full = dispersion::Parameters::default();
     match extent {
         Extent::Full => full,
+        // As many operations as S4's: with fewer, a collecting device is still busy with the
+        // blocks that were filled before, and those cost the same whatever the region is.
         Extent::Quick => dispersion::Parameters {
             capacity_bytes: 1 << 30,
             file_bytes: 512 << 20,
             regions_bytes: vec![1 << 20, 10 << 20, 100 << 20, 512 << 20],
-            operations: 2_000,
             ..full
         },
     }
@@ -130,6 +131,27 @@ fn persistence_of(extent: Extent) -> persistence::Parameters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// With 2,000 operations the slowdown of a collecting device was 0.66 of that of an empty one:
+    /// the smallest region was not faster than the largest, because what the run had written
+    /// itself was not collected yet.
+    #[test]
+    fn a_quick_validation_of_the_preset_that_is_judged_passes_whatever_the_seed() {
+        for seed in 1..=3 {
+            let device = DeviceUnderTest {
+                config: Preset::Emmc51.config().unwrap(),
+                preset: Some(Preset::Emmc51),
+            };
+            let validation = validate(&device, seed, Extent::Quick).unwrap();
+            let of = |verdict| {
+                let criteria = validation.criteria.iter();
+                criteria.filter(move |criterion| criterion.verdict == verdict)
+            };
+            let failed: Vec<&Criterion> = of(Verdict::Fail).collect();
+            assert!(failed.is_empty(), "seed {seed}: {failed:?}");
+            assert!(of(Verdict::Pass).any(|criterion| criterion.name.starts_with("W-128-GC")));
+        }
+    }
 
     #[test]
     fn the_papers_sizes_are_judged_for_emmc_only() {
