@@ -8,17 +8,21 @@ use alloc::vec::Vec;
 use mobifs_types::{MonotonicNs, VctId};
 
 use crate::policy::machine::{Machine, MachineEvent};
-use crate::policy::prediction::{Prediction, PredictorName, UserActivity, UserState};
+use crate::policy::prediction::{Prediction, PredictionRules, UserActivity, UserState};
 use crate::policy::schedule::{
     DeviceEstimate, Round, SchedulerName, TransactionScheduler, Waiting,
 };
 use crate::{Commit, Engine};
 
+/// A predicted interval may be as short as the gap between two operations; looking again more often
+/// than this would only take CPU time, in nanoseconds.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
 /// Who decides when to commit for the user's sake, and for the device's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacingRules {
     /// How long the user will leave the device alone.
-    pub predictor: PredictorName,
+    pub prediction: PredictionRules,
     /// What is committed meanwhile.
     pub scheduler: SchedulerName,
     /// In standby changes may become so old, in milliseconds; where the limit of an app is
@@ -69,7 +73,7 @@ impl Pacing {
     pub fn new(rules: PacingRules) -> Self {
         Self {
             rules,
-            user: UserActivity::new(rules.predictor),
+            user: UserActivity::new(&rules.prediction),
             machine: Machine::default(),
             scheduler: rules.scheduler.begin(),
             device: DeviceEstimate::default(),
@@ -79,11 +83,11 @@ impl Pacing {
         }
     }
 
-    /// Goes by other rules from now on: another predictor begins with an empty memory,
-    /// another scheduler has skipped nothing.
+    /// Goes by other rules from now on: another predictor, or one with other parameters, begins
+    /// with an empty memory, another scheduler has skipped nothing.
     pub fn set_rules(&mut self, rules: PacingRules) {
-        if rules.predictor != self.rules.predictor {
-            self.user = UserActivity::new(rules.predictor);
+        if rules.prediction != self.rules.prediction {
+            self.user = UserActivity::new(&rules.prediction);
             // Its predictions are numbered anew.
             self.round = None;
         }
@@ -154,7 +158,8 @@ impl Pacing {
                 if let Some(commit) = first_of(engine, &self.chosen) {
                     return Next::Commit(commit);
                 }
-                MonotonicNs(now.0.saturating_add(prediction.rest_ns(now)))
+                let rest_ns = prediction.rest_ns(now).max(LOOK_AGAIN_NS);
+                MonotonicNs(now.0.saturating_add(rest_ns))
             }
             UserState::Active { until } => until,
             // Handled above.

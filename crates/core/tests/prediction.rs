@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use mobifs_core::policy::prediction::{
-    Bursts, IntervalPredictor as _, LastAverage, LastMinimum, Prediction, PredictorName, State,
-    StateMachine, StateMachineParameters, TOUCH_GAP_NS, TouchFilter, UserActivity, UserState,
+    Bursts, IntervalPredictor as _, LastAverage, LastMinimum, Prediction, PredictionRules,
+    PredictorName, State, StateMachine, StateMachineParameters, TOUCH_GAP_NS, TouchFilter,
+    UserActivity, UserState,
 };
 use mobifs_types::MonotonicNs;
 
@@ -224,7 +225,7 @@ fn many_requests_after_a_pause_are_a_user() {
 
 #[test]
 fn the_user_is_unknown_then_active_then_away() {
-    let mut user = UserActivity::new(PredictorName::StateMachine);
+    let mut user = UserActivity::new(&PredictionRules::default());
     assert_eq!(user.state(ms(5_000)), UserState::Unknown);
     assert!(user.event(ms(5_000)));
     let until = |at| UserState::Active { until: ms(at) };
@@ -245,7 +246,7 @@ fn the_user_is_unknown_then_active_then_away() {
 
 #[test]
 fn nobody_is_taken_for_away_who_has_just_done_something() {
-    let mut user = UserActivity::new(PredictorName::StateMachine);
+    let mut user = UserActivity::new(&PredictionRules::default());
     user.event(ms(5_000));
     assert!(matches!(user.state(ms(9_000)), UserState::Away(_)));
     // The machine is in `longer`; from the very operation on it expects a long interval.

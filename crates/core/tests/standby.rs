@@ -3,7 +3,7 @@
 
 mod support;
 
-use mobifs_core::policy::prediction::{PredictorName, UserActivity, UserState};
+use mobifs_core::policy::prediction::{PredictionRules, UserActivity, UserState};
 use mobifs_core::{
     AppPolicy, Limits, Machine, MachineEvent, Next, Pacing, PacingRules, TransactioningName,
     TransactioningRule,
@@ -152,7 +152,7 @@ fn what_asks_for_a_commit_of_everything() {
 
 #[test]
 fn a_user_who_has_left_is_away_until_the_next_event() {
-    let mut user = UserActivity::new(PredictorName::StateMachine);
+    let mut user = UserActivity::new(&PredictionRules::default());
     user.left(ms(1_000));
     assert_eq!(user.state(ms(2_000)), UserState::Unknown, "nobody was seen");
     user.event(ms(5_000));

@@ -4,6 +4,7 @@ use plotters::coord::Shift;
 use plotters::coord::ranged1d::ValueFormatter;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use thiserror::Error;
 
 const FONT: &str = "sans-serif";
@@ -225,6 +226,16 @@ where
     draw_legend(&mut chart, frame)
 }
 
+/// Between an axis and the names below it.
+const NAME_GAP: i32 = 6;
+
+/// Room below the axis for names that are written upwards, so that long ones lie beside each other.
+pub(crate) fn names_height(names: &[String]) -> u32 {
+    const LETTER_WIDTH: usize = 7;
+    let letters = names.iter().map(|name| name.chars().count()).max();
+    (letters.unwrap_or(0) * LETTER_WIDTH) as u32 + 2 * NAME_GAP as u32
+}
+
 /// Draws groups of bars with axes and a legend; nothing if there are none.
 pub(crate) fn draw_bars(canvas: &Canvas<'_>, frame: &Frame, bars: &Bars) -> Result<(), PlotError> {
     const LEGEND_SIDE: i32 = 10;
@@ -234,25 +245,27 @@ pub(crate) fn draw_bars(canvas: &Canvas<'_>, frame: &Frame, bars: &Bars) -> Resu
     };
     let groups = bars.categories.len();
     let mut builder = builder(canvas, frame);
+    builder.x_label_area_size(names_height(&bars.categories));
     let y = 0.0..(most * HEADROOM).max(f64::MIN_POSITIVE);
     let mut chart = drawn(builder.build_cartesian_2d(0.0..groups as f64, y))?;
-    let name = |x: &f64| {
-        let category = bars.categories.get(*x as usize);
-        category.cloned().unwrap_or_default()
-    };
     let mesh = chart
         .configure_mesh()
         .disable_x_mesh()
-        .x_labels(groups + 1)
-        .x_label_offset(canvas.dim_in_pixel().0 as i32 / (2 * groups as i32 + 2))
-        .x_desc(frame.x_label)
+        .x_labels(0)
         .y_desc(frame.y_label)
-        .x_label_formatter(&name)
         .label_style((FONT, LABEL_POINTS))
         .light_line_style(TRANSPARENT)
         .bold_line_style(BLACK.mix(0.15))
         .draw();
     drawn(mesh)?;
+    let name_style = TextStyle::from((FONT, LABEL_POINTS).into_font())
+        .transform(FontTransform::Rotate270)
+        .pos(Pos::new(HPos::Right, VPos::Center));
+    for (group, name) in bars.categories.iter().enumerate() {
+        let (x, y) = chart.backend_coord(&(group as f64 + 0.5, 0.0));
+        let name = Text::new(name.as_str(), (x, y + NAME_GAP), name_style.clone());
+        drawn(canvas.draw(&name))?;
+    }
     let width = 0.8 / bars.series.len().max(1) as f64;
     for (number, ((name, values), colour)) in
         bars.series.iter().zip(COLOURS.iter().cycle()).enumerate()

@@ -3,9 +3,10 @@
 use plotters::prelude::SeriesLabelPosition;
 
 use super::Figure;
-use crate::plot::{Bars, Frame, PlotError, draw_bars, picture};
+use crate::plot::{Bars, Frame, PlotError, draw_bars, names_height, picture};
 
-const HEIGHT: u32 = 400;
+/// Of the bars; their names come below.
+const HEIGHT: u32 = 360;
 
 /// A figure that is not drawn yet.
 pub(super) struct BarFigure<'f> {
@@ -32,6 +33,7 @@ impl BarFigure<'_> {
             x_is_logarithmic: false,
             legend: SeriesLabelPosition::UpperRight,
         };
+        let height = HEIGHT + names_height(&bars.categories);
         let heads = bars.series.iter().map(|(name, _)| name);
         let heads = heads.map(|name| format!("{name}, {y_label}"));
         let rows = bars.categories.iter().enumerate().map(|(row, category)| {
@@ -44,7 +46,7 @@ impl BarFigure<'_> {
         Ok(Figure {
             name: self.name.to_owned(),
             title: self.title.to_owned(),
-            svg: picture(self.width, HEIGHT, |canvas| {
+            svg: picture(self.width, height, |canvas| {
                 draw_bars(canvas, &frame, &bars)
             })?,
             columns: std::iter::once(self.category.to_owned())

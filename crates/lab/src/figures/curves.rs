@@ -2,9 +2,9 @@
 
 use plotters::prelude::SeriesLabelPosition;
 
-use super::{Figure, Unit};
+use super::{Figure, Unit, UserRun};
 use crate::plot::{Curve, Frame, PlotError, draw, picture};
-use crate::sim::{AppOutcome, CurvePoint};
+use crate::sim::{AppOutcome, Contender, CurvePoint};
 
 const WIDTH: u32 = 860;
 const HEIGHT: u32 = 420;
@@ -13,12 +13,14 @@ const ROWS: usize = 40;
 
 pub(super) fn figures(units: &[Unit<'_>]) -> Result<Vec<Figure>, PlotError> {
     let mut figures = vec![shapes(units)?];
+    let shown = units.iter().filter_map(|unit| Some((unit, unit.shown()?)));
     // The app with most flushes under the policy shows best how curves begin anew.
-    if let Some(unit) = units.iter().max_by_key(|unit| unit.tpl.flushes_ns.len()) {
-        figures.push(transactions(unit)?);
+    let flushes = |(_, user): &(&Unit<'_>, &UserRun<'_>)| user.published.flushes_ns().len();
+    if let Some((unit, user)) = shown.clone().max_by_key(flushes) {
+        figures.push(transactions(&unit.name, user)?);
     }
-    for unit in units {
-        figures.push(overall(unit)?);
+    for (unit, user) in shown {
+        figures.push(overall(&unit.name, user)?);
     }
     Ok(figures)
 }
@@ -56,8 +58,8 @@ fn e_curves(caption: &str, x_label: &'static str, curves: &[Curve]) -> Result<St
 fn shapes(units: &[Unit<'_>]) -> Result<Figure, PlotError> {
     let mut rows = Vec::new();
     let mut curves = Vec::new();
-    for unit in units {
-        let points = unit.ideal.curve();
+    for (unit, user) in units.iter().filter_map(|unit| Some((unit, unit.shown()?))) {
+        let points = user.ideal.curve();
         let last = points.last().map_or(1, |point| point.written_pages.max(1));
         let share = |point: &CurvePoint| point.written_pages as f64 * 100.0 / last as f64;
         let name = format!("{} ({last} pages)", unit.name);
@@ -110,11 +112,11 @@ fn per_transaction(app: &AppOutcome) -> Vec<(f64, f64)> {
 }
 
 /// Figure 3: curves that begin anew where transactions end.
-fn transactions(unit: &Unit<'_>) -> Result<Figure, PlotError> {
-    let curves = [("tpl", unit.tpl), ("ext4", unit.ext4)];
+fn transactions(app: &str, user: &UserRun<'_>) -> Result<Figure, PlotError> {
+    let curves = [(Contender::PUBLISHED, user.published), ("ext4", user.ext4)];
     let lines = curves.map(|(name, app)| Curve::new(name, per_transaction(app).into_iter()).line());
     let svg = e_curves(
-        &format!("{}: e since the last flush (S0 Fig. 3)", unit.name),
+        &format!("{app}: e since the last flush (S0 Fig. 3)"),
         "pages written",
         &lines,
     )?;
@@ -137,22 +139,22 @@ fn transactions(unit: &Unit<'_>) -> Result<Figure, PlotError> {
             .to_vec(),
         rows: rows.collect(),
         remark: format!(
-            "{}: tpl closed {} transactions, ext4 flushed {} times. Each flush begins a \
+            "{app}: {} closed {} transactions, ext4 flushed {} times. Each flush begins a \
              new curve at 0; the paper draws this as a sketch.",
-            unit.name,
-            unit.tpl.flushes_ns.len(),
-            unit.ext4.flushes_ns.len()
+            Contender::PUBLISHED,
+            user.published.flushes(),
+            user.ext4.flushes()
         ),
     })
 }
 
 /// Figure 7: e since the beginning, for one app.
-fn overall(unit: &Unit<'_>) -> Result<Figure, PlotError> {
+fn overall(name: &str, user: &UserRun<'_>) -> Result<Figure, PlotError> {
     let curves = [
-        ("ideal", unit.ideal),
-        ("default", unit.default),
-        ("tpl", unit.tpl),
-        ("ext4", unit.ext4),
+        ("ideal", user.ideal),
+        ("default", user.default),
+        (Contender::PUBLISHED, user.published),
+        ("ext4", user.ext4),
     ];
     let lines = curves.map(|(name, app)| {
         let points = app.curve().iter();
@@ -160,7 +162,7 @@ fn overall(unit: &Unit<'_>) -> Result<Figure, PlotError> {
         Curve::new(name, points).line()
     });
     let svg = e_curves(
-        &format!("{}: e over all that was written (S0 Fig. 7)", unit.name),
+        &format!("{name}: e over all that was written (S0 Fig. 7)"),
         "pages written",
         &lines,
     )?;
@@ -175,22 +177,22 @@ fn overall(unit: &Unit<'_>) -> Result<Figure, PlotError> {
     });
     let last = |app: &AppOutcome| app.curve().last().map_or(0.0, overall_percent);
     Ok(Figure {
-        name: format!("fig07-{}", file_name(&unit.name)),
-        title: format!("S0 Figure 7: e against all that {} wrote", unit.name),
+        name: format!("fig07-{}", file_name(name)),
+        title: format!("S0 Figure 7: e against all that {name} wrote"),
         svg,
         columns: ["policy", "pages written", "e %"]
             .map(str::to_owned)
             .to_vec(),
         rows: rows.collect(),
         remark: format!(
-            "At the end: ideal {:.1} %, default {:.1} %, tpl {:.1} %, ext4 {:.1} %. In the \
-             paper MobiFS follows the ideal curve closely; how closely depends on how long \
-             pages stay hot compared with the transactions. The engine counts changed \
-             directory entries as written, too; the model of ext4 counts pages only.",
-            last(unit.ideal),
-            last(unit.default),
-            last(unit.tpl),
-            last(unit.ext4)
+            "At the end: ideal {:.1} %, default {:.1} %, tpl-published {:.1} %, ext4 {:.1} %. In \
+             the paper MobiFS follows the ideal curve closely; how closely depends on how long \
+             pages stay hot compared with the transactions. All count pages of content, and \
+             nothing else.",
+            last(user.ideal),
+            last(user.default),
+            last(user.published),
+            last(user.ext4)
         ),
     })
 }

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::plot::PlotError;
 use crate::sim::{
-    AppOutcome, ComparisonError, Contender, DeviceChoice, Frontier, NamedStream, Outcome, Storage,
-    candidates, frontier as sweep, run_all,
+    AppOutcome, ComparisonError, Contender, DeviceChoice, Frontier, Intervals, Member, NamedStream,
+    Outcome, PAGES_MIN, Storage, app_groups, candidates, counted, frontier as sweep, run_all,
 };
 
 /// A picture, the numbers in it, and what they say.
@@ -83,35 +83,76 @@ impl Figures {
         let apps = self.frontier.apps.join(", ");
         let introduction = format!(
             "Traces of real programs under the engine of the mount, in virtual time, beside \
-             the values that the MobiFS paper published for ten Android apps. Apps: {apps}."
+             the values that the MobiFS paper published for ten Android apps. Apps: {apps}. {}",
+            self.left_out.join(" ")
         );
-        html::page(&self.figures, &introduction)
+        html::page(&self.figures, introduction.trim_end())
     }
 }
 
-/// The contenders of the figures, in the order of a [`Unit`]'s fields.
+/// The contenders of the figures, in the order of a [`UserRun`]'s fields.
 fn contenders(default: AppPolicy) -> Vec<Contender> {
     let named = |name| {
         let mut policy = AppPolicy::default();
         policy.transactioning.name = name;
         policy
     };
+    let published = Contender::published_policy();
     vec![
         Contender::ext4(),
+        Contender::engine(Contender::PUBLISHED.to_owned(), published),
         Contender::engine("tpl".to_owned(), named(TransactioningName::Tpl)),
         Contender::engine("default".to_owned(), default),
         Contender::engine("ideal".to_owned(), named(TransactioningName::Ideal)),
     ]
 }
+const CONTENDERS: usize = 5;
 
 /// One app of one trace under the contenders of the figures.
-struct Unit<'r> {
-    name: String,
+struct UserRun<'r> {
+    trace: String,
     duration_seconds: f64,
     ext4: &'r AppOutcome,
+    published: &'r AppOutcome,
     tpl: &'r AppOutcome,
     default: &'r AppOutcome,
     ideal: &'r AppOutcome,
+}
+
+/// Which contender is meant.
+type Of = for<'u, 'r> fn(&'u UserRun<'r>) -> &'r AppOutcome;
+
+/// One app of one program, with all who used it. Only apps that count in means
+/// ([`crate::sim::PAGES_MIN`]) become one.
+struct Unit<'r> {
+    name: String,
+    program: String,
+    /// At least one.
+    users: Vec<UserRun<'r>>,
+}
+
+impl<'r> Unit<'r> {
+    /// The user whom curves show: the one watched longest.
+    fn shown(&self) -> Option<&UserRun<'r>> {
+        let seconds = |user: &&UserRun<'_>| user.duration_seconds;
+        let users = self.users.iter();
+        users.max_by(|one, other| seconds(one).total_cmp(&seconds(other)))
+    }
+
+    /// Pages that all users' flushes took.
+    fn flushed_pages(&self, of: Of) -> u64 {
+        self.users.iter().map(|user| of(user).flushed_pages).sum()
+    }
+
+    /// Times between flushes, of all users.
+    fn intervals(&self, of: Of) -> Intervals {
+        let intervals = self.users.iter().map(|user| of(user).intervals());
+        intervals.fold(Intervals::default(), Intervals::plus)
+    }
+
+    fn duration_seconds(&self) -> f64 {
+        self.users.iter().map(|user| user.duration_seconds).sum()
+    }
 }
 
 /// Makes all figures. Those of transactions leave the user's operations out, as S0 does:
@@ -139,11 +180,18 @@ pub fn figures(
     let frontier = sweep(&alone, &candidates, device, progress)?;
     let contenders = contenders(default);
     let runs = run_all(&alone, &contenders, device, progress)?;
-    let units = units(&alone, &runs);
+    let (units, uncounted) = units(&alone, &runs);
     let mut figures = curves::figures(&units)?;
     figures.extend(per_app::figures(&units)?);
     let predictions = prediction::figures(traces)?;
     let mut left_out = Vec::new();
+    if !uncounted.is_empty() {
+        left_out.push(format!(
+            "Left out of all figures and means, because ext4 flushed less than {PAGES_MIN} pages \
+             of them: {}.",
+            uncounted.join(", ")
+        ));
+    }
     if predictions.is_empty() {
         left_out.push(format!(
             "Figures 8 and 9 are left out: no trace has {} operations of a user.",
@@ -159,31 +207,32 @@ pub fn figures(
     })
 }
 
-/// The apps that wrote anything.
-fn units<'r>(traces: &[NamedStream], runs: &'r [(Outcome, Storage)]) -> Vec<Unit<'r>> {
-    let mut units = Vec::new();
-    for (trace, runs) in traces.iter().zip(runs.chunks_exact(4)) {
-        let [ext4, tpl, default, ideal] = runs else {
-            continue;
-        };
-        let apps = &trace.stream.apps;
-        for (number, app) in apps.iter().enumerate() {
-            if ext4.0.apps[number].flushed_pages == 0 {
-                continue;
-            }
-            units.push(Unit {
-                name: if apps.len() == 1 {
-                    trace.name.clone()
-                } else {
-                    format!("{}: {app}", trace.name)
-                },
-                duration_seconds: trace.stream.duration_ns as f64 / 1e9,
-                ext4: &ext4.0.apps[number],
-                tpl: &tpl.0.apps[number],
-                default: &default.0.apps[number],
-                ideal: &ideal.0.apps[number],
-            });
+/// The apps that count, and the names of those that do not.
+fn units<'r>(
+    traces: &[NamedStream],
+    runs: &'r [(Outcome, Storage)],
+) -> (Vec<Unit<'r>>, Vec<String>) {
+    let ext4: Vec<&Outcome> = runs.iter().step_by(CONTENDERS).map(|run| &run.0).collect();
+    let (groups, uncounted) = counted(app_groups(traces), &ext4);
+    let user = |member: Member| {
+        let of = |contender: usize| &runs[member.trace * CONTENDERS + contender].0.apps[member.app];
+        UserRun {
+            trace: traces[member.trace].name.clone(),
+            duration_seconds: traces[member.trace].stream.duration_ns as f64 / 1e9,
+            ext4: of(0),
+            published: of(1),
+            tpl: of(2),
+            default: of(3),
+            ideal: of(4),
         }
-    }
-    units
+    };
+    let units = groups.into_iter().map(|group| Unit {
+        users: group.members.iter().map(|&member| user(member)).collect(),
+        name: group.name,
+        program: group.program,
+    });
+    (units.collect(), uncounted)
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,3 +37,5 @@ pub(super) const APPS: [PublishedApp; 10] = [
 
 /// Growth of memory without a flush, in KB a second: ext4's page cache, MobiFS (Fig. 5).
 pub(super) const FOOTPRINT_KB_PER_SECOND: (f64, f64) = (25.6, 35.8);
+/// In the worst of its apps with versions (§7.2).
+pub(super) const FOOTPRINT_WORST_KB_PER_SECOND: f64 = 100.5;

@@ -4,9 +4,9 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use mobifs_core::policy::prediction::PredictorName;
+use mobifs_core::policy::prediction::{PredictionRules, PredictorName};
 
-use super::contender::Contender;
+use super::contender::{Contender, ContenderRules};
 use super::device::Storage;
 use super::outcome::Outcome;
 use super::report::{ContenderReport, Report, TraceReport};
@@ -113,6 +113,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The parameters of the predictors: those of the first contender that has a policy.
+fn prediction_rules(contenders: &[Contender]) -> PredictionRules {
+    let mut policies = contenders
+        .iter()
+        .filter_map(|contender| match contender.rules {
+            ContenderRules::Engine(_, pacing) => Some(pacing.prediction),
+            ContenderRules::PageCache(_) => None,
+        });
+    policies.next().unwrap_or_default()
+}
+
 fn report_of(trace: &NamedStream, contenders: &[Contender], runs: &[Run]) -> TraceReport {
     let ext4 = contenders
         .iter()
@@ -126,12 +137,15 @@ fn report_of(trace: &NamedStream, contenders: &[Contender], runs: &[Run]) -> Tra
             ContenderReport::new(&contender.name, &trace.stream, outcome, storage, ext4)
         })
         .collect();
-    let operations = user_operations(&trace.stream);
-    let predictions = PredictorName::ALL.iter().filter(|_| !operations.is_empty());
+    let rules = prediction_rules(contenders);
+    let operations = user_operations(&trace.stream, rules.touch_gap_ns);
+    let predictors = PredictorName::ALL.iter().filter(|_| !operations.is_empty());
+    let predictions =
+        predictors.map(|&predictor| watch(&PredictionRules { predictor, ..rules }, &operations));
     TraceReport {
         trace: trace.name.clone(),
         user_operations: operations.len() as u64,
-        predictions: predictions.map(|&name| watch(name, &operations)).collect(),
+        predictions: predictions.collect(),
         duration_seconds: trace.stream.duration_ns as f64 / 1e9,
         flush_reduction_vs_ext4: reports
             .first()

@@ -1,5 +1,6 @@
 //! What is compared: policies of MobiFS, and other filesystems.
 
+use mobifs_core::policy::transactioning::TransactioningName;
 use mobifs_core::{AppPolicy, PacingRules};
 
 use super::page_cache::{FlushRules, FlushShape};
@@ -31,6 +32,21 @@ impl Contender {
         [Self::EXT4, "ext4-nobarrier", "btrfs-flushoncommit"];
     /// The filesystem that everything is held against.
     pub const EXT4: &'static str = "ext4";
+
+    /// Trade-off point location as S0 evaluates it.
+    pub const PUBLISHED: &'static str = "tpl-published";
+
+    /// The policy of [`Contender::PUBLISHED`]: `tpl` with the published parameters and limit of
+    /// staleness, and without a limit of age, which S0's evaluation does not have: its intervals
+    /// are up to two minutes long.
+    pub fn published_policy() -> AppPolicy {
+        let mut policy = AppPolicy {
+            age_max_ms: u64::MAX,
+            ..AppPolicy::default()
+        };
+        policy.transactioning.name = TransactioningName::Tpl;
+        policy
+    }
 
     /// The published baseline: all dirty pages are flushed every 5 s, and `fsync` flushes
     /// its file (S0 §7).

@@ -15,8 +15,9 @@ use mobifs_types::{
 
 use super::SimulationError;
 use super::device::Storage;
-use super::outcome::{AtRisk, Outcome};
+use super::outcome::{AtRisk, FlushReason, Outcome};
 use super::stream::{Action, AppNumber, NameNumber, ObjectNumber, Step, Stream};
+use super::written::WrittenPages;
 
 /// Writes arrive in pieces of at most this, as from the kernel.
 const WRITE_BYTES_MAX: u64 = 128 * 1024;
@@ -44,8 +45,7 @@ pub struct EngineRun<'s> {
     /// When a closed transaction that waits for the user is to be looked at.
     look_at: Option<MonotonicNs>,
     now_ns: u64,
-    /// Counted before the trace began: making what was there.
-    before: Vec<(u64, u64)>,
+    written: WrittenPages,
 }
 
 impl<'s> EngineRun<'s> {
@@ -70,7 +70,7 @@ impl<'s> EngineRun<'s> {
             run.commit_closed()?;
         }
         run.pass_time(stream.duration_ns)?;
-        run.commit_all()?;
+        run.commit_all(FlushReason::EndOfTrace)?;
         run.storage.finish(stream.duration_ns)?;
         run.outcome.end(stream.duration_ns);
         Ok((run.outcome, run.storage))
@@ -116,7 +116,7 @@ impl<'s> EngineRun<'s> {
             deadline: None,
             look_at: None,
             now_ns: 0,
-            before: Vec::new(),
+            written: WrittenPages::default(),
         })
     }
 
@@ -134,13 +134,6 @@ impl<'s> EngineRun<'s> {
         while let Some(commit) = self.engine.next_commit(None) {
             self.hand_over(&commit)?;
             self.engine.committed(commit.vct);
-        }
-        let status = self.engine.status(MonotonicNs(self.now_ns));
-        for app in 0..self.stream.apps.len() as u32 {
-            let path = app_directory(AppNumber(app));
-            let app = status.apps.iter().find(|app| app.path == path.as_bytes());
-            let counts = app.map_or((0, 0), |app| (app.written_pages, app.overwritten_pages));
-            self.before.push(counts);
         }
         Ok(())
     }
@@ -168,6 +161,13 @@ impl<'s> EngineRun<'s> {
     }
 
     fn perform(&mut self, step: &Step) -> Result<(), SimulationError> {
+        if let Some(object) = step.action.object()
+            && self.objects[object.index()].is_some()
+        {
+            let app = self.stream.objects[object.index()].app;
+            let counts = self.outcome.app_mut(app);
+            self.written.perform(&step.action, counts);
+        }
         match step.action {
             Action::Create { object, name } => self.make(object, name),
             Action::Link { object, name } => {
@@ -228,7 +228,7 @@ impl<'s> EngineRun<'s> {
                 self.pacing.user_event(MonotonicNs(self.now_ns));
                 Ok(())
             }
-            Action::SyncAll => self.commit_all(),
+            Action::SyncAll => self.commit_all(FlushReason::Wanted),
             Action::Device(state) => self.device_state(state),
         }
     }
@@ -258,7 +258,7 @@ impl<'s> EngineRun<'s> {
             self.engine.set_rules(Box::new(TopLevelApps(policy)));
         }
         if must_commit {
-            self.commit_all()?;
+            self.commit_all(FlushReason::Wanted)?;
         }
         Ok(())
     }
@@ -371,7 +371,7 @@ impl<'s> EngineRun<'s> {
         let mut ended_ns = self.now_ns;
         for vct in vcts {
             while let Some(commit) = self.engine.next_commit(Some(vct)) {
-                ended_ns = self.commit(&commit)?;
+                ended_ns = self.commit(&commit, FlushReason::Wanted)?;
             }
         }
         self.storage.waited(ended_ns - self.now_ns);
@@ -461,7 +461,7 @@ impl<'s> EngineRun<'s> {
             let now = MonotonicNs(self.now_ns);
             match self.pacing.next(&mut self.engine, now, false) {
                 Next::Commit(commit) => {
-                    self.commit(&commit)?;
+                    self.commit(&commit, FlushReason::Wanted)?;
                 }
                 Next::Nothing { until } => {
                     // A moment that has come would be looked at again and again.
@@ -473,28 +473,36 @@ impl<'s> EngineRun<'s> {
     }
 
     /// Commits everything that is closed, whoever uses the device.
-    fn commit_all(&mut self) -> Result<(), SimulationError> {
+    fn commit_all(&mut self, reason: FlushReason) -> Result<(), SimulationError> {
         self.engine.close_all();
         while let Some(commit) = self.engine.next_commit(None) {
-            self.commit(&commit)?;
+            self.commit(&commit, reason)?;
         }
         Ok(())
     }
 
     /// Commits one transaction; says when the device is done with it.
-    fn commit(&mut self, commit: &Commit) -> Result<u64, SimulationError> {
+    fn commit(&mut self, commit: &Commit, reason: FlushReason) -> Result<u64, SimulationError> {
         let (pages, entries) = self.hand_over(commit)?;
-        for &(object, _) in &pages {
+        for &(object, page) in &pages {
             let app = self.stream.objects[object.index()].app;
-            self.outcome.app_mut(app).flushed_pages += 1;
+            let counts = self.outcome.app_mut(app);
+            self.written.flushed(counts, object, page);
         }
         let ended_ns = self.storage.commit(self.now_ns, &pages, entries)?;
         let took_ns = ended_ns.saturating_sub(self.now_ns);
         self.pacing.learn(pages.len() as u64, took_ns);
-        self.engine.committed(commit.vct);
-        for app in self.apps_of(commit) {
-            self.outcome.app_mut(app).flushes_ns.push(self.now_ns);
+        let apps = self.apps_of(commit);
+        for &app in &apps {
             self.look(app);
+        }
+        self.engine.committed(commit.vct);
+        for app in apps {
+            let counts = self.outcome.app_mut(app);
+            counts.note_flush(self.now_ns, reason);
+            if let Some(risk) = self.risk(app) {
+                self.outcome.flushed(self.now_ns, app, risk);
+            }
         }
         Ok(ended_ns)
     }
@@ -538,22 +546,22 @@ impl<'s> EngineRun<'s> {
         Ok((pages, entries))
     }
 
-    /// Notes what an app has written by the engine's own count, and what is at risk now.
+    /// Notes what is at risk of an app now.
     fn look(&mut self, app: AppNumber) {
+        if let Some(risk) = self.risk(app) {
+            self.outcome.at_risk(self.now_ns, app, risk);
+        }
+    }
+
+    /// What is at risk of an app now; none if the engine does not know it yet.
+    fn risk(&self, app: AppNumber) -> Option<AtRisk> {
         let path = app_directory(app);
         let status = self.engine.status(MonotonicNs(self.now_ns));
-        let Some(status) = status.apps.iter().find(|app| app.path == path.as_bytes()) else {
-            return;
-        };
-        let (written_before, overwritten_before) = self.before[app.index()];
-        let counts = self.outcome.app_mut(app);
-        counts.written_pages = status.written_pages - written_before;
-        counts.overwritten_pages = status.overwritten_pages - overwritten_before;
-        let risk = AtRisk {
-            since_ns: status.at_risk_since.map(|since| since.0),
-            bytes: status.at_risk_bytes,
-        };
-        self.outcome.at_risk(self.now_ns, app, risk);
+        let app = status.apps.iter().find(|app| app.path == path.as_bytes())?;
+        Some(AtRisk {
+            since_ns: app.at_risk_since.map(|since| since.0),
+            bytes: app.at_risk_bytes,
+        })
     }
 }
 

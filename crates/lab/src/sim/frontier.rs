@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::DeviceChoice;
 use super::compare::{ComparisonError, NamedStream, run_all};
 use super::contender::Contender;
+use super::groups::{AppGroup, app_groups, counted};
 use super::outcome::Outcome;
 
 /// A policy with one choice of its parameters.
@@ -27,7 +28,7 @@ impl Candidate {
     }
 }
 
-/// How one app of one trace, or the mean of all, fared under a candidate.
+/// How one app, over all its users, or the mean of all apps fared under a candidate.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Standing {
     /// Flushed pages, in parts of what ext4 flushed.
@@ -47,22 +48,18 @@ pub struct FrontierPoint {
     pub settings: String,
     /// Geometric mean of the flushed pages, arithmetic means of the rest, over all apps.
     pub mean: Standing,
-    /// Each app of each trace, in the order of [`Frontier::apps`].
+    /// Each app, in the order of [`Frontier::apps`].
     pub apps: Vec<Standing>,
 }
 
 /// All candidates.
 #[derive(Clone, Debug, Serialize)]
 pub struct Frontier {
-    /// Trace and app of each column.
+    /// Program and app of each column.
     pub apps: Vec<String>,
     /// The candidates.
     pub points: Vec<FrontierPoint>,
 }
-
-/// Pages that an app must have flushed under ext4 to count: less says nothing about a
-/// policy.
-const PAGES_MIN: u64 = 64;
 
 const SECONDS_MS: [u64; 12] = [
     500, 1_000, 2_000, 3_000, 5_000, 7_000, 10_000, 15_000, 20_000, 30_000, 45_000, 60_000,
@@ -75,6 +72,11 @@ pub fn candidates() -> Vec<Candidate> {
     staleness(&mut candidates);
     efficiency(&mut candidates);
     pauses(&mut candidates);
+    candidates.push(Candidate {
+        family: Contender::PUBLISHED,
+        settings: String::new(),
+        policy: Contender::published_policy(),
+    });
     candidates.push(candidate(TransactioningName::Ideal, String::new(), |_| {}));
     candidates
 }
@@ -178,26 +180,18 @@ pub fn frontier(
         .collect();
     let runs = run_all(traces, &contenders, device, progress)?;
     let count = contenders.len();
-    let references: Vec<&Outcome> = runs
-        .iter()
-        .step_by(count)
-        .map(|(outcome, _)| outcome)
-        .collect();
-    let counted = |trace: usize, app: usize| references[trace].apps[app].flushed_pages >= PAGES_MIN;
-    let names = traces.iter().enumerate().flat_map(|(index, trace)| {
-        let apps = trace.stream.apps.iter().enumerate();
-        apps.filter(move |&(app, _)| counted(index, app))
-            .map(|(_, app)| format!("{}: {app}", trace.name))
-    });
+    let of = |contender: usize| -> Vec<&Outcome> {
+        let runs = runs.iter().skip(contender).step_by(count);
+        runs.map(|(outcome, _)| outcome).collect()
+    };
+    let reference = of(0);
+    let (groups, _) = counted(app_groups(traces), &reference);
     let points = candidates.iter().enumerate().map(|(number, candidate)| {
-        let apps = (0..traces.len()).flat_map(|trace| {
-            let outcome = &runs[trace * count + number + 1].0;
-            let reference = references[trace];
-            (0..outcome.apps.len())
-                .filter(move |&app| counted(trace, app))
-                .map(move |app| standing(outcome, reference, app))
-        });
-        let apps: Vec<Standing> = apps.collect();
+        let outcomes = of(number + 1);
+        let groups = groups.iter();
+        let apps: Vec<Standing> = groups
+            .map(|group| standing(group, &outcomes, &reference))
+            .collect();
         FrontierPoint {
             family: candidate.family.to_owned(),
             settings: candidate.settings.clone(),
@@ -205,18 +199,27 @@ pub fn frontier(
             apps,
         }
     });
+    let points = points.collect();
     Ok(Frontier {
-        apps: names.collect(),
-        points: points.collect(),
+        apps: groups.into_iter().map(|group| group.name).collect(),
+        points,
     })
 }
 
-fn standing(outcome: &Outcome, reference: &Outcome, app: usize) -> Standing {
-    let (app, reference) = (&outcome.apps[app], &reference.apps[app]);
+fn standing(group: &AppGroup, outcomes: &[&Outcome], reference: &[&Outcome]) -> Standing {
+    let members = group.members.iter();
+    let apps = members.map(|member| &outcomes[member.trace].apps[member.app]);
+    let users = group.members.len().max(1) as f64;
+    let age_ms: f64 = apps.clone().map(|app| app.age_ms().mean()).sum();
+    let bytes: f64 = apps.map(|app| app.at_risk_bytes().mean()).sum();
+    let (flushed, reference) = (
+        group.flushed_pages(outcomes),
+        group.flushed_pages(reference),
+    );
     Standing {
-        flushed_vs_ext4: app.flushed_pages as f64 / reference.flushed_pages as f64,
-        age_mean_seconds: app.age_ms().mean() / 1e3,
-        bytes_mean: app.at_risk_bytes().mean(),
+        flushed_vs_ext4: flushed as f64 / reference as f64,
+        age_mean_seconds: age_ms / users / 1e3,
+        bytes_mean: bytes / users,
     }
 }
 

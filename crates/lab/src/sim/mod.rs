@@ -10,6 +10,8 @@ mod contender;
 mod device;
 mod engine;
 mod frontier;
+mod generated_users;
+mod groups;
 mod histogram;
 mod outcome;
 mod page_cache;
@@ -17,8 +19,8 @@ mod parquet;
 mod report;
 mod stream;
 mod table;
-
 mod user;
+mod written;
 
 #[cfg(test)]
 mod tests;
@@ -29,8 +31,11 @@ pub use contender::{Contender, ContenderRules};
 pub use device::{Cost, Flush, Storage};
 pub use engine::EngineRun;
 pub use frontier::{Candidate, Frontier, FrontierPoint, Standing, candidates, frontier};
+pub use generated_users::{PROFILES, Profile, SESSION_NS, USERS};
+pub(crate) use groups::counted;
+pub use groups::{AppGroup, Member, PAGES_MIN, app_groups};
 pub use histogram::TimeHistogram;
-pub use outcome::{AppOutcome, AtRisk, CurvePoint, Outcome};
+pub use outcome::{AppOutcome, AtRisk, CurvePoint, Intervals, Outcome};
 pub use page_cache::{FlushRules, FlushShape, PageCache};
 pub use report::{AppReport, ContenderReport, Report, TraceReport};
 pub use stream::{Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, Step, Stream};

@@ -1,7 +1,5 @@
 //! What a simulation measures, while it runs.
 
-use mobifs_types::PAGE_BYTES_U64;
-
 use super::histogram::TimeHistogram;
 use super::stream::AppNumber;
 
@@ -45,7 +43,7 @@ impl Risk {
 /// A point of an app's e curve (S0 §3): counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CurvePoint {
-    /// Pages and entries written.
+    /// Pages of content written.
     pub written_pages: u64,
     /// Of these, written again or dropped before they were flushed.
     pub overwritten_pages: u64,
@@ -93,20 +91,52 @@ impl EfficiencyCurve {
 /// What became of one app's writes.
 #[derive(Clone, Debug, Default)]
 pub struct AppOutcome {
-    /// Pages and entries that were written: the data staleness of S0 §3, summed up.
+    /// Pages of content that were written: the data staleness of S0 §3, summed up.
     pub written_pages: u64,
     /// Of these, those that were written again or dropped before they were flushed.
     pub overwritten_pages: u64,
     /// Pages of content that were flushed.
     pub flushed_pages: u64,
-    /// Moments at which something of the app was flushed, in nanoseconds.
-    pub flushes_ns: Vec<u64>,
+    /// Moments at which something of the app was flushed because a policy or a caller wanted it, in
+    /// nanoseconds, each moment once.
+    flushes_ns: Vec<u64>,
+    /// Something was flushed only because the trace ended.
+    flushed_at_end: bool,
+    /// When something was at risk for the first time.
+    changed_first_ns: Option<u64>,
     risk: Risk,
     curve: EfficiencyCurve,
+    /// Memory that flushes have given back, in bytes.
+    released_bytes: u64,
     /// Memory over time if nothing that is flushed left memory, in bytes.
     kept_bytes: TimeHistogram,
     kept_until_ns: u64,
     kept_now_bytes: u64,
+}
+
+/// Times between the flushes of an app.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Intervals {
+    /// Their sum, in nanoseconds.
+    pub total_ns: u64,
+    /// How many there are.
+    pub count: u64,
+}
+
+impl Intervals {
+    /// Both.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            total_ns: self.total_ns + other.total_ns,
+            count: self.count + other.count,
+        }
+    }
+
+    /// Their mean, in seconds; none if there are none.
+    pub fn mean_seconds(self) -> Option<f64> {
+        (self.count > 0).then(|| self.total_ns as f64 / 1e9 / self.count as f64)
+    }
 }
 
 impl AppOutcome {
@@ -125,8 +155,9 @@ impl AppOutcome {
         &self.curve.points
     }
 
-    /// Memory over time if nothing that is flushed left memory, in bytes: the worst case
-    /// of S0 §7.2.
+    /// Memory over time if nothing that is flushed left memory, in bytes: the worst case of S0
+    /// §7.2. What is flushed is kept at what it took while it was dirty, changes of names and
+    /// attributes included.
     pub const fn kept_bytes(&self) -> &TimeHistogram {
         &self.kept_bytes
     }
@@ -136,7 +167,7 @@ impl AppOutcome {
         self.curve.push(CurvePoint {
             written_pages: self.written_pages,
             overwritten_pages: self.overwritten_pages,
-            flushes: self.flushes_ns.len(),
+            flushes: self.flushes(),
         });
     }
 
@@ -145,15 +176,51 @@ impl AppOutcome {
         self.kept_bytes
             .constant(self.kept_now_bytes as f64, length_ns);
         self.kept_until_ns += length_ns;
-        self.kept_now_bytes = self.flushed_pages * PAGE_BYTES_U64 + self.risk.now.bytes;
+        self.kept_now_bytes = self.released_bytes + self.risk.now.bytes;
     }
 
-    /// Mean time from one flush to the next (the first counts from the start), in
-    /// milliseconds; none if there was no flush.
-    pub fn interval_mean_ms(&self) -> Option<f64> {
-        let last = *self.flushes_ns.last()?;
-        Some(last as f64 / 1e6 / self.flushes_ns.len() as f64)
+    /// Something of the app is flushed: because a policy or a caller wants it, or only because the
+    /// trace ends.
+    pub(super) fn note_flush(&mut self, at_ns: u64, reason: FlushReason) {
+        match reason {
+            FlushReason::EndOfTrace => self.flushed_at_end = true,
+            FlushReason::Wanted if self.flushes_ns.last() == Some(&at_ns) => {}
+            FlushReason::Wanted => self.flushes_ns.push(at_ns),
+        }
     }
+
+    /// Moments at which something of the app was flushed, in nanoseconds, without the flush that
+    /// ends the trace.
+    pub fn flushes_ns(&self) -> &[u64] {
+        &self.flushes_ns
+    }
+
+    /// Flushes, the one that ends the trace included.
+    pub const fn flushes(&self) -> usize {
+        self.flushes_ns.len() + self.flushed_at_end as usize
+    }
+
+    /// From the app's first change to its first flush, and from flush to flush. What is flushed
+    /// because the trace ends is no interval of a policy: it is as long as the trace happens to
+    /// be.
+    pub fn intervals(&self) -> Intervals {
+        let (Some(first), Some(last)) = (self.changed_first_ns, self.flushes_ns.last()) else {
+            return Intervals::default();
+        };
+        Intervals {
+            total_ns: last.saturating_sub(first),
+            count: self.flushes_ns.len() as u64,
+        }
+    }
+}
+
+/// Why something is flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlushReason {
+    /// A policy, or somebody who called `fsync` or `sync`.
+    Wanted,
+    /// Nothing comes any more.
+    EndOfTrace,
 }
 
 /// What became of all apps' writes under one policy.
@@ -181,12 +248,23 @@ impl Outcome {
         &mut self.apps[app.index()]
     }
 
+    /// A flush has ended, and from `at_ns` on this is at risk of an app: the difference is
+    /// memory that the flush gives back.
+    pub(super) fn flushed(&mut self, at_ns: u64, app: AppNumber, risk: AtRisk) {
+        let counts = &mut self.apps[app.index()];
+        counts.released_bytes += counts.risk.now.bytes.saturating_sub(risk.bytes);
+        self.at_risk(at_ns, app, risk);
+    }
+
     /// From `at_ns` on this is at risk of an app.
     pub fn at_risk(&mut self, at_ns: u64, app: AppNumber, risk: AtRisk) {
         let app = &mut self.apps[app.index()];
         app.note_curve();
         if app.risk.now == risk {
             return;
+        }
+        if app.changed_first_ns.is_none() {
+            app.changed_first_ns = risk.since_ns;
         }
         app.risk.change(at_ns, risk);
         app.keep(at_ns);

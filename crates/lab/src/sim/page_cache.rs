@@ -9,7 +9,7 @@ use mobifs_types::{PAGE_BYTES_U64, PageIndex};
 
 use super::SimulationError;
 use super::device::{Flush, Storage};
-use super::outcome::{AtRisk, Outcome};
+use super::outcome::{AtRisk, FlushReason, Outcome};
 use super::stream::{Action, AppNumber, ObjectNumber, Step, Stream};
 
 /// Memory that one change of names or attributes is taken to occupy, in bytes.
@@ -86,14 +86,14 @@ impl<'s> PageCache<'s> {
             cache.perform(step)?;
         }
         cache.flush_due(stream.duration_ns)?;
-        cache.flush_all(stream.duration_ns)?;
+        cache.flush_all(stream.duration_ns, FlushReason::EndOfTrace)?;
         cache.outcome.end(stream.duration_ns);
         Ok((cache.outcome, cache.storage))
     }
 
     fn flush_due(&mut self, now_ns: u64) -> Result<(), SimulationError> {
         while self.next_flush_ns <= now_ns {
-            self.flush_all(self.next_flush_ns)?;
+            self.flush_all(self.next_flush_ns, FlushReason::Wanted)?;
             // Quiet hours need no rounds.
             let is_clean = self.files.values().all(|file| file.dirty.is_empty());
             let rounds = if is_clean {
@@ -145,10 +145,10 @@ impl<'s> PageCache<'s> {
             | Action::Rename { object, .. }
             | Action::SetAttributes { object } => self.change_entry(now_ns, object),
             Action::Sync { object } => self.sync(now_ns, step.app, object)?,
-            Action::SyncAll => self.flush_all(now_ns)?,
+            Action::SyncAll => self.flush_all(now_ns, FlushReason::Wanted)?,
             // The kernel syncs before it sleeps, and init before it switches off.
             Action::Device(DeviceState::Suspend | DeviceState::Shutdown) => {
-                self.flush_all(now_ns)?;
+                self.flush_all(now_ns, FlushReason::Wanted)?;
             }
             Action::User | Action::Device(_) => {}
         }
@@ -214,7 +214,8 @@ impl<'s> PageCache<'s> {
             return Ok(());
         }
         let app = self.app_of(object);
-        self.outcome.app_mut(app).flushes_ns.push(now_ns);
+        let counts = self.outcome.app_mut(app);
+        counts.note_flush(now_ns, FlushReason::Wanted);
         self.storage.flush(&Flush {
             at_ns: now_ns,
             pages: &pages,
@@ -226,7 +227,7 @@ impl<'s> PageCache<'s> {
         Ok(())
     }
 
-    fn flush_all(&mut self, now_ns: u64) -> Result<(), SimulationError> {
+    fn flush_all(&mut self, now_ns: u64, reason: FlushReason) -> Result<(), SimulationError> {
         let mut dirty: Vec<ObjectNumber> = self
             .files
             .iter()
@@ -245,7 +246,7 @@ impl<'s> PageCache<'s> {
             return Ok(());
         }
         for &app in &apps {
-            self.outcome.app_mut(app).flushes_ns.push(now_ns);
+            self.outcome.app_mut(app).note_flush(now_ns, reason);
             self.show_risk(now_ns, app);
         }
         self.storage.flush(&Flush {

@@ -1,5 +1,6 @@
 //! What a simulation found, for people and programs.
 
+use mobifs_core::policy::prediction::TOUCH_GAP_NS;
 use mobifs_types::PAGE_BYTES_U64;
 use serde::Serialize;
 
@@ -156,7 +157,7 @@ impl DeviceReport {
 pub struct AppReport {
     /// Its name.
     pub name: String,
-    /// Pages and entries written.
+    /// Pages of content written.
     pub written_pages: u64,
     /// Of these, written again or dropped before they were flushed.
     pub overwritten_pages: u64,
@@ -170,7 +171,8 @@ pub struct AppReport {
     pub flush_reduction_vs_ext4: f64,
     /// Flushes that concerned it.
     pub flushes: u64,
-    /// Mean time between them; none if there was none.
+    /// Mean time between them, without the one that the trace's end forces; none if there was no
+    /// other.
     pub interval_mean_seconds: Option<f64>,
     /// Age of the oldest change that a power cut would take, over time, in seconds.
     pub age_at_risk: Distribution,
@@ -193,8 +195,8 @@ impl AppReport {
                 0.0
             },
             flush_reduction_vs_ext4: reduction(app.flushed_pages, ext4.flushed_pages),
-            flushes: app.flushes_ns.len() as u64,
-            interval_mean_seconds: app.interval_mean_ms().map(|mean| mean / 1e3),
+            flushes: app.flushes() as u64,
+            interval_mean_seconds: app.intervals().mean_seconds(),
             age_at_risk: Distribution::of(app.age_ms(), 1e3),
             bytes_at_risk: Distribution::of(app.at_risk_bytes(), 1.0),
         }
@@ -211,7 +213,7 @@ impl ContenderReport {
         ext4: &Outcome,
     ) -> Self {
         let duration_seconds = stream.duration_ns as f64 / 1e9;
-        let operations = user_operations(stream);
+        let operations = user_operations(stream, TOUCH_GAP_NS);
         let sum = |of: fn(&AppOutcome) -> u64| outcome.apps.iter().map(of).sum::<u64>();
         let apps = stream.apps.iter().zip(&outcome.apps).zip(&ext4.apps);
         Self {
@@ -227,7 +229,7 @@ impl ContenderReport {
             footprint_max_bytes: outcome.footprint_max_bytes,
             device: DeviceReport::new(storage, &operations),
             apps: apps
-                .filter(|((_, app), _)| app.written_pages > 0)
+                .filter(|((_, app), _)| app.written_pages > 0 || app.flushes() > 0)
                 .map(|((name, app), ext4)| AppReport::new(name, app, ext4, duration_seconds))
                 .collect(),
         }

@@ -126,6 +126,25 @@ pub enum Action {
     Device(DeviceState),
 }
 
+impl Action {
+    /// The object that it concerns, if it is one.
+    pub const fn object(&self) -> Option<ObjectNumber> {
+        match *self {
+            Self::Create { object, .. }
+            | Self::Link { object, .. }
+            | Self::Remove { object, .. }
+            | Self::Rename { object, .. }
+            | Self::Release { object }
+            | Self::Write { object, .. }
+            | Self::Resize { object, .. }
+            | Self::Punch { object, .. }
+            | Self::SetAttributes { object }
+            | Self::Sync { object } => Some(object),
+            Self::SyncAll | Self::User | Self::Device(_) => None,
+        }
+    }
+}
+
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {

@@ -1,5 +1,6 @@
 //! The configuration file: TOML, every key known by name.
 
+mod pacing;
 mod raw;
 mod rules;
 mod settings;
@@ -9,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_core::PacingRules;
-use mobifs_core::policy::prediction::PredictorName;
-use mobifs_core::policy::schedule::SchedulerName;
 
 use crate::{EventSources, memory_budget};
 use raw::RawConfig;
@@ -155,36 +154,11 @@ impl Config {
             apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
             objects_max: raw.objects_max.unwrap_or(200_000),
             allow_durable,
-            pacing: pacing(&raw)?,
+            pacing: pacing::pacing(&raw)?,
             events: events(&raw)?,
             rules,
         })
     }
-}
-
-fn pacing(raw: &RawConfig) -> Result<PacingRules, (String, String)> {
-    let mut rules = PacingRules::default();
-    if let Some(name) = &raw.predictor {
-        let known = PredictorName::ALL.map(PredictorName::as_str);
-        rules.predictor = PredictorName::from_name(name)
-            .ok_or_else(|| ("predictor".to_owned(), no_such("predictor", name, &known)))?;
-    }
-    if let Some(name) = &raw.scheduler {
-        let known = SchedulerName::ALL.map(SchedulerName::as_str);
-        rules.scheduler = SchedulerName::from_name(name)
-            .ok_or_else(|| ("scheduler".to_owned(), no_such("scheduler", name, &known)))?;
-    }
-    if raw.standby_age_max_ms == Some(0) {
-        let message = "must be more than 0; leave it out, and `age_max_ms` holds in standby, too";
-        return Err(("standby_age_max_ms".into(), message.into()));
-    }
-    rules.standby_age_max_ms = raw.standby_age_max_ms.unwrap_or(rules.standby_age_max_ms);
-    Ok(rules)
-}
-
-fn no_such(what: &str, name: &str, known: &[&str]) -> String {
-    let known = known.join("\", \"");
-    format!("\"{name}\" is not a {what}; there are \"{known}\"")
 }
 
 fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
@@ -225,6 +199,8 @@ fn line_of(text: &str, offset: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use mobifs_core::policy::prediction::PredictorName;
+    use mobifs_core::policy::schedule::SchedulerName;
     use mobifs_core::policy::transactioning::TransactioningName;
     use mobifs_core::{AppPolicy, AppRules as _, Class};
 
@@ -288,7 +264,7 @@ mod tests {
         assert_eq!(config.apply_idle, Duration::from_secs(1));
         assert_eq!(config.objects_max, 5000);
         let pacing = config.pacing;
-        assert_eq!(pacing.predictor, PredictorName::LastMin);
+        assert_eq!(pacing.prediction.predictor, PredictorName::LastMin);
         assert_eq!(pacing.scheduler, SchedulerName::Fifo);
         let events = &config.events;
         assert_eq!((&events.input, &events.memory_pressure), (&None, &None));

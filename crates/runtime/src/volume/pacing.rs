@@ -62,7 +62,7 @@ impl Shared {
         UserReport {
             state: state.to_owned(),
             operations: user.operations(),
-            predictor: rules.predictor.as_str().to_owned(),
+            predictor: rules.prediction.predictor.as_str().to_owned(),
             scheduler: rules.scheduler.as_str().to_owned(),
         }
     }

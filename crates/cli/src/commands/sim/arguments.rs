@@ -12,11 +12,12 @@ TRACE is one that `mobifs trace` has recorded, or the output of another tool tha
 `mobifs trace import` can read.
 
 A policy is its name and, if wanted, keys of the configuration file's [defaults], and
-predictor, scheduler, standby_age_max_ms and user_events: with \"bursts\", bursts of requests
-are taken for a user, too.
+predictor, predictor_..., touch_gap_us, scheduler, standby_age_max_ms and user_events: with
+\"bursts\", bursts of requests are taken for a user, too.
   --policy tpl
   --policy tpl:predictor=last-min,scheduler=fifo
   --policy interval:interval_ms=10000,age_max_ms=60000
+`tpl-published` is tpl without a limit of age, as the MobiFS paper evaluates it.
 `ideal` never writes before the end: the bound that no policy can beat.
 Filesystems to compare with: ext4 (everything every 5 s, and the file at fsync),
 ext4-nobarrier, btrfs-flushoncommit.

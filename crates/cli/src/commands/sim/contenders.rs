@@ -10,10 +10,11 @@ use mobifs_runtime::Config;
 use crate::failure::{Code, Failure};
 
 /// What a policy is compared with if nothing else is said.
-const AGAINST: [&str; 7] = [
+const AGAINST: [&str; 8] = [
     Contender::EXT4,
     "ext4-nobarrier",
     "btrfs-flushoncommit",
+    Contender::PUBLISHED,
     "tpl",
     "interval:interval_ms=5000",
     "interval:interval_ms=30000",
@@ -55,6 +56,16 @@ fn contender(text: &str) -> Result<Contender, Failure> {
         }
         return Ok(contender);
     }
+    if name == Contender::PUBLISHED {
+        let mut contender = engine(text, &config(&keys)?);
+        if let ContenderRules::Engine(policy, _) = &mut contender.rules {
+            policy.transactioning.name = TransactioningName::Tpl;
+            if !keys.defaults.contains("age_max_ms") {
+                policy.age_max_ms = Contender::published_policy().age_max_ms;
+            }
+        }
+        return Ok(contender);
+    }
     keys.defaults
         .insert_str(0, &format!("policy = {}\n", quoted(name)));
     let config = config(&keys).map_err(|failure| unknown(text, &failure))?;
@@ -76,6 +87,20 @@ fn unknown(text: &str, failure: &Failure) -> Failure {
     );
     Failure::new(Code::Usage, message)
 }
+
+/// Keys of the whole mount that a policy may be given; all others are an app's.
+const MOUNT_KEYS: [&str; 10] = [
+    "predictor",
+    "predictor_short_intervals",
+    "predictor_long_intervals",
+    "predictor_short_ms",
+    "predictor_long_ms",
+    "predictor_timeout_factor",
+    "touch_gap_us",
+    "scheduler",
+    "standby_age_max_ms",
+    "user_events",
+];
 
 /// `key=value,...` as lines of a configuration file.
 #[derive(Default)]
@@ -101,7 +126,7 @@ impl Keys {
                 quoted(value)
             };
             let lines = match key.trim() {
-                "predictor" | "scheduler" | "standby_age_max_ms" | "user_events" => &mut keys.mount,
+                key if MOUNT_KEYS.contains(&key) => &mut keys.mount,
                 _ => &mut keys.defaults,
             };
             lines.push_str(&format!("{} = {value}\n", key.trim()));
@@ -151,6 +176,45 @@ mod tests {
             panic!("not the engine");
         };
         assert_eq!(pacing.standby_age_max_ms, 90_000);
+    }
+
+    #[test]
+    fn the_published_policy_has_no_limit_of_age() {
+        let of = |name: &str| {
+            let contenders = contenders(&[name.to_owned()], &[]).unwrap();
+            let ContenderRules::Engine(policy, pacing) = contenders[0].rules else {
+                panic!("not the engine");
+            };
+            (policy, pacing)
+        };
+        let (policy, _) = of("tpl-published");
+        assert_eq!(policy, Contender::published_policy());
+        assert_eq!(policy.age_max_ms, u64::MAX);
+        assert_eq!(policy.transactioning.name, TransactioningName::Tpl);
+        assert_eq!(policy.staleness_max_pages, 25_600, "the limit that S0 has");
+        let (policy, _) = of("tpl-published:window_points=32,age_max_ms=9000");
+        assert_eq!(
+            (policy.age_max_ms, policy.transactioning.tpl.window_points),
+            (9_000, 32)
+        );
+        assert!(
+            contenders(&[], &[])
+                .unwrap()
+                .iter()
+                .any(|c| c.name == "tpl-published")
+        );
+    }
+
+    #[test]
+    fn parameters_of_the_predictor_are_the_mounts() {
+        let text = "tpl:predictor_long_intervals=7,predictor_timeout_factor=5,touch_gap_us=10";
+        let contenders = contenders(&[text.to_owned()], &[]).unwrap();
+        let ContenderRules::Engine(_, pacing) = contenders[0].rules else {
+            panic!("not the engine");
+        };
+        assert_eq!(pacing.prediction.parameters.history_long, 7);
+        assert_eq!(pacing.prediction.parameters.timeout_factor, 5);
+        assert_eq!(pacing.prediction.touch_gap_ns, 10_000);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 
 use mobifs_types::MonotonicNs;
 
-use super::{IntervalPredictor, Prediction, PredictorName, TOUCH_GAP_NS, TouchFilter};
+use super::{IntervalPredictor, Prediction, PredictionRules, TouchFilter};
 
 /// A user who has done nothing for so long is away, whatever is predicted, in
 /// nanoseconds. (The state `shorter` waits for an operation that may never come.)
@@ -50,11 +50,11 @@ impl core::fmt::Debug for UserActivity {
 }
 
 impl UserActivity {
-    /// With this predictor and the published filter; nobody was seen yet.
-    pub fn new(predictor: PredictorName) -> Self {
+    /// By these rules; no user was seen yet.
+    pub fn new(rules: &PredictionRules) -> Self {
         Self {
-            filter: TouchFilter::new(TOUCH_GAP_NS),
-            predictor: predictor.begin(),
+            filter: TouchFilter::new(rules.touch_gap_ns),
+            predictor: rules.begin(),
             operations: 0,
             left_at: None,
         }
@@ -95,7 +95,8 @@ impl UserActivity {
         if let Some(left_at) = self.left_at {
             return UserState::Away(gone(LEFT_NUMBERS, left_at.max(ends_at), now));
         }
-        let answered_at = MonotonicNs(ends_at.0.saturating_add(RESPONSE_NS - TOUCH_GAP_NS));
+        let answer_ns = RESPONSE_NS.saturating_sub(self.filter.gap_ns());
+        let answered_at = MonotonicNs(ends_at.0.saturating_add(answer_ns));
         if now < answered_at {
             return UserState::Active { until: answered_at };
         }

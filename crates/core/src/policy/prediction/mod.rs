@@ -8,16 +8,18 @@ mod activity;
 mod bursts;
 mod history;
 mod recent;
+mod rules;
 mod state_machine;
 mod touch_filter;
-
-use alloc::boxed::Box;
 
 use mobifs_types::MonotonicNs;
 
 pub use activity::{RESPONSE_NS, UserActivity, UserState};
 pub use bursts::{BURST_NS, BURST_PAUSE_NS, BURST_REQUESTS, Bursts};
 pub use recent::{LastAverage, LastMinimum};
+pub use rules::{
+    HISTORY_MAX, INITIAL_INTERVAL_MAX_NS, PredictionRules, TIMEOUT_FACTOR_MAX, TOUCH_GAP_MAX_NS,
+};
 pub use state_machine::{State, StateMachine, StateMachineParameters};
 pub use touch_filter::{TOUCH_GAP_NS, TouchFilter};
 
@@ -87,15 +89,5 @@ impl PredictorName {
     /// The predictor of this name; none if there is none.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.as_str() == name)
-    }
-
-    /// A predictor with the published parameters that has seen nothing yet.
-    pub fn begin(self) -> Box<dyn IntervalPredictor> {
-        let parameters = StateMachineParameters::default();
-        match self {
-            Self::StateMachine => Box::new(StateMachine::new(parameters)),
-            Self::LastMin => Box::new(LastMinimum::new(parameters.history_long)),
-            Self::LastAverage => Box::new(LastAverage::new(parameters.history_long)),
-        }
     }
 }

@@ -5,7 +5,7 @@ use mobifs_types::MonotonicNs;
 use super::history::History;
 use super::{IntervalPredictor, Prediction};
 
-/// Parameters of [`StateMachine`]; the defaults are the published ones.
+/// Parameters of [`StateMachine`]. S0 §5.3 names them without values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateMachineParameters {
     /// Short intervals remembered, k_s.
@@ -69,7 +69,9 @@ pub enum State {
 ///
 /// A prediction holds in `long` for t_l from its beginning, and in `longer` for t_l again
 /// and again: the state waits for the user however long that takes. In `short` and
-/// `shorter` the user is expected to go on.
+/// `shorter` the user is expected to go on. The figure predicts (*checkpoint*) at τ and δ alone;
+/// the renewals in `longer`, and the prediction on the edge from `longer` to `long`, are ours: a
+/// mount may use the whole of a pause.
 #[derive(Clone, Debug)]
 pub struct StateMachine {
     parameters: StateMachineParameters,

@@ -2,7 +2,16 @@
 
 use mobifs_types::MonotonicNs;
 
-/// Events closer than this belong to one operation, in nanoseconds (published: 0.1 s).
+/// Events closer than this belong to one operation unless the configuration says otherwise, in
+/// nanoseconds.
+///
+/// S0 combines what comes within 0.01 ms: the several events of which one report of a touch screen
+/// consists. A report is not an operation, though. A finger that is drawn over the screen is
+/// reported 60 to 240 times a second, every 4 to 17 ms, and a key that is held down 25 to 33 times,
+/// every 30 to 40 ms; with 0.01 ms each of these would be an operation, the last four short
+/// intervals would be those of the hardware, and a pause would be predicted three reports after the
+/// last one. 0.1 s is longer than those periods and shorter than the time between two taps of a
+/// person (150 ms and more).
 pub const TOUCH_GAP_NS: u64 = 100_000_000;
 
 /// Combines events that follow one another closely.
@@ -19,6 +28,11 @@ impl TouchFilter {
             gap_ns,
             last_at: None,
         }
+    }
+
+    /// What it combines, in nanoseconds.
+    pub const fn gap_ns(&self) -> u64 {
+        self.gap_ns
     }
 
     /// An event came; true if it begins an operation.
