@@ -297,7 +297,7 @@ impl<'a> World<'a> {
                 )
             }
             15 if !open.in_transaction && self.dice.roll(3) == 0 => {
-                open.is_exclusive = number % 2 == 0;
+                open.is_exclusive = number.is_multiple_of(2);
                 let mode = if open.is_exclusive {
                     "exclusive"
                 } else {
@@ -309,7 +309,7 @@ impl<'a> World<'a> {
             16 if !open.in_transaction && !open.is_read_only => {
                 "PRAGMA wal_checkpoint(TRUNCATE)".into()
             }
-            17 if !open.in_transaction && number % 3 == 0 => "VACUUM".into(),
+            17 if !open.in_transaction && number.is_multiple_of(3) => "VACUUM".into(),
             18 if is_joint && !open.in_transaction => format!(
                 "BEGIN IMMEDIATE; INSERT INTO t(n, b) VALUES ({number}, 'both'); \
                  UPDATE x.t SET n = {number}; INSERT INTO x.t(n, b) VALUES ({number}, 'both'); COMMIT"
