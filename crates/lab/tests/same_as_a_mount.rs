@@ -321,7 +321,7 @@ fn compare(policy: &str, seed: u64, around: Around) {
 
     let context = format!("{policy}, seed {seed}, {around:?}");
     let end_ns = stream.duration_ns;
-    let moments = outcome.apps.iter().flat_map(|app| &app.flushes_ns);
+    let moments = outcome.apps.iter().flat_map(|app| app.flushes_ns());
     let mut simulated: Vec<u64> = moments.copied().filter(|&at| at < end_ns).collect();
     simulated.sort_unstable();
     let live_commits: Vec<u64> = live
