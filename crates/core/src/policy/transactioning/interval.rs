@@ -10,8 +10,8 @@ pub struct IntervalParameters {
 }
 
 impl Default for IntervalParameters {
-    /// The shortest of those tried at which less than 40 % of what ext4 flushes is left
-    /// (geometric mean of the recorded programs; docs/DESIGN.md).
+    /// Leaves a third of what ext4 flushes (geometric mean of the recorded programs;
+    /// docs/DESIGN.md).
     fn default() -> Self {
         Self {
             interval_ms: 20_000,
