@@ -58,6 +58,11 @@ pub trait AppRules: Send {
     /// Whether some directory below `path` may be the root of an app; true where that cannot
     /// be told.
     fn has_apps_below(&self, path: &[u8]) -> bool;
+    /// How many names the path of an app can have at most; none: any number. Directories that
+    /// lie deeper are never asked about, so that a path need not be built for each of them.
+    fn depth_max(&self) -> Option<usize> {
+        None
+    }
     /// Limits of the app at `path`.
     fn policy(&self, path: &[u8]) -> AppPolicy;
 }
@@ -76,6 +81,10 @@ impl AppRules for TopLevelApps {
 
     fn has_apps_below(&self, _path: &[u8]) -> bool {
         false
+    }
+
+    fn depth_max(&self) -> Option<usize> {
+        Some(1)
     }
 
     fn policy(&self, _path: &[u8]) -> AppPolicy {

@@ -326,20 +326,22 @@ impl State {
     }
 
     fn drop_if_unreachable(&mut self, id: ObjectId) {
-        let unlinked = self
-            .objects
-            .get(&id)
-            .is_some_and(|object| object.links == 0);
-        if unlinked
-            && !self.pins.contains_key(&id)
-            && let Some(object) = self.objects.remove(&id)
-        {
+        let mut unnamed = vec![id];
+        while let Some(id) = unnamed.pop() {
+            let object = self.objects.get(&id);
+            let is_unlinked = object.is_some_and(|object| object.links == 0);
+            if !is_unlinked || self.pins.contains_key(&id) {
+                continue;
+            }
+            let Some(object) = self.objects.remove(&id) else {
+                continue;
+            };
             self.used_pages -= object.pages.len() as u64;
             for child in object.entries.into_values() {
                 if let Some(object) = self.objects.get_mut(&child) {
                     object.links -= 1;
                 }
-                self.drop_if_unreachable(child);
+                unnamed.push(child);
             }
         }
     }

@@ -59,6 +59,24 @@ impl Departures {
     }
 }
 
+/// Path of a directory that may be an app, relative to the mount.
+#[derive(Default)]
+pub(super) struct AppPath {
+    pub(super) bytes: Vec<u8>,
+    /// How many names it has.
+    names: usize,
+}
+
+impl AppPath {
+    pub(super) fn push(&mut self, name: &[u8]) {
+        if self.names > 0 {
+            self.bytes.push(b'/');
+        }
+        self.bytes.extend_from_slice(name);
+        self.names += 1;
+    }
+}
+
 impl Engine {
     /// Answers [`Need::Object`].
     pub fn provide_object(&mut self, id: ObjectId, epoch: u64, info: ObjectInfo) {
@@ -262,30 +280,56 @@ impl Engine {
     /// The app that an object belongs to: that of the nearest directory above (or the
     /// object itself) which the rules call an app.
     pub(super) fn app_of(&mut self, id: ObjectId) -> AppId {
-        let Some(inode) = self.inodes.get(&id) else {
-            return ROOT_APP;
-        };
-        if inode.app_epoch == self.app_epoch {
-            return inode.app;
-        }
-        let (home, is_directory, is_orphan) = (inode.home, inode.is_directory(), inode.is_orphan());
-        if is_orphan && (inode.app_epoch != 0 || !self.inodes.contains_key(&home)) {
-            // It has no place any more: it stays where it was.
-            return inode.app;
-        }
-        let app = if id == ObjectId::ROOT {
-            ROOT_APP
-        } else {
-            let above = self.app_of(home);
-            match self.path_of(id) {
-                Some(path) if is_directory && self.rules.is_app(&path) => self.app_at(path),
-                _ => above,
+        // The objects whose app is to be found, from this one upwards: there may be as many as
+        // a path is deep.
+        let mut unknown = Vec::new();
+        let mut at = id;
+        let mut app = loop {
+            let Some(inode) = self.inodes.get(&at) else {
+                break ROOT_APP;
+            };
+            if inode.app_epoch == self.app_epoch {
+                break inode.app;
             }
+            if inode.is_orphan() && (inode.app_epoch != 0 || !self.inodes.contains_key(&inode.home))
+            {
+                // It has no place any more: it stays where it was.
+                break inode.app;
+            }
+            unknown.push(at);
+            if at == ObjectId::ROOT {
+                break ROOT_APP;
+            }
+            at = inode.home;
         };
-        if let Some(inode) = self.inodes.get_mut(&id) {
-            (inode.app, inode.app_epoch) = (app, self.app_epoch);
+        let mut path = match unknown.last() {
+            None | Some(&ObjectId::ROOT) => Some(AppPath::default()),
+            Some(_) => self.app_path_of(at),
+        };
+        for &id in unknown.iter().rev() {
+            if id != ObjectId::ROOT {
+                path = path.and_then(|path| self.extended(path, id));
+                if let Some(path) = path.as_ref().filter(|path| self.rules.is_app(&path.bytes)) {
+                    app = self.app_at(path.bytes.clone());
+                }
+            }
+            if let Some(inode) = self.inodes.get_mut(&id) {
+                (inode.app, inode.app_epoch) = (app, self.app_epoch);
+            }
         }
         app
+    }
+
+    /// The path of a directory, by one name longer; none if there can be no app.
+    fn extended(&self, mut path: AppPath, id: ObjectId) -> Option<AppPath> {
+        let inode = self.inodes.get(&id).filter(|inode| inode.is_directory())?;
+        path.push(inode.name.as_ref()?.as_bytes());
+        self.is_app_depth(path.names).then_some(path)
+    }
+
+    /// Whether a path of so many names can be an app's.
+    fn is_app_depth(&self, names: usize) -> bool {
+        self.rules.depth_max().is_none_or(|max| names <= max)
     }
 
     /// The app with this path, made if it is new.
@@ -301,18 +345,32 @@ impl Engine {
         app
     }
 
-    /// Path of a directory relative to the mount; none for the root, for other kinds
-    /// and for what is removed.
-    pub(super) fn path_of(&self, id: ObjectId) -> Option<Vec<u8>> {
+    /// Path of a directory relative to the mount, empty for the root; none for other kinds, for
+    /// what is removed, and for what lies deeper than apps can.
+    pub(super) fn app_path_of(&self, id: ObjectId) -> Option<AppPath> {
         let mut names: Vec<&Name> = Vec::new();
         let mut at = id;
         while at != ObjectId::ROOT {
             let inode = self.inodes.get(&at)?;
             names.push(inode.name.as_ref().filter(|_| inode.is_directory())?);
+            if !self.is_app_depth(names.len()) {
+                return None;
+            }
             at = inode.home;
         }
-        let parts: Vec<&[u8]> = names.iter().rev().map(|name| name.as_bytes()).collect();
-        (!parts.is_empty()).then(|| parts.join(&b'/'))
+        let mut path = AppPath::default();
+        for name in names.into_iter().rev() {
+            path.push(name.as_bytes());
+        }
+        Some(path)
+    }
+
+    /// Path of `name` in `parent`, if a directory there would be the root of an app.
+    pub(super) fn app_place(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
+        let mut path = self.app_path_of(parent)?;
+        path.push(name);
+        let is_app = self.is_app_depth(path.names) && self.rules.is_app(&path.bytes);
+        is_app.then_some(path.bytes)
     }
 
     /// Fails unless the object is a directory that still exists and may be changed.

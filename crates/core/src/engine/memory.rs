@@ -256,13 +256,27 @@ impl Engine {
     }
 
     /// Frees an object without links as soon as nobody uses it: its pages at once,
-    /// itself when no transaction mentions it any more.
+    /// itself when no transaction mentions it any more, and then the removed directories above
+    /// it, of which there may be any number, as far as nothing else needs them.
     pub(super) fn dispose_if_unused(&mut self, id: ObjectId) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            next = if self.frees_pages_of(id) {
+                self.take_out(id)
+            } else {
+                None
+            };
+        }
+    }
+
+    /// Frees the pages of an object without links that nobody uses; whether the object itself
+    /// can leave memory, too.
+    fn frees_pages_of(&mut self, id: ObjectId) -> bool {
         let Some(inode) = self.inodes.get_mut(&id) else {
-            return;
+            return false;
         };
         if !inode.is_orphan() || inode.lookups > 0 || inode.opens > 0 || id == ObjectId::ROOT {
-            return;
+            return false;
         }
         let mut freed = 0;
         inode.pages.retain(|slot| {
@@ -276,16 +290,21 @@ impl Engine {
         });
         self.room.orphan_bytes -= freed;
         self.room.dirty_bytes -= freed;
-        if inode.holds == 0 && inode.residents == 0 {
-            self.evict(id);
+        inode.holds == 0 && inode.residents == 0
+    }
+
+    /// Takes an object out of memory, and the removed directories above it that were there only
+    /// for its sake.
+    pub(super) fn evict(&mut self, id: ObjectId) {
+        if let Some(home) = self.take_out(id) {
+            self.dispose_if_unused(home);
         }
     }
 
-    /// Takes an object out of memory.
-    pub(super) fn evict(&mut self, id: ObjectId) {
-        let Some(inode) = self.inodes.remove(&id) else {
-            return;
-        };
+    /// Takes an object out of memory; the directory that it had its place in, if nothing else in
+    /// memory has.
+    fn take_out(&mut self, id: ObjectId) -> Option<ObjectId> {
+        let inode = self.inodes.remove(&id)?;
         self.several_names.remove(&id);
         self.departures.left(id);
         self.arrivals.remove(&id);
@@ -297,13 +316,9 @@ impl Engine {
             // which names it, is in memory.
             self.forgotten.push(id);
         }
-        let home_is_done = self.inodes.get_mut(&inode.home).is_some_and(|home| {
-            home.residents -= 1;
-            home.residents == 0 && home.is_orphan()
-        });
-        if home_is_done {
-            self.dispose_if_unused(inode.home);
-        }
+        let home = self.inodes.get_mut(&inode.home)?;
+        home.residents -= 1;
+        (home.residents == 0).then_some(inode.home)
     }
 
     /// Directories whose listing, and deleted objects that, left memory since the last

@@ -263,7 +263,7 @@ impl Engine {
             return false;
         }
         let places = [
-            self.path_of(id),
+            self.app_path_of(id).map(|path| path.bytes),
             self.path_in(to.parent, to.name.as_bytes()),
         ];
         let mut places = places.into_iter().flatten();
@@ -272,9 +272,11 @@ impl Engine {
 
     /// The apps that lie below a directory.
     fn apps_below(&self, id: ObjectId) -> Vec<AppId> {
-        let Some(mut prefix) = self.path_of(id) else {
+        // Deeper than apps can lie there are none.
+        let Some(path) = self.app_path_of(id) else {
             return Vec::new();
         };
+        let mut prefix = path.bytes;
         prefix.push(b'/');
         let below = self.app_ids.range(prefix.clone()..);
         below

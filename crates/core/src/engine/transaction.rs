@@ -291,18 +291,11 @@ impl Engine {
         other.map_or(vct, |other| self.join(vct, other))
     }
 
-    /// Path of `name` in `parent`, if a directory there would be the root of an app.
-    pub(super) fn app_place(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
-        let path = self.path_in(parent, name)?;
-        self.rules.is_app(&path).then_some(path)
-    }
-
-    /// Path of `name` in `parent`; none if that has no place.
+    /// Path of `name` in `parent`; none if that has no place, or one where no app can be.
     pub(super) fn path_in(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
-        if parent == ObjectId::ROOT {
-            return Some(name.to_vec());
-        }
-        Some([self.path_of(parent)?.as_slice(), name].join(&b'/'))
+        let mut path = self.app_path_of(parent)?;
+        path.push(name);
+        Some(path.bytes)
     }
 
     /// The object lost its last link: nothing of it needs to reach the store any

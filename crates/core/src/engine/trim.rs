@@ -109,8 +109,11 @@ impl Engine {
                 continue;
             };
             if id != ObjectId::ROOT && is_unused(inode) {
-                self.evict(id);
-                trimmed.evicted += 1;
+                // Those above become unused with it. Each in its turn would take a round for each.
+                let left = objects_max - trimmed.looked_at;
+                let evicted = self.evict_upwards(id, left + 1, |_| true);
+                trimmed.looked_at += evicted - 1;
+                trimmed.evicted += evicted;
             } else if is_idle(inode) {
                 trimmed.evicted += 1;
                 self.unload_listing(id);
@@ -152,16 +155,29 @@ impl Engine {
     /// If too much is in memory, an object that has lost its last user leaves it at once, and
     /// so do the directories above that are there only for it.
     pub(super) fn evict_if_crowded(&mut self, id: ObjectId) {
-        let mut at = id;
+        self.evict_upwards(id, usize::MAX, Self::is_crowded);
+    }
+
+    /// Takes an unused object out of memory, and the directories above it that are unused then:
+    /// so many, and as long as there is need. Answers how many left.
+    fn evict_upwards(
+        &mut self,
+        id: ObjectId,
+        objects_max: usize,
+        is_needed: impl Fn(&Self) -> bool,
+    ) -> usize {
+        let (mut at, mut evicted) = (id, 0);
         while at != ObjectId::ROOT
-            && self.is_crowded()
+            && evicted < objects_max
+            && is_needed(self)
             && let Some(inode) = self.inodes.get(&at)
             && is_unused(inode)
         {
             let home = inode.home;
             self.evict(at);
-            at = home;
+            (at, evicted) = (home, evicted + 1);
         }
+        evicted
     }
 }
 

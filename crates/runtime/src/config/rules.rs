@@ -113,6 +113,14 @@ impl AppGlob {
         });
         components.len() > names().count() && matches.all(|does_match| does_match)
     }
+
+    /// How many names a path that it matches can have at most; none: any number.
+    fn depth_max(&self) -> Option<usize> {
+        let glob = self.whole.glob().glob();
+        // A negated class matches a slash, too.
+        let slashes = glob.bytes().filter(|byte| matches!(byte, b'/' | b'['));
+        (!glob.contains("**")).then(|| slashes.count() + 1)
+    }
 }
 
 /// The app rules of a configuration, with what was changed while mounted on top.
@@ -120,6 +128,8 @@ impl AppGlob {
 #[derive(Clone, Debug)]
 pub struct Rules {
     pub(crate) apps: Arc<[AppGlob]>,
+    /// See [`AppRules::depth_max`].
+    apps_depth_max: Option<usize>,
     pub(crate) defaults: AppPolicy,
     pub(crate) matched: Arc<[(AppGlob, PolicyChange)]>,
     /// Changes made while mounted, by exact path; later ones win.
@@ -134,8 +144,11 @@ impl Rules {
         defaults: AppPolicy,
         matched: Vec<(AppGlob, PolicyChange)>,
     ) -> Self {
+        let mut depths = apps.iter().map(AppGlob::depth_max);
+        let apps_depth_max = depths.try_fold(0, |max, depth| depth.map(|depth| max.max(depth)));
         Self {
             apps: apps.into(),
+            apps_depth_max,
             defaults,
             matched: matched.into(),
             overrides: Vec::new(),
@@ -206,6 +219,10 @@ impl AppRules for Rules {
         self.apps.iter().any(|glob| glob.may_match_below(path))
     }
 
+    fn depth_max(&self) -> Option<usize> {
+        self.apps_depth_max
+    }
+
     fn policy(&self, path: &[u8]) -> AppPolicy {
         let matched = self.matched.iter().find(|(glob, _)| glob.matches(path));
         let mut policy = matched.map_or(self.defaults, |(_, change)| change.apply(self.defaults));
@@ -264,6 +281,37 @@ mod tests {
         assert!(!below(&["*/data/*"], "x/other") && !below(&["*/data/*"], "x/data/y"));
         assert!(below(&["a/**"], "z/y"), "it cannot be told");
         assert!(below(&["{a,b/c}"], "b"));
+    }
+
+    #[test]
+    fn no_app_lies_deeper_than_the_rules_say() {
+        let depth_max = |globs: &[&str]| {
+            let globs = globs.iter().map(|glob| AppGlob::new(glob).unwrap());
+            Rules::new(globs.collect(), AppPolicy::default(), Vec::new()).depth_max()
+        };
+        assert_eq!(depth_max(&["*"]), Some(1));
+        assert_eq!(depth_max(&["*", "home/*"]), Some(2));
+        assert_eq!(depth_max(&["*", "home/**"]), None);
+        assert_eq!(depth_max(&[]), Some(0));
+        for glob in ["a[!b]c", "{a,b/c}", "a/?/[a-z]", r"a\/b", "?[!x]?[!x]?"] {
+            let max = depth_max(&[glob]).unwrap();
+            let rule = AppGlob::new(glob).unwrap();
+            let paths = [
+                "a/c",
+                "b/c",
+                "a/b",
+                "a/b/c",
+                "a/b/c/d",
+                "a/b/c/d/e",
+                "a/b/c/d/e/f",
+            ];
+            for path in paths
+                .into_iter()
+                .filter(|path| rule.matches(path.as_bytes()))
+            {
+                assert!(path.split('/').count() <= max, "{glob} matches {path}");
+            }
+        }
     }
 
     #[test]
