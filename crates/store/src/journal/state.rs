@@ -39,6 +39,41 @@ impl State {
         }
     }
 
+    /// How far below the root each of these directories and all above them are, by one of the
+    /// names that they have or get. Where names lead in circles, as an apply that was
+    /// interrupted may leave them, it is any number.
+    pub(crate) fn depths_of(
+        &self,
+        directories: impl Iterator<Item = ObjectId>,
+    ) -> HashMap<ObjectId, usize> {
+        let mut depths = HashMap::from([(ObjectId::ROOT, 0)]);
+        for directory in directories {
+            let mut way = Vec::new();
+            let mut at = Some(directory);
+            let mut depth = loop {
+                let Some(id) = at else { break 0 };
+                if let Some(depth) = depths.get(&id) {
+                    break *depth;
+                }
+                // Found again on its own way up, it is where that ends.
+                depths.insert(id, 0);
+                way.push(id);
+                at = self.directory_above(id);
+            };
+            for id in way.into_iter().rev() {
+                depth += 1;
+                depths.insert(id, depth);
+            }
+        }
+        depths
+    }
+
+    fn directory_above(&self, id: ObjectId) -> Option<ObjectId> {
+        let pending = self.pending.names_of(id).first();
+        let known = || self.table.get(id)?.names.first();
+        pending.or_else(known).map(|(parent, _)| *parent)
+    }
+
     /// The engine lists a directory from now on.
     pub(crate) fn note_listed(&mut self, id: ObjectId) {
         self.unlisted.remove(&id);

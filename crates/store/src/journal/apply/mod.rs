@@ -96,14 +96,15 @@ impl<L: Lower> JournalStore<L> {
 
     fn take_work(&self) -> Work {
         let state = self.state.read();
+        let dentries = state.pending.dentries.iter();
+        let mut dentries: Vec<_> = dentries.map(|(k, v)| (k.clone(), *v)).collect();
+        // From the root downwards: then the way to a directory is open already, or short, where
+        // others would make it as long as the tree is deep for each of them.
+        let depths = state.depths_of(dentries.iter().map(|((parent, _), _)| *parent));
+        dentries.sort_by_cached_key(|((parent, _), _)| depths.get(parent).copied());
         Work {
             objects: state.pending.objects.clone(),
-            dentries: state
-                .pending
-                .dentries
-                .iter()
-                .map(|(k, v)| (k.clone(), *v))
-                .collect(),
+            dentries,
         }
     }
 

@@ -51,7 +51,9 @@ impl<L: Lower> JournalStore<L> {
         }
         let mut links = Vec::new();
         let mut outcome = Ok(());
-        for (parent, name, child) in missing_names {
+        // From below: what is attached to a directory that has no place itself yet comes along with
+        // it later. The other way round the kernel would walk up the whole tree for each rename.
+        for (parent, name, child) in missing_names.into_iter().rev() {
             let left = wanted.entry(child).or_default();
             *left = left.saturating_sub(1);
             match self.attach(parent, name, child, *left == 0) {
