@@ -9,7 +9,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
 	bench-responsiveness bench-record bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
-	crash-campaign-f2fs systemd-check kill-campaign postmark-cuts flash-campaign sqlite-campaign \
+	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
 help: ## This list
@@ -113,6 +113,10 @@ systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
 kill-campaign: ## Daemons killed while programs work on the mount (KILLS, SEED, root)
 	MOBIFS_KILLS=$(or $(KILLS),1000) MOBIFS_KILL_SEED=$(or $(SEED),1) cargo test --release \
 		--locked -p mobifs-cli --test mounted kills::programs -- --nocapture
+
+poison-campaign: ## Daemons that cannot take over, wherever and however (ROUNDS, SEED, root)
+	MOBIFS_POISON_ROUNDS=$(or $(ROUNDS),3) MOBIFS_POISON_SEED=$(or $(SEED),1) cargo test \
+		--locked -p mobifs-cli --test mounted poison:: -- --nocapture --test-threads 1
 
 postmark-cuts: ## A large PostMark, ten power cuts in each of its phases (root)
 	cargo build --release --locked -p mobifs-cli

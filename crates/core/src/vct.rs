@@ -74,7 +74,7 @@ impl OpenVct {
 }
 
 /// What a closed transaction holds. It never changes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(crate) objects: Vec<ObjectState>,
     pub(crate) dentries: Vec<(ObjectId, Name, Option<ObjectId>)>,

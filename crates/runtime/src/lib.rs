@@ -11,10 +11,12 @@ mod clock;
 mod config;
 mod control;
 mod events;
+mod fault_points;
 mod forecast;
 pub mod handover;
 mod heap;
 mod holder;
+mod last_commit;
 mod lock;
 mod memory_budget;
 mod mount_table;
@@ -25,7 +27,7 @@ mod status;
 mod volume;
 
 pub use app_selection::AppSelection;
-pub use arena::{Arena, ArenaError, LeftRequest, Refusal, RequestSlot};
+pub use arena::{Arena, ArenaError, Entered, LeftRequest, Refusal, RequestSlot, enter};
 pub use clock::{Clock, SystemClock};
 pub use config::{
     Config, ConfigError, PolicyChange, PolicySettings, Rules, SettingError, Size, class_name,
@@ -36,8 +38,12 @@ pub use control::{
     Reply, Request, exchange_line, find_mount, runtime_directory,
 };
 pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
+#[cfg(feature = "fault-points")]
+pub use fault_points::{FAULT_POINTS, FAULTS};
+pub use fault_points::{arm_fault_points, fault_point, patience};
 pub use heap::keep_few_heaps;
 pub use holder::{Holder, HolderState};
+pub use last_commit::{CommitPass, LastCommit, LastCommitError};
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, KernelHeld, Node, NodeSpec,

@@ -248,7 +248,7 @@ impl<'a> OpenOptions<'a> {
         }
     }
 
-    fn lower(&self, path: &Path) -> Result<PosixLower, StoreError> {
+    pub(crate) fn lower(&self, path: &Path) -> Result<PosixLower, StoreError> {
         let lower = PosixLower::open_scoped(path, self.scope.clone())?;
         Ok(match self.file {
             Some(file) => lower.with_file(Arc::clone(file)),
@@ -256,7 +256,7 @@ impl<'a> OpenOptions<'a> {
         })
     }
 
-    fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
+    pub(crate) fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
         let defaults = JournalOptions::default();
         let present = || present_journal_bytes(&self.scope.own_path(path));
         let journal_bytes = self.config.journal_bytes.or_else(present);

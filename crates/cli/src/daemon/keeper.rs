@@ -9,6 +9,8 @@ use crate::failure::{Code, Failure};
 
 /// How long whoever watches over us may take to act upon what we send.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a process that takes over may take until it gives a sign of life again.
+const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(300);
 
 /// Who keeps what must outlive this process; perhaps nobody.
 #[derive(Debug)]
@@ -86,6 +88,15 @@ impl Keeper {
             Ok(true) => {}
             Ok(false) => tracing::warn!("who supervises this daemon does not answer"),
             Err(error) => tracing::debug!(%error, "nobody supervises this daemon any more"),
+        }
+    }
+
+    /// This process is at work, and will tell so again or be ready before long.
+    pub(crate) fn alive(&self) {
+        if let Some(notifier) = &self.notifier
+            && let Err(error) = notifier.alive(SIGN_OF_LIFE_WITHIN)
+        {
+            tracing::debug!(%error, "nobody supervises this daemon any more");
         }
     }
 

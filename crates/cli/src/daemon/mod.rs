@@ -5,6 +5,7 @@ mod bus;
 mod config_text;
 mod control;
 mod keeper;
+mod last;
 mod predecessor;
 mod recording;
 mod signals;
@@ -20,7 +21,7 @@ use mobifs_bus::BusWatcher;
 use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
 use mobifs_runtime::{
     Arena, ControlServer, EventWatcher, HolderState, OpenOptions, OpenedStore, Places, Volume,
-    VolumeOptions, handover, mount_at,
+    VolumeOptions, fault_point, handover, mount_at,
 };
 
 use crate::failure::{Code, Failure};
@@ -73,6 +74,9 @@ pub(crate) fn serve(
     mobifs_runtime::keep_few_heaps();
     allow_many_files();
     keep_out_of_core_dumps();
+    if keeper.is_there() {
+        die_of_panics();
+    }
     let mut signals = signals::catch().map_err(no_control)?;
     let mut control = None;
     let is_new = legacy.is_none();
@@ -109,6 +113,7 @@ pub(crate) fn serve(
         config_file,
     );
     let daemon = Arc::new(daemon.recorded(recording));
+    fault_point("control");
     let control = match start_control(&daemon, control) {
         Err(failure) if is_new => {
             take_away(&session, &daemon);
@@ -166,7 +171,11 @@ fn take_away(session: &Session, daemon: &Daemon) {
 
 fn run(session: Session, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
     let telling = Arc::clone(daemon);
-    let served = session.run_and_tell(move || telling.keeper.ready("mounted"));
+    fault_point("answer");
+    let served = session.run_and_tell(move || {
+        telling.keeper.ready("mounted");
+        fault_point("ready");
+    });
     if let Err(error) = &served {
         tracing::error!(%error, "the mount ended");
     }
@@ -393,6 +402,18 @@ fn log_recovery(opened: &OpenedStore) {
             "files that appeared behind the mount's back are kept in .mobifs/lost"
         );
     }
+}
+
+/// A panic of any thread ends the process. Without the thread that commits, for one, the mount
+/// would go on, and nothing would reach the store any more; a successor has all threads again.
+fn die_of_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        if !mobifs_trace::catches_panics() {
+            std::process::abort();
+        }
+    }));
 }
 
 /// What users wrote is in our memory; a core dump may lie where others can read it. So it

@@ -5,27 +5,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_fuse::{Session, TakeoverError, begin_takeover, is_mounted, postpone_takeover};
-use mobifs_runtime::handover::{Inherited, kills_in_a_row};
-use mobifs_runtime::{Arena, OpenedStore, Volume};
+use mobifs_runtime::handover::{Inherited, is_last, kills_in_a_row, supervisor_pid};
+use mobifs_runtime::{Arena, ArenaError, OpenedStore, Volume, arm_fault_points, fault_point};
 use mobifs_store::StoreError;
 
 use super::keeper::Keeper;
 use super::recording::Recording;
 use super::{
-    ConfigText, Plan, RETRY_INTERVAL, Serving, mount_options, open_options, volume_options,
+    ConfigText, Plan, RETRY_INTERVAL, Serving, last, mount_options, open_options, volume_options,
 };
 use crate::failure::{Code, Failure};
 
-/// After so many daemons in a row died while they took over, the next one does not serve
-/// any more: it brings what is in memory to the store and ends the mount.
+/// After so many daemons in a row died while they took over, the next process does not serve
+/// any more: it commits what is left in the arena and ends the mount ([`last`]).
 const ATTEMPTS_MAX: u32 = 5;
 /// Daemons that somebody killed count only if there were more of them in a row: it was not
 /// what they did, and whoever kills them (the kernel, when memory is short) may stop.
 const KILLS_MAX: u32 = 100;
-/// After so many more, what is in memory is given up. They come seconds apart: whatever
-/// kills them (memory that is short) may pass.
-const SALVAGES_MAX: u32 = 30;
-
 /// What a takeover starts from.
 #[derive(Debug)]
 pub(crate) struct Legacy {
@@ -82,38 +78,63 @@ impl Legacy {
     }
 
     /// Brings the volume and the session to life again.
+    ///
+    /// # Errors
+    /// If that is not possible; where no other process can do it either, what was left is
+    /// committed first, and the mount has ended.
     pub(super) fn take_over(self, plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
-        let arena = Arena::attach(self.arena).map_err(|error| hopeless(keeper, &error))?;
-        let attempt = begin_attempt(&arena).map_err(|error| hopeless(keeper, &error))?;
-        if attempt > ATTEMPTS_MAX + SALVAGES_MAX {
-            return Err(hopeless(keeper, &"every attempt has failed"));
+        if is_last() {
+            return Err(self.commit_and_end(plan, keeper));
         }
-        let again = |error: &dyn std::fmt::Display| {
-            let message = format!("cannot go on with the mount of the daemon that died: {error}");
-            Failure::new(Code::TryAgain, message)
+        arm_fault_points();
+        let entered = mobifs_runtime::enter(&self.arena);
+        let entered = entered.map_err(|error| hopeless(keeper, &error))?;
+        fault_point("enter");
+        // Our own supervisor counts deaths itself, and knows how they came about.
+        let is_counted = supervisor_pid().is_none();
+        if entered.has_last || (is_counted && entered.in_a_row > u64::from(ATTEMPTS_MAX)) {
+            return Err(self.commit_and_end(plan, keeper));
+        }
+        let copy = self.arena.try_clone();
+        let copy = copy.map_err(|error| try_again(&error))?;
+        let arena = match Arena::attach(copy) {
+            Ok(arena) => arena,
+            Err(error @ ArenaError::Damaged(_)) => {
+                tracing::error!(%error, "no daemon can go on from here");
+                return Err(self.commit_and_end(plan, keeper));
+            }
+            Err(error) => return Err(hopeless(keeper, &error)),
         };
-        let is_salvage = attempt > ATTEMPTS_MAX;
-        if is_salvage {
-            end_mount(plan);
+        fault_point("attach");
+        let attempt = begin_attempt(&arena).map_err(|error| hopeless(keeper, &error))?;
+        arena.is_entered();
+        if attempt > ATTEMPTS_MAX {
+            drop(arena);
+            return Err(self.commit_and_end(plan, keeper));
         }
+        self.go_on(plan, keeper, arena)
+    }
+
+    fn go_on(self, plan: &Plan, keeper: &Keeper, arena: Arena) -> Result<Serving, Failure> {
         let store = &plan.places.store;
         let opened = OpenedStore::resume(store, &open_options(plan), &arena, self.lock).map_err(
             |error| {
                 if matches!(error, StoreError::Lower { .. }) {
                     postpone(&arena);
                 }
-                again(&Failure::of_store(store, &error))
+                try_again(&Failure::of_store(store, &error))
             },
         )?;
+        keeper.alive();
+        fault_point("store");
         let options = volume_options(plan, Some(&arena));
         let volume = match opened.resumption() {
             Some(resumption) => Volume::resume(opened.store(), options, resumption),
             None => Volume::start(opened.store(), options),
         }
-        .map_err(|error| again(&error))?;
-        if is_salvage {
-            return Err(salvage(plan, keeper, &volume, opened));
-        }
+        .map_err(|error| try_again(&error))?;
+        keeper.alive();
+        fault_point("engine");
         let recording = resume_recording(plan, &volume);
         let options = mount_options(plan);
         let mountpoint = &plan.places.mountpoint;
@@ -125,7 +146,8 @@ impl Legacy {
             &arena,
             recording.as_ref().map(Recording::operations),
         )
-        .map_err(|error| again(&error))?;
+        .map_err(|error| try_again(&error))?;
+        fault_point("session");
         tracing::info!(
             mountpoint = %mountpoint.display(),
             restarts = session.takeovers(),
@@ -138,6 +160,13 @@ impl Legacy {
             arena: Some(arena),
             recording,
         })
+    }
+
+    /// No daemon can go on: commits what is left, and ends the mount.
+    fn commit_and_end(self, plan: &Plan, keeper: &Keeper) -> Failure {
+        // With it nobody holds the connection but the supervisor, which does not answer either.
+        drop((self.device, self.control, self.config));
+        last::commit_and_end(plan, keeper, self.arena, self.lock)
     }
 }
 
@@ -159,6 +188,12 @@ fn resume_recording(plan: &Plan, volume: &Volume) -> Option<Recording> {
         .ok()
 }
 
+/// Another process may be able to take over.
+fn try_again(error: &dyn std::fmt::Display) -> Failure {
+    let message = format!("cannot go on with the mount of the daemon that died: {error}");
+    Failure::new(Code::TryAgain, message)
+}
+
 /// The lower filesystem has failed, which may pass: nothing is lost as long as there is
 /// another attempt.
 fn postpone(arena: &Arena) {
@@ -176,39 +211,4 @@ fn hopeless(keeper: &Keeper, reason: &dyn std::fmt::Display) -> Failure {
          the store, everything else is lost"
     );
     Failure::new(Code::Failed, message)
-}
-
-/// Daemons keep dying over what is to be done next: nobody is to wait for answers that do
-/// not come.
-fn end_mount(plan: &Plan) {
-    let mountpoint = &plan.places.mountpoint;
-    tracing::error!(
-        mountpoint = %mountpoint.display(),
-        "{ATTEMPTS_MAX} daemons in a row died while they took over; the mount ends"
-    );
-    if is_mounted(mountpoint, &plan.options.mount.subtype)
-        && let Err(error) = mobifs_fuse::abort(mountpoint)
-    {
-        tracing::warn!(%error, "the mount cannot be taken away");
-    }
-}
-
-/// Saves what was done so far.
-fn salvage(plan: &Plan, keeper: &Keeper, volume: &Volume, opened: OpenedStore) -> Failure {
-    let path = plan.places.mountpoint.display();
-    let saved = volume
-        .shutdown()
-        .map_err(|error| error.to_string())
-        .and_then(|()| opened.close().map_err(|error| error.to_string()));
-    match saved {
-        Ok(()) => {
-            keeper.withdraw("everything is saved");
-            let message = format!("everything was committed and the mount {path} was ended");
-            Failure::new(Code::Failed, message)
-        }
-        Err(error) => {
-            let message = format!("what was in memory of the mount {path} is not saved: {error}");
-            Failure::new(Code::TryAgain, message)
-        }
-    }
 }

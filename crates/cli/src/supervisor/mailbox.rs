@@ -24,6 +24,8 @@ pub(super) enum Message {
     Drop { name: String },
     /// The mount is usable.
     Ready,
+    /// It does something, and is not ready yet.
+    Alive,
     /// It waits until everything before is done.
     Barrier,
     /// Nothing to act upon, or from somebody else.
@@ -115,6 +117,12 @@ fn meaning(bytes: &[u8], descriptor: Option<OwnedFd>) -> Message {
         (Some(name), Some(descriptor)) if has("FDSTORE=1") => Message::Keep { name, descriptor },
         (Some(name), _) if has("FDSTOREREMOVE=1") => Message::Drop { name },
         _ if has("READY=1") => Message::Ready,
+        _ if text
+            .lines()
+            .any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")) =>
+        {
+            Message::Alive
+        }
         _ if has("BARRIER=1") => Message::Barrier,
         _ => Message::Other,
     }
@@ -144,6 +152,8 @@ mod tests {
             meaning(b"READY=1\nSTATUS=x", None),
             Message::Ready
         ));
+        let alive = meaning(b"EXTEND_TIMEOUT_USEC=300000000", None);
+        assert!(matches!(alive, Message::Alive));
         let barrier = meaning(b"BARRIER=1", Some(descriptor()));
         assert!(matches!(barrier, Message::Barrier));
         for other in [

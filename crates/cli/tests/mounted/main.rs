@@ -13,6 +13,7 @@ mod kills;
 mod life;
 mod loads;
 mod overlay;
+mod poison;
 mod recording;
 mod room;
 mod systemd;

@@ -442,7 +442,7 @@ impl Engine {
 }
 
 /// The final state of a changed object.
-fn object_state(id: ObjectId, inode: &Inode, change: &Change) -> ObjectState {
+pub(crate) fn object_state(id: ObjectId, inode: &Inode, change: &Change) -> ObjectState {
     let symlink_target = match &inode.body {
         crate::inode::Body::Symlink(target) if !inode.announced => target.clone(),
         _ => None,

@@ -32,6 +32,7 @@ use mobifs_types::{
     AppId, ByteRange, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, VctId,
 };
 
+pub(crate) use checkpoint::object_state;
 pub use checkpoint::{ClosedUntil, SyncPoint};
 pub use memory::{FullDisk, Limits};
 pub use read::{ReadPlan, ReadSegment};

@@ -11,9 +11,12 @@
 pub(crate) mod codec;
 pub(crate) mod inode;
 pub(crate) mod transaction;
+mod uncommitted;
 
 use mobifs_types::{ObjectId, Page};
 use thiserror::Error;
+
+pub use uncommitted::{LeftRecords, Uncommitted, Unreadable, read, told_path, uncommitted};
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

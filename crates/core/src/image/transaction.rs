@@ -26,8 +26,13 @@ pub(crate) fn write_page(out: &mut Writer, page: &Page) {
     out.u32(page.stored_bytes() as u32);
 }
 
+/// The place of a page's content, and its length in bytes.
+pub(crate) fn read_page_place(from: &mut Reader<'_>) -> Result<(u64, usize), ImageError> {
+    Ok((from.u64()?, from.u32()? as usize))
+}
+
 pub(crate) fn read_page(from: &mut Reader<'_>, page_at: PageAt<'_>) -> Result<Page, ImageError> {
-    let (place, length) = (from.u64()?, from.u32()? as usize);
+    let (place, length) = read_page_place(from)?;
     if length == 0 {
         return Ok(Page::zero());
     }
@@ -115,9 +120,8 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
     });
 }
 
-pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct, ImageError> {
-    let mut from = Reader::new(bytes);
-    let from = &mut from;
+/// A closed transaction without its content, which follows.
+pub(crate) fn read_closed_head(from: &mut Reader<'_>) -> Result<ClosedVct, ImageError> {
     Ok(ClosedVct {
         order: from.count()?,
         is_everywhere: from.flag()?,
@@ -129,13 +133,23 @@ pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct
         bytes: from.count()?,
         reserved_bytes: from.count()?,
         reserved_inodes: from.count()?,
+        content: Arc::default(),
+        in_flight: false,
+        refusal: None,
+    })
+}
+
+pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct, ImageError> {
+    let mut from = Reader::new(bytes);
+    let from = &mut from;
+    let head = read_closed_head(from)?;
+    Ok(ClosedVct {
         content: Arc::new(Content {
             objects: from.list(read_state)?,
             dentries: from.list(|from| Ok((from.id()?, from.name()?, from.option(Reader::id)?)))?,
             pages: from.list(|from| Ok((from.id()?, from.index()?, read_page(from, page_at)?)))?,
         }),
-        in_flight: false,
-        refusal: None,
+        ..head
     })
 }
 
@@ -172,7 +186,7 @@ fn write_state(out: &mut Writer, state: &ObjectState) {
     });
 }
 
-fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, ImageError> {
+pub(crate) fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, ImageError> {
     Ok(ObjectState {
         id: from.id()?,
         created: from.flag()?,

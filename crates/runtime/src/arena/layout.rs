@@ -4,7 +4,7 @@
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MobiFSar");
 /// Grows when anything in the arena means something else, the records of `mobifs_core::image`
 /// included: a program that was replaced while it ran finds what its predecessor left.
-pub(super) const VERSION: u64 = 5;
+pub(super) const VERSION: u64 = 6;
 
 // Words of the header.
 pub(super) const MAGIC_AT: usize = 0;
@@ -19,6 +19,10 @@ pub(super) const INCOMPLETE_AT: usize = 32;
 pub(super) const SESSION_AT: usize = 40;
 /// Where the entries of batches are, if that is not where the [`Layout`] has room for them.
 pub(super) const BATCH_AREA_AT: usize = 48;
+/// Processes that began to take over since one came so far as to know what is here.
+pub(super) const ENTRIES_AT: usize = 56;
+/// Bytes of the last process's notes; they lie where the requests were.
+pub(super) const NOTES_BYTES_AT: usize = 64;
 
 /// Each: its length as a word, then the text.
 pub(super) const SESSION_TEXTS_AT: [usize; 2] = [4096, 8192];
@@ -33,6 +37,10 @@ pub(super) const REQUEST_BUFFER_AT: usize = 4096;
 pub(super) const REQUEST_BUFFER_BYTES: usize = (1 << 20) + (8 << 10);
 /// Word of a slot: how the request in it ends, if that is an error.
 pub(super) const REFUSED_AT: usize = 0;
+
+/// Notes of the last process, which answers no requests.
+pub(super) const NOTES_AT: usize = REQUESTS_AT;
+pub(super) const NOTES_BYTES_MAX: usize = REQUEST_SLOTS * REQUEST_STRIDE_BYTES;
 
 /// Where what grows is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

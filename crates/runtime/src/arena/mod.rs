@@ -15,7 +15,9 @@ mod current;
 mod image;
 #[cfg(any(test, feature = "kill-points"))]
 mod kill;
+mod last_notes;
 mod layout;
+mod left;
 mod records;
 mod region;
 mod requests;
@@ -42,6 +44,9 @@ use self::region::Region;
 
 pub use self::current::LeftRequest;
 pub(crate) use self::current::{executed, reference};
+pub(crate) use self::last_notes::LastNotes;
+pub(crate) use self::left::LeftArena;
+pub use self::left::{Entered, enter};
 pub use self::requests::{Refusal, RequestSlot};
 pub(crate) use self::saved::SavedMount;
 
@@ -249,6 +254,11 @@ impl Arena {
             let region = Arc::clone(&shared.region);
             RequestSlot::new(region, Arc::clone(&shared.taken), number)
         })
+    }
+
+    /// A process that takes over knows what is here: see [`enter`].
+    pub fn is_entered(&self) {
+        self.shared.region.store(layout::ENTRIES_AT, 0);
     }
 
     /// Whether everything could be kept so far: if not, a kill of the daemon loses what

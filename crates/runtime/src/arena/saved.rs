@@ -13,8 +13,8 @@ use super::{Arena, ArenaError};
 use crate::PolicyChange;
 
 /// Kinds of the store's records.
-const STORE_OBJECT: u8 = 80;
-const STORE_INTENT: u8 = 81;
+pub(super) const STORE_OBJECT: u8 = 80;
+pub(super) const STORE_INTENT: u8 = 81;
 /// What was set while mounted.
 const SETTINGS: u8 = 82;
 
@@ -145,6 +145,29 @@ impl Arena {
         self.change_record(key, Some(&out.bytes));
     }
 
+    /// The keys of all records but those of entries, whose cookies differ each time; in order.
+    #[cfg(test)]
+    pub(crate) fn record_keys(&self) -> Vec<(u8, u64, u64)> {
+        let records = self.shared.records.lock();
+        let keys = records
+            .all()
+            .map(|(key, _)| (key.kind, key.first, key.second));
+        let mut keys: Vec<_> = keys.filter(|key| key.0 != Kind::Dentry as u8).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Loses a record.
+    #[cfg(test)]
+    pub(crate) fn lose_record(&self, (kind, first, second): (u8, u64, u64)) {
+        let key = RawKey {
+            kind,
+            first,
+            second,
+        };
+        self.change_record(key, None);
+    }
+
     fn change_record(&self, key: RawKey, value: Option<&[u8]>) {
         let mut records = self.shared.records.lock();
         match value {
@@ -178,16 +201,14 @@ impl Witness for Arena {
         };
         let value = intent.map(|intent| {
             let mut out = Writer::default();
-            out.u64(intent.tag);
-            out.u64(intent.epoch);
-            out.u64(intent.sequence);
+            write_intent(&mut out, intent);
             out.bytes
         });
         self.change_record(key, value.as_deref());
     }
 }
 
-fn write_object(out: &mut Writer, known: &KnownObject) {
+pub(super) fn write_object(out: &mut Writer, known: &KnownObject) {
     out.u8(u8::from(known.is_pinned));
     out.u64(known.spilled.len() as u64);
     for range in &known.spilled {
@@ -207,7 +228,7 @@ fn write_object(out: &mut Writer, known: &KnownObject) {
     }
 }
 
-fn read_object(from: &mut Reader<'_>) -> Option<KnownObject> {
+pub(super) fn read_object(from: &mut Reader<'_>) -> Option<KnownObject> {
     let mut known = KnownObject {
         is_pinned: from.u8()? != 0,
         ..KnownObject::default()
@@ -271,7 +292,13 @@ fn read_settings(bytes: &[u8]) -> Option<Vec<(Vec<u8>, PolicyChange)>> {
     Some(settings)
 }
 
-fn read_intent(from: &mut Reader<'_>) -> Option<Intent> {
+pub(super) fn write_intent(out: &mut Writer, intent: Intent) {
+    out.u64(intent.tag);
+    out.u64(intent.epoch);
+    out.u64(intent.sequence);
+}
+
+pub(super) fn read_intent(from: &mut Reader<'_>) -> Option<Intent> {
     Some(Intent {
         tag: from.u64()?,
         epoch: from.u64()?,

@@ -25,7 +25,7 @@ pub(super) const RECORD_BYTES_MAX: usize = 4096;
 const SPARE_RECORD_BYTES: usize = 1 << 20;
 const SPARE_CONTENT_BYTES: usize = 4 << 20;
 /// Added to the number of chunks of a run, in the word in front of the first of them.
-const RUN: u64 = 1 << 32;
+pub(super) const RUN: u64 = 1 << 32;
 
 /// What a chunk's slots are for, and their size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Class {
         Self((RECORD_BYTES.len() + steps - 1) as u8)
     }
 
-    fn of_word(word: u64) -> Option<Self> {
+    pub(super) fn of_word(word: u64) -> Option<Self> {
         let class = u8::try_from(word.checked_sub(1)?).ok()?;
         (usize::from(class) < CLASSES).then_some(Self(class))
     }
@@ -61,6 +61,12 @@ impl Class {
         } else {
             (class - RECORD_BYTES.len() + 1) * CONTENT_STEP_BYTES
         }
+    }
+
+    /// Where the slots of a chunk are.
+    pub(super) fn slots_in(self, chunk: usize, chunk_bytes: usize) -> impl Iterator<Item = usize> {
+        let first = chunk + CHUNK_HEADER_BYTES;
+        (0..self.slots(chunk_bytes)).map(move |slot| first + slot * self.slot_bytes())
     }
 
     const fn spare_bytes(self) -> usize {
@@ -322,11 +328,7 @@ impl Slots {
             self.partial[usize::from(class.0)].insert(number as u32);
             self.empty[usize::from(class.0)] += 1;
             if !class.is_content() {
-                let first = offset + CHUNK_HEADER_BYTES;
-                records.extend(
-                    (0..class.slots(self.chunk_bytes))
-                        .map(|slot| first + slot * class.slot_bytes()),
-                );
+                records.extend(class.slots_in(offset, self.chunk_bytes));
             }
         }
         Some(records)

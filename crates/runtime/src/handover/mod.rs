@@ -44,6 +44,23 @@ pub const SUPERVISOR_VARIABLE: &str = "MOBIFS_SUPERVISOR";
 /// How many daemons in a row somebody has killed before they were ready.
 pub const KILLS_VARIABLE: &str = "MOBIFS_KILLS";
 
+/// Set for the last process, which does not serve the mount, but commits what is left.
+pub const LAST_VARIABLE: &str = "MOBIFS_LAST";
+/// How many requests to end came before the last process was started.
+pub const ENDS_VARIABLE: &str = "MOBIFS_ENDS";
+
+/// Whether our supervisor wants this process to commit what is left, and to end.
+pub fn is_last() -> bool {
+    supervisor_pid().is_some() && std::env::var_os(LAST_VARIABLE).is_some()
+}
+
+/// Whether somebody wanted the mount to end before this last process was started.
+pub fn is_end_wanted() -> bool {
+    let ends = std::env::var(ENDS_VARIABLE).ok();
+    let ends = ends.and_then(|ends| ends.parse::<u32>().ok());
+    is_last() && ends.is_some_and(|ends| ends > 0)
+}
+
 /// What our supervisor says with [`KILLS_VARIABLE`]; 0 without one.
 pub fn kills_in_a_row() -> u32 {
     let said = supervisor_pid().and_then(|_| std::env::var(KILLS_VARIABLE).ok());

@@ -69,6 +69,18 @@ impl Notifier {
         self.send(&format!("READY=1\nSTATUS={status}"), &[])
     }
 
+    /// Tells that this process is at work, and will be ready, or tell so again, within
+    /// `patience`.
+    ///
+    /// # Errors
+    /// If the message cannot be sent.
+    pub fn alive(&self, patience: Duration) -> io::Result<()> {
+        self.send(
+            &format!("EXTEND_TIMEOUT_USEC={}", patience.as_micros()),
+            &[],
+        )
+    }
+
     /// Tells that this process is about to end.
     ///
     /// # Errors

@@ -71,6 +71,7 @@ impl Shared {
     }
 
     fn hand_over(&self, commit: &Commit) -> Result<(), StoreError> {
+        crate::fault_point("commit");
         for &id in &commit.pins {
             self.store.pin(id);
         }

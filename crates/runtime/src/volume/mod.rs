@@ -235,6 +235,12 @@ impl Volume {
         Ok(Arc::new(volume))
     }
 
+    /// Closes every transaction, without committing any.
+    #[cfg(test)]
+    pub(crate) fn close_all(&self) {
+        self.shared.live().engine.close_all();
+    }
+
     /// Ends the volume's life as a power cut would: from now on nothing more is
     /// written to the store, and every operation fails with `Io`. Returns when no
     /// write is on its way any more.

@@ -1,0 +1,226 @@
+//! What comes after a daemon that died: a successor, the last process, or nobody.
+
+use std::time::Duration;
+
+/// Pause before a new daemon after one that died before it was ready; twice as long each
+/// time.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// After so many successors in a row that crashed before they were ready, there is no other one.
+const CRASHES_MAX: u32 = 5;
+/// The same for those that somebody killed: it was not what they did, and whoever kills them (the
+/// kernel, when memory is short) may stop.
+const KILLS_MAX: u32 = 100;
+/// The same for those that came to no end: each takes minutes.
+const HANGS_MAX: u32 = 2;
+/// The same for daemons that became ready and crashed soon after.
+const SHORT_LIVES_MAX: u32 = 10;
+/// A daemon that lives so long after it was ready has nothing to do with those before it.
+const LONG_LIFE: Duration = Duration::from_secs(60);
+/// Successors that may die while somebody waits for the end.
+const DEATHS_AT_END_MAX: u32 = 2;
+/// Last processes that may die: two for each transaction that is passed over because of that.
+const LASTS_MAX: u32 = 12;
+/// The same while somebody waits for the end.
+const LASTS_AT_END_MAX: u32 = 4;
+
+/// How a daemon died.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// By what it did.
+    Crashed,
+    /// It could not take over, and said so.
+    Refused,
+    /// Somebody killed it.
+    Killed,
+    /// It came to no end, so we killed it.
+    Hung,
+}
+
+/// A daemon that died.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Death {
+    pub(super) how: How,
+    /// How long it lived after it was ready, if it ever was.
+    pub(super) ready_for: Option<Duration>,
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A daemon that takes over, after this pause.
+    Successor(Duration),
+    /// A process that only commits what is left, after this pause.
+    Last(Duration),
+    /// Nobody.
+    Nobody,
+}
+
+/// The deaths so far.
+#[derive(Debug, Default)]
+pub(super) struct Deaths {
+    /// In a row, of daemons that were not ready.
+    unready: u32,
+    /// Of them, the last ones.
+    kills: u32,
+    /// Of them, all.
+    crashes: u32,
+    hangs: u32,
+    /// Of daemons that were ready only for a short time.
+    short_lives: u32,
+    /// Since somebody wants the end.
+    at_end: u32,
+    /// Of last processes; none: there was none.
+    lasts: Option<u32>,
+}
+
+impl Deaths {
+    /// So many daemons in a row, the last ones, were killed by somebody before they were ready.
+    pub(super) const fn kills_in_a_row(&self) -> u32 {
+        self.kills
+    }
+
+    /// What comes after this death. With `is_end_wanted`, somebody waits for the end.
+    pub(super) fn after(&mut self, death: Death, is_end_wanted: bool) -> Next {
+        if let Some(lasts) = &mut self.lasts {
+            *lasts += 1;
+            let lasts_max = if is_end_wanted {
+                LASTS_AT_END_MAX
+            } else {
+                LASTS_MAX
+            };
+            return if *lasts >= lasts_max {
+                Next::Nobody
+            } else {
+                Next::Last(pause_after(*lasts))
+            };
+        }
+        self.count(death);
+        self.at_end += u32::from(is_end_wanted);
+        let is_hopeless = self.crashes >= CRASHES_MAX
+            || self.kills > KILLS_MAX
+            || self.hangs >= HANGS_MAX
+            || self.short_lives >= SHORT_LIVES_MAX
+            || self.at_end >= DEATHS_AT_END_MAX;
+        if is_hopeless {
+            return self.last();
+        }
+        Next::Successor(pause_after(self.unready))
+    }
+
+    /// There is to be no other daemon: the last process comes.
+    pub(super) fn last(&mut self) -> Next {
+        self.lasts.get_or_insert(0);
+        Next::Last(Duration::ZERO)
+    }
+
+    fn count(&mut self, death: Death) {
+        let Some(ready_for) = death.ready_for else {
+            self.unready += 1;
+            self.kills = if death.how == How::Killed {
+                self.kills + 1
+            } else {
+                0
+            };
+            self.crashes += u32::from(death.how == How::Crashed);
+            self.hangs += u32::from(death.how == How::Hung);
+            return;
+        };
+        (self.unready, self.kills, self.crashes, self.hangs) = (0, 0, 0, 0);
+        if ready_for >= LONG_LIFE {
+            self.short_lives = 0;
+        } else if death.how != How::Killed {
+            self.short_lives += 1;
+        }
+    }
+}
+
+fn pause_after(deaths: u32) -> Duration {
+    match deaths {
+        0 | 1 => Duration::ZERO,
+        _ => {
+            let doubled = PAUSE_MIN.saturating_mul(1 << (deaths - 2).min(16));
+            doubled.min(PAUSE_MAX)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READY: Death = Death {
+        how: How::Crashed,
+        ready_for: Some(Duration::from_secs(3)),
+    };
+
+    const fn unready(how: How) -> Death {
+        Death {
+            how,
+            ready_for: None,
+        }
+    }
+
+    /// How many deaths of this kind come before the last process.
+    fn deaths_before_the_last(death: Death, is_end_wanted: bool) -> Option<u32> {
+        let mut deaths = Deaths::default();
+        (1..1000).find(|_| matches!(deaths.after(death, is_end_wanted), Next::Last(_)))
+    }
+
+    #[test]
+    fn each_way_to_die_has_its_limit() {
+        let before = |how| deaths_before_the_last(unready(how), false);
+        assert_eq!(before(How::Crashed), Some(5));
+        assert_eq!(before(How::Hung), Some(2));
+        assert_eq!(before(How::Killed), Some(101));
+        // The arena counts these, or not, where the filesystem below is the reason.
+        assert_eq!(before(How::Refused), None);
+        assert_eq!(deaths_before_the_last(READY, false), Some(10));
+        let killed = Death {
+            how: How::Killed,
+            ..READY
+        };
+        assert_eq!(deaths_before_the_last(killed, false), None);
+        for death in [READY, killed, unready(How::Refused), unready(How::Hung)] {
+            assert_eq!(deaths_before_the_last(death, true), Some(2), "{death:?}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_was_ready_ends_a_row() {
+        let mut deaths = Deaths::default();
+        for _ in 1..SHORT_LIVES_MAX {
+            for _ in 1..CRASHES_MAX {
+                let next = deaths.after(unready(How::Crashed), false);
+                assert!(matches!(next, Next::Successor(_)), "{next:?}");
+            }
+            let next = deaths.after(READY, false);
+            assert_eq!(next, Next::Successor(Duration::ZERO));
+        }
+        let long_life = Death {
+            ready_for: Some(LONG_LIFE),
+            ..READY
+        };
+        for _ in 0..100 {
+            let next = deaths.after(long_life, false);
+            assert_eq!(next, Next::Successor(Duration::ZERO));
+        }
+    }
+
+    #[test]
+    fn behind_the_last_process_comes_another_one_or_nobody() {
+        let mut deaths = Deaths::default();
+        assert_eq!(deaths.last(), Next::Last(Duration::ZERO));
+        for _ in 1..LASTS_MAX {
+            let next = deaths.after(unready(How::Killed), false);
+            assert!(matches!(next, Next::Last(_)), "{next:?}");
+        }
+        assert_eq!(deaths.after(unready(How::Crashed), false), Next::Nobody);
+        assert_eq!(Deaths::default().last(), Next::Last(Duration::ZERO));
+        let mut deaths = Deaths {
+            lasts: Some(LASTS_AT_END_MAX - 1),
+            ..Deaths::default()
+        };
+        assert_eq!(deaths.after(unready(How::Hung), true), Next::Nobody);
+    }
+}
