@@ -5,6 +5,7 @@
 mod again;
 mod bad_input;
 mod crashes;
+mod deep;
 mod filesystems;
 mod fixture;
 mod helpers;
