@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{
-    Fixture, PROGRAM, fails, mobifs, needs_mounts, snapshot, succeeds, try_mount_at, wait_until,
+    Fixture, PROGRAM, fails, mobifs, needs_mounts, snapshot, succeeds, try_mount_at,
 };
 
 /// Writes a file and calls fsync.
@@ -392,31 +392,4 @@ fn a_mount_in_a_mount_survives_the_daemons_of_both() {
             .next()
             .is_none()
     );
-}
-
-/// The outer daemon is dead for good, and the inner mount point cannot be looked up any more.
-#[test]
-fn a_mount_in_a_dead_mount_ends_and_loses_nothing() {
-    needs_mounts!();
-    let mut outer = Fixture::new();
-    outer.mount(&["-o", "nosupervise"]);
-    let inner = Inner::mount(&outer);
-    outer.unmount_at_end(&inner.mountpoint);
-    fs::write(inner.mountpoint.join("file"), "one").unwrap();
-    let daemon = inner.daemon();
-    let pid = Pid::from_raw(outer.daemon_pid() as i32).unwrap();
-    kill_process(pid, Signal::KILL).unwrap();
-    wait_until(|| fs::metadata(&outer.mountpoint).is_err());
-    kill_process(daemon, Signal::TERM).unwrap();
-    wait_until(|| fs::read(inner.store.join("file")).is_ok_and(|found| found == b"one"));
-    // Both go with the mount around them.
-    let gone = std::process::Command::new("umount")
-        .arg("-l")
-        .arg(&outer.mountpoint)
-        .status();
-    assert!(gone.unwrap().success());
-    wait_until(|| rustix::process::test_kill_process(daemon).is_err());
-    succeeds(&try_mount_at(&inner.store, &outer.directory("again"), &[]));
-    assert_eq!(fs::read(outer.path("again/file")).unwrap(), b"one");
-    succeeds(&mobifs(&["umount"], &outer.path("again")));
 }
