@@ -186,7 +186,9 @@ fn answer<T>(reply: Reply<'_>, outcome: Outcome<T>, send: impl FnOnce(Reply<'_>,
 impl Handler for Adapter {
     fn connected(&self, session: Weak<Shared>) {
         let cache = kernel_cache::SessionCache::new(session);
-        self.volume.set_kernel_cache(Arc::new(cache));
+        if let Err(error) = self.volume.set_kernel_cache(Arc::new(cache)) {
+            tracing::error!(%error, "objects leave memory only when commits are made");
+        }
     }
 
     fn handle_in_slot(

@@ -151,9 +151,7 @@ impl Shared {
     /// Tells the store what is not needed any more, and the engine what room there is.
     pub(super) fn tidy_up(&self) {
         self.unpin_unused();
-        if !self.options.background {
-            let _round = self.trim_round();
-        }
+        self.trim_without_trimmer();
         self.tell_forgotten();
         let space_at = self.live().space_at;
         if self.moment().now.ms_since(space_at) >= 1000

@@ -64,7 +64,7 @@ use crate::{Arena, Rules};
 /// back.
 pub struct Volume {
     shared: Arc<Shared>,
-    /// The checkpointer and the trimmer.
+    /// The checkpointer and, for a volume with a kernel, the trimmer.
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -90,6 +90,8 @@ struct Shared {
     crowded: Condvar,
     /// Who can tell the kernel to forget; none: there is no kernel. Held alone.
     kernel_cache: Mutex<Option<Arc<dyn KernelCache>>>,
+    /// The trimmer's thread runs. Without it the checkpointer does its work.
+    has_trimmer: AtomicBool,
     /// References that were given back since the trimmer looked.
     forgotten_objects: AtomicU64,
     /// Who holds it may change the store's committed state. Taken before `live`.
@@ -199,6 +201,7 @@ impl Volume {
             wake: Condvar::new(),
             crowded: Condvar::new(),
             kernel_cache: Mutex::new(None),
+            has_trimmer: AtomicBool::new(false),
             forgotten_objects: AtomicU64::new(0),
             turn: Mutex::new(()),
             listing: RwLock::new(()),
@@ -228,9 +231,7 @@ impl Volume {
             threads: Mutex::new(Vec::new()),
         };
         if background {
-            let trimming = Arc::clone(&shared);
             volume.spawn("checkpointer", move || shared.run_checkpointer())?;
-            volume.spawn("trimmer", move || trimming.run_trimmer())?;
         }
         Ok(Arc::new(volume))
     }

@@ -639,7 +639,7 @@ fn what_only_the_kernel_holds_leaves_memory_in_bounded_steps() {
     let kernel = Obedient {
         volume: Arc::downgrade(&volume),
     };
-    volume.set_kernel_cache(Arc::new(kernel));
+    volume.set_kernel_cache(Arc::new(kernel)).unwrap();
     let parent = directory(&volume, ObjectId::ROOT, "d");
     for n in 0..FILES {
         file(&volume, parent, &n.to_string(), b"content");

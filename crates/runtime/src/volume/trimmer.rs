@@ -12,7 +12,7 @@ use std::time::Duration;
 use mobifs_core::KernelHeld;
 use mobifs_types::ObjectId;
 
-use super::{Shared, Volume};
+use super::{Shared, Volume, VolumeError};
 
 /// Objects looked at while the engine is locked once: less than a millisecond.
 const STEP_OBJECTS: usize = 256;
@@ -46,9 +46,20 @@ pub(super) struct Round {
 }
 
 impl Volume {
-    /// From now on the kernel is asked to forget what keeps too many objects in memory.
-    pub fn set_kernel_cache(&self, cache: Arc<dyn KernelCache>) {
-        *self.shared.kernel_cache.lock() = Some(cache);
+    /// From now on the kernel is asked to forget what keeps too many objects in memory, by a
+    /// thread of its own where the volume has any. A volume without a kernel does without that
+    /// thread: an app with many databases has one for each of them already.
+    ///
+    /// # Errors
+    /// [`VolumeError::Thread`]; the checkpointer goes on to keep the limits, less promptly.
+    pub fn set_kernel_cache(&self, cache: Arc<dyn KernelCache>) -> Result<(), VolumeError> {
+        let before = self.shared.kernel_cache.lock().replace(cache);
+        if before.is_none() && self.shared.options.background {
+            let shared = Arc::clone(&self.shared);
+            self.spawn("trimmer", move || shared.run_trimmer())?;
+            self.shared.has_trimmer.store(true, Ordering::SeqCst);
+        }
+        Ok(())
     }
 }
 
@@ -91,8 +102,23 @@ impl Shared {
     pub(super) fn after_crowding(&self, live: &mut super::LiveGuard<'_>) {
         if !live.is_trimming && live.engine.is_crowded() {
             live.is_trimming = true;
-            self.crowded.notify_one();
+            if self.has_trimmer.load(Ordering::SeqCst) {
+                self.crowded.notify_one();
+            } else {
+                self.wake(live);
+            }
         }
+    }
+
+    /// What the trimmer does, for a volume that has none. Where too much is in use it is looked at
+    /// again when the checkpointer comes here next, not at each new object.
+    pub(super) fn trim_without_trimmer(&self) {
+        if self.has_trimmer.load(Ordering::SeqCst) {
+            return;
+        }
+        let _round = self.trim_round();
+        let mut live = self.live();
+        live.is_trimming = live.engine.is_crowded();
     }
 
     /// Looks at the objects in memory until enough has left it, or all were looked at and
