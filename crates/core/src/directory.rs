@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::hash::BuildHasher as _;
 
 use foldhash::fast::FixedState;
-use mobifs_types::{DirectoryEntry, FileKind, Name, ObjectId};
+use mobifs_types::{DirectoryEntry, FileKind, Name, ObjectId, dentry_room_bytes};
 
 use crate::image::ImageError;
 use crate::notes::Notes;
@@ -86,6 +86,7 @@ pub(crate) struct Directory {
     /// By cookie, which fits into 31 bits.
     entries: BTreeMap<u32, Entry>,
     displaced: Displaced,
+    room_bytes: u64,
     /// Cookies of entries that changed.
     pub(crate) notes: Notes<u64>,
 }
@@ -96,6 +97,7 @@ impl Directory {
             hasher,
             entries: BTreeMap::new(),
             displaced: Displaced::new(),
+            room_bytes: 0,
             notes: Notes::new(is_noted),
         }
     }
@@ -191,7 +193,13 @@ impl Directory {
             self.entries.remove(&key(slot.cookie));
             self.displaced.remove(name);
             self.notes.add(slot.cookie);
+            self.room_bytes -= dentry_room_bytes(name.len());
         }
+    }
+
+    /// What all entries take, each [`dentry_room_bytes`].
+    pub(crate) const fn room_bytes(&self) -> u64 {
+        self.room_bytes
     }
 
     /// Entries behind `cookie`, in order.
@@ -204,6 +212,7 @@ impl Directory {
     }
 
     fn put(&mut self, name: Name, id: ObjectId, kind: FileKind, cookie: u64) {
+        self.room_bytes += dentry_room_bytes(name.as_bytes().len());
         if cookie != self.own_cookie(name.as_bytes()) {
             self.displaced.insert(name.clone(), cookie);
         }

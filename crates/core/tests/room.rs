@@ -12,7 +12,7 @@ use support::{Bed, ROOT};
 
 const MIB: u64 = 1 << 20;
 /// What an entry or object that changes is charged at most.
-const OBJECT_BYTES: u64 = 512 + 4096;
+const OBJECT_BYTES: u64 = 512 + 2 * 4096;
 
 fn allocate(bed: &mut Bed, file: ObjectId, mode: AllocateMode, range: ByteRange) {
     let moment = bed.moment();
@@ -227,4 +227,137 @@ fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
     assert_eq!(range, ByteRange::new(12288, 16384));
     bed.engine.provide_place(file, range, version, false);
     assert_eq!(write(&mut bed, 12288, &[1; 1]), refused);
+}
+
+fn space(bytes: u64) -> SpaceInfo {
+    SpaceInfo {
+        available_bytes: bytes,
+        free_bytes: bytes,
+        total_bytes: bytes,
+        block_bytes: 4096,
+        ..SpaceInfo::default()
+    }
+}
+
+/// Every other page takes a block, and may split one of the list that tells where it is.
+#[test]
+fn pages_that_lie_apart_are_charged_for_the_list_of_extents() {
+    let written = |step: u64| {
+        let mut bed = Bed::relaxed();
+        let app = bed.directory(ROOT, "app");
+        let file = bed.file(app, "file");
+        bed.checkpoint();
+        bed.engine.set_space(space(MIB), 0, 0);
+        let moment = bed.moment();
+        let write = |page: &u64| {
+            let at = WriteAt::Offset(page * step);
+            let written = bed
+                .engine
+                .write(moment, file, at, &[1; 4096], SetIdBits::Stay);
+            written.is_ok()
+        };
+        (0..).take_while(write).count()
+    };
+    let (in_a_row, apart) = (written(4096), written(8192));
+    assert!(in_a_row > 240, "{in_a_row}");
+    assert!((110..=126).contains(&apart), "{apart}");
+}
+
+/// Long targets went to the journal and, where it was too small for them, to files of their own,
+/// for which there was no room.
+#[test]
+fn what_the_journal_is_too_small_for_is_charged_once_more() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    bed.checkpoint();
+    bed.engine.set_space(space(8 * MIB), 0, 0);
+    bed.engine.set_full_disk(FullDisk {
+        overwritten_bytes_max: MIB,
+        entries_bytes_max: 0,
+    });
+    let target = [b'x'; 3500];
+    let caller = mobifs_core::Caller::default();
+    let spec = mobifs_core::NodeSpec {
+        kind: mobifs_types::FileKind::Symlink,
+        mode: 0o777,
+        rdev: mobifs_types::DeviceNumber(0),
+        symlink_target: Some(&target),
+    };
+    let mut links = 0;
+    let stopped = loop {
+        let moment = bed.moment();
+        let name = format!("{links}");
+        match bed
+            .engine
+            .create(&caller, moment, app, name.as_bytes(), &spec)
+        {
+            Ok(link) => {
+                bed.engine.forget(link.id, 1);
+                links += 1;
+            }
+            Err(stopped) => break stopped,
+        }
+    };
+    assert_eq!(stopped, Stop::Need(Need::Space));
+    let in_journal = bed.engine.dirty_bytes();
+    assert!(in_journal >= links * 3500, "targets are not counted");
+    let below = links * (4096 + 512);
+    assert!(below + in_journal < 8 * MIB, "{links}");
+    // What is committed first goes on.
+    bed.checkpoint();
+    bed.engine.set_space(space(4 * MIB), 0, 0);
+    let moment = bed.moment();
+    bed.engine
+        .create(&caller, moment, app, b"more", &spec)
+        .unwrap();
+    // Deleting must not need such a file either.
+    bed.checkpoint();
+    bed.engine.set_space(space(0), 0, 0);
+    let mut gone = 0;
+    while gone < links {
+        let moment = bed.moment();
+        let name = format!("{gone}");
+        match bed.engine.unlink(moment, app, name.as_bytes()) {
+            Ok(()) => gone += 1,
+            Err(stopped) => {
+                assert_eq!(stopped, Stop::Need(Need::Space));
+                assert!(bed.engine.dirty_bytes() >= MIB - 1024);
+                bed.checkpoint();
+                bed.engine.set_space(space(0), 0, 0);
+            }
+        }
+    }
+}
+
+/// The index of a directory of ext4 is full at some time, long before the disk is.
+#[test]
+fn a_directory_takes_names_as_far_as_the_filesystem_below_surely_does() {
+    let limits = mobifs_core::Limits {
+        directory_bytes_max: 100,
+        ..mobifs_core::Limits::default()
+    };
+    let mut bed = Bed::new(mobifs_core::AppPolicy::default(), limits);
+    let (app, other) = (bed.directory(ROOT, "app"), bed.directory(ROOT, "other"));
+    let moment = bed.moment();
+    let file = bed.file(app, "12345678");
+    for name in ["22345678", "32345678", "42345678", "52345678", "6234567"] {
+        bed.file(app, name);
+    }
+    let full = Err(Stop::Fail(FsError::NoSpace));
+    let link = |bed: &mut Bed, parent, name: &str| {
+        let linked = bed.engine.link(moment, file, parent, name.as_bytes());
+        linked.map(|_| ())
+    };
+    assert_eq!(link(&mut bed, app, "7"), full);
+    link(&mut bed, other, "7").unwrap();
+    let rename = |bed: &mut Bed, from: (ObjectId, &[u8]), to: (ObjectId, &[u8])| {
+        bed.engine.rename(moment, from, to, RenameMode::Replace)
+    };
+    assert_eq!(rename(&mut bed, (other, b"7"), (app, b"8")), full);
+    // What replaces, moves within it, or leaves it does not add to it.
+    rename(&mut bed, (app, b"22345678"), (app, b"92345678")).unwrap();
+    rename(&mut bed, (app, b"32345678"), (other, b"32345678")).unwrap();
+    rename(&mut bed, (other, b"32345678"), (app, b"42345678")).unwrap();
+    bed.engine.unlink(moment, app, b"52345678").unwrap();
+    link(&mut bed, app, "7").unwrap();
 }

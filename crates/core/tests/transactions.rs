@@ -285,8 +285,8 @@ fn a_failed_commit_makes_the_app_read_only_until_a_retry() {
 fn a_full_filesystem_refuses_before_it_acknowledges() {
     let mut bed = Bed::relaxed();
     let space = SpaceInfo {
-        available_bytes: 64 << 10,
-        free_bytes: 64 << 10,
+        available_bytes: 96 << 10,
+        free_bytes: 96 << 10,
         total_bytes: 1 << 20,
         block_bytes: 4096,
         ..SpaceInfo::default()

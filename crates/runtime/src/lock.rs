@@ -320,11 +320,26 @@ fn is_current(file: &File, directory: &OwnedFd) -> bool {
         if (ours.st_dev, ours.st_ino) == (found.st_dev, found.st_ino))
 }
 
+/// Notes who holds the lock, for messages only: a full disk must not keep a store from being
+/// mounted. What is overwritten in place mostly needs no room.
 fn note_holder(file: &mut File) -> io::Result<()> {
     // At the beginning: a lock that was taken over has its predecessor's place in the file.
     let text = format!("{}\n", std::process::id());
-    file.write_all_at(text.as_bytes(), 0)?;
-    file.set_len(text.len() as u64)
+    match file.write_all_at(text.as_bytes(), 0) {
+        Ok(()) => file.set_len(text.len() as u64),
+        Err(error) if has_no_room(&error) => {
+            tracing::info!(%error, "the disk is full: the lock does not say which process has it");
+            // Better none than that of an earlier process.
+            let _emptied = file.set_len(0);
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn has_no_room(error: &io::Error) -> bool {
+    let full = [Errno::NOSPC, Errno::DQUOT].map(|errno| Some(errno.raw_os_error()));
+    full.contains(&error.raw_os_error())
 }
 
 #[cfg(test)]

@@ -98,6 +98,7 @@ pub const MEMORY_CAPABILITIES: Capabilities = Capabilities {
     file_bytes_max: i64::MAX as u64,
     name_bytes_max: NAME_BYTES_MAX,
     symlink_bytes_max: SYMLINK_BYTES_MAX,
+    directory_bytes_max: u64::MAX,
     links_max: 65_000,
     privileged: true,
     owner_uid: 0,
@@ -362,6 +363,7 @@ impl Store for MemoryStore {
             total_bytes: self.total_bytes,
             free_bytes: free,
             available_bytes: free,
+            metadata_bytes: None,
             total_inodes: 0,
             free_inodes: 0,
         })

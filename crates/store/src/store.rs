@@ -36,6 +36,9 @@ pub struct Capabilities {
     pub name_bytes_max: usize,
     /// Longest target of a symlink, in bytes.
     pub symlink_bytes_max: usize,
+    /// Most that the entries of one directory may take together, each of which takes
+    /// [`mobifs_types::dentry_room_bytes`].
+    pub directory_bytes_max: u64,
     /// Most links of one regular file.
     pub links_max: u32,
     /// Whether the daemon may create device nodes and give files to other users.

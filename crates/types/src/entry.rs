@@ -13,6 +13,12 @@ pub const fn xattr_room_bytes(name_bytes: usize, value_bytes: usize) -> usize {
     16 + name_bytes.next_multiple_of(4) + value_bytes.next_multiple_of(4)
 }
 
+/// What an entry takes of a directory, as ext4 keeps it: the filesystem in use whose directories
+/// can be full first.
+pub const fn dentry_room_bytes(name_bytes: usize) -> u64 {
+    8 + name_bytes.next_multiple_of(4) as u64
+}
+
 /// A change of one extended attribute; no value means that it is removed.
 pub type XattrChange = (Arc<[u8]>, Option<Arc<[u8]>>);
 
@@ -105,6 +111,9 @@ pub struct SpaceInfo {
     pub free_bytes: u64,
     /// Free room that the daemon's user may take, in bytes.
     pub available_bytes: u64,
+    /// Where directories, lists of extents and small files have room of their own (btrfs): what
+    /// is left of that, in bytes. No more may be promised at once, however much is free.
+    pub metadata_bytes: Option<u64>,
     /// All inodes; 0 where the filesystem does not count them.
     pub total_inodes: u64,
     /// Free inodes.

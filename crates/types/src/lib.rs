@@ -21,7 +21,8 @@ mod time;
 pub use attributes::{Attributes, DeviceNumber, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
 pub use content::{ContentLayer, ContentSearch, Whence, search_layer, seek_content};
 pub use entry::{
-    DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange, xattr_room_bytes,
+    DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange,
+    dentry_room_bytes, xattr_room_bytes,
 };
 pub use id::{AppId, ObjectId, PageIndex, VctId};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name, SYMLINK_BYTES_MAX};

@@ -44,7 +44,12 @@ impl Engine {
         let name = self.new_name(parent, name)?;
         self.check_spec(spec)?;
         let inheritance = self.inherit(caller, parent, spec)?;
-        self.require_entries(3, 1)?;
+        self.require_entry(parent, &name)?;
+        let target = spec
+            .symlink_target
+            .filter(|_| spec.kind == FileKind::Symlink);
+        let target_bytes = target.map_or(0, |target| target.len() as u64);
+        self.require_new(target_bytes)?;
         // What can still fail (an app that is read-only) must fail before anything
         // is in memory.
         self.check_apps(parent, name.as_bytes(), spec.kind)?;
@@ -57,6 +62,7 @@ impl Engine {
         self.insert_inode(id, inode)?;
         let vct = self.begin_entry(parent, id, moment)?;
         let vct = self.touch_new(vct, id)?;
+        self.charge(vct, target_bytes, 0);
         let (vct, parent_vct) = self.touch_parent(vct, parent, moment, i32::from(is_directory))?;
         self.set_entry(parent, &name, id, spec.kind)?;
         let vct = self.record_dentry(vct, (parent, &name), None, Some(id));

@@ -5,6 +5,7 @@ use mobifs_types::{
 };
 
 use super::Engine;
+use super::memory::page_room_bytes;
 use crate::error::{FsError, Need, Stop};
 use crate::inode::{Inode, ORPHAN, PageSlot};
 use crate::request::{Moment, SetIdBits, WriteAt};
@@ -228,8 +229,11 @@ impl Engine {
                 change.log.push(index);
             }
             if let Some(open) = open.get_mut(&vct) {
-                open.reserved_bytes += PAGE_BYTES_U64;
-                room.reserved_bytes += PAGE_BYTES_U64;
+                let before = index.0.checked_sub(1).map(PageIndex);
+                let follows_on = before.is_some_and(|before| inode.pages.contains_key(&before));
+                let room_bytes = page_room_bytes(follows_on);
+                open.reserved_bytes += room_bytes;
+                room.reserved_bytes += room_bytes;
             }
         }
         account(room, open.get_mut(&vct), vct, grown_bytes, 0);

@@ -4,20 +4,34 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    ByteRange, NAME_BYTES_MAX, ObjectId, PAGE_BYTES_U64, Page, PageIndex, SYMLINK_BYTES_MAX,
-    SpaceInfo,
+    ByteRange, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, Page, PageIndex, SYMLINK_BYTES_MAX,
+    SpaceInfo, VctId, dentry_room_bytes,
 };
 
 use super::Engine;
 use crate::error::{FsError, Need, Stop};
 use crate::inode::ORPHAN;
 
-/// What a changed object or directory entry is charged, in memory and in room below.
+/// What a changed object or directory entry is charged in memory; and in room below for a name in
+/// the store's own directories, which it passes through.
 pub(super) const ENTRY_BYTES: u64 = 512;
-/// What a changed object is charged in room below: it may need a block that is not content, as
-/// for a list of extents, for the first entries of a directory, for a long symlink, or for
-/// extended attributes.
-pub(super) const OBJECT_ROOM_BYTES: u64 = ENTRY_BYTES + PAGE_BYTES_U64;
+/// What a changed object is charged in room below besides. It may need two blocks that are not
+/// content: for extended attributes, and for a long symlink, a list of extents, or the first
+/// entries of a directory; a directory that grows, for two levels of its index.
+pub(super) const OBJECT_ROOM_BYTES: u64 = ENTRY_BYTES + 2 * PAGE_BYTES_U64;
+/// What an entry is charged that names another object than before: its directory may have to
+/// split a block for it.
+pub(super) const DENTRY_ROOM_BYTES: u64 = ENTRY_BYTES + PAGE_BYTES_U64;
+/// What a page takes in a list of extents if each of its blocks is one, on a filesystem with
+/// blocks of 1 KiB; and if the list is full there, besides, where it does not follow on another
+/// page: then a block of the list is split.
+const EXTENTS_SHARE: u64 = 64;
+/// Inodes that are left to the store itself, at most: for what it tries out when it is opened, for
+/// its reserve, and for transactions that its journal is too small for.
+const OWN_INODES: u64 = 16;
+/// A transaction that the journal is too small for takes this part of its size more, at most, in
+/// a file of its own: what its records have besides content.
+const OVERFLOW_SHARE: u64 = 4;
 /// Most pages handed out by one [`Engine::spill_candidate`].
 const SPILL_PAGES_MAX: usize = 4096;
 
@@ -38,6 +52,9 @@ pub struct Limits {
     pub name_bytes_max: usize,
     /// Longest target of a symlink; 0: there are none.
     pub symlink_bytes_max: usize,
+    /// Most that the entries of a directory may take together, each of them
+    /// [`mobifs_types::dentry_room_bytes`].
+    pub directory_bytes_max: u64,
     /// Most links of a file.
     pub links_max: u32,
     /// The lower filesystem lets us make devices and give files away.
@@ -57,6 +74,7 @@ impl Default for Limits {
             file_bytes_max: i64::MAX as u64,
             name_bytes_max: NAME_BYTES_MAX,
             symlink_bytes_max: SYMLINK_BYTES_MAX,
+            directory_bytes_max: u64::MAX,
             links_max: 65_000,
             privileged: true,
             owner_uid: 0,
@@ -87,7 +105,8 @@ pub(super) struct Room {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FullDisk {
     /// Uncommitted changes that the store commits without taking any room, in bytes: so much
-    /// content may be overwritten that has its blocks.
+    /// content may be overwritten that has its blocks. What is larger takes room for itself, until
+    /// it is applied. 0: not known.
     pub overwritten_bytes_max: u64,
     /// Entries that may move, in bytes as they are charged, because the store keeps room for
     /// the directories that grow by it.
@@ -98,6 +117,17 @@ impl Room {
     /// Room that others may not have any more.
     const fn promised_bytes(&self) -> u64 {
         self.reserved_bytes + self.store_reserved_bytes
+    }
+
+    /// Room that committing takes for itself, with so much more to be committed: the journal may be
+    /// too small for it.
+    const fn overflow_bytes(&self, memory_bytes: u64) -> u64 {
+        let bytes = self.dirty_bytes - self.orphan_bytes + memory_bytes;
+        let in_journal = self.on_full_disk.overwritten_bytes_max;
+        if in_journal == 0 || memory_bytes == 0 || bytes <= in_journal {
+            return 0;
+        }
+        bytes + bytes / OVERFLOW_SHARE
     }
 
     /// What a transaction needs is the store's concern from now on, which says so the next time
@@ -135,7 +165,9 @@ impl Engine {
         space.free_bytes = space.free_bytes.saturating_sub(promised);
         space.available_bytes = space.available_bytes.saturating_sub(promised);
         let inodes = self.room.reserved_inodes + self.room.store_reserved_inodes;
-        space.free_inodes = space.free_inodes.saturating_sub(inodes);
+        space.free_inodes = space
+            .free_inodes
+            .saturating_sub(inodes + own_inodes(&space));
         space
     }
 
@@ -176,16 +208,33 @@ impl Engine {
         {
             return Err(Stop::Need(Need::Memory));
         }
-        let Some(space) = room.space.filter(|_| room_bytes > 0 || inodes > 0) else {
+        let overflow_bytes = room.overflow_bytes(memory_bytes);
+        let needs_room = room_bytes > 0 || inodes > 0 || overflow_bytes > 0;
+        let Some(space) = room.space.filter(|_| needs_room) else {
             // What needs no room does not care that others have taken all of it: how else
-            // would somebody give room back?
+            // would anybody give room back?
             return Ok(());
         };
         let promised_inodes = room.reserved_inodes + room.store_reserved_inodes;
-        let inodes_fit = space.total_inodes == 0 || promised_inodes + inodes <= space.free_inodes;
-        let needed = room_bytes.saturating_add(room.promised_bytes());
-        if needed > space.available_bytes || !inodes_fit {
+        let inodes_fit = inodes == 0
+            || space.total_inodes == 0
+            || promised_inodes + inodes + own_inodes(&space) <= space.free_inodes;
+        let needed = room_bytes
+            .saturating_add(overflow_bytes)
+            .saturating_add(room.promised_bytes());
+        let metadata_bytes = space.metadata_bytes.unwrap_or(u64::MAX);
+        if needed > space.available_bytes.min(metadata_bytes) || !inodes_fit {
             return Err(Stop::Need(Need::Space));
+        }
+        Ok(())
+    }
+
+    /// Checks that a name fits into a directory.
+    pub(super) fn require_entry(&self, parent: ObjectId, name: &Name) -> Result<(), Stop> {
+        let taken = self.entries(parent)?.room_bytes();
+        let name_bytes = dentry_room_bytes(name.as_bytes().len());
+        if taken + name_bytes > self.limits.directory_bytes_max {
+            return Err(FsError::NoSpace.into());
         }
         Ok(())
     }
@@ -194,6 +243,23 @@ impl Engine {
     pub(super) fn require_entries(&self, entries: u64, inodes: u64) -> Result<(), Stop> {
         let room_bytes = entries * OBJECT_ROOM_BYTES + inodes * PAGE_BYTES_U64;
         self.require(entries * ENTRY_BYTES, room_bytes, inodes)
+    }
+
+    /// Checks a new object, with a target where it is a symlink.
+    pub(super) fn require_new(&self, target_bytes: u64) -> Result<(), Stop> {
+        let room_bytes = 3 * OBJECT_ROOM_BYTES + PAGE_BYTES_U64;
+        self.require(3 * ENTRY_BYTES + target_bytes, room_bytes, 1)
+    }
+
+    /// Charges a transaction for what is neither an object, nor an entry, nor a page.
+    pub(super) fn charge(&mut self, vct: VctId, memory_bytes: u64, room_bytes: u64) {
+        let Some(open) = self.open.get_mut(&vct) else {
+            return;
+        };
+        open.bytes += memory_bytes;
+        open.reserved_bytes += room_bytes;
+        self.room.dirty_bytes += memory_bytes;
+        self.room.reserved_bytes += room_bytes;
     }
 
     /// Checks a change of entries that are there, or of files that get more of them. On a full
@@ -216,7 +282,8 @@ impl Engine {
     /// overwritten.
     pub(super) fn require_content(&self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
         let bytes = range.len();
-        let Err(stop) = self.require(bytes, bytes + OBJECT_ROOM_BYTES, 0) else {
+        let room_bytes = content_room_bytes(bytes) + OBJECT_ROOM_BYTES;
+        let Err(stop) = self.require(bytes, room_bytes, 0) else {
             return Ok(());
         };
         let inode = self.inode(id)?;
@@ -237,6 +304,15 @@ impl Engine {
                 range,
                 version,
             })),
+        }
+    }
+
+    /// Checks that an entry may go. It needs hardly any memory, and gives room back below; but where
+    /// there is none, what is not committed must not become more than the journal takes.
+    pub(super) fn require_removal(&self) -> Result<(), Stop> {
+        match self.require(ENTRY_BYTES, 0, 0) {
+            Err(Stop::Need(Need::Memory)) => Ok(()),
+            other => other,
         }
     }
 
@@ -408,4 +484,20 @@ impl Engine {
             }
         }
     }
+}
+
+/// Inodes that others may not have.
+fn own_inodes(space: &SpaceInfo) -> u64 {
+    OWN_INODES.min(space.total_inodes / OWN_INODES)
+}
+
+/// What content of so many bytes, in one run, takes below at most.
+pub(super) const fn content_room_bytes(bytes: u64) -> u64 {
+    bytes + bytes / EXTENTS_SHARE + 2 * PAGE_BYTES_U64
+}
+
+/// What a page takes below at most.
+pub(super) const fn page_room_bytes(follows_on: bool) -> u64 {
+    let list = if follows_on { 0 } else { PAGE_BYTES_U64 };
+    PAGE_BYTES_U64 + PAGE_BYTES_U64 / EXTENTS_SHARE + list
 }

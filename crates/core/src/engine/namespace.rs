@@ -112,6 +112,7 @@ impl Engine {
         if self.entry(parent, name.as_bytes())?.is_some() {
             return Err(FsError::Exists.into());
         }
+        self.require_entry(parent, &name)?;
         let inode = self.inode(id)?;
         if inode.is_directory() {
             return Err(FsError::NotPermitted.into());
@@ -244,8 +245,9 @@ impl Engine {
             return Err(FsError::NotEmpty.into());
         }
         let name = self.new_name(parent, name)?;
-        // Removing frees room below, so only memory could stand in the way.
-        self.require(0, 0, 0)?;
+        // Removing frees room below, so only what has not even room to be committed could stand
+        // in the way.
+        self.require_removal()?;
         let vct = self.begin_entry(parent, id, moment)?;
         let vct = self.touch(vct, id)?;
         let (vct, parent_vct) = self.touch_parent(vct, parent, moment, -i32::from(directory))?;

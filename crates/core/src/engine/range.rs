@@ -4,7 +4,7 @@ use mobifs_types::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, VctId};
 
 use super::Engine;
 use super::file::account;
-use super::memory::OBJECT_ROOM_BYTES;
+use super::memory::{OBJECT_ROOM_BYTES, content_room_bytes};
 use crate::error::{FsError, Stop};
 use crate::request::{AllocateMode, Moment, SetIdBits};
 
@@ -42,7 +42,7 @@ impl Engine {
         let room = if mode == AllocateMode::PunchHole {
             0
         } else {
-            OBJECT_ROOM_BYTES + self.unallocated(id, range)?
+            OBJECT_ROOM_BYTES + content_room_bytes(self.unallocated(id, range)?)
         };
         if zeroes {
             self.require_edges(id, range)?;
@@ -63,6 +63,7 @@ impl Engine {
             let room = self.unallocated(id, range)?;
             let inode = self.inode_mut(id)?;
             inode.grow_allocated(room, range.end);
+            let room = content_room_bytes(room);
             if let Some(change) = &mut inode.change {
                 change.allocated.insert(range);
             }

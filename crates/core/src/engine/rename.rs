@@ -59,6 +59,9 @@ impl Engine {
             // Two links of one file: POSIX says that nothing happens.
             return Ok(());
         }
+        if target.is_none() && from.parent != to.parent {
+            self.require_entry(to.parent, &to.name)?;
+        }
         let left = match mode {
             RenameMode::Whiteout(caller) => Some(self.whiteout(&caller, moment, &from)?),
             _ => None,

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use mobifs_types::{AppId, MonotonicNs, Name, ObjectId, PAGE_BYTES_U64, VctId};
 
 use super::Engine;
-use super::memory::{ENTRY_BYTES, OBJECT_ROOM_BYTES};
+use super::memory::{DENTRY_ROOM_BYTES, ENTRY_BYTES, OBJECT_ROOM_BYTES};
 use crate::error::{FsError, Stop};
 use crate::inode::{Change, ORPHAN};
 use crate::policy::transactioning::Closing;
@@ -267,10 +267,15 @@ impl Engine {
         let overwritten = open.dentries.record((parent, name.clone()), before, now);
         open.closing.page_written(overwritten);
         if !overwritten {
+            let room_bytes = if now.is_some() {
+                DENTRY_ROOM_BYTES
+            } else {
+                ENTRY_BYTES
+            };
             open.bytes += ENTRY_BYTES;
-            open.reserved_bytes += ENTRY_BYTES;
+            open.reserved_bytes += room_bytes;
             self.room.dirty_bytes += ENTRY_BYTES;
-            self.room.reserved_bytes += ENTRY_BYTES;
+            self.room.reserved_bytes += room_bytes;
         }
         vct
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_types::{MODE_MASK, ObjectId, S_ISGID, xattr_room_bytes};
+use mobifs_types::{MODE_MASK, ObjectId, PAGE_BYTES_U64, S_ISGID, xattr_room_bytes};
 
 use super::Engine;
 use super::memory::{ENTRY_BYTES, OBJECT_ROOM_BYTES};
@@ -96,13 +96,11 @@ impl Engine {
         if name == acl::DEFAULT && !self.inode(id)?.is_directory() {
             return Err(FsError::AccessDenied.into());
         }
-        let value_bytes = value.len() as u64;
-        self.require(
-            ENTRY_BYTES + value_bytes,
-            OBJECT_ROOM_BYTES + value_bytes,
-            0,
-        )?;
+        let memory_bytes = ENTRY_BYTES + value.len() as u64;
+        let room_bytes = (value.len() as u64).next_multiple_of(PAGE_BYTES_U64) + PAGE_BYTES_U64;
+        self.require(memory_bytes, OBJECT_ROOM_BYTES + room_bytes, 0)?;
         let vct = self.begin_change(id, moment.now)?;
+        self.charge(vct, memory_bytes, room_bytes);
         let inode = self.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
         let mut keep = true;

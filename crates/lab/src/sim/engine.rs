@@ -93,6 +93,7 @@ impl<'s> EngineRun<'s> {
                 file_bytes_max: capabilities.file_bytes_max,
                 name_bytes_max: capabilities.name_bytes_max,
                 symlink_bytes_max: capabilities.symlink_bytes_max,
+                directory_bytes_max: u64::MAX,
                 links_max: capabilities.links_max,
                 privileged: true,
                 owner_uid: capabilities.owner_uid,

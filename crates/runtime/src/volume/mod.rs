@@ -375,6 +375,7 @@ fn limits(store: &dyn Store, options: &VolumeOptions) -> Limits {
         file_bytes_max: capabilities.file_bytes_max,
         name_bytes_max: capabilities.name_bytes_max,
         symlink_bytes_max: capabilities.symlink_bytes_max,
+        directory_bytes_max: capabilities.directory_bytes_max,
         links_max: capabilities.links_max,
         privileged: capabilities.privileged,
         owner_uid: capabilities.owner_uid,

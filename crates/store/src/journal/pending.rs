@@ -15,11 +15,16 @@ use super::record::Record;
 const OBJECT_BYTES: u64 = size_of::<PendingObject>() as u64 + 64;
 const DENTRY_BYTES: u64 = size_of::<(ObjectId, Name, Option<ObjectId>)>() as u64 + 64;
 
-/// Room that an entry takes in its directory, and that a changed object may take besides its
-/// content: a block for a list of extents, the first entries of a directory, a long symlink or
-/// extended attributes.
-const ENTRY_ROOM_BYTES: u64 = 512;
-const OBJECT_ROOM_BYTES: u64 = ENTRY_ROOM_BYTES + PAGE_BYTES_U64;
+// Room that applying takes at most. The engine has charged the same before the changes were
+// acknowledged: `crates/core/src/engine/memory.rs` says what for.
+/// A name in `stage/` or `limbo/`.
+const OWN_ENTRY_ROOM_BYTES: u64 = 512;
+/// An entry that names another object than before.
+const ENTRY_ROOM_BYTES: u64 = OWN_ENTRY_ROOM_BYTES + PAGE_BYTES_U64;
+/// A changed object, besides its content.
+const OBJECT_ROOM_BYTES: u64 = OWN_ENTRY_ROOM_BYTES + 2 * PAGE_BYTES_U64;
+/// The part of its content that a file needs for the list of its extents, at most.
+const EXTENTS_SHARE: u64 = 64;
 
 /// Bytes that changed within a page: offset and content.
 pub(crate) type Runs = Vec<(u16, Vec<u8>)>;
@@ -189,15 +194,25 @@ impl Pending {
                 .saturating_sub(first)
                 .saturating_add(PAGE_BYTES_U64 - 1)
         };
-        let allocated = state.allocated.iter().map(blocks);
+        let with_list = |bytes: u64| bytes.saturating_add(bytes / EXTENTS_SHARE);
+        let allocated = state.allocated.iter().map(blocks).map(with_list);
+        let values = state.xattrs.iter().filter_map(|(_, value)| value.as_ref());
+        let values = values.map(|value| value.len() as u64 + PAGE_BYTES_U64);
+        let values = values.map(|bytes| bytes.next_multiple_of(PAGE_BYTES_U64));
         self.reserved_bytes = allocated
+            .chain(values)
             .fold(self.reserved_bytes, u64::saturating_add)
             .saturating_add(OBJECT_ROOM_BYTES);
     }
 
     pub(crate) fn merge_dentry(&mut self, parent: ObjectId, name: Name, child: Option<ObjectId>) {
         self.names.take();
-        self.reserved_bytes = self.reserved_bytes.saturating_add(ENTRY_ROOM_BYTES);
+        let room_bytes = if child.is_some() {
+            ENTRY_ROOM_BYTES
+        } else {
+            OWN_ENTRY_ROOM_BYTES
+        };
+        self.reserved_bytes = self.reserved_bytes.saturating_add(room_bytes);
         let before = self.dentries.insert((parent, name), child).flatten();
         if let Some(child) = child {
             *self.links.entry(child).or_default() += 1;
@@ -214,10 +229,19 @@ impl Pending {
 
     pub(crate) fn merge_page(&mut self, id: ObjectId, index: PageIndex, page: PendingPage) {
         let gained = page.held_bytes();
-        let before = self.object_mut(id).pages.insert(index, page);
-        match before {
+        let pages = &mut self.object_mut(id).pages;
+        let follows_on = index
+            .0
+            .checked_sub(1)
+            .is_some_and(|before| pages.contains_key(&PageIndex(before)));
+        match pages.insert(index, page) {
             Some(before) => self.page_bytes -= before.held_bytes(),
-            None => self.reserved_bytes = self.reserved_bytes.saturating_add(PAGE_BYTES_U64),
+            None => {
+                // Where it is not next to another one, the list of extents may have to be split.
+                let list = if follows_on { 0 } else { PAGE_BYTES_U64 };
+                let room_bytes = PAGE_BYTES_U64 + PAGE_BYTES_U64 / EXTENTS_SHARE + list;
+                self.reserved_bytes = self.reserved_bytes.saturating_add(room_bytes);
+            }
         }
         self.page_bytes += gained;
     }

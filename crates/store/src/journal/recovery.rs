@@ -149,7 +149,6 @@ impl<L: Lower> JournalStore<L> {
             )
         })?;
         let capabilities = find_capabilities(&lower, &own, options.read_only)?;
-        let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
         let log_options = LogOptions {
             journal_bytes: options.journal_bytes,
             direct_bytes_max: options.direct_bytes_max,
@@ -157,7 +156,10 @@ impl<L: Lower> JournalStore<L> {
             read_only: options.read_only,
             keeps_size: saved.is_some(),
         };
-        let (log, mut scanned) = Log::open(&lower, &own.mobifs, &log_options)?;
+        let (log, mut scanned) = Reserve::open_with(&lower, &own, || {
+            Log::open(&lower, &own.mobifs, &log_options)
+        })?;
+        let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
         let next_overflow = overflow::expand(&lower, &own.stage, &mut scanned.transactions)?;
         let report = RecoveryReport::of(&scanned);
         let located = if scanned.is_copied {
@@ -389,6 +391,7 @@ fn read_only_capabilities() -> Capabilities {
         file_bytes_max: i64::MAX as u64,
         name_bytes_max: NAME_BYTES_MAX,
         symlink_bytes_max: SYMLINK_BYTES_MAX,
+        directory_bytes_max: u64::MAX,
         links_max: u32::MAX,
         privileged: false,
         owner_uid: 0,

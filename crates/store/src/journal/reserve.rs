@@ -55,6 +55,30 @@ impl Reserve {
         })
     }
 
+    /// Does what a mount has to do, and once more with the room that was kept if there is no
+    /// other: a full disk must not keep a store from being mounted.
+    pub(super) fn open_with<L: Lower, T>(
+        lower: &L,
+        own: &Directories<L>,
+        mut attempt: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let error = match attempt() {
+            Err(error) if error.has_no_room() => error,
+            done => return done,
+        };
+        match lower.unlink(&own.mobifs, NAME) {
+            Ok(()) => {
+                tracing::info!(%error, "the disk is full: mounting with the room that was kept");
+                // Its blocks are free when the filesystem's own journal says so.
+                lower
+                    .sync_all()
+                    .map_err(StoreError::lower("giving up the reserve"))?;
+                attempt()
+            }
+            Err(_) => Err(error),
+        }
+    }
+
     pub(super) fn is_held(&self) -> bool {
         self.held_bytes() > 0
     }

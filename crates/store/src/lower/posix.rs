@@ -11,6 +11,8 @@ mod extents;
 mod flagged;
 mod handle;
 mod journal;
+#[expect(unsafe_code, reason = "a system call that no crate wraps")]
+mod metadata;
 mod namespace;
 mod probe;
 mod scope;
@@ -20,6 +22,7 @@ mod tests;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -279,11 +282,19 @@ impl Lower for PosixLower {
     fn space(&self) -> io::Result<SpaceInfo> {
         let found = fs::fstatvfs(&self.root)?;
         let unit = found.f_frsize;
+        let available_bytes = found.f_bavail.saturating_mul(unit);
+        let magic = probe::magic(fs::fstatfs(&self.root)?.f_type);
+        let metadata_bytes = if magic == probe::BTRFS_MAGIC {
+            metadata::btrfs_bytes(self.root.as_fd(), available_bytes)
+        } else {
+            None
+        };
         Ok(SpaceInfo {
             block_bytes: unit,
             total_bytes: found.f_blocks.saturating_mul(unit),
             free_bytes: found.f_bfree.saturating_mul(unit),
-            available_bytes: found.f_bavail.saturating_mul(unit),
+            available_bytes,
+            metadata_bytes,
             total_inodes: found.f_files,
             free_inodes: found.f_ffree,
         })

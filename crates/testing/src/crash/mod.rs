@@ -201,6 +201,7 @@ impl CrashLower {
                 total_bytes: free,
                 free_bytes: free,
                 available_bytes: free,
+                metadata_bytes: None,
                 total_inodes: 1 << 20,
                 free_inodes: 1 << 20,
             },

@@ -18,7 +18,7 @@ const PROBE_XATTR: &[u8] = b"user.mobifs.probe";
 
 const EXT_MAGIC: u64 = 0xEF53;
 const XFS_MAGIC: u64 = 0x5846_5342;
-const BTRFS_MAGIC: u64 = 0x9123_683E;
+pub(super) const BTRFS_MAGIC: u64 = 0x9123_683E;
 const F2FS_MAGIC: u64 = 0xF2F5_2010;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58F6;
@@ -34,6 +34,8 @@ const USUAL_XATTR_VALUE_BYTES_MAX: u64 = 4032;
 const XFS_SYMLINK_BYTES_MAX: u64 = 1023;
 /// Header and end of ext4's block for extended attributes.
 const EXT_XATTR_BLOCK_BYTES: usize = 36;
+/// With fewer free blocks than this, an answer "no room" says nothing about a limit.
+const ROOM_BLOCKS_MIN: u64 = 64;
 /// The most that a namespace (`user.`) adds to what an attribute takes.
 const NAMESPACE_BYTES: usize = 8;
 /// Room for what overlayfs notes in attributes of its own.
@@ -68,6 +70,25 @@ fn links_max(magic: u64) -> u32 {
     }
 }
 
+/// Most that the entries of one directory may take. Those of ext4 have an index of two levels
+/// (of three with the feature `large_dir`, which nothing tells), and where it is full no more
+/// names can be made, although there is room on the disk. Blocks of the index and of entries
+/// that are split keep half of what they had each, so a quarter of what would fit always does.
+fn directory_bytes_max(magic: u64, block_bytes: u64) -> u64 {
+    const INDEX_ENTRY_BYTES: u64 = 8;
+    /// What else is in the first block of an index, in the others, and in a block of entries.
+    const ROOT_BYTES: u64 = 40;
+    const NODE_BYTES: u64 = 16;
+    const LEAF_BYTES: u64 = 12;
+    const SURE_SHARE: u64 = 4;
+    if magic != EXT_MAGIC {
+        return u64::MAX;
+    }
+    let entries = |used: u64| block_bytes.saturating_sub(used) / INDEX_ENTRY_BYTES;
+    let leaves = entries(ROOT_BYTES).saturating_mul(entries(NODE_BYTES));
+    leaves.saturating_mul(block_bytes.saturating_sub(LEAF_BYTES)) / SURE_SHARE
+}
+
 fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
@@ -79,6 +100,7 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
         file_bytes_max: FILE_BYTES_MIN,
         name_bytes_max: name_bytes_max(scratch)?,
         symlink_bytes_max: 0,
+        directory_bytes_max: directory_bytes_max(magic, fs::fstatvfs(scratch.fd())?.f_bsize),
         links_max: links_max(magic),
         privileged: false,
         owner_uid: geteuid().as_raw(),
@@ -95,12 +117,56 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
             found.read_only = true;
             return Ok(found);
         }
+        // Nothing can be tried, and a full disk must not keep the store from being mounted.
+        Err(error) if is_full(&error) => {
+            found.privileged = geteuid().is_root();
+            assume(magic, scratch, &mut found)?;
+            return Ok(found);
+        }
         other => other?,
     }
     let measured =
         check_case(lower, scratch).and_then(|()| measure(lower, scratch, magic, &mut found));
     remove_probes(lower, scratch)?;
-    measured.map(|()| found)
+    match measured {
+        Err(error) if !is_full(&error) => Err(error),
+        done => {
+            let stat = fs::fstatvfs(scratch.fd())?;
+            if done.is_err() || stat.f_bavail < ROOM_BLOCKS_MIN {
+                // What was refused may have been so for want of room.
+                assume(magic, scratch, &mut found)?;
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// Limits of a filesystem that has no room for trying them out: those that it has at least.
+fn assume(magic: u64, scratch: &PosixHandle, found: &mut Capabilities) -> io::Result<()> {
+    let block_bytes = usize::try_from(fs::fstatvfs(scratch.fd())?.f_bsize).unwrap_or(0);
+    let (xattr_bytes, symlink_bytes, file_bytes) = match magic {
+        EXT_MAGIC => (
+            block_bytes.saturating_sub(EXT_XATTR_BLOCK_BYTES),
+            block_bytes.saturating_sub(1).min(SYMLINK_BYTES_MAX),
+            (block_bytes as u64).saturating_mul(u64::from(u32::MAX)),
+        ),
+        XFS_MAGIC => (60 << 10, 1023, i64::MAX as u64),
+        BTRFS_MAGIC => (3500, 3500, i64::MAX as u64),
+        F2FS_MAGIC => (3500, 3500, 1 << 40),
+        _ => (255, 255, FILE_BYTES_MIN),
+    };
+    found.xattr_bytes_max = found.xattr_bytes_max.max(xattr_bytes);
+    found.symlink_bytes_max = found.symlink_bytes_max.max(symlink_bytes);
+    if found.file_bytes_max == FILE_BYTES_MIN {
+        // Passing the limit of the process would end it by a signal.
+        let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        found.file_bytes_max = file_bytes.min(limit);
+    }
+    Ok(())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    is(error, Errno::NOSPC) || is(error, Errno::DQUOT)
 }
 
 fn remove_probes(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<()> {
