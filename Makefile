@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
-	bench-responsiveness bench-record bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
@@ -92,6 +92,9 @@ fuzz: ## Fuzzers of everything that reads what others wrote (SECONDS each, TARGE
 
 tsan: ## Tests with several threads under ThreadSanitizer (nightly with rust-src)
 	scripts/tsan.sh
+
+room: ## Disks filled by files and directories of every shape, minutes (root)
+	cargo test --locked -p mobifs-cli --test mounted -- --ignored disks_full_of_every_shape
 
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \

@@ -13,9 +13,14 @@ use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until}
 
 /// The store is on a new filesystem of this kind; false, with a message, if that cannot be.
 pub(crate) fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
+    put_store_on_sized(fixture, make, 512 << 20)
+}
+
+/// As [`put_store_on`], with so many bytes.
+pub(crate) fn put_store_on_sized(fixture: &mut Fixture, make: &[&str], bytes: u64) -> bool {
     let image = fixture.path("image");
     let file = fs::File::create(&image).unwrap();
-    file.set_len(512 << 20).unwrap();
+    file.set_len(bytes).unwrap();
     let at = fixture.directory("disk");
     let mut mount = Command::new("mount");
     mount.args(["-o", "loop"]).arg(&image).arg(&at);

@@ -17,6 +17,7 @@ mod overlay;
 mod poison;
 mod recording;
 mod room;
+mod shapes;
 mod systemd;
 mod unprivileged;
 

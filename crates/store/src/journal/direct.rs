@@ -9,6 +9,7 @@ use mobifs_types::{
     Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
 };
 
+use super::apply::content::has_room_behind;
 use super::commit::{BIND_RESERVE_BYTES, Sorted};
 use super::pending::PendingObject;
 use super::record::Record;
@@ -197,7 +198,11 @@ impl<L: Lower> JournalStore<L> {
             let last = object.pages.keys().next_back();
             last.is_some_and(|last| last.offset() >= end)
         });
-        if !is_run(behind, RUN_PAGES_MIN) || empty.covers(behind) || has_pages_there {
+        // To say that nothing is behind the end would give back room that a program has asked for
+        // there, and that a full disk has no other of.
+        let is_allocated = has_room_behind(&stat);
+        if !is_run(behind, RUN_PAGES_MIN) || empty.covers(behind) || has_pages_there || is_allocated
+        {
             return Ok(None);
         }
         empty.insert(behind);

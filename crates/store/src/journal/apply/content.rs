@@ -11,7 +11,7 @@ use super::super::search::Search;
 use super::Work;
 use super::turn::MovingTurn;
 use crate::StoreError;
-use crate::lower::{Lower, SetAttributes};
+use crate::lower::{Lower, LowerStat, SetAttributes};
 
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
@@ -100,10 +100,8 @@ impl<L: Lower> JournalStore<L> {
         for range in ranges.iter() {
             let stat = self.lower.stat(handle).map_err(failed())?;
             let size = stat.size;
-            // More room behind the end than we leave there ourselves was asked for by a
-            // program, which has given it back.
-            let has_room_behind = stat.allocated_bytes > size.saturating_add(2 * PREALLOCATE_BYTES);
-            let cuts_off = range.end == u64::MAX && (range.start < size || has_room_behind);
+            // The program that asked for room behind the end has given it back.
+            let cuts_off = range.end == u64::MAX && (range.start < size || has_room_behind(&stat));
             if range.start >= size && !cuts_off {
                 continue;
             }
@@ -263,6 +261,12 @@ impl<L: Lower> JournalStore<L> {
             .set_attributes(handle, &set)
             .map_err(StoreError::lower(format!("setting attributes of {id}")))
     }
+}
+
+/// Whether a file has more room behind its end than we leave there ourselves: a program has asked
+/// for it.
+pub(in crate::journal) fn has_room_behind(stat: &LowerStat) -> bool {
+    stat.allocated_bytes > stat.size.saturating_add(2 * PREALLOCATE_BYTES)
 }
 
 /// The runs of pages, each as long as possible, that reach behind the end of a file of `before`

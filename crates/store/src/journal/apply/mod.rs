@@ -20,7 +20,7 @@
 //! was applied: see "Why a store is served before its journal is applied" in
 //! `docs/DESIGN.md`.
 
-mod content;
+pub(super) mod content;
 mod limbo;
 mod stage;
 mod strays;

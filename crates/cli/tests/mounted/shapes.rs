@@ -1,0 +1,197 @@
+//! A disk that is filled by files and directories of one shape each: what was acknowledged can be
+//! brought to its place, whatever blocks it needs there.
+//!
+//! By default on small ext4 filesystems only; `make room` fills larger ones, and others.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, setxattr};
+
+use crate::filesystems::put_store_on_sized;
+use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds};
+
+const MIB: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+/// Makes the piece of a shape that has this number.
+type Shape = fn(&Path, u64) -> io::Result<()>;
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).open(path)
+}
+
+/// Every other page of one file.
+fn half_dense_file(app: &Path, number: u64) -> io::Result<()> {
+    open(&app.join("sparse"))?.write_all_at(b"x", number * 2 * PAGE)
+}
+
+/// Every other page of many.
+fn half_dense_files(app: &Path, number: u64) -> io::Result<()> {
+    let file = open(&app.join((number / 128).to_string()))?;
+    file.write_all_at(&[1; PAGE as usize], number % 128 * 2 * PAGE)
+}
+
+fn scattered_pages(app: &Path, number: u64) -> io::Result<()> {
+    let page = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+    open(&app.join("scattered"))?.write_all_at(&[1; PAGE as usize], page * PAGE)
+}
+
+fn long_symlinks(app: &Path, number: u64) -> io::Result<()> {
+    symlink("x".repeat(900), app.join(number.to_string()))
+}
+
+fn longest_symlinks(app: &Path, number: u64) -> io::Result<()> {
+    symlink("x".repeat(3500), app.join(number.to_string()))
+}
+
+fn long_names(app: &Path, number: u64) -> io::Result<()> {
+    File::create(app.join(format!("{number:0>255}"))).map(drop)
+}
+
+fn small_files(app: &Path, number: u64) -> io::Result<()> {
+    File::create(app.join(number.to_string()))?.write_all(b"small")
+}
+
+fn deep_directories(app: &Path, number: u64) -> io::Result<()> {
+    let path = format!("{}{}", number / 50, "/d".repeat((number % 50) as usize));
+    fs::create_dir(app.join(path))
+}
+
+fn attributes(app: &Path, number: u64) -> io::Result<()> {
+    let path = app.join(number.to_string());
+    File::create(&path)?;
+    let value = number.to_string().repeat(100);
+    Ok(setxattr(
+        &path,
+        "user.a",
+        &value.as_bytes()[..100],
+        XattrFlags::empty(),
+    )?)
+}
+
+fn allocated_ranges(app: &Path, number: u64) -> io::Result<()> {
+    let file = open(&app.join(number.to_string()))?;
+    let (offset, length) = (number % 4 * PAGE + 100, number % 50 * 5000 + 1);
+    Ok(fallocate(&file, FallocateFlags::empty(), offset, length)?)
+}
+
+fn mixture(app: &Path, number: u64) -> io::Result<()> {
+    const ALL: [Shape; 8] = [
+        half_dense_file,
+        scattered_pages,
+        |app, number| small_files(&made(app, "small")?, number),
+        |app, number| long_symlinks(&made(app, "links")?, number),
+        |app, number| long_names(&made(app, "names")?, number),
+        |app, number| deep_directories(&made(app, "deep")?, number / 8),
+        |app, number| attributes(&made(app, "attributes")?, number),
+        |app, number| allocated_ranges(&made(app, "allocated")?, number),
+    ];
+    ALL[(number % ALL.len() as u64) as usize](app, number)
+}
+
+fn made(app: &Path, name: &str) -> io::Result<std::path::PathBuf> {
+    let path = app.join(name);
+    fs::create_dir_all(&path)?;
+    Ok(path)
+}
+
+/// Fills the disk, has all of it applied, cuts the power, and empties the disk again.
+fn fill(shape: Shape, make: &[&str], bytes: u64) {
+    let mut fixture = Fixture::new();
+    if !put_store_on_sized(&mut fixture, make, bytes) {
+        return;
+    }
+    let config = fixture.config("journal_bytes = \"2MiB\"\nmemory_budget_bytes = \"8MiB\"\n");
+    let words = ["--config", config.to_str().unwrap()];
+    fixture.mount(&words);
+    let (app, other) = (
+        fixture.mountpoint.join("app"),
+        fixture.mountpoint.join("other"),
+    );
+    fs::create_dir(&app).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("file"), [1; PAGE as usize]).unwrap();
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    let available = || rustix::fs::statvfs(&fixture.store).unwrap().f_bavail;
+    let before = available();
+
+    let refused = (0..).find_map(|number| shape(&app, number).err()).unwrap();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{make:?}");
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    // Others go on with what they have.
+    let file = OpenOptions::new()
+        .write(true)
+        .open(other.join("file"))
+        .unwrap();
+    file.write_all_at(&[2; PAGE as usize], 0).unwrap();
+    drop(file);
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    let count = |directory: &Path| fs::read_dir(directory).unwrap().count();
+    let names = count(&app);
+
+    fixture.cut_power();
+    fixture.mount(&words);
+    assert_eq!(count(&app), names, "{make:?}");
+    assert!(fs::read(other.join("file")).unwrap() == [2; PAGE as usize]);
+    let removed = Command::new("rm").arg("-rf").arg(&app).output().unwrap();
+    succeeds(&removed);
+    fixture.umount();
+    let after = available();
+    assert!(
+        after > before / 4 * 3,
+        "{make:?}: {after} of {before} blocks"
+    );
+    assert!(fs::read(fixture.store.join("other/file")).unwrap() == [2; PAGE as usize]);
+}
+
+const EXT4: [&str; 6] = ["mkfs.ext4", "-q", "-m", "0", "-b", "4096"];
+const EXT4_1K: [&str; 8] = ["mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-N", "30000"];
+
+/// Applying gave the holes blocks, too: up to twice what was budgeted.
+#[test]
+fn a_disk_full_of_half_dense_files_is_applied_and_emptied() {
+    needs_mounts!();
+    fill(half_dense_file, &EXT4, 32 * MIB);
+    fill(half_dense_files, &EXT4_1K, 32 * MIB);
+}
+
+/// Their targets went to files for which there was no room.
+#[test]
+fn a_disk_full_of_long_symlinks_is_applied_and_emptied() {
+    needs_mounts!();
+    fill(longest_symlinks, &EXT4, 32 * MIB);
+}
+
+/// The index of the directory was full when they were applied, with half of the disk in use.
+#[test]
+fn a_directory_full_of_long_names_is_applied_and_emptied() {
+    needs_mounts!();
+    fill(long_names, &EXT4_1K, 64 * MIB);
+}
+
+#[test]
+#[ignore = "takes minutes: `make room`"]
+fn disks_full_of_every_shape_are_applied_and_emptied() {
+    needs_mounts!();
+    let shapes: [Shape; 10] = [
+        half_dense_file,
+        half_dense_files,
+        scattered_pages,
+        long_symlinks,
+        long_names,
+        small_files,
+        deep_directories,
+        attributes,
+        allocated_ranges,
+        mixture,
+    ];
+    for shape in shapes {
+        fill(shape, &EXT4, 64 * MIB);
+        fill(shape, &EXT4_1K, 64 * MIB);
+        fill(shape, &["mkfs.xfs", "-q", "-f"], 320 * MIB);
+    }
+}
