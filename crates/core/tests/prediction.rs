@@ -200,6 +200,49 @@ fn a_drag_is_one_operation() {
     assert_eq!(begins, [0, 349, 450]);
 }
 
+/// A finger drawn over a screen that reports 60 times a second, each report three events within
+/// 4 µs: S0's 0.01 ms makes one of each report, and only a longer gap one of the drag.
+#[test]
+fn a_gap_of_ten_microseconds_takes_every_report_of_a_drag_for_an_operation() {
+    let events = (0..60_u64).flat_map(|report| {
+        let at_ns = 1_000_000_000 + report * 16_666_667;
+        [0, 2_000, 4_000].map(|later_ns| MonotonicNs(at_ns + later_ns))
+    });
+    let operations = |gap_ns: u64| {
+        let rules = PredictionRules {
+            touch_gap_ns: gap_ns,
+            ..PredictionRules::default()
+        };
+        let mut user = UserActivity::new(&rules);
+        events.clone().filter(|&at| user.event(at)).count()
+    };
+    assert_eq!(operations(10_000), 60);
+    assert_eq!(operations(TOUCH_GAP_NS), 1);
+}
+
+#[test]
+fn parameters_decide_what_a_predictor_remembers_and_expects() {
+    let mut rules = PredictionRules::of(PredictorName::LastMin);
+    rules.parameters.history_long = 2;
+    let mut cautious = rules.begin();
+    for at in [0, 100, 1_000, 1_900] {
+        cautious.user_operation(ms(at));
+    }
+    let prediction = cautious.predict(ms(1_900)).unwrap();
+    assert_eq!(prediction.length_ns, 900_000_000, "100 ms are forgotten");
+    let mut rules = PredictionRules::default();
+    rules.parameters.timeout_factor = 5;
+    rules.parameters.initial_short_ns = 300_000_000;
+    rules.parameters.initial_long_ns = 7_000_000_000;
+    let mut machine = rules.begin();
+    machine.user_operation(ms(1_000));
+    // τ = 5 × 300 ms.
+    assert_eq!(machine.timer_at(), Some(ms(2_500)));
+    machine.timer(ms(2_500));
+    let prediction = machine.predict(ms(2_500)).unwrap();
+    assert_eq!(prediction.length_ns, 7_000_000_000);
+}
+
 #[test]
 fn many_requests_after_a_pause_are_a_user() {
     let mut bursts = Bursts::default();
