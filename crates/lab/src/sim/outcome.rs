@@ -98,7 +98,7 @@ pub struct AppOutcome {
     /// Pages of content that were flushed.
     pub flushed_pages: u64,
     /// Moments at which something of the app was flushed because a policy or a caller wanted it, in
-    /// nanoseconds, each moment once.
+    /// nanoseconds.
     flushes_ns: Vec<u64>,
     /// Something was flushed only because the trace ended.
     flushed_at_end: bool,
@@ -184,7 +184,6 @@ impl AppOutcome {
     pub(super) fn note_flush(&mut self, at_ns: u64, reason: FlushReason) {
         match reason {
             FlushReason::EndOfTrace => self.flushed_at_end = true,
-            FlushReason::Wanted if self.flushes_ns.last() == Some(&at_ns) => {}
             FlushReason::Wanted => self.flushes_ns.push(at_ns),
         }
     }
@@ -207,9 +206,11 @@ impl AppOutcome {
         let (Some(first), Some(last)) = (self.changed_first_ns, self.flushes_ns.last()) else {
             return Intervals::default();
         };
+        // Two transactions that are committed at the same moment have no interval between them.
+        let later = self.flushes_ns.windows(2).filter(|pair| pair[0] < pair[1]);
         Intervals {
             total_ns: last.saturating_sub(first),
-            count: self.flushes_ns.len() as u64,
+            count: 1 + later.count() as u64,
         }
     }
 }
@@ -301,5 +302,26 @@ impl Outcome {
     /// Pages of content that were flushed, of all apps.
     pub fn flushed_pages(&self) -> u64 {
         self.apps.iter().map(|app| app.flushed_pages).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commits_at_one_moment_have_no_interval_and_the_end_of_a_trace_is_none() {
+        let mut app = AppOutcome {
+            changed_first_ns: Some(1),
+            ..AppOutcome::default()
+        };
+        assert_eq!(app.intervals(), Intervals::default());
+        for at_ns in [5, 5, 9] {
+            app.note_flush(at_ns, FlushReason::Wanted);
+        }
+        app.note_flush(100, FlushReason::EndOfTrace);
+        let (total_ns, count) = (8, 2);
+        assert_eq!(app.intervals(), Intervals { total_ns, count });
+        assert_eq!((app.flushes(), app.flushes_ns().len()), (4, 3));
     }
 }
