@@ -334,12 +334,13 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     let Some(opened) = daemon.opened.lock().take() else {
         return daemon.ended.wait(None).unwrap_or(Ok(()));
     };
-    opened.note(HolderState::Finishing);
     if daemon.is_power_cut() {
+        // A drill writes nothing any more, not even whether this process is about to end.
         opened.abandon();
         tracing::warn!("the power was cut by a drill");
         return Ok(());
     }
+    opened.note(HolderState::Finishing);
     while let Err(error) = daemon.volume.shutdown() {
         tracing::error!(%error, "not everything could be committed");
         if daemon.must_end_now() {
