@@ -10,7 +10,9 @@
 //! * closed, it is an ordinary database with the same content.
 //!
 //! Transactions of the engine end at any moment, also in the middle of SQLite's, because
-//! another thread ends them. Recoveries are cut as well, and so are what follows them.
+//! another thread ends them. Two connections take turns, in journal modes of their own: they
+//! delete, empty and keep each other's journals. Recoveries are cut as well, and so is what
+//! follows them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -88,13 +90,22 @@ fn state(connection: &Connection) -> i64 {
     number
 }
 
-fn transaction(connection: &Connection, number: i64, dice: &mut Dice) -> rusqlite::Result<()> {
+/// A transaction after the one with the number `last`, which this one would hide if it were lost.
+fn transaction(
+    connection: &Connection,
+    last: i64,
+    number: i64,
+    dice: &mut Dice,
+) -> rusqlite::Result<()> {
     let rows = 2 + dice.roll(30);
     let bytes = 1 + dice.roll(400);
+    connection
+        .execute_batch("BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS m(n INTEGER, rows INTEGER)")?;
+    let query = "SELECT coalesce(max(n), 0) FROM m";
+    let found: i64 = connection.query_row(query, [], |row| row.get(0))?;
+    assert_eq!(found, last, "a transaction is lost");
     connection.execute_batch(&format!(
-        "BEGIN IMMEDIATE;
-         CREATE TABLE IF NOT EXISTS m(n INTEGER, rows INTEGER);
-         CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, n INTEGER, b BLOB);
+        "CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, n INTEGER, b BLOB);
          CREATE INDEX IF NOT EXISTS i ON t(n, b);
          DELETE FROM m; INSERT INTO m VALUES ({number}, {rows});
          DELETE FROM t WHERE a > {rows};
@@ -105,12 +116,16 @@ fn transaction(connection: &Connection, number: i64, dice: &mut Dice) -> rusqlit
     ))
 }
 
+/// Modes in which SQLite keeps a rollback journal in a file, each connection as it likes.
+const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
+
 /// How a history goes.
 #[derive(Debug)]
 struct Plan {
     #[expect(dead_code, reason = "told with a failure")]
     seed: u64,
-    mode: &'static str,
+    /// Of each connection.
+    modes: [&'static str; 2],
     is_durable: bool,
     page_bytes: u64,
     /// A log of so many pages is brought into the database, and begins anew.
@@ -123,7 +138,11 @@ impl Plan {
         let direct = [0, 4096, 65_536, u64::MAX][dice.roll(4) as usize];
         Self {
             seed,
-            mode: SAFE_MODES[dice.roll(4) as usize],
+            modes: match SAFE_MODES[dice.roll(4) as usize] {
+                // This one is the database's.
+                "wal" => ["wal"; 2],
+                first => [first, ROLLBACK_MODES[dice.roll(3) as usize]],
+            },
             is_durable: dice.roll(2) == 0,
             page_bytes: [512, 1024, 4096][dice.roll(3) as usize],
             log_pages: [1, 20, 1000][dice.roll(3) as usize],
@@ -135,7 +154,11 @@ impl Plan {
         }
     }
 
-    fn connect(&self, path: &Path) -> Connection {
+    fn connect_both(&self, path: &Path) -> [Connection; 2] {
+        self.modes.map(|mode| self.connect(path, mode))
+    }
+
+    fn connect(&self, path: &Path, mode: &str) -> Connection {
         let class = if self.is_durable {
             "&class=durable"
         } else {
@@ -149,8 +172,14 @@ impl Plan {
                  PRAGMA wal_autocheckpoint={log_pages}"
             ))
             .unwrap();
-        set_mode(&connection, self.mode);
+        set_mode(&connection, mode);
         connection
+    }
+}
+
+fn close(connections: [Connection; 2]) {
+    for connection in connections {
+        connection.close().unwrap();
     }
 }
 
@@ -187,7 +216,7 @@ fn history(seed: u64) -> u64 {
     for life in 0..3 {
         cut_now_and_then(&lower, &progress, &cuts, (seed ^ life, 0));
         let alive = bring_to_life(&lower, &plan.journal, new_path()).unwrap();
-        let connection = plan.connect(&alive.path);
+        let connections = plan.connect_both(&alive.path);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // Also where an assertion fails.
@@ -197,7 +226,8 @@ fn history(seed: u64) -> u64 {
             for _ in 0..8 {
                 number += 1;
                 progress.begun.store(number, Ordering::SeqCst);
-                transaction(&connection, number, &mut dice).unwrap();
+                let connection = &connections[dice.roll(2) as usize];
+                transaction(connection, number - 1, number, &mut dice).unwrap();
                 let checkpoint =
                     || connection.query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()));
                 if !plan.is_durable && dice.roll(4) == 0 {
@@ -213,7 +243,7 @@ fn history(seed: u64) -> u64 {
                 verified += verify_all(&plan, &cuts, &mut dice);
             }
         });
-        connection.close().unwrap();
+        close(connections);
         alive.adopted.close().unwrap();
         progress.promised.store(number, Ordering::SeqCst);
         lower.clear_hook();
@@ -250,8 +280,8 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
         cut_now_and_then(&cut.lower, &progress, cuts, how);
     }
     let alive = bring_to_life(&cut.lower, &plan.journal, new_path()).unwrap();
-    let connection = plan.connect(&alive.path);
-    let mut found = state(&connection);
+    let connections = plan.connect_both(&alive.path);
+    let mut found = state(&connections[0]);
     let depth = cut.depth;
     assert!(
         possible.contains(&found),
@@ -259,11 +289,13 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
     );
     if dice.roll(5) == 0 {
         // Life goes on.
-        found = cut.begun + 1;
-        progress.begun.store(found, Ordering::SeqCst);
-        transaction(&connection, found, dice).unwrap();
+        let next = cut.begun + 1;
+        progress.begun.store(next, Ordering::SeqCst);
+        let connection = &connections[dice.roll(2) as usize];
+        transaction(connection, found, next, dice).unwrap();
+        found = next;
     }
-    connection.close().unwrap();
+    close(connections);
     alive.adopted.close().unwrap();
     if is_cut_again {
         cut.lower.clear_hook();
@@ -295,14 +327,14 @@ fn joint_history(seed: u64) -> u64 {
     let mut dice = Dice(seed);
     let plan = Plan {
         // In the other modes SQLite does not promise it.
-        mode: ["delete", "truncate", "persist"][dice.roll(3) as usize],
+        modes: [ROLLBACK_MODES[dice.roll(3) as usize]; 2],
         ..Plan::new(seed, &mut dice)
     };
     let (lowers, paths) = ([disk(), disk()], [new_path(), new_path()]);
     let progress = Arc::new(Progress::default());
     let cuts: Arc<Mutex<Vec<[Cut; 2]>>> = Arc::default();
     let alive = [0, 1].map(|i| bring_to_life(&lowers[i], &plan.journal, paths[i].clone()).unwrap());
-    let connection = plan.connect(&paths[0]);
+    let connection = plan.connect(&paths[0], plan.modes[0]);
     let attach = format!("ATTACH 'file:{}?vfs=mobifs' AS other", paths[1].display());
     let create = "CREATE TABLE j(n INTEGER); INSERT INTO j VALUES (0); \
                   CREATE TABLE other.j(n INTEGER); INSERT INTO other.j VALUES (0)";
@@ -352,7 +384,7 @@ fn joint_history(seed: u64) -> u64 {
         let alive =
             [0, 1].map(|i| bring_to_life(&cut[i].lower, &plan.journal, paths[i].clone()).unwrap());
         let found = paths.each_ref().map(|path| {
-            let connection = plan.connect(path);
+            let connection = plan.connect(path, plan.modes[0]);
             check(&connection);
             connection
                 .query_row("SELECT n FROM j", [], |row| row.get::<_, i64>(0))
