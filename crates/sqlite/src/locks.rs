@@ -50,7 +50,9 @@ pub(crate) struct Locks {
 
 impl Locks {
     /// Brings a connection from `level` up to `wanted`. `level` is what it has afterwards,
-    /// also on failure: a writer that has to wait for readers stays pending.
+    /// also on failure: a writer that has to wait for readers stays pending. A reader that asks
+    /// for everything at once, for a hot journal or in exclusive locking mode, stays a reader:
+    /// SQLite takes it for one, and would not give more back.
     ///
     /// # Errors
     /// `SQLITE_BUSY`.
@@ -77,6 +79,10 @@ impl Locks {
         if is_others(self.writer) {
             return Err(abi::BUSY);
         }
+        let is_alone = self.readers == 1;
+        if wanted == Level::Exclusive && *level == Level::Shared && !is_alone {
+            return Err(abi::BUSY);
+        }
         self.writer = Some(who);
         if wanted == Level::Reserved {
             *level = Level::Reserved;
@@ -85,7 +91,7 @@ impl Locks {
         self.closed_by = Some(who);
         *level = Level::Pending;
         if wanted == Level::Exclusive {
-            if self.readers > 1 {
+            if !is_alone {
                 return Err(abi::BUSY);
             }
             *level = Level::Exclusive;
@@ -162,7 +168,10 @@ mod tests {
         assert!(one.raise(&mut locks, Level::Shared) && other.raise(&mut locks, Level::Shared));
         assert!(!one.raise(&mut locks, Level::Exclusive));
         assert!(!other.raise(&mut locks, Level::Exclusive));
-        assert_eq!(other.1, Level::Shared);
+        assert_eq!((one.1, other.1), (Level::Shared, Level::Shared));
+        let mut third = Connection::new(3);
+        assert!(third.raise(&mut locks, Level::Shared), "both only read");
+        third.lower(&mut locks, Level::None);
         other.lower(&mut locks, Level::None);
         assert!(one.raise(&mut locks, Level::Exclusive));
     }

@@ -11,7 +11,7 @@ use common::{
     MODES, Place, check, child, count, hot_error, insert, is_ordinary, make_table, open, plain,
     purpose, set_mode,
 };
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 #[test]
 fn readers_and_a_writer_see_what_the_journal_mode_lets_them() {
@@ -285,10 +285,10 @@ fn told(connections: &[Connection; 2], modes: [&str; 2]) -> Vec<String> {
     told
 }
 
-/// The VFS said that journals cannot be deleted while they are open. So a connection in the modes
-/// PERSIST and TRUNCATE kept its journal open between transactions, and when another one, in mode
-/// DELETE, had committed and deleted it, the first took what it had open for the journal of a crash
-/// and rolled the other's transaction back.
+/// The VFS says that journals cannot be deleted while they are open, so a connection in the modes
+/// PERSIST and TRUNCATE keeps its journal open between transactions. But when another one, in mode
+/// DELETE, had committed, the journal was deleted all the same: the first took what it had open for
+/// the journal of a crash and rolled the other's transaction back. Such a journal is emptied now.
 #[test]
 fn connections_with_different_journal_modes_are_told_what_sqlite_tells_them_without_mobifs() {
     for (first, second) in MODES
@@ -314,5 +314,98 @@ fn connections_with_different_journal_modes_are_told_what_sqlite_tells_them_with
             connection.close().unwrap();
         }
         is_ordinary(&place.path(), rows);
+    }
+}
+
+/// What SQLite tells connections of two databases, one through MobiFS and one without it.
+fn told_alike(setup: &str, steps: impl Fn(&Path, &dyn Fn(&Path) -> Connection) -> Vec<String>) {
+    let place = Place::new();
+    let other = place.directory.path().join("plain.db");
+    for path in [&place.path(), &other] {
+        let made = plain(path).unwrap();
+        make_table(&made);
+        insert(&made, 1);
+        made.execute_batch(setup).unwrap();
+    }
+    let through = steps(&place.path(), &|path| {
+        let connection = open(path, "").unwrap();
+        connection.busy_timeout(Duration::ZERO).unwrap();
+        connection
+    });
+    let without = steps(&other, &|path| plain(path).unwrap());
+    assert_eq!(through, without);
+    is_ordinary(&place.path(), count(&plain(&other).unwrap()));
+}
+
+fn rows_or_error(connection: &Connection) -> String {
+    let query = "SELECT count(*) FROM t";
+    format!(
+        "{:?}",
+        connection.query_row(query, [], |row| row.get::<_, i64>(0))
+    )
+}
+
+/// The connection that was refused kept all others out until it was closed.
+#[test]
+fn a_connection_that_cannot_have_a_log_for_itself_keeps_nobody_out() {
+    told_alike("PRAGMA journal_mode=wal", |path, connect| {
+        let (one, other) = (connect(path), connect(path));
+        let mut told = vec![rows_or_error(&one), rows_or_error(&other)];
+        let exclusive = "PRAGMA locking_mode=exclusive; BEGIN IMMEDIATE";
+        told.push(format!("{:?}", one.execute_batch(exclusive)));
+        drop(other);
+        let third = connect(path);
+        told.push(rows_or_error(&third));
+        let write = "INSERT INTO t(b) VALUES (2)";
+        told.push(format!("{:?}", third.execute_batch(write)));
+        drop(third);
+        told.push(format!("{:?}", one.execute_batch(write)));
+        told.push(rows_or_error(&connect(path)));
+        told
+    });
+}
+
+/// Plain SQLite says the same where WAL mode is to be entered. Where it is to be left it takes the
+/// whole database first, and fails with another error: fcntl(2) gives a descriptor that only reads
+/// no lock for writing. The engine's locks need no descriptor.
+#[test]
+fn a_connection_that_only_reads_is_told_so_when_it_changes_the_journal_mode() {
+    const READONLY: i32 = 8;
+    const IOERR_LOCK: i32 = 10 | (15 << 8);
+    for (mode, other_mode, plainly) in [
+        ("delete", "wal", READONLY),
+        ("wal", "delete", IOERR_LOCK),
+        ("wal", "persist", IOERR_LOCK),
+    ] {
+        let place = Place::new();
+        let other = place.directory.path().join("plain.db");
+        let codes = [(place.path(), c"mobifs"), (other, c"unix")].map(|(path, vfs)| {
+            let connect = |flags| Connection::open_with_flags_and_vfs(&path, flags, vfs).unwrap();
+            let writer = connect(OpenFlags::default());
+            set_mode(&writer, mode);
+            make_table(&writer);
+            insert(&writer, 3);
+            let reader = connect(OpenFlags::SQLITE_OPEN_READ_ONLY);
+            assert_eq!(count(&reader), 3);
+            writer.close().unwrap();
+            let change = format!("PRAGMA journal_mode={other_mode}");
+            let changed = reader.query_row(&change, [], |_| Ok(()));
+            assert_eq!(count(&reader), 3, "{vfs:?}");
+            let again = connect(OpenFlags::default());
+            assert_eq!(common::text(&again, "PRAGMA journal_mode"), mode, "{vfs:?}");
+            assert_eq!(count(&again), 3, "{vfs:?}");
+            check(&again);
+            drop((reader, again));
+            match changed.unwrap_err() {
+                rusqlite::Error::SqliteFailure(error, _) => error.extended_code,
+                other => panic!("{other}"),
+            }
+        });
+        assert_eq!(
+            (codes[0] & 0xff, codes[1]),
+            (READONLY, plainly),
+            "{mode} {other_mode}"
+        );
+        is_ordinary(&place.path(), 3);
     }
 }
