@@ -30,6 +30,7 @@ pub(crate) const IOERR_TRUNCATE: Code = IOERR | (6 << 8);
 pub(crate) const IOERR_FSTAT: Code = IOERR | (7 << 8);
 pub(crate) const IOERR_DELETE: Code = IOERR | (10 << 8);
 pub(crate) const IOERR_ACCESS: Code = IOERR | (13 << 8);
+pub(crate) const IOERR_LOCK: Code = IOERR | (15 << 8);
 pub(crate) const IOERR_DELETE_NOENT: Code = IOERR | (23 << 8);
 
 pub(crate) const OPEN_READONLY: c_int = 0x0000_0001;

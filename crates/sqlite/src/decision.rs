@@ -86,6 +86,7 @@ pub(crate) struct Waiting {
     path: PathBuf,
     options: Options,
     may_create: bool,
+    may_write: bool,
 }
 
 impl Waiting {
@@ -103,7 +104,7 @@ impl Waiting {
             options,
             self.may_create,
         )?;
-        OpenedFile::main(opened)
+        OpenedFile::main(opened, self.may_write)
     }
 }
 
@@ -164,7 +165,7 @@ pub(crate) unsafe fn open_main(
     let may_create = request.flags & abi::OPEN_CREATE != 0;
     let options = request.options.clone();
     match open_in_engine(&mut databases, request.app, path, options, may_create) {
-        Ok(lease) => Ok(Opening::Engine(OpenedFile::main(lease)?)),
+        Ok(lease) => Ok(Opening::Engine(OpenedFile::main(lease, may_write)?)),
         Err(failure) => match failure.refusal() {
             Refusal::Final => Err(failure),
             // Without locks it would be changed under whoever has it open in the engine.
@@ -178,6 +179,7 @@ pub(crate) unsafe fn open_main(
                 path: path.to_owned(),
                 options: request.options.clone(),
                 may_create,
+                may_write,
             }))),
             // SAFETY: the caller's.
             Refusal::NotHere | Refusal::Strangers => unsafe {

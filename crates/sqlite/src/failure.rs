@@ -85,6 +85,9 @@ pub enum Failure {
         /// Why.
         reason: String,
     },
+    /// A connection that was opened to read only asks for a lock for writing.
+    #[error("{path} was opened to be read only, and cannot be locked for writing", path = .0.display())]
+    OpenedToRead(PathBuf),
     /// It was opened before this process was forked.
     #[error("the database was opened before fork(2); open it again in this process")]
     Forked,
@@ -251,6 +254,7 @@ impl Failure {
             | Self::Forked
             | Self::Misuse(_)
             | Self::OwnVfs { .. }
+            | Self::OpenedToRead(_)
             | Self::Unfinished { .. } => Refusal::Final,
             Self::StoreOfOther { .. } | Self::Store(StoreError::Unsuitable(_)) => {
                 Refusal::Strangers

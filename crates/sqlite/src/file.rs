@@ -212,7 +212,7 @@ unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> Code {
 unsafe extern "C" fn lock(file: *mut File, level: c_int) -> Code {
     // SAFETY: SQLite's own file.
     let Inner { host, state } = unsafe { inner(file) };
-    answer_lock(host, abi::IOERR, || {
+    answer_lock(host, abi::IOERR_LOCK, || {
         let level = Level::of(level).ok_or(Failure::Misuse("there is no such lock"))?;
         state.opened()?.lock(level)
     })

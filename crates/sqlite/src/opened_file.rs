@@ -34,6 +34,8 @@ pub(crate) struct OpenedFile {
     lease: Lease,
     object: ObjectId,
     role: Role,
+    /// It was not opened to be read only.
+    may_write: bool,
     connection: ConnectionId,
     level: Level,
     mapping: Option<Mapping>,
@@ -47,9 +49,13 @@ pub(crate) struct OpenedFile {
 
 impl OpenedFile {
     /// The database itself.
-    pub(crate) fn main(lease: Lease) -> Result<Self, Failure> {
+    pub(crate) fn main(lease: Lease, may_write: bool) -> Result<Self, Failure> {
         let object = lease.database()?.main();
-        Self::new(lease, object, Role::Main)
+        let opened = Self::new(lease, object, Role::Main)?;
+        Ok(Self {
+            may_write,
+            ..opened
+        })
     }
 
     /// A companion that [`Database::open_companion`] has opened.
@@ -63,6 +69,7 @@ impl OpenedFile {
             lease,
             object,
             role,
+            may_write: true,
             connection,
             level: Level::None,
             mapping: None,
@@ -159,7 +166,15 @@ impl OpenedFile {
         let database = settled(&self.lease)?;
         self.wanted_all |= wanted == Level::Exclusive;
         let mut locks = database.locks.lock();
-        Ok(locks.raise(self.connection, &mut self.level, wanted))
+        let had = self.level;
+        let raised = locks.raise(self.connection, &mut self.level, wanted);
+        if raised.is_ok() && wanted > Level::Shared && !self.may_write {
+            // As fcntl(2) has it for a descriptor that only reads. SQLite leaves it at that;
+            // in exclusive locking mode it would keep everybody out from now on.
+            locks.lower(self.connection, &mut self.level, had);
+            return Err(Failure::OpenedToRead(database.path().to_owned()));
+        }
+        Ok(raised)
     }
 
     /// Gives some of it back.
@@ -319,7 +334,7 @@ mod tests {
                 OpenedFile::companion(lease, object.unwrap(), Role::Log).unwrap()
             };
             let mut bed = Self {
-                main: OpenedFile::main(lease(&path)).unwrap(),
+                main: OpenedFile::main(lease(&path), true).unwrap(),
                 log: log(),
                 other_log: log(),
                 _directory: directory,
@@ -405,7 +420,7 @@ mod tests {
     fn a_journal_is_written_before_the_database() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("app.db");
-        let mut main = OpenedFile::main(lease(&path)).unwrap();
+        let mut main = OpenedFile::main(lease(&path), true).unwrap();
         let journal_lease = lease(&path);
         let database = Arc::clone(journal_lease.database().unwrap());
         let object = database.open_companion(b"app.db-mobifs-journal", true, true);
