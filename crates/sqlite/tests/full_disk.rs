@@ -5,35 +5,22 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-
 use common::{
     SAFE_MODES, check, count, hot_error, insert, is_ordinary, make_table, on_a_small_disk, opened,
     plain, set_mode,
 };
 use rusqlite::config::DbConfig;
 
-/// Fills the disk to its last byte.
-fn fill(ballast: &Path) -> PathBuf {
-    let mut file = File::create(ballast).unwrap();
-    for length in [1 << 20, 4096, 1] {
-        while file.write_all(&vec![1; length]).is_ok() {}
-    }
-    ballast.to_owned()
-}
-
 /// The mark stayed without a word.
 #[test]
 fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
     for mode in SAFE_MODES {
-        on_a_small_disk(|path, ballast| {
+        on_a_small_disk(|path, disk| {
             let connection = opened(path, "&age_max_ms=600000");
             set_mode(&connection, mode);
             make_table(&connection);
             insert(&connection, 2000);
-            let ballast = fill(ballast);
+            disk.fill();
             mobifs_sqlite::forget_last_error();
             drop(connection);
             let told = mobifs_sqlite::last_error();
@@ -47,7 +34,7 @@ fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
                 let refused = hot_error(path);
                 assert!(refused.contains("not a database"), "{mode}: {refused}");
             }
-            std::fs::remove_file(ballast).unwrap();
+            disk.clear();
             let connection = opened(path, "");
             check(&connection);
             assert_eq!(count(&connection), 2000, "{mode}");
@@ -61,7 +48,7 @@ fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
 /// was told.
 #[test]
 fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later() {
-    on_a_small_disk(|path, ballast| {
+    on_a_small_disk(|path, disk| {
         let connection = opened(path, "&age_max_ms=600000");
         set_mode(&connection, "wal");
         make_table(&connection);
@@ -72,7 +59,7 @@ fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later()
         for _ in 0..2 {
             connection.execute_batch(blob).unwrap();
         }
-        let ballast = fill(ballast);
+        disk.fill();
         connection
             .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false)
             .unwrap();
@@ -83,7 +70,7 @@ fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later()
             assert!(!told.is_empty(), "not a word");
             eprintln!("{told}");
         }
-        std::fs::remove_file(ballast).unwrap();
+        disk.clear();
         let connection = opened(path, "");
         assert_eq!(count(&connection), 2);
         connection.close().unwrap();
@@ -94,16 +81,16 @@ fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later()
 /// What plain SQLite reads on a full disk is read.
 #[test]
 fn a_database_on_a_full_disk_is_opened() {
-    on_a_small_disk(|path, ballast| {
+    on_a_small_disk(|path, disk| {
         let made = plain(path).unwrap();
         make_table(&made);
         insert(&made, 10);
         made.close().unwrap();
-        let ballast = fill(ballast);
+        disk.fill();
         let connection = opened(path, "");
         assert_eq!(count(&connection), 10);
         connection.close().unwrap();
-        std::fs::remove_file(ballast).unwrap();
+        disk.clear();
         let connection = opened(path, "");
         insert(&connection, 1);
         connection.close().unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{
     Place, SAFE_MODES, check, child, count, hot_error, insert, is_ordinary, make_table, open,
-    opened, plain, purpose, set_mode,
+    opened, plain, purpose, set_mode, started_for,
 };
 use rusqlite::{Connection, ErrorCode};
 
@@ -236,7 +236,7 @@ fn a_bind_mount_leads_to_the_same_database() {
 /// uses it.
 #[test]
 fn who_uses_a_database_by_another_name_is_not_said_to_be_without_mobifs() {
-    let Some((_, link)) = purpose() else {
+    let Some((_, link)) = started_for() else {
         let place = Place::new();
         let connection = place.open("");
         make_table(&connection);

@@ -11,6 +11,8 @@ pub mod programs;
 pub mod simulated;
 pub mod stateful;
 
+use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -140,12 +142,18 @@ pub fn child(entry: &str, purpose: &str, database: &Path) -> Command {
     command
 }
 
-/// What this process was started for; none if not by [`child`].
+/// What this process was started for; none if not by [`child`]. For what is no test by itself.
 pub fn purpose() -> Option<(String, PathBuf)> {
-    let Ok(purpose) = std::env::var(PURPOSE) else {
+    let purpose = started_for();
+    if purpose.is_none() {
         mobifs_skip::no_test();
-        return None;
-    };
+    }
+    purpose
+}
+
+/// The same for a test that starts itself anew as another process.
+pub fn started_for() -> Option<(String, PathBuf)> {
+    let purpose = std::env::var(PURPOSE).ok()?;
     Some((purpose, std::env::var_os(DATABASE)?.into()))
 }
 
@@ -219,26 +227,55 @@ pub fn as_user<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(run).join().unwrap())
 }
 
-/// Calls it with places for a database and another file on a disk of 24 MiB.
-pub fn on_a_small_disk(test: impl FnOnce(&Path, &Path)) {
-    struct Mounted(tempfile::TempDir);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            // Of a test that failed, the database may still be open.
-            let mut umount = std::process::Command::new("umount");
-            let _status = umount.arg("-l").arg(self.0.path()).status();
+/// A disk of 24 MiB. Only root can have one.
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// One that is mounted on a directory; none if nothing can be mounted here.
+    pub fn mount(place: &Path) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=24m,mode=755", "tmpfs"]);
+        let status = mount.arg(place).status();
+        let is_mounted = status.is_ok_and(|status| status.success());
+        is_mounted.then(|| Self(place.to_owned()))
+    }
+
+    /// What fills it.
+    pub fn ballast(&self) -> PathBuf {
+        self.0.join("ballast")
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.ballast().exists()
+    }
+
+    /// Fills it to its last byte.
+    pub fn fill(&self) {
+        let mut file = File::create(self.ballast()).unwrap();
+        for length in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; length]).is_ok() {}
         }
     }
+
+    /// Takes away what fills it.
+    pub fn clear(&self) {
+        std::fs::remove_file(self.ballast()).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Of a test that failed, the database may still be open.
+        let _status = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Calls it with a place for a database on a small disk, and that disk.
+pub fn on_a_small_disk(test: impl FnOnce(&Path, &SmallDisk)) {
     let directory = tempfile::tempdir().unwrap();
-    let mount = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"])
-        .arg(directory.path())
-        .status();
-    if !mount.is_ok_and(|status| status.success()) {
+    let Some(disk) = SmallDisk::mount(directory.path()) else {
         mobifs_skip::skip("a tmpfs cannot be mounted here");
         return;
-    }
-    let mounted = Mounted(directory);
-    let place = |name| mounted.0.path().join(name);
-    test(&place("app.db"), &place("ballast"));
+    };
+    test(&directory.path().join("app.db"), &disk);
 }

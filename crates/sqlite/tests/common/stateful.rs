@@ -10,9 +10,10 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
 use super::programs::{Actor, Answer, is_root, run};
-use super::{Dice, USER};
+use super::{Dice, SmallDisk, USER};
 
 const BUSY: i64 = 5;
+const FULL: i64 = 13;
 const NOTADB: i64 = 26;
 const NAMES: [&str; 2] = ["a.db", "b.db"];
 const PROCESSES: usize = 2;
@@ -37,6 +38,8 @@ struct Open {
 pub struct World<'a> {
     dice: Dice,
     start: &'a dyn Fn() -> Actor,
+    /// Where MobiFS has its databases, if that can be filled. Unmounted before the directory is removed.
+    disk: Option<SmallDisk>,
     directory: tempfile::TempDir,
     /// By process; the last one's programs do not know MobiFS. First MobiFS, then the oracle.
     actors: Vec<[Actor; 2]>,
@@ -54,9 +57,13 @@ impl<'a> World<'a> {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
         let mode = ["delete", "wal"][dice.roll(2) as usize];
+        let mut disk = None;
         for side in ["mobifs", "plain"] {
             let place = directory.path().join(side);
             fs::create_dir(&place).unwrap();
+            if side == "mobifs" && dice.roll(2) == 0 {
+                disk = SmallDisk::mount(&place);
+            }
             give(&place);
             for name in NAMES {
                 let made = Connection::open_with_flags_and_vfs(
@@ -76,6 +83,7 @@ impl<'a> World<'a> {
         Self {
             dice,
             start,
+            disk,
             directory,
             actors: (0..=PROCESSES).map(|_| [start(), start()]).collect(),
             open: BTreeMap::new(),
@@ -118,6 +126,7 @@ impl<'a> World<'a> {
             11..=16 => self.change_permissions(),
             17..=24 => self.close(slot),
             25..=29 => self.kill_in_a_call(slot),
+            30..=33 => self.work_on_a_full_disk(slot),
             _ if self.open.contains_key(&slot) => self.run(slot),
             _ => self.open(slot),
         }
@@ -134,12 +143,15 @@ impl<'a> World<'a> {
     }
 
     /// Whether a program may be refused because of another process.
-    fn may_be_refused(&self, process: usize, databases: &[usize], code: i64) -> bool {
+    fn may_be_refused(&self, process: usize, databases: &[usize], answer: &Answer) -> bool {
         let is_foreign = process == PROCESSES;
+        // Locks that connections of one process have on each other are SQLite's.
+        let is_by_mobifs = is_foreign || answer.words.contains("MobiFS");
         databases.iter().any(|&database| {
             let is_used = self.others(process, database).next().is_some();
             let is_marked = is_used || self.is_unclean[database];
-            (code == BUSY && is_used) || (code == NOTADB && is_foreign && is_marked)
+            (answer.code == BUSY && is_used && is_by_mobifs)
+                || (answer.code == NOTADB && is_foreign && is_marked)
         })
     }
 
@@ -158,7 +170,8 @@ impl<'a> World<'a> {
             "{process}: {asked} -> {} {}",
             answer.code, answer.words
         ));
-        if self.may_be_refused(process, databases, answer.code) {
+        let is_refused_for_room = answer.code == FULL && self.is_full();
+        if is_refused_for_room || self.may_be_refused(process, databases, &answer) {
             return None;
         }
         let asked = call(self, 1);
@@ -175,10 +188,7 @@ impl<'a> World<'a> {
         let database = self.dice.roll(2) as usize;
         let (process, connection) = slot;
         let is_foreign = process == PROCESSES;
-        let is_alone = !self
-            .open
-            .values()
-            .any(|open| open.databases.contains(&database));
+        let is_alone = !self.is_open(database);
         let parameters = match self.dice.roll(12) {
             0 if is_alone => "&nolock=1",
             1 if is_alone => "&immutable=1",
@@ -226,27 +236,38 @@ impl<'a> World<'a> {
     }
 
     fn close(&mut self, slot: (usize, usize)) {
-        let (process, connection) = slot;
-        let Some(open) = self.open.remove(&slot) else {
-            return;
-        };
-        self.both(
-            process,
-            &[],
-            |_, _| json!({ "do": "close", "connection": connection }),
-        );
-        for database in open.databases {
+        for (database, _) in self.disconnect(slot) {
             self.look_plainly(database);
         }
     }
 
+    /// Closes a connection. Returns its databases, and what was said about closing them.
+    fn disconnect(&mut self, slot: (usize, usize)) -> Vec<(usize, String)> {
+        let (process, connection) = slot;
+        let Some(open) = self.open.remove(&slot) else {
+            return Vec::new();
+        };
+        let call = |_: &Self, _| json!({ "do": "close", "connection": connection });
+        let answer = self.both(process, &[], call);
+        let words = answer.map(|answer| answer.words).unwrap_or_default();
+        let databases = open.databases.into_iter();
+        databases
+            .map(|database| (database, words.clone()))
+            .collect()
+    }
+
+    fn is_full(&self) -> bool {
+        self.disk.as_ref().is_some_and(SmallDisk::is_full)
+    }
+
+    fn is_open(&self, database: usize) -> bool {
+        let mut open = self.open.values();
+        open.any(|open| open.databases.contains(&database))
+    }
+
     /// After the last close the file is an ordinary database, with what the oracle's holds.
     fn look_plainly(&mut self, database: usize) {
-        let is_open = self
-            .open
-            .values()
-            .any(|open| open.databases.contains(&database));
-        if is_open || self.is_unclean[database] {
+        if self.is_open(database) || self.is_unclean[database] {
             return;
         }
         let looked = [0, 1].map(|side| look(&self.path(side, database)));
@@ -405,14 +426,21 @@ impl<'a> World<'a> {
 
     fn burst(&mut self, process: usize) {
         let database = self.dice.roll(2) as usize;
-        if process == PROCESSES
-            || self
-                .open
-                .values()
-                .any(|open| open.databases.contains(&database))
-        {
+        let users = self.open.iter();
+        let users = users.filter(|(_, open)| open.databases.contains(&database));
+        let is_divided = |open: &Open| open.is_unsafe && open.in_transaction;
+        let (slots, opens): (Vec<_>, Vec<_>) = users.unzip();
+        if process == PROCESSES || opens.into_iter().any(is_divided) {
             return;
         }
+        let slots: Vec<_> = slots.into_iter().copied().collect();
+        if !slots.is_empty() && self.dice.roll(3) > 0 {
+            return;
+        }
+        for slot in slots {
+            self.close(slot);
+        }
+        let rounds = 1 + self.dice.roll(4);
         let threads = 2 + self.dice.roll(3);
         let number = self.number;
         let sql = match self.dice.roll(3) {
@@ -423,8 +451,78 @@ impl<'a> World<'a> {
         self.is_unclean[database] = false;
         self.both(process, &[database], |world, side| {
             let uri = world.uri(side, database, false, "");
-            json!({ "do": "burst", "uri": uri, "sql": sql, "threads": threads })
+            json!({
+                "do": "burst", "uri": uri, "sql": sql, "threads": threads, "rounds": rounds
+            })
         });
+        self.look_plainly(database);
+    }
+
+    /// There is no room while a connection writes, and perhaps while its process closes all that
+    /// it has open, or is killed. What is refused has changed nothing, and what was not comes to
+    /// its place when there is room again.
+    fn work_on_a_full_disk(&mut self, slot: (usize, usize)) {
+        let (process, connection) = slot;
+        let is_fit = |open: &Open| !open.in_transaction && !open.is_exclusive && !open.is_unsafe;
+        let (Some(open), Some(disk)) = (self.open.get(&slot).cloned(), &self.disk) else {
+            return;
+        };
+        let mut own = self.open.iter().filter(|((it, _), _)| *it == process);
+        if process == PROCESSES || open.is_immutable || !own.all(|(_, open)| is_fit(open)) {
+            return;
+        }
+        self.told.push("the disk is full".to_owned());
+        disk.fill();
+        let number = self.number;
+        let rows = 1 + self.dice.roll(400);
+        let sql = match self.dice.roll(3) {
+            0 => format!("UPDATE t SET n = {number}"),
+            1 => format!("INSERT INTO t(n, b) VALUES ({number}, 'full')"),
+            _ => format!(
+                "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {rows}) \
+                 INSERT INTO t(n, b) SELECT {number}, printf('%0900d', x) FROM c"
+            ),
+        };
+        let call = json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
+        self.both(process, &open.databases, |_, _| call.clone());
+        let mut closed = Vec::new();
+        match self.dice.roll(3) {
+            0 => {
+                let slots = self.open.keys().copied();
+                let slots: Vec<_> = slots.filter(|slot| slot.0 == process).collect();
+                for slot in slots {
+                    closed.extend(self.disconnect(slot));
+                }
+            }
+            1 => self.end(process),
+            _ => {}
+        }
+        if let Some(disk) = &self.disk {
+            disk.clear();
+        }
+        self.told.push("there is room again".to_owned());
+        // The last connection to a database says it.
+        let words: String = closed.iter().map(|(_, words)| words.as_str()).collect();
+        for (database, _) in closed {
+            self.look_after_a_full_disk(database, &words);
+        }
+    }
+
+    /// The last close on a full disk leaves an ordinary database, or says that it does not.
+    fn look_after_a_full_disk(&mut self, database: usize, words: &str) {
+        if self.is_open(database) || self.is_unclean[database] {
+            return;
+        }
+        let is_marked =
+            look(&self.path(0, database)).is_err_and(|error| error.contains("not a database"));
+        if is_marked {
+            let told = self.told.join("\n");
+            assert!(
+                !words.is_empty(),
+                "not a word about a mark that stays:\n{told}"
+            );
+            self.is_unclean[database] = true;
+        }
         self.look_plainly(database);
     }
 
