@@ -547,8 +547,9 @@ impl Database {
     }
 
     /// Deletes a companion; false if there is none. One that a connection has open is emptied,
-    /// and keeps its name: connections in other journal modes keep the journal open, and would
-    /// go on in a file that is no journal any more. SQLite takes an empty one for none.
+    /// and keeps its name, as `IOCAP_UNDELETABLE_WHEN_OPEN` says: connections in other journal
+    /// modes keep the journal open, and would go on in a file that is no journal any more. SQLite
+    /// takes an empty one for none.
     pub(crate) fn delete(&self, name: &[u8]) -> Result<bool, Failure> {
         self.settle_if_possible();
         self.mark()?;

@@ -293,8 +293,8 @@ impl Failure {
 fn code_of(error: FsError, otherwise: Code) -> Code {
     match error {
         FsError::NoSpace => abi::FULL,
-        // SQLite goes on from its cache after a write that fails with another error than that of a
-        // device: it would write what the failed transaction has left there, without a journal.
+        // Only after IOERR and FULL does SQLite drop its cache. After another error of a write it
+        // would write what the failed transaction has left there, without a journal.
         FsError::ReadOnly if otherwise & abi::PRIMARY == abi::IOERR => otherwise,
         FsError::ReadOnly => abi::READONLY,
         _ => otherwise,
