@@ -284,14 +284,15 @@ impl Lower for PosixLower {
         let unit = found.f_frsize;
         let available_bytes = found.f_bavail.saturating_mul(unit);
         let magic = probe::magic(fs::fstatfs(&self.root)?.f_type);
+        let total_bytes = found.f_blocks.saturating_mul(unit);
         let metadata_bytes = if magic == probe::BTRFS_MAGIC {
-            metadata::btrfs_bytes(self.root.as_fd(), available_bytes)
+            metadata::btrfs_bytes(self.root.as_fd(), total_bytes, available_bytes)
         } else {
             None
         };
         Ok(SpaceInfo {
             block_bytes: unit,
-            total_bytes: found.f_blocks.saturating_mul(unit),
+            total_bytes,
             free_bytes: found.f_bfree.saturating_mul(unit),
             available_bytes,
             metadata_bytes,

@@ -15,12 +15,17 @@ const DATA: u64 = 1;
 const METADATA: u64 = 1 << 2;
 /// What the filesystem keeps for finishing what it has begun.
 const GLOBAL_RESERVE: u64 = 1 << 49;
-/// Trees are written elsewhere before the old place is free again: so much is left for that, and
-/// this part of all that is there.
-const TURNOVER_BYTES: u64 = 1 << 20;
+/// An operation reserves much more than it takes (a rename eleven times both ways through eight
+/// levels of 16 KiB, nearly 3 MiB), and blocks of trees are written elsewhere before the old ones
+/// are free again: so much is left for that, and this part of all that is there.
+const TURNOVER_BYTES: u64 = 8 << 20;
 const TURNOVER_SHARE: u64 = 16;
-/// What has no purpose yet is counted once for so many copies.
-const COPIES: u64 = 2;
+/// What has no purpose yet is assigned in chunks of this part of the whole, and of so many bytes,
+/// at most.
+const CHUNK_SHARE: u64 = 10;
+const CHUNK_BYTES_MAX: u64 = 1 << 30;
+/// More chunks for content than these are not counted on at once.
+const CHUNKS_MAX: u64 = 64;
 
 /// `struct btrfs_ioctl_space_info`.
 #[repr(C)]
@@ -66,9 +71,13 @@ unsafe impl Ioctl for FillSpaces<'_> {
     }
 }
 
-/// What a btrfs with so much available room for data can still take of anything else; none if
-/// it does not tell.
-pub(super) fn btrfs_bytes(directory: BorrowedFd<'_>, available_bytes: u64) -> Option<u64> {
+/// What a btrfs of so many bytes, and with so much available room for data, surely takes of
+/// anything at once; none if it does not tell.
+pub(super) fn btrfs_bytes(
+    directory: BorrowedFd<'_>,
+    total_bytes: u64,
+    available_bytes: u64,
+) -> Option<u64> {
     let mut found = Spaces {
         slots: SPACES as u64,
         count: 0,
@@ -77,29 +86,50 @@ pub(super) fn btrfs_bytes(directory: BorrowedFd<'_>, available_bytes: u64) -> Op
     // SAFETY: `FillSpaces` describes this request.
     retry_on_intr(|| unsafe { ioctl(directory, FillSpaces(&mut found)) }).ok()?;
     let count = usize::try_from(found.count).unwrap_or(SPACES).min(SPACES);
-    Some(left(&found.spaces[..count], available_bytes))
+    Some(left(&found.spaces[..count], total_bytes, available_bytes))
 }
 
-fn left(spaces: &[Space], available_bytes: u64) -> u64 {
-    let free = |is_meant: &dyn Fn(u64) -> bool| -> u64 {
-        let meant = spaces.iter().filter(|space| is_meant(space.flags));
-        meant
-            .map(|space| space.total_bytes.saturating_sub(space.used_bytes))
-            .sum()
-    };
-    let is_metadata = |flags: u64| flags & METADATA != 0;
-    let metadata = free(&is_metadata);
-    let data = free(&|flags| flags & DATA != 0);
+fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64) -> u64 {
+    let free = |space: &Space| space.total_bytes.saturating_sub(space.used_bytes);
+    let of_kind = |kind: u64| spaces.iter().filter(move |space| space.flags & kind != 0);
+    let assigned: u64 = of_kind(METADATA).map(|space| space.total_bytes).sum();
+    let reserve: u64 = of_kind(GLOBAL_RESERVE).map(|space| space.total_bytes).sum();
+    let turnover = TURNOVER_BYTES.max(assigned / TURNOVER_SHARE);
+    // What is assigned later gives room for this, too.
+    let kept = reserve + turnover;
+    let metadata: u64 = of_kind(METADATA).map(free).sum();
+    let data: u64 = of_kind(DATA).map(free).sum();
     let unassigned = available_bytes.saturating_sub(data);
-    let total = spaces.iter().filter(|space| is_metadata(space.flags));
-    let total: u64 = total.map(|space| space.total_bytes).sum();
-    let reserve = spaces
-        .iter()
-        .filter(|space| space.flags & GLOBAL_RESERVE != 0);
-    let reserve: u64 = reserve.map(|space| space.total_bytes).sum();
-    (metadata + unassigned / COPIES)
-        .saturating_sub(reserve)
-        .saturating_sub(TURNOVER_BYTES.max(total / TURNOVER_SHARE))
+    let copies = copies(of_kind(METADATA).map(|space| space.flags));
+    if of_kind(METADATA).any(|space| space.flags & DATA != 0) {
+        return (metadata + unassigned / copies).saturating_sub(kept);
+    }
+    // Whatever is promised may be content, also that of files so small that the trees take it: room
+    // for that is reserved before, and where there is none a chunk is assigned to content, in
+    // which no tree can grow any more. And trees get one before they need it.
+    let chunk = CHUNK_BYTES_MAX.min(total_bytes / CHUNK_SHARE).max(1);
+    let chunks = unassigned.saturating_sub(copies * chunk) / chunk;
+    let with_chunks = |chunks: u64| {
+        let assigned = chunks * chunk;
+        let trees = (metadata + (unassigned - assigned) / copies).saturating_sub(kept);
+        trees.min(data + assigned)
+    };
+    (0..=chunks.min(CHUNKS_MAX))
+        .map(with_chunks)
+        .max()
+        .unwrap_or(0)
+}
+
+/// Of how many copies a block of a tree has the most, by the profiles in these flags.
+fn copies(flags: impl Iterator<Item = u64>) -> u64 {
+    const RAID1C3: u64 = 1 << 9;
+    const RAID1C4: u64 = 1 << 10;
+    let all = flags.fold(0, |all, flags| all | flags);
+    match all {
+        all if all & RAID1C4 != 0 => 4,
+        all if all & RAID1C3 != 0 => 3,
+        _ => 2,
+    }
 }
 
 #[cfg(test)]
@@ -107,24 +137,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_for_metadata_is_what_no_tree_has_and_nobody_keeps() {
+    fn room_for_metadata_is_what_neither_trees_nor_content_can_have_taken() {
         const MIB: u64 = 1 << 20;
         let space = |flags, total: u64, used: u64| Space {
             flags,
             total_bytes: total * MIB,
             used_bytes: used * MIB,
         };
-        let apart = [
-            space(DATA, 100, 40),
-            space(2, 8, 1),
-            space(METADATA | 1 << 5, 64, 10),
-            space(GLOBAL_RESERVE, 6, 0),
-        ];
-        assert_eq!(left(&apart, 60 * MIB), (54 - 6 - 4) * MIB);
-        assert_eq!(left(&apart, 80 * MIB), (54 + 10 - 6 - 4) * MIB);
+        let apart = |data, metadata| {
+            [
+                space(DATA, data, 40),
+                space(2, 8, 1),
+                space(METADATA | 1 << 5, metadata, 10),
+                space(GLOBAL_RESERVE, 6, 0),
+            ]
+        };
+        let left = |spaces: &[Space], available| left(spaces, 200 * MIB, available * MIB) / MIB;
+        assert_eq!(left(&apart(100, 64), 60), 54 - 6 - 8, "trees are the limit");
+        assert_eq!(left(&apart(100, 64), 80), 54 - 6 - 8 + 10);
+        assert_eq!(left(&apart(50, 64), 10), 10, "content is the limit");
+        // A chunk of 20 for content, and one for the trees, twice.
+        assert_eq!(left(&apart(50, 64), 10 + 59), 10);
+        assert_eq!(left(&apart(50, 64), 10 + 60), 30);
+        assert_eq!(left(&apart(50, 64), 10 + 80), 50);
         let mixed = [space(DATA | METADATA, 100, 40), space(GLOBAL_RESERVE, 6, 0)];
-        assert_eq!(left(&mixed, 50 * MIB), (60 - 6) * MIB - 100 * MIB / 16);
+        assert_eq!(left(&mixed, 50), 60 - 6 - 8);
         assert_eq!(left(&[space(METADATA, 10, 9)], 0), 0);
+        assert_eq!(copies([METADATA | 1 << 10, 1 << 9].into_iter()), 4);
         assert_eq!(size_of::<Space>(), 24);
         assert_eq!(std::mem::offset_of!(Spaces, spaces), size_of::<Header>());
     }
