@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
-	bench-responsiveness bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-neighbours bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
@@ -73,6 +73,10 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 bench-sqlite-vfs: ## SQLite through the VFS beside SQLite without it (BENCH_FLAGS, root)
 	cargo build --release --locked -p mobifs-cli
 	python3 scripts/bench_sqlite_vfs.py $(BENCH_FLAGS)
+
+bench-neighbours: ## Small operations beside an app that writes all it can, on ext4 and on a mount (BENCH_FLAGS, root)
+	cargo build --release --locked -p mobifs-cli
+	python3 scripts/bench_neighbours.py $(BENCH_FLAGS)
 
 bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
 	cargo build --release --locked

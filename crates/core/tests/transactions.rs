@@ -4,7 +4,8 @@
 mod support;
 
 use mobifs_core::{
-    AppPolicy, Caller, Class, Commit, FsError, Limits, Need, SetIdBits, Stop, SyncPoint, WriteAt,
+    AppPolicy, AppRules, Caller, Class, Commit, FsError, Limits, Need, SetIdBits, Stop, SyncPoint,
+    WriteAt,
 };
 use mobifs_types::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, VctId};
 use support::{Bed, ROOT};
@@ -343,6 +344,93 @@ fn memory_over_budget_asks_for_a_commit_first() {
     bed.checkpoint();
     assert_eq!(bed.engine.dirty_bytes(), 0);
     bed.write(file, 1 << 20, &[7; 4096]);
+}
+
+/// One app filled all of the memory, and others waited with it for its commits, or for an apply.
+#[test]
+fn an_app_with_little_in_memory_does_not_wait_for_one_that_fills_it() {
+    let limits = Limits {
+        memory_budget_bytes: 160 << 10,
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(AppPolicy::default(), limits);
+    let (big, small) = (bed.directory(ROOT, "big"), bed.directory(ROOT, "small"));
+    let (big, small) = (bed.file(big, "file"), bed.file(small, "file"));
+    let orphan_in = bed.directory(ROOT, "third");
+    let orphan = bed.file(orphan_in, "file");
+    bed.checkpoint();
+    let fill = |bed: &mut Bed, file| {
+        let moment = bed.moment();
+        let refused = (0..).find_map(|index: u64| {
+            let at = WriteAt::Offset(index * 4096);
+            let data = [7; 4096];
+            let written = bed.engine.write(moment, file, at, &data, SetIdBits::Stay);
+            written.err().map(|stop| (index, stop))
+        });
+        let (pages, stop) = refused.unwrap();
+        assert_eq!(stop, Stop::Need(Need::Memory));
+        pages
+    };
+    assert_eq!(
+        fill(&mut bed, big),
+        34,
+        "seven eighths, less a page and the object"
+    );
+    // Closed or open, it is the same app's.
+    bed.engine.close_app(b"big").unwrap();
+    assert_eq!(fill(&mut bed, big), 0);
+    assert_eq!(fill(&mut bed, small), 4, "the last eighth, less the object");
+    bed.checkpoint();
+    // What deleted files hold is in no app's transaction, and leaves the last part, too.
+    bed.unlink(orphan_in, "file");
+    bed.checkpoint();
+    fill(&mut bed, orphan);
+    assert_eq!(fill(&mut bed, orphan), 0);
+    assert!(fill(&mut bed, small) > 0);
+}
+
+/// A durable `fsync` waited for the commit of all that another app had written until its limits,
+/// 100 MiB by default.
+#[test]
+fn a_transaction_beside_a_durable_app_stays_short() {
+    /// The app `durable` is, once it is there.
+    struct ByName;
+    impl AppRules for ByName {
+        fn is_app(&self, path: &[u8]) -> bool {
+            !path.contains(&b'/')
+        }
+        fn has_apps_below(&self, _path: &[u8]) -> bool {
+            false
+        }
+        fn policy(&self, path: &[u8]) -> AppPolicy {
+            let class = if path == b"durable" {
+                Class::Durable
+            } else {
+                Class::Relaxed
+            };
+            AppPolicy {
+                class,
+                ..AppPolicy::default()
+            }
+        }
+    }
+    for (neighbour, closings) in [("relaxed", 0), ("durable", 3)] {
+        let mut bed = Bed::with_rules(Box::new(ByName), Limits::default());
+        bed.directory(ROOT, neighbour);
+        let big = bed.directory(ROOT, "big");
+        let file = bed.file(big, "file");
+        bed.checkpoint();
+        let before = bed.engine.closings();
+        // Overwriting the same pages takes no more memory, so it closes nothing.
+        for megabyte in (0..8).cycle().take(40).chain(8..50) {
+            bed.write(file, megabyte << 20, &vec![7; 1 << 20]);
+        }
+        assert_eq!(
+            bed.engine.closings() - before,
+            closings,
+            "beside {neighbour}"
+        );
+    }
 }
 
 #[test]

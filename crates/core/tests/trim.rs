@@ -77,10 +77,9 @@ fn the_kernel_is_asked_for_what_only_it_holds() {
 /// A budget of 64 MiB held a million objects in 2.3 GB.
 #[test]
 fn a_small_budget_lowers_the_number_of_objects() {
-    let (mut bed, ..) = bed(Limits {
-        memory_budget_bytes: 1 << 20,
-        ..Limits::default()
-    });
+    let (mut bed, ..) = bed(Limits::default());
+    assert!(!bed.engine.is_crowded());
+    bed.engine.set_memory_budget(1 << 20);
     assert!(bed.engine.is_crowded());
     let held = round(&mut bed, 64);
     held.into_iter().for_each(|id| bed.engine.forget(id, 1));

@@ -41,7 +41,7 @@ impl Engine {
             self.require_resize(id, size)?;
             self.check_capability(id)?;
         }
-        self.require_change()?;
+        self.require_change(id)?;
         let vct = self.begin_change(id, moment.now)?;
         if let Some(size) = change.size {
             self.resize(id, vct, size)?;

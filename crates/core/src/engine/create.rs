@@ -49,7 +49,7 @@ impl Engine {
             .symlink_target
             .filter(|_| spec.kind == FileKind::Symlink);
         let target_bytes = target.map_or(0, |target| target.len() as u64);
-        self.require_new(target_bytes)?;
+        self.require_new(parent, target_bytes)?;
         // What can still fail (an app that is read-only) must fail before anything
         // is in memory.
         self.check_apps(parent, name.as_bytes(), spec.kind)?;
@@ -93,7 +93,7 @@ impl Engine {
             symlink_target: None,
         };
         let inheritance = self.inherit(caller, parent, &spec)?;
-        self.require_entries(1, 1)?;
+        self.require_entries(parent, 1, 1)?;
         let id = self.new_object_id();
         let mut inode = self.new_inode(caller, moment, parent, &spec, inheritance, 0);
         inode.unnamed = true;

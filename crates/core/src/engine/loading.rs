@@ -10,7 +10,7 @@ use mobifs_types::{
 
 use super::{Engine, ROOT_APP};
 use crate::RESERVED_NAME;
-use crate::app::App;
+use crate::app::{App, Class};
 use crate::directory::{Directory, Listing, Slot};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::{Body, Inode};
@@ -339,6 +339,7 @@ impl Engine {
         }
         let app = AppId(u32::try_from(self.apps.len()).unwrap_or(u32::MAX));
         let policy = self.rules.policy(&path);
+        self.has_durable_apps |= policy.class == Class::Durable;
         self.apps.push(App::new(path.clone(), policy));
         self.changed_apps.add(app);
         self.app_ids.insert(path, app);

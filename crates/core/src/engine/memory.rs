@@ -10,7 +10,7 @@ use mobifs_types::{
 
 use super::Engine;
 use crate::error::{FsError, Need, Stop};
-use crate::inode::ORPHAN;
+use crate::inode::{Inode, ORPHAN};
 
 /// What a changed object or directory entry is charged in memory; and in room below for a name in
 /// the store's own directories, which it passes through.
@@ -32,6 +32,8 @@ const OWN_INODES: u64 = 16;
 /// A transaction that the journal is too small for takes this part of its size more, at most, in
 /// a file of its own: what its records have besides content.
 const OVERFLOW_SHARE: u64 = 4;
+/// One part in so many of the memory budget is kept for apps of which less than that is in memory.
+const KEPT_SHARE: u64 = 8;
 /// Most pages handed out by one [`Engine::spill_candidate`].
 const SPILL_PAGES_MAX: usize = 4096;
 
@@ -192,9 +194,38 @@ impl Engine {
         self.limits.memory_budget_bytes = bytes;
     }
 
-    /// Checks that a change fits in memory and below.
+    /// Whether so much more may be changed at an object. The last part of the budget is for
+    /// apps that have little in memory: they do not wait for one that fills it.
+    fn fits_in_memory(&mut self, at: ObjectId, bytes: u64) -> bool {
+        let dirty_bytes = self.room.dirty_bytes;
+        let budget_bytes = self.limits.memory_budget_bytes;
+        let kept_bytes = budget_bytes / KEPT_SHARE;
+        // A single operation larger than the whole budget still goes through alone.
+        if dirty_bytes == 0 || dirty_bytes + bytes <= budget_bytes - kept_bytes {
+            return true;
+        }
+        if dirty_bytes + bytes > budget_bytes {
+            return false;
+        }
+        // What a deleted file holds is in no app's transactions.
+        let is_orphan = self.inodes.get(&at).is_some_and(Inode::is_orphan);
+        !is_orphan && self.dirty_bytes_of(at) + bytes <= kept_bytes
+    }
+
+    /// Memory of the uncommitted changes of an object's app.
+    fn dirty_bytes_of(&mut self, id: ObjectId) -> u64 {
+        let app = self.app_of(id);
+        let open = self.apps[app.0 as usize].open;
+        let open = open.and_then(|vct| self.open.get(&vct));
+        let closed = self.closed.values();
+        let closed = closed.filter(|closed| closed.apps.contains(&app));
+        open.map_or(0, |open| open.bytes) + closed.map(|closed| closed.bytes).sum::<u64>()
+    }
+
+    /// Checks that a change at an object fits in memory and below.
     pub(super) fn require(
-        &self,
+        &mut self,
+        at: ObjectId,
         memory_bytes: u64,
         room_bytes: u64,
         inodes: u64,
@@ -202,12 +233,10 @@ impl Engine {
         if self.limits.read_only {
             return Err(FsError::ReadOnly.into());
         }
-        let room = &self.room;
-        // A single operation larger than the whole budget still goes through alone.
-        if room.dirty_bytes > 0 && room.dirty_bytes + memory_bytes > self.limits.memory_budget_bytes
-        {
+        if !self.fits_in_memory(at, memory_bytes) {
             return Err(Stop::Need(Need::Memory));
         }
+        let room = &self.room;
         let overflow_bytes = room.overflow_bytes(memory_bytes);
         let needs_room = room_bytes > 0 || inodes > 0 || overflow_bytes > 0;
         let Some(space) = room.space.filter(|_| needs_room) else {
@@ -239,16 +268,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks a change of entries and objects, so many together, and perhaps a new inode.
-    pub(super) fn require_entries(&self, entries: u64, inodes: u64) -> Result<(), Stop> {
+    /// Checks a change of entries and objects, so many together, and perhaps a new inode, in a
+    /// directory.
+    pub(super) fn require_entries(
+        &mut self,
+        parent: ObjectId,
+        entries: u64,
+        inodes: u64,
+    ) -> Result<(), Stop> {
         let room_bytes = entries * OBJECT_ROOM_BYTES + inodes * PAGE_BYTES_U64;
-        self.require(entries * ENTRY_BYTES, room_bytes, inodes)
+        self.require(parent, entries * ENTRY_BYTES, room_bytes, inodes)
     }
 
     /// Checks a new object, with a target where it is a symlink.
-    pub(super) fn require_new(&self, target_bytes: u64) -> Result<(), Stop> {
+    pub(super) fn require_new(&mut self, parent: ObjectId, target_bytes: u64) -> Result<(), Stop> {
         let room_bytes = 3 * OBJECT_ROOM_BYTES + PAGE_BYTES_U64;
-        self.require(3 * ENTRY_BYTES + target_bytes, room_bytes, 1)
+        self.require(parent, 3 * ENTRY_BYTES + target_bytes, room_bytes, 1)
     }
 
     /// Charges a transaction for what is neither an object, nor an entry, nor a page.
@@ -264,8 +299,8 @@ impl Engine {
 
     /// Checks a change of entries that are there, or of files that get more of them. On a full
     /// disk the room that the store keeps is for these.
-    pub(super) fn require_moves(&self, entries: u64) -> Result<(), Stop> {
-        let Err(stop) = self.require_entries(entries, 0) else {
+    pub(super) fn require_moves(&mut self, parent: ObjectId, entries: u64) -> Result<(), Stop> {
+        let Err(stop) = self.require_entries(parent, entries, 0) else {
             return Ok(());
         };
         let room = &self.room;
@@ -273,17 +308,17 @@ impl Engine {
         let kept_bytes = available_bytes + room.on_full_disk.entries_bytes_max;
         let needed = room.promised_bytes() + entries * OBJECT_ROOM_BYTES;
         if stop == Stop::Need(Need::Space) && needed <= kept_bytes {
-            return self.require(entries * ENTRY_BYTES, 0, 0);
+            return self.require(parent, entries * ENTRY_BYTES, 0, 0);
         }
         Err(stop)
     }
 
     /// Checks a change of content. On a full disk what has its blocks below already may be
     /// overwritten.
-    pub(super) fn require_content(&self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
+    pub(super) fn require_content(&mut self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
         let bytes = range.len();
         let room_bytes = content_room_bytes(bytes) + OBJECT_ROOM_BYTES;
-        let Err(stop) = self.require(bytes, room_bytes, 0) else {
+        let Err(stop) = self.require(id, bytes, room_bytes, 0) else {
             return Ok(());
         };
         let inode = self.inode(id)?;
@@ -297,7 +332,7 @@ impl Engine {
         let asked = (id, range, version);
         let arrived = self.place_arrivals.iter().find(|(of, _)| *of == asked);
         match arrived {
-            Some((_, true)) => self.require(bytes, 0, 0),
+            Some((_, true)) => self.require(id, bytes, 0, 0),
             Some((_, false)) => Err(stop),
             None => Err(Stop::Need(Need::Place {
                 object: id,
@@ -309,8 +344,8 @@ impl Engine {
 
     /// Checks that an entry may go. It needs hardly any memory, and gives room back below; but where
     /// there is none, what is not committed must not become more than the journal takes.
-    pub(super) fn require_removal(&self) -> Result<(), Stop> {
-        match self.require(ENTRY_BYTES, 0, 0) {
+    pub(super) fn require_removal(&mut self, parent: ObjectId) -> Result<(), Stop> {
+        match self.require(parent, ENTRY_BYTES, 0, 0) {
             Err(Stop::Need(Need::Memory)) => Ok(()),
             other => other,
         }
@@ -318,8 +353,8 @@ impl Engine {
 
     /// Checks a change of what is there: it needs memory, and below nothing that is not
     /// there already.
-    pub(super) fn require_change(&self) -> Result<(), Stop> {
-        self.require(ENTRY_BYTES, 0, 0)
+    pub(super) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
+        self.require(id, ENTRY_BYTES, 0, 0)
     }
 
     /// The kernel dropped `count` references to an object.

@@ -40,7 +40,7 @@ pub use schedule::Overdue;
 pub use status::{AppStatus, EngineStatus};
 pub use trim::{KernelHeld, Trimmed};
 
-use crate::app::{App, AppRules};
+use crate::app::{App, AppRules, Class};
 use crate::error::{FsError, Stop};
 use crate::inode::Inode;
 use crate::notes::{Closed, Inodes, Notes, Open};
@@ -74,6 +74,8 @@ pub struct Engine {
     inodes: Inodes,
     apps: Vec<App>,
     app_ids: BTreeMap<Vec<u8>, AppId>,
+    /// Some app is durable: its `fsync` waits for the commits of others.
+    has_durable_apps: bool,
     /// Grows when a directory moves: cached apps are looked up anew.
     app_epoch: u64,
     open: Open,
@@ -130,6 +132,7 @@ impl Engine {
         root_inode.lookups = 1;
         inodes.insert(ObjectId::ROOT, root_inode);
         let root_app = App::new(b".".to_vec(), config.rules.policy(b"."));
+        let has_durable_apps = root_app.policy.class == Class::Durable;
         let mut app_ids = BTreeMap::new();
         app_ids.insert(b".".to_vec(), ROOT_APP);
         let mut changed_apps = Notes::new(is_saved);
@@ -142,6 +145,7 @@ impl Engine {
             inodes,
             apps: alloc::vec![root_app],
             app_ids,
+            has_durable_apps,
             app_epoch: 1,
             open: Open::new(is_saved),
             closed: Closed::new(is_saved),
@@ -177,6 +181,8 @@ impl Engine {
         for app in &mut self.apps {
             app.policy = self.rules.policy(&app.path);
         }
+        let mut apps = self.apps.iter();
+        self.has_durable_apps = apps.any(|app| app.policy.class == Class::Durable);
         self.refresh_policies();
     }
 

@@ -130,12 +130,12 @@ impl Engine {
         let (kind, was_orphan, announced) =
             (inode.attributes.kind, inode.is_orphan(), inode.announced);
         if was_orphan {
-            self.require_entries(3, 1)?;
+            self.require_entries(parent, 3, 1)?;
             // It had no place so far; its app is that of its first link.
             self.set_home(id, parent)?;
             self.inode_mut(id)?.app_epoch = 0;
         } else {
-            self.require_moves(3)?;
+            self.require_moves(parent, 3)?;
             let app = self.app_of(parent);
             if app != self.app_of(id) && !self.inode(id)?.linked_apps.contains(&app) {
                 self.inode_mut(id)?.linked_apps.push(app);
@@ -247,7 +247,7 @@ impl Engine {
         let name = self.new_name(parent, name)?;
         // Removing frees room below, so only what has not even room to be committed could stand
         // in the way.
-        self.require_removal()?;
+        self.require_removal(parent)?;
         let vct = self.begin_entry(parent, id, moment)?;
         let vct = self.touch(vct, id)?;
         let (vct, parent_vct) = self.touch_parent(vct, parent, moment, -i32::from(directory))?;

@@ -47,7 +47,7 @@ impl Engine {
         if zeroes {
             self.require_edges(id, range)?;
         }
-        self.require(2 * PAGE_BYTES_U64, room, 0)?;
+        self.require(id, 2 * PAGE_BYTES_U64, room, 0)?;
         let vct = self.begin_change(id, moment.now)?;
         // The set-id bits are the kernel's to take away: it knows the caller's rights.
         self.content_changed(id, moment, SetIdBits::Stay)?;
@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Makes sure that a change of size can be carried out.
-    pub(super) fn require_resize(&self, id: ObjectId, size: u64) -> Result<(), Stop> {
+    pub(super) fn require_resize(&mut self, id: ObjectId, size: u64) -> Result<(), Stop> {
         self.check_file(id)?;
         if size > self.limits.file_bytes_max {
             return Err(FsError::FileTooBig.into());
@@ -104,7 +104,7 @@ impl Engine {
             self.require_edges(id, ByteRange::from(size))?;
         }
         // The page that becomes shorter has its place below.
-        self.require(PAGE_BYTES_U64, 0, 0)
+        self.require(id, PAGE_BYTES_U64, 0, 0)
     }
 
     /// Changes the size, after [`Engine::require_resize`].

@@ -67,8 +67,8 @@ impl Engine {
             _ => None,
         };
         match &left {
-            Some(_) => self.require_entries(6, 1)?,
-            None => self.require_moves(6)?,
+            Some(_) => self.require_entries(to.parent, 6, 1)?,
+            None => self.require_moves(to.parent, 6)?,
         }
         match (mode, other) {
             (RenameMode::Exchange, Some(other)) => {

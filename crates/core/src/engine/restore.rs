@@ -8,7 +8,7 @@ use mobifs_types::{AppId, ByteRange, ObjectId, ObjectInfo, VctId};
 
 use super::memory::Room;
 use super::{Engine, EngineConfig};
-use crate::app::App;
+use crate::app::{App, Class};
 use crate::image::codec::{BEYOND, COUNT_MAX, Reader, page_index, within_bounds};
 use crate::image::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
 use crate::image::{ImageError, Key, Kind, inode};
@@ -130,6 +130,7 @@ impl Engine {
     fn restore_app(&mut self, number: u64, from: &mut Reader<'_>) -> Result<(), ImageError> {
         let path = from.bytes()?.to_vec();
         let mut app = App::new(path.clone(), self.rules.policy(&path));
+        self.has_durable_apps |= app.policy.class == Class::Durable;
         app.written_bytes = from.count()?;
         app.committed_bytes = from.count()?;
         app.committed_vcts = from.count()?;

@@ -16,6 +16,10 @@ use crate::vct::OpenVct;
 /// letting go of it when it is committed take time for each of them, in which nobody else can do
 /// anything; and the store takes it as a whole.
 pub(super) const MEMBERS_MAX: usize = 4096;
+/// As long as some app is durable, a transaction that has taken so much memory closes: its commit
+/// is what a durable `fsync` of another app may have to wait for. Where none is, longer ones let
+/// more be overwritten before it is committed.
+pub(super) const BYTES_BESIDE_DURABLE_MAX: u64 = 16 << 20;
 
 impl Engine {
     /// The transaction for a change of these objects: that of their app, or, if they
@@ -372,7 +376,9 @@ impl Engine {
         let due = self.open.get_mut(&vct).is_some_and(|open| {
             let age_ms = Self::age_ms(now, open.opened_at);
             open.closing.operation_ended(age_ms);
-            open.closing.is_due(age_ms) || open.held.len() >= MEMBERS_MAX
+            open.closing.is_due(age_ms)
+                || open.held.len() >= MEMBERS_MAX
+                || self.has_durable_apps && open.bytes >= BYTES_BESIDE_DURABLE_MAX
         });
         if due {
             self.close(vct);

@@ -98,7 +98,7 @@ impl Engine {
         }
         let memory_bytes = ENTRY_BYTES + value.len() as u64;
         let room_bytes = (value.len() as u64).next_multiple_of(PAGE_BYTES_U64) + PAGE_BYTES_U64;
-        self.require(memory_bytes, OBJECT_ROOM_BYTES + room_bytes, 0)?;
+        self.require(id, memory_bytes, OBJECT_ROOM_BYTES + room_bytes, 0)?;
         let vct = self.begin_change(id, moment.now)?;
         self.charge(vct, memory_bytes, room_bytes);
         let inode = self.inode_mut(id)?;
@@ -145,7 +145,7 @@ impl Engine {
                 Err(FsError::NoXattr.into())
             };
         }
-        self.require_change()?;
+        self.require_change(id)?;
         let vct = self.begin_change(id, moment.now)?;
         let inode = self.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;

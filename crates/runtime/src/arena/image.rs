@@ -11,6 +11,13 @@ use parking_lot::MutexGuard;
 use super::records::{RawKey, Records};
 use super::{Arena, Shared, current};
 
+/// Content slots that become free with one batch. A commit releases all pages of its
+/// transaction at once, and whichever operation comes next, of whatever app, would have to free
+/// their memory. More than an operation takes, so that those that wait do not become more.
+const RELEASED_SLOTS_MAX: usize = 512;
+/// Chunks whose memory is given back to the system at once.
+const GIVEN_BACK_CHUNKS_MAX: usize = 16;
+
 /// Content of a page in the arena. It stays where it is until the last page that shows
 /// it is gone.
 struct Kept {
@@ -128,13 +135,18 @@ impl Arena {
         batch.commit();
     }
 
-    /// At rest: lets go of what nobody uses any more, and gives the memory that is kept for
-    /// what comes next back to the system. The engine must be locked.
-    pub(crate) fn give_back(&self, engine: &mut Engine) {
+    /// At rest: gives memory that is not used any more, or kept for what comes next, back to
+    /// the system, a portion of it; true if there may be more. The engine must be locked, and
+    /// whoever waits for it is to have it before the next portion.
+    pub(crate) fn give_back(&self, engine: &mut Engine) -> bool {
+        let has_released = !self.shared.released.0.lock().is_empty();
         let mut batch = self.batch();
         engine.save(&mut batch);
         batch.commit();
-        self.shared.records.lock().give_back();
+        if has_released {
+            return true;
+        }
+        self.shared.records.lock().give_back(GIVEN_BACK_CHUNKS_MAX)
     }
 
     /// What the arena has of an engine and what it should have, if they are not the same.
@@ -171,7 +183,11 @@ impl Batch<'_> {
         // Taken before the batch happens: what is released until now is named, if at
         // all, by records that this batch removes, because who released it changed the
         // engine before it was saved.
-        let released = std::mem::take(&mut *self.arena.shared.released.0.lock());
+        let released = {
+            let mut waiting = self.arena.shared.released.0.lock();
+            let stay = waiting.len().saturating_sub(RELEASED_SLOTS_MAX);
+            waiting.split_off(stay)
+        };
         self.records.commit(released);
     }
 }

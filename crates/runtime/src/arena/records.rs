@@ -372,10 +372,11 @@ impl Records {
         self.is_incomplete = true;
     }
 
-    /// Gives memory back that is kept for what comes next.
-    pub(super) fn give_back(&mut self) {
+    /// Gives memory back that is kept for what comes next, so many chunks of it; true if there
+    /// may be more.
+    pub(super) fn give_back(&mut self, chunks_max: usize) -> bool {
         self.close_batch_area();
-        self.slots.close_empty(&self.region);
+        self.slots.close_empty(&self.region, chunks_max)
     }
 
     /// Whether everything could be kept so far.

@@ -218,15 +218,21 @@ impl Slots {
         }
     }
 
-    /// Gives the memory of all empty chunks back, also of those that are kept for what comes
-    /// next.
-    pub(super) fn close_empty(&mut self, region: &Region) {
-        for number in 0..self.chunks.len() {
-            let chunk = &self.chunks[number];
-            if let (Some(class), 0) = (chunk.class, chunk.used) {
-                self.close_chunk(region, number as u32, class);
-            }
+    /// Gives the memory of so many empty chunks back, also of those that are kept for what
+    /// comes next; true if there may be more.
+    pub(super) fn close_empty(&mut self, region: &Region, chunks_max: usize) -> bool {
+        let empty = self.chunks.iter().enumerate();
+        let empty: Vec<(u32, Class)> = empty
+            .filter(|(_, chunk)| chunk.used == 0)
+            .filter_map(|(number, chunk)| Some((number as u32, chunk.class?)))
+            .take(chunks_max)
+            .collect();
+        let before = self.unused.len();
+        for &(number, class) in &empty {
+            self.close_chunk(region, number, class);
         }
+        // Where none could be given back, the others cannot either.
+        empty.len() == chunks_max && self.unused.len() > before
     }
 
     /// An empty chunk's memory goes back to the system. First it has no class any more,

@@ -240,11 +240,11 @@ fn at_rest_memory_is_given_back_and_a_kill_meanwhile_changes_nothing() {
     for writes in 0.. {
         let trial = copy_of(&arena);
         trial.kill_after(writes);
-        trial.shared.records.lock().give_back();
+        trial.shared.records.lock().give_back(usize::MAX);
         let is_done = !trial.is_killed();
         let next = successor(&trial);
         assert_eq!(content(&next), model, "killed behind {writes} writes");
-        next.shared.records.lock().give_back();
+        next.shared.records.lock().give_back(usize::MAX);
         given_back = next.used_bytes();
         assert!(given_back < before, "{given_back} of {before} bytes");
         // What was given back is as good as new.
@@ -431,7 +431,7 @@ fn large_batches_of_an_arena_in_a_file_happen_whole_and_leave_no_memory() {
         assert_eq!(content(&left_at(&path)), model);
         run(&arena, &all(None));
         apply(&mut model, &all(None));
-        arena.shared.records.lock().give_back();
+        arena.shared.records.lock().give_back(usize::MAX);
         assert_eq!(arena.used_bytes(), idle_bytes);
     }
     assert_eq!(content(&left_at(&path)), model);
@@ -461,7 +461,7 @@ fn a_kill_in_a_large_batch_leaves_it_whole_or_undone() {
         run(&arena, &before);
         arena.kill_after(writes);
         run(&arena, &batch);
-        arena.shared.records.lock().give_back();
+        arena.shared.records.lock().give_back(usize::MAX);
         let left = left_at(&path);
         let found = content(&left);
         let is_whole = found == model;
@@ -473,4 +473,43 @@ fn a_kill_in_a_large_batch_leaves_it_whole_or_undone() {
         std::fs::remove_file(&path).unwrap();
     }
     assert!(outcomes[0] > 0 && outcomes[1] > 0, "{outcomes:?}");
+}
+
+/// All pages of a committed transaction became free within whichever operation came next, of
+/// whatever app, and all chunks at once at rest: the engine was locked for tenths of a second.
+#[test]
+fn memory_is_given_back_in_portions() {
+    const PAGES: usize = 4_000;
+    const PORTION: usize = 512;
+    let arena = Arena::create().unwrap();
+    let store = mobifs_store::MemoryStore::new();
+    let root = mobifs_store::Store::object(&store, mobifs_types::ObjectId::ROOT).unwrap();
+    let config = mobifs_core::EngineConfig {
+        rules: Box::new(mobifs_core::TopLevelApps::default()),
+        limits: mobifs_core::Limits::default(),
+        hash_seed: 1,
+        is_saved: true,
+    };
+    let mut engine = mobifs_core::Engine::new(config, &root);
+    arena.save(&mut engine);
+    arena.shared.records.lock().give_back(usize::MAX);
+    let idle_bytes = arena.used_bytes();
+    let mut pages = vec![mobifs_types::Page::default(); PAGES];
+    for page in &mut pages {
+        arena.replacement().replace(page, &[7; 4096]);
+    }
+    drop(pages);
+    let waiting = || arena.shared.released.0.lock().len();
+    assert_eq!(waiting(), PAGES);
+    for left in (0..PAGES).rev().step_by(PORTION) {
+        assert!(arena.give_back(&mut engine));
+        assert_eq!(waiting(), (left + 1).saturating_sub(PORTION));
+    }
+    // What is kept for what comes next goes in portions, too.
+    let mut portions = 1;
+    while arena.shared.records.lock().give_back(4) {
+        portions += 1;
+    }
+    assert!(portions > 3, "{portions} portions");
+    assert_eq!(arena.used_bytes(), idle_bytes);
 }

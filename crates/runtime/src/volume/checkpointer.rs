@@ -117,7 +117,9 @@ impl Shared {
             looks.last_commit = self.moment().now;
         }
         let apply_at = self.apply_if_due(&mut looks.last_commit);
-        self.give_back_at_rest();
+        if !busy {
+            self.give_back_at_rest();
+        }
         Due {
             look_at: [apply_at, commit_at, self.next_look_for_room()]
                 .into_iter()
@@ -201,14 +203,16 @@ impl Shared {
         }
     }
 
-    /// Where nothing waits to be committed or applied, the arena needs next to no memory.
+    /// Where nothing waits to be committed or applied, the arena needs next to no memory. It is
+    /// given back in portions: operations come in between, and end the rest.
     fn give_back_at_rest(&self) {
-        if let Some(arena) = &self.options.arena
-            && self.store.pending().journal_used_bytes == 0
-        {
+        let Some(arena) = &self.options.arena else {
+            return;
+        };
+        while self.store.pending().journal_used_bytes == 0 {
             let mut live = self.live();
-            if live.engine.dirty_bytes() == 0 {
-                arena.give_back(&mut live.engine);
+            if live.engine.dirty_bytes() > 0 || !arena.give_back(&mut live.engine) {
+                return;
             }
         }
     }
