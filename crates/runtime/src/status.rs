@@ -146,6 +146,10 @@ pub struct StoreStatus {
     pub apply_written_bytes: u64,
     /// Objects with committed changes that somebody moved or removed below the mount.
     pub strays: u64,
+    /// Why what is committed could not be brought to its place the last time, and for which
+    /// object; none if it could.
+    #[serde(default)]
+    pub not_applied: Option<String>,
 }
 
 /// One app of a mount.

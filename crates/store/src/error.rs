@@ -73,6 +73,21 @@ impl StoreError {
         self.is_full() || self.errno() == Errno::TOOBIG.raw_os_error()
     }
 
+    /// The same, with the path of the object that was being applied.
+    pub(crate) fn applying(self, path: &str) -> Self {
+        match self {
+            Self::Lower { action, source } => Self::Lower {
+                action: format!("applying \"{path}\": {action}"),
+                source,
+            },
+            Self::Corrupt { what, detail } => Self::Corrupt {
+                what: format!("{what}, needed for \"{path}\","),
+                detail,
+            },
+            other => other,
+        }
+    }
+
     /// Wraps a lower error with what was being done.
     pub fn lower(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Lower {

@@ -141,6 +141,9 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
         size(store.commit_written_bytes),
         size(store.apply_written_bytes)
     )?;
+    if let Some(reason) = &store.not_applied {
+        writeln!(text, "         NOT APPLIED: {reason}")?;
+    }
     let totals = &status.totals;
     writeln!(
         text,

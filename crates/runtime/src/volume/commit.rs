@@ -157,6 +157,8 @@ impl Shared {
     /// Brings everything committed to its final place.
     pub(super) fn apply(&self) -> Result<(), StoreError> {
         let result = self.store.apply();
+        let failure = result.as_ref().err().map(ToString::to_string);
+        *self.apply_failure.lock() = failure;
         let refreshed = self.refresh_space(&self.turn.lock());
         result.and(refreshed)
     }

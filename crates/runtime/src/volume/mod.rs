@@ -110,6 +110,8 @@ struct Shared {
     starved: Mutex<Option<Starved>>,
     /// The journal could not be applied to make room, which was said.
     is_stuck: AtomicBool,
+    /// Why applying failed the last time. Held alone.
+    apply_failure: Mutex<Option<String>>,
     /// Last checkpoint of each app, by its path.
     checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
     /// When to commit what is closed. Taken after `live`.
@@ -213,6 +215,7 @@ impl Volume {
             failures: Mutex::default(),
             starved: Mutex::default(),
             is_stuck: AtomicBool::new(false),
+            apply_failure: Mutex::new(None),
             checkpoints: Mutex::default(),
             pacing: Mutex::new(Pacing::new(options.pacing)),
             bursts: options.user_from_bursts.then(Mutex::default),

@@ -51,14 +51,26 @@ impl<L: Lower> JournalStore<L> {
                 None => return Err(missing(id)),
             };
             self.note_if_strayed(id, &mut search)?;
-            if attributes.kind == FileKind::Regular {
-                self.zero_ranges(id, &object.zeroed, &handle)?;
-                self.write_pages(id, object, attributes.size, &handle)?;
-            }
-            self.apply_xattrs(id, object, &handle)?;
-            if attributes.kind != FileKind::Directory {
-                self.apply_attributes(id, &attributes, &handle)?;
-            }
+            self.apply_existing(id, object, &attributes, &handle)
+                .map_err(self.failed_for(id))?;
+        }
+        Ok(())
+    }
+
+    fn apply_existing(
+        &self,
+        id: ObjectId,
+        object: &PendingObject,
+        attributes: &Attributes,
+        handle: &L::Handle,
+    ) -> Result<(), StoreError> {
+        if attributes.kind == FileKind::Regular {
+            self.zero_ranges(id, &object.zeroed, handle)?;
+            self.write_pages(id, object, attributes.size, handle)?;
+        }
+        self.apply_xattrs(id, object, handle)?;
+        if attributes.kind != FileKind::Directory {
+            self.apply_attributes(id, attributes, handle)?;
         }
         Ok(())
     }
@@ -82,7 +94,8 @@ impl<L: Lower> JournalStore<L> {
                 continue;
             }
             if let Some(handle) = self.handle_in(id, &mut search)? {
-                self.apply_attributes(id, &attributes, &handle)?;
+                self.apply_attributes(id, &attributes, &handle)
+                    .map_err(self.failed_for(id))?;
             }
             turn.step_ended();
         }

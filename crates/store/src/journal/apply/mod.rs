@@ -21,6 +21,7 @@
 //! `docs/DESIGN.md`.
 
 pub(super) mod content;
+mod failure;
 mod limbo;
 mod stage;
 mod strays;

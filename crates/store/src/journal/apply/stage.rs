@@ -38,7 +38,8 @@ impl<L: Lower> JournalStore<L> {
                 // Created and removed again: it never needs to exist below.
                 continue;
             }
-            self.stage_object(id, object, &attributes)?;
+            self.stage_object(id, object, &attributes)
+                .map_err(self.failed_for(id))?;
             if object.bound.is_none() {
                 let inode = self.stage_inode(id)?;
                 let mut state = self.state.write();

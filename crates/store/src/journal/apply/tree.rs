@@ -24,7 +24,9 @@ impl<L: Lower> JournalStore<L> {
         let mut surplus: Vec<(ObjectId, &Name)> = Vec::new();
         let mut search = Search::default();
         for ((parent, name), child) in &work.dentries {
-            let there = self.settle_entry(*parent, name, *child, &mut search)?;
+            let there = self
+                .settle_entry(*parent, name, *child, &mut search)
+                .map_err(self.failed_at(*parent, name))?;
             detached |= matches!(there, There::Detached | There::Surplus);
             if there == There::Detached {
                 search.begin_anew();
@@ -60,7 +62,7 @@ impl<L: Lower> JournalStore<L> {
                 Ok(true) => {}
                 Ok(false) => links.push((child, parent, name.clone())),
                 Err(error) => {
-                    outcome = Err(error);
+                    outcome = Err(self.failed_at(parent, name)(error));
                     break;
                 }
             }
