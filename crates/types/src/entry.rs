@@ -119,3 +119,14 @@ pub struct SpaceInfo {
     /// Free inodes.
     pub free_inodes: u64,
 }
+
+impl SpaceInfo {
+    /// Inodes that are left to the store itself, at most: for what it tries out when it is opened,
+    /// for its reserve, and for transactions that its journal is too small for.
+    const OWN_INODES: u64 = 16;
+
+    /// Free inodes that users may not have.
+    pub fn own_inodes(&self) -> u64 {
+        Self::OWN_INODES.min(self.total_inodes / Self::OWN_INODES)
+    }
+}

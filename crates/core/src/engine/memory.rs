@@ -26,9 +26,6 @@ pub(super) const DENTRY_ROOM_BYTES: u64 = ENTRY_BYTES + PAGE_BYTES_U64;
 /// blocks of 1 KiB; and if the list is full there, besides, where it does not follow on another
 /// page: then a block of the list is split.
 const EXTENTS_SHARE: u64 = 64;
-/// Inodes that are left to the store itself, at most: for what it tries out when it is opened, for
-/// its reserve, and for transactions that its journal is too small for.
-const OWN_INODES: u64 = 16;
 /// A transaction that the journal is too small for takes this part of its size more, at most, in
 /// a file of its own: what its records have besides content.
 const OVERFLOW_SHARE: u64 = 4;
@@ -169,7 +166,7 @@ impl Engine {
         let inodes = self.room.reserved_inodes + self.room.store_reserved_inodes;
         space.free_inodes = space
             .free_inodes
-            .saturating_sub(inodes + own_inodes(&space));
+            .saturating_sub(inodes + space.own_inodes());
         space
     }
 
@@ -247,7 +244,7 @@ impl Engine {
         let promised_inodes = room.reserved_inodes + room.store_reserved_inodes;
         let inodes_fit = inodes == 0
             || space.total_inodes == 0
-            || promised_inodes + inodes + own_inodes(&space) <= space.free_inodes;
+            || promised_inodes + inodes + space.own_inodes() <= space.free_inodes;
         let needed = room_bytes
             .saturating_add(overflow_bytes)
             .saturating_add(room.promised_bytes());
@@ -519,11 +516,6 @@ impl Engine {
             }
         }
     }
-}
-
-/// Inodes that others may not have.
-fn own_inodes(space: &SpaceInfo) -> u64 {
-    OWN_INODES.min(space.total_inodes / OWN_INODES)
 }
 
 /// What content of so many bytes, in one run, takes below at most.

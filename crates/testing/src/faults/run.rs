@@ -543,13 +543,14 @@ impl Run<'_> {
 
     fn demand_all_given_back(&self) -> Result<(), String> {
         demand_nothing_held(self.volume(), &*self.mounted.store)?;
-        let (room, below) = (
+        let (room, mut below) = (
             self.volume().statfs().map_err(|error| error.to_string())?,
             self.mounted
                 .store
                 .space()
                 .map_err(|error| error.to_string())?,
         );
+        below.free_inodes = below.free_inodes.saturating_sub(below.own_inodes());
         if room == below {
             Ok(())
         } else {
