@@ -26,8 +26,8 @@ impl Layout {
         let ends = path.match_indices('/').map(|(at, _)| at);
         let whole = (kind == FileKind::Directory && !path.is_empty()).then_some(path.len());
         let directories = ends.chain(whole).map(|end| &path[..end]);
-        let apps = directories.filter(|directory| (self.is_app)(directory));
-        apps.last().unwrap_or(ROOT_APP).to_owned()
+        let mut apps = directories.filter(|directory| (self.is_app)(directory));
+        apps.next_back().unwrap_or(ROOT_APP).to_owned()
     }
 
     /// Whether a directory may have entries that belong to other apps than itself: its times

@@ -207,7 +207,8 @@ impl Life {
         match event {
             Event::SyncApp(app) => match volume.sync_app(Some(app), false) {
                 Ok(()) => return Ok(Promise::App(app.clone())),
-                Err(VolumeError::UnknownApp { .. }) if !self.exists(app) => {}
+                Err(VolumeError::UnknownApp { .. })
+                    if !self.exists(app) || !self.timeline.may_be_app(app) => {}
                 Err(error) => return Err(error.to_string()),
             },
             Event::SyncAll => {

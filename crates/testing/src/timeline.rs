@@ -63,6 +63,11 @@ impl Timeline {
         timeline
     }
 
+    /// Whether a directory at this path is an app.
+    pub fn may_be_app(&self, path: &str) -> bool {
+        self.layout.app_of(path, FileKind::Directory) == path
+    }
+
     /// Adds what one operation made of the filesystem.
     pub fn step(&mut self, state: &State) {
         let paths = state.paths();

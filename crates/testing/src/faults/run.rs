@@ -338,7 +338,8 @@ impl Run<'_> {
         let (result, promise) = match event {
             Event::SyncApp(app) => {
                 let result = volume.sync_app(Some(app), false);
-                if matches!(result, Err(VolumeError::UnknownApp { .. })) && !self.exists(app) {
+                let is_app = self.exists(app) && self.timeline.may_be_app(app);
+                if matches!(result, Err(VolumeError::UnknownApp { .. })) && !is_app {
                     return Ok(Promise::Nothing);
                 }
                 (text(result), Promise::App(app.clone()))
