@@ -21,7 +21,11 @@ const PAGE: u64 = 4096;
 type Shape = fn(&Path, u64) -> io::Result<()>;
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().write(true).create(true).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
 }
 
 /// Every other page of one file.
