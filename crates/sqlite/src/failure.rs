@@ -110,6 +110,14 @@ pub enum Failure {
         /// Why not.
         reason: String,
     },
+    /// SQLite could not roll back or checkpoint what the last connection has left.
+    #[error("rolling back or checkpointing {path} failed: {reason}", path = path.display())]
+    NotFinished {
+        /// The database.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// Its file may not be given back as it has to be: with its permissions and times.
     #[error(
         "{path} belongs to user {owner}; MobiFS uses a database for its owner only, or for root",
@@ -263,6 +271,7 @@ impl Failure {
             | Self::ReadOnlyPlace(_)
             | Self::FileSizeLimit { .. }
             | Self::Unrecovered { .. }
+            | Self::NotFinished { .. }
             | Self::System { .. }
             | Self::Store(_)
             | Self::Volume(_)

@@ -49,6 +49,9 @@ pub(crate) enum Unrecovered {
     /// Another connection uses it.
     #[error("it is in use")]
     Busy,
+    /// There is no room where it lies.
+    #[error("the disk is full; make room, then open and close the database again")]
+    Full,
     /// SQLite's code.
     #[error("SQLite ends with error {0}")]
     Code(i32),
@@ -114,7 +117,7 @@ fn finish_with(database: &Database, sqlite: &'static dyn Sqlite) -> Result<(), F
     }
     let unfinished = |path: &Path| {
         let path = path.to_owned();
-        move |error: Unrecovered| Failure::Unrecovered {
+        move |error: Unrecovered| Failure::NotFinished {
             path,
             reason: error.to_string(),
         }
@@ -152,7 +155,7 @@ fn finish_super_journal(
             }))
         };
         if names_it(journal)? {
-            let unfinished = |error: Unrecovered| Failure::Unrecovered {
+            let unfinished = |error: Unrecovered| Failure::NotFinished {
                 path: member.database.clone(),
                 reason: error.to_string(),
             };

@@ -46,6 +46,7 @@ impl AppData {
         match self.host.run(&name, vfs, statements) {
             Ok(()) => Ok(()),
             Err(code) if code & 0xff == abi::BUSY => Err(Unrecovered::Busy),
+            Err(code) if code & 0xff == abi::FULL => Err(Unrecovered::Full),
             Err(code) => Err(Unrecovered::Code(code)),
         }
     }

@@ -1,5 +1,6 @@
 //! `mobifs status`
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -59,7 +60,8 @@ fn table(status: &Status) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _written = write_head(&mut text, status);
-    let names = status.apps.iter().map(|app| app.name.chars().count());
+    let names = status.apps.iter();
+    let names = names.map(|app| printable(&app.name).chars().count());
     let width = names.max().unwrap_or(0).clamp(3, 40);
     let _written = writeln!(
         text,
@@ -83,12 +85,18 @@ fn table(status: &Status) -> String {
         let _written = writeln!(
             text,
             "\n{} more apps; `--after {}` shows the next, `--limit` more at once",
-            status.apps_omitted, last.name
+            status.apps_omitted,
+            printable(&last.name)
         );
     }
     for app in &status.apps {
         if let Some(reason) = &app.read_only {
-            let _written = writeln!(text, "\n{} is READ-ONLY: {reason}", app.name);
+            let _written = writeln!(
+                text,
+                "\n{} is READ-ONLY: {}",
+                printable(&app.name),
+                printable(reason)
+            );
         }
     }
     text
@@ -142,7 +150,7 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
         size(store.apply_written_bytes)
     )?;
     if let Some(reason) = &store.not_applied {
-        writeln!(text, "         NOT APPLIED: {reason}")?;
+        writeln!(text, "         NOT APPLIED: {}", printable(reason))?;
     }
     let totals = &status.totals;
     writeln!(
@@ -212,7 +220,7 @@ fn row(app: &AppReport, width: usize) -> String {
     format!(
         "{:width$}  {:8} {:10} {:>9} {since:>8} {transactions:>12} {:>4.0}% {:>9} {:>9} {:>9} \
          {checkpoint:>10}\n",
-        app.name,
+        printable(&app.name),
         app.class,
         app.policy.name(),
         size(app.bytes_at_risk),
@@ -221,6 +229,23 @@ fn row(app: &AppReport, width: usize) -> String {
         size(app.bytes_sent_to_store),
         size(app.bytes_saved),
     )
+}
+
+/// A name, or a text with names in it, as a terminal may have it: whoever makes a file chooses its
+/// name, and a terminal obeys control characters.
+fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut shown = String::new();
+    for character in text.chars() {
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+    }
+    shown.into()
 }
 
 /// `12.3 MiB`
@@ -252,6 +277,14 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The names of apps reached the terminal of whoever looked at the status as they are.
+    #[test]
+    fn names_do_not_command_the_terminal() {
+        assert_eq!(printable("mail ünd 音楽"), "mail ünd 音楽");
+        assert_eq!(printable("\u{1b}[31mred\nline"), "\\u{1b}[31mred\\nline");
+        assert_eq!(printable("\u{9b}31m"), "\\u{9b}31m");
+    }
 
     #[test]
     fn figures_are_readable() {
