@@ -113,7 +113,7 @@ fn image_of_an_apply_that_failed(number: u64) -> Option<(Model, CrashLower)> {
 #[test]
 fn what_recovery_cannot_delete_is_no_link_and_no_new_file() {
     const CALLS_OF_AN_APPLY: u64 = 60;
-    const CALLS_OF_A_RECOVERY: u64 = 60;
+    const CALLS_OF_A_RECOVERY: u64 = 120;
     let mut tried = 0;
     for (model, image) in (1..=CALLS_OF_AN_APPLY).filter_map(image_of_an_apply_that_failed) {
         for number in 1..=CALLS_OF_A_RECOVERY {

@@ -140,7 +140,8 @@ fn object() -> impl Strategy<Value = ObjectState> {
 }
 
 /// Any record that may be written.
-pub(in crate::journal) fn record() -> impl Strategy<Value = Record> {
+/// On the heap: tests run with small stacks.
+pub(in crate::journal) fn record() -> BoxedStrategy<Record> {
     prop_oneof![
         (id(), number(), kind(), id(), vec(any::<u8>(), 0..300)).prop_map(
             |(id, inode, kind, parent, name)| Record::Known {
@@ -151,7 +152,7 @@ pub(in crate::journal) fn record() -> impl Strategy<Value = Record> {
                 name
             }
         ),
-        object().prop_map(Record::Object),
+        object().prop_map(Record::Object).boxed(),
         (id(), name(), option::of(id())).prop_map(|(parent, name, child)| Record::Dentry {
             parent,
             name,
@@ -181,6 +182,7 @@ pub(in crate::journal) fn record() -> impl Strategy<Value = Record> {
             inode: std::num::NonZeroU64::new(inode),
         }),
     ]
+    .boxed()
 }
 
 fn page() -> impl Strategy<Value = Page> {
