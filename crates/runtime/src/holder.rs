@@ -11,7 +11,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
 
 use crate::mount_table::{MountEntry, mounts_of};
 
@@ -96,8 +97,17 @@ impl Holder {
         }
     }
 
-    /// Whether the holder frees the store without anybody's help: its mount has ended.
-    pub fn is_finishing(&self) -> bool {
+    /// Whether the holder of the store at `store` frees it by itself: its mount has ended.
+    ///
+    /// The kernel gives the device number of a mount that has ended to the next one, so a mount
+    /// with that number counts only if it may be one of this store.
+    pub fn is_finishing(&self, store: &Path) -> bool {
+        let may_be_of_store = |mount: &MountEntry| {
+            let (Ok(source), Ok(store)) = (mount.source.metadata(), store.metadata()) else {
+                return true;
+            };
+            (source.dev(), source.ino()) == (store.dev(), store.ino())
+        };
         match self.state {
             None => false,
             Some(HolderState::Finishing) => true,
@@ -117,9 +127,9 @@ impl Holder {
                 });
                 let device = (device_major, device_minor);
                 mounts.is_ok_and(|mounts| {
-                    !mounts
-                        .iter()
-                        .any(|mount| (mount.device_major, mount.device_minor) == device)
+                    !mounts.iter().any(|mount| {
+                        (mount.device_major, mount.device_minor) == device && may_be_of_store(mount)
+                    })
                 })
             }
         }
@@ -215,20 +225,31 @@ mod tests {
             file.write_all_at(text.as_bytes(), 0).unwrap();
             let found = Holder::read(&file);
             assert_eq!(found.state, None, "{text:?}");
-            assert!(!found.is_finishing());
+            assert!(!found.is_finishing(Path::new("/a store that is not there")));
         }
         assert!(note(&tempfile::tempfile().unwrap(), HolderState::Finishing).is_err());
     }
 
     #[test]
     fn a_holder_is_finishing_when_its_mount_has_left_the_tree() {
-        assert!(noted(Some(HolderState::Finishing)).is_finishing());
-        assert!(!noted(None).is_finishing(), "it is just starting");
+        assert!(
+            noted(Some(HolderState::Finishing))
+                .is_finishing(Path::new("/a store that is not there"))
+        );
+        assert!(
+            !noted(None).is_finishing(Path::new("/a store that is not there")),
+            "it is just starting"
+        );
         let mounts = crate::mount_table::mounts().unwrap();
         let root = mounts.first().unwrap();
-        assert!(!noted(Some(HolderState::serving(root))).is_finishing());
+        assert!(
+            !noted(Some(HolderState::serving(root)))
+                .is_finishing(Path::new("/a store that is not there"))
+        );
         // No mount has this number.
-        assert!(noted(Some(of_device(4095, 77))).is_finishing());
+        assert!(
+            noted(Some(of_device(4095, 77))).is_finishing(Path::new("/a store that is not there"))
+        );
         // Of a process that was killed, whose successor goes on with the mount.
         for (mount, expected) in [
             (HolderState::serving(root), false),
@@ -238,7 +259,10 @@ mod tests {
                 pid: u32::MAX,
                 state: Some(mount),
             };
-            assert_eq!(killed.is_finishing(), expected);
+            assert_eq!(
+                killed.is_finishing(Path::new("/a store that is not there")),
+                expected
+            );
         }
     }
 
@@ -249,6 +273,6 @@ mod tests {
             device_minor: 77,
             pid_namespace: own_pid_namespace() + 1,
         };
-        assert!(!noted(Some(state)).is_finishing());
+        assert!(!noted(Some(state)).is_finishing(Path::new("/a store that is not there")));
     }
 }

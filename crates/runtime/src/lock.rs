@@ -410,7 +410,7 @@ mod tests {
         let lock = StoreLock::take_over(store.path(), &scope, held, false).unwrap();
         let holder = StoreLock::holder(store.path(), &scope).unwrap();
         assert_eq!(holder.pid, std::process::id());
-        assert!(holder.is_finishing());
+        assert!(holder.is_finishing(store.path()));
         lock.release();
         // The next one has not said anything yet.
         let _lock = StoreLock::acquire(store.path(), &scope, false).unwrap();

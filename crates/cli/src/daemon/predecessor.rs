@@ -46,7 +46,7 @@ pub(super) fn open_after_predecessor(
             return Err(failure);
         };
         let holder = StoreLock::holder(store, &options.scope);
-        if !holder.is_ok_and(|holder| holder.is_finishing()) {
+        if !holder.is_ok_and(|holder| holder.is_finishing(store)) {
             if refused_by.replace(pid) == Some(pid) {
                 return Err(failure);
             }
