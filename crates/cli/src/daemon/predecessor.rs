@@ -34,8 +34,6 @@ pub(super) fn open_after_predecessor(
     let start = Instant::now();
     let mut pause = PAUSE_MIN;
     let mut has_told = false;
-    // A holder that ends between the attempt and the look at it is no reason to refuse.
-    let mut refused_by = None;
     loop {
         let error = match OpenedStore::open(store, options) {
             Ok(opened) => return Ok(opened),
@@ -47,12 +45,13 @@ pub(super) fn open_after_predecessor(
         };
         let holder = StoreLock::holder(store, &options.scope);
         if !holder.is_ok_and(|holder| holder.is_finishing(store)) {
-            if refused_by.replace(pid) == Some(pid) {
+            // A mount leaves the tree a moment after umount(8) has begun to return.
+            if start.elapsed() >= QUIET {
                 return Err(failure);
             }
+            std::thread::sleep(PAUSE_MIN);
             continue;
         }
-        refused_by = None;
         if start.elapsed() >= patience.limit {
             return Err(too_slow(store, pid, patience.limit));
         }
