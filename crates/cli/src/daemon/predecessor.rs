@@ -25,7 +25,7 @@ pub(super) struct Patience<'a> {
 }
 
 /// Opens the store as soon as a predecessor that is finishing has finished. A store that is
-/// served, or in use in another way, is refused at once.
+/// served, or in use in another way, is refused after [`QUIET`].
 pub(super) fn open_after_predecessor(
     store: &Path,
     options: &OpenOptions<'_>,
@@ -45,7 +45,8 @@ pub(super) fn open_after_predecessor(
         };
         let holder = StoreLock::holder(store, &options.scope);
         if !holder.is_ok_and(|holder| holder.is_finishing(store)) {
-            // A mount leaves the tree a moment after umount(8) has begun to return.
+            // For moments a finishing holder cannot be told from another one: before it has noted
+            // that it serves or finishes, and between clearing its note and unlocking.
             if start.elapsed() >= QUIET {
                 return Err(failure);
             }
