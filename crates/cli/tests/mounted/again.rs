@@ -222,7 +222,7 @@ fn who_waits_for_a_predecessor_can_be_ended() {
 }
 
 #[test]
-fn a_store_that_is_served_is_refused_at_once() {
+fn a_store_that_is_served_is_refused() {
     needs_mounts!();
     let fixture = Fixture::new();
     let other = fixture.directory("other");
