@@ -147,10 +147,15 @@ class Errors(WithDirectory):
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as other:  # fmt: skip
             self.assertEqual(other.stdout.readline(), "ready\n")
-            with self.assertRaisesRegex(sqlite3.OperationalError, f"in process {other.pid};"):
-                mobifs_sqlite.connect(self.path)
+            # Opening succeeds, as in SQLite itself; the first access is refused.
+            late = mobifs_sqlite.connect(self.path, timeout=0.1)
+            with self.assertRaisesRegex(sqlite3.OperationalError, "locked"):
+                late.execute("SELECT count(*) FROM t")
+            self.assertIn(f"in process {other.pid};", mobifs_sqlite.last_error() or "")
             other.stdin.close()
             self.assertEqual(other.wait(), 0)
+        self.assertEqual(late.execute("SELECT count(*) FROM t").fetchone(), (0,))
+        late.close()
 
 
 class Asking(WithDirectory):
