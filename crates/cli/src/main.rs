@@ -8,6 +8,7 @@ mod failure;
 mod helper;
 mod logging;
 mod mount_options;
+mod predecessor;
 mod rate_limit;
 mod supervisor;
 

@@ -6,9 +6,7 @@ use std::time::Duration;
 use mobifs_fuse::MountOptions;
 
 use crate::failure::{Code, Failure};
-
-/// How long a mount waits for a predecessor that is finishing, unless it is told otherwise.
-const WAIT_DEFAULT: Duration = Duration::from_secs(60);
+use crate::predecessor::WAIT_DEFAULT;
 
 /// Everything that `-o` can say.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,10 +11,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use crate::mount_table::{MountEntry, mounts_of};
+use crate::mount_table::{MountEntry, mounts, mounts_of};
+use crate::mount_users::{MountUser, users_of_device};
 
 /// Lines of the lock file are shorter than this.
 const NOTE_BYTES_MAX: usize = 128;
@@ -24,37 +26,99 @@ const FINISHING: &str = "finishing";
 /// What the holder of a lock is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderState {
-    /// It serves the mount with this device number.
-    Serving {
-        /// Major number.
-        device_major: u32,
-        /// Minor number.
-        device_minor: u32,
-        /// Which processes its process id is about.
-        pid_namespace: u64,
-    },
+    /// It serves this mount.
+    Serving(ServedMount),
     /// Its mount has ended; it brings what was changed to the store, and ends.
     Finishing,
+}
+
+/// What tells a mount from others in a table of mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServedMount {
+    /// Major number of its device.
+    pub device_major: u32,
+    /// Minor number.
+    pub device_minor: u32,
+    /// Which processes the holder's process id is about.
+    pub pid_namespace: u64,
+    /// [`source_hash`]. The kernel gives the device number of a mount that has ended to the
+    /// next one. None: an older version wrote the note.
+    pub source_hash: Option<u64>,
+}
+
+impl ServedMount {
+    fn parse(mut words: std::str::Split<'_, char>) -> Option<Self> {
+        Some(Self {
+            device_major: words.next()?.parse().ok()?,
+            device_minor: words.next()?.parse().ok()?,
+            pid_namespace: words.next()?.parse().ok()?,
+            source_hash: match words.next() {
+                None => None,
+                Some(word) => Some(u64::from_str_radix(word, 16).ok()?),
+            },
+        })
+    }
+
+    fn to_line(self) -> String {
+        let Self {
+            device_major,
+            device_minor,
+            pid_namespace,
+            source_hash,
+        } = self;
+        let mut line = format!("{SERVING} {device_major} {device_minor} {pid_namespace}");
+        if let Some(hash) = source_hash {
+            line += &format!(" {hash:016x}");
+        }
+        line + "\n"
+    }
+
+    fn is(&self, mount: &MountEntry) -> bool {
+        (mount.device_major, mount.device_minor) == (self.device_major, self.device_minor)
+            && self
+                .source_hash
+                .is_none_or(|hash| hash == source_hash(mount))
+    }
+
+    /// Whether the process `pid`, or who goes on with its mount, has it in its tree. Where that
+    /// cannot be found out, it has.
+    fn is_in_tree(&self, pid: u32) -> bool {
+        if self.pid_namespace != own_pid_namespace() {
+            return true;
+        }
+        // A process that was killed has no table, and one that is ending an invalid one; a
+        // successor has ours.
+        let table = mounts_of(pid).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => mounts(),
+            _ => Err(error),
+        });
+        table.map_or(true, |table| table.iter().any(|mount| self.is(mount)))
+    }
+}
+
+/// Of the source as the table of mounts shows it (FNV-1a).
+fn source_hash(mount: &MountEntry) -> u64 {
+    let bytes = mount.source.as_os_str().as_bytes().iter();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 impl HolderState {
     /// Of a process that serves this mount.
     pub fn serving(mount: &MountEntry) -> Self {
-        Self::Serving {
+        Self::Serving(ServedMount {
             device_major: mount.device_major,
             device_minor: mount.device_minor,
             pid_namespace: own_pid_namespace(),
-        }
+            source_hash: Some(source_hash(mount)),
+        })
     }
 
     fn to_line(self) -> String {
         match self {
             Self::Finishing => format!("{FINISHING}\n"),
-            Self::Serving {
-                device_major,
-                device_minor,
-                pid_namespace,
-            } => format!("{SERVING} {device_major} {device_minor} {pid_namespace}\n"),
+            Self::Serving(mount) => mount.to_line(),
         }
     }
 
@@ -62,11 +126,7 @@ impl HolderState {
         let mut words = line.split(' ');
         match words.next()? {
             FINISHING => Some(Self::Finishing),
-            SERVING => Some(Self::Serving {
-                device_major: words.next()?.parse().ok()?,
-                device_minor: words.next()?.parse().ok()?,
-                pid_namespace: words.next()?.parse().ok()?,
-            }),
+            SERVING => Some(Self::Serving(ServedMount::parse(words)?)),
             _ => None,
         }
     }
@@ -79,6 +139,8 @@ pub struct Holder {
     pub pid: u32,
     /// None: the holder has not said, for instance because it is just starting.
     pub state: Option<HolderState>,
+    /// The lock is shared by processes that only read the store, which note nothing.
+    pub is_reader: bool,
 }
 
 impl Holder {
@@ -94,68 +156,61 @@ impl Holder {
                 .and_then(|line| line.trim().parse().ok())
                 .unwrap_or(0),
             state: lines.next().and_then(HolderState::parse),
+            is_reader: false,
         }
     }
 
-    /// Whether the holder of the store at `store` frees it by itself: its mount has ended.
-    ///
-    /// The kernel gives the device number of a mount that has ended to the next one, so a mount
-    /// with that number counts only if it may be one of this store.
+    /// Whether the holder of the store at `store` frees it by itself: its mount has ended. Of
+    /// readers, whether no mount of the store is in the tree: then they are about to end, or to
+    /// begin, or they are no mount but a check.
     pub fn is_finishing(&self, store: &Path) -> bool {
-        let may_be_of_store = |mount: &MountEntry| {
-            let (Ok(source), Ok(store)) = (mount.source.metadata(), store.metadata()) else {
-                return true;
-            };
-            (source.dev(), source.ino()) == (store.dev(), store.ino())
-        };
         match self.state {
-            None => false,
+            None => self.is_reader && !has_mount(store),
             Some(HolderState::Finishing) => true,
-            Some(HolderState::Serving {
-                device_major,
-                device_minor,
-                pid_namespace,
-            }) => {
-                if pid_namespace != own_pid_namespace() {
-                    // Nothing can be found out about that process.
-                    return false;
-                }
-                // A process that was killed has no table; who goes on with its mount has ours.
-                let mounts = mounts_of(self.pid).or_else(|error| match error.kind() {
-                    io::ErrorKind::NotFound => crate::mount_table::mounts(),
-                    _ => Err(error),
-                });
-                let device = (device_major, device_minor);
-                mounts.is_ok_and(|mounts| {
-                    !mounts.iter().any(|mount| {
-                        (mount.device_major, mount.device_minor) == device && may_be_of_store(mount)
-                    })
-                })
-            }
+            Some(HolderState::Serving(mount)) => !mount.is_in_tree(self.pid),
         }
     }
+
+    /// Who uses the mount of this holder although it has left the tree, as far as this process
+    /// may see it: the holder serves it until they have ended.
+    pub fn mount_users(&self) -> Vec<MountUser> {
+        match self.state {
+            Some(HolderState::Serving(mount)) => {
+                users_of_device(mount.device_major, mount.device_minor)
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Whether a mount of the store is in the tree.
+fn has_mount(store: &Path) -> bool {
+    let Ok(store) = store.metadata() else {
+        return false;
+    };
+    let is_of_store = |mount: &MountEntry| {
+        let is_path = mount.is_fuse() && mount.source.is_absolute();
+        let source = is_path.then(|| mount.source.metadata().ok()).flatten();
+        source.is_some_and(|source| (source.dev(), source.ino()) == (store.dev(), store.ino()))
+    };
+    mounts().is_ok_and(|table| table.iter().any(is_of_store))
+}
+
+/// Writes who holds the lock and what it is doing, in place of what is there. One write: readers
+/// do not hold the lock.
+pub(crate) fn write(file: &File, pid: u32, state: Option<HolderState>) -> io::Result<()> {
+    let line = state.map_or_else(String::new, HolderState::to_line);
+    let text = format!("{pid}\n{line}");
+    file.write_all_at(text.as_bytes(), 0)?;
+    file.set_len(text.len() as u64)
 }
 
 /// Writes the holder's state below its process id, which is there already.
 pub(crate) fn note(file: &File, state: HolderState) -> io::Result<()> {
-    let mut bytes = [0; NOTE_BYTES_MAX];
-    let length = file.read_at(&mut bytes, 0)?;
-    let first_line = bytes[..length]
-        .iter()
-        .position(|&byte| byte == b'\n')
-        .ok_or(io::ErrorKind::InvalidData)?;
-    let line = state.to_line();
-    let start = first_line as u64 + 1;
-    file.write_all_at(line.as_bytes(), start)?;
-    file.set_len(start + line.len() as u64)
-}
-
-/// Takes the state out again: the process id alone remains.
-pub(crate) fn forget(file: &File) -> io::Result<()> {
-    let mut bytes = [0; NOTE_BYTES_MAX];
-    let length = file.read_at(&mut bytes, 0)?;
-    let first_line = bytes[..length].iter().position(|&byte| byte == b'\n');
-    first_line.map_or(Ok(()), |end| file.set_len(end as u64 + 1))
+    match Holder::read(file).pid {
+        0 => Err(io::ErrorKind::InvalidData.into()),
+        pid => write(file, pid, Some(state)),
+    }
 }
 
 /// Tells processes apart that may have the same id; 0 where the kernel does not tell.
@@ -177,19 +232,36 @@ mod tests {
         Holder::read(&file)
     }
 
-    fn of_device(device_major: u32, device_minor: u32) -> HolderState {
-        HolderState::Serving {
+    /// Of this process, as noted by this version, with the source that is given.
+    fn of_device(device_major: u32, device_minor: u32, source: &str) -> HolderState {
+        let root = mounts().unwrap().remove(0);
+        HolderState::serving(&MountEntry {
+            source: source.into(),
             device_major,
             device_minor,
-            pid_namespace: own_pid_namespace(),
-        }
+            ..root
+        })
+    }
+
+    fn nowhere() -> &'static Path {
+        Path::new("/a store that is not there")
     }
 
     #[test]
     fn what_is_noted_is_found() {
-        for state in [None, Some(HolderState::Finishing), Some(of_device(7, 12))] {
+        for state in [
+            None,
+            Some(HolderState::Finishing),
+            Some(of_device(7, 12, "/a")),
+        ] {
             let pid = std::process::id();
-            assert_eq!(noted(state), Holder { pid, state });
+            let is_reader = false;
+            let expected = Holder {
+                pid,
+                state,
+                is_reader,
+            };
+            assert_eq!(noted(state), expected);
         }
     }
 
@@ -197,18 +269,13 @@ mod tests {
     fn a_later_note_takes_the_place_of_an_earlier_one() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(b"17\n", 0).unwrap();
-        note(&file, of_device(259, 1_048_575)).unwrap();
+        note(&file, of_device(259, 1_048_575, "/a")).unwrap();
         note(&file, HolderState::Finishing).unwrap();
         let found = Holder::read(&file);
         assert_eq!((found.pid, found.state), (17, Some(HolderState::Finishing)));
-        forget(&file).unwrap();
-        assert_eq!(
-            Holder::read(&file),
-            Holder {
-                pid: 17,
-                state: None
-            }
-        );
+        write(&file, 18, None).unwrap();
+        let found = Holder::read(&file);
+        assert_eq!((found.pid, found.state), (18, None));
     }
 
     #[test]
@@ -220,59 +287,81 @@ mod tests {
             "12\n",
             "12\nserving\n",
             "12\nserving 1 x 2\n",
+            "12\nserving 1 2 3 hash\n",
         ] {
             let file = tempfile::tempfile().unwrap();
             file.write_all_at(text.as_bytes(), 0).unwrap();
             let found = Holder::read(&file);
             assert_eq!(found.state, None, "{text:?}");
-            assert!(!found.is_finishing(Path::new("/a store that is not there")));
+            assert!(!found.is_finishing(nowhere()));
         }
         assert!(note(&tempfile::tempfile().unwrap(), HolderState::Finishing).is_err());
     }
 
     #[test]
     fn a_holder_is_finishing_when_its_mount_has_left_the_tree() {
-        assert!(
-            noted(Some(HolderState::Finishing))
-                .is_finishing(Path::new("/a store that is not there"))
-        );
-        assert!(
-            !noted(None).is_finishing(Path::new("/a store that is not there")),
-            "it is just starting"
-        );
-        let mounts = crate::mount_table::mounts().unwrap();
-        let root = mounts.first().unwrap();
-        assert!(
-            !noted(Some(HolderState::serving(root)))
-                .is_finishing(Path::new("/a store that is not there"))
-        );
+        let is_finishing = |state| noted(state).is_finishing(nowhere());
+        assert!(is_finishing(Some(HolderState::Finishing)));
+        assert!(!is_finishing(None), "it is just starting");
+        let root = mounts().unwrap().remove(0);
+        assert!(!is_finishing(Some(HolderState::serving(&root))));
         // No mount has this number.
-        assert!(
-            noted(Some(of_device(4095, 77))).is_finishing(Path::new("/a store that is not there"))
-        );
+        assert!(is_finishing(Some(of_device(4095, 77, "/a"))));
         // Of a process that was killed, whose successor goes on with the mount.
         for (mount, expected) in [
-            (HolderState::serving(root), false),
-            (of_device(4095, 77), true),
+            (HolderState::serving(&root), false),
+            (of_device(4095, 77, "/a"), true),
         ] {
             let killed = Holder {
                 pid: u32::MAX,
                 state: Some(mount),
+                is_reader: false,
             };
-            assert_eq!(
-                killed.is_finishing(Path::new("/a store that is not there")),
-                expected
-            );
+            assert_eq!(killed.is_finishing(nowhere()), expected);
         }
+    }
+
+    /// The kernel gave the number of a mount that had ended to the next mount of the machine, and
+    /// a daemon that was finishing looked as if it served.
+    #[test]
+    fn a_mount_is_not_taken_for_a_later_one_with_its_number() {
+        let root = mounts().unwrap().remove(0);
+        let (major, minor) = (root.device_major, root.device_minor);
+        let noted_as = |source| noted(Some(of_device(major, minor, source)));
+        assert!(noted_as("/another store").is_finishing(nowhere()));
+        assert!(!noted_as(root.source.to_str().unwrap()).is_finishing(nowhere()));
+        // What an older version noted has the number alone.
+        let Some(HolderState::Serving(mut mount)) = noted_as("/another store").state else {
+            panic!("it was noted");
+        };
+        mount.source_hash = None;
+        assert!(!noted(Some(HolderState::Serving(mount))).is_finishing(nowhere()));
     }
 
     #[test]
     fn a_holder_in_another_container_is_not_known_to_be_finishing() {
-        let state = HolderState::Serving {
-            device_major: 4095,
-            device_minor: 77,
-            pid_namespace: own_pid_namespace() + 1,
+        let HolderState::Serving(mut mount) = of_device(4095, 77, "/a") else {
+            panic!("it serves");
         };
-        assert!(!noted(Some(state)).is_finishing(Path::new("/a store that is not there")));
+        mount.pid_namespace += 1;
+        assert!(!noted(Some(HolderState::Serving(mount))).is_finishing(nowhere()));
+    }
+
+    /// Found while its exit was under way: the table of a process that has no namespaces any more
+    /// cannot be read, and it was taken for one that serves.
+    #[test]
+    fn a_holder_that_is_being_reaped_does_not_serve() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let path = format!("/proc/{}/stat", child.id());
+        while !std::fs::read_to_string(&path).unwrap().contains(") Z ") {
+            std::thread::yield_now();
+        }
+        let zombie = Holder {
+            pid: child.id(),
+            state: Some(of_device(4095, 77, "/a")),
+            is_reader: false,
+        };
+        assert!(zombie.is_finishing(nowhere()));
+        child.wait().unwrap();
     }
 }

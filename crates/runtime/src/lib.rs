@@ -42,7 +42,7 @@ pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
 pub use fault_points::{FAULT_POINTS, FAULTS};
 pub use fault_points::{arm_fault_points, fault_point, patience};
 pub use heap::keep_few_heaps;
-pub use holder::{Holder, HolderState};
+pub use holder::{Holder, HolderState, ServedMount};
 pub use last_commit::{CommitPass, LastCommit, LastCommitError};
 pub use lock::StoreLock;
 pub use mobifs_core::{

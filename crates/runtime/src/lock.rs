@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,6 +31,8 @@ pub struct StoreLock {
     file: Option<File>,
     /// `.mobifs` was made for this lock.
     made_directory: bool,
+    /// It is shared with others who look only. Nothing is noted in it.
+    is_shared: bool,
     /// Somebody else has the descriptor, to hold the lock when this process is killed.
     is_handed_over: AtomicBool,
     /// The process that locked. A child that was forked from it has a copy of all this, and must
@@ -63,6 +64,7 @@ impl StoreLock {
             scope: scope.clone(),
             file,
             made_directory: false,
+            is_shared: false,
             is_handed_over: AtomicBool::new(false),
             process: std::process::id(),
         }
@@ -74,9 +76,11 @@ impl StoreLock {
             Some(directory) => open_lock(&directory, OFlags::RDONLY)?,
         };
         if let Some(file) = &file {
-            lock(file, FlockOperation::NonBlockingLockShared)?;
+            lock(file, Access::Shared)?;
         }
-        Ok(Self::over(root, scope, file))
+        let mut lock = Self::over(root, scope, file);
+        lock.is_shared = true;
+        Ok(lock)
     }
 
     fn own(root: OwnedFd, scope: &StoreScope) -> Result<Self, StoreError> {
@@ -95,15 +99,15 @@ impl StoreLock {
                 continue;
             };
             check_directory(&directory, &root, scope)?;
-            let Some(mut file) = open_lock(&directory, OFlags::RDWR | OFlags::CREATE)? else {
+            let Some(file) = open_lock(&directory, OFlags::RDWR | OFlags::CREATE)? else {
                 continue;
             };
-            lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            lock(&file, Access::Exclusive)?;
             // Is what we locked still what others will find?
             if !is_current(&file, &directory) {
                 continue;
             }
-            note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
+            note_holder(&file, None).map_err(StoreError::lower("writing .mobifs/lock"))?;
             let mut lock = Self::over(root, scope, Some(file));
             lock.made_directory = made_directory;
             return Ok(lock);
@@ -126,7 +130,7 @@ impl StoreLock {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(store, flags, Mode::empty())
             .map_err(|errno| StoreError::lower("opening the store")(errno.into()))?;
-        let mut file = File::from(file);
+        let file = File::from(file);
         let directory = open_directory(&root, scope)?;
         if !directory.is_some_and(|directory| is_current(&file, &directory)) {
             return Err(StoreError::Unsuitable(
@@ -135,23 +139,22 @@ impl StoreLock {
         }
         // It is ours already, unless who held it let go.
         if read_only {
-            lock(&file, FlockOperation::NonBlockingLockShared)?;
+            lock(&file, Access::Shared)?;
         } else {
-            lock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            lock(&file, Access::Exclusive)?;
             // What the killed process was doing, this one goes on with.
             let state = Holder::read(&file).state;
-            note_holder(&mut file).map_err(StoreError::lower("writing .mobifs/lock"))?;
-            if let Some(state) = state {
-                note(&file, state);
-            }
+            note_holder(&file, state).map_err(StoreError::lower("writing .mobifs/lock"))?;
         }
-        let lock = Self::over(root, scope, Some(file));
+        let mut lock = Self::over(root, scope, Some(file));
+        lock.is_shared = read_only;
         lock.is_handed_over.store(true, Ordering::Relaxed);
         Ok(lock)
     }
 
     /// Who holds the lock of the store in the directory `store`, by what it says of itself.
-    /// Meant for a store that is locked; of one that is not, it is the last holder.
+    /// Meant for a store that is locked. Readers, which share the lock, note nothing: then, and of
+    /// a store that is not locked, nothing is known but that.
     ///
     /// # Errors
     /// [`StoreError`]: the lock cannot be read.
@@ -162,15 +165,26 @@ impl StoreLock {
         let Some(directory) = open_directory(&root, scope)? else {
             return Ok(Holder::default());
         };
-        let file = open_lock(&directory, OFlags::RDONLY)?;
-        Ok(file.as_ref().map(Holder::read).unwrap_or_default())
+        let Some(file) = open_lock(&directory, OFlags::RDONLY)? else {
+            return Ok(Holder::default());
+        };
+        if is_shared_by_others(&file) {
+            return Ok(Holder {
+                is_reader: true,
+                ..Holder::default()
+            });
+        }
+        Ok(Holder::read(&file))
     }
 
     /// Says what this process, which holds the lock, is doing. The lock of a store that is only
     /// read has nothing in it.
     pub fn note(&self, state: HolderState) {
-        if let Some(file) = &self.file {
-            note(file, state);
+        if let Some(file) = self.file.as_ref().filter(|_| !self.is_shared)
+            && let Err(error) = holder::note(file, state)
+        {
+            // Whoever waits for this process can do without: it is refused after a moment.
+            tracing::debug!(%error, ?state, "not noted in .mobifs/lock");
         }
     }
 
@@ -180,14 +194,9 @@ impl StoreLock {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Unlocks the store for everybody, also where the lock was handed over.
+    /// Unlocks the store for everybody, also where the lock was handed over. What is noted stays
+    /// in the file: it holds until the store is unlocked, and whoever locks it next writes anew.
     pub fn release(self) {
-        // What is noted is about the holder.
-        if let Some(file) = &self.file
-            && let Err(error) = holder::forget(file)
-        {
-            tracing::debug!(%error, "the note stays in .mobifs/lock");
-        }
         self.unlock();
     }
 
@@ -296,9 +305,24 @@ fn not_a_lock() -> StoreError {
     StoreError::Unsuitable(".mobifs/lock in the store is not a file; remove it".to_owned())
 }
 
-fn lock(file: &File, operation: FlockOperation) -> Result<(), StoreError> {
+/// How a lock is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Shared,
+    Exclusive,
+}
+
+fn lock(file: &File, access: Access) -> Result<(), StoreError> {
+    let operation = match access {
+        Access::Shared => FlockOperation::NonBlockingLockShared,
+        Access::Exclusive => FlockOperation::NonBlockingLockExclusive,
+    };
     match rustix::fs::flock(file, operation) {
         Ok(()) => Ok(()),
+        // What is written there is not about readers.
+        Err(Errno::WOULDBLOCK) if access == Access::Exclusive && is_shared_by_others(file) => {
+            Err(StoreError::InUse { pid: 0 })
+        }
         Err(Errno::WOULDBLOCK) => Err(StoreError::InUse {
             pid: Holder::read(file).pid,
         }),
@@ -306,11 +330,13 @@ fn lock(file: &File, operation: FlockOperation) -> Result<(), StoreError> {
     }
 }
 
-/// Whoever waits for this process can do without: it is refused at once.
-fn note(file: &File, state: HolderState) {
-    if let Err(error) = holder::note(file, state) {
-        tracing::debug!(%error, ?state, "not noted in .mobifs/lock");
+/// Whether the lock is free, or held only by processes that share it. `file` is not locked itself.
+fn is_shared_by_others(file: &File) -> bool {
+    let is_shared = rustix::fs::flock(file, FlockOperation::NonBlockingLockShared).is_ok();
+    if is_shared && let Err(errno) = rustix::fs::flock(file, FlockOperation::Unlock) {
+        tracing::debug!(%errno, "the lock goes with its descriptor");
     }
+    is_shared
 }
 
 fn is_current(file: &File, directory: &OwnedFd) -> bool {
@@ -322,11 +348,9 @@ fn is_current(file: &File, directory: &OwnedFd) -> bool {
 
 /// Notes who holds the lock, for messages only: a full disk must not keep a store from being
 /// mounted. What is overwritten in place mostly needs no room.
-fn note_holder(file: &mut File) -> io::Result<()> {
-    // At the beginning: a lock that was taken over has its predecessor's place in the file.
-    let text = format!("{}\n", std::process::id());
-    match file.write_all_at(text.as_bytes(), 0) {
-        Ok(()) => file.set_len(text.len() as u64),
+fn note_holder(file: &File, state: Option<HolderState>) -> io::Result<()> {
+    match holder::write(file, std::process::id(), state) {
+        Ok(()) => Ok(()),
         Err(error) if has_no_room(&error) => {
             tracing::info!(%error, "the disk is full: the lock does not say which process has it");
             // Better none than that of an earlier process.
@@ -411,7 +435,13 @@ mod tests {
         let holder = StoreLock::holder(store.path(), &scope).unwrap();
         assert_eq!(holder.pid, std::process::id());
         assert!(holder.is_finishing(store.path()));
+        // Found under load: whoever looked between the end of the note and the end of the lock
+        // was refused, because the holder seemed to have said nothing. It said all to the end.
+        let read = |path: &Path| fs::read_to_string(path.join(".mobifs/lock")).unwrap();
+        let noted = read(store.path());
         lock.release();
+        assert_eq!(read(store.path()), noted);
+        assert!(noted.ends_with("\nfinishing\n"), "{noted:?}");
         // The next one has not said anything yet.
         let _lock = StoreLock::acquire(store.path(), &scope, false).unwrap();
         let holder = StoreLock::holder(store.path(), &scope).unwrap();
@@ -438,7 +468,15 @@ mod tests {
         drop(StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap());
         let one = StoreLock::acquire(store.path(), &StoreScope::Tree, true).unwrap();
         let other = StoreLock::acquire(store.path(), &StoreScope::Tree, true).unwrap();
-        assert!(StoreLock::acquire(store.path(), &StoreScope::Tree, false).is_err());
+        let error = StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap_err();
+        assert!(
+            matches!(error, StoreError::InUse { pid: 0 }),
+            "what the last holder wrote is not about readers: {error}"
+        );
+        let holder = StoreLock::holder(store.path(), &StoreScope::Tree).unwrap();
+        assert_eq!((holder.pid, holder.is_reader), (0, true));
+        assert!(holder.is_finishing(store.path()), "no mount reads it");
+        assert!(StoreLock::acquire(store.path(), &StoreScope::Tree, true).is_ok());
         drop((one, other));
         StoreLock::acquire(store.path(), &StoreScope::Tree, false).unwrap();
     }

@@ -99,12 +99,13 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 /// All mounts that another process sees.
 ///
 /// # Errors
-/// If there is no such process, or it is somebody else's.
+/// If there is no such process, or it is another user's.
 pub(crate) fn mounts_of(pid: u32) -> io::Result<Vec<MountEntry>> {
-    read_table(&format!("/proc/{pid}/mountinfo"))
+    read_table(format!("/proc/{pid}/mountinfo"))
 }
 
-fn read_table(path: &str) -> io::Result<Vec<MountEntry>> {
+/// Reads a table of `/proc`.
+pub(crate) fn read_table(path: impl AsRef<Path>) -> io::Result<Vec<MountEntry>> {
     let table = std::fs::read(path)?;
     Ok(table
         .split(|&byte| byte == b'\n')

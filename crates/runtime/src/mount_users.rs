@@ -1,12 +1,22 @@
 //! Who uses a mount, found in `/proc` without touching the mount.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::mount_table::{MountEntry, mounts};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-/// Something that keeps a mount from being ended.
+use crate::mount_table::{MountEntry, mounts, read_table};
+
+/// What a process has without opening it.
+const LINKS: [(&str, &str); 3] = [
+    ("cwd", "its working directory"),
+    ("root", "its root directory"),
+    ("exe", "its program"),
+];
+
+/// Something that keeps a mount from being ended, or a mount that has left the tree alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountUser {
     /// A process.
@@ -46,19 +56,80 @@ impl fmt::Display for MountUser {
 pub fn users_of(mount: &MountEntry) -> Vec<MountUser> {
     let mut users = mounts_in(mount);
     users.extend(loop_devices_in(mount));
+    users.extend(processes(|process| use_by(process, mount)));
+    users
+}
+
+/// Who uses what is on a device, as far as this process may see it, also where no mount of it is
+/// in the tree any more, and which copies of the mount other mount namespaces have.
+pub(crate) fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
+    let device = rustix::fs::makedev(major, minor);
+    let mut namespaces = BTreeSet::new();
+    processes(|process| {
+        use_of_device(process, device).or_else(|| {
+            let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
+            // What one process of a namespace says holds for all.
+            namespaces.insert(namespace).then_some(())?;
+            let table = read_table(process.join("mountinfo")).ok()?;
+            let copy = table
+                .into_iter()
+                .find(|mount| (mount.device_major, mount.device_minor) == (major, minor))?;
+            let place = copy.mountpoint.display();
+            Some(format!(
+                "a copy of the mount at {place} in its mount namespace"
+            ))
+        })
+    })
+}
+
+/// The processes for which `what` has something to say.
+fn processes(mut what: impl FnMut(&Path) -> Option<String>) -> Vec<MountUser> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for process in processes {
-        let name = process.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        if let Some(what) = use_by(&process.path(), mount) {
+    processes
+        .filter_map(|process| {
+            let pid = process.file_name().to_str()?.parse::<u32>().ok()?;
+            let what = what(&process.path())?;
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             let name = name.trim_end().to_owned();
-            users.push(MountUser::Process { pid, name, what });
+            Some(MountUser::Process { pid, name, what })
+        })
+        .collect()
+}
+
+/// What a process has on a device, where paths are of no use: they do not lead there any more.
+fn use_of_device(process: &Path, device: u64) -> Option<String> {
+    let is_there = |link: &Path| device_of(link) == Some(device);
+    for (link, what) in LINKS {
+        if is_there(&process.join(link)) {
+            return Some(what.to_owned());
         }
     }
-    users
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
+    let open = descriptors
+        .flatten()
+        .map(|descriptor| descriptor.path())
+        .find(|path| is_there(path));
+    match open {
+        Some(path) => {
+            let file = fs::read_link(path).unwrap_or_default();
+            Some(format!("{} is open", file.display()))
+        }
+        None => mapped_file(
+            process,
+            rustix::fs::major(device),
+            rustix::fs::minor(device),
+        ),
+    }
+}
+
+/// The device of what a link of `/proc` leads to, as the kernel knows it without asking a daemon.
+fn device_of(link: &Path) -> Option<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let about = rustix::fs::statx(CWD, link, flags, StatxFlags::empty()).ok()?;
+    Some(rustix::fs::makedev(
+        about.stx_dev_major,
+        about.stx_dev_minor,
+    ))
 }
 
 fn mounts_in(mount: &MountEntry) -> Vec<MountUser> {
@@ -86,17 +157,14 @@ fn loop_devices_in(mount: &MountEntry) -> Vec<MountUser> {
 
 /// What a process has in the mount; none if nothing is seen.
 fn use_by(process: &Path, mount: &MountEntry) -> Option<String> {
-    for (link, what) in [
-        ("cwd", "its working directory"),
-        ("root", "its root directory"),
-        ("exe", "its program"),
-    ] {
+    for (link, what) in LINKS {
         let target = fs::read_link(process.join(link));
         if target.is_ok_and(|target| target.starts_with(&mount.mountpoint)) {
             return Some(what.to_owned());
         }
     }
-    open_file(process, mount).or_else(|| mapped_file(process, mount))
+    let (major, minor) = (mount.device_major, mount.device_minor);
+    open_file(process, mount).or_else(|| mapped_file(process, major, minor))
 }
 
 /// An open file by the number of its mount: names may be another namespace's.
@@ -118,9 +186,9 @@ fn open_file(process: &Path, mount: &MountEntry) -> Option<String> {
 }
 
 /// A mapped file, which need not be open any more.
-fn mapped_file(process: &Path, mount: &MountEntry) -> Option<String> {
+fn mapped_file(process: &Path, major: u32, minor: u32) -> Option<String> {
     let maps = fs::read_to_string(process.join("maps")).ok()?;
-    let device = format!("{:02x}:{:02x}", mount.device_major, mount.device_minor);
+    let device = format!("{major:02x}:{minor:02x}");
     maps.lines().find_map(|line| {
         // addresses permissions offset device inode path
         let mut fields = line.splitn(6, ' ');
@@ -166,18 +234,42 @@ mod tests {
     }
 
     #[test]
+    fn users_of_a_device_are_found_without_its_mount() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sleep")
+            .arg("1000")
+            .current_dir(directory.path())
+            .spawn()
+            .unwrap();
+        let device = rustix::fs::stat(directory.path()).unwrap().st_dev;
+        let process = PathBuf::from(format!("/proc/{}", child.id()));
+        let found = use_of_device(&process, device);
+        let not_found = use_of_device(&process, rustix::fs::makedev(4095, 77));
+        let open = use_of_device(
+            Path::new("/proc/self"),
+            device_of(Path::new("/proc/self/fd")).unwrap(),
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.as_deref(), Some("its working directory"));
+        assert_eq!(not_found, None);
+        assert!(open.unwrap().ends_with("is open"));
+        // Every mount namespace has the root's device.
+        let root = mount_of(Path::new("/"));
+        assert!(!users_of_device(root.device_major, root.device_minor).is_empty());
+    }
+
+    #[test]
     fn mapped_programs_are_found() {
         let own = std::env::current_exe().unwrap();
-        let mut mount = mount_of(&own);
-        let what = mapped_file(Path::new("/proc/self"), &mount);
+        let mount = mount_of(&own);
+        let mapped = |major, minor| mapped_file(Path::new("/proc/self"), major, minor);
         // Filesystems with subvolumes show another number in this list than in the table.
-        let about = rustix::fs::stat(&own).unwrap();
-        mount.device_major = rustix::fs::major(about.st_dev);
-        mount.device_minor = rustix::fs::minor(about.st_dev);
-        let what = what.or_else(|| mapped_file(Path::new("/proc/self"), &mount));
+        let device = rustix::fs::stat(&own).unwrap().st_dev;
+        let what = mapped(mount.device_major, mount.device_minor)
+            .or_else(|| mapped(rustix::fs::major(device), rustix::fs::minor(device)));
         assert!(what.unwrap().contains("is mapped"));
-        mount.device_major = 4095;
-        assert_eq!(mapped_file(Path::new("/proc/self"), &mount), None);
+        assert_eq!(mapped(4095, mount.device_minor), None);
     }
 
     #[test]

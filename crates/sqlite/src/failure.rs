@@ -232,6 +232,7 @@ impl Failure {
     /// The store of the database at `path` could not be opened.
     pub(crate) fn of_store(path: &Path, error: StoreError) -> Self {
         match error {
+            StoreError::InUse { pid: 0 } => Self::InUseElsewhere(path.to_owned()),
             StoreError::InUse { pid } => Self::InUseBy {
                 path: path.to_owned(),
                 pid,

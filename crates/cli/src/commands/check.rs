@@ -8,6 +8,7 @@ use mobifs_store::{Inspection, PosixLower, StoreScope, inspect};
 
 use crate::arguments::CheckArguments;
 use crate::failure::{Code, Failure};
+use crate::predecessor;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let path = check_store(&arguments.store, true)?;
@@ -28,7 +29,9 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
 /// Looks at a store, with its lock shared so that nobody changes it meanwhile.
 pub(super) fn look(path: &Path) -> Result<Inspection, Failure> {
     let failed = |error| Failure::of_store(path, &error);
-    let _lock = StoreLock::acquire(path, &StoreScope::Tree, true).map_err(failed)?;
+    let _lock = predecessor::for_command(path, || {
+        StoreLock::acquire(path, &StoreScope::Tree, true)
+    })?;
     let lower = PosixLower::open(path).map_err(failed)?;
     inspect(&lower).map_err(failed)
 }

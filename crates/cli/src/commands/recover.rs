@@ -7,6 +7,7 @@ use mobifs_runtime::{Config, OpenOptions, OpenedStore, check_store};
 use super::check;
 use crate::arguments::RecoverArguments;
 use crate::failure::{Code, Failure};
+use crate::predecessor;
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let path = check_store(&arguments.store, arguments.dry_run)?;
@@ -25,8 +26,9 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
         ));
     }
     let failed = |error| Failure::of_store(&path, &error);
-    let opened =
-        OpenedStore::open(&path, &OpenOptions::new(&Config::defaults()?)).map_err(failed)?;
+    let config = Config::defaults()?;
+    let options = OpenOptions::new(&config);
+    let opened = predecessor::for_command(&path, || OpenedStore::open(&path, &options))?;
     let report = opened.report().clone();
     opened.close().map_err(failed)?;
     let mut out = std::io::stdout().lock();

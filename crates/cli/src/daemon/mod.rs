@@ -6,14 +6,13 @@ mod config_text;
 mod control;
 mod keeper;
 mod last;
-mod predecessor;
 mod recording;
 mod signals;
 mod takeover;
 mod unmounting;
 
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,16 +22,18 @@ use mobifs_runtime::{
     Arena, ControlServer, EventWatcher, HolderState, OpenOptions, OpenedStore, Places, Volume,
     VolumeOptions, fault_point, handover, mount_at,
 };
+use signal_hook::consts::SIGHUP;
 
 use crate::failure::{Code, Failure};
 use crate::mount_options::Options;
+use crate::predecessor::{Patience, after_predecessor};
 pub(crate) use background::{Ready, start_in_background};
 pub(crate) use config_text::ConfigText;
 use control::Daemon;
 pub(crate) use keeper::Keeper;
-use predecessor::{Patience, open_after_predecessor};
 use recording::Recording;
 pub(crate) use takeover::Legacy;
+pub(crate) use unmounting::describe;
 
 /// How long to wait before trying again to commit what could not be committed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -88,8 +89,9 @@ pub(crate) fn serve(
         None => {
             let mut patience = Patience {
                 limit: plan.options.wait,
-                ready,
-                signals: &mut signals,
+                is_option: true,
+                tell: &|why| ready.waiting(why),
+                must_end: &mut || signals.pending().any(|signal| signal != SIGHUP),
             };
             mount_recorded(&plan, &keeper, &mut patience)?
         }
@@ -124,7 +126,6 @@ pub(crate) fn serve(
             None
         }),
     };
-    note_serving(&daemon);
     signals::watch(Arc::clone(&daemon), signals).map_err(no_control)?;
     if is_new {
         if let Some(arena) = &arena {
@@ -149,13 +150,13 @@ pub(crate) fn serve(
     ended
 }
 
-/// Says in the store's lock which mount this process serves. A mount that has left the tree ends
-/// by itself: then what the predecessor noted holds.
-fn note_serving(daemon: &Daemon) {
-    let mount = mount_at(&daemon.places.mountpoint).ok().flatten();
-    let opened = daemon.opened.lock();
-    if let (Some(mount), Some(opened)) = (mount, opened.as_ref()) {
-        opened.note(HolderState::serving(&mount));
+/// Says in the store's lock which mount this process serves, as soon as it is there: it may leave
+/// the tree before anything else is done. One that has left it already ends by itself.
+fn note_serving(opened: &OpenedStore, mountpoint: &Path) {
+    match mount_at(mountpoint) {
+        Ok(Some(mount)) => opened.note(HolderState::serving(&mount)),
+        Ok(None) => opened.note(HolderState::Finishing),
+        Err(error) => tracing::debug!(%error, "the store's lock does not name the mount"),
     }
 }
 
@@ -224,7 +225,7 @@ fn mount(
         arena: arena.as_ref(),
         ..open_options(plan)
     };
-    let opened = open_after_predecessor(store, &options, patience)?;
+    let opened = after_predecessor(store, patience, || OpenedStore::open(store, &options))?;
     log_recovery(&opened);
     let volume = Volume::start(opened.store(), volume_options(plan, arena.as_ref()))?;
     let session = Session::mount(
@@ -234,6 +235,7 @@ fn mount(
         arena.as_ref(),
         recording.map(Recording::operations),
     )?;
+    note_serving(&opened, &plan.places.mountpoint);
     Ok(Serving {
         opened,
         volume,

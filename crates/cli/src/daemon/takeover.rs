@@ -12,12 +12,13 @@ use mobifs_store::StoreError;
 use super::keeper::Keeper;
 use super::recording::Recording;
 use super::{
-    ConfigText, Plan, RETRY_INTERVAL, Serving, last, mount_options, open_options, volume_options,
+    ConfigText, Plan, RETRY_INTERVAL, Serving, last, mount_options, note_serving, open_options,
+    volume_options,
 };
 use crate::failure::{Code, Failure};
 
 /// After so many daemons in a row died while they took over, the next process does not serve
-/// any more: it commits what is left in the arena and ends the mount ([`last`]).
+/// any more: it commits what the arena holds and ends the mount ([`last`]).
 const ATTEMPTS_MAX: u32 = 5;
 /// Daemons that somebody killed count only if there were more of them in a row: it was not
 /// what they did, and whoever kills them (the kernel, when memory is short) may stop.
@@ -117,6 +118,7 @@ impl Legacy {
 
     fn go_on(self, plan: &Plan, keeper: &Keeper, arena: Arena) -> Result<Serving, Failure> {
         let store = &plan.places.store;
+        let is_noted = self.lock.is_some();
         let opened = OpenedStore::resume(store, &open_options(plan), &arena, self.lock).map_err(
             |error| {
                 if matches!(error, StoreError::Lower { .. }) {
@@ -148,6 +150,9 @@ impl Legacy {
         )
         .map_err(|error| try_again(&error))?;
         fault_point("session");
+        if !is_noted {
+            note_serving(&opened, mountpoint);
+        }
         tracing::info!(
             mountpoint = %mountpoint.display(),
             restarts = session.takeovers(),
@@ -162,9 +167,9 @@ impl Legacy {
         })
     }
 
-    /// No daemon can go on: commits what is left, and ends the mount.
+    /// No daemon can go on: commits what the arena holds, and ends the mount.
     fn commit_and_end(self, plan: &Plan, keeper: &Keeper) -> Failure {
-        // With it nobody holds the connection but the supervisor, which does not answer either.
+        // After that only the supervisor holds the connection, and it does not answer either.
         drop((self.device, self.control, self.config));
         last::commit_and_end(plan, keeper, self.arena, self.lock)
     }

@@ -1,4 +1,4 @@
-//! Ending a mount that somebody may be using.
+//! Ending a mount that may be in use.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ fn users_at(places: &Places) -> Vec<MountUser> {
 }
 
 /// The users in words.
-pub(super) fn describe(users: &[MountUser]) -> String {
+pub(crate) fn describe(users: &[MountUser]) -> String {
     if users.is_empty() {
         return "something that cannot be seen from here (another user's process, another mount \
                 namespace, the kernel)"

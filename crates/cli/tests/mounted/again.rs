@@ -59,6 +59,42 @@ fn a_store_is_mounted_again_right_after_umount() {
     }
 }
 
+/// The lock of a mount that only reads is shared, and nothing can be noted in it.
+#[test]
+fn a_store_is_mounted_again_right_after_a_mount_that_only_read() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    for round in 0..ROUNDS_OTHERWISE {
+        fill(&fixture, round);
+        plain_umount(&fixture);
+        fixture.mount(&["-o", "ro"]);
+        check(&fixture, round);
+        plain_umount(&fixture);
+        fixture.mount(&[]);
+        check(&fixture, round);
+    }
+    fixture.umount();
+}
+
+/// "umount M; mobifs check S" and "umount M; mobifs recover S" were refused.
+#[test]
+fn a_store_is_checked_and_recovered_right_after_umount() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    for round in 0..ROUNDS_OTHERWISE {
+        for words in [&["check"][..], &["recover"], &["recover", "--dry-run"]] {
+            fixture.mount(&[]);
+            fill(&fixture, round);
+            plain_umount(&fixture);
+            let output = mobifs(words, &fixture.store);
+            succeeds(&output);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.contains("properly closed"), "{words:?}: {said}");
+        }
+    }
+}
+
 /// The same by mount(8), as from fstab. Helpers are looked for in /sbin only, so this mounts in
 /// a mount namespace of its own, where a directory with the helper lies over it.
 #[test]
@@ -191,6 +227,84 @@ fn a_mount_waits_for_who_is_finishing_and_says_so() {
     let mut rest = String::new();
     said.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "", "one message is enough");
+    fixture.umount();
+}
+
+#[test]
+fn commands_wait_for_who_is_finishing_and_say_so() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fixture.umount();
+    for word in ["check", "recover"] {
+        let mut holder = holding(&fixture, "finishing");
+        let mut waiting = Command::new(PROGRAM)
+            .arg(word)
+            .arg(&fixture.store)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut said = BufReader::new(waiting.stderr.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        let words = ["waiting for process", &holder.id().to_string()];
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+        assert!(!line.contains("-o wait"), "{word} has no such option");
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        assert!(waiting.wait().unwrap().success(), "{word}");
+    }
+}
+
+/// A mount that was taken out of the tree while a program worked there held its store for as long
+/// as the program ran, and who wanted the store waited a minute and heard only of the daemon.
+#[test]
+fn who_keeps_a_mount_alive_that_has_left_the_tree_is_named() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let inside = fixture.mountpoint.join("inside");
+    fs::create_dir(&inside).unwrap();
+    fs::write(inside.join("held"), "content").unwrap();
+    let mut by_directory = Command::new("sleep")
+        .arg("1000")
+        .current_dir(&inside)
+        .spawn()
+        .unwrap();
+    let mut by_file = Command::new("sleep")
+        .arg("1000")
+        .stdin(File::open(inside.join("held")).unwrap())
+        .spawn()
+        .unwrap();
+    let detached = Command::new("umount")
+        .args(["-i", "-l"])
+        .arg(&fixture.mountpoint)
+        .output();
+    succeeds(&detached.unwrap());
+    let (directory, file) = (by_directory.id().to_string(), by_file.id().to_string());
+    let words = [
+        "has left the tree",
+        "in use by",
+        &directory,
+        "working directory",
+        &file,
+        "held is open",
+        "end that",
+    ];
+    fails(&fixture.try_mount(&["-o", "wait=0"]), 3, &words);
+    let mut mounting = begin_mount(&fixture, &[]);
+    let mut said = BufReader::new(mounting.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("waiting for process"), "{line}");
+    assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    for child in [&mut by_directory, &mut by_file] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    assert!(mounting.wait().unwrap().success());
+    assert_eq!(fs::read(inside.join("held")).unwrap(), b"content");
     fixture.umount();
 }
 

@@ -1,0 +1,143 @@
+//! Waiting for a daemon whose mount of the store has ended, and that still brings to the store
+//! what was changed: `umount(8)` does not wait for it.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mobifs_runtime::{Holder, StoreLock};
+use mobifs_store::{StoreError, StoreScope};
+
+use crate::daemon::describe;
+use crate::failure::{Code, Failure};
+
+/// How long to wait for a predecessor, unless a mount says otherwise.
+pub(crate) const WAIT_DEFAULT: Duration = Duration::from_secs(60);
+/// Waiting for longer than this is explained. A holder that serves the store, or has not noted
+/// what it does, is waited for no longer: between locking and noting it looks like a predecessor.
+const QUIET: Duration = Duration::from_secs(1);
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// How long to wait, how to say so, and what ends it.
+pub(crate) struct Patience<'a> {
+    pub(crate) limit: Duration,
+    /// Whether `limit` comes from the mount option `wait`.
+    pub(crate) is_option: bool,
+    /// Shows the user why it takes long.
+    pub(crate) tell: &'a dyn Fn(&str),
+    /// Whether the process is to end.
+    pub(crate) must_end: &'a mut dyn FnMut() -> bool,
+}
+
+/// Does what needs a command's own lock, for a command in the foreground.
+pub(crate) fn for_command<T>(
+    store: &Path,
+    attempt: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, Failure> {
+    let mut patience = Patience {
+        limit: WAIT_DEFAULT,
+        is_option: false,
+        tell: &|why| eprintln!("mobifs: {why}"),
+        must_end: &mut || false,
+    };
+    after_predecessor(store, &mut patience, attempt)
+}
+
+/// Makes attempts to use the store until no predecessor that is finishing has it. A store that is
+/// served, or in use in another way, is refused after [`QUIET`].
+pub(crate) fn after_predecessor<T>(
+    store: &Path,
+    patience: &mut Patience<'_>,
+    mut attempt: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, Failure> {
+    let start = Instant::now();
+    let mut pause = PAUSE_MIN;
+    let mut was_explained = false;
+    // Since when the holder has not looked like one that is finishing. Not since the start: a
+    // predecessor that needed long is followed by another holder now and then.
+    let mut in_use_since = None;
+    loop {
+        let error = match attempt() {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let StoreError::InUse { pid } = error else {
+            return Err(Failure::of_store(store, &error));
+        };
+        if (patience.must_end)() {
+            let message = format!("ended by a signal while {} finishes", process(pid));
+            return Err(Failure::new(Code::Failed, message));
+        }
+        let holder = StoreLock::holder(store, &StoreScope::Tree).unwrap_or_default();
+        if holder.is_finishing(store) {
+            in_use_since = None;
+            if start.elapsed() >= patience.limit {
+                return Err(too_slow(store, pid, &holder, patience));
+            }
+        } else if in_use_since.get_or_insert_with(Instant::now).elapsed() >= QUIET {
+            return Err(Failure::of_store(store, &error));
+        }
+        if start.elapsed() >= QUIET && in_use_since.is_none() && !was_explained {
+            was_explained = true;
+            let message = waiting_for(store, pid, &holder, patience);
+            tracing::info!("{message}");
+            (patience.tell)(&message);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+fn process(pid: u32) -> String {
+    match pid {
+        0 => "another process".to_owned(),
+        pid => format!("process {pid}"),
+    }
+}
+
+/// Why a predecessor has the store, and what can be done about it.
+fn reason(holder: &Holder) -> String {
+    if holder.is_reader {
+        return "it only reads the store: a read-only mount that ends, or a check".to_owned();
+    }
+    let users = holder.mount_users();
+    if users.is_empty() {
+        return "its mount has ended, and it brings what was changed to the store".to_owned();
+    }
+    format!(
+        "its mount has left the tree, but is still in use by {}; end that, or close what it has \
+         open there",
+        describe(&users)
+    )
+}
+
+fn waiting_for(store: &Path, pid: u32, holder: &Holder, patience: &Patience<'_>) -> String {
+    format!(
+        "waiting for {}, which has the store {}: {} (waiting {} s at most{})",
+        process(pid),
+        store.display(),
+        reason(holder),
+        patience.limit.as_secs(),
+        if patience.is_option {
+            "; -o wait=SECONDS"
+        } else {
+            ""
+        }
+    )
+}
+
+fn too_slow(store: &Path, pid: u32, holder: &Holder, patience: &Patience<'_>) -> Failure {
+    let message = format!(
+        "the store {} is in use by {}, also after {} s: {}; try again later{}",
+        store.display(),
+        process(pid),
+        patience.limit.as_secs(),
+        reason(holder),
+        if patience.is_option {
+            ", or wait longer with -o wait=SECONDS"
+        } else {
+            ""
+        }
+    );
+    Failure::new(Code::InUse, message)
+}
