@@ -160,7 +160,10 @@ impl From<UnmountError> for Failure {
 impl From<ControlError> for Failure {
     fn from(error: ControlError) -> Self {
         let code = match error {
-            ControlError::NotMounted { .. } | ControlError::DaemonGone { .. } => Code::NotMounted,
+            ControlError::NotMounted { .. }
+            | ControlError::Missing { .. }
+            | ControlError::InsideMount { .. }
+            | ControlError::DaemonGone { .. } => Code::NotMounted,
             _ => Code::Failed,
         };
         Self::new(code, error.to_string())

@@ -34,7 +34,9 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-pub use mount::{LoopDevice, MountError, UnmountError, abort, is_mounted, unmount};
+pub use mount::{
+    LoopDevice, MountError, UnmountError, abort, check_permitted, is_mounted, unmount,
+};
 pub use observer::{OperationObserver, observation_clock};
 pub use one_file::{Answer, Clear, FileServer, Incarnation};
 pub use options::{AccessTimes, MountOptions, OptionError, SyncFsMode, WorkerPlacement};

@@ -11,14 +11,20 @@ const BUDGET_BYTES_MIN: u64 = 16 << 20;
 /// A quarter of the memory there is (of the machine, or of the control group that
 /// the process lives in), at most 2 GiB.
 pub(crate) fn default_bytes() -> u64 {
+    let total = machine_bytes();
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    budget(total, group_limit(&groups, Path::new("/sys/fs/cgroup")))
+}
+
+/// The memory of the machine.
+pub(crate) fn machine_bytes() -> u64 {
     let machine = rustix::system::sysinfo();
     #[expect(
         clippy::useless_conversion,
         reason = "the fields are 32 bits wide on 32-bit machines"
     )]
     let total = u64::from(machine.totalram).saturating_mul(u64::from(machine.mem_unit));
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    budget(total, group_limit(&groups, Path::new("/sys/fs/cgroup")))
+    total
 }
 
 fn budget(total_bytes: u64, limit_bytes: Option<u64>) -> u64 {

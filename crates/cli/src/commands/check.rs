@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use mobifs_runtime::{StoreLock, check_store};
-use mobifs_store::{Inspection, PosixLower, StoreScope, inspect};
+use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 
 use crate::arguments::CheckArguments;
 use crate::failure::{Code, Failure};
@@ -29,11 +29,24 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
 /// Looks at a store, with its lock shared so that nobody changes it meanwhile.
 pub(super) fn look(path: &Path) -> Result<Inspection, Failure> {
     let failed = |error| Failure::of_store(path, &error);
-    let _lock = predecessor::for_command(path, || {
-        StoreLock::acquire(path, &StoreScope::Tree, true)
-    })?;
+    let _lock =
+        predecessor::for_command(path, || StoreLock::acquire(path, &StoreScope::Tree, true))?;
     let lower = PosixLower::open(path).map_err(failed)?;
-    inspect(&lower).map_err(failed)
+    inspect(&lower).map_err(|error| match error {
+        StoreError::Corrupt { .. } => damaged(path, &error),
+        error => failed(error),
+    })
+}
+
+/// As far as a check can say it: what is wrong, and what can be done.
+fn damaged(path: &Path, error: &StoreError) -> Failure {
+    let path = path.display();
+    let message = format!(
+        "the store {path} is damaged: {error}; it was not changed. Keep a copy before anything \
+         else. Without its journal, that is, with .mobifs/journal and .mobifs/id moved away, it \
+         can be mounted as it lies there, and what was committed and not yet applied is missing"
+    );
+    Failure::new(Code::Damaged, message)
 }
 
 pub(super) fn print(path: &Path, found: &Inspection) {
@@ -52,9 +65,20 @@ fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
         return Ok(());
     }
     let report = &found.report;
-    writeln!(out, "{}: store {}", path.display(), uuid(&found.uuid))?;
-    writeln!(out, "  journal: {} bytes", found.journal_bytes)?;
-    if report.clean {
+    match &found.uuid {
+        Some(bytes) => {
+            writeln!(out, "{}: store {}", path.display(), uuid(bytes))?;
+            writeln!(out, "  journal: {} bytes", found.journal_bytes)?;
+        }
+        None => writeln!(
+            out,
+            "{}: a store without a journal and an identity, which the next mount makes",
+            path.display()
+        )?,
+    }
+    if found.uuid.is_none() {
+        // Whether it was properly closed is in the journal.
+    } else if report.clean {
         writeln!(out, "  properly closed, nothing to recover")?;
     } else {
         writeln!(

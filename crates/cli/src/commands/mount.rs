@@ -59,7 +59,10 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     let places = if legacy.is_some() {
         taken_over(arguments)?
     } else {
-        Places::check(&arguments.store, &arguments.mountpoint, place_options)?
+        let places = Places::check(&arguments.store, &arguments.mountpoint, place_options)?;
+        // Before the directory is made a store.
+        mobifs_fuse::check_permitted()?;
+        places
     };
     // The daemon's working directory is another one.
     let record = arguments.record.as_ref().or(options.record.as_ref());

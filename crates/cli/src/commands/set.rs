@@ -26,7 +26,14 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
         staleness_bytes: size(&arguments.staleness_bytes)?,
         flush_interval_ms: arguments.flush_interval_ms,
     };
-    // Before anybody is asked: a value that makes no sense is the command line's fault.
+    if settings == PolicySettings::default() {
+        return Err(usage(
+            "there is nothing to set: give a class, a limit or a policy (`mobifs set --help` \
+             lists them)"
+                .to_owned(),
+        ));
+    }
+    // Before the daemon is asked: a value that makes no sense is the command line's fault.
     settings
         .change()
         .map_err(|fault| usage(fault.to_string()))?;

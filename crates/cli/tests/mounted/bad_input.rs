@@ -218,11 +218,52 @@ fn places_that_are_no_mount() {
         1,
         &["absent"],
     );
+    let absent = mobifs(&["status"], &fixture.path("absent"));
+    fails(&absent, 5, &["absent does not exist"]);
     fails(
         &mobifs(&["drill", "power-cut"], &fixture.mountpoint),
         2,
         &["--yes", "lost"],
     );
+}
+
+/// "M/app is not a MobiFS mount", where M is one.
+#[test]
+fn places_in_a_mount_lead_to_it() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    let mount = fixture.mountpoint.to_str().unwrap();
+    for place in [app.clone(), app.join("absent")] {
+        for command in [&["status"][..], &["sync"], &["umount"]] {
+            let output = mobifs(command, &place);
+            fails(&output, 5, &["lies in the one at", mount, "name that"]);
+        }
+    }
+    fixture.umount();
+}
+
+#[test]
+fn settings_need_an_app_and_something_to_set() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    fs::write(fixture.mountpoint.join("file"), "").unwrap();
+    let set = |words: &[&str]| mobifs(&[&["set"], words].concat(), &fixture.mountpoint);
+    fails(&set(&["--app", "app"]), 2, &["nothing to set", "--help"]);
+    for absent in ["absent", "file", "app/below"] {
+        let output = set(&["--app", absent, "--class", "durable"]);
+        fails(&output, 2, &["no app named", absent]);
+    }
+    let interval = ["--app", "app", "--policy", "interval", "--interval-ms"];
+    let output = set(&[&interval[..], &["30001"]].concat());
+    fails(&output, 2, &["interval_ms", "larger than age_max_ms"]);
+    succeeds(&set(&[&interval[..], &["30000"]].concat()));
+    succeeds(&set(&["--app", ".", "--class", "durable"]));
+    fixture.umount();
 }
 
 /// A store whose journal holds several committed transactions.
@@ -264,8 +305,12 @@ fn a_journal_damaged_in_the_middle_is_reported_and_nothing_is_changed() {
         4,
         &["damaged", "nothing was changed"],
     );
-    fails(&mobifs(&["recover"], &fixture.store), 4, &["damaged"]);
-    fails(&mobifs(&["check"], &fixture.store), 4, &["damaged"]);
+    for command in ["recover", "check"] {
+        let output = mobifs(&[command], &fixture.store);
+        fails(&output, 4, &["damaged", "not changed", "moved away"]);
+        let said = message(&output);
+        assert!(!said.contains("mobifs check"), "this is the check: {said}");
+    }
     assert!(without_lock(&before) == without_lock(&snapshot(&fixture.store)));
     // Repaired, everything is there.
     file.write_all_at(&byte, offset).unwrap();
@@ -306,6 +351,55 @@ fn a_truncated_journal_and_one_of_another_store() {
         fs::read(fixture.mountpoint.join("app/4")).unwrap(),
         b"content 4"
     );
+    fixture.umount();
+}
+
+/// It was shown as a store whose identity is zero.
+#[test]
+fn a_store_without_a_journal_is_one_without_an_identity() {
+    needs_mounts!();
+    let fixture = with_full_journal();
+    fixture.mount(&[]);
+    fixture.umount();
+    for name in ["journal", "id"] {
+        fs::remove_file(fixture.store.join(".mobifs").join(name)).unwrap();
+    }
+    let output = mobifs(&["check"], &fixture.store);
+    succeeds(&output);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("without a journal"), "{said}");
+    assert!(!said.contains("00000000"), "{said}");
+    fixture.mount(&[]);
+    let path = fixture.mountpoint.join("app/4");
+    assert_eq!(fs::read(path).unwrap(), b"content 4");
+    fixture.umount();
+    let output = mobifs(&["check"], &fixture.store);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains(": store "), "{said}");
+}
+
+/// The root had one link too many: for `.mobifs`, which the mount does not show.
+#[test]
+fn the_root_has_a_link_for_each_directory_that_is_shown() {
+    use std::os::unix::fs::MetadataExt as _;
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let links = |path: &Path| path.metadata().unwrap().nlink();
+    let counts = links(&fixture.store) == 2;
+    if !counts {
+        mobifs_skip::skip("the filesystem does not count subdirectories");
+        return;
+    }
+    fixture.mount(&[]);
+    assert_eq!(links(&fixture.mountpoint), 2);
+    fs::create_dir(fixture.mountpoint.join("app")).unwrap();
+    fs::create_dir(fixture.mountpoint.join("another")).unwrap();
+    assert_eq!(links(&fixture.mountpoint), 4);
+    fixture.umount();
+    fixture.mount(&[]);
+    assert_eq!(links(&fixture.mountpoint), 4);
+    fs::remove_dir(fixture.mountpoint.join("another")).unwrap();
+    assert_eq!(links(&fixture.mountpoint), 3);
     fixture.umount();
 }
 

@@ -79,6 +79,54 @@ impl User {
     }
 }
 
+/// A user who could not mount was told what the helper said, which was no help, and a store had
+/// been made already.
+#[test]
+fn a_user_who_cannot_mount_is_told_why_and_leaves_nothing() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let base = fixture.store.parent().unwrap().to_owned();
+    for path in [&base, &fixture.store, &fixture.mountpoint] {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = fixture.path("mobifs");
+    fs::copy(PROGRAM, &program).unwrap();
+    let tools = fixture.directory("tools");
+    let helper = tools.join("fusermount3");
+    // In a mount namespace of its own: with another /dev/fuse, and another helper in the path.
+    let try_with = |device_mode: &str, helper_mode: Option<u32>| {
+        let _removed = fs::remove_file(&helper);
+        if let Some(mode) = helper_mode {
+            fs::copy("/bin/true", &helper).unwrap();
+            fs::set_permissions(&helper, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let script = format!(
+            "mount -t tmpfs none /mnt && mknod -m {device_mode} /mnt/fuse c 10 229 &&
+             mount --bind /mnt/fuse /dev/fuse &&
+             exec setpriv --reuid {USER} --regid {USER} --clear-groups \
+             env -u XDG_RUNTIME_DIR PATH={tools} {program} mount --log {log} {store} {mountpoint}",
+            tools = tools.display(),
+            program = program.display(),
+            log = fixture.path("log").display(),
+            store = fixture.store.display(),
+            mountpoint = fixture.mountpoint.display(),
+        );
+        let mut command = Command::new("unshare");
+        let output = command.args(["--mount", "sh", "-c", &script]);
+        output.current_dir("/").output().unwrap()
+    };
+    fails(&try_with("666", None), 1, &["fusermount3", "not installed"]);
+    let powerless = try_with("666", Some(0o755));
+    fails(&powerless, 1, &["set-user-ID", "chmod u+s"]);
+    let forbidden = try_with("600", Some(0o4755));
+    fails(&forbidden, 1, &["/dev/fuse", "mode 600", "chmod 666"]);
+    assert!(
+        !fixture.store.join(".mobifs").exists(),
+        "nothing was done to the store"
+    );
+}
+
 #[test]
 fn an_ordinary_user_mounts_commits_and_unmounts() {
     needs_mounts!();

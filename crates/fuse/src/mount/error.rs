@@ -49,6 +49,22 @@ pub enum MountError {
          (package 'fuse3')"
     )]
     FusermountMissing,
+    /// The helper cannot mount for ordinary users.
+    #[error(
+        "only root can mount: {path} runs without root's rights here (it has no set-user-ID bit; \
+         root can give it with `chmod u+s {path}`)",
+        path = .0.display()
+    )]
+    FusermountPowerless(PathBuf),
+    /// An ordinary user may not use the kernel's FUSE.
+    #[error(
+        "this user may not open /dev/fuse, which has mode {mode:o}: root can allow it with \
+         `chmod 666 /dev/fuse`, and for good with a udev rule"
+    )]
+    DeviceNotPermitted {
+        /// The device's permission bits.
+        mode: u32,
+    },
     /// The helper refused.
     #[error("fusermount3 refused to mount: {0}")]
     FusermountRefused(String),

@@ -1,9 +1,11 @@
 //! Mounting as an ordinary user, through the setuid program `fusermount3`: it mounts
 //! and hands back the `/dev/fuse` descriptor over a socket.
 
+use std::fs::File;
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -15,7 +17,7 @@ use rustix::net::{
 
 use super::error::{MountError, UnmountError};
 use crate::options::{AccessTimes, MountOptions};
-use crate::transport::DeviceTransport;
+use crate::transport::{DEVICE, DeviceTransport};
 
 const PROGRAM: &str = "fusermount3";
 
@@ -60,6 +62,45 @@ pub(super) fn mount(
         }
         Err(errno) => Err(handshake(errno)),
         Ok(_) => Err(MountError::FusermountRefused(one_line(&complaint))),
+    }
+}
+
+/// Whether the helper is there and may do what it is there for.
+///
+/// # Errors
+/// [`MountError`]: why no mount can be made through it.
+pub(super) fn check() -> Result<(), MountError> {
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let program = std::env::split_paths(&directories)
+        .map(|directory| directory.join(PROGRAM))
+        .find(|program| program.is_file())
+        .ok_or(MountError::FusermountMissing)?;
+    if !has_roots_rights(&program) {
+        return Err(MountError::FusermountPowerless(program));
+    }
+    check_device(Path::new(DEVICE))
+}
+
+/// Whether a program runs with root's rights, or with some of them.
+fn has_roots_rights(program: &Path) -> bool {
+    let is_set_uid = program
+        .metadata()
+        .is_ok_and(|about| about.uid() == 0 && about.mode() & 0o4000 != 0);
+    let capabilities = rustix::fs::getxattr(program, "security.capability", &mut [0_u8; 64]);
+    is_set_uid || capabilities.is_ok()
+}
+
+/// The helper opens the device with the user's rights.
+fn check_device(device: &Path) -> Result<(), MountError> {
+    let opened = File::options().read(true).write(true).open(device);
+    match opened {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let about = device.metadata().map_err(MountError::Device)?;
+            let mode = about.mode() & 0o7777;
+            Err(MountError::DeviceNotPermitted { mode })
+        }
+        Err(error) => Err(MountError::Device(error)),
+        Ok(_) => Ok(()),
     }
 }
 
@@ -159,6 +200,30 @@ pub(super) fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_runs_with_roots_rights_is_seen() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let program = tempfile::NamedTempFile::new().unwrap();
+        let with_mode = |mode| {
+            std::fs::set_permissions(program.path(), std::fs::Permissions::from_mode(mode))
+                .unwrap();
+            has_roots_rights(program.path())
+        };
+        let is_roots = program.path().metadata().unwrap().uid() == 0;
+        assert!(!with_mode(0o755));
+        assert_eq!(with_mode(0o4755), is_roots);
+        assert!(!has_roots_rights(Path::new("/absent")));
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_told_from_one_that_is_not_permitted() {
+        assert!(matches!(
+            check_device(Path::new("/absent/fuse")),
+            Err(MountError::Device(_))
+        ));
+        check_device(Path::new("/dev/null")).unwrap();
+    }
 
     #[test]
     fn a_comma_in_a_name_does_not_become_an_option() {

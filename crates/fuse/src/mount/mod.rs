@@ -38,6 +38,18 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Whether this process may mount at all, as far as can be seen before it tries.
+///
+/// # Errors
+/// [`MountError`]: why not, and what can be done about it.
+pub fn check_permitted() -> Result<(), MountError> {
+    if is_root() {
+        DeviceTransport::open().map_err(MountError::Device)?;
+        return Ok(());
+    }
+    fusermount::check()
+}
+
 /// Mounts at `mountpoint`.
 pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let mountpoint = check_mountpoint(mountpoint, options)?;

@@ -7,7 +7,7 @@ use std::io::IoSlice;
 
 use rustix::io::Errno;
 
-pub(crate) use device::DeviceTransport;
+pub(crate) use device::{DEVICE, DeviceTransport};
 pub(crate) use noted::NotedTransport;
 
 /// A way to talk with the kernel. The classic one is [`DeviceTransport`]; others

@@ -24,6 +24,8 @@ const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
 
 /// Smallest journal.
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
+/// Largest journal, which is far beyond what pays.
+const JOURNAL_BYTES_MAX: u64 = 1 << 40;
 
 /// Why a configuration cannot be used: one sentence that says where and what.
 #[derive(Debug, thiserror::Error)]
@@ -128,11 +130,19 @@ impl Config {
             Some(size) => size.0,
             None => memory_budget::default_bytes(),
         };
-        if raw
-            .journal_bytes
-            .is_some_and(|size| size.0 < JOURNAL_BYTES_MIN)
-        {
-            return Err(("journal_bytes".into(), "must be at least 64KiB".into()));
+        let machine_bytes = memory_budget::machine_bytes();
+        if memory_budget_bytes > machine_bytes.max(MEMORY_BUDGET_BYTES_MIN) {
+            let message =
+                format!("must be at most {machine_bytes}, which is the memory of this machine");
+            return Err(("memory_budget_bytes".into(), message));
+        }
+        if let Some(Size(bytes)) = raw.journal_bytes {
+            if bytes < JOURNAL_BYTES_MIN {
+                return Err(("journal_bytes".into(), "must be at least 64KiB".into()));
+            }
+            if bytes > JOURNAL_BYTES_MAX {
+                return Err(("journal_bytes".into(), "must be at most 1TiB".into()));
+            }
         }
         let rules = raw.rules()?;
         let allow_durable = raw.allow_durable.unwrap_or(true);
@@ -307,6 +317,17 @@ mod tests {
     }
 
     #[test]
+    fn a_tighter_general_limit_needs_no_other_change() {
+        for text in [
+            "[defaults]\npolicy = \"interval\"\nage_max_ms = 10",
+            "[defaults]\npolicy = \"interval\"\ninterval_ms = 900\n[[app]]\nmatch = \"a\"\nage_max_ms = 10",
+            "[defaults]\nquiet_ms = 90000",
+        ] {
+            parse(text).unwrap();
+        }
+    }
+
+    #[test]
     fn users_are_seen_in_bursts_where_that_is_asked_for() {
         let seen = |text: &str| {
             let events = parse(text).unwrap().events;
@@ -342,6 +363,34 @@ mod tests {
             ("journal_bytes = \"lots\"", &["line 1", "not a size"]),
             ("journal_bytes = -1", &["negative"]),
             ("journal_bytes = 4096", &["journal_bytes", "at least 64KiB"]),
+            // It said that a journal takes at least 64 KiB.
+            (
+                "journal_bytes = \"18446744073709551615\"",
+                &["journal_bytes", "at most 1TiB"],
+            ),
+            (
+                "memory_budget_bytes = \"16TiB\"",
+                &["memory_budget_bytes", "at most", "memory of this machine"],
+            ),
+            (
+                "[defaults]\npolicy = \"interval\"\ninterval_ms = 30001",
+                &["defaults.interval_ms", "larger than age_max_ms"],
+            ),
+            (
+                "[[app]]\nmatch = \"a\"\npolicy = \"quiet\"\nquiet_ms = 200\nage_max_ms = 100",
+                &["app \"a\".quiet_ms", "larger than age_max_ms"],
+            ),
+            (
+                "[defaults]\npolicy = \"staleness\"\nstaleness_bytes = \"1GiB\"",
+                &[
+                    "defaults.staleness_bytes",
+                    "larger than staleness_max_bytes",
+                ],
+            ),
+            (
+                "[defaults]\npolicy = \"fsync\"\nflush_interval_ms = 40000",
+                &["defaults.flush_interval_ms", "larger than age_max_ms"],
+            ),
             ("apps = []", &["apps", "at least one"]),
             ("apps = [\"/srv\"]", &["apps", "outer slashes"]),
             (

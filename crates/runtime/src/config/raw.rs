@@ -86,7 +86,7 @@ fn checked(
 ) -> Result<(PolicyChange, AppPolicy), (String, String)> {
     let change = settings.change().and_then(|change| {
         let policy = change.apply(below);
-        check_policy(&policy).map(|()| (change, policy))
+        check_policy(&policy, &change).map(|()| (change, policy))
     });
     change.map_err(|fault| (format!("{place}.{}", fault.key), fault.message))
 }

@@ -113,16 +113,40 @@ impl PolicySettings {
     }
 }
 
-/// Checks limits that contradict each other.
+/// Checks the policy that results from `change` for limits that contradict each other.
+///
+/// The general limits hold for every policy, so a policy's own limit that lies above them never
+/// has an effect. That is refused where the limit itself is given; where only a general limit is,
+/// it is meant to be tighter than what is inherited.
 ///
 /// # Errors
 /// [`SettingError`].
-pub(crate) fn check_policy(policy: &AppPolicy) -> Result<(), SettingError> {
-    if policy.transactioning.tpl.staleness_min_pages > policy.staleness_max_pages {
+pub(crate) fn check_policy(policy: &AppPolicy, change: &PolicyChange) -> Result<(), SettingError> {
+    let rule = &policy.transactioning;
+    if rule.tpl.staleness_min_pages > policy.staleness_max_pages {
         return Err(SettingError::new(
             "staleness_min_bytes",
             "is larger than staleness_max_bytes",
         ));
+    }
+    let age = ("age_max_ms", policy.age_max_ms);
+    let staleness = ("staleness_max_bytes", policy.staleness_max_pages);
+    let (interval, quiet, stale) = (change.interval_ms, change.quiet_ms, change.staleness_pages);
+    let limits = match rule.name {
+        TransactioningName::Interval => vec![("interval_ms", interval, age)],
+        TransactioningName::Quiet => vec![
+            ("quiet_ms", quiet, age),
+            ("quiet_age_min_ms", change.quiet_age_min_ms, age),
+        ],
+        TransactioningName::Staleness => vec![("staleness_bytes", stale, staleness)],
+        TransactioningName::Fsync => vec![("flush_interval_ms", change.flush_interval_ms, age)],
+        _ => Vec::new(),
+    };
+    for (key, given, (general_key, general)) in limits {
+        if given.is_some_and(|given| given > general) {
+            let message = format!("is larger than {general_key}, which holds for every policy");
+            return Err(SettingError::new(key, message));
+        }
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::place::socket_candidates;
 use super::protocol::{Reply, Request};
 use super::socket::exchange_line;
 use crate::MountEntry;
-use crate::mount_table::{absolute_without_touching, mount_at};
+use crate::mount_table::{absolute_without_touching, mounts};
 
 /// Why a mount could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,23 @@ pub enum ControlError {
     NotMounted {
         /// The path.
         path: PathBuf,
+    },
+    /// Nothing is there.
+    #[error("{path} does not exist, so it is not a MobiFS mount", path = path.display())]
+    Missing {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The path lies in a MobiFS mount.
+    #[error(
+        "{path} is not a MobiFS mount itself, but lies in the one at {mount}: name that",
+        path = path.display(), mount = mount.display()
+    )]
+    InsideMount {
+        /// The path.
+        path: PathBuf,
+        /// The mount point.
+        mount: PathBuf,
     },
     /// The mount's daemon does not run any more.
     #[error(
@@ -72,21 +89,45 @@ const DAEMONS_MAX: usize = 100;
 /// The MobiFS mount at `path`, found without touching it.
 ///
 /// # Errors
-/// [`ControlError::Path`], [`ControlError::NotMounted`].
+/// [`ControlError::Path`], [`ControlError::NotMounted`], or more precisely why not.
 pub fn find_mount(path: &Path) -> Result<MountEntry, ControlError> {
     let failed = |source| ControlError::Path {
         path: path.to_owned(),
         source,
     };
     let absolute = absolute_without_touching(path).map_err(failed)?;
-    let mount = mount_at(&absolute).map_err(failed)?;
-    mount
-        .filter(|mount| {
-            // A mount with a subtype of its own is known by its socket.
-            mount.has_subtype("mobifs")
-                || (mount.is_fuse() && socket_candidates(mount).iter().any(|path| path.exists()))
-        })
-        .ok_or(ControlError::NotMounted { path: absolute })
+    let table = mounts().map_err(failed)?;
+    let mount = table.iter().rfind(|mount| mount.mountpoint == absolute);
+    match mount.filter(|mount| is_ours(mount)) {
+        Some(mount) => Ok(mount.clone()),
+        None => Err(why_not_mounted(absolute, &table)),
+    }
+}
+
+/// A mount with a subtype of its own is known by its socket.
+fn is_ours(mount: &MountEntry) -> bool {
+    mount.has_subtype("mobifs")
+        || (mount.is_fuse() && socket_candidates(mount).iter().any(|path| path.exists()))
+}
+
+/// No mount of ours is at `path`: where it is instead. Nothing in a mount is looked at, whose
+/// daemon may be dead.
+fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
+    let around = table
+        .iter()
+        .filter(|mount| path.starts_with(&mount.mountpoint))
+        .max_by_key(|mount| mount.mountpoint.components().count());
+    match around {
+        Some(mount) if mount.mountpoint != path && is_ours(mount) => ControlError::InsideMount {
+            path,
+            mount: mount.mountpoint.clone(),
+        },
+        Some(mount) if mount.is_fuse() => ControlError::NotMounted { path },
+        _ => match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ControlError::Missing { path },
+            _ => ControlError::NotMounted { path },
+        },
+    }
 }
 
 impl ControlClient {

@@ -254,7 +254,7 @@ impl Volume {
         let point = self.shared.live().engine.close_app(name.as_bytes());
         let point = match point {
             Some(point) => point,
-            None if self.is_untouched_app(name)? => self.shared.live().engine.close_everywhere(),
+            None if self.is_app_directory(name)? => self.shared.live().engine.close_everywhere(),
             None => {
                 return Err(VolumeError::UnknownApp {
                     name: name.to_owned(),
@@ -273,8 +273,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether `name` is an app that nobody has touched since the mount.
-    fn is_untouched_app(&self, name: &str) -> Result<bool, VolumeError> {
+    /// Whether `name` is an app whose directory is there, also one that was not used since the
+    /// mount.
+    pub(super) fn is_app_directory(&self, name: &str) -> Result<bool, VolumeError> {
         use mobifs_core::AppRules as _;
         if !self.shared.rules.lock().is_app(name.as_bytes()) {
             return Ok(false);

@@ -59,17 +59,18 @@ impl Volume {
     /// configuration is loaded again.
     ///
     /// # Errors
-    /// As [`Volume::reload`], or if the limits contradict each other.
+    /// As [`Volume::reload`]; [`VolumeError::UnknownApp`] if there is no such directory, or it is
+    /// no app; or if the limits contradict each other.
     pub fn set_app(&self, path: &str, change: PolicyChange) -> Result<(), VolumeError> {
         use mobifs_core::AppRules as _;
+        if path != "." && !self.is_app_directory(path)? {
+            return Err(VolumeError::UnknownApp {
+                name: path.to_owned(),
+            });
+        }
         self.change_rules(|rules| {
-            if path != "." && !rules.is_app(path.as_bytes()) {
-                return Err(VolumeError::UnknownApp {
-                    name: path.to_owned(),
-                });
-            }
             rules.set_app(path.as_bytes(), change);
-            check_policy(&rules.policy(path.as_bytes()))
+            check_policy(&rules.policy(path.as_bytes()), &change)
                 .map_err(|fault| VolumeError::Setting(fault.to_string()))
         })
     }

@@ -351,7 +351,14 @@ fn classes_change_while_mounted() {
     volume.set_app("app", durable).unwrap();
     volume.fsync(id).unwrap();
     assert!(store.pending().commits > 0);
-    assert!(volume.set_app("app/below", durable).is_err());
+    // Names that do not exist were accepted without a word.
+    for unknown in ["app/below", "absent", "app/", "", "..", "/"] {
+        let error = volume.set_app(unknown, durable).unwrap_err();
+        assert!(
+            matches!(error, VolumeError::UnknownApp { .. }),
+            "{unknown}: {error}"
+        );
+    }
     // The configuration, loaded again, has the last word.
     volume
         .reload(&Config::parse("", Path::new("test")).unwrap())
@@ -403,7 +410,7 @@ fn a_policy_may_commit_at_fsync_without_anybody_waiting() {
     assert_eq!(report(&volume).policy.name(), "fsync");
     assert_eq!(report(&volume).bytes_at_risk, 0);
 
-    let deaf = quiet("allow_durable = false");
+    let deaf = quiet("allow_durable = false\n[defaults]\nage_max_ms = 1000000\n");
     let deaf = Volume::start(Arc::new(MemoryStore::new()), deaf).unwrap();
     let error = deaf.set_app(".", policy(TransactioningName::Fsync));
     assert!(error.unwrap_err().to_string().contains("allow_durable"));

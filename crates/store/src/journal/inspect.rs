@@ -18,8 +18,9 @@ pub struct Inspection {
     pub is_store: bool,
     /// What the next mount (or `mobifs recover`) will find.
     pub report: RecoveryReport,
-    /// Identity of the store.
-    pub uuid: [u8; 16],
+    /// Identity of the store; none if it has no journal, so that the next mount makes one, and
+    /// gives it an identity.
+    pub uuid: Option<[u8; 16]>,
     /// Size of the journal.
     pub journal_bytes: u64,
     /// Objects that transactions in the journal create.
@@ -58,7 +59,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     };
     let (log, mut scanned) = Log::open(lower, &own.mobifs, &options)?;
     overflow::expand(lower, &own.stage, &mut scanned.transactions)?;
-    found.uuid = log.uuid();
+    found.uuid = log.is_there().then(|| log.uuid());
     found.journal_bytes = log.total_bytes();
     found.report = RecoveryReport::of(&scanned);
     if scanned.is_copied {

@@ -190,6 +190,11 @@ impl<L: Lower> Log<L> {
         self.direct_io
     }
 
+    /// Whether there is a journal: a store that is only read may have none.
+    pub(crate) const fn is_there(&self) -> bool {
+        self.journal.is_some()
+    }
+
     /// Identity of the store.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         self.superblock.uuid

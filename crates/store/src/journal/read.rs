@@ -101,11 +101,14 @@ impl<L: Lower> JournalStore<L> {
     fn stat(&self, id: ObjectId) -> Result<Option<LowerStat>, StoreError> {
         if id == ObjectId::ROOT {
             let root = self.require_handle(id)?;
-            return self
-                .lower
-                .stat(&root)
-                .map(Some)
-                .map_err(StoreError::lower("stat of the root"));
+            let stat = self.lower.stat(&root);
+            let mut stat = stat.map_err(StoreError::lower("stat of the root"))?;
+            // Our own directory is one that the mount does not show. Where subdirectories are not
+            // counted, there is one link.
+            if stat.nlink > 2 {
+                stat.nlink -= 1;
+            }
+            return Ok(Some(stat));
         }
         let location = self.state.read().table.get(id).cloned();
         let (inode, names) = location.map_or((0, Vec::new()), |at| (at.inode, at.names));

@@ -13,6 +13,8 @@ use crate::journal::superblock::{
 };
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerStat};
 
+/// No file is larger.
+const JOURNAL_BYTES_MAX: u64 = (1 << 62) - JOURNAL_BLOCK_BYTES as u64;
 /// A log that may reach no further is read without a thread.
 const READ_AHEAD_BYTES_MIN: u64 = 2 << 20;
 
@@ -59,9 +61,10 @@ pub(super) fn open<L: Lower>(
 fn wanted_bytes(options: &LogOptions) -> Result<u64, StoreError> {
     let block = JOURNAL_BLOCK_BYTES as u64;
     let bytes = options.journal_bytes - options.journal_bytes % block;
-    if !options.read_only && !(JOURNAL_BYTES_MIN..1 << 62).contains(&bytes) {
+    if !options.read_only && !(JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX).contains(&bytes) {
         return Err(StoreError::Unsuitable(format!(
-            "a journal of {} bytes cannot be used; it takes at least {JOURNAL_BYTES_MIN}",
+            "a journal of {} bytes cannot be used: it takes at least {JOURNAL_BYTES_MIN}, and at \
+             most {JOURNAL_BYTES_MAX}",
             options.journal_bytes
         )));
     }
@@ -150,6 +153,14 @@ fn make_ready<L: Lower>(
         wanted.home = wanted.home.and(log.home);
     }
     let has_other_size = log.superblock.journal_bytes != journal_bytes;
+    if has_other_size && !options.keeps_size && !log.pristine {
+        tracing::warn!(
+            journal_bytes = log.superblock.journal_bytes,
+            wanted_bytes = journal_bytes,
+            "the journal keeps its size, because it is in use: a mount of a store that was \
+             properly closed changes it"
+        );
+    }
     if log.pristine && has_other_size && !options.keeps_size {
         let resized = Superblock {
             journal_bytes,
