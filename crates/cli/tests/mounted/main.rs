@@ -15,6 +15,7 @@ mod life;
 mod loads;
 mod overlay;
 mod poison;
+mod reads;
 mod recording;
 mod room;
 mod shapes;
