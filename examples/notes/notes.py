@@ -82,6 +82,14 @@ def main() -> None:
     text = " ".join(options.words)
     if options.command in ("add", "search") and not text:
         parser.error(f"{options.command} what?")
+    try:
+        run(options, text)
+    except (sqlite3.Error, OSError, ValueError) as error:
+        # Not a database, a directory that is not there, an input that is no text, …
+        sys.exit(f"{parser.prog}: {options.file}: {error}")
+
+
+def run(options: argparse.Namespace, text: str) -> None:
     connection = open_notes(options)
     if options.command == "add":
         for line in sys.stdin if text == "-" else [text]:
