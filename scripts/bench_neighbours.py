@@ -40,7 +40,7 @@ PAGE = 4096
 FILE_BYTES = 64 << 20
 FILES = 4
 CREATED = 1000
-# More than what waits in memory at most: nobody is to wait for room on the disk.
+# More than what waits in memory at most: no writer is to wait for room on the disk.
 IMAGE_MEBIBYTES = 3072
 WARM_UP_SECONDS = 1.0
 EXT4 = "ext4"

@@ -162,7 +162,7 @@ gaps() {
       printf "%.2f\n", rand() < share / 100 ? long / 1000 * exp(0.7 * normal) : short / 1000 * exp(0.6 * normal) } }'
 }
 
-# desk SECONDS SEED COUNT [LONG% SHORT LONG]: somebody writes a document, takes notes, commits now
+# desk SECONDS SEED COUNT [LONG% SHORT LONG]: a user writes a document, takes notes, commits now
 # and then; messages come meanwhile. It ends after COUNT operations, or so many seconds.
 desk() {
   local seconds=$1 seed=$2 count=$3 step=0 gap until

@@ -72,7 +72,7 @@ CASES = {
     "nothing": ("", (0, 0, 0)),
 }
 
-# Other ways of saying it, which nobody counts.
+# Other ways of saying it, which are not counted.
 OTHER_WORDING = re.compile(r'print(ln)?!\(\s*"(not run|skipped|SKIPPED|(the rest is )?skipped)')
 # A test that returns at once, without a word, where this process is not root or a thing is absent.
 SILENT = re.compile(

@@ -69,7 +69,7 @@ fn the_kernel_is_asked_for_what_only_it_holds() {
     bed.engine.release(files[7]);
     bed.engine.forget(files[7], 1);
     round(&mut bed, 10);
-    // What is left is within the limits, and nobody is asked for it.
+    // The rest is within the limits, and the kernel is not asked for it.
     assert!(!bed.engine.is_crowded());
     assert_eq!(bed.engine.trim(10).looked_at, 0);
 }

@@ -48,7 +48,7 @@ pub(crate) enum DirectIo {
     ///
     /// Only so does the kernel drop what it has cached of a written range *after* the write:
     /// with `ASYNC_DIO` it does so before it sends the request and never again, and a page
-    /// that somebody reads meanwhile keeps the old content for as long as it is cached.
+    /// that another program reads meanwhile keeps the old content for as long as it is cached.
     OneByOne,
     /// The requests of a call are under way side by side, and an asynchronous call returns at
     /// once. Correct only where nothing else than `O_DIRECT` reads the files.

@@ -122,7 +122,7 @@ fn notify(transport: &dyn Transport, code: i32, payload: &[&[u8]]) {
 mod tests {
     use super::*;
 
-    /// Keeps what it is told.
+    /// Keeps the replies that it gets.
     #[derive(Default)]
     struct Told(parking_lot::Mutex<Vec<u8>>);
 

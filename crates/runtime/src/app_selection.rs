@@ -8,7 +8,7 @@ use crate::config::AppGlob;
 /// So many apps are listed if nothing else is asked for.
 const APPS_LISTED: u64 = 1000;
 
-/// The apps that somebody wants to hear of.
+/// The apps that a status is to show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppSelection {

@@ -12,7 +12,7 @@ pub const FAULT_POINTS: [&str; 9] = [
 #[cfg(feature = "fault-points")]
 pub const FAULTS: [&str; 5] = ["panic", "abort", "overflow", "segv", "hang"];
 
-/// A place with this name; where a test wants that, the process does not go on behind it.
+/// A place with this name; where a test wants that, the process does not go on from there.
 #[cfg(not(feature = "fault-points"))]
 #[inline(always)]
 pub const fn fault_point(_name: &str) {}
@@ -57,7 +57,7 @@ mod switched_on {
         wanted.map_or(usual, Duration::from_millis)
     }
 
-    /// A place with this name; where a test wants that, the process does not go on behind it.
+    /// A place with this name; where a test wants that, the process does not go on from there.
     pub fn fault_point(name: &str) {
         if !IS_ARMED.load(Ordering::Relaxed) {
             return;

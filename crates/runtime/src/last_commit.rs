@@ -1,7 +1,7 @@
 //! Committing what a mount has left that no daemon can go on with.
 //!
 //! A successor makes everything that a mount needs, and whatever ends it may end each one that
-//! follows. So the last process of a mount makes as little as it can: it serves nobody, makes no
+//! follows. So the last process of a mount makes as little as it can: it answers no requests, makes no
 //! engine, and applies nothing that the journal has room for. It reads one transaction after the
 //! other from the arena ([`mobifs_core::image::uncommitted`]) and hands it to the store. What it
 //! cannot read it names and passes over. It notes in the arena what it does, so that another one
@@ -22,7 +22,7 @@ use crate::{ArenaError, OpenOptions, StoreLock};
 /// Processes that a transaction may end before it is passed over.
 const ATTEMPTS_MAX: u32 = 2;
 
-/// Why what is left cannot be looked at.
+/// Why what the arena holds cannot be looked at.
 #[derive(Debug, thiserror::Error)]
 pub enum LastCommitError {
     /// The arena.

@@ -23,7 +23,7 @@ pub fn skip_part(reason: impl Display) {
     say("SKIPPED IN PART", &reason);
 }
 
-/// This is a program that another test runs, and nobody runs it now.
+/// This is a program that another test runs, and that was started by itself.
 pub fn no_test() {
     say("NO TEST", &"a program for another test");
 }

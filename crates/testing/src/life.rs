@@ -381,7 +381,7 @@ impl Life {
         } else {
             Vec::new()
         };
-        // A file stays there whose other names nobody has looked up.
+        // A file stays there whose other names were not looked up.
         left.retain(|name| !name.starts_with("limbo/"));
         if !left.is_empty() {
             return Err(format!(

@@ -177,7 +177,7 @@ fn mappings_and_direct_io_see_each_other() {
         unsafe { mapping.cast::<u8>().add(number * ALIGNMENT) }
     };
     for round in 1..=5_u8 {
-        // SAFETY: see above. Nobody else uses this memory; the kernel may, at any time, which
+        // SAFETY: see above. No other code uses this memory; the kernel may, at any time, which
         // volatile accesses allow.
         unsafe { page(0).write_volatile(round) };
         // A page that was changed through a mapping, and not written back yet.

@@ -69,7 +69,7 @@ impl Keeper {
         if let Some(notifier) = &self.notifier
             && let Err(error) = notifier.drop_kept(name)
         {
-            tracing::debug!(%error, "nobody supervises this daemon any more");
+            tracing::debug!(%error, "this daemon is not supervised any more");
         }
         self.keep(&[(name, descriptor)]);
     }
@@ -87,7 +87,7 @@ impl Keeper {
         match withdrawn {
             Ok(true) => {}
             Ok(false) => tracing::warn!("who supervises this daemon does not answer"),
-            Err(error) => tracing::debug!(%error, "nobody supervises this daemon any more"),
+            Err(error) => tracing::debug!(%error, "this daemon is not supervised any more"),
         }
     }
 
@@ -96,7 +96,7 @@ impl Keeper {
         if let Some(notifier) = &self.notifier
             && let Err(error) = notifier.alive(SIGN_OF_LIFE_WITHIN)
         {
-            tracing::debug!(%error, "nobody supervises this daemon any more");
+            tracing::debug!(%error, "this daemon is not supervised any more");
         }
     }
 
@@ -105,7 +105,7 @@ impl Keeper {
         if let Some(notifier) = &self.notifier
             && let Err(error) = notifier.ready(status)
         {
-            tracing::debug!(%error, "nobody supervises this daemon any more");
+            tracing::debug!(%error, "this daemon is not supervised any more");
         }
     }
 }

@@ -21,12 +21,12 @@ use crate::failure::{Code, Failure};
 const STACK_BYTES: usize = 64 << 20;
 /// How long taking the mount away may hold up the rest.
 const PATIENCE_WITH_MOUNT: Duration = Duration::from_secs(5);
-/// How often it is looked whether somebody wants the end.
+/// How often requests to end are looked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Takes the mount away, so that nobody waits for answers that do not come, and commits what the
-/// daemons have left in the arena. What the store refuses is tried again until somebody wants
-/// the end, because with this process goes what is in memory.
+/// Takes the mount away, so that no program waits for answers that do not come, and commits what the
+/// daemons have left in the arena. What the store refuses is tried again until an end is
+/// requested, because with this process goes what is in memory.
 pub(super) fn commit_and_end(
     plan: &Plan,
     keeper: &Keeper,
@@ -161,7 +161,7 @@ fn copies(arena: &OwnedFd, lock: Option<&OwnedFd>) -> io::Result<(OwnedFd, Optio
     Ok((arena.try_clone()?, lock))
 }
 
-/// Waits before the next attempt; false if somebody wants the end.
+/// Waits before the next attempt; false if an end is requested.
 fn waits(is_wanted: &AtomicBool) -> bool {
     let until = Instant::now() + RETRY_INTERVAL;
     while Instant::now() < until {
@@ -173,7 +173,7 @@ fn waits(is_wanted: &AtomicBool) -> bool {
     true
 }
 
-/// Set when somebody wants the end.
+/// Set when an end is requested.
 fn end_requests() -> io::Result<Arc<AtomicBool>> {
     let is_wanted = Arc::new(AtomicBool::new(is_end_wanted()));
     for signal in [SIGTERM, SIGINT] {
@@ -184,7 +184,7 @@ fn end_requests() -> io::Result<Arc<AtomicBool>> {
 
 fn try_again(place: &Path, error: &dyn std::fmt::Display) -> Failure {
     let message = format!(
-        "what is left of the mount at {} is not committed yet: {error}",
+        "the uncommitted changes of the mount at {} are not committed yet: {error}",
         place.display()
     );
     Failure::new(Code::TryAgain, message)
@@ -200,7 +200,7 @@ fn take_away(mountpoint: &Path, subtype: &str) {
         {
             tracing::warn!(%error, "the mount cannot be taken away");
         }
-        // Nobody listens any more if it took too long.
+        // The receiver has gone if it took too long.
         let _told = done.send(());
     };
     if std::thread::Builder::new().spawn(taking).is_err()

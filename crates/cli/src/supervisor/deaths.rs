@@ -1,4 +1,4 @@
-//! What comes after a daemon that died: a successor, the last process, or nobody.
+//! What comes after a daemon that died: a successor, the last process, or none.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// After so many successors in a row that crashed before they were ready, there is no other one.
 const CRASHES_MAX: u32 = 5;
-/// The same for those that somebody killed: it was not what they did, and whoever kills them (the
+/// The same for those that were killed from outside: they did nothing wrong, and the killer (the
 /// kernel, when memory is short) may stop.
 const KILLS_MAX: u32 = 100;
 /// The same for those that came to no end: each takes minutes.
@@ -17,11 +17,11 @@ const HANGS_MAX: u32 = 2;
 const SHORT_LIVES_MAX: u32 = 10;
 /// A daemon that lives so long after it was ready has nothing to do with those before it.
 const LONG_LIFE: Duration = Duration::from_secs(60);
-/// Successors that may die while somebody waits for the end.
+/// Successors that may die after an end was requested.
 const DEATHS_AT_END_MAX: u32 = 2;
 /// Last processes that may die: two for each transaction that is passed over because of that.
 const LASTS_MAX: u32 = 12;
-/// The same while somebody waits for the end.
+/// The same after an end was requested.
 const LASTS_AT_END_MAX: u32 = 4;
 
 /// How a daemon died.
@@ -31,7 +31,7 @@ pub(super) enum How {
     Crashed,
     /// It could not take over, and said so.
     Refused,
-    /// Somebody killed it.
+    /// It was killed from outside.
     Killed,
     /// It came to no end, so we killed it.
     Hung,
@@ -50,10 +50,10 @@ pub(super) struct Death {
 pub(super) enum Next {
     /// A daemon that takes over, after this pause.
     Successor(Duration),
-    /// A process that only commits what is left, after this pause.
+    /// A process that only commits what is uncommitted, after this pause.
     Last(Duration),
-    /// Nobody.
-    Nobody,
+    /// No process: the supervisor gives up.
+    GiveUp,
 }
 
 /// The deaths so far.
@@ -68,19 +68,19 @@ pub(super) struct Deaths {
     hangs: u32,
     /// Of daemons that were ready only for a short time.
     short_lives: u32,
-    /// Since somebody wants the end.
+    /// Since an end was requested.
     at_end: u32,
     /// Of last processes; none: there was none.
     lasts: Option<u32>,
 }
 
 impl Deaths {
-    /// So many daemons in a row, the last ones, were killed by somebody before they were ready.
+    /// So many daemons in a row, the last ones, were killed from outside before they were ready.
     pub(super) const fn kills_in_a_row(&self) -> u32 {
         self.kills
     }
 
-    /// What comes after this death. With `is_end_wanted`, somebody waits for the end.
+    /// What comes after this death. `is_end_wanted`: an end was requested.
     pub(super) fn after(&mut self, death: Death, is_end_wanted: bool) -> Next {
         if let Some(lasts) = &mut self.lasts {
             *lasts += 1;
@@ -90,7 +90,7 @@ impl Deaths {
                 LASTS_MAX
             };
             return if *lasts >= lasts_max {
-                Next::Nobody
+                Next::GiveUp
             } else {
                 Next::Last(pause_after(*lasts))
             };
@@ -208,19 +208,19 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_last_process_comes_another_one_or_nobody() {
+    fn after_the_last_process_comes_another_one_or_none() {
         let mut deaths = Deaths::default();
         assert_eq!(deaths.last(), Next::Last(Duration::ZERO));
         for _ in 1..LASTS_MAX {
             let next = deaths.after(unready(How::Killed), false);
             assert!(matches!(next, Next::Last(_)), "{next:?}");
         }
-        assert_eq!(deaths.after(unready(How::Crashed), false), Next::Nobody);
+        assert_eq!(deaths.after(unready(How::Crashed), false), Next::GiveUp);
         assert_eq!(Deaths::default().last(), Next::Last(Duration::ZERO));
         let mut deaths = Deaths {
             lasts: Some(LASTS_AT_END_MAX - 1),
             ..Deaths::default()
         };
-        assert_eq!(deaths.after(unready(How::Hung), true), Next::Nobody);
+        assert_eq!(deaths.after(unready(How::Hung), true), Next::GiveUp);
     }
 }

@@ -6,7 +6,7 @@
 //! the mount as long as it is served, and uses no memory to speak of: whatever ends a daemon
 //! does not end it. If it is killed itself, the daemon serves on, unsupervised.
 //!
-//! Where no daemon can take over, a last process commits what is left, and then the supervisor
+//! Where no daemon can take over, a last process commits what is uncommitted, and then the supervisor
 //! ends ([`deaths`] says when). It listens for signals all the time, so that a request to end is
 //! never waited for longer than a limit: who does not heed it is killed, and what it leaves is
 //! for the last process.
@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_AT_END: Duration = Duration::from_secs(10);
 /// How long one that is ready may take to end when it is wanted for the second time.
 const PATIENCE_WITH_DAEMON: Duration = Duration::from_secs(60);
-/// How long the last process may take to end when it is wanted: it commits what is left first.
+/// How long the last process may take to end when it is wanted: it commits what is uncommitted first.
 const PATIENCE_WITH_LAST: Duration = Duration::from_secs(60);
 /// How long a killed process may take to end; it may be held up by a device that does not answer.
 const PATIENCE_WITH_KILLED: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ enum Role {
     First,
     /// One that takes over.
     Successor,
-    /// The one that commits what is left.
+    /// The one that commits what is uncommitted.
     Last,
 }
 
@@ -180,21 +180,21 @@ impl Supervisor {
             role = match self.pause_before(next) {
                 Next::Successor(_) => Role::Successor,
                 Next::Last(_) => Role::Last,
-                Next::Nobody => return Ok(self.give_up()),
+                Next::GiveUp => return Ok(self.give_up()),
             };
             let pid = watched.child.id();
             match role {
                 Role::Last => tracing::error!(
                     pid, %status,
                     "the daemon died, and no other one takes over; a last process commits what \
-                     is left, and the mount ends"
+                     is uncommitted, and the mount ends"
                 ),
                 _ => tracing::warn!(pid, %status, "the daemon died; a new one takes over"),
             }
         }
     }
 
-    /// Waits as long as it is said before the next process starts; not if somebody wants the end:
+    /// Waits before the next process starts, as decided; not if an end is requested:
     /// then the last process comes at once.
     fn pause_before(&mut self, next: Next) -> Next {
         let (Next::Successor(pause) | Next::Last(pause)) = next else {
@@ -259,7 +259,7 @@ impl Supervisor {
     }
 
     /// Does what the process asks for until it ends; none if it was killed, does not end, and
-    /// somebody wants the end.
+    /// an end is requested.
     fn watch(&mut self, watched: &mut Watched) -> io::Result<Option<ExitStatus>> {
         loop {
             // First of all: a wake-up that came before we look at what it is about may be

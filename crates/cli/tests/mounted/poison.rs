@@ -37,7 +37,7 @@ const DEPTH: usize = 300;
 enum End {
     /// The supervisor sees that no daemon can take over.
     ByItself,
-    /// Somebody asks for it, so long after the first daemon died.
+    /// A user asks for it, so long after the first daemon died.
     Asked(Duration),
 }
 

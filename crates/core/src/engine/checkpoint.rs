@@ -107,7 +107,7 @@ impl Engine {
 
     /// The transactions that mention an object, open and closed.
     fn transactions_with(&self, id: ObjectId) -> Vec<VctId> {
-        // Each of them holds the object once, so where nobody does there is nothing to look
+        // Each of them holds the object once, so where none does there is nothing to look
         // for, and the last one ends the search.
         let holds = self.inodes.get(&id).map_or(0, |inode| inode.holds);
         let open = self.open.iter().filter(|(_, open)| open.held.contains(&id));

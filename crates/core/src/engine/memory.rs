@@ -377,7 +377,7 @@ impl Engine {
         }
     }
 
-    /// Frees the pages of an object without links that nobody uses; whether the object itself
+    /// Frees the pages of an object without links that is not in use; whether the object itself
     /// can leave memory, too.
     fn frees_pages_of(&mut self, id: ObjectId) -> bool {
         let Some(inode) = self.inodes.get_mut(&id) else {

@@ -13,7 +13,7 @@ use crate::policy::transactioning::Closing;
 use crate::vct::OpenVct;
 
 /// A transaction that mentions so many objects closes, whatever its policy says. Closing it and
-/// letting go of it when it is committed take time for each of them, in which nobody else can do
+/// letting go of it when it is committed take time for each of them, in which no other thread can do
 /// anything; and the store takes it as a whole.
 pub(super) const MEMBERS_MAX: usize = 4096;
 /// As long as some app is durable, a transaction that has taken so much memory closes: its commit

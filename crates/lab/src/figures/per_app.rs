@@ -98,7 +98,7 @@ pub(super) fn one_version(unit: &Unit<'_>) -> f64 {
     )
 }
 
-/// Growth with what transactions have closed and nobody has checkpointed.
+/// Growth with what transactions have closed and no checkpoint has written.
 pub(super) fn with_versions(unit: &Unit<'_>) -> f64 {
     mean(
         unit.users
@@ -120,7 +120,7 @@ fn footprint(units: &[Unit<'_>]) -> Result<Figure, PlotError> {
     let lasts = |kb_per_second: f64| 100e3 / kb_per_second.max(f64::MIN_POSITIVE) / 60.0;
     let remark = format!(
         "Ours on average: {:.1} KB/s for one copy of each page, {:.1} KB/s with the versions \
-         of transactions that {} has closed and nobody has checkpointed; published: {ext4} and \
+         of transactions that {} has closed and no checkpoint has written; published: {ext4} and \
          {mobifs}. In the worst case {worst:.1} KB/s, with which 100 MB last {:.1} minutes; \
          published {FOOTPRINT_WORST_KB_PER_SECOND} KB/s, 17.4 minutes. Both count changed names \
          and attributes at what they take in memory. The difference to the paper is what the \

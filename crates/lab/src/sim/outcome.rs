@@ -218,7 +218,7 @@ impl AppOutcome {
 /// Why something is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlushReason {
-    /// A policy, or somebody who called `fsync` or `sync`.
+    /// A policy, or a program that called `fsync` or `sync`.
     Wanted,
     /// Nothing comes any more.
     EndOfTrace,

@@ -95,7 +95,7 @@ pub fn watch(rules: &PredictionRules, operations: &[u64]) -> PredictionReport {
     for (index, &at) in operations.iter().enumerate() {
         while let Some(due) = predictor.timer_at().filter(|due| due.0 <= at) {
             predictor.timer(due);
-            // At the very moment of an operation nobody would begin a checkpoint.
+            // No checkpoint begins at the very moment of an operation.
             if occasion == Occasion::Timer && due.0 < at {
                 tally.take(predictor.as_ref(), due.0);
             }

@@ -155,7 +155,7 @@ impl LastNotes {
             tracing::warn!("no room for notes: if this process dies, its work is done again");
             return;
         }
-        // SAFETY: nobody looks behind the list's end, and nobody else adds.
+        // SAFETY: no process reads after the list's end, and no other one adds.
         unsafe { self.region.write(NOTES_AT + bytes, &out.bytes) };
         let bytes = (bytes + out.bytes.len()) as u64;
         self.region.store(NOTES_BYTES_AT, bytes);

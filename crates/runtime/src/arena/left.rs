@@ -268,7 +268,7 @@ pub struct Entered {
     /// Processes that have begun to take over since one knew what is in the arena, this one
     /// included.
     pub in_a_row: u64,
-    /// A last process has begun to commit what is left, so that there can be no daemon any more.
+    /// A last process has begun to commit what the arena holds, so that there can be no daemon any more.
     pub has_last: bool,
 }
 

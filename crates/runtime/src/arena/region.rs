@@ -96,7 +96,7 @@ impl Region {
         Self::over_memfd(memory, bytes)
     }
 
-    /// A memfd that somebody made before.
+    /// A memfd that was made before.
     pub(super) fn attach(memory: OwnedFd) -> io::Result<Self> {
         let bytes = size_of_file(&memory)?;
         Self::over_memfd(memory, bytes)

@@ -44,17 +44,17 @@ pub const SUPERVISOR_VARIABLE: &str = "MOBIFS_SUPERVISOR";
 /// How many daemons in a row somebody has killed before they were ready.
 pub const KILLS_VARIABLE: &str = "MOBIFS_KILLS";
 
-/// Set for the last process, which does not serve the mount, but commits what is left.
+/// Set for the last process, which does not serve the mount, but commits what the arena holds.
 pub const LAST_VARIABLE: &str = "MOBIFS_LAST";
 /// How many requests to end came before the last process was started.
 pub const ENDS_VARIABLE: &str = "MOBIFS_ENDS";
 
-/// Whether our supervisor wants this process to commit what is left, and to end.
+/// Whether our supervisor wants this process to commit what the arena holds, and to end.
 pub fn is_last() -> bool {
     supervisor_pid().is_some() && std::env::var_os(LAST_VARIABLE).is_some()
 }
 
-/// Whether somebody wanted the mount to end before this last process was started.
+/// Whether an end of the mount was requested before this last process was started.
 pub fn is_end_wanted() -> bool {
     let ends = std::env::var(ENDS_VARIABLE).ok();
     let ends = ends.and_then(|ends| ends.parse::<u32>().ok());
