@@ -11,7 +11,7 @@ use mobifs_runtime::{
     Volume, WriteAt,
 };
 use mobifs_types::{DeviceNumber, FileKind, ObjectId};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::arena_file::ArenaFile;
 use crate::companion::{self, Companion};
@@ -19,7 +19,7 @@ use crate::durability::{self, Promises};
 use crate::failure::Failure;
 use crate::fork::Generation;
 use crate::ground::Ground;
-use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
+use crate::header::{self, Beginning, HEADER_BYTES, MARK_PLACE};
 use crate::headroom::Headroom;
 use crate::leftovers::{Leftover, Sqlite};
 use crate::limits;
@@ -66,8 +66,9 @@ pub(crate) struct Database {
     is_durable: AtomicBool,
     /// The file says that the database is in use.
     is_marked: AtomicBool,
-    /// Held while that is being written.
-    marking: Mutex<()>,
+    /// Held while that is being written, and by who reads the header meanwhile: the mark changes
+    /// the file behind the engine's back.
+    marking: RwLock<()>,
     /// The database is empty, and something stands in its place.
     is_stand_in: AtomicBool,
     /// What connections have of each other.
@@ -163,7 +164,7 @@ impl Database {
             keeps_log: AtomicBool::new(false),
             open_companions: Mutex::default(),
             is_marked: AtomicBool::new(false),
-            marking: Mutex::default(),
+            marking: RwLock::default(),
             is_stand_in: AtomicBool::new(false),
             locks: Mutex::default(),
             shared_memory: Mutex::default(),
@@ -246,9 +247,11 @@ impl Database {
         if self.is_marked.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _alone = self.marking.lock();
+        let mut marking = self.marking.upgradable_read();
         if !self.is_marked.load(Ordering::Acquire) {
-            self.ground.mark()?;
+            // Readers do not wait for the device.
+            marking.with_upgraded(|()| self.ground.mark())?;
+            self.ground.make_mark_durable()?;
             self.is_marked.store(true, Ordering::Release);
         }
         Ok(())
@@ -260,20 +263,41 @@ impl Database {
 
     /// Reads of any of the database's files; fewer bytes than asked for only at its end.
     pub(crate) fn read(&self, file: ObjectId, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
-        let length = self.volume.read(file, at, out)?;
-        if file != self.main {
-            return Ok(self.waiting.read_over(file, at, out, length));
+        if file == self.main {
+            return self.read_main(at, out);
         }
-        if self.is_empty() && at < HEADER_BYTES as u64 {
-            if self.size(file)? == 0 {
+        let length = self.volume.read(file, at, out)?;
+        Ok(self.waiting.read_over(file, at, out, length))
+    }
+
+    fn read_main(&self, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
+        if at >= HEADER_BYTES as u64 {
+            return Ok(self.volume.read(self.main, at, out)?);
+        }
+        let is_marked = self.is_marked.load(Ordering::Acquire);
+        let _unchanged = (!is_marked).then(|| self.marking.read());
+        if !header::begins_within_mark(at) {
+            return self.read_header(at, out);
+        }
+        let missing = (at - MARK_PLACE.start as u64) as usize;
+        let mut whole = vec![0; missing + out.len()];
+        let length = self.read_header(MARK_PLACE.start as u64, &mut whole)?;
+        let length = length.saturating_sub(missing);
+        out[..length].copy_from_slice(&whole[missing..missing + length]);
+        Ok(length)
+    }
+
+    /// Reads from the header on, without the mark, if it begins before it or behind it.
+    fn read_header(&self, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
+        let length = self.volume.read(self.main, at, out)?;
+        if self.is_empty() {
+            if self.size(self.main)? == 0 {
                 return Ok(0);
             }
             let standing_in = (HEADER_BYTES - at as usize).min(length);
             out[..standing_in].fill(0);
         }
-        if let Some(version) = version_in(&mut out[..length], at) {
-            *version = header::unmarked(*version);
-        }
+        header::unmark(&mut out[..length], at);
         Ok(length)
     }
 
@@ -428,9 +452,7 @@ impl Database {
             return Err(Failure::Foreign(self.path.clone()));
         }
         let mut marked = data.to_vec();
-        if let Some(version) = version_in(&mut marked, at) {
-            *version = header::marked(*version);
-        }
+        header::mark(&mut marked, at);
         self.write_all(self.main, at, &marked)?;
         if is_header {
             self.is_stand_in.store(false, Ordering::Relaxed);
@@ -747,10 +769,4 @@ impl Database {
         self.volume.forget(node.id, 1);
         Ok(length?)
     }
-}
-
-/// The byte of a database's header that bears the mark, if it is in `bytes`.
-fn version_in(bytes: &mut [u8], at: u64) -> Option<&mut u8> {
-    let place = (READ_VERSION_AT as u64).checked_sub(at)?;
-    bytes.get_mut(usize::try_from(place).ok()?)
 }

@@ -4,12 +4,17 @@ use crate::failure::Failure;
 
 /// The file of a database, as programs without MobiFS find it.
 pub trait Ground: Send + Sync + std::fmt::Debug {
-    /// Says in the file that the database is in use, and that durably: from now on it may
-    /// hold more than the file does. An empty file gets a stand-in.
+    /// Says in the file that the database is in use. An empty file gets a stand-in.
     ///
     /// # Errors
     /// [`Failure::System`].
     fn mark(&self) -> Result<(), Failure>;
+
+    /// Makes that durable: from now on the database may hold more than the file does.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    fn make_mark_durable(&self) -> Result<(), Failure>;
 
     /// Says that the file is the database again; what stands in for an empty one goes.
     ///

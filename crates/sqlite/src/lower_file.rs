@@ -15,11 +15,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::ground::Ground;
-use crate::header::{self, Beginning, HEADER_BYTES, READ_VERSION_AT};
+use crate::header::{self, Beginning, HEADER_BYTES, MARK_PLACE};
 
 /// Where SQLite's own locks are in a file, and how many bytes they take.
 const LOCKS_AT: libc::off_t = 0x4000_0000;
 const LOCKS_BYTES: libc::off_t = 512;
+const MARKING: &str = "marking the database's file as in use";
 
 /// A file, told from all others as long as it exists, and, where the filesystem keeps the
 /// time when it was made, from those that get its inode's number after it.
@@ -168,11 +169,13 @@ impl LowerFile {
         beginning_of(&self.file).map_err(Failure::system("reading the database's header"))
     }
 
-    fn change_version(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
-        let place = READ_VERSION_AT as u64;
-        let mut version = [0];
-        self.file.read_exact_at(&mut version, place)?;
-        self.file.write_all_at(&[change(version[0])], place)
+    /// Changes the part of the header that bears the mark, in one write.
+    fn change_mark(&self, change: fn(&mut [u8], u64)) -> io::Result<()> {
+        let at = MARK_PLACE.start as u64;
+        let mut bytes = [0; MARK_PLACE.end - MARK_PLACE.start];
+        self.file.read_exact_at(&mut bytes, at)?;
+        change(&mut bytes, at);
+        self.file.write_all_at(&bytes, at)
     }
 }
 
@@ -180,12 +183,14 @@ impl Ground for LowerFile {
     fn mark(&self) -> Result<(), Failure> {
         let write = || match beginning_of(&self.file)? {
             Beginning::Empty => self.file.write_all_at(&header::stand_in(), 0),
-            Beginning::Database { is_marked: false } => self.change_version(header::marked),
+            Beginning::Database { is_marked: false } => self.change_mark(header::mark),
             _ => Ok(()),
         };
-        write()
-            .and_then(|()| self.file.sync_all())
-            .map_err(Failure::system("marking the database's file as in use"))
+        write().map_err(Failure::system(MARKING))
+    }
+
+    fn make_mark_durable(&self) -> Result<(), Failure> {
+        self.file.sync_all().map_err(Failure::system(MARKING))
     }
 
     fn unmark(&self) -> Result<(), Failure> {
@@ -193,7 +198,7 @@ impl Ground for LowerFile {
             match beginning_of(&self.file)? {
                 Beginning::StandIn => self.file.set_len(0)?,
                 Beginning::Database { is_marked: true } => {
-                    self.change_version(header::unmarked)?;
+                    self.change_mark(header::unmark)?;
                 }
                 _ => return Ok(()),
             }

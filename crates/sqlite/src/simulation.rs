@@ -8,7 +8,7 @@ use mobifs_runtime::Volume;
 use crate::database::Database;
 use crate::failure::Failure;
 pub use crate::ground::Ground;
-pub use crate::header::{Beginning, HEADER_BYTES, READ_VERSION_AT, marked, stand_in, unmarked};
+pub use crate::header::{Beginning, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark};
 use crate::options::Options;
 use crate::registry::{self, Lease};
 

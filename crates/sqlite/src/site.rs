@@ -291,6 +291,7 @@ impl<'a> Site<'a> {
     ) -> Result<(OpenedStore, Arc<Volume>), Failure> {
         if is_empty {
             lower.mark()?;
+            lower.make_mark_durable()?;
         }
         let arena = arena.and_then(|file| self.make_arena(file));
         let opened = OpenedStore::open(&self.directory, &self.open_options(lower, arena.as_ref()))

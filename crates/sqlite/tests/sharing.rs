@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::{
-    MODES, Place, check, child, count, hot_error, insert, is_ordinary, make_table, open, plain,
-    purpose, set_mode,
+    MODES, Place, SAFE_MODES, check, child, count, hot_error, insert, is_ordinary, make_table,
+    open, plain, purpose, set_mode,
 };
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -119,7 +119,17 @@ fn another_process() {
             println!("outcome {} {}", during - before, threads() - before);
         }
         "fork" => fork(&path),
-        other => panic!("{other}"),
+        other => match other.strip_prefix("commit in ") {
+            Some(mode) => {
+                let connection = open(&path, "&age_max_ms=600000").unwrap();
+                set_mode(&connection, mode);
+                insert(&connection, 10);
+                println!("outcome {}", count(&connection));
+                // Without closing it, as if it was killed.
+                std::process::exit(0);
+            }
+            None => panic!("{other}"),
+        },
     }
 }
 
@@ -403,5 +413,35 @@ fn a_connection_that_only_reads_gets_no_lock_for_writing() {
         });
         assert_eq!(told[0], told[1], "{mode} {other_mode}");
         is_ordinary(&place.path(), 3);
+    }
+}
+
+/// It went on with the pages that it knew, and what the app had committed was lost: SQLite reads
+/// the header anew only if the counter of changes has changed.
+#[test]
+fn a_program_that_knows_the_database_hears_of_a_killed_app() {
+    for mode in SAFE_MODES {
+        let place = Place::new();
+        let known = plain(&place.path()).unwrap();
+        make_table(&known);
+        insert(&known, 3);
+        assert_eq!(count(&known), 3);
+        let committed = outcomes(&format!("commit in {mode}"), &place.path());
+        assert_eq!(committed, ["13"], "{mode}");
+        for statement in ["INSERT INTO t(b) VALUES ('lost')", "SELECT count(*) FROM t"] {
+            let refused = known.execute_batch(statement).unwrap_err().to_string();
+            assert!(refused.contains("not a database"), "{mode}: {refused}");
+        }
+        let again = place.open("");
+        assert_eq!(count(&again), 13, "{mode}");
+        again.close().unwrap();
+        assert_eq!(
+            count(&known),
+            13,
+            "it has seen the mark, which is gone: {mode}"
+        );
+        insert(&known, 1);
+        known.close().unwrap();
+        is_ordinary(&place.path(), 14);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_sqlite::Failure;
 use mobifs_sqlite::simulation::{
-    Adopted, Beginning, Ground, HEADER_BYTES, READ_VERSION_AT, marked, stand_in, unmarked,
+    Adopted, Beginning, Ground, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark,
 };
 use mobifs_store::lower::{Create, Lower as _};
 use mobifs_store::{JournalOptions, JournalStore};
@@ -31,14 +31,17 @@ impl SimulatedFile {
         Ok(bytes)
     }
 
-    fn change(&self, change: impl Fn(u8) -> u8) -> io::Result<()> {
+    fn change(&self, change: fn(&mut [u8], u64)) -> io::Result<()> {
         let file = self.0.open(&self.0.root()?, NAME, true)?;
-        let mut version = [0];
-        self.0
-            .read_at(&file, &mut version, READ_VERSION_AT as u64)?;
-        let version = [change(version[0])];
-        self.0.write_at(&file, &version, READ_VERSION_AT as u64)?;
-        self.0.sync(&file)
+        let at = MARK_PLACE.start as u64;
+        let mut bytes = [0; MARK_PLACE.end - MARK_PLACE.start];
+        self.0.read_at(&file, &mut bytes, at)?;
+        change(&mut bytes, at);
+        self.0.write_at(&file, &bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync(&self.0.open(&self.0.root()?, NAME, true)?)
     }
 
     pub fn beginning(&self) -> io::Result<Beginning> {
@@ -67,15 +70,22 @@ impl Ground for SimulatedFile {
     fn mark(&self) -> Result<(), Failure> {
         match self.beginning().map_err(system)? {
             Beginning::Empty => self.write(&stand_in()).map_err(system),
-            Beginning::Database { .. } => self.change(marked).map_err(system),
+            Beginning::Database { is_marked: false } => self.change(mark).map_err(system),
             _ => Ok(()),
         }
+    }
+
+    fn make_mark_durable(&self) -> Result<(), Failure> {
+        self.sync().map_err(system)
     }
 
     fn unmark(&self) -> Result<(), Failure> {
         match self.beginning().map_err(system)? {
             Beginning::StandIn => self.write(&[]).map_err(system),
-            Beginning::Database { is_marked: true } => self.change(unmarked).map_err(system),
+            Beginning::Database { is_marked: true } => {
+                let changed = self.change(unmark).and_then(|()| self.sync());
+                changed.map_err(system)
+            }
             _ => Ok(()),
         }
     }

@@ -539,16 +539,6 @@ impl<'a> World<'a> {
                 }
             }
         }
-        // Programs without MobiFS that had it open before do not see the mark: see "Processes" in
-        // docs/SQLITE.md.
-        let is_stale = |open: &Open| {
-            let mut databases = open.databases.iter();
-            open.is_foreign && databases.any(|&database| self.is_unclean[database])
-        };
-        let stale = self.open.iter().filter(|(_, open)| is_stale(open));
-        for slot in stale.map(|(slot, _)| *slot).collect::<Vec<_>>() {
-            self.disconnect(slot);
-        }
     }
 
     fn kill(&mut self, process: usize) {
