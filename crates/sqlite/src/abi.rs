@@ -70,6 +70,35 @@ pub(crate) struct File {
     pub(crate) methods: *const IoMethods,
 }
 
+/// [`IoMethods`] of a version, made of the functions that have their names in the module that uses
+/// this.
+macro_rules! io_methods {
+    (version: $version:expr, fetch: $fetch:expr, unfetch: $unfetch:expr) => {
+        $crate::abi::IoMethods {
+            version: $version,
+            close,
+            read,
+            write,
+            truncate,
+            sync,
+            file_size,
+            lock,
+            unlock,
+            check_reserved_lock,
+            file_control,
+            sector_size,
+            device_characteristics,
+            shm_map,
+            shm_lock,
+            shm_barrier,
+            shm_unmap,
+            fetch: $fetch,
+            unfetch: $unfetch,
+        }
+    };
+}
+pub(crate) use io_methods;
+
 /// `sqlite3_io_methods`, version 3. Of a file of somebody else's only those of its version are
 /// there.
 #[repr(C)]

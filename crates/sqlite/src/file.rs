@@ -14,27 +14,7 @@ use crate::pragma;
 use crate::shared_memory::Change;
 use crate::vfs::NAME;
 
-static METHODS: IoMethods = IoMethods {
-    version: 2,
-    close,
-    read,
-    write,
-    truncate,
-    sync,
-    file_size,
-    lock,
-    unlock,
-    check_reserved_lock,
-    file_control,
-    sector_size,
-    device_characteristics,
-    shm_map,
-    shm_lock,
-    shm_barrier,
-    shm_unmap,
-    fetch: None,
-    unfetch: None,
-};
+static METHODS: IoMethods = abi::io_methods!(version: 2, fetch: None, unfetch: None);
 
 /// What SQLite has room for: a file that it sees, and what is behind it.
 #[repr(C)]

@@ -170,27 +170,7 @@ impl OwnFile {
 }
 
 const fn methods(version: c_int) -> IoMethods {
-    IoMethods {
-        version,
-        close,
-        read,
-        write,
-        truncate,
-        sync,
-        file_size,
-        lock,
-        unlock,
-        check_reserved_lock,
-        file_control,
-        sector_size,
-        device_characteristics,
-        shm_map,
-        shm_lock,
-        shm_barrier,
-        shm_unmap,
-        fetch: Some(fetch),
-        unfetch: Some(unfetch),
-    }
+    abi::io_methods!(version: version, fetch: Some(fetch), unfetch: Some(unfetch))
 }
 
 static METHODS_1: IoMethods = methods(1);
