@@ -94,14 +94,16 @@ impl VolumeTarget {
     /// Gives back what neither names nor open files hold.
     fn give_back(&self) {
         let Some(names) = &self.names else { return };
-        let is_open = |id| {
-            let held = self.held.values().map(|(id, _)| id);
-            self.open.values().chain(held).any(|&open| open == id)
-        };
-        let unused = names.borrow_mut().take_unused(is_open);
+        let unused = names.borrow_mut().take_unused(|id| self.is_in_use(id));
         for (id, count) in unused {
             self.volume.forget(id, count);
         }
+    }
+
+    /// Whether the program has an object open.
+    fn is_in_use(&self, id: ObjectId) -> bool {
+        let held = self.held.values().map(|(id, _)| id);
+        self.open.values().chain(held).any(|&open| open == id)
     }
 
     /// What the kernel remembers at this moment.

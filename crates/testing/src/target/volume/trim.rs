@@ -25,8 +25,7 @@ impl VolumeTarget {
             let asked = self.volume.trim_step();
             let asked = asked.into_iter().map(|held| held.id).collect();
             if let Some(names) = &self.names {
-                let is_open = |id| self.open.values().any(|&open| open == id);
-                names.borrow_mut().prune(&asked, is_open);
+                names.borrow_mut().prune(&asked, |id| self.is_in_use(id));
             }
             self.give_back();
             self.volume.tidy_up();
@@ -37,10 +36,11 @@ impl VolumeTarget {
         }
     }
 
-    /// With nothing uncommitted, only open files and the directories above them stay.
+    /// With nothing uncommitted, only what the program has open, directories and `O_PATH`
+    /// included, and the directories above stay.
     fn check_trimmed(&self, objects: u64) -> Result<(), String> {
         let is_committed = self.volume.status().memory.used_bytes == 0;
-        let in_use = 1 + self.open.len() as u64 * DEPTH_MAX;
+        let in_use = 1 + (self.open.len() + self.held.len()) as u64 * DEPTH_MAX;
         let most = self.volume.objects_max() + in_use;
         if is_committed && objects > most {
             return Err(format!("{objects} objects are in memory, {most} may be"));
