@@ -7,11 +7,11 @@ use alloc::vec::Vec;
 
 use mobifs_types::{
     AppId, Attributes, ByteRange, ContentLayer, FileKind, Name, ObjectId, ObjectInfo,
-    PAGE_BYTES_U64, Page, PageIndex, RangeSet, VctId,
+    PAGE_BYTES_U64, Page, PageIndex, VctId,
 };
 
 use crate::directory::{Directory, Displaced, Listing};
-use crate::notes::Pages;
+use crate::notes::{Pages, Ranges};
 use crate::request::{Node, SetIdBits};
 
 /// Extended attributes, name to value.
@@ -33,8 +33,8 @@ pub(crate) struct PageSlot {
 pub(crate) struct Change {
     pub(crate) vct: VctId,
     /// Ranges whose earlier content is gone; pages written since lie on top.
-    pub(crate) zeroed: RangeSet,
-    pub(crate) allocated: RangeSet,
+    pub(crate) zeroed: Ranges,
+    pub(crate) allocated: Ranges,
     /// The write log: pages in the order of their first write in this transaction.
     /// May name pages that were dropped since; the slot decides.
     pub(crate) log: Vec<PageIndex>,
@@ -42,11 +42,11 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    pub(crate) fn new(vct: VctId) -> Self {
+    pub(crate) fn new(vct: VctId, is_noted: bool) -> Self {
         Self {
             vct,
-            zeroed: RangeSet::new(),
-            allocated: RangeSet::new(),
+            zeroed: Ranges::new(is_noted),
+            allocated: Ranges::new(is_noted),
             log: Vec::new(),
             xattrs: BTreeSet::new(),
         }
@@ -116,7 +116,7 @@ pub(crate) struct Inode {
     /// Tells this stay in memory from earlier ones.
     pub(crate) stamp: u64,
     pub(crate) change: Option<Box<Change>>,
-    /// Zeroed ranges of closed, uncommitted transactions.
+    /// Zeroed ranges of closed, uncommitted transactions, in the order of their closing.
     pub(crate) closed_zeroed: Vec<(VctId, Vec<ByteRange>)>,
     /// All extended attributes; none while not loaded.
     pub(crate) xattrs: Option<Xattrs>,

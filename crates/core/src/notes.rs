@@ -10,11 +10,12 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 use foldhash::fast::FixedState;
-use mobifs_types::{Name, ObjectId, PageIndex, VctId};
+use mobifs_types::{ByteRange, Name, ObjectId, PageIndex, RangeSet, VctId};
 
 use crate::HashMap;
 use crate::directory::{Directory, Listing};
-use crate::inode::{Body, Inode, PageSlot};
+use crate::image::Kind;
+use crate::inode::{Body, Change, Inode, PageSlot};
 use crate::vct::{ClosedVct, DentryChange, OpenVct};
 
 /// Room for so many keys stays allocated.
@@ -63,6 +64,57 @@ impl<K: Ord> Notes<K> {
             keys.clear();
             self.keys = keys;
         }
+    }
+}
+
+/// Ranges of a file that a transaction changes as a whole. Each is kept by itself, under its
+/// start: an operation changes few of them, and there may be very many.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    set: RangeSet,
+    notes: Notes<u64>,
+}
+
+impl Deref for Ranges {
+    type Target = RangeSet;
+
+    fn deref(&self) -> &Self::Target {
+        &self.set
+    }
+}
+
+impl Ranges {
+    pub(crate) const fn new(is_noted: bool) -> Self {
+        Self {
+            set: RangeSet::new(),
+            notes: Notes::new(is_noted),
+        }
+    }
+
+    pub(crate) fn insert(&mut self, range: ByteRange) {
+        let Self { set, notes } = self;
+        set.insert_and_tell(range, |start| notes.add(start));
+    }
+
+    pub(crate) fn remove(&mut self, range: ByteRange) {
+        let Self { set, notes } = self;
+        set.remove_and_tell(range, |start| notes.add(start));
+    }
+
+    fn note_all(&mut self) {
+        let Self { set, notes } = self;
+        set.iter().for_each(|range| notes.add(range.start));
+    }
+
+    /// What changed: where a range starts, and its end; none if no range starts there any more.
+    pub(crate) fn take_changes(&mut self, mut each: impl FnMut(u64, Option<u64>)) {
+        let starts = self.notes.take();
+        for &start in &starts {
+            let range = self.set.range_at(start);
+            let range = range.filter(|range| range.start == start);
+            each(start, range.map(|range| range.end));
+        }
+        self.notes.done(starts);
     }
 }
 
@@ -139,11 +191,18 @@ impl Pages {
         start: PageIndex,
         end: Option<PageIndex>,
     ) -> BTreeMap<PageIndex, PageSlot> {
-        let mut taken = self.slots.split_off(&start);
-        if let Some(end) = end {
-            let mut behind = taken.split_off(&end);
-            self.slots.append(&mut behind);
-        }
+        let taken = match end {
+            None => self.slots.split_off(&start),
+            // What is behind may be much more than what goes.
+            Some(end) => {
+                let inside = self.slots.range(start..end.max(start));
+                let inside: Vec<PageIndex> = inside.map(|(index, _)| *index).collect();
+                let slots = inside.into_iter();
+                slots
+                    .filter_map(|index| self.slots.remove_entry(&index))
+                    .collect()
+            }
+        };
         taken.keys().for_each(|index| self.notes.add(*index));
         taken
     }
@@ -168,6 +227,8 @@ pub(crate) struct Inodes {
     pub(crate) gone_dentries: Vec<(ObjectId, u64)>,
     /// Pages of files that left memory.
     pub(crate) gone_pages: Vec<(ObjectId, PageIndex)>,
+    /// Ranges of changes that ended: their kind, their file, and where they start.
+    pub(crate) gone_ranges: Vec<(Kind, ObjectId, u64)>,
 }
 
 impl Inodes {
@@ -181,6 +242,7 @@ impl Inodes {
             notes: Notes::new(is_noted),
             gone_dentries: Vec::new(),
             gone_pages: Vec::new(),
+            gone_ranges: Vec::new(),
         }
     }
 
@@ -214,6 +276,10 @@ impl Inodes {
             self.notes.add(*id);
             let pages = &mut inode.pages;
             pages.slots.keys().for_each(|index| pages.notes.add(*index));
+            if let Some(change) = &mut inode.change {
+                change.zeroed.note_all();
+                change.allocated.note_all();
+            }
             if let Some(directory) = inode.directory_mut() {
                 directory.note_all();
             }
@@ -286,8 +352,26 @@ impl Inodes {
         }
     }
 
+    /// The change that an open transaction had of an object ends.
+    pub(crate) fn take_change(&mut self, id: ObjectId) -> Option<Box<Change>> {
+        let mut change = self.get_mut(&id)?.change.take()?;
+        if self.is_noted {
+            let ranges = [
+                (Kind::Zeroed, &mut change.zeroed),
+                (Kind::Allocated, &mut change.allocated),
+            ];
+            for (kind, ranges) in ranges {
+                ranges.note_all();
+                let gone = &mut self.gone_ranges;
+                ranges.take_changes(|start, _| gone.push((kind, id, start)));
+            }
+        }
+        Some(change)
+    }
+
     pub(crate) fn remove(&mut self, id: &ObjectId) -> Option<Box<Inode>> {
         self.unload(*id);
+        self.take_change(*id);
         self.notes.add(*id);
         let mut inode = self.map.remove(id)?;
         let mut pages = core::mem::take(&mut inode.pages);

@@ -52,6 +52,11 @@ impl RangeSet {
         }
     }
 
+    /// Number of ranges.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// Whether the set holds no byte.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
@@ -59,6 +64,11 @@ impl RangeSet {
 
     /// Adds a range.
     pub fn insert(&mut self, range: ByteRange) {
+        self.insert_and_tell(range, |_| {});
+    }
+
+    /// Adds a range, and tells where ranges start that come, go or change by it.
+    pub fn insert_and_tell(&mut self, range: ByteRange, mut tell: impl FnMut(u64)) {
         if range.is_empty() {
             return;
         }
@@ -76,13 +86,20 @@ impl RangeSet {
             .collect();
         for (s, e) in swallowed {
             self.ranges.remove(&s);
+            tell(s);
             end = end.max(e);
         }
         self.ranges.insert(start, end);
+        tell(start);
     }
 
     /// Takes a range out.
     pub fn remove(&mut self, range: ByteRange) {
+        self.remove_and_tell(range, |_| {});
+    }
+
+    /// Takes a range out, and tells where ranges start that come, go or change by it.
+    pub fn remove_and_tell(&mut self, range: ByteRange, mut tell: impl FnMut(u64)) {
         if range.is_empty() {
             return;
         }
@@ -90,8 +107,10 @@ impl RangeSet {
             && e > range.start
         {
             self.ranges.insert(s, range.start);
+            tell(s);
             if e > range.end {
                 self.ranges.insert(range.end, e);
+                tell(range.end);
                 return;
             }
         }
@@ -102,10 +121,17 @@ impl RangeSet {
             .collect();
         for (s, e) in inside {
             self.ranges.remove(&s);
+            tell(s);
             if e > range.end {
                 self.ranges.insert(range.end, e);
+                tell(range.end);
             }
         }
+    }
+
+    /// Number of bytes in the set, of those in `range`.
+    pub fn bytes_in(&self, range: ByteRange) -> u64 {
+        self.overlap(range).iter().map(|found| found.len()).sum()
     }
 
     /// Whether the byte at `offset` is in the set.
@@ -193,10 +219,16 @@ mod tests {
                 let (a, b) = (next(32), next(33));
                 let range = ByteRange::new(a.min(b), a.max(b));
                 let add = next(2) == 0;
+                let before: BTreeMap<u64, u64> = set.ranges.clone();
+                let mut told = Vec::new();
                 if add {
-                    set.insert(range)
+                    set.insert_and_tell(range, |start| told.push(start));
                 } else {
-                    set.remove(range)
+                    set.remove_and_tell(range, |start| told.push(start));
+                }
+                for start in 0..33 {
+                    let is_changed = before.get(&start) != set.ranges.get(&start);
+                    assert!(!is_changed || told.contains(&start), "{range:?} at {start}");
                 }
                 for bit in &mut bitmap[range.start as usize..range.end as usize] {
                     *bit = add;
@@ -209,6 +241,8 @@ mod tests {
                 assert_eq!(set.covers(probe), bits.iter().all(|&b| b));
                 assert_eq!(set.intersects(probe), bits.iter().any(|&b| b));
                 let overlap = set.overlap(probe);
+                let bytes = bits.iter().filter(|&&bit| bit).count();
+                assert_eq!(set.bytes_in(probe), bytes as u64);
                 for (offset, &bit) in bitmap.iter().enumerate() {
                     let within = (probe.start..probe.end).contains(&(offset as u64));
                     assert_eq!(overlap.contains(offset as u64), bit && within);

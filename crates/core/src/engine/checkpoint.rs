@@ -249,10 +249,10 @@ impl Engine {
             pages: Vec::new(),
         };
         for &id in open.dirty.iter() {
-            let Some(inode) = self.inodes.get_mut(&id) else {
+            let Some(mut change) = self.inodes.take_change(id) else {
                 continue;
             };
-            let Some(mut change) = inode.change.take() else {
+            let Some(inode) = self.inodes.get_mut(&id) else {
                 continue;
             };
             debug_assert_eq!(

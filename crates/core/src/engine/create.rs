@@ -99,7 +99,7 @@ impl Engine {
         inode.unnamed = true;
         inode.lookups = 1;
         (inode.app, inode.app_epoch) = (self.app_of(parent), self.app_epoch);
-        let mut change = Change::new(ORPHAN);
+        let mut change = Change::new(ORPHAN, self.inodes.is_noted());
         change
             .xattrs
             .extend(inode.xattrs.iter().flatten().map(|(key, _)| key.clone()));

@@ -86,12 +86,7 @@ impl Engine {
         let Some(change) = &inode.change else {
             return Ok(range.len());
         };
-        let mut missing: mobifs_types::RangeSet = core::iter::once(range).collect();
-        change
-            .allocated
-            .iter()
-            .for_each(|done| missing.remove(done));
-        Ok(missing.iter().map(|gap| gap.len()).sum())
+        Ok(range.len() - change.allocated.bytes_in(range))
     }
 
     /// Makes sure that a change of size can be carried out.
@@ -197,10 +192,8 @@ impl Engine {
         inode.shrink_allocated(tail.len() as u64 * PAGE_BYTES_U64, range);
         let is_below = inode.announced || inode.known_to_store;
         if let Some(change) = &mut inode.change {
-            let had: u64 = change.allocated.iter().map(|range| range.len()).sum();
+            unreserved += change.allocated.bytes_in(range);
             change.allocated.remove(range);
-            let has: u64 = change.allocated.iter().map(|range| range.len()).sum();
-            unreserved += had - has;
             if is_below {
                 change.zeroed.insert(range);
             }

@@ -34,8 +34,15 @@ impl Engine {
         // In the order of kinds, so that what a record belongs to is there already.
         let mut records: Vec<_> = records.collect();
         records.sort_unstable_by_key(|(key, _)| *key);
-        for (key, value) in records {
+        for &(key, value) in &records {
             engine.restore_record(key, value, page_at)?;
+        }
+        for (key, value) in records {
+            if key.kind == Kind::Object
+                && let Some(inode) = engine.inodes.get(&ObjectId(key.first))
+            {
+                inode::check_ranges(inode, value)?;
+            }
         }
         engine.count_again()?;
         spilled.iter().for_each(|&id| engine.take_back_spilled(id));
@@ -123,6 +130,11 @@ impl Engine {
                 let closed = transaction::read_closed(value, page_at)?;
                 self.closed.insert(vct, closed);
             }
+            Kind::Zeroed | Kind::Allocated => {
+                let inode = self.inodes.get_mut(&id);
+                let inode = inode.ok_or(ImageError("a range is of no file"))?;
+                inode::restore_range(inode, key, from)?;
+            }
         }
         Ok(())
     }
@@ -190,6 +202,7 @@ impl Engine {
         }
         let several = self.inodes.iter().filter(|(_, i)| i.had_several_names);
         self.several_names = several.map(|(&id, _)| id).collect();
+        self.hide_what_is_zeroed();
         let homes = self.inodes.iter().filter(|(id, _)| **id != ObjectId::ROOT);
         let homes: Vec<ObjectId> = homes.map(|(_, inode)| inode.home).collect();
         for home in homes {
@@ -202,6 +215,20 @@ impl Engine {
             .sum();
         self.room.orphan_bytes = orphan_bytes;
         self.room.count(orphan_bytes, 0, 0)
+    }
+
+    /// What closed transactions zero hides what the store has, until they are committed.
+    fn hide_what_is_zeroed(&mut self) {
+        let mut closed: Vec<_> = self.closed.iter().collect();
+        closed.sort_unstable_by_key(|(_, closed)| closed.order);
+        for (vct, closed) in closed {
+            let states = closed.content.objects.iter();
+            for state in states.filter(|state| !state.zeroed.is_empty()) {
+                if let Some(inode) = self.inodes.get_mut(&state.id) {
+                    inode.closed_zeroed.push((*vct, state.zeroed.clone()));
+                }
+            }
+        }
     }
 
     fn known(&mut self, id: ObjectId) -> Result<&mut crate::inode::Inode, ImageError> {
@@ -226,6 +253,7 @@ impl Engine {
     /// before it heard so, it still has them itself: then what the store has counts as
     /// gone, so that it does not show when a page is dropped here.
     fn take_back_spilled(&mut self, id: ObjectId) {
+        let is_noted = self.inodes.is_noted();
         let Some(inode) = self.inodes.get_mut(&id) else {
             return;
         };
@@ -236,7 +264,7 @@ impl Engine {
         inode.pinned = true;
         let change = inode
             .change
-            .get_or_insert_with(|| Box::new(Change::new(ORPHAN)));
+            .get_or_insert_with(|| Box::new(Change::new(ORPHAN, is_noted)));
         change.zeroed.insert(ByteRange::from(0));
     }
 }

@@ -45,6 +45,9 @@ impl Engine {
         for (id, index) in core::mem::take(&mut self.inodes.gone_pages) {
             image.remove(Key::new(Kind::Page, id.0, index.0));
         }
+        for (kind, id, start) in core::mem::take(&mut self.inodes.gone_ranges) {
+            image.remove(Key::new(kind, id.0, start));
+        }
         let objects = self.inodes.notes.take();
         objects.iter().for_each(|&id| self.save_object(id, image));
         self.inodes.notes.done(objects);
@@ -125,6 +128,24 @@ impl Engine {
             image.put(key, &out.bytes);
         }
         inode.pages.notes.done(indexes);
+        if let Some(change) = &mut inode.change {
+            let ranges = [
+                (Kind::Zeroed, &mut change.zeroed),
+                (Kind::Allocated, &mut change.allocated),
+            ];
+            for (kind, ranges) in ranges {
+                ranges.take_changes(|start, end| {
+                    let key = Key::new(kind, id.0, start);
+                    let Some(end) = end else {
+                        image.remove(key);
+                        return;
+                    };
+                    out.bytes.clear();
+                    inode::write_range_end(&mut out, end);
+                    image.put(key, &out.bytes);
+                });
+            }
+        }
         if let Some(directory) = inode.directory_mut() {
             let cookies = directory.notes.take();
             for &cookie in &cookies {

@@ -82,11 +82,12 @@ impl Engine {
     /// The transaction for a change of one object's content or attributes, with the
     /// object marked as changed; [`ORPHAN`] if the object has no link.
     pub(super) fn begin_change(&mut self, id: ObjectId, now: MonotonicNs) -> Result<VctId, Stop> {
+        let is_noted = self.inodes.is_noted();
         let inode = self.inode_mut(id)?;
         if inode.is_orphan() {
             inode
                 .change
-                .get_or_insert_with(|| Box::new(Change::new(ORPHAN)));
+                .get_or_insert_with(|| Box::new(Change::new(ORPHAN, is_noted)));
             return Ok(ORPHAN);
         }
         let vct = self.begin(&[id], now)?;
@@ -233,7 +234,8 @@ impl Engine {
             Some(other) => vct = self.join(vct, other),
             None => {
                 let change_of = if inode.is_orphan() { ORPHAN } else { vct };
-                self.inode_mut(id)?.change = Some(Box::new(Change::new(change_of)));
+                let change = Change::new(change_of, self.inodes.is_noted());
+                self.inode_mut(id)?.change = Some(Box::new(change));
                 if change_of == ORPHAN {
                     return Ok(vct);
                 }

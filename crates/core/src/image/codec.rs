@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use mobifs_types::{
     AppId, Attributes, ByteRange, DeviceNumber, FileKind, Name, ObjectId, PAGE_BYTES_U64,
-    PageIndex, RangeSet, Timestamp, VctId,
+    PageIndex, Timestamp, VctId,
 };
 
 use super::ImageError;
@@ -58,11 +58,6 @@ impl Writer {
     pub(crate) fn range(&mut self, range: ByteRange) {
         self.u64(range.start);
         self.u64(range.end);
-    }
-
-    pub(crate) fn ranges(&mut self, ranges: &RangeSet) {
-        self.u32(ranges.iter().count() as u32);
-        ranges.iter().for_each(|range| self.range(range));
     }
 
     pub(crate) fn time(&mut self, time: Timestamp) {
@@ -209,10 +204,6 @@ impl<'a> Reader<'a> {
             start: self.u64()?,
             end: self.u64()?,
         })
-    }
-
-    pub(crate) fn ranges(&mut self) -> Result<RangeSet, ImageError> {
-        Ok(self.list(Self::range)?.into_iter().collect())
     }
 
     pub(crate) fn time(&mut self) -> Result<Timestamp, ImageError> {

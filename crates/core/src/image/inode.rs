@@ -1,15 +1,16 @@
-//! An object as a record. Not in it: its pages and its directory's entries, which are
-//! records of their own, and what can be counted again (`residents`, `holds`).
+//! An object as a record. Not in it: its pages, the ranges of its change and its directory's
+//! entries, which are records of their own, so that an operation writes no more than it changes;
+//! and what can be had again from others (`residents`, `holds`, `closed_zeroed`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 
 use foldhash::fast::FixedState;
-use mobifs_types::{AppId, ObjectId, ObjectInfo};
+use mobifs_types::{AppId, ByteRange, ObjectId, ObjectInfo};
 
-use super::ImageError;
 use super::codec::{Reader, Writer};
+use super::{ImageError, Key, Kind};
 use crate::directory::{Directory, Displaced, Listing, check_cookie};
 use crate::inode::{Body, Change, Inode, Xattrs};
 
@@ -46,10 +47,13 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         pages: _,
         stamp: _,
         change,
-        closed_zeroed,
+        closed_zeroed: _,
         xattrs,
         body,
     } = inode;
+    let (zeroed, allocated) = ranges_of(inode);
+    out.u32(zeroed);
+    out.u32(allocated);
     out.attributes(attributes);
     out.u64(*allocated_bytes);
     for flag in [
@@ -74,10 +78,6 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     out.u64(*opens);
     out.u64(*version);
     out.option(change.as_deref(), write_change);
-    out.list(closed_zeroed.iter(), |out, (vct, ranges)| {
-        out.u64(vct.0);
-        out.list(ranges.iter(), |out, range| out.range(*range));
-    });
     out.option(xattrs.as_ref(), |out, xattrs| {
         out.list(xattrs.iter(), |out, (name, value)| {
             out.bytes(name);
@@ -87,18 +87,17 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     write_body(out, body);
 }
 
-/// The write log is not written: which pages it names, their own records tell.
+/// The write log is not written: which pages it names, their own records tell. The ranges have
+/// such, too.
 fn write_change(out: &mut Writer, change: &Change) {
     let Change {
         vct,
-        zeroed,
-        allocated,
+        zeroed: _,
+        allocated: _,
         log: _,
         xattrs,
     } = change;
     out.u64(vct.0);
-    out.ranges(zeroed);
-    out.ranges(allocated);
     out.list(xattrs.iter(), |out, name| out.bytes(name));
 }
 
@@ -129,6 +128,8 @@ fn write_body(out: &mut Writer, body: &Body) {
 pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<Inode, ImageError> {
     let mut from = Reader::new(bytes);
     let from = &mut from;
+    // How many ranges there are: they are records of their own, and checked when all are read.
+    let _ranges = (from.u32()?, from.u32()?);
     let info = ObjectInfo {
         attributes: from.attributes()?,
         allocated_bytes: from.count()?,
@@ -151,8 +152,8 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
     inode.lookups = from.count()?;
     inode.opens = from.count()?;
     inode.version = from.count()?;
-    inode.change = from.option(read_change)?.map(Box::new);
-    inode.closed_zeroed = from.list(|from| Ok((from.vct()?, from.list(Reader::range)?)))?;
+    let change = from.option(|from| read_change(from, is_noted))?;
+    inode.change = change.map(Box::new);
     inode.xattrs = from.option(|from| {
         let list = from.list(|from| Ok((from.shared()?, from.shared()?)))?;
         Ok(list.into_iter().collect::<Xattrs>())
@@ -161,10 +162,50 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
     Ok(inode)
 }
 
-fn read_change(from: &mut Reader<'_>) -> Result<Change, ImageError> {
-    let mut change = Change::new(from.vct()?);
-    change.zeroed = from.ranges()?;
-    change.allocated = from.ranges()?;
+/// How many ranges the open change of an object has, of each kind.
+fn ranges_of(inode: &Inode) -> (u32, u32) {
+    let change = inode.change.as_ref();
+    change.map_or((0, 0), |change| {
+        (change.zeroed.len() as u32, change.allocated.len() as u32)
+    })
+}
+
+/// Checks that all ranges are there that the record of an object counts: without one of them
+/// older content could show again.
+pub(crate) fn check_ranges(inode: &Inode, record: &[u8]) -> Result<(), ImageError> {
+    let mut from = Reader::new(record);
+    if (from.u32()?, from.u32()?) != ranges_of(inode) {
+        return Err(ImageError("a range of a change is missing"));
+    }
+    Ok(())
+}
+
+/// The end of a range, as its record has it.
+pub(crate) fn write_range_end(out: &mut Writer, end: u64) {
+    out.u64(end);
+}
+
+/// Puts a range back where [`Kind::Zeroed`] and [`Kind::Allocated`] say.
+pub(crate) fn restore_range(
+    inode: &mut Inode,
+    key: Key,
+    from: &mut Reader<'_>,
+) -> Result<(), ImageError> {
+    let change = inode.change.as_mut();
+    let change = change.ok_or(ImageError("a range is of no change"))?;
+    let range = ByteRange::new(key.second, from.u64()?);
+    if range.is_empty() {
+        return Err(ImageError("a range is empty"));
+    }
+    match key.kind {
+        Kind::Zeroed => change.zeroed.insert(range),
+        _ => change.allocated.insert(range),
+    }
+    Ok(())
+}
+
+fn read_change(from: &mut Reader<'_>, is_noted: bool) -> Result<Change, ImageError> {
+    let mut change = Change::new(from.vct()?, is_noted);
     let names: BTreeSet<Arc<[u8]>> = from.list(Reader::shared)?.into_iter().collect();
     change.xattrs = names;
     Ok(change)

@@ -40,6 +40,11 @@ pub enum Kind {
     DentryChange = 8,
     /// A closed transaction.
     Closed = 9,
+    /// A range whose earlier content is gone by the open change of a file: by the file's id and
+    /// where the range starts.
+    Zeroed = 10,
+    /// A range that the open change of a file allocates, by the same.
+    Allocated = 11,
 }
 
 impl Kind {
@@ -55,6 +60,8 @@ impl Kind {
             7 => Self::Member,
             8 => Self::DentryChange,
             9 => Self::Closed,
+            10 => Self::Zeroed,
+            11 => Self::Allocated,
             _ => return None,
         })
     }

@@ -172,7 +172,7 @@ fn read_open(
     }
     let mut pages = Vec::new();
     for id in dirty {
-        match read_object(records, id) {
+        match read_object(records, id).and_then(|object| with_ranges(records, id, object)) {
             Ok(object) => {
                 let Some(change) = object.change.as_ref().filter(|c| c.vct == left.vct) else {
                     continue;
@@ -253,6 +253,22 @@ fn page_at(records: &dyn LeftRecords, place: u64, length: usize) -> Result<Page,
 fn read_object(records: &dyn LeftRecords, id: ObjectId) -> Result<Inode, ImageError> {
     let value = records.value(Key::new(Kind::Object, id.0, 0));
     inode::read(&value, &FixedState::with_seed(0), false)
+}
+
+/// An object with the ranges that its open change has.
+fn with_ranges(
+    records: &dyn LeftRecords,
+    id: ObjectId,
+    mut object: Inode,
+) -> Result<Inode, ImageError> {
+    for kind in [Kind::Zeroed, Kind::Allocated] {
+        for key in records.keys(kind, Some(id.0)) {
+            let value = records.value(key);
+            inode::restore_range(&mut object, key, &mut Reader::new(&value))?;
+        }
+    }
+    inode::check_ranges(&object, &records.value(Key::new(Kind::Object, id.0, 0)))?;
+    Ok(object)
 }
 
 /// Where an object was found last, for messages: as much of its path as can be read.

@@ -22,7 +22,16 @@ impl Bed {
         Self::with_rules(Box::new(TopLevelApps(policy)), limits)
     }
 
+    /// One whose changes can be saved.
+    pub(crate) fn saved() -> Self {
+        Self::build(Box::<TopLevelApps>::default(), Limits::default(), true)
+    }
+
     pub(crate) fn with_rules(rules: Box<dyn AppRules>, limits: Limits) -> Self {
+        Self::build(rules, limits, false)
+    }
+
+    fn build(rules: Box<dyn AppRules>, limits: Limits, is_saved: bool) -> Self {
         let attributes = Attributes {
             kind: FileKind::Directory,
             mode: 0o755,
@@ -43,7 +52,7 @@ impl Bed {
         };
         let mut engine = Engine::new(
             EngineConfig {
-                is_saved: false,
+                is_saved,
                 rules,
                 limits,
                 hash_seed: 1,
