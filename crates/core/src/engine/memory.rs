@@ -29,7 +29,8 @@ const EXTENTS_SHARE: u64 = 64;
 /// A transaction that the journal is too small for takes this part of its size more, at most, in
 /// a file of its own: what its records have besides content.
 const OVERFLOW_SHARE: u64 = 4;
-/// One part in so many of the memory budget is kept for apps of which less than that is in memory.
+/// One part in so many of the memory budget is kept for apps of which less than that is in memory;
+/// and of the room below, for those to which less than that is promised.
 const KEPT_SHARE: u64 = 8;
 /// Most pages handed out by one [`Engine::spill_candidate`].
 const SPILL_PAGES_MAX: usize = 4096;
@@ -112,7 +113,48 @@ pub struct FullDisk {
     pub entries_bytes_max: u64,
 }
 
+/// Whether there is room below for a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    /// It needs none, or there is any amount.
+    Always,
+    /// So much is needed with it, for all that was acknowledged, and it is there.
+    With(u64),
+    /// There is less than that.
+    Never,
+}
+
 impl Room {
+    /// What there is below for content and for what it brings along.
+    fn available_bytes(&self) -> u64 {
+        self.space.map_or(u64::MAX, |space| {
+            let metadata_bytes = space.metadata_bytes.unwrap_or(u64::MAX);
+            space.available_bytes.min(metadata_bytes)
+        })
+    }
+
+    /// Whether a change of so much memory, that takes so much room and so many inodes, fits below.
+    fn fit(&self, memory_bytes: u64, room_bytes: u64, inodes: u64) -> Fit {
+        let overflow_bytes = self.overflow_bytes(memory_bytes);
+        let needs_room = room_bytes > 0 || inodes > 0 || overflow_bytes > 0;
+        let Some(space) = self.space.filter(|_| needs_room) else {
+            // What needs no room does not care that others have taken all of it: how else
+            // would anybody give room back?
+            return Fit::Always;
+        };
+        let promised_inodes = self.reserved_inodes + self.store_reserved_inodes;
+        let inodes_fit = inodes == 0
+            || space.total_inodes == 0
+            || promised_inodes + inodes + space.own_inodes() <= space.free_inodes;
+        let needed = room_bytes
+            .saturating_add(overflow_bytes)
+            .saturating_add(self.promised_bytes());
+        if needed > self.available_bytes() || !inodes_fit {
+            return Fit::Never;
+        }
+        Fit::With(needed)
+    }
+
     /// Room that others may not have any more.
     const fn promised_bytes(&self) -> u64 {
         self.reserved_bytes + self.store_reserved_bytes
@@ -211,12 +253,35 @@ impl Engine {
 
     /// Memory of the uncommitted changes of an object's app.
     fn dirty_bytes_of(&mut self, id: ObjectId) -> u64 {
+        self.uncommitted_of(id).0
+    }
+
+    /// Memory of the uncommitted changes of an object's app, and the room promised to them.
+    fn uncommitted_of(&mut self, id: ObjectId) -> (u64, u64) {
         let app = self.app_of(id);
         let open = self.apps[app.0 as usize].open;
         let open = open.and_then(|vct| self.open.get(&vct));
+        let open = open.map(|open| (open.bytes, open.reserved_bytes));
         let closed = self.closed.values();
         let closed = closed.filter(|closed| closed.apps.contains(&app));
-        open.map_or(0, |open| open.bytes) + closed.map(|closed| closed.bytes).sum::<u64>()
+        let closed = closed.map(|closed| (closed.bytes, closed.reserved_bytes));
+        open.into_iter()
+            .chain(closed)
+            .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
+    }
+
+    /// Whether a change that needs so much room may have it. The last part of the room is for apps
+    /// to which little is promised: they do not wait while one that fills the disk commits, which
+    /// takes back what it was promised too much. Nothing is withheld for long: what is committed
+    /// is not the app's any more, so the last block can be used, too.
+    fn leaves_room_to_others(&mut self, at: ObjectId, needed: u64, room_bytes: u64) -> bool {
+        let available_bytes = self.room.available_bytes();
+        let kept_bytes = available_bytes / KEPT_SHARE;
+        if needed <= available_bytes - kept_bytes {
+            return true;
+        }
+        let (dirty_bytes, reserved_bytes) = self.uncommitted_of(at);
+        dirty_bytes == 0 || reserved_bytes + room_bytes <= kept_bytes
     }
 
     /// Checks that a change at an object fits in memory and below.
@@ -233,26 +298,16 @@ impl Engine {
         if !self.fits_in_memory(at, memory_bytes) {
             return Err(Stop::Need(Need::Memory));
         }
-        let room = &self.room;
-        let overflow_bytes = room.overflow_bytes(memory_bytes);
-        let needs_room = room_bytes > 0 || inodes > 0 || overflow_bytes > 0;
-        let Some(space) = room.space.filter(|_| needs_room) else {
-            // What needs no room does not care that others have taken all of it: how else
-            // would anybody give room back?
-            return Ok(());
+        let fits = match self.room.fit(memory_bytes, room_bytes, inodes) {
+            Fit::Always => true,
+            Fit::Never => false,
+            Fit::With(needed) => self.leaves_room_to_others(at, needed, room_bytes),
         };
-        let promised_inodes = room.reserved_inodes + room.store_reserved_inodes;
-        let inodes_fit = inodes == 0
-            || space.total_inodes == 0
-            || promised_inodes + inodes + space.own_inodes() <= space.free_inodes;
-        let needed = room_bytes
-            .saturating_add(overflow_bytes)
-            .saturating_add(room.promised_bytes());
-        let metadata_bytes = space.metadata_bytes.unwrap_or(u64::MAX);
-        if needed > space.available_bytes.min(metadata_bytes) || !inodes_fit {
-            return Err(Stop::Need(Need::Space));
+        if fits {
+            Ok(())
+        } else {
+            Err(Stop::Need(Need::Space))
         }
-        Ok(())
     }
 
     /// Checks that a name fits into a directory.
@@ -318,6 +373,10 @@ impl Engine {
         let Err(stop) = self.require(id, bytes, room_bytes, 0) else {
             return Ok(());
         };
+        if self.room.fit(bytes, room_bytes, 0) != Fit::Never {
+            // There is room, for which others come first.
+            return Err(stop);
+        }
         let inode = self.inode(id)?;
         let changed_bytes = self.room.dirty_bytes - self.room.orphan_bytes;
         let fits = changed_bytes + bytes <= self.room.on_full_disk.overwritten_bytes_max;

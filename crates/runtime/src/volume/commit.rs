@@ -1,6 +1,6 @@
 //! Handing closed transactions over to the store.
 
-use mobifs_core::{Commit, FsError, Next, SyncPoint};
+use mobifs_core::{ClosedUntil, Commit, FsError, Next, SyncPoint};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
 
@@ -118,14 +118,17 @@ impl Shared {
     /// Closes everything that is open and commits what was closed by then.
     pub(super) fn commit_all(&self) {
         let point = self.live().engine.close_all();
-        while !self.is_power_cut() {
-            let turn = self.turn.lock();
-            let commit = self.live().engine.next_commit_until(point);
-            // Nobody else has anything in flight while we have the turn: what is left has
-            // failed.
-            let Some(commit) = commit else { return };
-            let _failed = self.commit_one(&turn, &commit);
-        }
+        while !self.is_power_cut() && self.commit_until(point) {}
+    }
+
+    /// Commits one transaction that was closed at that point; false if none is left.
+    pub(super) fn commit_until(&self, point: ClosedUntil) -> bool {
+        let turn = self.turn.lock();
+        let commit = self.live().engine.next_commit_until(point);
+        // Nobody else has anything in flight while we have the turn: what is left has failed.
+        let Some(commit) = commit else { return false };
+        let _failed = self.commit_one(&turn, &commit);
+        true
     }
 
     /// Commits one transaction and those it depends on, in the caller's thread.

@@ -17,8 +17,12 @@ pub(super) struct Faulty {
     pub(super) broken: AtomicBool,
     /// Somebody else has taken what room there was.
     pub(super) is_full: AtomicBool,
+    /// Room that is shown at most.
+    pub(super) available_bytes_max: AtomicU64,
     /// Commits that came here.
     pub(super) attempts: AtomicU64,
+    /// How often it was applied.
+    pub(super) applies: AtomicU64,
 }
 
 impl Faulty {
@@ -27,7 +31,9 @@ impl Faulty {
             below: MemoryStore::new(),
             broken: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            available_bytes_max: AtomicU64::new(u64::MAX),
             attempts: AtomicU64::new(0),
+            applies: AtomicU64::new(0),
         })
     }
 }
@@ -41,6 +47,8 @@ impl Store for Faulty {
         if self.is_full.load(Ordering::SeqCst) {
             space.available_bytes = 0;
         }
+        let max = self.available_bytes_max.load(Ordering::SeqCst);
+        space.available_bytes = space.available_bytes.min(max);
         Ok(space)
     }
     fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
@@ -80,6 +88,7 @@ impl Store for Faulty {
         self.below.wait_sync(ticket)
     }
     fn apply(&self) -> Result<(), StoreError> {
+        self.applies.fetch_add(1, Ordering::SeqCst);
         self.below.apply()
     }
     fn pending(&self) -> PendingWork {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_core::{Engine, FsError, Need, Node, Stop};
+use mobifs_core::{ClosedUntil, Engine, FsError, Need, Node, Stop};
 use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
 
@@ -38,6 +38,16 @@ impl Outcome for Node {
     fn outcome(&self) -> u64 {
         self.id.0
     }
+}
+
+/// How far an operation has come in its search for room below.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SpaceSearch {
+    NotBegun,
+    /// What was closed at that point is being committed.
+    Committing(ClosedUntil),
+    /// All of that is committed, and applied.
+    Ended,
 }
 
 impl Shared {
@@ -83,7 +93,7 @@ impl Shared {
         after: impl Fn(&mut LiveGuard<'_>),
     ) -> Result<T, FsError> {
         self.check_power()?;
-        let mut made_space = false;
+        let mut search = SpaceSearch::NotBegun;
         let mut unknown = None;
         for _ in 0..ATTEMPTS_MAX {
             let mut live = self.live_keeping(keeping);
@@ -99,11 +109,8 @@ impl Shared {
             let dirty_bytes = live.engine.dirty_bytes();
             drop(live);
             match need {
-                Need::Space if made_space => return Err(FsError::NoSpace),
-                Need::Space => {
-                    made_space = true;
-                    self.make_space()?;
-                }
+                Need::Space if search == SpaceSearch::Ended => return Err(FsError::NoSpace),
+                Need::Space => self.make_space(&mut search)?,
                 Need::Memory => self.make_memory(dirty_bytes)?,
                 need => match self.fetch(need) {
                     Ok(()) => {}
@@ -178,10 +185,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes room in the lower filesystem as far as that is possible: what is
-    /// overwritten in the journal or deleted frees room only when it is applied.
-    fn make_space(&self) -> Result<(), FsError> {
-        self.commit_all();
+    /// Makes room in the lower filesystem, one step at a time, until there is enough for the
+    /// operation. What is committed takes what it really needs, and no journal; what is
+    /// overwritten there or deleted frees room only when it is applied.
+    fn make_space(&self, search: &mut SpaceSearch) -> Result<(), FsError> {
+        let point = match *search {
+            SpaceSearch::Committing(point) => point,
+            _ => self.live().engine.close_all(),
+        };
+        *search = SpaceSearch::Committing(point);
+        if !self.is_power_cut() && self.commit_until(point) {
+            return Ok(());
+        }
+        *search = SpaceSearch::Ended;
         self.unpin_unused();
         match self.apply() {
             Ok(()) => self.is_stuck.store(false, Ordering::Relaxed),

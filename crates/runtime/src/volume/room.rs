@@ -157,9 +157,28 @@ mod tests {
         }
 
         fn write(&self) -> Result<usize, FsError> {
-            let at = WriteAt::Offset(0);
-            self.volume
-                .write(self.file, at, b"x", SetIdBits::Stay, false)
+            self.write_to(self.file, 0, b"x")
+        }
+
+        fn write_to(&self, file: ObjectId, offset: u64, data: &[u8]) -> Result<usize, FsError> {
+            let at = WriteAt::Offset(offset);
+            self.volume.write(file, at, data, SetIdBits::Stay, false)
+        }
+
+        /// A file in a directory of its own.
+        fn another_file(&self, directory: &[u8]) -> ObjectId {
+            let make = |parent, name: &[u8], kind| {
+                let spec = NodeSpec {
+                    kind,
+                    mode: 0o755,
+                    rdev: DeviceNumber(0),
+                    symlink_target: None,
+                };
+                let made = self.volume.create(&Caller::default(), parent, name, &spec);
+                made.unwrap().id
+            };
+            let app = make(ObjectId::ROOT, directory, FileKind::Directory);
+            make(app, b"file", FileKind::Regular)
         }
 
         /// What the checkpointer does so much later; how often it tried to commit.
@@ -196,6 +215,41 @@ mod tests {
         bed.volume.fsync(bed.file).unwrap();
         let _something_was_committed = checkpointer.look();
         assert_eq!(checkpointer.look(), None, "nothing is left to look for");
+    }
+
+    /// Who found no room committed everything, applied it, and then looked again: an app waited
+    /// 6.7 s in one system call for what another one had written.
+    #[test]
+    fn room_is_made_in_steps_and_only_by_who_takes_it() {
+        let bed = Bed::new();
+        let big: Vec<ObjectId> = [&b"one"[..], b"two"]
+            .map(|app| bed.another_file(app))
+            .into();
+        let small = bed.another_file(b"small");
+        bed.volume.sync_all().unwrap();
+        let commits = || bed.store.attempts.load(Ordering::SeqCst);
+        let before = commits();
+        bed.store
+            .available_bytes_max
+            .store(16 << 20, Ordering::SeqCst);
+        bed.clock.0.fetch_add(60_000, Ordering::SeqCst);
+        bed.volume.statfs().unwrap();
+        // As much as two of them may have, and a bit more.
+        let mut written = 0;
+        while commits() == before {
+            bed.write_to(big[written % 2], (written as u64 / 2) << 16, &[7; 1 << 16])
+                .unwrap();
+            bed.write_to(small, 0, &[7; 4096]).unwrap();
+            written += 1;
+            assert!(written < 256, "nothing had to be committed");
+        }
+        assert!(written > 180, "{written}");
+        assert_eq!(commits() - before, 1, "one was enough");
+        for page in 0..64 {
+            bed.write_to(small, page * 4096, &[7; 4096]).unwrap();
+        }
+        assert_eq!(commits() - before, 1, "there is room for the small one");
+        assert_eq!(bed.store.applies.load(Ordering::SeqCst), 0);
     }
 
     #[test]
