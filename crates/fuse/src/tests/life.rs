@@ -57,13 +57,13 @@ fn an_abort_ends_requests_under_way_and_all_later_ones() {
         let file = file.try_clone().unwrap();
         move || file.sync_all()
     });
-    served.witness.wait_for_fsyncs(1);
+    served.witness.fsyncs.wait_for(1);
     served.handle.abort().unwrap();
     waiting.join().unwrap().unwrap_err();
     file.metadata().unwrap_err();
     assert!(!path.exists());
     assert!(!is_mounted(served.path(), "mobifs"));
-    served.witness.release_fsyncs();
+    served.witness.fsyncs.open();
     served.join().unwrap();
 }
 
@@ -95,9 +95,9 @@ fn answers_while_blocked(mut served: Served) {
             std::thread::spawn(move || file.sync_all())
         })
         .collect();
-    served.witness.wait_for_fsyncs(blocked);
+    served.witness.fsyncs.wait_for(blocked);
     assert_eq!(fs::metadata(served.path().join("hello")).unwrap().ino(), 2);
-    served.witness.release_fsyncs();
+    served.witness.fsyncs.open();
     for thread in waiting {
         thread.join().unwrap().unwrap();
     }

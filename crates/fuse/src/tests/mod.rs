@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::mount::UnmountError;
 use crate::options::{MountOptions, SyncFsMode};
-use crate::protocol::{Attr, AttrReply, EntryReply, StatFsReply};
+use crate::protocol::{Attr, AttrReply, EntryReply, ROOT_NODE, StatFsReply};
 use crate::reply::Reply;
 use crate::request::{Operation, Request};
 use crate::session::{Handler, Session, SessionError, SessionHandle};
@@ -32,42 +32,60 @@ const FILE_CONTENT: &[u8] = b"hello, world\n";
 /// Whoever looks this up makes the worker panic.
 const POISON_NAME: &[u8] = b"poison";
 
+/// Holds requests back until the test opens it.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct GateState {
+    arrived: usize,
+    is_open: bool,
+}
+
+impl Gate {
+    /// A request comes, and goes on when the gate is open.
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        state.arrived += 1;
+        self.changed.notify_all();
+        while !state.is_open {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn wait_for(&self, requests: usize) {
+        let mut state = self.state.lock();
+        while state.arrived < requests {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn open(&self) {
+        self.state.lock().is_open = true;
+        self.changed.notify_all();
+    }
+}
+
+/// What a test and its handler share.
+trait Shared: Send + Sync + 'static {
+    /// What holds requests back, to be opened when the test ends.
+    fn gate(&self) -> &Gate;
+}
+
 /// What the handler saw, and what holds its answers back.
 #[derive(Default)]
 struct Witness {
     sync_fs: AtomicUsize,
     destroyed: AtomicUsize,
-    fsyncs: Mutex<Fsyncs>,
-    changed: Condvar,
+    fsyncs: Gate,
 }
 
-#[derive(Default)]
-struct Fsyncs {
-    arrived: usize,
-    released: bool,
-}
-
-impl Witness {
-    /// An fsync that takes as long as the test likes.
-    fn fsync(&self) {
-        let mut fsyncs = self.fsyncs.lock();
-        fsyncs.arrived += 1;
-        self.changed.notify_all();
-        while !fsyncs.released {
-            self.changed.wait(&mut fsyncs);
-        }
-    }
-
-    fn wait_for_fsyncs(&self, count: usize) {
-        let mut fsyncs = self.fsyncs.lock();
-        while fsyncs.arrived < count {
-            self.changed.wait(&mut fsyncs);
-        }
-    }
-
-    fn release_fsyncs(&self) {
-        self.fsyncs.lock().released = true;
-        self.changed.notify_all();
+impl Shared for Witness {
+    fn gate(&self) -> &Gate {
+        &self.fsyncs
     }
 }
 
@@ -86,10 +104,11 @@ fn file_node(name: &[u8]) -> Option<u64> {
 
 struct OneFile(Arc<Witness>);
 
-fn attr(node: u64) -> Attr {
+/// Of the root, or of a file of this size.
+fn attr(node: u64, file_bytes: usize) -> Attr {
     let (mode, size) = match node {
-        1 => (0o040_755, 0),
-        _ => (0o100_644, FILE_CONTENT.len() as u64),
+        ROOT_NODE => (0o040_755, 0),
+        _ => (0o100_644, file_bytes as u64),
     };
     Attr {
         inode: node,
@@ -109,7 +128,7 @@ impl Handler for OneFile {
             Operation::Lookup { name: POISON_NAME } => panic!("as the test wanted"),
             Operation::Lookup { name } => match file_node(name) {
                 Some(node) => {
-                    let attr = attr(node);
+                    let attr = attr(node, FILE_CONTENT.len());
                     reply.value(&EntryReply {
                         node,
                         attr,
@@ -119,7 +138,7 @@ impl Handler for OneFile {
                 None => reply.error(Errno::NOENT),
             },
             Operation::GetAttr => reply.value(&AttrReply {
-                attr: attr(request.header.node),
+                attr: attr(request.header.node, FILE_CONTENT.len()),
                 ..AttrReply::default()
             }),
             Operation::Read(args) => {
@@ -134,7 +153,7 @@ impl Handler for OneFile {
                 ..StatFsReply::default()
             }),
             Operation::Fsync(_) => {
-                self.0.fsync();
+                self.0.fsyncs.pass();
                 reply.done();
             }
             Operation::SyncFs => {
@@ -151,8 +170,8 @@ impl Handler for OneFile {
 }
 
 /// A mount that is served until the test ends it; a test that fails ends it, too.
-struct Served {
-    witness: Arc<Witness>,
+struct Served<S: Shared = Witness> {
+    witness: Arc<S>,
     handle: SessionHandle,
     directory: TempDir,
     sync_reaches: bool,
@@ -160,6 +179,14 @@ struct Served {
 }
 
 impl Served {
+    fn new(options: &MountOptions) -> Self {
+        let witness = Arc::new(Witness::default());
+        let handler = Box::new(OneFile(Arc::clone(&witness)));
+        Self::serving(witness, handler, options)
+    }
+}
+
+impl<S: Shared> Served<S> {
     /// Unmounts. Whoever looks at all mounts of the machine (`df`, another daemon) may
     /// be inside for a moment, which makes the mount busy.
     fn unmount(&self) {
@@ -172,10 +199,8 @@ impl Served {
         panic!("the mount stays busy");
     }
 
-    fn new(options: &MountOptions) -> Self {
+    fn serving(witness: Arc<S>, handler: Box<dyn Handler>, options: &MountOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let witness = Arc::new(Witness::default());
-        let handler = Box::new(OneFile(Arc::clone(&witness)));
         let session = Session::mount_handler(handler, directory.path(), options).unwrap();
         let (handle, sync_reaches) = (session.handle(), session.sync_reaches());
         let thread = Some(std::thread::spawn(move || session.run()));
@@ -198,9 +223,9 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl<S: Shared> Drop for Served<S> {
     fn drop(&mut self) {
-        self.witness.release_fsyncs();
+        self.witness.gate().open();
         if let Some(thread) = self.thread.take() {
             let _ = self.handle.abort();
             let _ = thread.join();

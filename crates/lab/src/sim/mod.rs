@@ -38,7 +38,9 @@ pub use histogram::TimeHistogram;
 pub use outcome::{AppOutcome, AtRisk, CurvePoint, Intervals, Outcome};
 pub use page_cache::{FlushRules, FlushShape, PageCache};
 pub use report::{AppReport, ContenderReport, Report, TraceReport};
-pub use stream::{Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, Step, Stream};
+pub use stream::{
+    Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, PageChange, Step, Stream,
+};
 pub use user::{PredictionReport, user_operations, watch};
 
 use mobifs_core::FsError;

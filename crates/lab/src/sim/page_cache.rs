@@ -3,9 +3,10 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use mobifs_trace::DeviceState;
-use mobifs_types::{PAGE_BYTES_U64, PageIndex};
+use mobifs_types::PAGE_BYTES_U64;
 
 use super::SimulationError;
 use super::device::{Flush, Storage};
@@ -108,39 +109,18 @@ impl<'s> PageCache<'s> {
 
     fn perform(&mut self, step: &Step) -> Result<(), SimulationError> {
         let now_ns = step.time_ns;
+        match step.action.page_change() {
+            Some(change) if change.is_written => {
+                self.write(now_ns, change.object, change.pages);
+            }
+            Some(change) => self.drop_pages(now_ns, change.object, change.pages),
+            None => {}
+        }
         match step.action {
-            Action::Write {
-                object,
-                offset,
-                length,
-            } => self.write(now_ns, object, offset, length),
-            Action::Resize { object, bytes } => {
-                self.drop_pages(now_ns, object, bytes.div_ceil(PAGE_BYTES_U64)..u64::MAX);
-                self.change_entry(now_ns, object);
-            }
-            Action::Punch {
-                object,
-                offset,
-                length,
-            } => {
-                let first = offset.div_ceil(PAGE_BYTES_U64);
-                let end = offset.saturating_add(length) / PAGE_BYTES_U64;
-                self.drop_pages(now_ns, object, first..end.max(first));
-                self.change_entry(now_ns, object);
-            }
-            Action::Remove {
-                object,
-                is_last,
-                is_open,
-                ..
-            } => {
-                if is_last && !is_open {
-                    self.drop_pages(now_ns, object, 0..u64::MAX);
-                }
-                self.change_entry(now_ns, object);
-            }
-            Action::Release { object } => self.drop_pages(now_ns, object, 0..u64::MAX),
-            Action::Create { object, .. }
+            Action::Resize { object, .. }
+            | Action::Punch { object, .. }
+            | Action::Remove { object, .. }
+            | Action::Create { object, .. }
             | Action::Link { object, .. }
             | Action::Rename { object, .. }
             | Action::SetAttributes { object } => self.change_entry(now_ns, object),
@@ -150,7 +130,7 @@ impl<'s> PageCache<'s> {
             Action::Device(DeviceState::Suspend | DeviceState::Shutdown) => {
                 self.flush_all(now_ns, FlushReason::Wanted)?;
             }
-            Action::User | Action::Device(_) => {}
+            Action::Write { .. } | Action::Release { .. } | Action::User | Action::Device(_) => {}
         }
         Ok(())
     }
@@ -159,11 +139,10 @@ impl<'s> PageCache<'s> {
         self.stream.objects[object.index()].app
     }
 
-    fn write(&mut self, now_ns: u64, object: ObjectNumber, offset: u64, length: u64) {
+    fn write(&mut self, now_ns: u64, object: ObjectNumber, pages: Range<u64>) {
         let app = self.app_of(object);
-        let last = PageIndex::of_offset(offset + length - 1).0;
         let file = self.files.entry(object).or_default();
-        for page in PageIndex::of_offset(offset).0..=last {
+        for page in pages {
             let counts = self.outcome.app_mut(app);
             counts.written_pages += 1;
             match file.dirty.entry(page) {
@@ -185,7 +164,7 @@ impl<'s> PageCache<'s> {
         self.show_risk(now_ns, app);
     }
 
-    fn drop_pages(&mut self, now_ns: u64, object: ObjectNumber, pages: std::ops::Range<u64>) {
+    fn drop_pages(&mut self, now_ns: u64, object: ObjectNumber, pages: Range<u64>) {
         let Some(file) = self.files.get_mut(&object) else {
             return;
         };

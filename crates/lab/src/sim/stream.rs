@@ -8,12 +8,13 @@
 //! directory.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use mobifs_core::policy::prediction::Bursts;
 use mobifs_trace::{
     AllocateMode, AppIndex, DeviceState, Event, EventKind, OpenFlags, PathIndex, Trace,
 };
-use mobifs_types::MonotonicNs;
+use mobifs_types::{MonotonicNs, PAGE_BYTES_U64, PageIndex};
 
 /// An object of a [`Stream`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -143,6 +144,57 @@ impl Action {
             Self::SyncAll | Self::User | Self::Device(_) => None,
         }
     }
+
+    /// What it does to the content of a file, if it does anything.
+    pub fn page_change(&self) -> Option<PageChange> {
+        let (object, is_written, pages) = match *self {
+            Self::Write {
+                object,
+                offset,
+                length,
+            } => {
+                let last = PageIndex::of_offset(offset + length - 1).0;
+                (object, true, PageIndex::of_offset(offset).0..last + 1)
+            }
+            Self::Resize { object, bytes } => {
+                (object, false, bytes.div_ceil(PAGE_BYTES_U64)..u64::MAX)
+            }
+            Self::Punch {
+                object,
+                offset,
+                length,
+            } => {
+                // A page that keeps a part of its content is kept.
+                let first = offset.div_ceil(PAGE_BYTES_U64);
+                let end = offset.saturating_add(length) / PAGE_BYTES_U64;
+                (object, false, first..end.max(first))
+            }
+            Self::Remove {
+                object,
+                is_last: true,
+                is_open: false,
+                ..
+            }
+            | Self::Release { object } => (object, false, 0..u64::MAX),
+            _ => return None,
+        };
+        Some(PageChange {
+            object,
+            is_written,
+            pages,
+        })
+    }
+}
+
+/// What an action does to the content of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageChange {
+    /// The file.
+    pub object: ObjectNumber,
+    /// The pages are written; otherwise their content goes.
+    pub is_written: bool,
+    /// Which pages, by index.
+    pub pages: Range<u64>,
 }
 
 /// One step.

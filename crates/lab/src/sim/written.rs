@@ -7,8 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
-use mobifs_types::{PAGE_BYTES_U64, PageIndex};
-
 use super::outcome::AppOutcome;
 use super::stream::{Action, ObjectNumber};
 
@@ -29,40 +27,19 @@ struct File {
 impl WrittenPages {
     /// Counts what an operation writes and drops; `counts` is of the object's app.
     pub(super) fn perform(&mut self, action: &Action, counts: &mut AppOutcome) {
-        let all = 0..u64::MAX;
-        match *action {
-            Action::Write {
-                object,
-                offset,
-                length,
-            } => self.write(counts, object, offset, length),
-            Action::Resize { object, bytes } => {
-                self.drop(counts, object, bytes.div_ceil(PAGE_BYTES_U64)..u64::MAX);
-            }
-            Action::Punch {
-                object,
-                offset,
-                length,
-            } => {
-                let first = offset.div_ceil(PAGE_BYTES_U64);
-                let end = offset.saturating_add(length) / PAGE_BYTES_U64;
-                self.drop(counts, object, first..end.max(first));
-            }
-            Action::Remove {
-                object,
-                is_last: true,
-                is_open: false,
-                ..
-            }
-            | Action::Release { object } => self.drop(counts, object, all),
-            _ => {}
+        let Some(change) = action.page_change() else {
+            return;
+        };
+        if change.is_written {
+            self.write(counts, change.object, change.pages);
+        } else {
+            self.drop(counts, change.object, change.pages);
         }
     }
 
-    fn write(&mut self, counts: &mut AppOutcome, object: ObjectNumber, offset: u64, length: u64) {
+    fn write(&mut self, counts: &mut AppOutcome, object: ObjectNumber, pages: Range<u64>) {
         let file = self.files.entry(object).or_default();
-        let last = PageIndex::of_offset(offset + length - 1).0;
-        for page in PageIndex::of_offset(offset).0..=last {
+        for page in pages {
             counts.written_pages += 1;
             if !file.dirty.insert(page) {
                 counts.overwritten_pages += 1;

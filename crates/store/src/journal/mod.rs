@@ -11,6 +11,8 @@ mod codec;
 mod commit;
 mod copied;
 mod direct;
+#[cfg(test)]
+mod fixtures;
 pub mod fuzzing;
 mod gate;
 mod inspect;

@@ -370,8 +370,7 @@ pub(crate) fn write_runs(page: &mut Page, runs: &[(u16, Vec<u8>)]) {
 
 #[cfg(test)]
 mod tests {
-    use mobifs_types::{DeviceNumber, Timestamp};
-
+    use super::super::fixtures::file_state;
     use super::*;
 
     /// A program that made and deleted millions of small files filled memory that nobody
@@ -395,26 +394,9 @@ mod tests {
     #[test]
     fn impossible_ranges_of_a_forged_journal_do_not_overflow_what_is_reserved() {
         // Found by the fuzzer of forged journals.
-        let time = Timestamp::default();
         let state = ObjectState {
-            id: ObjectId(7),
-            created: true,
-            attributes: Attributes {
-                kind: FileKind::Regular,
-                mode: 0o600,
-                uid: 0,
-                gid: 0,
-                rdev: DeviceNumber::default(),
-                size: u64::MAX,
-                nlink: 1,
-                atime: time,
-                mtime: time,
-                ctime: time,
-            },
-            symlink_target: None,
-            zeroed: Vec::new(),
             allocated: vec![ByteRange::from(0), ByteRange::from(1), ByteRange::new(9, 3)],
-            xattrs: Vec::new(),
+            ..file_state(ObjectId(7), true, u64::MAX)
         };
         let mut pending = Pending::default();
         pending.merge_state(&state);

@@ -304,8 +304,9 @@ fn growing_runs(object: &PendingObject, before: u64) -> impl Iterator<Item = Byt
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
-    use mobifs_types::{DeviceNumber, Entry, Name, ObjectState, Page, Timestamp};
+    use mobifs_types::{Entry, Name, Page};
 
+    use super::super::super::fixtures::file_state;
     use super::*;
     use crate::lower::PosixLower;
     use crate::{JournalOptions, JournalStore, Store};
@@ -324,33 +325,12 @@ mod tests {
         };
         let (store, _) = JournalStore::open(lower, &options).unwrap();
         let id = store.first_new_object();
-        let time = Timestamp::default();
         // One transaction after the other: a new file, and one that grows.
         for (created, pages) in [(true, 0..PAGES / 2), (false, PAGES / 2..PAGES)] {
             let mut transaction = store.begin_transaction();
-            store.append_entry(
-                &mut transaction,
-                Entry::Object(ObjectState {
-                    id,
-                    created,
-                    attributes: Attributes {
-                        kind: FileKind::Regular,
-                        mode: 0o600,
-                        uid: 0,
-                        gid: 0,
-                        rdev: DeviceNumber::default(),
-                        size: (pages.end * 2 - 1) * PAGE_BYTES_U64,
-                        nlink: 1,
-                        atime: time,
-                        mtime: time,
-                        ctime: time,
-                    },
-                    symlink_target: None,
-                    zeroed: Vec::new(),
-                    allocated: Vec::new(),
-                    xattrs: Vec::new(),
-                }),
-            );
+            let size = (pages.end * 2 - 1) * PAGE_BYTES_U64;
+            let state = Entry::Object(file_state(id, created, size));
+            store.append_entry(&mut transaction, state);
             if created {
                 let (parent, child) = (ObjectId::ROOT, Some(id));
                 let name = Name::new(b"sparse").unwrap();

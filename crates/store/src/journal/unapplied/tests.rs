@@ -1,10 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use mobifs_types::{
-    Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Page, PageIndex,
-    Timestamp,
-};
+use mobifs_types::{Entry, FileKind, Name, ObjectId, Page, PageIndex};
 
+use super::super::fixtures::file_state;
 use super::super::log::header::Header;
 use super::super::superblock::{FORMAT_VERSION, LOG_START, Slot, Superblock, parse};
 use super::super::{JournalOptions, JournalStore, RecoveryReport};
@@ -29,30 +27,9 @@ fn open(path: &Path) -> (JournalStore<PosixLower>, RecoveryReport) {
 
 /// Commits a new file of one page.
 fn commit(store: &impl Store, id: ObjectId, name: &str, content: &[u8]) {
-    let time = Timestamp::new(1_700_000_000, 5);
-    let attributes = Attributes {
-        kind: FileKind::Regular,
-        mode: 0o640,
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
-        rdev: DeviceNumber(0),
-        size: content.len() as u64,
-        nlink: 1,
-        atime: time,
-        mtime: time,
-        ctime: time,
-    };
     let mut transaction = store.begin_transaction();
     transaction.entries = vec![
-        Entry::Object(ObjectState {
-            id,
-            created: true,
-            attributes,
-            symlink_target: None,
-            zeroed: Vec::new(),
-            allocated: Vec::new(),
-            xattrs: Vec::new(),
-        }),
+        Entry::Object(file_state(id, true, content.len() as u64)),
         Entry::Dentry {
             parent: ObjectId::ROOT,
             name: Name::new(name.as_bytes()).unwrap(),
@@ -226,20 +203,10 @@ fn a_forged_journal_that_is_no_tree_is_not_served() {
         let (store, _) = open(directory.path());
         commit(&store, SECOND, "file", b"x");
         let mut transaction = store.begin_transaction();
-        let (attributes, root) = (store.object(SECOND).unwrap().attributes, ObjectId::ROOT);
-        transaction.entries = vec![Entry::Object(ObjectState {
-            id: FIRST,
-            created: true,
-            attributes: Attributes {
-                kind: FileKind::Directory,
-                ..attributes
-            },
-            symlink_target: None,
-            zeroed: Vec::new(),
-            allocated: Vec::new(),
-            xattrs: Vec::new(),
-        })];
-        let entries = [(root, "directory"), (parent, "again")];
+        let mut state = file_state(FIRST, true, 1);
+        state.attributes.kind = FileKind::Directory;
+        transaction.entries = vec![Entry::Object(state)];
+        let entries = [(ObjectId::ROOT, "directory"), (parent, "again")];
         transaction
             .entries
             .extend(entries.map(|(parent, at)| Entry::Dentry {
