@@ -7,7 +7,7 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint bench bench-flash bench-recovery \
+.PHONY: help setup build install uninstall demo test lint targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
@@ -59,6 +59,9 @@ test: ## All tests and the lint, as CI runs them
 
 lint: ## Formatting, clippy, purity of the engine, file lengths, licences
 	scripts/lint.sh
+
+targets: ## Compile for 32-bit ARM, 64-bit ARM, musl and Android (cargo check)
+	scripts/check-targets.sh
 
 bench: ## Side-by-side benches (BENCH_FLAGS=--quick for a short run)
 	scripts/setup.sh --build-only

@@ -201,7 +201,7 @@ impl Worker {
     /// worker has not ended.
     fn lift(&self) -> bool {
         let thread = self.thread.load(Ordering::SeqCst);
-        if let Err(errno) = set_policy(thread, libc::SCHED_OTHER) {
+        if let Err(errno) = set_policy(thread, SCHED_OTHER) {
             tracing::error!(%errno, "cannot give a worker its priority back");
         }
         // If it takes it back itself at this moment, it has its way.
@@ -224,7 +224,7 @@ impl Worker {
         if self.standing.load(Ordering::SeqCst) == NORMAL {
             return;
         }
-        if let Err(errno) = set_policy(0, libc::SCHED_OTHER) {
+        if let Err(errno) = set_policy(0, SCHED_OTHER) {
             tracing::error!(%errno, "cannot take priority back");
         }
         self.unbroken.store(0, Ordering::Relaxed);
@@ -237,16 +237,25 @@ impl Worker {
 /// with one that is used for nothing else.
 fn may_return() -> bool {
     let tried = std::thread::Builder::new().spawn(|| {
-        policy(0) == Ok(libc::SCHED_OTHER)
+        policy(0) == Ok(SCHED_OTHER)
             && set_policy(0, libc::SCHED_IDLE).is_ok()
-            && set_policy(0, libc::SCHED_OTHER).is_ok()
+            && set_policy(0, SCHED_OTHER).is_ok()
     });
     tried.is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
+/// The policy of threads that ask for none, which the libc of Android does not name.
+const SCHED_OTHER: libc::c_int = 0;
+
+/// What the system call takes. The C libraries' type of this name has more fields in musl.
+#[repr(C)]
+struct SchedulingParameters {
+    priority: libc::c_int,
+}
+
 /// Sets the policy of a thread of this process, 0 for the caller; its nice value stays.
 fn set_policy(thread: libc::pid_t, policy: libc::c_int) -> Result<(), Errno> {
-    let parameters = libc::sched_param { sched_priority: 0 };
+    let parameters = SchedulingParameters { priority: 0 };
     // The system call and not the function of the C library, which does nothing in musl.
     // SAFETY: `parameters` lives during the call, which only reads it.
     let failed = unsafe {
@@ -350,13 +359,13 @@ mod tests {
         let worker = Puppet::start(&priorities);
         for _ in 0..2 {
             worker.takes(&priorities, &alarm, true, UNBROKEN);
-            assert_eq!(worker.policy(), libc::SCHED_OTHER);
+            assert_eq!(worker.policy(), SCHED_OTHER);
             worker.takes(&priorities, &alarm, true, 1);
             assert_eq!(worker.policy(), libc::SCHED_IDLE);
             assert!(is_held(&alarm));
             let (own, rested) = (Arc::clone(&priorities), Arc::clone(&alarm));
             worker.order(move || own.rest(0, &rested));
-            assert_eq!(worker.policy(), libc::SCHED_OTHER);
+            assert_eq!(worker.policy(), SCHED_OTHER);
             assert!(!is_held(&alarm));
         }
         worker.end();
@@ -370,15 +379,11 @@ mod tests {
         let alarm = Arc::new(Alarm::default());
         let worker = Puppet::start(&priorities);
         worker.takes(&priorities, &alarm, false, 10 * UNBROKEN);
-        assert_eq!(worker.policy(), libc::SCHED_OTHER);
+        assert_eq!(worker.policy(), SCHED_OTHER);
         worker.takes(&priorities, &alarm, true, 1);
         assert_eq!(worker.policy(), libc::SCHED_IDLE);
         worker.takes(&priorities, &alarm, false, 1);
-        assert_eq!(
-            worker.policy(),
-            libc::SCHED_OTHER,
-            "it does not lead any more"
-        );
+        assert_eq!(worker.policy(), SCHED_OTHER, "it does not lead any more");
         assert!(!is_held(&alarm));
         worker.end();
     }
@@ -394,7 +399,7 @@ mod tests {
         assert!(!priorities.lift(NO_THREAD, false), "it has taken something");
         assert_eq!(worker.policy(), libc::SCHED_IDLE);
         assert!(priorities.lift(NO_THREAD, false));
-        assert_eq!(worker.policy(), libc::SCHED_OTHER);
+        assert_eq!(worker.policy(), SCHED_OTHER);
         assert!(is_held(&alarm), "the worker does not know yet");
 
         worker.takes(&priorities, &alarm, true, 1);
@@ -412,9 +417,9 @@ mod tests {
         let worker = Puppet::start(&priorities);
         worker.takes(&priorities, &alarm, true, UNBROKEN + 1);
         assert!(!priorities.lift(NO_THREAD, true), "it was not stuck");
-        assert_eq!(worker.policy(), libc::SCHED_OTHER);
+        assert_eq!(worker.policy(), SCHED_OTHER);
         worker.takes(&priorities, &alarm, true, 3 * UNBROKEN);
-        assert_eq!(worker.policy(), libc::SCHED_OTHER);
+        assert_eq!(worker.policy(), SCHED_OTHER);
         assert!(!is_held(&alarm));
 
         priorities.lift(NO_THREAD, false);
@@ -433,7 +438,7 @@ mod tests {
         worker.takes(&priorities, &alarm, true, UNBROKEN + 1);
         let (own, left) = (Arc::clone(&priorities), Arc::clone(&alarm));
         worker.order(move || own.leave(0, &left));
-        assert_eq!(worker.policy(), libc::SCHED_OTHER);
+        assert_eq!(worker.policy(), SCHED_OTHER);
         assert!(!is_held(&alarm));
         priorities.lift(NO_THREAD, false);
         assert!(!priorities.lift(NO_THREAD, false));

@@ -9,6 +9,8 @@ use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::mount_table::{MountEntry, mounts, read_table};
 
+/// The kernel's flag, which rustix does not name on Android.
+const AT_STATX_DONT_SYNC: u32 = 0x4000;
 /// What a process has without opening it.
 const LINKS: [(&str, &str); 3] = [
     ("cwd", "its working directory"),
@@ -124,7 +126,7 @@ fn use_of_device(process: &Path, device: u64) -> Option<String> {
 
 /// The device of what a link of `/proc` leads to, as the kernel knows it without asking a daemon.
 fn device_of(link: &Path) -> Option<u64> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let flags = AtFlags::from_bits_retain(AT_STATX_DONT_SYNC) | AtFlags::NO_AUTOMOUNT;
     let about = rustix::fs::statx(CWD, link, flags, StatxFlags::empty()).ok()?;
     Some(rustix::fs::makedev(
         about.stx_dev_major,

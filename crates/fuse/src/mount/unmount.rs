@@ -30,15 +30,16 @@ pub(super) fn unmount_elsewhere(mountpoint: &Path, flags: UnmountFlags) -> Resul
     // and its parent's memory is its own copy.
     match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: see above; `path` ends with a NUL, and nothing uses the descriptors.
+            // SAFETY: see above; nothing uses the descriptors.
             unsafe {
                 if libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) != 0 {
                     for descriptor in 0..descriptors {
                         libc::close(descriptor);
                     }
                 }
-                let failed = libc::umount2(path.as_ptr(), flags.bits() as libc::c_int) != 0;
-                libc::_exit(if failed { *libc::__errno_location() } else { 0 })
+                // With a path that ends with a NUL rustix allocates nothing.
+                let failed = unmount(path.as_c_str(), flags).err();
+                libc::_exit(failed.map_or(0, Errno::raw_os_error))
             }
         }
         -1 => {
