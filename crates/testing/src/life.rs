@@ -329,7 +329,7 @@ impl Life {
         medium.secure();
         let (volume, store, arena) = resume(&arena, after, medium, plan, clock)?;
         let left = volume.left_by(SLOT, self.count.kills);
-        give_back(&volume, &left);
+        give_back(&volume, event, &left);
         self.target.go_on(volume, names);
         if let Event::Do(operation) = event
             && (left.outcome.is_some() || is_whole)
@@ -425,6 +425,21 @@ const fn is_whole(event: &Event, store_dies: bool) -> bool {
     }
 }
 
+/// Whether the outcome of a request is an object, to which a reference is counted.
+const fn answers_object(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Do(
+            Operation::CreateFile { .. }
+                | Operation::MakeDirectory { .. }
+                | Operation::MakeSymlink { .. }
+                | Operation::MakeNode { .. }
+                | Operation::Link { .. }
+                | Operation::LinkHandle { .. }
+        )
+    )
+}
+
 /// The volume and store of a killed daemon's successor, and what outlives that one.
 type Resumed = (Arc<Volume>, Arc<dyn Store>, Arena);
 
@@ -462,9 +477,15 @@ fn resume(
     Ok((volume, store, successor))
 }
 
-/// Gives back what a request took and the killed daemon did not.
-fn give_back(volume: &Volume, left: &LeftRequest) {
+/// Gives back what a request took and the killed daemon did not: what was looked up for it, and
+/// the reference that comes with the answer where that is an object.
+fn give_back(volume: &Volume, event: &Event, left: &LeftRequest) {
     let mut taken: BTreeMap<ObjectId, i64> = BTreeMap::new();
+    if let Some(outcome) = left.outcome
+        && answers_object(event)
+    {
+        taken.insert(ObjectId(outcome), 1);
+    }
     for (id, count) in &left.references {
         *taken.entry(*id).or_default() += count;
     }

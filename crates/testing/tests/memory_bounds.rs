@@ -3,8 +3,8 @@
 use mobifs_testing::layout::NESTED;
 use mobifs_testing::life::{Plan, live};
 use mobifs_testing::media::CrashMedium;
-use mobifs_testing::operations::Event::{Do, SyncAll, TidyUp};
-use mobifs_testing::operations::{NodeKind, Operation as Op, Script};
+use mobifs_testing::operations::Event::{Do, Kill, SyncAll, TidyUp};
+use mobifs_testing::operations::{FileRef, NodeKind, Operation as Op, RenameMode, Script};
 
 /// Seed 2010 of the life search: the oracle counted open files, and forgot that a directory or a
 /// device that a program has open stays in memory, too, with the directories above it.
@@ -37,6 +37,51 @@ fn what_is_open_without_being_a_file_may_be_in_memory() {
         memory_budget_bytes: 64 << 10,
         objects_max: 0,
         outlives: true,
+        ..Plan::default()
+    };
+    let outcome = live(&script, &mut CrashMedium::new(script.seed), &plan);
+    assert_eq!(outcome, Ok(()));
+}
+
+/// Seed 3847 of the life search: a daemon was killed when it had made a file, and nobody gave
+/// back the reference that came with the answer, which its successor gives.
+#[test]
+fn what_a_killed_daemon_had_made_leaves_memory() {
+    let directory = |path: &str| {
+        Do(Op::MakeDirectory {
+            path: path.into(),
+            mode: 0o755,
+        })
+    };
+    let script = Script {
+        seed: 0xf07,
+        events: vec![
+            directory("beta"),
+            directory("gamma"),
+            Kill(280),
+            Do(Op::CreateFile {
+                path: "gamma/settings.tmp".into(),
+                mode: 0o600,
+            }),
+            Do(Op::Fsync {
+                file: FileRef::Path("gamma/settings.tmp".into()),
+            }),
+            Kill(13),
+            Do(Op::Rename {
+                from: "gamma/settings.tmp".into(),
+                to: "gamma/settings".into(),
+                mode: RenameMode::Replace,
+            }),
+            TidyUp,
+        ],
+    };
+    let plan = Plan {
+        layout: NESTED,
+        memory_budget_bytes: 256 << 10,
+        objects_max: 0,
+        remembers_names: true,
+        outlives: true,
+        tree_every: 10,
         ..Plan::default()
     };
     let outcome = live(&script, &mut CrashMedium::new(script.seed), &plan);
