@@ -134,6 +134,9 @@ pub(crate) unsafe fn open_main(
     }
     let may_write = request.flags & abi::OPEN_READWRITE != 0;
     if decided.is_none() {
+        if request.flags & abi::OPEN_CREATE == 0 && is_missing(path) {
+            return Err(Failure::Missing(path.to_owned()));
+        }
         // SQLite never locks or changes such a file, nor looks at what is beside it.
         if request.is_immutable
             && let Ok((file, beginning)) = own()
@@ -265,6 +268,11 @@ unsafe fn open_own(
         *out_flags = given;
     }
     Ok((file, beginning))
+}
+
+fn is_missing(path: &Path) -> bool {
+    let looked = path.symlink_metadata();
+    looked.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Whether the directory of a database takes new files, and the database changes, if it is there

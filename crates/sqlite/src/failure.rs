@@ -65,6 +65,9 @@ pub enum Failure {
         path = .0.display()
     )]
     ReadOnlyPlace(PathBuf),
+    /// There is no such database, and none is to be made.
+    #[error("{path} does not exist, and was opened without leave to make it", path = .0.display())]
+    Missing(PathBuf),
     /// SQLite's own VFS, to which it is left, refuses it.
     #[error("{reason}, and SQLite's own VFS refuses it with error {code}")]
     OwnVfs {
@@ -252,6 +255,10 @@ impl Failure {
 
     /// What may be done about it, when a database is opened.
     pub(crate) fn refusal(&self) -> Refusal {
+        // It says nothing about the place, and whose a database is must not depend on it.
+        if self.lacks_descriptors() {
+            return Refusal::Final;
+        }
         match self {
             Self::InUse(_) => Refusal::InUse,
             Self::InUseBy { .. } | Self::InUseElsewhere(_) | Self::Replaced(_) => Refusal::InEngine,
@@ -262,6 +269,7 @@ impl Failure {
             | Self::NameTooLong { .. }
             | Self::Forked
             | Self::Misuse(_)
+            | Self::Missing(_)
             | Self::OwnVfs { .. }
             | Self::OpenedToRead(_)
             | Self::Unfinished { .. } => Refusal::Final,
@@ -279,6 +287,17 @@ impl Failure {
             | Self::File(_)
             | Self::Arena(_) => Refusal::NotHere,
         }
+    }
+
+    /// Whether the process, or the system, had no descriptor for another file.
+    fn lacks_descriptors(&self) -> bool {
+        let source = match self {
+            Self::System { source, .. }
+            | Self::Store(StoreError::Lower { source, .. })
+            | Self::Volume(VolumeError::Store(StoreError::Lower { source, .. })) => source,
+            _ => return false,
+        };
+        matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
     }
 
     /// SQLite's number for it, where `otherwise` stands for what has none of its own.
@@ -369,6 +388,23 @@ mod tests {
             assert_eq!(failure.code(call), call);
         }
         assert_eq!(failure.code(abi::CANTOPEN), abi::READONLY);
+    }
+
+    /// A database was left to SQLite's own VFS then, and why that could not use it was not said.
+    #[test]
+    fn what_lacks_descriptors_decides_nothing() {
+        let lacking = || std::io::Error::from_raw_os_error(libc::EMFILE);
+        let store = |source| StoreError::lower("opening")(source);
+        for failure in [
+            Failure::system("opening")(lacking()),
+            Failure::Store(store(lacking())),
+            Failure::Volume(VolumeError::Store(store(lacking()))),
+        ] {
+            assert_eq!(failure.refusal(), Refusal::Final, "{failure}");
+        }
+        let other = std::io::Error::from_raw_os_error(libc::EIO);
+        let failure = Failure::system("opening")(other);
+        assert_eq!(failure.refusal(), Refusal::NotHere);
     }
 
     #[test]

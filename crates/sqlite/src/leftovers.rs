@@ -49,6 +49,9 @@ pub(crate) enum Unrecovered {
     /// Another connection uses it.
     #[error("it is in use")]
     Busy,
+    /// SQLite says that it is done, and it is not.
+    #[error("SQLite has left its journal or log where it was; open and close the database again")]
+    Left,
     /// There is no room where it lies.
     #[error("the disk is full; make room, then open and close the database again")]
     Full,
@@ -131,7 +134,11 @@ fn finish_with(database: &Database, sqlite: &'static dyn Sqlite) -> Result<(), F
             finish_super_journal(database, sqlite, &name)?;
         }
     }
-    Ok(())
+    if database.leftovers()?.iter().all(is_wanted) {
+        Ok(())
+    } else {
+        Err(unfinished(path)(Unrecovered::Left))
+    }
 }
 
 /// The journal of a transaction over several databases is of use as long as one of their

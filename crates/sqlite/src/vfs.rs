@@ -13,7 +13,7 @@ use crate::companion::Companion;
 use crate::database::OpenRequest;
 use crate::decision::{self, MainRequest, Opening};
 use crate::durability;
-use crate::failure::{Failure, last_error};
+use crate::failure::{Failure, last_error, remember};
 use crate::file::{self, OurFile, State};
 use crate::host::{Host, RegisterError};
 use crate::leftovers::{Sqlite, Unrecovered, super_journal_in};
@@ -267,7 +267,12 @@ unsafe extern "C" fn open(
     });
     if is_for_base {
         // SAFETY: SQLite's own arguments, to its own VFS.
-        return unsafe { base_open(app, name, out, flags, out_flags) };
+        let code = unsafe { base_open(app, name, out, flags, out_flags) };
+        if code != abi::OK {
+            let what = path.map_or("a temporary file".into(), Path::to_string_lossy);
+            remember(format!("SQLite's own VFS cannot open {what}: error {code}"));
+        }
+        return code;
     }
     code
 }

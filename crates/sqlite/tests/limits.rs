@@ -12,7 +12,7 @@ use std::process::{Command, Output};
 
 use common::{
     MODES, Place, SAFE_MODES, check, child, count, insert, is_ordinary, make_table, open, opened,
-    purpose, set_mode, text,
+    plain, purpose, set_mode, text,
 };
 use mobifs_sqlite::last_error;
 use rusqlite::{Connection, ErrorCode};
@@ -82,6 +82,92 @@ fn limit_file_sizes(bytes: u64) {
     let maximum = getrlimit(Resource::Fsize).maximum;
     let current = Some(bytes);
     setrlimit(Resource::Fsize, Rlimit { current, maximum }).unwrap();
+}
+
+/// Takes all descriptors that this process may have but so many.
+fn take_descriptors(left: usize) -> Vec<fs::File> {
+    let mut taken: Vec<_> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+    taken.truncate(taken.len().saturating_sub(left));
+    taken
+}
+
+/// Not a test: a program that has no descriptors left.
+#[test]
+fn works_with_few_descriptors() {
+    let Some((mode, path)) = purpose() else {
+        return;
+    };
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = Some(256);
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    let mut refused = 0;
+    for left in 0..14 {
+        let connection = opened(&path, "");
+        set_mode(&connection, &mode);
+        make_table(&connection);
+        insert(&connection, 1);
+        let rows = count(&connection);
+        connection.close().unwrap();
+        let taken = take_descriptors(left);
+        mobifs_sqlite::forget_last_error();
+        let worked = open(&path, "").and_then(|connection| {
+            connection.execute("INSERT INTO t(b) VALUES ('x')", [])?;
+            connection.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0))?;
+            Ok(connection)
+        });
+        let told = last_error();
+        let added = match worked {
+            Err(error) => {
+                refused += 1;
+                assert!(told.is_some(), "{mode}, {left}: {error}, and not a word");
+                drop(taken);
+                0
+            }
+            Ok(connection) => {
+                let taken = (taken, take_descriptors(0));
+                mobifs_sqlite::forget_last_error();
+                drop(connection);
+                let told = last_error();
+                drop(taken);
+                if plain(&path)
+                    .unwrap()
+                    .execute_batch("SELECT * FROM t")
+                    .is_err()
+                {
+                    let told = told.unwrap_or_else(|| panic!("{mode}, {left}: not a word"));
+                    assert!(told.contains("stays marked"), "{mode}, {left}: {told}");
+                }
+                1
+            }
+        };
+        let connection = opened(&path, "");
+        assert_eq!(count(&connection), rows + added, "{mode}, {left}");
+        connection.close().unwrap();
+        is_ordinary(&path, rows + added);
+    }
+    assert!(refused > 0, "the limit has to matter");
+}
+
+/// Neither why a database could not be opened was said, nor why a last close had left the mark.
+#[test]
+fn what_fails_for_want_of_descriptors_says_so() {
+    for mode in SAFE_MODES {
+        let place = Place::new();
+        let mut program = child("works_with_few_descriptors", mode, &place.path());
+        succeeded(&program.output().unwrap());
+    }
+}
+
+#[test]
+fn a_database_that_is_not_there_is_not_said_to_be_read_only() {
+    let place = Place::new();
+    for parameters in ["&mode=ro", "&mode=rw"] {
+        mobifs_sqlite::forget_last_error();
+        let error = open(&place.path(), parameters).unwrap_err();
+        assert_eq!(error.sqlite_error_code(), Some(ErrorCode::CannotOpen));
+        let told = last_error().unwrap();
+        assert!(told.contains("does not exist"), "{parameters}: {told}");
+    }
 }
 
 fn shows_status(connection: &Connection) -> bool {
