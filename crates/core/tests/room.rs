@@ -229,6 +229,40 @@ fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
     assert_eq!(write(&mut bed, 12288, &[1; 1]), refused);
 }
 
+/// SQLite could not roll back: another program had taken the room that its changes were to have,
+/// and neither could what they had replaced be written over them nor the file be cut off.
+#[test]
+fn what_was_just_written_can_be_undone_when_others_have_taken_the_room() {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    bed.write(file, 0, &[1; 4096]);
+    bed.checkpoint();
+    bed.engine.set_space(space(8 * MIB), 0, 0);
+    bed.engine.set_full_disk(FullDisk {
+        overwritten_bytes_max: MIB,
+        entries_bytes_max: 0,
+    });
+    for page in 0..512 {
+        bed.write(file, page * 4096, &[2; 4096]);
+    }
+    assert!(bed.engine.has_promised_room());
+    bed.engine.set_space(space(0), 0, 0);
+    assert!(!bed.engine.has_promised_room());
+    let moment = bed.moment();
+    let write = |bed: &mut Bed, offset, data: &[u8]| {
+        let at = WriteAt::Offset(offset);
+        bed.engine.write(moment, file, at, data, SetIdBits::Stay)
+    };
+    let refused = Err(Stop::Need(Need::Space));
+    assert_eq!(write(&mut bed, 512 * 4096, &[3; 4096]), refused);
+    assert_eq!(write(&mut bed, 4096, &[1; 4096]), Ok(4096));
+    truncate(&mut bed, file, 4096);
+    assert_eq!(write(&mut bed, 0, &[1; 4096]), Ok(4096));
+    assert_eq!(write(&mut bed, 4096, &[1; 4096]), refused);
+    assert!(bed.engine.dirty_bytes() < 16 << 10);
+}
+
 fn space(bytes: u64) -> SpaceInfo {
     SpaceInfo {
         available_bytes: bytes,

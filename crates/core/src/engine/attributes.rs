@@ -40,8 +40,9 @@ impl Engine {
         if let Some(size) = change.size {
             self.require_resize(id, size)?;
             self.check_capability(id)?;
+        } else {
+            self.require_change(id)?;
         }
-        self.require_change(id)?;
         let vct = self.begin_change(id, moment.now)?;
         if let Some(size) = change.size {
             self.resize(id, vct, size)?;

@@ -4,8 +4,8 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    ByteRange, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, Page, PageIndex, SYMLINK_BYTES_MAX,
-    SpaceInfo, VctId, dentry_room_bytes,
+    ByteRange, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
+    SYMLINK_BYTES_MAX, SpaceInfo, VctId, dentry_room_bytes,
 };
 
 use super::Engine;
@@ -135,7 +135,10 @@ impl Room {
 
     /// Whether a change of so much memory, that takes so much room and so many inodes, fits below.
     fn fit(&self, memory_bytes: u64, room_bytes: u64, inodes: u64) -> Fit {
-        let overflow_bytes = self.overflow_bytes(memory_bytes);
+        let overflow_bytes = match memory_bytes {
+            0 => 0,
+            bytes => self.overflow_bytes(bytes),
+        };
         let needs_room = room_bytes > 0 || inodes > 0 || overflow_bytes > 0;
         let Some(space) = self.space.filter(|_| needs_room) else {
             // What needs no room does not care that others have taken all of it: how else
@@ -162,10 +165,10 @@ impl Room {
 
     /// Room that committing takes for itself, with so much more to be committed: the journal may be
     /// too small for it.
-    const fn overflow_bytes(&self, memory_bytes: u64) -> u64 {
-        let bytes = self.dirty_bytes - self.orphan_bytes + memory_bytes;
+    const fn overflow_bytes(&self, more_bytes: u64) -> u64 {
+        let bytes = self.dirty_bytes - self.orphan_bytes + more_bytes;
         let in_journal = self.on_full_disk.overwritten_bytes_max;
-        if in_journal == 0 || memory_bytes == 0 || bytes <= in_journal {
+        if in_journal == 0 || bytes <= in_journal {
             return 0;
         }
         bytes + bytes / OVERFLOW_SHARE
@@ -210,6 +213,14 @@ impl Engine {
             .free_inodes
             .saturating_sub(inodes + space.own_inodes());
         space
+    }
+
+    /// Whether all that was acknowledged can be committed and applied with the room that the
+    /// lower filesystem had when it was asked last. Other programs take what was promised.
+    pub fn has_promised_room(&self) -> bool {
+        let room = &self.room;
+        let needed = room.promised_bytes() + room.overflow_bytes(0);
+        needed <= room.available_bytes()
     }
 
     /// Bytes of memory that uncommitted changes take.
@@ -368,6 +379,11 @@ impl Engine {
     /// Checks a change of content. On a full disk what has its blocks below already may be
     /// overwritten.
     pub(super) fn require_content(&mut self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
+        if self.is_in_open_transaction(id, range) {
+            // Its room is reserved. Others may have taken some since: that must not keep a
+            // program from undoing what it has just written.
+            return Ok(());
+        }
         let bytes = range.len();
         let room_bytes = content_room_bytes(bytes) + OBJECT_ROOM_BYTES;
         let Err(stop) = self.require(id, bytes, room_bytes, 0) else {
@@ -398,11 +414,42 @@ impl Engine {
         }
     }
 
-    /// Checks that an entry may go. It needs hardly any memory, and gives room back below; but where
-    /// there is none, what is not committed must not become more than the journal takes.
+    /// Whether the transaction that is open has all of these pages, and they can become no larger.
+    fn is_in_open_transaction(&self, id: ObjectId, range: ByteRange) -> bool {
+        let inode = self.inodes.get(&id);
+        let Some((inode, change)) = inode.and_then(|it| Some((it, it.change.as_ref()?))) else {
+            return false;
+        };
+        let is_whole = |index| {
+            let slot = inode.pages.get(&PageIndex(index));
+            slot.is_some_and(|slot| {
+                slot.vct == change.vct && slot.page.stored_bytes() == PAGE_BYTES
+            })
+        };
+        let mut pages = range.start / PAGE_BYTES_U64..range.end.div_ceil(PAGE_BYTES_U64);
+        self.open.contains_key(&change.vct) && pages.all(is_whole)
+    }
+
+    /// Checks that an entry may go. It needs hardly any memory.
     pub(super) fn require_removal(&mut self, parent: ObjectId) -> Result<(), Stop> {
-        match self.require(parent, ENTRY_BYTES, 0, 0) {
+        match self.require_less(parent, ENTRY_BYTES) {
             Err(Stop::Need(Need::Memory)) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Checks that content may be cut off.
+    pub(super) fn require_cut(&mut self, id: ObjectId) -> Result<(), Stop> {
+        self.require_less(id, PAGE_BYTES_U64)
+    }
+
+    /// Checks what gives room back below. Where there is none, what is not committed must not become
+    /// more than the journal takes; unless it is more already, because others have taken the room
+    /// since: then it can only become less, but for so much memory.
+    fn require_less(&mut self, at: ObjectId, memory_bytes: u64) -> Result<(), Stop> {
+        let is_too_much = self.room.overflow_bytes(0) > 0;
+        match self.require(at, memory_bytes, 0, 0) {
+            Err(Stop::Need(Need::Space)) if is_too_much => Ok(()),
             other => other,
         }
     }

@@ -97,8 +97,9 @@ impl Engine {
         }
         if size < self.inode(id)?.attributes.size {
             self.require_edges(id, ByteRange::from(size))?;
+            return self.require_cut(id);
         }
-        // The page that becomes shorter has its place below.
+        // The page that becomes longer has its place below.
         self.require(id, PAGE_BYTES_U64, 0, 0)
     }
 

@@ -7,6 +7,14 @@ use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
 use super::sync::MutexGuard;
 use super::{Checkpoint, Shared, Volume, VolumeError};
 
+/// Why an app accepts no changes.
+#[derive(Clone, Debug)]
+pub(super) struct FailedCommit {
+    pub(super) reason: String,
+    /// There was no room below.
+    is_full: bool,
+}
+
 impl Shared {
     /// Commits one transaction. The engine hears of the success together with the
     /// store's new reservations, so that no room is promised twice in between.
@@ -93,8 +101,10 @@ impl Shared {
         let failed = self.live().engine.failed_apps();
         failures.retain(|path, _| failed.contains(path));
         for path in failed {
-            let reason = error.map_or_else(|| "a commit failed".into(), ToString::to_string);
-            failures.entry(path).or_insert(reason);
+            failures.entry(path).or_insert_with(|| FailedCommit {
+                reason: error.map_or_else(|| "a commit failed".into(), ToString::to_string),
+                is_full: error.is_some_and(StoreError::is_full),
+            });
         }
     }
 
@@ -173,9 +183,10 @@ impl Shared {
         }
         match self.failures.lock().iter().next() {
             None => Ok(()),
-            Some((path, reason)) => Err(VolumeError::NotCommitted {
+            Some((path, FailedCommit { reason, is_full })) => Err(VolumeError::NotCommitted {
                 app: String::from_utf8_lossy(path).into_owned(),
                 reason: reason.clone(),
+                is_full: *is_full,
             }),
         }
     }

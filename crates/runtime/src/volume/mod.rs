@@ -105,7 +105,7 @@ struct Shared {
     /// Rules in force; the engine has a copy.
     rules: Mutex<Rules>,
     /// Why an app is read-only, by its path.
-    failures: Mutex<BTreeMap<Vec<u8>, String>>,
+    failures: Mutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
     /// A commit waits for room below.
     starved: Mutex<Option<Starved>>,
     /// The journal could not be applied to make room, which was said.
@@ -397,6 +397,7 @@ fn random_seed() -> u64 {
 fn store_failed(error: &StoreError) -> FsError {
     match error {
         StoreError::Unknown(_) => FsError::Stale,
+        error if error.is_full() => FsError::NoSpace,
         error => {
             tracing::error!(%error, "the store failed");
             FsError::Io

@@ -189,13 +189,15 @@ impl Shared {
     /// operation. What is committed takes what it really needs, and no journal; what is
     /// overwritten there or deleted frees room only when it is applied.
     fn make_space(&self, search: &mut SpaceSearch) -> Result<(), FsError> {
-        let point = match *search {
-            SpaceSearch::Committing(point) => point,
-            _ => self.live().engine.close_all(),
-        };
-        *search = SpaceSearch::Committing(point);
-        if !self.is_power_cut() && self.commit_until(point) {
-            return Ok(());
+        if self.may_commit_for_room(&self.turn.lock()) {
+            let point = match *search {
+                SpaceSearch::Committing(point) => point,
+                _ => self.live().engine.close_all(),
+            };
+            *search = SpaceSearch::Committing(point);
+            if !self.is_power_cut() && self.commit_until(point) {
+                return Ok(());
+            }
         }
         *search = SpaceSearch::Ended;
         self.unpin_unused();
@@ -216,6 +218,7 @@ impl Shared {
     /// caller's thread, which is what slows writers down to the speed of the device.
     fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
         let turn = self.turn.lock();
+        let may_commit = self.may_commit_for_room(&turn);
         let (commit, is_room_made) = {
             let mut live = self.live();
             // Somebody else may have made room while we waited for the turn. If not, it
@@ -224,6 +227,9 @@ impl Shared {
             let is_less = dirty_bytes < before_bytes;
             if is_less && dirty_bytes <= self.memory_high_bytes() {
                 return Ok(());
+            }
+            if !may_commit {
+                return Err(FsError::NoSpace);
             }
             let commit = live.engine.next_commit(None).or_else(|| {
                 live.engine.close_largest();

@@ -4,8 +4,8 @@ use mobifs_core::{FsError, FullDisk};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, SpaceInfo};
 
-use super::Shared;
 use super::sync::MutexGuard;
+use super::{Shared, Volume, store_failed};
 
 /// While a commit waits for room, it is looked for this often.
 const LOOK_INTERVAL_MS: u64 = 2_000;
@@ -44,6 +44,18 @@ impl Shared {
         });
         live.space_at = now;
         Ok(())
+    }
+
+    fn has_promised_room(&self, turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+        let refreshed = self.refresh_space(turn);
+        refreshed.map_err(|error| store_failed(&error))?;
+        Ok(self.live().engine.has_promised_room())
+    }
+
+    /// Whether something may be committed because an operation needs room, here or in memory:
+    /// see [`crate::VolumeOptions::rolls_back`].
+    pub(super) fn may_commit_for_room(&self, turn: &MutexGuard<'_, ()>) -> bool {
+        !self.options.rolls_back || self.has_promised_room(turn).unwrap_or(true)
     }
 
     /// Takes note of a commit that failed for want of room: the checkpointer tries it again.
@@ -90,6 +102,28 @@ impl Shared {
         let waiting = self.starved.lock();
         let looked_at = waiting.as_ref()?.looked_at;
         Some(looked_at.after_ms(LOOK_INTERVAL_MS))
+    }
+}
+
+impl Volume {
+    /// Whether there is room below for all that was acknowledged. It was there when each change
+    /// was; other programs may have taken it since, and then the next commit, or applying it,
+    /// fails. Who can still refuse its caller asks before it cannot any more. Room that only
+    /// applying frees is made first.
+    ///
+    /// # Errors
+    /// `Io` if the lower filesystem cannot tell.
+    pub fn has_promised_room(&self) -> Result<bool, FsError> {
+        let shared = &self.shared;
+        shared.check_power()?;
+        if shared.has_promised_room(&shared.turn.lock())? {
+            return Ok(true);
+        }
+        if let Err(error) = shared.apply() {
+            tracing::debug!(%error, "applying the journal makes no room");
+        }
+        shared.check_power()?;
+        shared.has_promised_room(&shared.turn.lock())
     }
 }
 
@@ -250,6 +284,44 @@ mod tests {
         }
         assert_eq!(commits() - before, 1, "there is room for the small one");
         assert_eq!(bed.store.applies.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn room_that_others_have_taken_is_missed_before_a_commit_fails() {
+        let bed = Bed::new();
+        assert_eq!(bed.volume.has_promised_room(), Ok(true));
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        assert_eq!(
+            bed.volume.has_promised_room(),
+            Ok(true),
+            "nothing is promised"
+        );
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        bed.write().unwrap();
+        assert_eq!(bed.volume.has_promised_room(), Ok(true));
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        let before = bed.store.attempts.load(Ordering::SeqCst);
+        assert_eq!(bed.volume.has_promised_room(), Ok(false));
+        assert_eq!(
+            bed.store.attempts.load(Ordering::SeqCst),
+            before,
+            "no commit is tried"
+        );
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        assert_eq!(bed.volume.has_promised_room(), Ok(true));
+        bed.volume.fsync(bed.file).unwrap();
+    }
+
+    #[test]
+    fn a_failed_commit_says_that_there_is_no_room() {
+        let bed = Bed::starved();
+        let error = bed.volume.sync_app(None, false).unwrap_err();
+        assert!(error.is_full(), "{error}");
+        let bed = Bed::new();
+        bed.write().unwrap();
+        bed.store.broken.store(true, Ordering::SeqCst);
+        let error = bed.volume.sync_app(None, false).unwrap_err();
+        assert!(!error.is_full(), "{error}");
     }
 
     #[test]

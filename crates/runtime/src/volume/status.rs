@@ -81,7 +81,8 @@ impl Shared {
     fn app_report(&self, app: &AppStatus, now: MonotonicNs) -> AppReport {
         let checkpoint = self.checkpoints.lock().get(&app.path).copied();
         let read_only = app.read_only.then(|| {
-            let reason = self.failures.lock().get(&app.path).cloned();
+            let failures = self.failures.lock();
+            let reason = failures.get(&app.path).map(|failed| failed.reason.clone());
             reason.unwrap_or_else(|| "a commit failed".to_owned())
         });
         let written_pages = app.written_pages.max(1);

@@ -31,6 +31,11 @@ pub struct VolumeOptions {
     pub no_access_time: bool,
     /// Listing directories does not.
     pub no_directory_access_time: bool,
+    /// Programs roll back what they have begun when there is no room, as databases do. So an
+    /// operation that needs some is refused, and nothing is committed for it, if that commit would
+    /// fail because others have taken what was promised: after a failed commit nothing can be
+    /// changed any more, and so not rolled back.
+    pub rolls_back: bool,
     /// Whether a checkpointer thread runs; without one the caller decides when to
     /// commit.
     pub background: bool,
@@ -57,6 +62,7 @@ impl VolumeOptions {
             read_only: false,
             no_access_time: false,
             no_directory_access_time: false,
+            rolls_back: false,
             background: true,
             clock: Arc::new(SystemClock),
             hash_seed: None,
@@ -84,6 +90,8 @@ pub enum VolumeError {
         app: String,
         /// What the store said.
         reason: String,
+        /// There was no room for them.
+        is_full: bool,
     },
     /// The power was cut by a drill.
     #[error("the power was cut by a drill: nothing is written to the store any more")]
@@ -100,4 +108,16 @@ pub enum VolumeError {
     /// A thread of the volume could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] std::io::Error),
+}
+
+impl VolumeError {
+    /// Whether it failed for want of room below.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_full(),
+            Self::Fs(error) => *error == FsError::NoSpace,
+            Self::NotCommitted { is_full, .. } => *is_full,
+            _ => false,
+        }
+    }
 }
