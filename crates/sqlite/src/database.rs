@@ -26,7 +26,7 @@ use crate::limits;
 use crate::locks::{ConnectionId, Locks};
 use crate::lower_file::{Candidate, FileIdentity};
 use crate::options::Options;
-use crate::pieces::{Kind, Piece, PieceWriter, Waiting};
+use crate::pieces::{self, Kind, Piece, PieceWriter, Waiting};
 use crate::shared_memory::SharedMemory;
 use crate::site::Site;
 
@@ -344,6 +344,10 @@ impl Database {
         at: u64,
         data: &[u8],
     ) -> Result<(), Failure> {
+        // As soon as this frame is there, nothing can undo the transaction any more.
+        if self.is_durable() && pieces::begins_commit(data) {
+            self.require_promised_room()?;
+        }
         self.write_piece(Kind::Log, writer, (file, at), data)
     }
 
@@ -364,8 +368,10 @@ impl Database {
                 self.write(file, at, data)
             }
         };
-        if done.is_err() {
-            writer.failed();
+        if done.is_err()
+            && let Some(at) = writer.failed(kind)
+        {
+            self.waiting.cut(file, at);
         }
         done
     }
@@ -418,8 +424,10 @@ impl Database {
         data: &[u8],
     ) -> Result<(), Failure> {
         let length = data.len() as u64;
-        // The room for the journal, and for taking it back.
-        self.require_room(2 * length)?;
+        if !pieces::ends_journal(at, data) {
+            // The room for the journal, and for rolling it back.
+            self.require_room(2 * length)?;
+        }
         self.headroom.journal_written(at, at + length);
         self.write_piece(Kind::Journal, writer, (file, at), data)
     }
@@ -438,12 +446,28 @@ impl Database {
         if is_enough()? {
             return Ok(());
         }
+        // After a failed commit the transaction could not be rolled back.
+        self.require_promised_room()?;
         // What is overwritten or deleted frees room when it is applied.
         self.volume.sync_app(None, true)?;
         if is_enough()? {
             return Ok(());
         }
         Err(FsError::NoSpace.into())
+    }
+
+    /// Fails if a commit of what was written so far might find no room, because another program
+    /// has taken some. It is asked for as long as SQLite can still roll back: a commit that fails
+    /// is tried again, and what it holds comes to the device with it.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`], among others.
+    pub(crate) fn require_promised_room(&self) -> Result<(), Failure> {
+        if self.volume.has_promised_room()? {
+            Ok(())
+        } else {
+            Err(FsError::NoSpace.into())
+        }
     }
 
     fn write_header(&self, at: u64, data: &[u8]) -> Result<(), Failure> {

@@ -63,6 +63,8 @@ pub(crate) fn is_joint() -> bool {
 pub(crate) struct Promises {
     /// The transaction under way is to be durable when it is committed.
     is_owed: AtomicBool,
+    /// The journal was read after it was written: SQLite rolls the transaction back.
+    is_rolled_back: AtomicBool,
 }
 
 impl Promises {
@@ -81,6 +83,29 @@ impl Promises {
         }
     }
 
+    /// SQLite reads its journal: it rolls back, all of it or to a savepoint.
+    pub(crate) fn journal_read(&self) {
+        self.is_rolled_back.store(true, Ordering::Relaxed);
+    }
+
+    /// SQLite writes to its journal: the transaction goes on.
+    pub(crate) fn journal_written(&self) {
+        self.is_rolled_back.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a sync is the last moment, or one of them, at which a transaction can fail and
+    /// SQLite rolls it back: after it the journal ends. In the log the frame that commits is
+    /// written by then, so the room has to be checked before. A rollback must not fail.
+    pub(crate) fn may_still_fail(&self, synced: Synced, is_durable: bool, is_joint: bool) -> bool {
+        let is_rolled_back = self.is_rolled_back.load(Ordering::Relaxed);
+        match synced {
+            Synced::DatabaseInTransaction => (is_durable || is_joint) && !is_rolled_back,
+            Synced::SuperJournal => true,
+            // A journal is synced when it has ended, too.
+            Synced::Journal | Synced::DatabaseInCheckpoint | Synced::Log => false,
+        }
+    }
+
     /// A transaction is committed as far as SQLite is concerned.
     pub(crate) fn committed(&self) -> Duty {
         if self.is_owed.swap(false, Ordering::Relaxed) {
@@ -93,6 +118,7 @@ impl Promises {
     /// A transaction is over, committed or not.
     pub(crate) fn ended(&self) {
         self.is_owed.store(false, Ordering::Relaxed);
+        self.is_rolled_back.store(false, Ordering::Relaxed);
     }
 }
 
@@ -123,6 +149,34 @@ mod tests {
         assert_eq!(of_super, Duty::Commit);
         assert_eq!(promises.sync(Synced::Journal, false, true), Duty::Commit);
         assert_eq!(promises.committed(), Duty::Nothing);
+    }
+
+    #[test]
+    fn a_transaction_may_fail_as_long_as_it_can_be_rolled_back_and_a_rollback_may_not() {
+        let promises = Promises::default();
+        let database = Synced::DatabaseInTransaction;
+        assert!(promises.may_still_fail(database, true, false));
+        assert!(promises.may_still_fail(database, false, true));
+        assert!(
+            !promises.may_still_fail(database, false, false),
+            "nothing is promised"
+        );
+        for synced in [Synced::Log, Synced::Journal, Synced::DatabaseInCheckpoint] {
+            assert!(!promises.may_still_fail(synced, true, true), "{synced:?}");
+        }
+        promises.journal_read();
+        assert!(!promises.may_still_fail(database, true, false));
+        promises.journal_written();
+        assert!(
+            promises.may_still_fail(database, true, false),
+            "it was a savepoint"
+        );
+        promises.journal_read();
+        promises.ended();
+        assert!(
+            promises.may_still_fail(database, true, false),
+            "the next one"
+        );
     }
 
     #[test]

@@ -313,10 +313,17 @@ impl Failure {
             Self::Volume(VolumeError::Fs(error)) => code_of(*error, otherwise),
             Self::Store(error) => code_of_store(error, otherwise),
             Self::Volume(VolumeError::Store(error)) => code_of_store(error, otherwise),
+            // FULL says that the transaction is not there. A commit that has failed is tried again.
+            Self::Volume(error) if error.is_full() && !is_commit(otherwise) => abi::FULL,
             Self::System { source, .. } => code_of_system(source, otherwise),
             _ => otherwise,
         }
     }
+}
+
+/// Whether a call that ends with this code may be the one that commits a transaction.
+fn is_commit(otherwise: Code) -> bool {
+    [abi::IOERR_FSYNC, abi::IOERR_DELETE].contains(&otherwise)
 }
 
 fn code_of(error: FsError, otherwise: Code) -> Code {
@@ -418,6 +425,21 @@ mod tests {
             Failure::Volume(VolumeError::Store(store(full()))),
         ] {
             assert_eq!(failure.code(abi::IOERR_WRITE), abi::FULL, "{failure}");
+        }
+        let not_committed = |is_full| {
+            Failure::Volume(VolumeError::NotCommitted {
+                app: ".".to_owned(),
+                reason: "a reason".to_owned(),
+                is_full,
+            })
+        };
+        assert_eq!(not_committed(true).code(abi::IOERR_WRITE), abi::FULL);
+        assert_eq!(
+            not_committed(false).code(abi::IOERR_WRITE),
+            abi::IOERR_WRITE
+        );
+        for call in [abi::IOERR_FSYNC, abi::IOERR_DELETE] {
+            assert_eq!(not_committed(true).code(call), call, "it may be there");
         }
         let other = std::io::Error::from_raw_os_error(libc::EIO);
         let failure = Failure::Store(store(other));

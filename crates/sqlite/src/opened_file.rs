@@ -108,6 +108,9 @@ impl OpenedFile {
     /// Fills `out` from `at` on; what is behind the end becomes zero. False if some is.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<bool, Failure> {
         let database = self.database()?;
+        if self.role == Role::Journal {
+            database.promises.journal_read();
+        }
         let length = database.read(self.object, at, out)?;
         out[length..].fill(0);
         Ok(length == out.len())
@@ -117,7 +120,11 @@ impl OpenedFile {
         let (pieces, object) = (&mut self.pieces, self.object);
         match self.role {
             Role::Log => self.lease.database()?.write_log(pieces, object, at, data),
-            Role::Journal => (self.lease.database()?).write_journal(pieces, object, at, data),
+            Role::Journal => {
+                let database = self.lease.database()?;
+                database.promises.journal_written();
+                database.write_journal(pieces, object, at, data)
+            }
             _ => self.settled_for_change()?.write(object, at, data),
         }
     }
@@ -150,6 +157,12 @@ impl OpenedFile {
         };
         let database = self.settled_for_change()?;
         let (is_durable, is_joint) = (database.is_durable(), durability::is_joint());
+        if database
+            .promises
+            .may_still_fail(synced, is_durable, is_joint)
+        {
+            database.require_promised_room()?;
+        }
         let duty = database.promises.sync(synced, is_durable, is_joint);
         carry_out(database, duty)
     }

@@ -157,6 +157,20 @@ impl Waiting {
         length.max(to)
     }
 
+    /// Forgets what waits of a file from here on.
+    pub(crate) fn cut(&self, file: ObjectId, at: u64) {
+        let mut run = self.run.lock();
+        if run.file != file {
+            return;
+        }
+        let kept = at.saturating_sub(run.at);
+        run.bytes
+            .truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+        if run.bytes.is_empty() {
+            self.is_there.store(false, Ordering::Release);
+        }
+    }
+
     /// Forgets what waits of a file that is nothing any more.
     pub(crate) fn forget(&self, file: ObjectId) {
         let mut run = self.run.lock();
@@ -192,6 +206,11 @@ pub(crate) enum Piece {
     End,
 }
 
+/// Whether a write to a rollback journal ends it.
+pub(crate) fn ends_journal(at: u64, data: &[u8]) -> bool {
+    at == 0 && data.first() != Some(&JOURNAL_MAGIC_FIRST)
+}
+
 /// Writes of one connection to its log or journal.
 #[derive(Debug, Default)]
 pub(crate) struct PieceWriter {
@@ -200,6 +219,13 @@ pub(crate) struct PieceWriter {
     end: Option<u64>,
     /// The frame whose header was written last commits a transaction.
     commits: bool,
+    /// Where that frame begins.
+    frame_at: u64,
+}
+
+/// Whether a write to the log is the header of a frame that commits a transaction.
+pub(crate) fn begins_commit(data: &[u8]) -> bool {
+    data.len() == FRAME_HEADER_BYTES && data[COMMITTED_SIZE] != [0; 4]
 }
 
 impl PieceWriter {
@@ -208,7 +234,7 @@ impl PieceWriter {
         let follows = self.end.replace(at + data.len() as u64) == Some(at);
         match kind {
             Kind::Log => self.look_at_log(follows, at, data),
-            Kind::Journal if at == 0 && data.first() != Some(&JOURNAL_MAGIC_FIRST) => Piece::End,
+            Kind::Journal if ends_journal(at, data) => Piece::End,
             Kind::Journal if at == 0 || follows => Piece::More,
             Kind::Journal => Piece::Apart,
         }
@@ -220,7 +246,8 @@ impl PieceWriter {
         }
         let is_header = data.len() == FRAME_HEADER_BYTES;
         if is_header {
-            self.commits = data[COMMITTED_SIZE] != [0; 4];
+            self.commits = begins_commit(data);
+            self.frame_at = at;
         }
         match (follows, is_header || !self.commits) {
             (false, _) => Piece::Apart,
@@ -229,9 +256,13 @@ impl PieceWriter {
         }
     }
 
-    /// The last write failed, so nothing is known of where it ended.
-    pub(crate) fn failed(&mut self) {
+    /// The last write failed, so nothing is known of where it ended. Returns from where on it must
+    /// not be in the log, if it was part of a frame that was to commit a transaction: that is
+    /// rolled back.
+    pub(crate) fn failed(&mut self, kind: Kind) -> Option<u64> {
         self.end = None;
+        let commits = std::mem::take(&mut self.commits);
+        (kind == Kind::Log && commits).then_some(self.frame_at)
     }
 }
 
@@ -317,8 +348,36 @@ mod tests {
     fn after_a_failure_nothing_is_known_to_follow() {
         let mut writer = PieceWriter::default();
         assert_eq!(writer.look(Kind::Log, 0, &[1; 32]), Piece::Restart);
-        writer.failed();
+        assert_eq!(writer.failed(Kind::Log), None);
         assert_eq!(writer.look(Kind::Log, 32, &header(0)), Piece::Apart);
+    }
+
+    /// The frame waited on, and was in the log as soon as there was room: a transaction that had
+    /// failed was there after the next kill.
+    #[test]
+    fn a_frame_that_commits_does_not_wait_when_it_has_failed() {
+        let waiting = Waiting::default();
+        let mut writer = PieceWriter::default();
+        let page = vec![3; 512];
+        let writes = [
+            (32, header(0)),
+            (56, page.clone()),
+            (568, header(9)),
+            (592, page),
+        ];
+        for (at, data) in &writes {
+            writer.look(Kind::Log, *at, data);
+            add(&waiting, LOG, *at, data);
+        }
+        assert_eq!(writer.failed(Kind::Log), Some(568));
+        waiting.cut(JOURNAL, 0);
+        waiting.cut(LOG, 568);
+        let kept = [header(0), vec![3; 512]].concat();
+        assert_eq!(settled(&waiting), Some((LOG, 32, kept)));
+        add(&waiting, LOG, 592, &[1; 512]);
+        waiting.cut(LOG, 568);
+        assert_eq!(settled(&waiting), None, "its header is written");
+        assert_eq!(writer.failed(Kind::Log), None, "once");
     }
 
     /// Adds a piece; what was written because of it.

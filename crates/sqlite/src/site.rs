@@ -277,6 +277,7 @@ impl<'a> Site<'a> {
     fn volume_options(&self, arena: Option<Arena>) -> VolumeOptions {
         VolumeOptions {
             no_access_time: true,
+            rolls_back: true,
             arena,
             ..VolumeOptions::new(self.config)
         }

@@ -412,7 +412,10 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync: c_int) -> 
         };
         let is_super = Companion::of(path).is_some_and(|it| it.is_super_journal());
         let deleted = lease.database().and_then(|database| {
-            if is_super && !durability::is_joint_of(path) {
+            if is_super && durability::is_joint_of(path) {
+                // Without this file the transaction cannot be rolled back any more.
+                database.require_promised_room()?;
+            } else if is_super {
                 commit_members(&database.content(&name)?)?;
             }
             found = database.delete(&name)?;

@@ -5,10 +5,13 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{
     SAFE_MODES, check, count, hot_error, insert, is_ordinary, make_table, on_a_small_disk, opened,
     plain, set_mode,
 };
+use rusqlite::ErrorCode;
 use rusqlite::config::DbConfig;
 
 /// The mark stayed without a word.
@@ -96,4 +99,97 @@ fn a_database_on_a_full_disk_is_opened() {
         connection.close().unwrap();
         is_ordinary(path, 11);
     });
+}
+
+/// What a power cut leaves of a database right now, as nothing is going on: a copy of its file, of
+/// its store and of what lies beside them. How many rows are in it.
+fn rows_after_a_power_cut(path: &Path) -> i64 {
+    let directory = tempfile::tempdir().unwrap();
+    let copy = format!("cp -a {}* {}", path.display(), directory.path().display());
+    let copied = std::process::Command::new("sh")
+        .args(["-c", &copy])
+        .status();
+    assert!(copied.unwrap().success());
+    let connection = opened(&directory.path().join("app.db"), "");
+    check(&connection);
+    count(&connection)
+}
+
+/// The commit failed with `SQLITE_IOERR_FSYNC`, and the transaction was there all the same: at once
+/// with a rollback journal, in WAL mode when the database was opened next.
+#[test]
+fn a_durable_commit_whose_room_another_program_has_taken_is_rolled_back() {
+    for mode in SAFE_MODES {
+        for left_bytes in [0, 64 << 10, 1 << 20, 3 << 20, 4 << 20, 6 << 20] {
+            on_a_small_disk(|path, disk| {
+                let name = format!("{mode}, {left_bytes} bytes are left");
+                let connection = opened(path, "&class=durable&journal_bytes=4MiB");
+                set_mode(&connection, mode);
+                make_table(&connection);
+                insert(&connection, 5);
+                connection
+                    .execute_batch("BEGIN; INSERT INTO t(b) SELECT hex(randomblob(1500000))")
+                    .unwrap();
+                disk.fill_but(left_bytes);
+                let rows = match connection.execute_batch("COMMIT") {
+                    Ok(()) => 6,
+                    Err(error) => {
+                        assert_eq!(
+                            error.sqlite_error_code(),
+                            Some(ErrorCode::DiskFull),
+                            "{name}"
+                        );
+                        assert!(connection.is_autocommit(), "{name}: not rolled back");
+                        5
+                    }
+                };
+                let found = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0));
+                let told = mobifs_sqlite::last_error();
+                assert_eq!(found, Ok(rows), "{name}: {told:?}");
+                disk.clear();
+                assert_eq!(rows_after_a_power_cut(path), rows, "{name}");
+                // The engine has room as soon as it looks again.
+                let checkpoint = "PRAGMA mobifs_checkpoint";
+                connection.query_row(checkpoint, [], |_| Ok(())).unwrap();
+                assert_eq!(rows_after_a_power_cut(path), rows, "{name}");
+                insert(&connection, 1);
+                connection.close().unwrap();
+                is_ordinary(path, rows + 1);
+            });
+        }
+    }
+}
+
+/// It was `SQLITE_IOERR`.
+#[test]
+fn a_write_that_finds_no_room_says_that_the_disk_is_full() {
+    for mode in SAFE_MODES {
+        on_a_small_disk(|path, disk| {
+            let connection = opened(path, "&age_max_ms=600000&journal_bytes=4MiB");
+            set_mode(&connection, mode);
+            make_table(&connection);
+            // More than the journal takes: it is committed on the way.
+            let blob = "INSERT INTO t(b) SELECT hex(randomblob(4000000))";
+            let mut rows = 0;
+            for left_bytes in [10 << 20, 3 << 20, 100 << 10, 0] {
+                disk.fill_but(left_bytes);
+                match connection.execute_batch(blob) {
+                    Ok(()) => rows += 1,
+                    Err(error) => {
+                        let told = mobifs_sqlite::last_error();
+                        let code = error.sqlite_error_code();
+                        assert_eq!(code, Some(ErrorCode::DiskFull), "{mode}: {told:?}");
+                    }
+                }
+                let found = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0));
+                assert_eq!(found, Ok(rows), "{mode}: {:?}", mobifs_sqlite::last_error());
+                disk.clear();
+            }
+            connection
+                .execute_batch("INSERT INTO t(b) VALUES ('small')")
+                .unwrap();
+            connection.close().unwrap();
+            is_ordinary(path, rows + 1);
+        });
+    }
 }

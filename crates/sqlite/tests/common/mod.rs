@@ -257,6 +257,14 @@ impl SmallDisk {
         }
     }
 
+    /// The same, and gives so much back.
+    pub fn fill_but(&self, left_bytes: u64) {
+        self.fill();
+        let ballast = File::options().write(true).open(self.ballast()).unwrap();
+        let bytes = ballast.metadata().unwrap().len();
+        ballast.set_len(bytes.saturating_sub(left_bytes)).unwrap();
+    }
+
     /// Takes away what fills it.
     pub fn clear(&self) {
         std::fs::remove_file(self.ballast()).unwrap();

@@ -127,6 +127,7 @@ impl<'a> World<'a> {
             17..=24 => self.close(slot),
             25..=29 => self.kill_in_a_call(slot),
             30..=33 => self.work_on_a_full_disk(slot),
+            34..=38 => self.kill_beside_a_stale_reader(process % PROCESSES, connection),
             _ if self.open.contains_key(&slot) => self.run(slot),
             _ => self.open(slot),
         }
@@ -186,6 +187,10 @@ impl<'a> World<'a> {
 
     fn open(&mut self, slot: (usize, usize)) {
         let database = self.dice.roll(2) as usize;
+        self.open_one(slot, database);
+    }
+
+    fn open_one(&mut self, slot: (usize, usize), database: usize) {
         let (process, connection) = slot;
         let is_foreign = process == PROCESSES;
         let is_alone = !self.is_open(database);
@@ -197,6 +202,8 @@ impl<'a> World<'a> {
             4 => "&cache=shared",
             5 => "&cache=private&psow=0",
             6 => "&mode=ro&nolock=0",
+            7 | 8 if !is_foreign => "&class=durable",
+            9 if !is_foreign => "&class=relaxed",
             _ => "",
         };
         let flags = match self.dice.roll(4) {
@@ -384,11 +391,7 @@ impl<'a> World<'a> {
 
     /// Whether a connection is in a transaction, as SQLite has it.
     fn learn_transaction(&mut self, slot: (usize, usize)) {
-        let (process, connection) = slot;
-        let states = [0, 1].map(|side| {
-            let asked = json!({ "do": "state", "connection": connection });
-            self.actors[process][side].call(&asked).rows.concat()
-        });
+        let states = self.are_in_transaction(slot);
         assert_eq!(
             states[0],
             states[1],
@@ -396,8 +399,15 @@ impl<'a> World<'a> {
             self.told.join("\n")
         );
         if let Some(open) = self.open.get_mut(&slot) {
-            open.in_transaction = states[0] == "in";
+            open.in_transaction = states[0];
         }
+    }
+
+    /// The same of the connection through MobiFS and of the oracle's.
+    fn are_in_transaction(&mut self, (process, connection): (usize, usize)) -> [bool; 2] {
+        let asked = json!({ "do": "state", "connection": connection });
+        let actors = self.actors[process].each_mut();
+        actors.map(|actor| actor.call(&asked).rows == ["in"])
     }
 
     fn attach(&mut self, slot: (usize, usize)) {
@@ -464,17 +474,16 @@ impl<'a> World<'a> {
     fn work_on_a_full_disk(&mut self, slot: (usize, usize)) {
         let (process, connection) = slot;
         let is_fit = |open: &Open| !open.in_transaction && !open.is_exclusive && !open.is_unsafe;
-        let (Some(open), Some(disk)) = (self.open.get(&slot).cloned(), &self.disk) else {
+        let Some(open) = self.open.get(&slot).cloned() else {
             return;
         };
         let mut own = self.open.iter().filter(|((it, _), _)| *it == process);
-        if process == PROCESSES || open.is_immutable || !own.all(|(_, open)| is_fit(open)) {
+        let is_all_fit = own.all(|(_, open)| is_fit(open));
+        if self.disk.is_none() || process == PROCESSES || open.is_immutable || !is_all_fit {
             return;
         }
-        self.told.push("the disk is full".to_owned());
-        disk.fill();
         let number = self.number;
-        let rows = 1 + self.dice.roll(400);
+        let rows = 1 + self.dice.roll(2000);
         let sql = match self.dice.roll(3) {
             0 => format!("UPDATE t SET n = {number}"),
             1 => format!("INSERT INTO t(n, b) VALUES ({number}, 'full')"),
@@ -483,8 +492,26 @@ impl<'a> World<'a> {
                  INSERT INTO t(n, b) SELECT {number}, printf('%0900d', x) FROM c"
             ),
         };
-        let call = json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
-        self.both(process, &open.databases, |_, _| call.clone());
+        let call =
+            |sql: &str| json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
+        if self.dice.roll(2) == 0 {
+            // The oracle has no classes.
+            let class = call("PRAGMA mobifs_class = durable");
+            let answer = self.actors[process][0].call(&class);
+            self.told
+                .push(format!("{process}: {class} -> {}", answer.words));
+        }
+        let is_taken_late = self.dice.roll(2) == 0;
+        if is_taken_late {
+            let begun = call(&format!("BEGIN IMMEDIATE; {sql}"));
+            self.both(process, &open.databases, |_, _| begun.clone());
+        }
+        self.fill();
+        let last = call(if is_taken_late { "COMMIT" } else { &sql });
+        if !is_taken_late || self.are_in_transaction(slot) == [true; 2] {
+            self.both(process, &open.databases, |_, _| last.clone());
+        }
+        self.roll_back(slot);
         let mut closed = Vec::new();
         match self.dice.roll(3) {
             0 => {
@@ -505,6 +532,30 @@ impl<'a> World<'a> {
         let words: String = closed.iter().map(|(_, words)| words.as_str()).collect();
         for (database, _) in closed {
             self.look_after_a_full_disk(database, &words);
+        }
+    }
+
+    /// Other programs take all the room where MobiFS has its databases.
+    fn fill(&mut self) {
+        self.told.push("the disk is full".to_owned());
+        if let Some(disk) = &self.disk {
+            disk.fill();
+        }
+    }
+
+    /// Ends a transaction of which only one of the two programs has heard that it failed.
+    fn roll_back(&mut self, slot: (usize, usize)) {
+        let (process, connection) = slot;
+        let call =
+            json!({ "do": "run", "connection": connection, "sql": "ROLLBACK", "alone": false });
+        for (side, is_in) in self.are_in_transaction(slot).into_iter().enumerate() {
+            if is_in {
+                let answer = self.actors[process][side].call(&call);
+                self.told.push(format!(
+                    "{process}: {call} on side {side} -> {}",
+                    answer.words
+                ));
+            }
         }
     }
 
@@ -547,6 +598,43 @@ impl<'a> World<'a> {
         if own.all(|(_, open)| is_promised(open)) {
             self.end(process);
         }
+    }
+
+    /// A program without MobiFS has read a database when another one changes it through MobiFS and
+    /// is killed; then it goes on with what it knows, or is refused.
+    fn kill_beside_a_stale_reader(&mut self, process: usize, connection: usize) {
+        let (slot, knows) = ((process, connection), (PROCESSES, connection));
+        let database = self.dice.roll(2) as usize;
+        for slot in [knows, slot] {
+            if !self.open.contains_key(&slot) {
+                self.open_one(slot, database);
+            }
+        }
+        let number = self.number;
+        self.say(knows, "SELECT count(*), sum(n) FROM t");
+        self.say(slot, &format!("UPDATE t SET n = {number}"));
+        if self.open.contains_key(&slot) {
+            self.run(slot);
+        }
+        self.kill(process);
+        self.say(knows, "SELECT count(*), sum(n) FROM t");
+        self.say(
+            knows,
+            &format!("INSERT INTO t(n, b) VALUES ({number}, 'known')"),
+        );
+    }
+
+    /// Runs a statement, if the connection is open and in no transaction.
+    fn say(&mut self, slot: (usize, usize), sql: &str) {
+        let Some(open) = self.open.get(&slot).cloned() else {
+            return;
+        };
+        if open.in_transaction || open.has_no_locks || open.is_immutable {
+            return;
+        }
+        let (process, connection) = slot;
+        let call = json!({ "do": "run", "connection": connection, "sql": sql, "alone": false });
+        self.both(process, &open.databases, |_, _| call.clone());
     }
 
     /// A transaction is killed somewhere: it is there, or it is not, in all its databases.
