@@ -411,6 +411,38 @@ fn a_file_kept_for_its_other_name_shows_the_links_that_it_has() {
     assert_eq!(store.object(two).unwrap().attributes.nlink, 1);
 }
 
+/// Found by a search over killed daemons: the root of a nested app was committed without the
+/// change of the directory it is in, which got the time of the apply, and never had it before.
+#[test]
+fn an_entry_that_is_committed_alone_leaves_its_directory_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let parent = directory.path().join("a");
+    std::fs::create_dir(&parent).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_500_000_000, 7);
+    let set_time = |path: &Path| std::fs::File::open(path).unwrap().set_modified(time);
+    set_time(&parent).unwrap();
+    let mtime = || parent.metadata().unwrap().modified().unwrap();
+    // Applied, and recovered.
+    for (name, is_applied) in [("one", true), ("two", false)] {
+        let store = open(directory.path());
+        let root = store.list_directory(ObjectId::ROOT).unwrap();
+        let a = root.iter().find(|e| e.name.as_bytes() == b"a").unwrap().id;
+        let id = store.first_new_object();
+        let entries = vec![
+            state(id, FileKind::Directory, 0, true),
+            dentry(a, name, Some(id)),
+        ];
+        commit(&store, entries);
+        if is_applied {
+            store.apply().unwrap();
+        }
+        drop(store);
+        open(directory.path()).close().unwrap();
+        assert!(parent.join(name).is_dir());
+        assert_eq!(mtime(), time, "{name}");
+    }
+}
+
 /// Found by the fault search: a journal names one place of a file, so after a recovery nobody
 /// knew that it had two, and when it was found again by the other it was another file.
 #[test]

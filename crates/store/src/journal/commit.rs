@@ -1,7 +1,7 @@
 //! Accepting a transaction: large new data to its place, the rest to the journal.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
 use mobifs_types::{
@@ -50,10 +50,11 @@ impl<L: Lower> JournalStore<L> {
             return Err(StoreError::lower("committing")(source));
         }
         let tag = transaction.tag;
-        let sorted = Sorted::new(transaction);
+        let mut sorted = Sorted::new(transaction);
         let mut writer = self.writer.lock();
         self.make_room(&mut writer, &sorted)?;
         self.sync_moves(&mut writer)?;
+        self.add_parents(&mut sorted)?;
         let _tree = self.tree.read();
         let runs = self.choose_direct(&mut writer, &sorted)?;
         let written_directly = self.with_reserve(|| self.write_direct(&runs, &sorted))?;
@@ -97,6 +98,39 @@ impl<L: Lower> JournalStore<L> {
         let ticket = Ticket(writer.next_ticket);
         writer.next_ticket += 1;
         Ok(ticket)
+    }
+
+    /// Adds the attributes that are committed of directories whose entries the transaction
+    /// changes without them: their own change belongs to another app, and is committed with it.
+    /// Applying the entry would change their times in the lower filesystem, to a state that never
+    /// existed; so the epoch has to say what they are.
+    fn add_parents(&self, sorted: &mut Sorted) -> Result<(), StoreError> {
+        for id in sorted.parents_without_state() {
+            let is_pending = {
+                let state = self.state.read();
+                let object = state.pending.object(id);
+                object.is_some_and(|object| object.attributes.is_some())
+            };
+            if is_pending {
+                continue;
+            }
+            let attributes = match self.read_object(id) {
+                Ok(info) => info.attributes,
+                // It is deleted: then the entry is, too.
+                Err(StoreError::Unknown(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            sorted.states.push(ObjectState {
+                id,
+                created: false,
+                attributes,
+                symlink_target: None,
+                zeroed: Vec::new(),
+                allocated: Vec::new(),
+                xattrs: Vec::new(),
+            });
+        }
+        Ok(())
     }
 
     /// Applies what is pending if the transaction might not fit behind it; and makes good
@@ -411,6 +445,13 @@ impl Sorted {
         states.chain(dentries.flatten())
     }
 
+    /// Directories of which the transaction has entries, and no state.
+    fn parents_without_state(&self) -> BTreeSet<ObjectId> {
+        let stated: HashSet<ObjectId> = self.states.iter().map(|state| state.id).collect();
+        let parents = self.dentries.iter().map(|(parent, ..)| *parent);
+        parents.filter(|parent| !stated.contains(parent)).collect()
+    }
+
     /// What new files hold, zeros at the ends of pages not counted.
     pub(super) fn created_bytes(&self) -> u64 {
         let created = self.states.iter().filter(|state| state.created);
@@ -438,7 +479,8 @@ impl Sorted {
                 768 + xattrs + target + 20 * (state.zeroed.len() + state.allocated.len())
             })
             .sum();
-        let dentries = self.dentries.len() * 640;
+        // An entry, and the state of a directory that comes without ([`JournalStore::add_parents`]).
+        let dentries = self.dentries.len() * (640 + 256);
         let pages: usize = self
             .pages
             .values()
