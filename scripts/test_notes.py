@@ -138,6 +138,31 @@ def killed(app: App, scratch: Path, is_durable: bool, chance: random.Random) -> 
     return f"killed three times, {total} notes and none lost"
 
 
+def refused(app: App, scratch: Path) -> str:
+    """What is no database, or not there, is reported in one line: users sent tracebacks."""
+    directory = Path(mkdtemp(dir=scratch))
+    # Nothing else is wrong.
+    good = (*app.command, "--arena", directory, directory / "good.db", "add", "a note")
+    run(*good, env=app.environment)
+    text = directory / "text"
+    text.write_text("no database\n" * 1000)
+    absent = directory / "absent" / "notes.db"
+    fresh = directory / "notes.db"
+    attempts = [(text, "tags", b""), (absent, "list", b""), (directory, "check", b"")]
+    attempts.append((fresh, "add", b"\xff\xfe no text\n"))
+    for path, command, fed in attempts:
+        words = [str(word) for word in (*app.command, "--arena", directory, path, command)]
+        done = subprocess.run(
+            words + (["-"] if fed else []),
+            input=fed, capture_output=True, env={**os.environ, **app.environment},
+        )  # fmt: skip
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        must(done.returncode == 1, f"{path} {command}: exit code {done.returncode}: {said}")
+        must(len(said) == 1, f"{path} {command}: {said}")
+    shutil.rmtree(directory)
+    return f"{len(attempts)} times bad input, one line each"
+
+
 def cut(
     app: App, scratch: Path, device: FlashDevice, is_durable: bool, chance: random.Random
 ) -> str:
@@ -196,6 +221,8 @@ def main() -> int:
         for app in apps(scratch):
             for is_durable in (False, True):
                 trials = [lambda: killed(app, scratch, is_durable, chance)]
+                if is_durable:
+                    trials.append(lambda: refused(app, scratch))
                 if device is not None:
                     trials += [lambda: cut(app, scratch, device, is_durable, chance)] * options.rounds
                 else:
