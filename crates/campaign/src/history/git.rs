@@ -64,15 +64,18 @@ fn change(app: &Path, step: u64) -> std::io::Result<()> {
 
 /// Takes away the locks of processes that a cut ended, as git tells people to.
 fn remove_locks(directory: &Path) -> std::io::Result<()> {
-    for entry in fs::read_dir(directory)? {
-        let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
-        if kind.is_dir() {
-            remove_locks(&path)?;
-        } else if path
-            .extension()
-            .is_some_and(|extension| extension == "lock")
-        {
-            fs::remove_file(path)?;
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(directory)? {
+            let (path, kind) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)))?;
+            if kind.is_dir() {
+                waiting.push(path);
+            } else if path
+                .extension()
+                .is_some_and(|extension| extension == "lock")
+            {
+                fs::remove_file(path)?;
+            }
         }
     }
     Ok(())

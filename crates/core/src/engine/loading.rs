@@ -107,7 +107,7 @@ impl Engine {
             directory.load(entries, displaced);
             self.inodes.load_entries(id, directory);
             // Known again before the store was told to forget it.
-            self.forgotten.retain(|&forgotten| forgotten != id);
+            self.forgotten.remove(&id);
         }
     }
 

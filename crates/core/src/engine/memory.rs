@@ -1,10 +1,10 @@
 //! Limits: memory, room in the lower filesystem, and what may leave memory.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    ByteRange, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
+    AppId, ByteRange, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
     SYMLINK_BYTES_MAX, SpaceInfo, VctId, dentry_room_bytes,
 };
 
@@ -254,12 +254,32 @@ impl Engine {
         if dirty_bytes == 0 || dirty_bytes + bytes <= budget_bytes - kept_bytes {
             return true;
         }
-        if dirty_bytes + bytes > budget_bytes {
-            return false;
-        }
         // What a deleted file holds is in no app's transactions.
         let is_orphan = self.inodes.get(&at).is_some_and(Inode::is_orphan);
-        !is_orphan && self.dirty_bytes_of(at) + bytes <= kept_bytes
+        if is_orphan || self.dirty_bytes_of(at) + bytes > kept_bytes {
+            return false;
+        }
+        // Who deletes does not wait for memory, and may be beyond the budget. What is kept is
+        // there for the others all the same.
+        dirty_bytes + bytes <= budget_bytes || self.small_bytes(kept_bytes) + bytes <= kept_bytes
+    }
+
+    /// Memory of the uncommitted changes of all apps that have no more than this.
+    fn small_bytes(&self, most_bytes: u64) -> u64 {
+        let transactions = || {
+            let open = self.open.values().map(|open| (&open.apps, open.bytes));
+            let closed = self.closed.values();
+            open.chain(closed.map(|closed| (&closed.apps, closed.bytes)))
+        };
+        let mut of_apps: BTreeMap<AppId, u64> = BTreeMap::new();
+        for (apps, bytes) in transactions() {
+            for app in apps {
+                *of_apps.entry(*app).or_default() += bytes;
+            }
+        }
+        let is_small = |app: &AppId| of_apps.get(app).is_none_or(|&bytes| bytes <= most_bytes);
+        let small = transactions().filter(|(apps, _)| apps.iter().all(is_small));
+        small.map(|(_, bytes)| bytes).sum()
     }
 
     /// Memory of the uncommitted changes of an object's app.
@@ -528,7 +548,7 @@ impl Engine {
         if inode.is_directory() || inode.is_orphan() {
             // A file stays known to the store as long as its directory's listing,
             // which names it, is in memory.
-            self.forgotten.push(id);
+            self.forgotten.insert(id);
         }
         let home = self.inodes.get_mut(&inode.home)?;
         home.residents -= 1;
@@ -545,7 +565,7 @@ impl Engine {
         if self.is_forgetting {
             self.arrivals.clear();
         }
-        core::mem::take(&mut self.forgotten)
+        core::mem::take(&mut self.forgotten).into_iter().collect()
     }
 
     /// Whether [`Engine::take_forgotten`] would name any.

@@ -96,7 +96,7 @@ pub struct Engine {
     place_arrivals: Vec<(PlaceAsked, bool)>,
     /// Directories and deleted objects that left memory since
     /// [`Engine::take_forgotten`].
-    forgotten: Vec<ObjectId>,
+    forgotten: BTreeSet<ObjectId>,
     /// Objects in memory with [`Inode::had_several_names`].
     several_names: BTreeSet<ObjectId>,
     /// The store is forgetting what was taken.
@@ -157,7 +157,7 @@ impl Engine {
             arrivals: HashMap::with_hasher(hasher),
             page_arrivals: Vec::new(),
             place_arrivals: Vec::new(),
-            forgotten: Vec::new(),
+            forgotten: BTreeSet::new(),
             several_names: BTreeSet::new(),
             is_forgetting: false,
             unpinned: Vec::new(),

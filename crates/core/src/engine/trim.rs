@@ -147,7 +147,7 @@ impl Engine {
     /// The entries of a directory that nothing in memory lies in leave memory.
     fn unload_listing(&mut self, id: ObjectId) {
         if self.inodes.unload(id) {
-            self.forgotten.push(id);
+            self.forgotten.insert(id);
             self.departures.left(id);
         }
     }

@@ -81,45 +81,39 @@ impl Tree {
     pub(super) fn seen(&self) -> Seen {
         let mut seen = Seen::default();
         let mut first_paths = BTreeMap::new();
-        self.walk(ROOT, &mut Vec::new(), &mut first_paths, &mut seen);
+        let mut waiting = vec![(ROOT, Vec::new())];
+        while let Some((id, path)) = waiting.pop() {
+            let entries = self.node(id).entries.iter().rev();
+            let below = entries.map(|(name, &child)| {
+                let mut path = path.clone();
+                push_name(&mut path, name.as_bytes());
+                (child, path)
+            });
+            waiting.extend(below);
+            let first = first_paths.entry(id).or_insert_with(|| path.clone());
+            let node = self.seen_node(id, first.clone());
+            seen.0.insert(path, node);
+        }
         seen
     }
 
-    fn walk(
-        &self,
-        id: NodeId,
-        path: &mut Vec<u8>,
-        first_paths: &mut BTreeMap<NodeId, Vec<u8>>,
-        seen: &mut Seen,
-    ) {
+    fn seen_node(&self, id: NodeId, same_as: Vec<u8>) -> SeenNode {
         let node = self.node(id);
         let attributes = &node.attributes;
-        let same_as = first_paths
-            .entry(id)
-            .or_insert_with(|| path.clone())
-            .clone();
         let times =
             (id != ROOT || self.root_times_known).then_some((attributes.atime, attributes.mtime));
-        seen.0.insert(
-            path.clone(),
-            SeenNode {
-                kind: attributes.kind,
-                mode: attributes.mode,
-                owner: (attributes.uid, attributes.gid),
-                rdev: attributes.rdev,
-                size: seen_size(attributes),
-                links: if id == ROOT { 0 } else { attributes.nlink },
-                times,
-                same_as,
-                target: node.target.clone(),
-                xattrs: node.xattrs.clone(),
-                pages: node.nonzero_pages(),
-            },
-        );
-        for (name, &child) in &node.entries {
-            let length = push_name(path, name.as_bytes());
-            self.walk(child, path, first_paths, seen);
-            path.truncate(length);
+        SeenNode {
+            kind: attributes.kind,
+            mode: attributes.mode,
+            owner: (attributes.uid, attributes.gid),
+            rdev: attributes.rdev,
+            size: seen_size(attributes),
+            links: if id == ROOT { 0 } else { attributes.nlink },
+            times,
+            same_as,
+            target: node.target.clone(),
+            xattrs: node.xattrs.clone(),
+            pages: node.nonzero_pages(),
         }
     }
 }

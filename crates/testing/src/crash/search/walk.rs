@@ -13,44 +13,27 @@ use crate::crash::{CrashHandle, CrashLower};
 /// The store's own directory.
 pub(super) const OWN_DIRECTORY: &[u8] = b".mobifs";
 
-/// What a walk over the store's committed view finds.
+/// What a walk over the store's committed view finds. It may be deeper than a stack.
 pub(super) fn walk_store(store: &impl Store) -> Result<Seen, StoreError> {
     let mut seen = Seen::default();
-    let mut first_paths = BTreeMap::new();
-    walk_object(
-        store,
-        ObjectId::ROOT,
-        &mut Vec::new(),
-        &mut first_paths,
-        &mut seen,
-    )?;
-    Ok(seen)
-}
-
-fn walk_object(
-    store: &impl Store,
-    id: ObjectId,
-    path: &mut Vec<u8>,
-    first_paths: &mut BTreeMap<ObjectId, Vec<u8>>,
-    seen: &mut Seen,
-) -> Result<(), StoreError> {
-    let same_as = first_paths
-        .entry(id)
-        .or_insert_with(|| path.clone())
-        .clone();
-    let node = see_object(store, id, path.is_empty(), same_as)?;
-    let kind = node.kind;
-    seen.0.insert(path.clone(), node);
-    if kind == FileKind::Directory {
-        let mut entries = store.list_directory(id)?;
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        for entry in entries {
-            let length = push_name(path, entry.name.as_bytes());
-            walk_object(store, entry.id, path, first_paths, seen)?;
-            path.truncate(length);
+    let mut first_paths: BTreeMap<ObjectId, Vec<u8>> = BTreeMap::new();
+    let mut waiting = vec![(ObjectId::ROOT, Vec::new())];
+    while let Some((id, path)) = waiting.pop() {
+        let first = first_paths.entry(id).or_insert_with(|| path.clone());
+        let node = see_object(store, id, path.is_empty(), first.clone())?;
+        if node.kind == FileKind::Directory {
+            let mut entries = store.list_directory(id)?;
+            entries.sort_by(|a, b| b.name.cmp(&a.name));
+            let below = entries.into_iter().map(|entry| {
+                let mut path = path.clone();
+                push_name(&mut path, entry.name.as_bytes());
+                (entry.id, path)
+            });
+            waiting.extend(below);
         }
+        seen.0.insert(path, node);
     }
-    Ok(())
+    Ok(seen)
 }
 
 /// What is found by asking a store for one object.
@@ -124,41 +107,31 @@ fn check_holes(
 pub(super) fn walk_lower(lower: &CrashLower) -> io::Result<Seen> {
     let mut seen = Seen::default();
     let mut first_paths = BTreeMap::new();
-    walk_directory(
-        lower,
-        &lower.root()?,
-        &mut Vec::new(),
-        &mut first_paths,
-        &mut seen,
-    )?;
-    Ok(seen)
-}
-
-fn walk_directory(
-    lower: &CrashLower,
-    object: &CrashHandle,
-    path: &mut Vec<u8>,
-    first_paths: &mut BTreeMap<u64, Vec<u8>>,
-    seen: &mut Seen,
-) -> io::Result<()> {
-    insert_lower(lower, object, None, path, first_paths, seen)?;
-    for entry in lower.list(object)? {
-        if path.is_empty() && entry.name == OWN_DIRECTORY {
+    let mut waiting = vec![(lower.root()?, None, Vec::new())];
+    while let Some((object, target, path)) = waiting.pop() {
+        let is_directory = lower.stat(&object)?.kind == FileKind::Directory;
+        insert_lower(lower, &object, target, &path, &mut first_paths, &mut seen)?;
+        if !is_directory {
             continue;
         }
-        let length = push_name(path, &entry.name);
-        let child = lower.open(object, &entry.name, false)?;
-        match lower.stat(&child)?.kind {
-            FileKind::Directory => walk_directory(lower, &child, path, first_paths, seen)?,
-            FileKind::Symlink => {
-                let target = lower.read_link(object, &entry.name)?;
-                insert_lower(lower, &child, Some(target), path, first_paths, seen)?;
+        let first = waiting.len();
+        for entry in lower.list(&object)? {
+            if path.is_empty() && entry.name == OWN_DIRECTORY {
+                continue;
             }
-            _ => insert_lower(lower, &child, None, path, first_paths, seen)?,
+            let child = lower.open(&object, &entry.name, false)?;
+            let target = match lower.stat(&child)?.kind {
+                FileKind::Symlink => Some(lower.read_link(&object, &entry.name)?),
+                _ => None,
+            };
+            let mut path = path.clone();
+            push_name(&mut path, &entry.name);
+            waiting.push((child, target, path));
         }
-        path.truncate(length);
+        // In the order of the listing, one directory with all below it after the other.
+        waiting[first..].reverse();
     }
-    Ok(())
+    Ok(seen)
 }
 
 fn insert_lower(
@@ -204,19 +177,31 @@ fn insert_lower(
 /// Puts a tree into an empty filesystem and makes it durable.
 pub(super) fn plant(lower: &CrashLower, tree: &Tree) -> io::Result<()> {
     let mut planted = BTreeMap::new();
-    let root = lower.root()?;
-    plant_entries(lower, tree, ROOT, &root, &mut planted)?;
-    plant_metadata(lower, tree.node(ROOT), &root)?;
+    // Whatever is made in a directory changes its times, so they come after all below it.
+    let mut made = vec![(lower.root()?, ROOT)];
+    let mut next = 0;
+    while let Some((handle, id)) = made.get(next) {
+        next += 1;
+        if tree.node(*id).attributes.kind == FileKind::Directory {
+            let below = plant_entries(lower, tree, *id, handle, &mut planted)?;
+            made.extend(below);
+        }
+    }
+    for (handle, id) in made.iter().rev() {
+        plant_metadata(lower, tree.node(*id), handle)?;
+    }
     lower.sync_all()
 }
 
+/// Makes what a directory names, with its content; which objects are new.
 fn plant_entries(
     lower: &CrashLower,
     tree: &Tree,
     directory: NodeId,
     handle: &CrashHandle,
     planted: &mut BTreeMap<NodeId, Vec<Vec<u8>>>,
-) -> io::Result<()> {
+) -> io::Result<Vec<(CrashHandle, NodeId)>> {
+    let mut made = Vec::new();
     for (name, &id) in &tree.node(directory).entries {
         let name = name.as_bytes();
         let node = tree.node(id);
@@ -240,18 +225,15 @@ fn plant_entries(
         path.push(name.to_vec());
         planted.insert(id, path);
         let child = lower.open(handle, name, true)?;
-        if node.attributes.kind == FileKind::Directory {
-            plant_entries(lower, tree, id, &child, planted)?;
-        }
         if node.attributes.kind == FileKind::Regular {
             for (index, page) in &node.pages {
                 lower.write_at(&child, page.stored(), index * PAGE_BYTES_U64)?;
             }
             lower.truncate(&child, node.attributes.size)?;
         }
-        plant_metadata(lower, node, &child)?;
+        made.push((child, id));
     }
-    Ok(())
+    Ok(made)
 }
 
 fn plant_metadata(lower: &CrashLower, node: &Node, object: &CrashHandle) -> io::Result<()> {

@@ -236,12 +236,15 @@ impl World {
     }
 
     fn is_inside(&self, directory: NodeId, ancestor: NodeId) -> bool {
-        directory == ancestor
-            || self.tree.nodes.get(&ancestor).is_some_and(|node| {
-                node.entries
-                    .values()
-                    .any(|&child| self.is_inside(directory, child))
-            })
+        let mut waiting = vec![ancestor];
+        while let Some(at) = waiting.pop() {
+            if at == directory {
+                return true;
+            }
+            let node = self.tree.nodes.get(&at);
+            waiting.extend(node.iter().flat_map(|node| node.entries.values()));
+        }
+        false
     }
 
     pub(super) fn add_entry(&mut self, parent: NodeId, name: Name, child: NodeId) {

@@ -26,7 +26,7 @@ pub(super) fn compare(store: &impl Store, tree: &Tree, ids: &Ids) -> Result<(), 
 /// Asks for every known object by its id, before anything is listed.
 fn compare_by_id(store: &impl Store, tree: &Tree, ids: &Ids) -> Result<(), String> {
     let mut paths = BTreeMap::new();
-    find_paths(tree, ROOT, &mut Vec::new(), &mut paths);
+    find_paths(tree, ROOT, &mut paths);
     let seen = tree.seen();
     for (node, path) in &paths {
         let Some(&id) = ids.get(node) else { continue };
@@ -40,40 +40,43 @@ fn compare_by_id(store: &impl Store, tree: &Tree, ids: &Ids) -> Result<(), Strin
     Ok(())
 }
 
-fn find_paths(
-    tree: &Tree,
-    node: NodeId,
-    path: &mut Vec<u8>,
-    paths: &mut BTreeMap<NodeId, Vec<u8>>,
-) {
-    paths.entry(node).or_insert_with(|| path.clone());
-    for (name, &child) in &tree.node(node).entries {
-        let length = push_name(path, name.as_bytes());
-        find_paths(tree, child, path, paths);
-        path.truncate(length);
+fn find_paths(tree: &Tree, node: NodeId, paths: &mut BTreeMap<NodeId, Vec<u8>>) {
+    let mut waiting = vec![(node, Vec::new())];
+    while let Some((node, path)) = waiting.pop() {
+        let entries = tree.node(node).entries.iter().rev();
+        let below = entries.map(|(name, &child)| {
+            let mut path = path.clone();
+            push_name(&mut path, name.as_bytes());
+            (child, path)
+        });
+        waiting.extend(below);
+        paths.entry(node).or_insert(path);
     }
 }
 
 /// Lists the known directories: entries have the ids that are known.
 fn compare_listed(store: &impl Store, tree: &Tree, ids: &Ids, node: NodeId) -> Result<(), String> {
-    let Some(&id) = ids.get(&node) else {
-        return Ok(());
-    };
-    let entries = &tree.node(node).entries;
-    for entry in store.list_directory(id).map_err(text)? {
-        let child = entries.get(&entry.name);
-        let child = *child.ok_or_else(|| format!("{id} lists a stray {}", entry.name))?;
-        match ids.get(&child) {
-            Some(&known) if known != entry.id => {
-                return Err(format!(
-                    "{id} lists {} as {}, which was {known}",
-                    entry.name, entry.id
-                ));
+    let mut waiting = vec![node];
+    while let Some(node) = waiting.pop() {
+        let Some(&id) = ids.get(&node) else {
+            continue;
+        };
+        let entries = &tree.node(node).entries;
+        for entry in store.list_directory(id).map_err(text)? {
+            let child = entries.get(&entry.name);
+            let child = *child.ok_or_else(|| format!("{id} lists a stray {}", entry.name))?;
+            match ids.get(&child) {
+                Some(&known) if known != entry.id => {
+                    return Err(format!(
+                        "{id} lists {} as {}, which was {known}",
+                        entry.name, entry.id
+                    ));
+                }
+                _ => {}
             }
-            _ => {}
-        }
-        if tree.node(child).attributes.kind == FileKind::Directory {
-            compare_listed(store, tree, ids, child)?;
+            if tree.node(child).attributes.kind == FileKind::Directory {
+                waiting.push(child);
+            }
         }
     }
     Ok(())
