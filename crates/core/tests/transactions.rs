@@ -414,7 +414,7 @@ fn a_transaction_beside_a_durable_app_stays_short() {
             }
         }
     }
-    for (neighbour, closings) in [("relaxed", 0), ("durable", 3)] {
+    for (neighbour, closings) in [("relaxed", 0), ("durable", 12)] {
         let mut bed = Bed::with_rules(Box::new(ByName), Limits::default());
         bed.directory(ROOT, neighbour);
         let big = bed.directory(ROOT, "big");
@@ -422,7 +422,7 @@ fn a_transaction_beside_a_durable_app_stays_short() {
         bed.checkpoint();
         let before = bed.engine.closings();
         // Overwriting the same pages takes no more memory, so it closes nothing.
-        for megabyte in (0..8).cycle().take(40).chain(8..50) {
+        for megabyte in (0..3).cycle().take(40).chain(3..50) {
             bed.write(file, megabyte << 20, &vec![7; 1 << 20]);
         }
         assert_eq!(

@@ -19,7 +19,7 @@ pub(super) const MEMBERS_MAX: usize = 4096;
 /// As long as some app is durable, a transaction that has taken so much memory closes: its commit
 /// is what a durable `fsync` of another app may have to wait for. Where none is, longer ones let
 /// more be overwritten before it is committed.
-pub(super) const BYTES_BESIDE_DURABLE_MAX: u64 = 16 << 20;
+pub(super) const BYTES_BESIDE_DURABLE_MAX: u64 = 4 << 20;
 
 impl Engine {
     /// The transaction for a change of these objects: that of their app, or, if they
