@@ -272,6 +272,7 @@ impl<'a> OpenOptions<'a> {
                 // Nothing is renamed there, and it would be one for each database.
                 StoreScope::File(_) => 0,
             },
+            ahead_pages_min: defaults.ahead_pages_min,
         })
     }
 }

@@ -139,6 +139,7 @@ impl CrashMedium {
             journal_bytes,
             direct_bytes_max: Some(direct_bytes_max),
             held_bytes_max,
+            ahead_pages_min: 1,
             ..JournalOptions::default()
         };
         Self {
@@ -249,6 +250,7 @@ impl DirectoryMedium {
         let options = JournalOptions {
             journal_bytes: 256 << 10,
             direct_bytes_max: Some(65_536),
+            ahead_pages_min: 1,
             ..JournalOptions::default()
         };
         Self {

@@ -30,6 +30,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     read_only: false,
     held_bytes_max: 64 << 20,
     reserve_bytes: 64 << 10,
+    ahead_pages_min: 1,
 };
 
 fn mount<L: Lower + 'static>(lower: L, outside: L) -> Result<(Place<L>, Vec<String>), String> {

@@ -17,6 +17,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     uuid_if_new: *b"a copied journal",
     read_only: false,
     reserve_bytes: 0,
+    ahead_pages_min: 1,
     held_bytes_max: 64 << 20,
 };
 const FILES: [&str; 4] = ["a", "b", "c", "d"];

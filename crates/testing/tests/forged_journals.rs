@@ -27,6 +27,7 @@ const OPTIONS: JournalOptions = JournalOptions {
     uuid_if_new: *b"a forged journal",
     read_only: false,
     reserve_bytes: 0,
+    ahead_pages_min: 1,
     held_bytes_max: 64 << 20,
 };
 /// Calls that opening a store takes in any case, and for each object that its journal knows.

@@ -27,6 +27,7 @@ pub(super) const OPTIONS: JournalOptions = JournalOptions {
     read_only: false,
     held_bytes_max: 256 << 20,
     reserve_bytes: 0,
+    ahead_pages_min: 1,
 };
 /// What is compared: the lower filesystem keeps nothing of the root's own times.
 const VIEW: Compare = Compare {

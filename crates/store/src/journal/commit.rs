@@ -55,6 +55,7 @@ impl<L: Lower> JournalStore<L> {
         self.make_room(&mut writer, &sorted)?;
         self.sync_moves(&mut writer)?;
         self.add_parents(&mut sorted)?;
+        let _content = sorted.has_runs().then(|| self.content.lock());
         let _tree = self.tree.read();
         let runs = self.choose_direct(&mut writer, &sorted)?;
         let written_directly = self.with_reserve(|| self.write_direct(&runs, &sorted))?;

@@ -360,6 +360,14 @@ impl<L: Lower> JournalStore<L> {
     }
 }
 
+impl Sorted {
+    /// Whether some of it may be written to its place at once.
+    pub(super) fn has_runs(&self) -> bool {
+        let mut pages = self.pages.values();
+        pages.any(|pages| pages.len() >= RUN_PAGES_MIN) || self.created_bytes() >= MANY_FILES_BYTES
+    }
+}
+
 /// Runs of at least `length_min` consecutive pages, as byte ranges.
 fn page_runs(pages: &BTreeMap<PageIndex, Page>, length_min: usize) -> Vec<ByteRange> {
     let all: RangeSet = pages

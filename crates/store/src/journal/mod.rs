@@ -46,6 +46,7 @@ use mobifs_types::{
 use parking_lot::{Mutex, RwLock};
 
 use self::apply::Unnamed;
+use self::apply::ahead::Content;
 use self::gate::Gate;
 use self::log::Log;
 use self::lookup::Handles;
@@ -79,6 +80,9 @@ pub struct JournalOptions {
     /// Room that is kept below, also on a full disk, for directories and lists of extents that
     /// grow; 0: none.
     pub reserve_bytes: u64,
+    /// [`Store::apply`] writes so many pages of existing files or more before it keeps commits
+    /// waiting.
+    pub ahead_pages_min: usize,
 }
 
 impl Default for JournalOptions {
@@ -90,6 +94,7 @@ impl Default for JournalOptions {
             read_only: false,
             held_bytes_max: 256 << 20,
             reserve_bytes: 0,
+            ahead_pages_min: 256,
         }
     }
 }
@@ -143,7 +148,7 @@ struct Counters {
 
 /// A store over a POSIX filesystem. See the module's documentation.
 ///
-/// Locks are taken in the order of the fields: `writer`, `tree`, `state`, `handles`.
+/// Locks are taken in the order of the fields: `writer`, `content`, `tree`, `state`, `handles`.
 pub struct JournalStore<L: Lower> {
     lower: Gate<L>,
     own: Directories<Gate<L>>,
@@ -151,7 +156,10 @@ pub struct JournalStore<L: Lower> {
     capabilities: Capabilities,
     read_only: bool,
     held_bytes_max: u64,
+    ahead_pages_min: usize,
     writer: Mutex<Writer<L>>,
+    /// Held by whoever changes content in place.
+    content: Mutex<Content>,
     /// Write-held while names in the lower tree move.
     tree: RwLock<()>,
     state: Watched,
@@ -272,6 +280,7 @@ impl<L: Lower> Store for JournalStore<L> {
         if self.read_only {
             return Ok(());
         }
+        self.write_ahead();
         let mut writer = self.writer.lock();
         self.apply_all(&mut writer)
     }

@@ -63,6 +63,18 @@ pub(crate) struct PendingObject {
     /// Its stage file is durably what all this says, so that only its name is left to do.
     /// Every change takes that back, and no restart remembers it.
     pub(crate) is_whole: bool,
+    /// Pages that were written to the lower file before an apply (`apply/ahead.rs`). Every change
+    /// of a page takes that back, and no restart remembers it.
+    pub(crate) ahead: BTreeMap<PageIndex, PageAhead>,
+}
+
+/// How far the writing of a page ahead of an apply has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageAhead {
+    /// It may be in its place, or torn.
+    Begun,
+    /// It is in its place, durably.
+    Durable,
 }
 
 /// All committed changes that are not applied.
@@ -229,7 +241,9 @@ impl Pending {
 
     pub(crate) fn merge_page(&mut self, id: ObjectId, index: PageIndex, page: PendingPage) {
         let gained = page.held_bytes();
-        let pages = &mut self.object_mut(id).pages;
+        let object = self.object_mut(id);
+        object.ahead.remove(&index);
+        let pages = &mut object.pages;
         let follows_on = index
             .0
             .checked_sub(1)
@@ -248,7 +262,9 @@ impl Pending {
 
     /// Changed bytes on top of what is committed.
     pub(crate) fn merge_runs(&mut self, id: ObjectId, index: PageIndex, fresh: bool, runs: Runs) {
-        let page = match self.object_mut(id).pages.remove(&index) {
+        let object = self.object_mut(id);
+        object.ahead.remove(&index);
+        let page = match object.pages.remove(&index) {
             Some(before) if !fresh => {
                 self.page_bytes -= before.held_bytes();
                 before.with(runs)
@@ -311,6 +327,7 @@ impl PendingObject {
             && end.is_none_or(|end| index < end)
             && let Some(page) = self.pages.remove(&index)
         {
+            self.ahead.remove(&index);
             dropped_bytes += page.held_bytes();
         }
         dropped_bytes

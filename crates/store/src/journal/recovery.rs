@@ -186,6 +186,7 @@ impl<L: Lower> JournalStore<L> {
             capabilities,
             read_only: options.read_only,
             held_bytes_max: options.held_bytes_max,
+            ahead_pages_min: options.ahead_pages_min,
             writer: Mutex::new(Writer {
                 log,
                 recorded,
@@ -196,6 +197,7 @@ impl<L: Lower> JournalStore<L> {
                 has_unsynced_moves: false,
                 has_open_intent: false,
             }),
+            content: Mutex::default(),
             tree: RwLock::new(()),
             state: Watched::new(state),
             handles: Mutex::new(Handles::default()),

@@ -81,6 +81,7 @@ impl Setting {
             held_bytes_max: self.held_bytes_max,
             uuid_if_new: [7; 16],
             reserve_bytes: 64 << 10,
+            ahead_pages_min: 1,
             ..JournalOptions::default()
         }
     }

@@ -148,7 +148,7 @@ impl<L: Lower> JournalStore<L> {
         let mut start = 0;
         for (&index, page) in &object.pages {
             let offset = index.offset();
-            if offset >= size {
+            if offset >= size || object.is_written_ahead(index) {
                 continue;
             }
             let length = (size - offset).min(PAGE_BYTES_U64) as usize;

@@ -5,7 +5,8 @@
 //! for crashes only at the barriers:
 //!
 //! 1. New objects are made in `stage/`, complete, unless their commit has done so.
-//! 2. Content of existing files is brought up to date in place. *Barrier*, then the
+//! 2. Content of existing files is brought up to date in place, as far as that was not done
+//!    ahead, while others committed ([`ahead`]). *Barrier*, then the
 //!    journal records that names move from here on, and the inodes of new objects: they
 //!    can be recognised wherever they are.
 //! 3. Every entry that does not name its final object is moved to `limbo/`, under
@@ -20,6 +21,7 @@
 //! was applied: see "Why a store is served before its journal is applied" in
 //! `docs/DESIGN.md`.
 
+pub(super) mod ahead;
 pub(super) mod content;
 mod failure;
 mod limbo;
@@ -60,6 +62,8 @@ struct Work {
 impl<L: Lower> JournalStore<L> {
     /// Applies everything pending and starts a new epoch of the journal, if there is room.
     pub(super) fn apply_pending(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+        let mut content = self.content.lock();
+        content.begin_apply();
         let work = self.take_work();
         // Where only the new epoch failed, everything was applied and is durable. Doing it
         // again would change files in place that no journal protects any more.

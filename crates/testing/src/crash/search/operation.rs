@@ -142,6 +142,8 @@ pub(super) enum After {
     Nothing,
     /// Everything is brought to its place.
     Apply,
+    /// Content is written ahead of an apply.
+    WriteAhead,
     /// The store forgets the objects that may be forgotten; they are looked up again.
     Forget,
     /// The store is dropped without closing, and opened again.
@@ -170,6 +172,7 @@ impl Step {
             3..=4 => After::Forget,
             5 => After::Drop,
             6 => After::Close,
+            7..=9 => After::WriteAhead,
             _ => After::Nothing,
         };
         Self { operations, after }

@@ -115,6 +115,7 @@ pub(super) fn run(
         held_bytes_max,
         uuid_if_new: [7; 16],
         reserve_bytes: 64 << 10,
+        ahead_pages_min: 1,
         ..JournalOptions::default()
     };
     let search = Arc::new(Search::new(*options, journal, seed));
@@ -263,6 +264,13 @@ impl Runner {
             After::Nothing => {}
             After::Apply => {
                 self.applying(|runner| runner.store()?.apply().map_err(text))?;
+                self.compare()?;
+            }
+            After::WriteAhead => {
+                self.applying(|runner| {
+                    runner.store()?.write_ahead();
+                    Ok(())
+                })?;
                 self.compare()?;
             }
             After::Forget => {

@@ -91,6 +91,7 @@ pub(super) fn run(
         held_bytes_max,
         uuid_if_new: [7; 16],
         reserve_bytes: 64 << 10,
+        ahead_pages_min: 1,
         ..JournalOptions::default()
     };
     let cut_options = SearchOptions {
@@ -435,6 +436,7 @@ impl Life {
         match after {
             After::Nothing => {}
             After::Apply => self.apply()?,
+            After::WriteAhead => self.write_ahead()?,
             After::Forget => {
                 let unnamed = self.world.unnamed.iter().map(|unnamed| unnamed.id);
                 let unnamed: Vec<ObjectId> = unnamed.collect();
@@ -508,6 +510,13 @@ impl Life {
         let applied = self.attempt(JournalStore::apply);
         self.moment.lock().applying = false;
         applied
+    }
+
+    fn write_ahead(&self) -> Result<(), String> {
+        self.moment.lock().applying = true;
+        self.store()?.write_ahead();
+        self.moment.lock().applying = false;
+        Ok(())
     }
 
     /// Tries until it succeeds; errors that nothing explains count.
