@@ -4,8 +4,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use mobifs_store::StoreError;
 use mobifs_types::MonotonicNs;
 
+use super::commit::Committed;
 use super::live::LiveGuard;
 use super::{Shared, Volume};
 use crate::heap::HeapWatch;
@@ -108,7 +110,7 @@ impl Shared {
         }
         self.relieve_if_asked();
         self.retry_with_room();
-        let commit_at = self.commit_closed();
+        let commit_at = self.commit_all_closed();
         self.tidy_up();
         let commits = self.store.pending().commits;
         let busy = commits != looks.commits_seen;
@@ -135,11 +137,7 @@ impl Shared {
             return;
         }
         self.commit_all();
-        if let Err(error) = self.apply()
-            && !self.is_power_cut()
-        {
-            tracing::error!(%error, "cannot apply the journal; it is tried again later");
-        }
+        let _failed = self.apply_or_say();
     }
 
     /// Memory in use, roughly.
@@ -171,6 +169,36 @@ impl Shared {
         }
     }
 
+    /// Commits what is closed. As long as an app goes on writing there is always more of it, so
+    /// the journal is applied in between: else a commit would have to do so when it is full, and
+    /// whoever waits for that one, or for the next, would wait for all of the apply.
+    fn commit_all_closed(&self) -> Option<MonotonicNs> {
+        let mut can_apply = true;
+        loop {
+            let pauses = || can_apply && self.is_journal_nearly_full();
+            match self.commit_closed(pauses) {
+                Committed::All { until } => return until,
+                Committed::Part => can_apply = self.apply_or_say().is_ok(),
+            }
+        }
+    }
+
+    fn is_journal_nearly_full(&self) -> bool {
+        let pending = self.store.pending();
+        pending.journal_used_bytes > pending.journal_total_bytes / 4 * 3
+    }
+
+    /// Applies the journal; a failure is only said, because it is tried again.
+    fn apply_or_say(&self) -> Result<(), StoreError> {
+        let applied = self.apply();
+        if let Err(error) = &applied
+            && !self.is_power_cut()
+        {
+            tracing::error!(%error, "cannot apply the journal; it is tried again later");
+        }
+        applied
+    }
+
     /// Applies the journal if it is nearly full or nothing was committed for long;
     /// says when to look again.
     fn apply_if_due(&self, last_commit: &mut MonotonicNs) -> Option<MonotonicNs> {
@@ -181,8 +209,7 @@ impl Shared {
         let idle_ns = u64::try_from(self.options.apply_idle.as_nanos()).unwrap_or(u64::MAX);
         let apply_at = MonotonicNs(last_commit.0.saturating_add(idle_ns));
         let now = self.moment().now;
-        let nearly_full = pending.journal_used_bytes > pending.journal_total_bytes / 4 * 3;
-        if nearly_full {
+        if self.is_journal_nearly_full() {
             // Now, whatever the machine does: commits need the room.
         } else if self.is_standby() {
             // It is as durable where it is, and whoever ends standby wakes us.
@@ -190,11 +217,10 @@ impl Shared {
         } else if now < apply_at {
             return Some(apply_at);
         }
-        match self.apply() {
+        match self.apply_or_say() {
             Ok(()) => None,
             Err(_) if self.is_power_cut() => None,
-            Err(error) => {
-                tracing::error!(%error, "cannot apply the journal; it is tried again later");
+            Err(_) => {
                 // As if there had been a commit just now: the next try is due when
                 // the idle time has passed again.
                 *last_commit = now;

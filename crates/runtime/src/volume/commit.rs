@@ -110,19 +110,23 @@ impl Shared {
 
     /// Commits what is closed, one transaction after the other, giving the turn away
     /// in between; ends when nothing can be committed any more, or what is left waits
-    /// for the user: then it says when to look again.
-    pub(super) fn commit_closed(&self) -> Option<MonotonicNs> {
+    /// for the user, or `pauses` says so after a commit.
+    pub(super) fn commit_closed(&self, mut pauses: impl FnMut() -> bool) -> Committed {
         while !self.is_power_cut() {
             let turn = self.turn.lock();
             let next = self.next_paced(&mut self.live());
             let commit = match next {
                 Next::Commit(commit) => commit,
-                Next::Nothing { until } => return until,
+                Next::Nothing { until } => return Committed::All { until },
             };
             // A failure is noted with the app and does not concern the others.
             let _failed = self.commit_one(&turn, &commit);
+            drop(turn);
+            if pauses() {
+                return Committed::Part;
+            }
         }
-        None
+        Committed::All { until: None }
     }
 
     /// Closes everything that is open and commits what was closed by then.
@@ -188,6 +192,24 @@ impl Shared {
                 reason: reason.clone(),
                 is_full: *is_full,
             }),
+        }
+    }
+}
+
+/// What [`Shared::commit_closed`] has committed.
+pub(super) enum Committed {
+    /// What may be committed now; there may be more at that moment.
+    All { until: Option<MonotonicNs> },
+    /// There is more.
+    Part,
+}
+
+impl Committed {
+    /// When there is something to commit again, if that is known.
+    pub(super) const fn until(self) -> Option<MonotonicNs> {
+        match self {
+            Self::All { until } => until,
+            Self::Part => None,
         }
     }
 }

@@ -11,6 +11,9 @@ use mobifs_types::{
     ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
 
+/// Size of the journal, where the store plays one.
+pub(super) const JOURNAL_BYTES: u64 = 100;
+
 /// A store whose commits can be made to fail.
 pub(super) struct Faulty {
     below: MemoryStore,
@@ -23,6 +26,11 @@ pub(super) struct Faulty {
     pub(super) attempts: AtomicU64,
     /// How often it was applied.
     pub(super) applies: AtomicU64,
+    /// What each commit takes of a journal of [`JOURNAL_BYTES`]; 0: there is none.
+    pub(super) commit_bytes: AtomicU64,
+    journal_used_bytes: AtomicU64,
+    /// The most that the journal ever held.
+    pub(super) journal_used_bytes_max: AtomicU64,
 }
 
 impl Faulty {
@@ -34,6 +42,9 @@ impl Faulty {
             available_bytes_max: AtomicU64::new(u64::MAX),
             attempts: AtomicU64::new(0),
             applies: AtomicU64::new(0),
+            commit_bytes: AtomicU64::new(0),
+            journal_used_bytes: AtomicU64::new(0),
+            journal_used_bytes_max: AtomicU64::new(0),
         })
     }
 }
@@ -82,6 +93,10 @@ impl Store for Faulty {
             let error = std::io::Error::from(rustix::io::Errno::NOSPC);
             return Err(StoreError::lower("writing the journal")(error));
         }
+        let bytes = self.commit_bytes.load(Ordering::SeqCst);
+        let used = self.journal_used_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        self.journal_used_bytes_max
+            .fetch_max(used, Ordering::SeqCst);
         self.below.end_transaction(transaction)
     }
     fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError> {
@@ -89,10 +104,16 @@ impl Store for Faulty {
     }
     fn apply(&self) -> Result<(), StoreError> {
         self.applies.fetch_add(1, Ordering::SeqCst);
+        self.journal_used_bytes.store(0, Ordering::SeqCst);
         self.below.apply()
     }
     fn pending(&self) -> PendingWork {
-        self.below.pending()
+        let mut pending = self.below.pending();
+        if self.commit_bytes.load(Ordering::SeqCst) > 0 {
+            pending.journal_used_bytes = self.journal_used_bytes.load(Ordering::SeqCst);
+            pending.journal_total_bytes = JOURNAL_BYTES;
+        }
+        pending
     }
     fn first_new_object(&self) -> ObjectId {
         self.below.first_new_object()

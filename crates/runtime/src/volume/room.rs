@@ -137,7 +137,7 @@ mod tests {
     use mobifs_core::{Caller, NodeSpec, SetIdBits, WriteAt};
     use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 
-    use super::super::faulty::Faulty;
+    use super::super::faulty::{Faulty, JOURNAL_BYTES};
     use super::super::pacing_tests::HandClock;
     use super::*;
     use crate::{Config, Volume, VolumeOptions};
@@ -284,6 +284,25 @@ mod tests {
         }
         assert_eq!(commits() - before, 1, "there is room for the small one");
         assert_eq!(bed.store.applies.load(Ordering::SeqCst), 0);
+    }
+
+    /// As long as there was something to commit, nothing was applied before the journal was full:
+    /// then a commit had to do it, and who waited for that one waited for all of the apply.
+    #[test]
+    fn a_journal_that_fills_is_applied_between_two_commits() {
+        let bed = Bed::new();
+        for app in 0..9_u8 {
+            bed.another_file(&[b'a' + app]);
+        }
+        bed.store.commit_bytes.store(30, Ordering::SeqCst);
+        let before = bed.store.attempts.load(Ordering::SeqCst);
+        bed.volume.shared.live().engine.close_all();
+        bed.attempts_after_ms(0);
+        let commits = bed.store.attempts.load(Ordering::SeqCst) - before;
+        let used = bed.store.journal_used_bytes_max.load(Ordering::SeqCst);
+        assert!(commits >= 9, "{commits}");
+        assert!(used < JOURNAL_BYTES, "{used}");
+        assert!(bed.store.applies.load(Ordering::SeqCst) >= commits / 3);
     }
 
     #[test]

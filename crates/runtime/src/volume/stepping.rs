@@ -33,7 +33,7 @@ impl Volume {
         let shared = &self.shared;
         let close_at = shared.live().engine.tick(shared.moment().now);
         shared.relieve_if_asked();
-        let commit_at = shared.commit_closed();
+        let commit_at = shared.commit_closed(|| false).until();
         [close_at, commit_at].into_iter().flatten().min()
     }
 
