@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use mobifs_types::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
 use super::JournalStore;
+use super::table::Location;
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -62,19 +63,10 @@ impl<L: Lower> JournalStore<L> {
     /// Nobody uses an unlinked object any more: what is left of it may go.
     pub(super) fn release_orphan(&self, id: ObjectId) {
         let _writer = self.writer.lock();
-        let _tree = self.tree.write();
-        let location = {
-            let mut state = self.state.write();
-            state.unpin(id);
-            state.table.get(id).cloned()
-        };
-        let Some(location) = location.filter(|location| location.names.is_empty()) else {
+        let Some(location) = self.take_orphan(id) else {
             return;
         };
-        if self.state.read().pending.object(id).is_some() {
-            // The next apply sees that it has no name.
-            return;
-        }
+        // Freeing a large file takes long; who looks something up does not wait for it.
         let result = if location.in_limbo {
             self.delete_from_limbo(location.inode.to_string().as_bytes())
         } else if location.in_stage {
@@ -86,8 +78,22 @@ impl<L: Lower> JournalStore<L> {
         if let Err(error) = result {
             tracing::warn!(%error, "deleting an unlinked object failed, will be retried");
         }
-        self.state.write().table.remove(id);
+    }
+
+    /// Forgets an unlinked object that is not in use any more; where it is, unless an apply
+    /// is to see that it has no name.
+    fn take_orphan(&self, id: ObjectId) -> Option<Location> {
+        let _tree = self.tree.write();
+        let mut state = self.state.write();
+        state.unpin(id);
+        let location = state.table.get(id)?;
+        if !location.names.is_empty() || state.pending.object(id).is_some() {
+            return None;
+        }
+        let location = location.clone();
+        state.table.remove(id);
         self.handles.lock().remove(id);
+        Some(location)
     }
 
     /// Drops what is remembered of directories whose listing, and of deleted objects

@@ -42,8 +42,7 @@ impl<L: Lower> JournalStore<L> {
             turn.step_ended();
         }
         if detached {
-            self.lower
-                .sync_all()
+            turn.meanwhile(|| self.lower.sync_all())
                 .map_err(StoreError::lower("making detached entries durable"))?;
         }
         self.drop_surplus(&surplus, turn)?;
@@ -101,8 +100,7 @@ impl<L: Lower> JournalStore<L> {
             return Ok(());
         }
         // What is attached next may take one of these names.
-        self.lower
-            .sync_all()
+        turn.meanwhile(|| self.lower.sync_all())
             .map_err(StoreError::lower("making detached entries durable"))
     }
 

@@ -23,6 +23,12 @@ impl<'a> MovingTurn<'a> {
         }
     }
 
+    /// Between two steps, does something that moves no names and takes time: readers need not
+    /// wait for it.
+    pub(super) fn meanwhile<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        RwLockWriteGuard::unlocked_fair(&mut self.tree, work)
+    }
+
     /// A step is complete: lets in whoever waits, from time to time.
     pub(super) fn step_ended(&mut self) {
         self.steps += 1;
@@ -37,6 +43,16 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+
+    /// Lookups of any app waited while a filesystem made the names durable that had moved.
+    #[test]
+    fn readers_get_in_while_names_become_durable() {
+        let tree = RwLock::new(());
+        let mut turn = MovingTurn::begin(&tree);
+        assert!(tree.try_read().is_none());
+        turn.meanwhile(|| assert!(tree.try_read().is_some()));
+        assert!(tree.try_read().is_none());
+    }
 
     /// An apply kept the lock from its first name to its last, for seconds.
     #[test]
