@@ -13,6 +13,8 @@ Side by side on ext4 (an image of its own on a loop device) and on mounts over o
 with the default memory budget and with one of 64 MiB; in turns, so that what else the machine does
 hits all. Quantiles are of each run; shown are their medians over the rounds.
 
+`durable` has the small app durable, as on ext4: there its fsync waits for the device.
+
   bench_neighbours.py [--seconds N] [--rounds N] [--only LOAD[,LOAD...]] [--places PLACE[,PLACE...]]
 """
 
@@ -45,7 +47,12 @@ IMAGE_MEBIBYTES = 3072
 WARM_UP_SECONDS = 1.0
 EXT4 = "ext4"
 # The daemon's configuration, where there is a mount.
-PLACES = {EXT4: "", "default": "", "small": 'memory_budget_bytes = "64MiB"\n'}
+PLACES = {
+    EXT4: "",
+    "default": "",
+    "small": 'memory_budget_bytes = "64MiB"\n',
+    "durable": '[[app]]\nmatch = "small"\nclass = "durable"\n',
+}
 OPERATIONS = ("append + fsync", "replace", "SQLite insert")
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 # Seconds of every single operation, by its name.
@@ -66,12 +73,14 @@ def append(directory: Path, over: Event) -> int:
 
 
 def overwrite(directory: Path, over: Event) -> int:
-    page, written = os.urandom(PAGE), 0
+    # Other content each time: what has not changed is not committed.
+    pages, written = [os.urandom(PAGE) for _ in range(61)], 0
     seed = 1
     with open(directory / "pages", "wb", buffering=0) as file:
         file.truncate(FILE_BYTES)
         while not over.is_set():
             seed = seed * 6364136223846793005 + 1442695040888963407 & (1 << 64) - 1
+            page = pages[written // PAGE % len(pages)]
             written += os.pwrite(file.fileno(), page, (seed >> 33) * PAGE % FILE_BYTES)
     return written
 
