@@ -1,4 +1,5 @@
 //! Commits while an apply writes content.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
