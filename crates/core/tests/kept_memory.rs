@@ -101,7 +101,7 @@ impl World {
         let caller = Caller::default();
         let engine = &mut self.bed.engine;
         let made = engine.create(&caller, moment, parent, name.as_bytes(), &spec);
-        fits(made.clone()).then(|| made.unwrap().id)
+        fits(made).then(|| made.unwrap().id)
     }
 
     fn write(&mut self, file: ObjectId, offset: u64, bytes: usize) -> bool {
