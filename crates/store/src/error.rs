@@ -73,11 +73,11 @@ impl StoreError {
         self.is_full() || self.errno() == Errno::TOOBIG.raw_os_error()
     }
 
-    /// The same, with the path of the object that was being applied.
-    pub(crate) fn applying(self, path: &str) -> Self {
+    /// The same, with what was being done (`applying`, `committing`) to the object at a path.
+    pub(crate) fn while_doing(self, doing: &str, path: &str) -> Self {
         match self {
             Self::Lower { action, source } => Self::Lower {
-                action: format!("applying \"{path}\": {action}"),
+                action: format!("{doing} \"{path}\": {action}"),
                 source,
             },
             Self::Corrupt { what, detail } => Self::Corrupt {

@@ -27,7 +27,7 @@ pub(super) const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
 /// A transaction sorted by what its entries are.
 pub(super) struct Sorted {
     pub(super) states: Vec<ObjectState>,
-    dentries: Vec<(ObjectId, Name, Option<ObjectId>)>,
+    pub(super) dentries: Vec<(ObjectId, Name, Option<ObjectId>)>,
     pub(super) pages: BTreeMap<ObjectId, BTreeMap<PageIndex, Page>>,
 }
 

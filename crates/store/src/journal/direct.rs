@@ -255,21 +255,33 @@ impl<L: Lower> JournalStore<L> {
             let Some(pages) = sorted.pages.get(&run.object) else {
                 continue;
             };
-            let handle = if run.created {
-                self.stage_file(run.object)?
-            } else {
-                self.require_handle(run.object)?
-            };
-            direct.bytes += self.write_run(run, pages, &handle)?;
-            if run.is_everything && self.finish_new_file(run, &handle)? {
-                direct.whole.push(run.object);
-            }
+            let failed = self.failed_to_commit(run.object, &sorted.dentries);
+            let handle = self.write_one(run, pages, &mut direct).map_err(failed)?;
             unsynced.add(run, handle);
         }
         unsynced
             .sync(&self.lower, &self.own.stage)
             .map_err(StoreError::lower("making new data durable"))?;
         Ok(direct)
+    }
+
+    /// Writes one run; returns the file, which is not durable yet.
+    fn write_one(
+        &self,
+        run: &DirectRun,
+        pages: &BTreeMap<PageIndex, Page>,
+        direct: &mut Direct,
+    ) -> Result<Arc<L::Handle>, StoreError> {
+        let handle = if run.created {
+            self.stage_file(run.object)?
+        } else {
+            self.require_handle(run.object)?
+        };
+        direct.bytes += self.write_run(run, pages, &handle)?;
+        if run.is_everything && self.finish_new_file(run, &handle)? {
+            direct.whole.push(run.object);
+        }
+        Ok(handle)
     }
 
     /// Attributes of a file that has all its content. Not if there is more of it than that:
