@@ -64,7 +64,7 @@ pub(crate) struct PendingObject {
     /// Every change takes that back, and no restart remembers it.
     pub(crate) is_whole: bool,
     /// Pages that were written to the lower file before an apply (`apply/ahead.rs`). Every change
-    /// of a page takes that back, and no restart remembers it.
+    /// of a page removes its note, and no restart remembers it.
     pub(crate) ahead: BTreeMap<PageIndex, PageAhead>,
 }
 

@@ -1,6 +1,6 @@
 //! Writing content ahead of an apply, so that commits wait only for what is left.
 //!
-//! An apply keeps everybody who commits waiting from its beginning to its end, and most of its
+//! An apply keeps all commits waiting from its beginning to its end, and most of its
 //! time goes to pages of existing files. These can be written before, while others commit, for
 //! the journal has every byte until the epoch ends: what is here is an apply that has not come
 //! far, and that transactions may follow upon ("Why a store is served before its journal is
@@ -35,7 +35,7 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 pub(in crate::journal) struct Content {
     /// Applies that have begun.
     applies: u64,
-    /// Somebody writes ahead.
+    /// A thread writes ahead; one at a time.
     is_ahead: bool,
 }
 
