@@ -6,6 +6,7 @@ mod again;
 mod bad_input;
 mod crashes;
 mod deep;
+mod durable;
 mod filesystems;
 mod fixture;
 mod helpers;
