@@ -225,9 +225,11 @@ impl OpenedStore {
     /// mount brings it to its place.
     pub fn close(self) -> Result<(), StoreError> {
         self.store.unpin_all();
-        self.store.close()?;
-        self.lock.release();
-        Ok(())
+        let closed = self.store.close();
+        if matches!(closed, Ok(()) | Err(StoreError::Unapplied { .. })) {
+            self.lock.release();
+        }
+        closed
     }
 
     /// Unlocks the store as it is: after a power cut nothing may be written.

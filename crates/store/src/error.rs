@@ -46,6 +46,20 @@ pub enum StoreError {
     /// It is a copy of the store that is meant.
     #[error("this is a copy of the store that the killed process had")]
     Copied,
+    /// Everything committed is safe, but the lower filesystem refuses some of it its place.
+    #[error(
+        "{count} changes cannot be brought to their places, and stay in .mobifs until they can, or \
+         what they concern is moved or deleted; everything else is in its place: {}",
+        told.join("; ")
+    )]
+    Unapplied {
+        /// How many were refused.
+        count: usize,
+        /// What some of them were, and why.
+        told: Vec<String>,
+        /// The error number of the first.
+        errno: i32,
+    },
     /// The object is gone or was never known.
     #[error("object {0} is not known to the store")]
     Unknown(mobifs_types::ObjectId),
@@ -57,6 +71,7 @@ impl StoreError {
         const EIO: i32 = 5;
         match self {
             Self::Lower { source, .. } => source.raw_os_error().unwrap_or(EIO),
+            Self::Unapplied { errno, .. } => *errno,
             _ => EIO,
         }
     }
@@ -70,7 +85,23 @@ impl StoreError {
     /// Whether the lower filesystem has no room for something, on the disk or in an inode.
     pub(crate) fn has_no_room(&self) -> bool {
         // f2fs has no more room for extended attributes with the last of these.
-        self.is_full() || self.errno() == Errno::TOOBIG.raw_os_error()
+        let is_room = self.is_full() || self.errno() == Errno::TOOBIG.raw_os_error();
+        matches!(self, Self::Lower { .. }) && is_room
+    }
+
+    /// Whether the lower filesystem refuses something for want of room, or because of a limit that
+    /// it has; who is asked for less, or for something else, may get it.
+    pub(crate) fn is_refusal(&self) -> bool {
+        const LIMITS: [Errno; 5] = [
+            Errno::TOOBIG,
+            Errno::MLINK,
+            Errno::NAMETOOLONG,
+            Errno::FBIG,
+            // Names in one directory that btrfs cannot tell apart.
+            Errno::OVERFLOW,
+        ];
+        let is_limit = LIMITS.map(Errno::raw_os_error).contains(&self.errno());
+        matches!(self, Self::Lower { .. }) && (self.is_full() || is_limit)
     }
 
     /// The same, with what was being done (`applying`, `committing`) to the object at a path.

@@ -28,6 +28,7 @@ const EXTERNAL: u8 = 8;
 const BIND: u8 = 9;
 const MOVING: u8 = 10;
 const FOUND: u8 = 11;
+const MOVING_IN_PART: u8 = 12;
 
 /// [`OBJECT`] flag: the object is created by this transaction.
 const CREATED: u8 = 1;
@@ -171,6 +172,7 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             put_varint(sink, *inode);
         }
         Record::Moving => put_u8(sink, MOVING),
+        Record::MovingInPart => put_u8(sink, MOVING_IN_PART),
         Record::Found { id, inode } => {
             put_u8(sink, FOUND);
             put_id(sink, *id);
@@ -216,6 +218,7 @@ fn take_record(cursor: &mut Cursor<'_>) -> Result<Record, Malformed> {
             inode: cursor.varint()?,
         },
         MOVING => Record::Moving,
+        MOVING_IN_PART => Record::MovingInPart,
         FOUND => Record::Found {
             id: take_id(cursor)?,
             inode: NonZeroU64::new(cursor.varint()?),

@@ -16,6 +16,7 @@ use super::lookup::missing;
 use super::pending::PendingPage;
 use super::record::{Record, diff};
 use super::recovery::Moves;
+use super::table::Location;
 use super::{JournalStore, Writer, overflow};
 use crate::lower::Lower;
 use crate::{StoreError, Ticket, Transaction};
@@ -140,12 +141,24 @@ impl<L: Lower> JournalStore<L> {
     fn make_room(&self, writer: &mut Writer<L>, sorted: &Sorted) -> Result<(), StoreError> {
         self.take_back(writer)?;
         let held_bytes = self.state.read().pending.held_bytes();
+        let held_bytes = held_bytes.saturating_sub(writer.carried_bytes);
         let needed = sorted.journal_bytes_max() + BIND_RESERVE_BYTES;
         let is_full = !writer.log.is_empty() && needed > writer.log.free_bytes();
         if writer.log.is_unsettled() || is_full || held_bytes > self.held_bytes_max {
-            self.apply_all(writer)?;
+            self.apply_what_is_possible(writer)?;
         }
         Ok(())
+    }
+
+    /// Applies what the lower filesystem does not refuse; the journal is empty then.
+    pub(super) fn apply_what_is_possible(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+        match self.apply_all(writer) {
+            Err(error @ StoreError::Unapplied { .. }) => {
+                tracing::error!(%error, "going on without it");
+                Ok(())
+            }
+            applied => applied,
+        }
     }
 
     /// Writes one transaction, durably, leaving some room behind it; returns the bytes
@@ -162,8 +175,8 @@ impl<L: Lower> JournalStore<L> {
         } else {
             let file = writer.next_overflow;
             writer.next_overflow += 1;
-            let (external, bytes) = overflow::write(&self.lower, &self.own.stage, file, &records)?;
-            bytes + writer.log.append(&self.lower, &[external])?
+            let (written, bytes) = overflow::write(&self.lower, &self.own.stage, file, &records)?;
+            bytes + writer.log.append(&self.lower, &[written.into()])?
         };
         if writer.moves == Moves::OnlyNamesAreLeft {
             // Not of what this transaction says.
@@ -215,7 +228,9 @@ impl<L: Lower> JournalStore<L> {
             if id == ObjectId::ROOT || writer.recorded.contains(&id) || !recorded.insert(id) {
                 continue;
             }
-            let Some(location) = state.table.get(id).filter(|location| !location.in_stage) else {
+            let is_staged = |location: &&Location| location.in_stage && location.names.is_empty();
+            let location = state.table.get(id);
+            let Some(location) = location.filter(|location| !is_staged(location)) else {
                 // Created in this epoch: the transactions say all there is.
                 continue;
             };

@@ -6,7 +6,7 @@
 //! journal (`Record::Found`) before anything of the tree is changed: from then on the copy is a
 //! store like others. `docs/DESIGN.md` has the crash argument.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
 
 use mobifs_types::{FileKind, Name, ObjectId, PAGE_BYTES_U64};
@@ -40,6 +40,9 @@ impl Told {
     /// [`StoreError::Unsuitable`] if names may not be where the journal says.
     fn by(transactions: &[(u64, Vec<Record>)]) -> Result<Self, StoreError> {
         let mut told = Self::default();
+        // What waits in `limbo/`, under an inode number that it does not have here.
+        let mut nameless = HashSet::new();
+        let mut needed = Vec::new();
         for record in transactions.iter().flat_map(|(_, records)| records) {
             match record {
                 Record::Known {
@@ -56,12 +59,14 @@ impl Told {
                         let (id, kind) = (*id, *kind);
                         let entries = told.entries.entry(*parent).or_default();
                         entries.push(Entry { id, name, kind });
+                    } else {
+                        nameless.insert(*id);
                     }
                 }
                 Record::Found { id, inode } => {
                     told.inodes.insert(*id, *inode);
                 }
-                Record::Moving | Record::Bind { .. } => {
+                Record::Moving | Record::MovingInPart | Record::Bind { .. } => {
                     return Err(StoreError::Unsuitable(
                         "this is a copy that was made while files of the store were on their \
                          way to their places, and it cannot be told which of them had arrived; \
@@ -70,8 +75,18 @@ impl Told {
                             .to_owned(),
                     ));
                 }
+                Record::Dentry { child, .. } => needed.extend(child),
+                Record::Object(state) if state.attributes.nlink > 0 => needed.push(state.id),
                 _ => {}
             }
+        }
+        if needed.iter().any(|id| nameless.contains(id)) {
+            return Err(StoreError::Unsuitable(
+                "this is a copy of a store some of whose files could not be brought to their \
+                 places, and wait without a name; nothing was changed. Make room in the original \
+                 store, mount it once, and copy it anew after that"
+                    .to_owned(),
+            ));
         }
         Ok(told)
     }

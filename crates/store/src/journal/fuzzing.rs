@@ -96,6 +96,7 @@ pub fn forge_superblock(forged: &ForgedSuperblock) -> Vec<u8> {
         clean: forged.clean,
         reach: forged.reach,
         home: None,
+        carried: None,
     };
     superblock.encode(&mut block);
     block

@@ -101,7 +101,8 @@ impl Inspection {
                 | Record::Bind { .. }
                 | Record::External { .. }
                 | Record::Found { .. }
-                | Record::Moving => {}
+                | Record::Moving
+                | Record::MovingInPart => {}
             }
         }
     }
@@ -128,7 +129,12 @@ impl Inspection {
         let applying = transactions
             .iter()
             .flat_map(|(_, records)| records)
-            .any(|record| matches!(record, Record::Bind { .. } | Record::Moving));
+            .any(|record| {
+                matches!(
+                    record,
+                    Record::Bind { .. } | Record::Moving | Record::MovingInPart
+                )
+            });
         loop {
             let before = waiting.len();
             let mut later = Vec::new();

@@ -15,8 +15,11 @@ use rustix::io::Errno;
 
 use self::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use super::codec;
+use super::overflow::Overflow;
 use super::record::Record;
-use super::superblock::{FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_MOVES};
+use super::superblock::{
+    FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_CARRIED, VERSION_WITH_MOVES,
+};
 use crate::StoreError;
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
@@ -168,6 +171,17 @@ impl<L: Lower> Log<L> {
         self.superblock.version >= VERSION_WITH_MOVES
     }
 
+    /// An epoch of this format may begin with what the one before could not apply, and has
+    /// [`Record::MovingInPart`].
+    pub(crate) fn may_carry(&self) -> bool {
+        self.superblock.version >= VERSION_WITH_CARRIED
+    }
+
+    /// The overflow file that the epoch begins with.
+    pub(crate) fn carried(&self) -> Option<Overflow> {
+        self.superblock.carried
+    }
+
     /// Whether this epoch has no transaction.
     pub(crate) fn is_empty(&self) -> bool {
         self.position == LOG_START
@@ -260,17 +274,41 @@ impl<L: Lower> Log<L> {
     /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then,
     /// so the log takes nothing until a later call succeeds ([`Log::is_unsettled`]).
     pub(crate) fn reset(&mut self, lower: &L, clean: bool) -> Result<(), StoreError> {
+        self.begin_epoch(lower, clean, None)
+    }
+
+    /// As [`Log::reset`], of an epoch that begins with what is in `carried`: all but that is
+    /// applied, and it is durable as well.
+    ///
+    /// # Errors
+    /// As [`Log::reset`].
+    pub(crate) fn reset_carrying(
+        &mut self,
+        lower: &L,
+        carried: Overflow,
+    ) -> Result<(), StoreError> {
+        self.begin_epoch(lower, false, Some(carried))
+    }
+
+    fn begin_epoch(
+        &mut self,
+        lower: &L,
+        clean: bool,
+        carried: Option<Overflow>,
+    ) -> Result<(), StoreError> {
         if self.access == Access::ReadOnly {
             return self.check_writable("emptying the journal");
         }
         let unchanged = self.pristine
             && self.superblock.clean == clean
+            && self.superblock.carried == carried
             && self.superblock.version == FORMAT_VERSION;
         if unchanged && self.access == Access::ReadWrite && self.current == [true; SLOTS] {
             return Ok(());
         }
         let next = Superblock {
             clean,
+            carried,
             ..self
                 .superblock
                 .for_new_epoch(self.superblock.epoch + 1, self.home)

@@ -19,6 +19,7 @@ mod inspect;
 mod intent;
 mod log;
 mod lookup;
+mod moved;
 mod orphans;
 mod overflow;
 mod pending;
@@ -45,8 +46,8 @@ use mobifs_types::{
 };
 use parking_lot::{Mutex, RwLock};
 
-use self::apply::Unnamed;
 use self::apply::ahead::Content;
+use self::apply::{Carried, Unnamed};
 use self::gate::Gate;
 use self::log::Log;
 use self::lookup::Handles;
@@ -134,6 +135,10 @@ struct Writer<L: Lower> {
     moves: Moves,
     /// Names have moved since the lower filesystem was last made durable as a whole.
     has_unsynced_moves: bool,
+    /// What the epoch that comes begins with, while its superblock is not in force.
+    carried: Option<Carried>,
+    /// Memory of what the epoch has begun with: applying does not give it back.
+    carried_bytes: u64,
     /// The witness was told of a transaction that is not known to be in the journal.
     has_open_intent: bool,
 }
@@ -166,6 +171,8 @@ pub struct JournalStore<L: Lower> {
     handles: Mutex<Handles<L::Handle>>,
     counters: Counters,
     reserve: Reserve,
+    /// Number of the overflow file that the epoch begins with; 0: none.
+    carried_file: AtomicU64,
     /// What [`Store::first_new_object`] says.
     first_new: ObjectId,
     /// Copies of the log's figures, so that asking does not wait for a commit.
@@ -185,20 +192,27 @@ impl<L: Lower> JournalStore<L> {
     /// Applies everything and marks the journal clean.
     ///
     /// # Errors
-    /// As [`Store::apply`].
+    /// As [`Store::apply`]. [`StoreError::Unapplied`]: all else is in its place, and the next mount
+    /// goes on with it.
     pub fn close(&self) -> Result<(), StoreError> {
         if self.read_only {
             return Ok(());
         }
         let mut writer = self.writer.lock();
-        self.apply_all(&mut writer)?;
-        self.take_back(&mut writer)?;
-        writer.log.reset(&self.lower, true)?;
-        self.publish_log(&writer.log);
+        let applied = self.apply_all(&mut writer);
+        match &applied {
+            Err(StoreError::Unapplied { .. }) => {}
+            Err(_) => return applied,
+            Ok(()) => {
+                self.take_back(&mut writer)?;
+                writer.log.reset(&self.lower, true)?;
+                self.publish_log(&writer.log);
+            }
+        }
         // Nobody will find the names of an object any more that are not known yet.
         self.empty_limbo(Unnamed::Pinned);
         self.sweep_stage();
-        Ok(())
+        applied
     }
 
     /// Before [`JournalStore::close`] where the mount has ended: nothing is in use any more,

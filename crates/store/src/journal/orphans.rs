@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use mobifs_types::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
+use rustix::io::Errno;
 
 use super::JournalStore;
 use super::table::Location;
@@ -28,7 +29,11 @@ impl<L: Lower> JournalStore<L> {
             // Earlier transactions know older content of it, which must not come to lie
             // on top of what is parked now, neither here nor in a successor of this
             // process. It has no name any more, so this happens once.
-            self.apply_all(&mut writer)?;
+            self.apply_what_is_possible(&mut writer)?;
+            if self.state.read().pending.object(id).is_some() {
+                let action = format!("applying {id} before pages are parked");
+                return Err(StoreError::lower(action)(Errno::NOSPC.into()));
+            }
         }
         let _tree = self.tree.read();
         let handle = match self.handle(id)? {
@@ -87,7 +92,7 @@ impl<L: Lower> JournalStore<L> {
         let mut state = self.state.write();
         state.unpin(id);
         let location = state.table.get(id)?;
-        if !location.names.is_empty() || state.pending.object(id).is_some() {
+        if !location.names.is_empty() || state.pending.mentions(id) {
             return None;
         }
         let location = location.clone();

@@ -19,14 +19,38 @@ const UNCHECKED_BYTES_MAX: u64 = 64 << 20;
 /// filesystem may compress, but not so well.
 const COMPRESSION_MAX: u64 = 64;
 
-/// Writes records to overflow file number `file` in `stage`, durably; returns the record
-/// that stands for them, and the bytes written.
+/// An overflow file, as the journal mentions it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overflow {
+    /// Its number: `stage/t<file>`.
+    pub(crate) file: u64,
+    /// Bytes that the records take in it, from its start.
+    pub(crate) bytes: u64,
+    /// How many these are.
+    pub(crate) records: u32,
+    /// CRC32C of these bytes.
+    pub(crate) crc32c: u32,
+}
+
+impl From<Overflow> for Record {
+    fn from(written: Overflow) -> Self {
+        Self::External {
+            file: written.file,
+            bytes: written.bytes,
+            records: written.records,
+            crc32c: written.crc32c,
+        }
+    }
+}
+
+/// Writes records to overflow file number `file` in `stage`, durably; returns what stands for them,
+/// and the bytes written. Where that fails it takes no room.
 pub(super) fn write<L: Lower>(
     lower: &L,
     stage: &L::Handle,
     file: u64,
     records: &[Record],
-) -> Result<(Record, u64), StoreError> {
+) -> Result<(Overflow, u64), StoreError> {
     let name = format!("t{file}");
     let failed = || StoreError::lower(format!("writing overflow file {name}"));
     let count = u32::try_from(records.len())
@@ -35,27 +59,37 @@ pub(super) fn write<L: Lower>(
         .map_err(|_| failed()(io::Error::from(io::ErrorKind::FileTooLarge)))?;
     let mut content = vec![0; length];
     codec::encode(records, &mut content);
-    match lower.create(stage, name.as_bytes(), Create::Regular) {
-        // An earlier attempt failed; what it wrote is overwritten.
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed()(error)),
-        _ => {}
+    if let Err(error) = write_file(lower, stage, &name, &content) {
+        // What there is of it means nothing.
+        let _gone = lower.unlink(stage, name.as_bytes());
+        return Err(failed()(error));
     }
-    let handle = lower.open(stage, name.as_bytes(), true).map_err(failed())?;
-    for (number, chunk) in content.chunks(WRITE_BYTES_MAX).enumerate() {
-        let offset = (number * WRITE_BYTES_MAX) as u64;
-        lower.write_at(&handle, chunk, offset).map_err(failed())?;
-    }
-    lower
-        .sync(&handle)
-        .and_then(|()| lower.sync(stage))
-        .map_err(failed())?;
-    let external = Record::External {
+    let written = Overflow {
         file,
         bytes: length as u64,
         records: count,
         crc32c: crc32c::crc32c(&content),
     };
-    Ok((external, length.next_multiple_of(PAGE_BYTES) as u64))
+    Ok((written, length.next_multiple_of(PAGE_BYTES) as u64))
+}
+
+fn write_file<L: Lower>(
+    lower: &L,
+    stage: &L::Handle,
+    name: &str,
+    content: &[u8],
+) -> io::Result<()> {
+    match lower.create(stage, name.as_bytes(), Create::Regular) {
+        // An earlier attempt failed; what it wrote is overwritten.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let handle = lower.open(stage, name.as_bytes(), true)?;
+    for (number, chunk) in content.chunks(WRITE_BYTES_MAX).enumerate() {
+        lower.write_at(&handle, chunk, (number * WRITE_BYTES_MAX) as u64)?;
+    }
+    lower.sync(&handle)?;
+    lower.sync(stage)
 }
 
 /// Puts the records of overflow files in the place of those that stand for them;
@@ -160,6 +194,7 @@ mod tests {
         let lower = PosixLower::open(directory.path()).unwrap();
         let stage = lower.root().unwrap();
         let (external, _) = write(&lower, &stage, 1, &[Record::Moving]).unwrap();
+        let external = Record::from(external);
         let mut once = [(1, vec![external.clone()])];
         assert_eq!(expand(&lower, &stage, &mut once).unwrap(), 2);
         assert_eq!(once, [(1, vec![Record::Moving])]);

@@ -101,6 +101,11 @@ impl Pending {
         self.page_bytes + objects + self.dentries.len() as u64 * DENTRY_BYTES
     }
 
+    /// Whether everything is applied.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.dentries.is_empty()
+    }
+
     pub(crate) fn object(&self, id: ObjectId) -> Option<&PendingObject> {
         self.objects.get(&id).map(Arc::as_ref)
     }
@@ -131,6 +136,11 @@ impl Pending {
     /// Whether some pending entry names the object.
     pub(crate) fn is_linked(&self, id: ObjectId) -> bool {
         self.links.contains_key(&id)
+    }
+
+    /// Whether an object has pending changes, a pending name, or pending entries.
+    pub(crate) fn mentions(&self, id: ObjectId) -> bool {
+        self.object(id).is_some() || self.is_linked(id) || self.dentries_of(id).next().is_some()
     }
 
     /// How many pending entries name an object.
@@ -288,7 +298,8 @@ impl Pending {
     /// Merges a record as recovery finds it; `Known` and `Found` are not for this.
     pub(crate) fn merge_record(&mut self, record: Record) {
         match record {
-            Record::Known { .. } | Record::Found { .. } | Record::Moving => {}
+            Record::Known { .. } | Record::Found { .. } | Record::Moving | Record::MovingInPart => {
+            }
             Record::Object(state) => self.merge_state(&state),
             Record::Dentry {
                 parent,

@@ -77,6 +77,9 @@ pub enum Record {
     /// written, all that earlier transactions say of anything else was in its place,
     /// durably: new objects in `stage/`, content and attributes.
     Moving,
+    /// As [`Record::Moving`], and not everything else was in its place: who finds names moved does
+    /// all of it anew.
+    MovingInPart,
     /// The journal is a copy, and so is the tree around it: the object is at the place that an
     /// earlier record tells, and this is its inode there.
     Found {

@@ -1,15 +1,16 @@
 //! Opening a store: what the journal holds is merged, and served from memory like what a
 //! live commit leaves; applying comes later. Only where an earlier apply had begun to move
-//! names is it finished first: `docs/DESIGN.md`, "Why a store is served before its journal
-//! is applied".
+//! names is it finished first, if the lower filesystem has room for that: `docs/DESIGN.md`,
+//! "Why a store is served before its journal is applied".
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use mobifs_types::{NAME_BYTES_MAX, Name, ObjectId, SYMLINK_BYTES_MAX};
+use mobifs_types::{NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, SYMLINK_BYTES_MAX};
 use parking_lot::{Mutex, RwLock};
 
+use super::apply::Deleted;
 use super::copied::Located;
 use super::gate::Gate;
 use super::log::{Log, LogOptions, Scanned};
@@ -92,6 +93,8 @@ pub(super) struct Loaded<L: Lower> {
     pub(super) committed: Option<u64>,
     /// Of a copied store: what its journal does not say yet.
     pub(super) located: Option<Located>,
+    /// The journal says what only a forged one does.
+    is_doubtful: bool,
 }
 
 impl<L: Lower> JournalStore<L> {
@@ -106,9 +109,10 @@ impl<L: Lower> JournalStore<L> {
             mut store,
             mut report,
             located,
+            is_doubtful,
             ..
         } = Self::load(lower, options, None)?;
-        store.recover(&mut report, located)?;
+        store.recover(&mut report, located, is_doubtful)?;
         Ok((store, report))
     }
 
@@ -159,6 +163,7 @@ impl<L: Lower> JournalStore<L> {
         let (log, mut scanned) = Reserve::open_with(&lower, &own, || {
             Log::open(&lower, &own.mobifs, &log_options)
         })?;
+        let carried_file = log.carried().map_or(0, |carried| carried.file);
         let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
         let next_overflow = overflow::expand(&lower, &own.stage, &mut scanned.transactions)?;
         let report = RecoveryReport::of(&scanned);
@@ -176,6 +181,7 @@ impl<L: Lower> JournalStore<L> {
             recorded,
             moves,
             ids_max,
+            is_doubtful,
         } = replay(scanned, root_stat.inode, log.tells_moves());
         state.table.begin_fresh_above(ids_max);
         if let Some(saved) = saved {
@@ -195,6 +201,8 @@ impl<L: Lower> JournalStore<L> {
                 moves,
                 // What was found is made durable before anything is done with it.
                 has_unsynced_moves: false,
+                carried: None,
+                carried_bytes: 0,
                 has_open_intent: false,
             }),
             content: Mutex::default(),
@@ -204,6 +212,7 @@ impl<L: Lower> JournalStore<L> {
             counters: Counters::default(),
             reserve,
             first_new: first_above(ids_max),
+            carried_file: AtomicU64::new(carried_file),
             journal_used_bytes: AtomicU64::new(0),
             journal_total_bytes: AtomicU64::new(0),
             own,
@@ -214,6 +223,7 @@ impl<L: Lower> JournalStore<L> {
             report,
             committed,
             located,
+            is_doubtful,
         })
     }
 
@@ -222,6 +232,7 @@ impl<L: Lower> JournalStore<L> {
         &mut self,
         report: &mut RecoveryReport,
         located: Option<Located>,
+        is_doubtful: bool,
     ) -> Result<(), StoreError> {
         if !self.read_only {
             self.check_possible()?;
@@ -233,16 +244,7 @@ impl<L: Lower> JournalStore<L> {
                 let object = state.pending.object(id);
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
             })?;
-            let mut writer = self.writer.lock();
-            let may_wait = writer.moves == Moves::NotBegun
-                && writer.has_room_to_apply()
-                && self.is_sound()
-                && self.check_found()?;
-            if !may_wait {
-                self.apply_all(&mut writer)?;
-            }
-            report.applied = writer.log.is_empty();
-            drop(writer);
+            self.apply_if_necessary(report, is_doubtful)?;
             if report.applied {
                 self.clear_limbo()?;
                 self.keep_reserve();
@@ -254,13 +256,55 @@ impl<L: Lower> JournalStore<L> {
                     *self.handles.lock() = Handles::default();
                     self.first_new = ObjectId::FIRST_NEW;
                 }
-            } else {
+            } else if self.writer.lock().moves == Moves::NotBegun {
                 self.clear_limbo_but_known()?;
             }
         }
         self.publish_log(&self.writer.lock().log);
         report.lost = self.list_lost()?;
         Ok(())
+    }
+
+    /// Applies what was found, unless that can wait. What the lower filesystem refuses has to
+    /// wait in any case: a full disk must not keep a store from being served, or nothing could be
+    /// deleted from it.
+    fn apply_if_necessary(
+        &self,
+        report: &mut RecoveryReport,
+        is_doubtful: bool,
+    ) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock();
+        let is_bound_soundly = self.find_what_moved(&mut writer)?;
+        // An apply could never say that names move; commits leave it the room.
+        let is_stuck = writer.moves == Moves::NotBegun && writer.log.free_bytes() < PAGE_BYTES_U64;
+        let is_doubtful = is_doubtful || !is_bound_soundly || is_stuck;
+        let may_be_served = || Ok(!is_doubtful && self.is_sound() && self.check_found()?);
+        let may_wait = writer.moves == Moves::NotBegun && writer.has_room_to_apply();
+        if !may_wait || !may_be_served()? {
+            if may_be_served()? {
+                self.apply_if_possible(&mut writer)?;
+            } else {
+                self.apply_everything(&mut writer, &mut Deleted::new())?;
+            }
+        }
+        report.applied = self.is_applied(&writer);
+        Ok(())
+    }
+
+    /// Applies what was found, as far as the lower filesystem does not refuse it.
+    pub(super) fn apply_if_possible(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+        match self.apply_all(writer) {
+            Err(error) if error.is_refusal() || matches!(error, StoreError::Unapplied { .. }) => {
+                tracing::error!(%error, "the store is served as it is");
+                Ok(())
+            }
+            applied => applied,
+        }
+    }
+
+    /// Whether nothing that is committed lacks its place.
+    pub(super) fn is_applied(&self, writer: &Writer<L>) -> bool {
+        writer.log.is_empty() && self.state.read().pending.is_empty()
     }
 
     /// Whoever wrote what is found now may have been killed before it was durable. It is
@@ -295,6 +339,8 @@ struct Replayed {
     moves: Moves,
     /// The highest id in the journal.
     ids_max: u64,
+    /// Something is said that no mount writes.
+    is_doubtful: bool,
 }
 
 /// Merges the journal's transactions, in order.
@@ -304,9 +350,10 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     let mut recorded = HashSet::new();
     let mut known = Vec::new();
     let mut moves = Moves::NotBegun;
-    // What only a forged journal says of places and inodes, or, of inodes, one that says that
-    // names move. It is tried out before anything is served.
+    // What only a forged journal says of places and inodes. It is tried out before anything is
+    // served.
     let mut is_doubtful = false;
+    let mut is_bound = false;
     let in_copy = copied::inodes(&scanned.transactions);
     for (_, records) in scanned.transactions {
         // More was committed after an apply that failed while names moved.
@@ -332,8 +379,9 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
                     known.push((id, parent, name));
                 }
                 Record::Moving if tells_moves => moves = Moves::OnlyNamesAreLeft,
+                Record::MovingInPart => moves = Moves::MayHaveBegun,
                 other => {
-                    is_doubtful |= matches!(other, Record::Bind { .. });
+                    is_bound |= matches!(other, Record::Bind { .. });
                     pending.merge_record(other);
                 }
             }
@@ -346,6 +394,8 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
         Some((id, parent, name))
     });
     table.add_names(known);
+    // Only a journal that says that names move tells inodes of new objects.
+    is_doubtful |= is_bound && moves == Moves::NotBegun;
     if is_doubtful && moves == Moves::NotBegun {
         moves = Moves::MayHaveBegun;
     }
@@ -357,13 +407,14 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     let ids_max = pending.ids().chain(table.ids()).max();
     let mut ids_max = ids_max.unwrap_or(ObjectId::ROOT).0;
     if ids_max > OBJECT_ID_MAX {
-        (moves, ids_max) = (Moves::MayHaveBegun, ObjectId::ROOT.0);
+        (moves, ids_max, is_doubtful) = (Moves::MayHaveBegun, ObjectId::ROOT.0, true);
     }
     Replayed {
         state: State::new(pending, table),
         recorded,
         moves,
         ids_max,
+        is_doubtful,
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mobifs_types::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
 
+use super::apply::{Deleted, Refused};
 use super::{Directories, JournalStore, Writer};
 use crate::StoreError;
 use crate::lower::{Create, Lower};
@@ -99,7 +100,8 @@ impl<L: Lower> JournalStore<L> {
     pub(super) fn keep_reserve(&self) {
         let reserve = &self.reserve;
         let held_bytes = reserve.held_bytes();
-        let is_done = self.read_only || held_bytes == reserve.bytes;
+        let is_pending = !self.state.read().pending.is_empty();
+        let is_done = self.read_only || is_pending || held_bytes == reserve.bytes;
         if is_done || reserve.is_given_up.load(Ordering::Relaxed) {
             return;
         }
@@ -147,10 +149,51 @@ impl<L: Lower> JournalStore<L> {
         spent.and_then(|()| self.lower.sync_all()).is_ok()
     }
 
-    /// Applies everything pending and starts a new epoch of the journal; with the room that was
-    /// kept, if there is no other.
+    /// Applies everything pending and starts a new epoch of the journal. What is refused is what
+    /// the new epoch begins with, where there is room to write that down.
+    ///
+    /// # Errors
+    /// [`StoreError::Unapplied`]: all else is in its place.
     pub(super) fn apply_all(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
-        self.with_reserve(|| self.apply_pending(writer))?;
+        let mut deleted = Deleted::new();
+        let may_go_on = |error: &StoreError, writer: &Writer<L>| {
+            error.is_refusal() && !writer.log.is_unsettled() && writer.log.may_carry()
+        };
+        match self.apply_everything(writer, &mut deleted) {
+            Err(error) if may_go_on(&error, writer) => {
+                match self.apply_pending(writer, &deleted, &mut Refused::anything()) {
+                    Err(again) if may_go_on(&again, writer) => {
+                        tracing::debug!(error = %again, "nor can it be kept beside the journal");
+                        Err(error)
+                    }
+                    applied => applied,
+                }
+            }
+            applied => applied,
+        }
+    }
+
+    /// Applies everything or fails; with the room that was kept, and that which deleted files
+    /// have, if there is no other.
+    pub(super) fn apply_everything(
+        &self,
+        writer: &mut Writer<L>,
+        deleted: &mut Deleted,
+    ) -> Result<(), StoreError> {
+        let mut applied =
+            self.with_reserve(|| self.apply_pending(writer, deleted, &mut Refused::nothing()));
+        if let Err(error) = &applied
+            && error.has_no_room()
+            && !writer.log.is_unsettled()
+        {
+            let (found, had_blocks) = self.free_deleted()?;
+            if had_blocks || !found.is_empty() {
+                tracing::info!(%error, "the disk is full: going on with the room of deleted files");
+                *deleted = found;
+                applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
+            }
+        }
+        applied?;
         self.keep_reserve();
         Ok(())
     }

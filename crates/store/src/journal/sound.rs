@@ -114,7 +114,9 @@ impl State {
                 return Some((id, "it is changed and has no attributes"));
             };
             let is_told_otherwise = self.table.get(id).is_some_and(|location| {
-                object.created || (location.is_somewhere() && location.kind != attributes.kind)
+                // A new object that an interrupted apply has made is one of the lower filesystem.
+                let is_another = object.created && object.bound != Some(location.inode);
+                is_another || (location.is_somewhere() && location.kind != attributes.kind)
             });
             let doubt = if object.created && id < ObjectId::FIRST_NEW {
                 "it is new and has the number of an inode"

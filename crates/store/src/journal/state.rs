@@ -112,9 +112,14 @@ impl State {
 
     /// Nothing is in use any more.
     pub(crate) fn unpin_all(&mut self) {
-        let spilled = self.spilled.keys().copied();
-        let used: Vec<ObjectId> = self.pinned.iter().copied().chain(spilled).collect();
+        let used: Vec<ObjectId> = self.used().collect();
         used.into_iter().for_each(|id| self.unpin(id));
+    }
+
+    /// Objects that are in use, with or without a name.
+    pub(crate) fn used(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        let spilled = self.spilled.keys().copied();
+        self.pinned.iter().copied().chain(spilled)
     }
 
     /// Ranges spilled of an object that no transaction created yet.

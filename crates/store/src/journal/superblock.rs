@@ -6,12 +6,13 @@
 
 use mobifs_types::Timestamp;
 
+use super::overflow::Overflow;
 use crate::StoreError;
 use crate::lower::{JOURNAL_BLOCK_BYTES, LowerStat};
 
 /// Format version of superblock, headers and records of the epochs that this program
 /// begins; it goes on with an epoch of a lower one in that.
-pub(crate) const FORMAT_VERSION: u32 = 4;
+pub(crate) const FORMAT_VERSION: u32 = 5;
 /// The first version whose epochs say when names begin to move.
 pub(crate) const VERSION_WITH_MOVES: u32 = 2;
 /// The first version whose superblocks say how far the log may reach.
@@ -19,6 +20,9 @@ const VERSION_WITH_REACH: u32 = 3;
 /// The first version whose superblocks say which file they are in, and whose epochs say where
 /// objects of a copied store are.
 const VERSION_WITH_HOME: u32 = 4;
+/// The first version whose superblocks say what of the epoch before is not applied, and whose
+/// epochs say when not everything but names is in its place.
+pub(crate) const VERSION_WITH_CARRIED: u32 = 5;
 /// How far ahead of the log its reach is announced: this part of the journal, within limits.
 const AHEAD_SHARE: u64 = 8;
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
@@ -36,6 +40,8 @@ const CRC_AT: usize = 124;
 const CLEAN: u32 = 1;
 /// Where the home is, and how long.
 const HOME: std::ops::Range<usize> = 72..92;
+/// Where is said what is carried over, and how long.
+const CARRIED: std::ops::Range<usize> = 92..116;
 const NANOSECONDS_PER_SECOND: u32 = 1_000_000_000;
 /// Counters beyond this are not reached by counting; they would overflow.
 const COUNTER_MAX: u64 = u64::MAX / 2;
@@ -61,6 +67,8 @@ pub(super) struct Superblock {
     pub(super) reach: u64,
     /// The journal's file, if it is known; what the epoch says of inodes holds beside it only.
     pub(super) home: Option<Home>,
+    /// What the epoch before could not apply: the epoch begins with that.
+    pub(super) carried: Option<Overflow>,
 }
 
 /// Which file a journal is. A copy of it is another one.
@@ -143,6 +151,12 @@ impl Superblock {
         if let Some(home) = self.home.filter(|_| self.version >= VERSION_WITH_HOME) {
             home.encode(&mut block[HOME]);
         }
+        if let Some(carried) = self
+            .carried
+            .filter(|_| self.version >= VERSION_WITH_CARRIED)
+        {
+            encode_carried(carried, &mut block[CARRIED]);
+        }
         let crc = crc32c::crc32c(&block[..CRC_AT]);
         block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
@@ -177,6 +191,7 @@ impl Superblock {
             epoch,
             reach: 0,
             home,
+            carried: None,
             ..self
         };
         newest.reaching(LOG_START)
@@ -187,6 +202,28 @@ impl Superblock {
     /// part of this journal.
     pub(super) fn crc_seed(&self) -> u32 {
         crc32c::crc32c(&self.uuid)
+    }
+}
+
+fn encode_carried(carried: Overflow, bytes: &mut [u8]) {
+    bytes[..8].copy_from_slice(&carried.file.to_le_bytes());
+    bytes[8..16].copy_from_slice(&carried.bytes.to_le_bytes());
+    bytes[16..20].copy_from_slice(&carried.records.to_le_bytes());
+    bytes[20..24].copy_from_slice(&carried.crc32c.to_le_bytes());
+}
+
+/// None if nothing is; an error if it cannot be.
+fn parse_carried(bytes: &[u8]) -> Result<Option<Overflow>, ()> {
+    let carried = Overflow {
+        file: u64_at(bytes, 0),
+        bytes: u64_at(bytes, 8),
+        records: u32_at(bytes, 16),
+        crc32c: u32_at(bytes, 20),
+    };
+    match carried.file {
+        0 if bytes.iter().any(|&byte| byte != 0) => Err(()),
+        0 => Ok(None),
+        _ => Ok(Some(carried)),
     }
 }
 
@@ -209,7 +246,12 @@ pub(super) fn parse(block: &[u8]) -> Slot {
     } else {
         Ok(None)
     };
-    let Ok(home) = home else {
+    let carried = if version >= VERSION_WITH_CARRIED {
+        parse_carried(&block[CARRIED])
+    } else {
+        Ok(None)
+    };
+    let (Ok(home), Ok(carried)) = (home, carried) else {
         return Slot::Damaged;
     };
     let mut uuid = [0; 16];
@@ -228,9 +270,11 @@ pub(super) fn parse(block: &[u8]) -> Slot {
             journal_bytes
         },
         home,
+        carried,
     };
     let sensible = version > 0
         && flags & !CLEAN == 0
+        && !(superblock.clean && carried.is_some())
         && superblock.journal_bytes >= LOG_START
         && superblock.journal_bytes <= COUNTER_MAX
         && superblock
@@ -307,6 +351,7 @@ mod tests {
                 inode: 12,
                 born: Some(Timestamp::new(-5, 999_999_999)),
             }),
+            carried: None,
         }
     }
 
@@ -351,13 +396,16 @@ mod tests {
             (72, 0),
             (84, u64::MAX),
             (88, 0),
+            (100, 1),
         ] {
             let block = forged(|block| block[at..at + 8].copy_from_slice(&value.to_le_bytes()));
             assert_eq!(parse(&block), Slot::Damaged, "{value} at {at}");
         }
         assert_eq!(parse(&forged(|block| block[12] = 2)), Slot::Damaged);
         assert_eq!(parse(&forged(|block| block[8] = 0)), Slot::Damaged);
-        assert_eq!(parse(&forged(|block| block[8] = 5)), Slot::Newer(5));
+        assert_eq!(parse(&forged(|block| block[8] = 6)), Slot::Newer(6));
+        // What is clean has nothing left to do.
+        assert_eq!(parse(&forged(|block| block[92] = 1)), Slot::Damaged);
         for version in [1, 2, 3] {
             let older = Superblock {
                 version: version.into(),
@@ -368,6 +416,22 @@ mod tests {
             let block = forged(|block| block[8] = version);
             assert_eq!(parse(&block), Slot::Valid(older));
         }
+    }
+
+    #[test]
+    fn what_is_carried_over_survives_encoding() {
+        let carried = Superblock {
+            clean: false,
+            carried: Some(Overflow {
+                file: 3,
+                bytes: 4097,
+                records: 5,
+                crc32c: 0xdead_beef,
+            }),
+            ..superblock()
+        };
+        assert_eq!(parse(&encoded(&carried)), Slot::Valid(carried));
+        assert_eq!(carried.for_new_epoch(8, None).carried, None);
     }
 
     #[test]
@@ -423,9 +487,9 @@ mod tests {
             assert!(matches!(choose(slots), Err(StoreError::Corrupt { .. })));
         }
         assert!(matches!(
-            choose([new_slot, Slot::Newer(5)]),
+            choose([new_slot, Slot::Newer(6)]),
             Err(StoreError::NewerFormat {
-                found: 5,
+                found: 6,
                 supported: FORMAT_VERSION
             })
         ));

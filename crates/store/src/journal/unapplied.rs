@@ -99,6 +99,11 @@ impl<L: Lower> JournalStore<L> {
         for (&id, object) in &pending.objects {
             if is_below(id) {
                 wanted.changed.insert(id);
+            } else if object.bound.is_some() {
+                // An apply has made it, and may have moved it.
+                if pending.is_linked(id) {
+                    wanted.needed.insert(id);
+                }
             } else if !object.direct.is_empty()
                 && pending.is_linked(id)
                 && !staged.contains(id.0.to_string().as_bytes())

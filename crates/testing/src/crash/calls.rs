@@ -72,6 +72,26 @@ impl Filesystem {
         }
     }
 
+    /// Checks that a directory of the tree has no unknown limit for another entry.
+    fn check_index(&self, directory: InodeKey) -> io::Result<()> {
+        let entries = self.directory(directory)?.entries.len();
+        let is_full = self.refusals.names_max.is_some_and(|max| entries >= max);
+        if is_full && directory != ROOT && !self.is_own(directory) {
+            return fails(Errno::NOSPC);
+        }
+        Ok(())
+    }
+
+    /// Whether this is the store's own directory, or in it.
+    fn is_own(&self, key: InodeKey) -> bool {
+        let root = self.live.inodes.get(&ROOT);
+        let Some(&own) = root.and_then(|root| root.entries.get(&b".mobifs"[..])) else {
+            return false;
+        };
+        let below = self.live.inodes.get(&own);
+        key == own || below.is_some_and(|own| own.entries.values().any(|below| *below == key))
+    }
+
     fn open(&mut self, key: InodeKey) -> CrashHandle {
         CrashHandle {
             key,
@@ -135,6 +155,13 @@ impl Filesystem {
 
     fn create(&mut self, directory: InodeKey, name: &[u8], what: &Create<'_>) -> io::Result<()> {
         self.check_free(directory, name)?;
+        let longest = self.refusals.symlink_bytes_max.unwrap_or(usize::MAX);
+        if matches!(what, Create::Symlink(target) if target.len() > longest) {
+            return fails(Errno::NAMETOOLONG);
+        }
+        if self.refusals.takes_no_overflow && name.starts_with(b"t") && self.is_own(directory) {
+            return fails(Errno::NOSPC);
+        }
         let (kind, rdev) = match *what {
             Create::Regular => (FileKind::Regular, DeviceNumber::default()),
             Create::Directory => (FileKind::Directory, DeviceNumber::default()),
@@ -184,6 +211,7 @@ impl Filesystem {
             return fails(Errno::PERM);
         }
         self.check_free(to, to_name)?;
+        self.check_index(to)?;
         self.record(Effect::Link {
             directory: to,
             name: to_name.into(),
@@ -206,6 +234,7 @@ impl Filesystem {
             return fails(Errno::INVAL);
         }
         self.check_free(to, to_name)?;
+        self.check_index(to)?;
         let (from_name, to_name) = (EntryName::from(from_name), EntryName::from(to_name));
         self.record(Effect::Rename {
             from,
@@ -511,7 +540,11 @@ impl Lower for CrashLower {
 
     fn truncate(&self, file: &CrashHandle, size: u64) -> io::Result<()> {
         self.mutate(Call::Change, |filesystem| {
-            filesystem.file(file.key)?;
+            let before = filesystem.file(file.key)?.size;
+            let most = filesystem.refusals.file_bytes_max.unwrap_or(u64::MAX);
+            if size > most && size > before && !filesystem.is_own(file.key) {
+                return fails(Errno::FBIG);
+            }
             filesystem.record(Effect::Size {
                 inode: file.key,
                 size,

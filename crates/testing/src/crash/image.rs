@@ -22,6 +22,7 @@ impl CrashLower {
         {
             let mut found = image.0.filesystem.lock();
             found.capabilities = filesystem.capabilities;
+            found.refusals = filesystem.refusals;
             found.copies = filesystem.copies;
         }
         image
@@ -48,6 +49,7 @@ impl CrashLower {
         {
             let mut made = copy.0.filesystem.lock();
             made.capabilities = filesystem.capabilities;
+            made.refusals = filesystem.refusals;
             made.copies = filesystem.copies + 1;
         }
         copy
@@ -82,6 +84,7 @@ impl CrashLower {
             found.has_given_up = filesystem.has_given_up;
             found.space = filesystem.space;
             found.capabilities = filesystem.capabilities;
+            found.refusals = filesystem.refusals;
             found.copies = filesystem.copies;
             // Its clock goes on.
             found.operations = filesystem.operations;

@@ -132,6 +132,7 @@ struct Filesystem {
     has_given_up: bool,
     space: SpaceInfo,
     capabilities: Capabilities,
+    refusals: Refusals,
     /// How often everything in it was copied to another filesystem; when a copy was made is
     /// when its inodes were.
     copies: i64,
@@ -151,6 +152,20 @@ impl Default for CrashLower {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Limits that no store can know before it meets them. They hold for the tree around the store's
+/// own directory; symlinks are refused where they are made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    /// Entries of one directory.
+    pub names_max: Option<usize>,
+    /// Bytes of a file.
+    pub file_bytes_max: Option<u64>,
+    /// Bytes of a symlink's target.
+    pub symlink_bytes_max: Option<usize>,
+    /// Nothing can be written beside the journal: overflow files are refused.
+    pub takes_no_overflow: bool,
 }
 
 impl CrashLower {
@@ -206,6 +221,7 @@ impl CrashLower {
                 free_inodes: 1 << 20,
             },
             capabilities: mobifs_store::MEMORY_CAPABILITIES,
+            refusals: Refusals::default(),
             copies: 0,
         };
         Self(Arc::new(Shared {
@@ -249,6 +265,16 @@ impl CrashLower {
     /// What `capabilities` answers from now on.
     pub fn set_capabilities(&self, capabilities: Capabilities) {
         self.0.filesystem.lock().capabilities = capabilities;
+    }
+
+    /// What is refused from now on, although `capabilities` and `space` tell nothing of it.
+    pub fn set_refusals(&self, refusals: Refusals) {
+        self.0.filesystem.lock().refusals = refusals;
+    }
+
+    /// Whether there is something that is refused.
+    pub fn has_refusals(&self) -> bool {
+        self.0.filesystem.lock().refusals != Refusals::default()
     }
 
     /// Has `hook` called after each mutating call, without any lock held. Calls made

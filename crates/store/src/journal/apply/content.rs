@@ -8,8 +8,8 @@ use super::super::JournalStore;
 use super::super::lookup::missing;
 use super::super::pending::{PendingObject, PendingPage};
 use super::super::search::Search;
-use super::Work;
 use super::turn::MovingTurn;
+use super::{Deleted, Refused, Work};
 use crate::StoreError;
 use crate::lower::{Lower, LowerStat, SetAttributes};
 
@@ -26,11 +26,16 @@ const ROOM_AHEAD_BYTES: u64 = 1 << 30;
 impl<L: Lower> JournalStore<L> {
     /// Brings existing objects (except directories' attributes, which come last) up
     /// to date.
-    pub(super) fn apply_contents(&self, work: &Work) -> Result<(), StoreError> {
+    pub(super) fn apply_contents(
+        &self,
+        work: &Work,
+        deleted: &Deleted,
+        refused: &mut Refused,
+    ) -> Result<(), StoreError> {
         let mut existing: Vec<_> = work
             .objects
             .iter()
-            .filter(|(_, object)| !object.created)
+            .filter(|(id, object)| !object.created && !deleted.contains(id))
             .collect();
         existing.sort_unstable_by_key(|(id, _)| **id);
         let mut search = Search::default();
@@ -51,8 +56,10 @@ impl<L: Lower> JournalStore<L> {
                 None => return Err(missing(id)),
             };
             self.note_if_strayed(id, &mut search)?;
-            self.apply_existing(id, object, &attributes, &handle)
-                .map_err(self.failed_for(id))?;
+            let applied = self.apply_existing(id, object, &attributes, &handle);
+            if let Err(error) = applied.map_err(self.failed_for(id)) {
+                refused.note_incomplete(id, error)?;
+            }
         }
         Ok(())
     }
@@ -80,6 +87,7 @@ impl<L: Lower> JournalStore<L> {
     pub(super) fn apply_directory_attributes(
         &self,
         work: &Work,
+        refused: &mut Refused,
         turn: &mut MovingTurn<'_>,
     ) -> Result<(), StoreError> {
         // In a fixed order, so that a simulated crash can be repeated.
@@ -94,8 +102,10 @@ impl<L: Lower> JournalStore<L> {
                 continue;
             }
             if let Some(handle) = self.handle_in(id, &mut search)? {
-                self.apply_attributes(id, &attributes, &handle)
-                    .map_err(self.failed_for(id))?;
+                let applied = self.apply_attributes(id, &attributes, &handle);
+                if let Err(error) = applied.map_err(self.failed_for(id)) {
+                    refused.note_incomplete(id, error)?;
+                }
             }
             turn.step_ended();
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::sync::atomic::Ordering;
 
 use mobifs_types::{FileKind, ObjectId};
 
@@ -61,9 +62,11 @@ impl<L: Lower> JournalStore<L> {
     }
 
     fn is_kept_in_limbo(&self, id: ObjectId, keeps: Unnamed) -> bool {
-        let (location, is_pinned) = {
+        let (location, is_used) = {
             let state = self.state.read();
-            (state.table.get(id).cloned(), state.is_pinned(id))
+            // What could not be applied may give it a name.
+            let is_used = state.is_pinned(id) || state.pending.mentions(id);
+            (state.table.get(id).cloned(), is_used)
         };
         let Some(location) = location.filter(|location| location.names.is_empty()) else {
             return false;
@@ -73,7 +76,7 @@ impl<L: Lower> JournalStore<L> {
             let stat = self.stat_at(&self.own.limbo, &name).unwrap_or_default();
             stat.is_some_and(|stat| stat.kind != FileKind::Directory && stat.nlink > 1)
         };
-        is_pinned || (keeps == Unnamed::PinnedOrLinked && is_linked())
+        is_used || (keeps == Unnamed::PinnedOrLinked && is_linked())
     }
 
     /// Deletes everything: nobody uses any of it.
@@ -175,10 +178,13 @@ impl<L: Lower> JournalStore<L> {
                 .ok()
                 .and_then(|name| name.parse().ok());
             let id = id.map(ObjectId);
+            let is_new =
+                |state: &State, id| state.pending.object(id).is_some_and(|new| new.created);
             let in_use = id.is_some_and(|id| {
                 let state = self.state.read();
-                state.is_pinned(id) || state.spilled(id).is_some()
+                state.is_pinned(id) || state.spilled(id).is_some() || is_new(&state, id)
             });
+            let in_use = in_use || self.is_carried(&entry.name);
             if in_use {
                 continue;
             }
@@ -196,6 +202,12 @@ impl<L: Lower> JournalStore<L> {
             }
         }
         is_swept
+    }
+
+    /// Whether a name in `stage/` is that of the file that the epoch begins with.
+    fn is_carried(&self, name: &[u8]) -> bool {
+        let number = self.carried_file.load(Ordering::Relaxed);
+        number != 0 && name == format!("t{number}").as_bytes()
     }
 
     /// Takes note that an object is not in `stage/` any more, or that it should not be.

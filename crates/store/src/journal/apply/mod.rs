@@ -22,22 +22,28 @@
 //! `docs/DESIGN.md`.
 
 pub(super) mod ahead;
+mod carry;
 pub(super) mod content;
+mod deleted;
 mod failure;
 mod limbo;
+mod refused;
 mod stage;
 mod strays;
 mod tree;
 mod turn;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use mobifs_types::{Name, ObjectId};
 
+pub(super) use self::carry::Carried;
+pub(super) use self::refused::Refused;
 use self::turn::MovingTurn;
 use super::pending::PendingObject;
+use super::record::Record;
 use super::recovery::Moves;
 use super::{JournalStore, Writer};
 use crate::StoreError;
@@ -59,16 +65,28 @@ struct Work {
     dentries: Vec<((ObjectId, Name), Option<ObjectId>)>,
 }
 
+/// Objects that have no name any more and that no program uses: their content needs no place.
+pub(super) type Deleted = HashSet<ObjectId>;
+
 impl<L: Lower> JournalStore<L> {
     /// Applies everything pending and starts a new epoch of the journal, if there is room.
-    pub(super) fn apply_pending(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// [`StoreError::Unapplied`] if the new epoch has begun with what was `refused`.
+    pub(super) fn apply_pending(
+        &self,
+        writer: &mut Writer<L>,
+        deleted: &Deleted,
+        refused: &mut Refused,
+    ) -> Result<(), StoreError> {
         let mut content = self.content.lock();
         content.begin_apply();
         let work = self.take_work();
         // Where only the new epoch failed, everything was applied and is durable. Doing it
         // again would change files in place that no journal protects any more.
         if !writer.log.is_unsettled() {
-            if work.objects.is_empty() && work.dentries.is_empty() && writer.log.is_empty() {
+            let is_nothing = work.objects.is_empty() && work.dentries.is_empty();
+            if is_nothing && writer.log.is_empty() && writer.log.carried().is_none() {
                 return Ok(());
             }
             // A record of inodes that failed may be found after a crash: not when other
@@ -77,26 +95,42 @@ impl<L: Lower> JournalStore<L> {
             // What the journal calls done must not be begun again: in the middle of it a
             // crash would leave what recovery does not look at.
             if writer.moves != Moves::OnlyNamesAreLeft {
-                self.bring_to_place(writer, &work)?;
+                self.bring_to_place(writer, &work, deleted, refused)?;
             }
-            self.move_names(writer, &work)?;
+            self.move_names(writer, &work, refused)?;
+            if !refused.is_empty() {
+                self.carry_over(writer, &work, refused)?;
+            }
         }
         self.begin_epoch(writer, &work)
     }
 
-    /// The journal is void from now on: all that it says is applied and durable.
+    /// The journal is void from now on: all that it says is applied and durable, or carried over.
     fn begin_epoch(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
-        writer.log.reset(&self.lower, false)?;
+        match &writer.carried {
+            Some(carried) => writer.log.reset_carrying(&self.lower, carried.file)?,
+            None => writer.log.reset(&self.lower, false)?,
+        }
         self.publish_log(&writer.log);
-        writer.recorded.clear();
+        let file = writer.log.carried().map_or(0, |carried| carried.file);
+        self.carried_file.store(file, Ordering::Relaxed);
         writer.moves = Moves::NotBegun;
+        writer.recorded.clear();
+        let (records, outcome) = match writer.carried.take() {
+            Some(carried) => {
+                writer.recorded = carried.recorded;
+                (carried.records, Err(carried.error))
+            }
+            None => (Vec::new(), Ok(())),
+        };
         {
             let _tree = self.tree.write();
-            self.settle(work);
+            self.settle(work, records);
         }
+        writer.carried_bytes = self.state.read().pending.held_bytes();
         self.empty_limbo(Unnamed::PinnedOrLinked);
         self.sweep_stage();
-        Ok(())
+        outcome
     }
 
     fn take_work(&self) -> Work {
@@ -114,18 +148,29 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Everything but names, durable before any of these moves.
-    fn bring_to_place(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
+    fn bring_to_place(
+        &self,
+        writer: &mut Writer<L>,
+        work: &Work,
+        deleted: &Deleted,
+        refused: &mut Refused,
+    ) -> Result<(), StoreError> {
         let _tree = self.tree.read();
-        let bindings = self.stage_new_objects(work)?;
-        self.apply_contents(work)?;
+        let bindings = self.stage_new_objects(work, refused)?;
+        self.apply_contents(work, deleted, refused)?;
         if work.dentries.is_empty() {
             return Ok(());
         }
-        self.announce_moves(writer, bindings)
+        self.announce_moves(writer, bindings, refused.is_empty())
     }
 
     /// Names, and what changes with them; all that was applied is durable on return.
-    fn move_names(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
+    fn move_names(
+        &self,
+        writer: &mut Writer<L>,
+        work: &Work,
+        refused: &mut Refused,
+    ) -> Result<(), StoreError> {
         {
             let mut turn = MovingTurn::begin(&self.tree);
             writer.has_unsynced_moves = true;
@@ -133,8 +178,9 @@ impl<L: Lower> JournalStore<L> {
             // journal has recorded are not theirs any more: transactions that come
             // before the next attempt record the new ones.
             writer.recorded.clear();
-            self.rearrange(work, &mut turn)?;
-            self.apply_directory_attributes(work, &mut turn)?;
+            self.rearrange(work, refused, &mut turn)?;
+            self.apply_directory_attributes(work, refused, &mut turn)?;
+            self.park_nameless(refused, &mut turn)?;
         }
         self.sync_moves(writer)
     }
@@ -154,15 +200,21 @@ impl<L: Lower> JournalStore<L> {
         Ok(())
     }
 
-    /// The applied state is the lower tree's: nothing is pending any more, and staged
-    /// objects are ordinary ones.
-    fn settle(&self, work: &Work) {
+    /// The applied state is the lower tree's: nothing is pending any more but what is carried
+    /// over, and staged objects are ordinary ones.
+    fn settle(&self, work: &Work, carried: Vec<Record>) {
         let mut state = self.state.write();
         state.pending.clear();
+        for record in carried {
+            state.pending.merge_record(record);
+        }
         let gone: Vec<ObjectId> = work
             .objects
             .iter()
-            .filter(|(id, object)| object.created && state.table.get(**id).is_none())
+            .filter(|(id, object)| {
+                let is_known = state.table.get(**id).is_some() || state.pending.mentions(**id);
+                object.created && !is_known
+            })
             .map(|(&id, _)| id)
             .collect();
         drop(state);

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use mobifs_types::{Attributes, FileKind, ObjectId};
+use mobifs_types::{Attributes, FileKind, ObjectId, PAGE_BYTES_U64};
+use rustix::io::Errno;
 
 use super::super::lookup::{found, missing};
 use super::super::pending::PendingObject;
 use super::super::record::Record;
 use super::super::recovery::Moves;
 use super::super::{JournalStore, Writer};
-use super::Work;
+use super::{Refused, Work};
 use crate::StoreError;
 use crate::lower::{Create, Lower};
 
@@ -19,6 +20,7 @@ impl<L: Lower> JournalStore<L> {
     pub(super) fn stage_new_objects(
         &self,
         work: &Work,
+        refused: &mut Refused,
     ) -> Result<Vec<(ObjectId, u64)>, StoreError> {
         let mut bindings = Vec::new();
         let mut created: Vec<(ObjectId, &Arc<PendingObject>)> = work
@@ -38,8 +40,16 @@ impl<L: Lower> JournalStore<L> {
                 // Created and removed again: it never needs to exist below.
                 continue;
             }
-            self.stage_object(id, object, &attributes)
-                .map_err(self.failed_for(id))?;
+            let staged = self.stage_object(id, object, &attributes);
+            match staged.map_err(self.failed_for(id)) {
+                Ok(()) => {}
+                // The journal tells its inode: it stays, and has its names, or gets them.
+                Err(error) if object.bound.is_some() => refused.note_incomplete(id, error)?,
+                Err(error) => {
+                    refused.note_absent(id, error)?;
+                    continue;
+                }
+            }
             if object.bound.is_none() {
                 let inode = self.stage_inode(id)?;
                 let mut state = self.state.write();
@@ -57,11 +67,13 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Says in the journal that names move from here on, and under which inodes new
-    /// objects can be recognised then. All that was done before is durable first.
+    /// objects can be recognised then. All that was done before is durable first; whether that
+    /// is everything else, the journal says, too.
     pub(super) fn announce_moves(
         &self,
         writer: &mut Writer<L>,
         bindings: Vec<(ObjectId, u64)>,
+        is_everything: bool,
     ) -> Result<(), StoreError> {
         let mut records: Vec<Record> = bindings
             .iter()
@@ -70,17 +82,25 @@ impl<L: Lower> JournalStore<L> {
         if writer.moves != Moves::NotBegun && records.is_empty() {
             return Ok(());
         }
-        let tells_moves = writer.log.tells_moves();
-        if tells_moves {
+        let is_told = writer.log.tells_moves() && is_everything;
+        if is_told {
             records.push(Record::Moving);
+        } else if writer.moves == Moves::NotBegun && writer.log.may_carry() {
+            records.push(Record::MovingInPart);
+        }
+        // Who says so for a part must leave the room to say so once more, for everything.
+        let reserve_bytes = if is_everything { 0 } else { PAGE_BYTES_U64 };
+        if !records.is_empty() && writer.log.free_bytes() < PAGE_BYTES_U64 + reserve_bytes {
+            let action = "finding room in the journal for what an apply has made";
+            return Err(StoreError::lower(action)(Errno::NOSPC.into()));
         }
         self.lower
             .sync_all()
             .map_err(StoreError::lower("making new objects and content durable"))?;
         if !records.is_empty() {
-            self.append(writer, records, 0)?;
+            self.append(writer, records, reserve_bytes)?;
         }
-        writer.moves = if tells_moves {
+        writer.moves = if is_told {
             Moves::OnlyNamesAreLeft
         } else {
             Moves::MayHaveBegun

@@ -7,8 +7,8 @@ use mobifs_types::{FileKind, Name, ObjectId};
 use super::super::JournalStore;
 use super::super::lookup::missing;
 use super::super::search::Search;
-use super::Work;
 use super::turn::MovingTurn;
+use super::{Refused, Work};
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -17,6 +17,7 @@ impl<L: Lower> JournalStore<L> {
     pub(super) fn rearrange(
         &self,
         work: &Work,
+        refused: &mut Refused,
         turn: &mut MovingTurn<'_>,
     ) -> Result<(), StoreError> {
         let mut missing_names: Vec<(ObjectId, &Name, ObjectId)> = Vec::new();
@@ -24,9 +25,20 @@ impl<L: Lower> JournalStore<L> {
         let mut surplus: Vec<(ObjectId, &Name)> = Vec::new();
         let mut search = Search::default();
         for ((parent, name), child) in &work.dentries {
-            let there = self
-                .settle_entry(*parent, name, *child, &mut search)
-                .map_err(self.failed_at(*parent, name))?;
+            if refused.is_absent(*parent) {
+                if child.is_some() {
+                    refused.wait(((*parent, name.clone()), *child));
+                }
+                continue;
+            }
+            let there = self.settle_entry(*parent, name, *child, &mut search);
+            let there = match there.map_err(self.failed_at(*parent, name)) {
+                Ok(there) => there,
+                Err(error) => {
+                    refused.note_entry(((*parent, name.clone()), *child), error)?;
+                    continue;
+                }
+            };
             detached |= matches!(there, There::Detached | There::Surplus);
             if there == There::Detached {
                 search.begin_anew();
@@ -57,12 +69,21 @@ impl<L: Lower> JournalStore<L> {
         for (parent, name, child) in missing_names.into_iter().rev() {
             let left = wanted.entry(child).or_default();
             *left = left.saturating_sub(1);
-            match self.attach(parent, name, child, *left == 0) {
+            let last = *left == 0;
+            let entry = ((parent, name.clone()), Some(child));
+            if refused.is_absent(child) || (refused.goes_on() && self.is_stuck(child)?) {
+                refused.wait(entry);
+                continue;
+            }
+            let attached = self.attach(parent, name, child, last);
+            match attached.map_err(self.failed_at(parent, name)) {
                 Ok(true) => {}
                 Ok(false) => links.push((child, parent, name.clone())),
                 Err(error) => {
-                    outcome = Err(self.failed_at(parent, name)(error));
-                    break;
+                    outcome = refused.note_entry(entry, error);
+                    if outcome.is_err() {
+                        break;
+                    }
                 }
             }
             turn.step_ended();
@@ -102,6 +123,15 @@ impl<L: Lower> JournalStore<L> {
         // What is attached next may take one of these names.
         turn.meanwhile(|| self.lower.sync_all())
             .map_err(StoreError::lower("making detached entries durable"))
+    }
+
+    /// Whether a directory is still at a name from which it could not be detached: it cannot get
+    /// another one.
+    fn is_stuck(&self, id: ObjectId) -> Result<bool, StoreError> {
+        if self.kind_of(id) != Some(FileKind::Directory) {
+            return Ok(false);
+        }
+        Ok(self.last_place(id)?.is_some_and(|place| !place.is_own))
     }
 
     /// Moves away what an entry names, unless it is its final object.

@@ -177,6 +177,7 @@ pub(in crate::journal) fn record() -> BoxedStrategy<Record> {
         ),
         (id(), number()).prop_map(|(id, inode)| Record::Bind { id, inode }),
         Just(Record::Moving),
+        Just(Record::MovingInPart),
         (id(), number()).prop_map(|(id, inode)| Record::Found {
             id,
             inode: std::num::NonZeroU64::new(inode),

@@ -46,6 +46,7 @@ pub(super) fn open<L: Lower>(
         clean: true,
         reach: 0,
         home: None,
+        carried: None,
     }
     .for_new_epoch(1, None);
     let log = if options.read_only {
@@ -149,7 +150,7 @@ fn make_ready<L: Lower>(
         .map_err(StoreError::lower("removing an unfinished journal"))?;
     let mut wanted = log.superblock;
     wanted.direct_bytes_max = options.direct_bytes_max.unwrap_or(wanted.direct_bytes_max);
-    if log.is_empty() {
+    if log.is_empty() && wanted.carried.is_none() {
         wanted.home = wanted.home.and(log.home);
     }
     let has_other_size = log.superblock.journal_bytes != journal_bytes;
@@ -302,7 +303,11 @@ fn absent<L: Lower>(superblock: Superblock) -> Log<L> {
     }
 }
 
-fn scanned(superblock: &Superblock, found: Found, is_copied: bool) -> Scanned {
+fn scanned(superblock: &Superblock, mut found: Found, is_copied: bool) -> Scanned {
+    // What the epoch begins with is no transaction in its log; it comes before the first one.
+    if let Some(carried) = superblock.carried {
+        found.transactions.insert(0, (0, vec![carried.into()]));
+    }
     Scanned {
         is_copied: is_copied && !found.transactions.is_empty(),
         clean: superblock.clean && found.transactions.is_empty() && found.discarded_tail_bytes == 0,

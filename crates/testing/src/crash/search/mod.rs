@@ -95,6 +95,10 @@ pub struct SearchStatistics {
     pub copies: u64,
     /// Copies that were refused, because names had begun to move when they were made.
     pub copies_refused: u64,
+    /// Applies, commits and closes that met an object which the filesystem refuses.
+    pub refused: u64,
+    /// Of the mounts after a cut: those that met one.
+    pub recovered_refused: u64,
 }
 
 impl AddAssign for SearchStatistics {
@@ -114,6 +118,8 @@ impl AddAssign for SearchStatistics {
         self.torn_tails += other.torn_tails;
         self.copies += other.copies;
         self.copies_refused += other.copies_refused;
+        self.refused += other.refused;
+        self.recovered_refused += other.recovered_refused;
     }
 }
 
@@ -125,7 +131,8 @@ impl fmt::Display for SearchStatistics {
              recovery or deeper) in {} histories with {} transactions and {} lower calls; {} \
              went on after a crash ({} before it was applied); recoveries found {} transactions \
              and {} torn tails, {} served them unapplied, {} more mounts did so again; {} were \
-             copied before, {} more copies were refused",
+             copied before, {} more copies were refused; {} times something was refused below, {} \
+             more after a crash",
             self.crash_points,
             self.during_apply,
             self.during_recovery,
@@ -141,6 +148,8 @@ impl fmt::Display for SearchStatistics {
             self.reopened_unapplied,
             self.copies,
             self.copies_refused,
+            self.refused,
+            self.recovered_refused,
         )
     }
 }

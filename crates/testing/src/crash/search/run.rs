@@ -15,7 +15,7 @@ use super::walk::{plant, walk_store};
 use super::world::{Demand, Unnamed, World};
 use super::{SearchOptions, SearchStatistics};
 use crate::crash::search::dice::Dice;
-use crate::crash::{CrashLower, leftovers};
+use crate::crash::{CrashLower, Refusals, leftovers};
 
 /// Crash images taken while a journal write is under way.
 const IMAGES_OF_JOURNAL_WRITE: u64 = 3;
@@ -136,6 +136,7 @@ fn run_steps(search: &Arc<Search>, plan: &dyn Plan) -> Result<(), String> {
     world.accept_as_base();
     let lower = CrashLower::new();
     plant(&lower, &world.tree).map_err(|error| format!("planting the tree: {error}"))?;
+    lower.set_refusals(search.refusals);
     let candidate = Candidate::new(&world.tree);
     let mut runner = Runner::new(search, lower, world, candidate);
     runner.cut_from_now_on(0, String::new());
@@ -161,6 +162,7 @@ pub(super) fn continue_history(
     let mut dice = Dice::new(search.below(u64::MAX));
     let mut world = World::new();
     world.remount((*found.tree).clone(), ObjectId::FIRST_NEW);
+    lower.set_refusals(search.refusals);
     let mut runner = Runner::new(search, lower.clone(), world, found.clone());
     runner.cut_from_now_on(depth, format!("{trail}; recovered and went on; then "));
     runner.open()?;
@@ -263,7 +265,7 @@ impl Runner {
         match after {
             After::Nothing => {}
             After::Apply => {
-                self.applying(|runner| runner.store()?.apply().map_err(text))?;
+                self.applying(|runner| runner.search.refusable(runner.store()?.apply()))?;
                 self.compare()?;
             }
             After::WriteAhead => {
@@ -288,7 +290,7 @@ impl Runner {
             }
             After::Close => {
                 self.applying(|runner| {
-                    runner.store()?.close().map_err(text)?;
+                    runner.search.refusable(runner.store()?.close())?;
                     runner.store = None;
                     runner.open()
                 })?;
@@ -316,12 +318,23 @@ impl Runner {
         let candidate = Candidate::new(&self.world.tree);
         self.progress.lock().allowed.push(candidate);
         let store = self.store()?;
-        let mut transaction = store.begin_transaction();
-        for entry in entries {
-            store.append_entry(&mut transaction, entry);
+        let commit = || {
+            let mut transaction = store.begin_transaction();
+            for entry in &entries {
+                store.append_entry(&mut transaction, entry.clone());
+            }
+            let ticket = store.end_transaction(transaction)?;
+            store.wait_sync(ticket)
+        };
+        match commit() {
+            Err(error) if self.search.is_refusal(&error) => {
+                self.search.refusable(Err(error))?;
+                // Somebody makes room, and the engine tries again.
+                self.lower.set_refusals(Refusals::default());
+                commit().map_err(text)?;
+            }
+            done => done.map_err(text)?,
         }
-        let ticket = store.end_transaction(transaction).map_err(text)?;
-        store.wait_sync(ticket).map_err(text)?;
         self.search.count(|statistics| statistics.transactions += 1);
         self.progress.lock().allowed.remove(0);
         Ok(())
@@ -345,6 +358,8 @@ impl Runner {
         if self.search.has_failed() {
             return Ok(());
         }
+        self.applying(|runner| runner.search.refusable(runner.store()?.apply()))?;
+        self.lower.set_refusals(Refusals::default());
         self.applying(|runner| runner.store()?.apply().map_err(text))?;
         let unnamed = std::mem::take(&mut self.world.unnamed);
         if !unnamed.is_empty() {
@@ -387,7 +402,18 @@ impl Scene for Runner {
 
     fn meet(&mut self, demands: &[Demand]) -> Result<(), String> {
         let store = self.store()?;
-        demands.iter().try_for_each(|demand| meet(store, demand))
+        demands.iter().try_for_each(|demand| {
+            if let Demand::Spill(id, pages) = demand {
+                match store.spill(*id, pages) {
+                    Err(error) if self.search.is_refusal(&error) => {
+                        self.search.refusable(Err(error))?;
+                        self.lower.set_refusals(Refusals::default());
+                    }
+                    done => return done.map_err(text),
+                }
+            }
+            meet(store, demand)
+        })
     }
 }
 

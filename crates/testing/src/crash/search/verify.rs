@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store, StoreError};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::dice::Dice;
 use super::run::continue_history;
 use super::tree::{Seen, Tree};
 use super::walk::{walk_lower, walk_store};
 use super::{SearchOptions, SearchStatistics};
-use crate::crash::{CrashLower, Effect, Fate, leftovers};
+use crate::crash::{CrashLower, Effect, Fate, Refusals, leftovers};
 
 /// How many of a thousand mounts are followed by one more before anything is applied.
 const REOPENED_PERMILLE: u64 = 200;
@@ -22,6 +23,8 @@ const COPIED_PERMILLE: u64 = 150;
 pub(super) struct Search {
     pub(super) options: SearchOptions,
     pub(super) journal: JournalOptions,
+    /// What the filesystem refuses while the history goes on, unknown to the store.
+    pub(super) refusals: Refusals,
     shared: Mutex<Shared>,
 }
 
@@ -57,7 +60,26 @@ impl Search {
         Self {
             options,
             journal,
+            refusals: refusals(seed),
             shared: Mutex::new(shared),
+        }
+    }
+
+    /// Whether this is what the filesystem below refuses.
+    pub(super) fn is_refusal(&self, error: &StoreError) -> bool {
+        let refusals = [Errno::NOSPC, Errno::FBIG, Errno::NAMETOOLONG];
+        self.refusals != Refusals::default()
+            && refusals.map(Errno::raw_os_error).contains(&error.errno())
+    }
+
+    /// What is refused may keep something from its place. Nothing else may fail.
+    pub(super) fn refusable(&self, done: Result<(), StoreError>) -> Result<(), String> {
+        match done {
+            Err(error) if self.is_refusal(&error) => {
+                self.count(|statistics| statistics.refused += 1);
+                Ok(())
+            }
+            done => done.map_err(text),
         }
     }
 
@@ -250,11 +272,15 @@ impl Search {
             self.compare(&store, found)
                 .map_err(|what| format!("before applying what was found: {what}"))?;
         }
-        store
-            .apply()
+        let applied = store.apply();
+        let is_refused = applied.is_err();
+        self.count(|statistics| statistics.recovered_refused += u64::from(is_refused));
+        self.refusable(applied)
             .map_err(|error| format!("applying after recovery: {error}"))?;
         self.compare(&store, found)
             .map_err(|what| format!("after applying what was found: {what}"))?;
+        // Somebody makes room.
+        image.set_refusals(Refusals::default());
         let strays = store.pending().strays;
         if strays > 0 {
             return Err(format!(
@@ -335,6 +361,27 @@ fn is_namespace(effect: &Effect) -> bool {
         effect,
         Effect::Link { .. } | Effect::Unlink { .. } | Effect::Rename { .. }
     )
+}
+
+/// Some of the histories go on over a filesystem with limits that nobody told.
+fn refusals(seed: u64) -> Refusals {
+    let mut dice = Dice::new(seed ^ 0x0be5_11c7_3d29_6f00);
+    let mut some = |least: u64, most: u64| {
+        let is_set = dice.chance(600);
+        let limit = least + dice.below(most - least);
+        is_set.then_some(limit)
+    };
+    let all = Refusals {
+        names_max: some(0, 6).map(|max| max as usize),
+        file_bytes_max: some(1 << 12, 1 << 17),
+        symlink_bytes_max: some(1, 20).map(|max| max as usize),
+        takes_no_overflow: some(0, 4) == Some(0),
+    };
+    if dice.chance(400) {
+        all
+    } else {
+        Refusals::default()
+    }
 }
 
 /// Which of the allowed trees was found; the newest if several look the same.

@@ -433,6 +433,7 @@ fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
         clean: false,
         reach: 64 * 1024,
         home: None,
+        carried: None,
     };
     let mut image = vec![0; 64 * 1024];
     superblock.encode(&mut image[..4096]);

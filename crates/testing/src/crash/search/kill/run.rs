@@ -19,7 +19,7 @@ use super::super::world::{Demand, World};
 use super::book::Book;
 use super::check::{Ids, compare};
 use super::{KillOptions, KillStatistics};
-use crate::crash::{Calls, CrashLower, Fault, Harm};
+use crate::crash::{Calls, CrashLower, Fault, Harm, Refusals};
 
 /// `EIO`.
 const EIO: i32 = 5;
@@ -127,6 +127,7 @@ fn run_steps(hunt: &Arc<Hunt>, plan: &dyn Plan, has_faults: bool) -> Result<(), 
     world.accept_as_base();
     let lower = CrashLower::new();
     plant(&lower, &world.tree).map_err(|error| format!("planting the tree: {error}"))?;
+    lower.set_refusals(hunt.cuts.refusals);
     let moment = Moment {
         is_open: false,
         applying: false,
@@ -406,6 +407,7 @@ impl Life {
                 match meet(self.store()?, &demand) {
                     Ok(()) => break,
                     Err(_) if self.lower.failed_calls() > before => self.end_faults(),
+                    Err(_) if self.lower.has_refusals() => self.make_room(),
                     Err(what) => return Err(what),
                 }
             }
@@ -457,7 +459,7 @@ impl Life {
             }
             After::Close => {
                 self.end_faults();
-                self.store()?.close().map_err(text)?;
+                self.hunt.cuts.refusable(self.store()?.close())?;
                 self.open()?;
             }
         }
@@ -507,7 +509,15 @@ impl Life {
 
     fn apply(&self) -> Result<(), String> {
         self.moment.lock().applying = true;
-        let applied = self.attempt(JournalStore::apply);
+        let cuts = &self.hunt.cuts;
+        let applied = self.attempt(|store| match store.apply() {
+            // What is refused stays where it is.
+            Err(error) if cuts.is_refusal(&error) => {
+                cuts.count(|statistics| statistics.refused += 1);
+                Ok(())
+            }
+            applied => applied,
+        });
         self.moment.lock().applying = false;
         applied
     }
@@ -529,6 +539,7 @@ impl Life {
             let before = self.lower.failed_calls();
             match work(store) {
                 Ok(()) => return Ok(()),
+                Err(error) if self.hunt.cuts.is_refusal(&error) => self.make_room(),
                 Err(error) if self.lower.failed_calls() == before => return Err(text(error)),
                 // Something else may come in between.
                 Err(_) if self.hunt.cuts.chance(500) => drop(store.apply()),
@@ -557,6 +568,12 @@ impl Life {
         }));
     }
 
+    /// The filesystem below refuses nothing any more.
+    fn make_room(&self) {
+        self.hunt.cuts.count(|statistics| statistics.refused += 1);
+        self.lower.set_refusals(Refusals::default());
+    }
+
     fn end_faults(&self) {
         self.lower.set_fault(None);
     }
@@ -573,6 +590,9 @@ impl Life {
         self.meet(&demands)?;
         self.apply()?;
         self.end_faults();
+        self.compare()?;
+        self.make_room();
+        self.apply()?;
         self.compare()?;
         let failed_calls = self.lower.failed_calls();
         self.hunt

@@ -1,0 +1,224 @@
+//! What could not be applied is what the next epoch begins with.
+//!
+//! Everything else is in its place, durably, so the lower tree is a base on which what is left
+//! makes the committed state. It is written to an overflow file, and the superblock that begins the
+//! next epoch mentions that: before it is in force the epoch under way is applied again, and after
+//! it nothing of that counts any more.
+
+use std::collections::{BTreeSet, HashSet};
+
+use mobifs_types::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSet};
+
+use super::super::overflow::{self, Overflow};
+use super::super::pending::{PendingObject, PendingPage};
+use super::super::record::{Record, diff};
+use super::super::{JournalStore, Writer};
+use super::Work;
+use super::refused::Refused;
+use super::turn::MovingTurn;
+use crate::StoreError;
+use crate::lower::Lower;
+
+/// What an epoch is to begin with, as soon as its superblock is in force.
+pub(in super::super) struct Carried {
+    /// The file that it is in.
+    pub(super) file: Overflow,
+    pub(super) records: Vec<Record>,
+    /// Objects whose places these record.
+    pub(super) recorded: HashSet<ObjectId>,
+    /// What the caller of the apply is told.
+    pub(super) error: StoreError,
+}
+
+impl<L: Lower> JournalStore<L> {
+    /// New objects of which no name could be attached wait in `limbo/` for it, like others. In
+    /// `stage/` they would be made anew, and directories have entries already.
+    pub(super) fn park_nameless(
+        &self,
+        refused: &Refused,
+        turn: &mut MovingTurn<'_>,
+    ) -> Result<(), StoreError> {
+        let children: BTreeSet<ObjectId> = refused
+            .entries()
+            .iter()
+            .filter_map(|(_, child)| *child)
+            .filter(|child| !refused.is_absent(*child))
+            .collect();
+        for id in children {
+            let staged = {
+                let state = self.state.read();
+                let location = state.table.get(id);
+                let staged = location.filter(|at| at.in_stage && at.names.is_empty());
+                staged.map(|at| at.inode)
+            };
+            let Some(inode) = staged else { continue };
+            let (from, to) = (id.0.to_string(), inode.to_string());
+            self.lower
+                .rename(
+                    &self.own.stage,
+                    from.as_bytes(),
+                    &self.own.limbo,
+                    to.as_bytes(),
+                )
+                .map_err(StoreError::lower(format!(
+                    "keeping {id}, which has no name"
+                )))?;
+            if let Some(location) = self.state.write().table.get_mut(id) {
+                (location.in_stage, location.in_limbo) = (false, true);
+            }
+            turn.step_ended();
+        }
+        Ok(())
+    }
+
+    /// Writes what was refused, durably, for the epoch that comes.
+    pub(super) fn carry_over(
+        &self,
+        writer: &mut Writer<L>,
+        work: &Work,
+        refused: &Refused,
+    ) -> Result<(), StoreError> {
+        let mut recorded = HashSet::new();
+        let records = {
+            let _tree = self.tree.read();
+            self.left_over(writer, work, refused, &mut recorded)?
+        };
+        // All that was refused belongs to what goes with this epoch.
+        if records
+            .iter()
+            .all(|record| matches!(record, Record::Known { .. }))
+        {
+            return Ok(());
+        }
+        let number = writer.next_overflow;
+        writer.next_overflow += 1;
+        let (file, bytes) = overflow::write(&self.lower, &self.own.stage, number, &records)?;
+        self.count_applied(bytes);
+        writer.carried = Some(Carried {
+            file,
+            records,
+            recorded,
+            error: refused.error(),
+        });
+        Ok(())
+    }
+
+    /// Records of all that is not in its place: over the lower tree they make what is committed.
+    fn left_over(
+        &self,
+        writer: &Writer<L>,
+        work: &Work,
+        refused: &Refused,
+        recorded: &mut HashSet<ObjectId>,
+    ) -> Result<Vec<Record>, StoreError> {
+        let mut incomplete = BTreeSet::new();
+        for &id in refused.incomplete() {
+            if !self.is_deleted(id)? {
+                incomplete.insert(id);
+            }
+        }
+        // Directories change again with their entries, and what gets a name must be known.
+        let of_entries = refused.entries().iter();
+        let of_entries = of_entries.flat_map(|((parent, _), child)| [Some(*parent), *child]);
+        let ids: BTreeSet<ObjectId> = of_entries
+            .flatten()
+            .chain(incomplete.iter().copied())
+            .chain(refused.absent().iter().copied())
+            .collect();
+        let mut records = Vec::new();
+        self.record_places(writer, ids.iter().copied(), recorded, &mut records)?;
+        let mut content = Vec::new();
+        for id in ids {
+            let Some(object) = work.objects.get(&id) else {
+                continue;
+            };
+            let is_new = refused.is_absent(id);
+            let is_whole = !is_new && !incomplete.contains(&id);
+            records.extend(state_of(id, object, is_new, is_whole));
+            if is_new {
+                let direct = object.direct.iter();
+                content.extend(direct.map(|range| Record::Direct { object: id, range }));
+            }
+            if !is_whole {
+                let pages = object.pages.iter();
+                content.extend(pages.map(|(&index, page)| page_record(id, index, page)));
+            }
+        }
+        let entries = refused.entries().iter();
+        records.extend(entries.map(|((parent, name), child)| Record::Dentry {
+            parent: *parent,
+            name: name.clone(),
+            child: *child,
+        }));
+        records.extend(content);
+        Ok(records)
+    }
+
+    /// Whether an object below has no name, here or where nobody has looked yet, and is not in
+    /// use: it goes with this epoch.
+    fn is_deleted(&self, id: ObjectId) -> Result<bool, StoreError> {
+        let location = {
+            let state = self.state.read();
+            let is_in_use =
+                state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();
+            let location = state.table.get(id).filter(|_| !is_in_use);
+            location.filter(|at| at.names.is_empty()).cloned()
+        };
+        let Some(location) = location.filter(|_| id != ObjectId::ROOT) else {
+            return Ok(false);
+        };
+        let name = location.inode.to_string();
+        let waiting = self.stat_at(&self.own.limbo, name.as_bytes())?;
+        let has_other_names = waiting.is_some_and(|stat| {
+            stat.kind != FileKind::Directory && stat.inode == location.inode && stat.nlink > 1
+        });
+        Ok(!has_other_names)
+    }
+}
+
+/// The state of an object; of one that is whole below only what changes again with its names.
+fn state_of(id: ObjectId, object: &PendingObject, is_new: bool, is_whole: bool) -> Option<Record> {
+    let mut state = ObjectState {
+        id,
+        created: is_new,
+        attributes: object.attributes?,
+        symlink_target: None,
+        zeroed: Vec::new(),
+        allocated: Vec::new(),
+        xattrs: Vec::new(),
+    };
+    if !is_whole {
+        state.symlink_target.clone_from(&object.symlink_target);
+        state.zeroed = zeroed(object, is_new).iter().collect();
+        state.allocated = object.allocated.iter().collect();
+        let xattrs = object.xattrs.iter();
+        state.xattrs = xattrs
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+    }
+    Some(Record::Object(state))
+}
+
+/// What of an object reads as zeros below its pages. One that this epoch has made and that is
+/// below by now has nothing but what was written to its place at once.
+fn zeroed(object: &PendingObject, is_new: bool) -> RangeSet {
+    if !object.created || is_new {
+        return object.zeroed.clone();
+    }
+    let mut gaps = RangeSet::from_iter([ByteRange::from(0)]);
+    object.direct.iter().for_each(|range| gaps.remove(range));
+    gaps
+}
+
+fn page_record(object: ObjectId, index: PageIndex, page: &PendingPage) -> Record {
+    let (fresh, runs) = match page {
+        PendingPage::Whole(page) => (true, diff(None, page)),
+        PendingPage::Runs { fresh, runs } => (*fresh, runs.clone()),
+    };
+    Record::Bytes {
+        object,
+        index,
+        fresh,
+        runs,
+    }
+}
