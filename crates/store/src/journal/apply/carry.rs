@@ -53,16 +53,17 @@ impl<L: Lower> JournalStore<L> {
             };
             let Some(inode) = staged else { continue };
             let (from, to) = (id.0.to_string(), inode.to_string());
-            self.lower
-                .rename(
-                    &self.own.stage,
-                    from.as_bytes(),
-                    &self.own.limbo,
-                    to.as_bytes(),
-                )
-                .map_err(StoreError::lower(format!(
-                    "keeping {id}, which has no name"
-                )))?;
+            let failed = || StoreError::lower(format!("keeping {id}, which has no name"));
+            // A name that an earlier attempt gave it may have been detached since.
+            let is_there = self.is_there(&self.own.limbo, to.as_bytes(), Some(inode))?;
+            let kept = if is_there {
+                self.lower.unlink(&self.own.stage, from.as_bytes())
+            } else {
+                let (from, to) = (from.as_bytes(), to.as_bytes());
+                self.lower
+                    .rename(&self.own.stage, from, &self.own.limbo, to)
+            };
+            kept.map_err(failed())?;
             if let Some(location) = self.state.write().table.get_mut(id) {
                 (location.in_stage, location.in_limbo) = (false, true);
             }
