@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use mobifs_types::PAGE_BYTES;
+use mobifs_types::{ByteRange, PAGE_BYTES};
 
 use super::codec;
 use super::record::Record;
@@ -73,18 +73,44 @@ pub(super) fn write<L: Lower>(
     Ok((written, length.next_multiple_of(PAGE_BYTES) as u64))
 }
 
+/// Makes overflow file number `file`, with room for so many bytes of records, if this filesystem
+/// allocates ahead. Where that fails it takes no room.
+pub(super) fn keep_room<L: Lower>(
+    lower: &L,
+    stage: &L::Handle,
+    file: u64,
+    bytes: u64,
+) -> Result<(), StoreError> {
+    let name = format!("t{file}");
+    let kept = create(lower, stage, &name)
+        .and_then(|handle| lower.preallocate(&handle, ByteRange::new(0, bytes)));
+    match kept {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => {
+            let _gone = lower.unlink(stage, name.as_bytes());
+            let action = format!("keeping room for overflow file {name}");
+            Err(StoreError::lower(action)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The overflow file of this name, open for writing.
+fn create<L: Lower>(lower: &L, stage: &L::Handle, name: &str) -> io::Result<L::Handle> {
+    match lower.create(stage, name.as_bytes(), Create::Regular) {
+        // An earlier attempt failed, or room was kept; what is in it is overwritten.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    lower.open(stage, name.as_bytes(), true)
+}
+
 fn write_file<L: Lower>(
     lower: &L,
     stage: &L::Handle,
     name: &str,
     content: &[u8],
 ) -> io::Result<()> {
-    match lower.create(stage, name.as_bytes(), Create::Regular) {
-        // An earlier attempt failed; what it wrote is overwritten.
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let handle = lower.open(stage, name.as_bytes(), true)?;
+    let handle = create(lower, stage, name)?;
     for (number, chunk) in content.chunks(WRITE_BYTES_MAX).enumerate() {
         lower.write_at(&handle, chunk, (number * WRITE_BYTES_MAX) as u64)?;
     }

@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use mobifs_types::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSet};
 
+use super::super::codec;
 use super::super::overflow::{self, Overflow};
 use super::super::pending::{PendingObject, PendingPage};
 use super::super::record::{Record, diff};
@@ -18,6 +19,9 @@ use super::refused::Refused;
 use super::turn::MovingTurn;
 use crate::StoreError;
 use crate::lower::Lower;
+
+/// Kept for names that are refused when they move.
+const NAMES_BYTES: u64 = 64 << 10;
 
 /// What an epoch is to begin with, as soon as its superblock is in force.
 pub(in super::super) struct Carried {
@@ -70,6 +74,19 @@ impl<L: Lower> JournalStore<L> {
             turn.step_ended();
         }
         Ok(())
+    }
+
+    /// Keeps room for what was refused so far, before any name moves: where there is none, the
+    /// apply fails as one that has not begun, and leaves nothing half way.
+    pub(super) fn keep_room_to_carry(
+        &self,
+        writer: &Writer<L>,
+        work: &Work,
+        refused: &Refused,
+    ) -> Result<(), StoreError> {
+        let records = self.left_over(writer, work, refused, &mut HashSet::new())?;
+        let bytes = codec::encoded_bytes(&records).saturating_add(NAMES_BYTES);
+        overflow::keep_room(&self.lower, &self.own.stage, writer.next_overflow, bytes)
     }
 
     /// Writes what was refused, durably, for the epoch that comes.

@@ -158,6 +158,9 @@ impl<L: Lower> JournalStore<L> {
         let _tree = self.tree.read();
         let bindings = self.stage_new_objects(work, refused)?;
         self.apply_contents(work, deleted, refused)?;
+        if !refused.is_empty() {
+            self.keep_room_to_carry(writer, work, refused)?;
+        }
         if work.dentries.is_empty() {
             return Ok(());
         }
