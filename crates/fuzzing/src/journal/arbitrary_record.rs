@@ -74,13 +74,15 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
         },
         // It is the last one where a mount writes it.
         _ if u.is_empty() => Record::Moving,
-        _ => inode_of(id(u)?, number(u)?),
+        _ => of_apply(id(u)?, number(u)?),
     })
 }
 
-/// One of the two records that say which inode an object has.
-fn inode_of(id: ObjectId, inode: u64) -> Record {
-    if inode % 4 == 3 {
+/// One of the records that say which inode an object has, or how far an apply has come.
+fn of_apply(id: ObjectId, inode: u64) -> Record {
+    if inode % 16 == 9 {
+        Record::MovingInPart
+    } else if inode % 4 == 3 {
         let inode = NonZeroU64::new(inode / 4);
         Record::Found { id, inode }
     } else {
