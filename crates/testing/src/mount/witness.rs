@@ -89,12 +89,12 @@ impl Witness {
         self.timeline.all_committed();
     }
 
-    /// Whether the model has a directory at this path.
+    /// Whether the model has a directory at this path, and the layout makes it an app.
     pub fn is_app(&self, app: &str) -> bool {
         let paths = self.model.state().paths();
-        paths
-            .get(app)
-            .is_some_and(|(_, inode)| inode.kind() == FileKind::Directory)
+        let found = paths.get(app);
+        found.is_some_and(|(_, inode)| inode.kind() == FileKind::Directory)
+            && self.timeline.may_be_app(app)
     }
 
     /// Checks a tree found after a power cut.
