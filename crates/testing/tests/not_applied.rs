@@ -184,7 +184,7 @@ fn a_store_is_mounted_wherever_an_apply_was_cut_although_nothing_can_be_finished
             assert_eq!(content(&volume, "app/to/z").as_deref(), Some(&b"a"[..]));
             assert_eq!(find(&volume, "app/to/a"), None);
             assert!(find(&volume, "other").is_some());
-            // Somebody makes room.
+            // There is room again.
             image.set_refusals(Refusals::default());
             volume.sync_app(None, true).unwrap();
             volume.shutdown().unwrap();

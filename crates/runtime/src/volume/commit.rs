@@ -139,7 +139,7 @@ impl Shared {
     pub(super) fn commit_until(&self, point: ClosedUntil) -> bool {
         let turn = self.turn.lock();
         let commit = self.live().engine.next_commit_until(point);
-        // Nobody else has anything in flight while we have the turn: what is left has failed.
+        // No other thread has anything in flight while this one has the turn: the rest has failed.
         let Some(commit) = commit else { return false };
         let _failed = self.commit_one(&turn, &commit);
         true

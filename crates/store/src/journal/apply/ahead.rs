@@ -1,4 +1,4 @@
-//! Writing content ahead of an apply, so that commits wait only for what is left.
+//! Writing content ahead of an apply, so that commits wait only for the rest of it.
 //!
 //! An apply keeps all commits waiting from its beginning to its end, and most of its
 //! time goes to pages of existing files. These can be written before, while others commit, for

@@ -1,6 +1,6 @@
 //! What could not be applied is what the next epoch begins with.
 //!
-//! Everything else is in its place, durably, so the lower tree is a base on which what is left
+//! Everything else is in its place, durably, so the lower tree is a base on which the rest
 //! makes the committed state. It is written to an overflow file, and the superblock that begins the
 //! next epoch mentions that: before it is in force the epoch under way is applied again, and after
 //! it nothing of that counts any more.
@@ -30,7 +30,7 @@ pub(in super::super) struct Carried {
     pub(super) records: Vec<Record>,
     /// Objects whose places these record.
     pub(super) recorded: HashSet<ObjectId>,
-    /// What the caller of the apply is told.
+    /// What the apply fails with.
     pub(super) error: StoreError,
 }
 
@@ -172,7 +172,7 @@ impl<L: Lower> JournalStore<L> {
         Ok(records)
     }
 
-    /// Whether an object below has no name, here or where nobody has looked yet, and is not in
+    /// Whether an object below has no name, here or where the store has not looked yet, and is not in
     /// use: it goes with this epoch.
     fn is_deleted(&self, id: ObjectId) -> Result<bool, StoreError> {
         let location = {

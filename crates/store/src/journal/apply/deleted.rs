@@ -21,7 +21,7 @@ struct Candidate<H> {
 impl<L: Lower> JournalStore<L> {
     /// Gives back the blocks of files that the journal deletes and that no program uses; the
     /// files themselves stay until the next epoch, because the journal may mention their inodes.
-    /// Nobody sees their content any more, from no state that a crash can leave. Answers which
+    /// No state that a crash can leave shows their content. Answers which
     /// files that are, as far as they are known, and whether any had blocks.
     pub(in super::super) fn free_deleted(&self) -> Result<(HashSet<ObjectId>, bool), StoreError> {
         let _tree = self.tree.read();
@@ -87,7 +87,7 @@ impl<L: Lower> JournalStore<L> {
         for entry in waiting.map_err(StoreError::lower("listing limbo"))? {
             look(&self.own.limbo, &entry.name)?;
         }
-        // Others have names that stay, or at which nobody has looked.
+        // Others have names that stay, or at which the store has not looked.
         let candidates = candidates.into_values();
         let mut found: Vec<_> = candidates
             .filter(|candidate| candidate.stat.nlink <= candidate.names)

@@ -116,7 +116,7 @@ impl Refused {
         Ok(())
     }
 
-    /// What the caller of the apply is told.
+    /// What the apply fails with.
     pub(super) fn error(&self) -> StoreError {
         StoreError::Unapplied {
             count: self.count,

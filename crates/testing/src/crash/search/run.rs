@@ -329,7 +329,7 @@ impl Runner {
         match commit() {
             Err(error) if self.search.is_refusal(&error) => {
                 self.search.refusable(Err(error))?;
-                // Somebody makes room, and the engine tries again.
+                // There is room again, and the engine tries again.
                 self.lower.set_refusals(Refusals::default());
                 commit().map_err(text)?;
             }

@@ -279,7 +279,7 @@ impl Search {
             .map_err(|error| format!("applying after recovery: {error}"))?;
         self.compare(&store, found)
             .map_err(|what| format!("after applying what was found: {what}"))?;
-        // Somebody makes room.
+        // There is room again.
         image.set_refusals(Refusals::default());
         let strays = store.pending().strays;
         if strays > 0 {
@@ -363,7 +363,7 @@ fn is_namespace(effect: &Effect) -> bool {
     )
 }
 
-/// Some of the histories go on over a filesystem with limits that nobody told.
+/// Some of the histories go on over a filesystem with limits that it does not report.
 fn refusals(seed: u64) -> Refusals {
     let mut dice = Dice::new(seed ^ 0x0be5_11c7_3d29_6f00);
     let mut some = |least: u64, most: u64| {
