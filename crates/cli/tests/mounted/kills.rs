@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds};
+use crate::fixture::{Fixture, PROGRAM, fails, message, mobifs, needs_mounts, succeeds};
 use crate::loads::{self, Check, Load, Random};
 
 const CONFIG: &str = "
@@ -408,5 +408,23 @@ fn a_request_to_end_reaches_the_next_daemon_if_this_one_dies() {
         assert!(!fixture.is_mounted());
         let content = fs::read(fixture.store.join("app/f")).unwrap();
         assert_eq!(content, b"content");
+    }
+}
+
+/// The daemon dies before, while or after it is asked: each time the mount is taken away. (It was
+/// left where the daemon had taken the connection and not yet answered.)
+#[test]
+fn a_mount_whose_daemon_dies_while_it_is_unmounted_is_taken_away() {
+    needs_mounts!();
+    for lazily in [false, true].repeat(10) {
+        let fixture = Fixture::new();
+        fixture.mount(&["-o", "nosupervise"]);
+        fs::write(fixture.mountpoint.join("file"), "content").unwrap();
+        kill(fixture.daemon_pid());
+        let mut umount = Command::new(PROGRAM);
+        umount.arg("umount").args(lazily.then_some("--lazy"));
+        let done = umount.arg(&fixture.mountpoint).output().unwrap();
+        succeeds(&done);
+        assert!(!fixture.is_mounted(), "{}", message(&done));
     }
 }

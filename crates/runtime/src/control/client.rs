@@ -188,7 +188,7 @@ impl ControlClient {
     /// one takes over, it is asked again: every request may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Io`].
+    /// [`ControlError::Io`]; [`ControlError::DaemonGone`] if it died and no other took over.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ControlError> {
         let mut daemons = 1;
         loop {
@@ -196,15 +196,18 @@ impl ControlClient {
                 Ok(reply) => return Ok(reply),
                 Err(source) => source,
             };
-            // A socket that outlives the daemon leads to its successor.
-            if has_died(&source)
-                && daemons < DAEMONS_MAX
-                && let Ok(next) = Self::connect_to(&self.mount)
-                && next.maker == self.maker
-            {
-                self.stream = next.stream;
-                daemons += 1;
-                continue;
+            if has_died(&source) && daemons < DAEMONS_MAX {
+                match Self::connect_to(&self.mount) {
+                    // A socket that outlives the daemon leads to its successor.
+                    Ok(next) if next.maker == self.maker => {
+                        self.stream = next.stream;
+                        daemons += 1;
+                        continue;
+                    }
+                    // It died between the connection and its answer, and has no successor.
+                    Err(gone @ ControlError::DaemonGone { .. }) => return Err(gone),
+                    _ => {}
+                }
             }
             let path = self.mount.mountpoint.clone();
             return Err(ControlError::Io { path, source });
