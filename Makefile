@@ -7,7 +7,7 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall demo test lint targets bench bench-flash bench-recovery \
+.PHONY: help setup build install install-lab uninstall demo test lint targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
@@ -32,8 +32,11 @@ install: ## Install the mobifs command and its mount helpers (PREFIX, DESTDIR, H
 	[ -e $(DESTDIR)$(HELPERDIR)/umount.fuse ] || [ -L $(DESTDIR)$(HELPERDIR)/umount.fuse ] || \
 		ln -sn $(PREFIX)/bin/mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse
 
-uninstall: ## Remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs
+install-lab: ## Install mobifs-lab too: traces, simulation, the flash device, benches (PREFIX, DESTDIR)
+	install -D -m 755 target/release/mobifs-lab $(DESTDIR)$(PREFIX)/bin/mobifs-lab
+
+uninstall: ## Remove what install and install-lab put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-lab
 	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs \
 		$(DESTDIR)$(HELPERDIR)/umount.fuseblk.mobifs
 	[ "$$(readlink $(DESTDIR)$(HELPERDIR)/umount.fuse)" != $(PREFIX)/bin/mobifs ] || \
@@ -74,11 +77,11 @@ bench-flash: ## The same on a modelled eMMC, with what reached its cells (PRESET
 	python3 scripts/bench.py --flash $(or $(PRESET),emmc51) $(BENCH_FLAGS)
 
 bench-sqlite-vfs: ## SQLite through the VFS beside SQLite without it (BENCH_FLAGS, root)
-	cargo build --release --locked -p mobifs-cli
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/bench_sqlite_vfs.py $(BENCH_FLAGS)
 
 bench-neighbours: ## Small operations beside an app that writes all it can, on ext4 and on a mount (BENCH_FLAGS, root)
-	cargo build --release --locked -p mobifs-cli
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/bench_neighbours.py $(BENCH_FLAGS)
 
 bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
@@ -149,7 +152,7 @@ sqlite-histories: ## The VFS and plain SQLite do the same, call by call (HISTORI
 		--release --locked -p mobifs-sqlite --test stateful -- --nocapture
 
 corpus: ## Record real programs as traces (CORPUS_FLAGS=--install, or DIRECTORY PROGRAM...)
-	cargo build --release --locked -p mobifs-cli
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	scripts/record-corpus.sh $(CORPUS_FLAGS)
 
 soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_FLAGS, root)
@@ -158,7 +161,7 @@ soak: ## Long load by stress-ng, fio, dbench and others; nothing may stay (SOAK_
 	python3 scripts/soak.py $(SOAK_FLAGS)
 
 servers: ## PostgreSQL, MariaDB, Redis on a mount: kills, power cuts (SERVERS_FLAGS, root)
-	cargo build --release --locked -p mobifs-cli
+	cargo build --release --locked -p mobifs-cli -p mobifs-lab-cli
 	python3 scripts/servers.py $(SERVERS_FLAGS)
 
 clean: ## Remove build results and downloaded tools

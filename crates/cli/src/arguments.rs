@@ -5,11 +5,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::flash::arguments::FlashArguments;
-use crate::commands::sim::LabArguments;
-use crate::commands::sim::arguments::SimArguments;
-use crate::commands::trace::arguments::TraceArguments;
-
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -90,13 +85,29 @@ pub(crate) enum Command {
     #[command(hide = true)]
     Supervise(SuperviseArguments),
     /// Flash storage as a model: serve it as a block device, cut its power, see its wear
-    Flash(FlashArguments),
+    #[command(disable_help_flag = true)]
+    Flash(LaboratoryArguments),
     /// What would have been flushed, when, and at what risk: traces under policies
-    Sim(SimArguments),
-    /// Experiments with traces
-    Lab(LabArguments),
+    #[command(disable_help_flag = true)]
+    Sim(LaboratoryArguments),
+    /// Experiments with traces, and benches
+    #[command(disable_help_flag = true)]
+    Lab(LaboratoryArguments),
     /// Traces of what programs do to files: record, import, look at, cut, merge, replay
-    Trace(TraceArguments),
+    #[command(disable_help_flag = true)]
+    Trace(LaboratoryArguments),
+}
+
+/// What the laboratory's own program understands.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LaboratoryArguments {
+    /// Handed to mobifs-lab, which must be installed
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    pub(crate) all: Vec<OsString>,
 }
 
 #[derive(Clone, Debug, Default, Args)]
@@ -319,28 +330,9 @@ mod tests {
             "mobifs recover --dry-run STORE",
             "mobifs check STORE",
             "mobifs drill power-cut --yes MNT",
-            "mobifs flash serve --preset emmc51 --size 4GiB --scale 0 --loop IMAGE",
-            "mobifs flash serve --config FILE --seed 7 --journal J --nbd S --mount DIR IMAGE",
-            "mobifs flash stats --json IMAGE",
-            "mobifs flash cut --keep random:7 IMAGE",
-            "mobifs flash power-on MNT",
-            "mobifs flash materialise --journal J --list",
-            "mobifs flash materialise --journal J --base IMAGE --at 3:7 OUT",
-            "mobifs flash validate --preset all --quick --json --plot FILE.svg",
-            "mobifs flash validate --config FILE --seed 7",
-            "mobifs flash replay --preset ufs31 --precondition P --strict --json --scale 0.5 T",
-            "mobifs trace import --from strace --root /d --strict --out T.parquet OUTPUT",
-            "mobifs trace stat --json T U",
-            "mobifs trace cat --app mail --from strace T",
-            "mobifs trace cut --start 1.5 --end 9 --app a* --path **/*.db --out T U",
-            "mobifs trace merge --out T A B=x B@2.5",
-            "mobifs trace replay --speed 10 --seed 3 --json T DIR",
-            "mobifs trace replay --full-speed T DIR",
-            "mobifs trace record --root DIR --out T -- git -C x status",
-            "mobifs sim --policy tpl --against ext4 --device ufs31 --json T",
-            "mobifs sim --policy tpl:age_max_ms=9 --policy ideal --format parquet -o F T T",
-            "mobifs lab figures -o DIR --strict --png T T",
-            "mobifs flash replay --as-fast-as-possible 32 --size 64GiB --wrap --fill everything T",
+            "mobifs flash serve --preset emmc51 --loop IMAGE",
+            "mobifs trace --help",
+            "mobifs lab",
         ] {
             Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }

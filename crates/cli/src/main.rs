@@ -6,6 +6,7 @@ mod commands;
 mod daemon;
 mod failure;
 mod helper;
+mod laboratory;
 mod logging;
 mod mount_options;
 mod predecessor;
@@ -26,7 +27,6 @@ fn main() -> ExitCode {
         return helper::run(call);
     }
     let arguments = Arguments::parse_from(words);
-    report_panics_that_nobody_catches();
     match run(arguments.command) {
         Ok(code) => code,
         Err(failure) => {
@@ -34,16 +34,6 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code.number())
         }
     }
-}
-
-/// A damaged trace is told of in one sentence, also where a library panics on it.
-fn report_panics_that_nobody_catches() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if !mobifs_trace::catches_panics() {
-            report(panic);
-        }
-    }));
 }
 
 fn run(command: Command) -> Result<ExitCode, Failure> {
@@ -65,10 +55,10 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Touch(arguments) => commands::touch::run(&arguments),
         Command::Reload(arguments) => commands::reload::run(&arguments),
         Command::Set(arguments) => commands::set::run(&arguments),
-        Command::Flash(arguments) => commands::flash::run(&arguments.command),
-        Command::Sim(arguments) => commands::sim::run(&arguments),
-        Command::Lab(arguments) => commands::sim::run_lab(&arguments),
-        Command::Trace(arguments) => return commands::trace::run(&arguments.command),
+        Command::Flash(words) => laboratory::run(Some("flash"), &words.all),
+        Command::Sim(words) => laboratory::run(Some("sim"), &words.all),
+        Command::Trace(words) => laboratory::run(Some("trace"), &words.all),
+        Command::Lab(words) => laboratory::run(None, &words.all),
     }?;
     Ok(ExitCode::SUCCESS)
 }

@@ -17,6 +17,7 @@ mod operation;
 mod page;
 mod range;
 mod time;
+mod worded;
 
 pub use attributes::{Attributes, DeviceNumber, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
 pub use content::{ContentLayer, ContentSearch, Whence, search_layer, seek_content};
@@ -26,7 +27,9 @@ pub use entry::{
 };
 pub use id::{AppId, ObjectId, PageIndex, VctId};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name, SYMLINK_BYTES_MAX};
-pub use operation::{AttributeGroup, FoundObject, ObservedOperation, Operation};
+pub use operation::{
+    AttributeGroup, DeviceState, FoundObject, ObservedOperation, Operation, UserOperation,
+};
 pub use page::{PAGE_BYTES, PAGE_BYTES_U64, Page, PageContent};
 pub use range::{ByteRange, RangeSet};
 pub use time::{MonotonicNs, Timestamp, VirtualNs};

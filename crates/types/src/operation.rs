@@ -1,4 +1,5 @@
-//! What an observer of a mount gets to see: the requests that programs make of it.
+//! What an observer of a mount gets to see: the requests that programs make of it, and what the
+//! user and the device do meanwhile.
 
 use crate::{MonotonicNs, ObjectId};
 
@@ -203,4 +204,36 @@ pub enum Operation<'a> {
         /// How many.
         lookups: u64,
     },
+}
+
+crate::worded! {
+    /// What the user did.
+    UserOperation {
+        /// A touch, or the click of a mouse.
+        Touch = "touch",
+        /// A key.
+        Key = "key",
+        /// Something else, or it is not known what.
+        Other = "other",
+    }
+}
+
+crate::worded! {
+    /// What the device's state became.
+    DeviceState {
+        /// The screen was switched on.
+        ScreenOn = "screen_on",
+        /// The screen was switched off.
+        ScreenOff = "screen_off",
+        /// The device was about to sleep.
+        Suspend = "suspend",
+        /// The device woke up.
+        Resume = "resume",
+        /// The battery is nearly empty.
+        BatteryLow = "battery_low",
+        /// The battery is no longer nearly empty, or is being charged.
+        BatteryOk = "battery_ok",
+        /// The device was about to be switched off.
+        Shutdown = "shutdown",
+    }
 }

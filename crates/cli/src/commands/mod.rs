@@ -2,16 +2,13 @@
 
 pub(crate) mod check;
 pub(crate) mod drill;
-pub(crate) mod flash;
 pub(crate) mod mount;
 pub(crate) mod recover;
 pub(crate) mod reload;
 pub(crate) mod set;
-pub(crate) mod sim;
 pub(crate) mod status;
 pub(crate) mod sync;
 pub(crate) mod touch;
-pub(crate) mod trace;
 pub(crate) mod umount;
 
 use std::path::Path;
@@ -26,17 +23,6 @@ fn ask(path: &Path, request: &Request) -> Result<(ControlClient, Reply), Failure
     match client.ask(request)? {
         Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
         reply => Ok((client, reply)),
-    }
-}
-
-/// Writes to standard output; whoever closed it does not want to read it.
-fn put(text: &str) -> Result<(), Failure> {
-    use std::io::Write as _;
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(Code::Failed, error.to_string()))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -26,6 +26,23 @@ macro_rules! needs_mounts {
 }
 pub(crate) use needs_mounts;
 
+/// Leaves the test, with a message, where the laboratory was not built beside the program, as by
+/// `cargo test -p mobifs-cli` alone.
+macro_rules! needs_laboratory {
+    () => {
+        let is_built = crate::fixture::laboratory().is_file();
+        if !mobifs_skip::can((!is_built).then_some("no mobifs-lab beside mobifs")) {
+            return;
+        }
+    };
+}
+pub(crate) use needs_laboratory;
+
+/// Where the laboratory's program is.
+pub(crate) fn laboratory() -> PathBuf {
+    Path::new(PROGRAM).with_file_name("mobifs-lab")
+}
+
 /// A store and a mount point in a directory of their own.
 pub(crate) struct Fixture {
     base: tempfile::TempDir,

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, XattrFlags};
 use serde_json::Value;
 
-use crate::fixture::{Fixture, PROGRAM, fails, message, mobifs, needs_mounts, snapshot, succeeds};
+use crate::fixture::{
+    Fixture, PROGRAM, fails, laboratory, message, mobifs, needs_laboratory, needs_mounts, snapshot,
+    succeeds,
+};
 use crate::kills::kill;
 use crate::loads::Random;
 
@@ -159,6 +162,7 @@ mod libc_flag {
 #[test]
 fn a_recording_has_every_operation() {
     needs_mounts!();
+    needs_laboratory!();
     let fixture = Fixture::new();
     let file = mount_recorded(&fixture, &[]);
     let mnt = &fixture.mountpoint;
@@ -200,6 +204,7 @@ fn a_recording_has_every_operation() {
 #[test]
 fn reads_lookups_and_what_goes_on_around_the_mount_are_recorded() {
     needs_mounts!();
+    needs_laboratory!();
     let fixture = Fixture::new();
     fs::create_dir(fixture.store.join("old")).unwrap();
     fs::write(fixture.store.join("old/f"), [7; 10_000]).unwrap();
@@ -328,6 +333,7 @@ fn operate(mnt: &Path, random: &mut Random, open: &mut Vec<File>) {
 #[test]
 fn a_replay_of_a_recording_leaves_the_same_tree() {
     needs_mounts!();
+    needs_laboratory!();
     for seed in 0..4 {
         let fixture = Fixture::new();
         let file = mount_recorded(&fixture, &[]);
@@ -356,6 +362,7 @@ fn a_replay_of_a_recording_leaves_the_same_tree() {
 #[test]
 fn a_simulation_of_a_recording_flushes_what_the_mount_flushed() {
     needs_mounts!();
+    needs_laboratory!();
     let fixture = Fixture::new();
     // Long, so that everything is committed at the end, here and there.
     let config = "[defaults]\nage_max_ms = 3600000\ninterval_ms = 3600000\n";
@@ -449,6 +456,7 @@ fn wait_until_written(log: &Path, count: usize) {
 #[test]
 fn a_recording_goes_on_when_the_daemon_is_killed() {
     needs_mounts!();
+    needs_laboratory!();
     let fixture = Fixture::new();
     let file = mount_recorded(&fixture, &[]);
     let log = fixture.path("trace.parquet.part");
@@ -472,6 +480,7 @@ fn a_recording_goes_on_when_the_daemon_is_killed() {
 #[test]
 fn what_was_made_just_before_a_kill_is_known_after_it() {
     needs_mounts!();
+    needs_laboratory!();
     let fixture = Fixture::new();
     let file = mount_recorded(&fixture, &[]);
     let pid = fixture.daemon_pid();
@@ -502,6 +511,7 @@ fn what_was_made_just_before_a_kill_is_known_after_it() {
 #[test]
 fn what_was_recorded_is_there_when_nobody_takes_over() {
     needs_mounts!();
+    needs_laboratory!();
     let fixture = Fixture::new();
     let file = mount_recorded(&fixture, &["-o", "nosupervise"]);
     let log = fixture.path("trace.parquet.part");
@@ -526,24 +536,68 @@ fn what_was_recorded_is_there_when_nobody_takes_over() {
     fails(
         &refused,
         1,
-        &[
-            "trace.parquet.part",
-            "did not come to its end",
-            "trace import",
-        ],
+        &["trace.parquet.part", "no trace was made", "trace finish"],
     );
-    let imported = Command::new(PROGRAM)
-        .args(["trace", "import", "--out"])
-        .args([&file, &log])
-        .output()
-        .unwrap();
-    succeeds(&imported);
+    succeeds(&mobifs(&["trace", "finish"], &file));
+    assert!(!log.exists());
     assert_eq!(files_of(&events(&file)), expected);
+}
+
+/// A mount is packaged without the laboratory: a recording stays as it was written, and whoever has
+/// the laboratory makes a trace of it later.
+#[test]
+fn a_recording_without_the_laboratory_is_finished_later() {
+    needs_mounts!();
+    needs_laboratory!();
+    let fixture = Fixture::new();
+    let alone = fixture.directory("bin").join("mobifs");
+    fs::copy(PROGRAM, &alone).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(&alone);
+        command
+            .args(words)
+            .env("PATH", "/usr/bin:/bin")
+            .output()
+            .unwrap()
+    };
+    let said = ["`mobifs trace`", "laboratory", "mobifs-lab", "install-lab"];
+    fails(&run(&["trace", "cat", "x"]), 1, &said);
+
+    let (file, log) = (record_to(&fixture), fixture.path("trace.parquet.part"));
+    let daemon_log = fixture.path("log");
+    let [file_text, log_text] = [&file, &daemon_log].map(|path| path.to_str().unwrap());
+    let [store, mountpoint] = [&fixture.store, &fixture.mountpoint].map(|p| p.to_str().unwrap());
+    let words = [
+        "mount", "--log", log_text, "--record", file_text, store, mountpoint,
+    ];
+    succeeds(&run(&words));
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    make_files(&app, 0..20);
+    let early = mobifs(&["trace", "finish"], &file);
+    fails(&early, 3, &["trace.parquet.part", "still being written"]);
+    fixture.umount_by(Command::new(&alone).arg("umount"));
+    assert!(log.exists() && !file.exists());
+    assert!(fixture.log().contains("trace finish"), "{}", fixture.log());
+
+    let finished = Command::new(laboratory())
+        .args(["trace", "finish"])
+        .arg(&log)
+        .output();
+    succeeds(&finished.unwrap());
+    assert!(file.exists() && !log.exists());
+    assert_eq!(files_of(&events(&file)), (0..20).collect::<Vec<_>>());
+    fails(
+        &mobifs(&["trace", "finish"], &file),
+        1,
+        &["trace.parquet.part"],
+    );
 }
 
 #[test]
 fn a_signal_and_a_power_cut_end_a_recording_properly() {
     needs_mounts!();
+    needs_laboratory!();
     let expected: Vec<u32> = (0..50).collect();
     for is_cut in [false, true] {
         let fixture = Fixture::new();
@@ -572,6 +626,7 @@ fn a_signal_and_a_power_cut_end_a_recording_properly() {
 #[test]
 fn a_full_disk_ends_the_recording_and_not_the_mount() {
     needs_mounts!();
+    needs_laboratory!();
     let mut fixture = Fixture::new();
     let small = fixture.directory("small");
     fixture.mount_other(&["-t", "tmpfs", "-o", "size=256k", "tmpfs"], &small);
@@ -619,6 +674,7 @@ fn a_full_disk_ends_the_recording_and_not_the_mount() {
 #[test]
 fn places_where_nothing_can_be_recorded_are_refused() {
     needs_mounts!();
+    needs_laboratory!();
     let fixture = Fixture::new();
     fs::create_dir(fixture.store.join("sub")).unwrap();
     let there = fixture.path("there");

@@ -17,7 +17,7 @@ pub use report::ImportReport;
 
 use crate::lines::{self, Lines};
 use crate::model::{Trace, UserOperation};
-use crate::recording::{LogError, MAGIC, read_log, read_log_bytes};
+use crate::recording::{ConvertError, read_log, read_log_bytes};
 use crate::store::{PARQUET_MAGIC, ReadError, read_file};
 use text::TextImport;
 
@@ -160,7 +160,7 @@ pub enum LoadError {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        source: LogError,
+        source: ConvertError,
     },
     /// A line cannot be understood, and none may be skipped.
     #[error("{}: line {line}: {reason}", path.display())]
@@ -219,7 +219,7 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, LoadError> {
 
 fn recorded(
     path: &Path,
-    read: Result<(Trace, ImportReport), LogError>,
+    read: Result<(Trace, ImportReport), ConvertError>,
 ) -> Result<Loaded, LoadError> {
     let failed = |source| LoadError::Recording {
         path: path.to_owned(),
@@ -268,7 +268,7 @@ fn recognise(input: &mut dyn BufRead) -> io::Result<Option<Format>> {
     if beginning.starts_with(&PARQUET_MAGIC) {
         return Ok(Some(Format::Parquet));
     }
-    if beginning.starts_with(&MAGIC) {
+    if beginning.starts_with(&mobifs_recording::MAGIC) {
         return Ok(Some(Format::Recording));
     }
     let lines = beginning.split(|&byte| byte == b'\n');

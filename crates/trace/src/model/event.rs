@@ -2,6 +2,8 @@
 
 use std::ops::{BitOr, BitOrAssign};
 
+use mobifs_types::{DeviceState, UserOperation};
+
 use super::{AppIndex, PathIndex};
 
 /// Nanoseconds since a trace's start.
@@ -359,38 +361,7 @@ impl BitOrAssign for OpenFlags {
     }
 }
 
-/// An enum whose values have words in the storage.
-macro_rules! worded {
-    (
-        $(#[$documentation:meta])*
-        $name:ident { $($(#[$value_documentation:meta])* $value:ident = $word:literal,)+ }
-    ) => {
-        $(#[$documentation])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name {
-            $($(#[$value_documentation])* $value,)+
-        }
-
-        impl $name {
-            /// Every value.
-            pub const ALL: &'static [Self] = &[$(Self::$value,)+];
-
-            /// The word that stands for it in the storage.
-            pub const fn word(self) -> &'static str {
-                match self {
-                    $(Self::$value => $word,)+
-                }
-            }
-
-            /// The value that a word stands for.
-            pub fn from_word(word: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|value| value.word() == word)
-            }
-        }
-    };
-}
-
-worded! {
+mobifs_types::worded! {
     /// What fallocate(2) did.
     AllocateMode {
         /// Space was reserved; the file grows if the range lies beyond its end.
@@ -408,7 +379,7 @@ worded! {
     }
 }
 
-worded! {
+mobifs_types::worded! {
     /// Which attribute was set.
     Attribute {
         /// Permission bits.
@@ -420,7 +391,7 @@ worded! {
     }
 }
 
-worded! {
+mobifs_types::worded! {
     /// A command to a block device.
     BlockCommand {
         /// Data from the device.
@@ -431,37 +402,5 @@ worded! {
         Discard = "discard",
         /// The device's cache is to be flushed. A flush before a write is an event before it.
         Flush = "flush",
-    }
-}
-
-worded! {
-    /// What the user did.
-    UserOperation {
-        /// A touch, or the click of a mouse.
-        Touch = "touch",
-        /// A key.
-        Key = "key",
-        /// Something else, or nobody knows.
-        Other = "other",
-    }
-}
-
-worded! {
-    /// What the device's state became.
-    DeviceState {
-        /// The screen was switched on.
-        ScreenOn = "screen_on",
-        /// The screen was switched off.
-        ScreenOff = "screen_off",
-        /// The device was about to sleep.
-        Suspend = "suspend",
-        /// The device woke up.
-        Resume = "resume",
-        /// The battery is nearly empty.
-        BatteryLow = "battery_low",
-        /// The battery is no longer nearly empty, or is being charged.
-        BatteryOk = "battery_ok",
-        /// The device was about to be switched off.
-        Shutdown = "shutdown",
     }
 }

@@ -5,10 +5,8 @@ mod event;
 mod names;
 
 pub use builder::TraceBuilder;
-pub use event::{
-    AllocateMode, Attribute, BlockCommand, DeviceState, Event, EventKind, OpenFlags, TraceNs,
-    UserOperation,
-};
+pub use event::{AllocateMode, Attribute, BlockCommand, Event, EventKind, OpenFlags, TraceNs};
+pub use mobifs_types::{DeviceState, UserOperation};
 pub use names::{AppIndex, NameIndex, Names, PathIndex};
 
 /// Where a trace came from.

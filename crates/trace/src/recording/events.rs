@@ -1,12 +1,12 @@
 //! Observations as events.
 
+use mobifs_recording::{LogHeader, Observation};
 use mobifs_types::{
     AttributeGroup, FoundObject, ObjectId, ObservedOperation, Operation as Observed,
 };
 
 use super::apps::{Apps, NO_APP};
 use super::tree::Tree;
-use super::{LogHeader, Observation};
 use crate::import::ImportReport;
 use crate::model::{
     AllocateMode, Attribute, Event, EventKind, Header, OpenFlags, PathIndex, Trace, TraceBuilder,

@@ -10,12 +10,12 @@ use std::collections::BinaryHeap;
 use std::io::{self, Read};
 use std::sync::Arc;
 
+use mobifs_recording::{
+    Decoder, FrameKind, Frames, LogError, LogHeader, Observation, parse_header,
+};
 use mobifs_types::MonotonicNs;
 
-use super::codec::Decoder;
-use super::frame::parse_header;
-use super::frame::{FrameKind, Frames};
-use super::{LogError, LogHeader, Observation};
+use super::ConvertError;
 
 /// What a log is found to be at a first look.
 #[derive(Debug)]
@@ -27,12 +27,12 @@ pub(super) struct Survey {
 
 /// Looks at all frames.
 pub(super) fn survey<R: Read>(frames: &mut Frames<R>) -> Result<Survey, LogError> {
-    let header = match frames.next_payload()? {
+    let header = match frames.next_frame()? {
         Some((head, payload)) if head.kind == FrameKind::Header => parse_header(payload)?,
         _ => return Err(LogError::Header("it is not there".to_owned())),
     };
     let mut begun = Vec::new();
-    while let Some((head, _)) = frames.next_payload()? {
+    while let Some((head, _)) = frames.next_frame()? {
         begun.push(head.begun_min);
     }
     // Of each frame what is behind it, not what it has.
@@ -49,7 +49,7 @@ pub(super) fn survey<R: Read>(frames: &mut Frames<R>) -> Result<Survey, LogError
 
 /// What the log has besides observations.
 pub(super) trait Sink {
-    fn observation(&mut self, observation: &Observation<'_>) -> Result<(), LogError>;
+    fn observation(&mut self, observation: &Observation<'_>) -> Result<(), ConvertError>;
     /// So many are missing.
     fn lost(&mut self, count: u64);
     /// Something is missing; nobody knows how much.
@@ -74,17 +74,17 @@ pub(super) fn deliver<R: Read>(
     frames: &mut Frames<R>,
     survey: &Survey,
     sink: &mut dyn Sink,
-) -> Result<(), LogError> {
+) -> Result<(), ConvertError> {
     let mut waiting = BinaryHeap::new();
     let mut place = 0;
     // Past the header, which was read at the first look.
-    if frames.next_payload()?.is_none() {
+    if frames.next_frame()?.is_none() {
         return Ok(());
     }
     for &settled in &survey.settled {
-        let Some((head, payload)) = frames.next_payload()? else {
+        let Some((head, payload)) = frames.next_frame()? else {
             let error = "the recording has become shorter while it was read";
-            return Err(io::Error::other(error).into());
+            return Err(LogError::Io(io::Error::other(error)).into());
         };
         if head.lost > 0 {
             sink.lost(head.lost);
@@ -104,13 +104,13 @@ pub(super) fn deliver<R: Read>(
             let Some(Reverse(next)) = waiting.pop() else {
                 break;
             };
-            if let Some(observation) = Decoder(&next.payload[next.at..]).observation() {
+            if let Some(observation) = Decoder::new(&next.payload[next.at..]).observation() {
                 sink.observation(&observation)?;
             }
         }
     }
     while let Some(Reverse(next)) = waiting.pop() {
-        if let Some(observation) = Decoder(&next.payload[next.at..]).observation() {
+        if let Some(observation) = Decoder::new(&next.payload[next.at..]).observation() {
             sink.observation(&observation)?;
         }
     }
@@ -125,9 +125,9 @@ fn take(
     sink: &mut dyn Sink,
 ) {
     let payload: Arc<[u8]> = payload.into();
-    let mut decoder = Decoder(&payload);
-    while !decoder.0.is_empty() {
-        let at = payload.len() - decoder.0.len();
+    let mut decoder = Decoder::new(&payload);
+    while !decoder.rest().is_empty() {
+        let at = payload.len() - decoder.rest().len();
         let Some(observation) = decoder.observation() else {
             return sink.damaged();
         };

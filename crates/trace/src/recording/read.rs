@@ -3,10 +3,11 @@
 use std::io::{Cursor, Read, Write};
 use std::path::Path;
 
+use mobifs_recording::{Frames, Observation};
+
+use super::ConvertError;
 use super::events::Translator;
-use super::frame::Frames;
 use super::order::{Sink, Survey, deliver, survey};
-use super::{LogError, Observation};
 use crate::import::ImportReport;
 use crate::model::Trace;
 use crate::store::{GROUP_EVENTS, TraceWriter};
@@ -24,11 +25,11 @@ pub struct Converted {
 ///
 /// # Errors
 /// The log cannot be read, is none, or the trace cannot be written.
-pub fn convert<W: Write + Send>(log: &Path, output: W) -> Result<(Converted, W), LogError> {
+pub fn convert<W: Write + Send>(log: &Path, output: W) -> Result<(Converted, W), ConvertError> {
     let survey = survey(&mut Frames::open(log)?)?;
     let translator = Translator::new(&survey.header);
     let mut writer = TraceWriter::new(output, translator.header())?;
-    let mut append = |part: &Trace| -> Result<(), LogError> {
+    let mut append = |part: &Trace| -> Result<(), ConvertError> {
         Ok(writer.append(&part.events, &part.apps, &part.paths)?)
     };
     let mut reading = Reading::new(translator, Some(&mut append));
@@ -45,7 +46,7 @@ pub fn convert<W: Write + Send>(log: &Path, output: W) -> Result<(Converted, W),
 ///
 /// # Errors
 /// The log cannot be read, or is none.
-pub fn read_log(log: &Path) -> Result<(Trace, ImportReport), LogError> {
+pub fn read_log(log: &Path) -> Result<(Trace, ImportReport), ConvertError> {
     let survey = survey(&mut Frames::open(log)?)?;
     read_surveyed(&mut Frames::open(log)?, &survey)
 }
@@ -54,7 +55,7 @@ pub fn read_log(log: &Path) -> Result<(Trace, ImportReport), LogError> {
 ///
 /// # Errors
 /// They are no log.
-pub(crate) fn read_log_bytes(log: &[u8]) -> Result<(Trace, ImportReport), LogError> {
+pub(crate) fn read_log_bytes(log: &[u8]) -> Result<(Trace, ImportReport), ConvertError> {
     let survey = survey(&mut Frames::of(Cursor::new(log))?)?;
     read_surveyed(&mut Frames::of(Cursor::new(log))?, &survey)
 }
@@ -62,7 +63,7 @@ pub(crate) fn read_log_bytes(log: &[u8]) -> Result<(Trace, ImportReport), LogErr
 fn read_surveyed<R: Read>(
     frames: &mut Frames<R>,
     survey: &Survey,
-) -> Result<(Trace, ImportReport), LogError> {
+) -> Result<(Trace, ImportReport), ConvertError> {
     let mut reading = Reading::new(Translator::new(&survey.header), None);
     deliver(frames, survey, &mut reading)?;
     let mut trace = reading.translator.take();
@@ -72,7 +73,7 @@ fn read_surveyed<R: Read>(
 }
 
 /// Takes part of a trace.
-type TakePart<'a> = &'a mut dyn FnMut(&Trace) -> Result<(), LogError>;
+type TakePart<'a> = &'a mut dyn FnMut(&Trace) -> Result<(), ConvertError>;
 
 struct Reading<'a> {
     translator: Translator,
@@ -96,7 +97,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn hand_over(&mut self) -> Result<(), LogError> {
+    fn hand_over(&mut self) -> Result<(), ConvertError> {
         match &mut self.taker {
             Some(taker) => {
                 let part = self.translator.take();
@@ -130,7 +131,7 @@ impl<'a> Reading<'a> {
 }
 
 impl Sink for Reading<'_> {
-    fn observation(&mut self, observation: &Observation<'_>) -> Result<(), LogError> {
+    fn observation(&mut self, observation: &Observation<'_>) -> Result<(), ConvertError> {
         self.translator.add(observation);
         if self.taker.is_some() && self.translator.len() >= GROUP_EVENTS {
             self.hand_over()?;

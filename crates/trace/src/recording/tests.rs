@@ -1,10 +1,10 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 
+use mobifs_recording::{LogError, LogHeader, LogPart, Observation, resume_log, start_log};
 use mobifs_types::{FoundObject, MonotonicNs, ObjectId, ObservedOperation, Operation};
 use proptest::prelude::*;
 
-use super::codec::{Decoder, encode};
 use super::*;
 use crate::model::{Event, EventKind, Trace};
 use crate::store::{GROUP_EVENTS, read_file};
@@ -268,99 +268,37 @@ fn a_log_of_any_length_becomes_a_trace() {
 
 #[test]
 fn what_is_no_log_is_refused() {
-    for bytes in [&b""[..], b"PAR1", b"MobiFSrecording\x02", &super::MAGIC] {
+    for bytes in [
+        &b""[..],
+        b"PAR1",
+        b"MobiFSrecording\x02",
+        &mobifs_recording::MAGIC,
+    ] {
         assert!(read_log_bytes(bytes).is_err());
     }
     let mut damaged = log(&[]);
     *damaged.last_mut().unwrap() ^= 1;
-    assert!(matches!(read_log_bytes(&damaged), Err(LogError::Header(_))));
+    assert!(matches!(
+        read_log_bytes(&damaged),
+        Err(ConvertError::Log(LogError::Header(_)))
+    ));
 }
 
-fn names() -> impl Strategy<Value = Vec<u8>> {
-    proptest::collection::vec(any::<u8>(), 0..9)
-}
-
-fn found() -> impl Strategy<Value = Option<FoundObject>> {
-    let object = (1_u64.., any::<bool>());
-    let object = object.prop_map(|(id, is_directory)| FoundObject {
-        id: ObjectId(id),
-        is_directory,
-    });
-    proptest::option::of(object)
+/// A frame of bytes that may be no observations, by the table of docs/TRACES.md.
+fn observations_frame(payload: &[u8]) -> Vec<u8> {
+    let mut head = (payload.len() as u32).to_le_bytes().to_vec();
+    head.extend(2_u32.to_le_bytes());
+    head.extend([0; 16]);
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&head), payload);
+    [b"FRAM", &checksum.to_le_bytes()[..], &head, payload].concat()
 }
 
 proptest! {
-    #[test]
-    fn what_is_encoded_is_decoded(
-        (name, other) in (names(), names()),
-        found in found(),
-        numbers in any::<[u64; 4]>(),
-        (small, flag) in (any::<u32>(), any::<bool>()),
-    ) {
-        let [a, b, c, d] = numbers;
-        let object = ObjectId(a);
-        let all = [
-            Operation::Lookup { name: &name, found },
-            Operation::Listed { name: &name, found: file(a.max(1)) },
-            Operation::Look,
-            Operation::MakeFile { name: &name, mode: small, made: found },
-            Operation::MakeSpecial { name: &name, made: found },
-            Operation::MakeDirectory { name: &name, mode: small, made: found },
-            Operation::MakeSymlink { name: &name, target: &other, made: found },
-            Operation::MakeUnnamed { mode: small, flags: small, made: found },
-            Operation::Link { of: object, name: &name },
-            Operation::Unlink { name: &name },
-            Operation::RemoveDirectory { name: &name },
-            Operation::Rename {
-                name: &name,
-                new_directory: object,
-                new_name: &other,
-                is_exchange: flag,
-            },
-            Operation::Read { offset: a, length: b, moved: c },
-            Operation::Write { offset: a, length: b, moved: c },
-            Operation::Copy { offset: b, target: object, target_offset: c, length: d, moved: a },
-            Operation::Truncate { size_bytes: a },
-            Operation::Allocate { mode: small, offset: a, length: b },
-            Operation::SetAttributes { group: mobifs_types::AttributeGroup::Times },
-            Operation::SetXattr { length: a },
-            Operation::RemoveXattr,
-            Operation::ReadDirectory,
-            Operation::Sync { is_data_only: flag },
-            Operation::SyncAll,
-            Operation::Release,
-            Operation::Forget { lookups: a },
-        ];
-        let mut bytes = Vec::new();
-        let mut observations: Vec<Observation<'_>> = all
-            .map(|operation| Observation::Operation {
-                process: small,
-                observed: ObservedOperation {
-                    begun_at: MonotonicNs(d),
-                    duration_ns: c,
-                    thread: small,
-                    object,
-                    operation,
-                    error: small,
-                },
-            })
-            .into();
-        let at = MonotonicNs(a);
-        observations.push(Observation::User { at, operation: UserOperation::Key });
-        observations.push(Observation::Device { at, state: DeviceState::BatteryOk });
-        observations.iter().for_each(|one| encode(one, &mut bytes));
-        let mut decoder = Decoder(&bytes);
-        for one in &observations {
-            prop_assert_eq!(decoder.observation(), Some(*one));
-        }
-        prop_assert!(decoder.0.is_empty());
-    }
-
     /// Hostile bytes in a whole frame: a trace, never a panic.
     #[test]
     fn reading_is_total(payload in proptest::collection::vec(any::<u8>(), 0..400)) {
         let mut whole = log(&[]);
-        whole.extend(super::frame::observations_frame(&payload));
+        whole.extend(observations_frame(&payload));
         prop_assert!(read_log_bytes(&whole).is_ok());
     }
 }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
 
-use mobifs_trace::recording::{LogPart, Observation};
+use mobifs_recording::{LogPart, Observation};
 use parking_lot::Mutex;
 use rustix::thread::sched_getcpu;
 

@@ -1,7 +1,7 @@
 //! `mobifs mount --record FILE`: what programs do with the mount, as a trace.
 //!
 //! Workers put what they observe into memory ([`buffer`]), a thread of low priority appends it
-//! to a log beside FILE ([`writer`]), and when the mount has ended a trace is made of the log.
+//! to a log beside FILE ([`writer`]), and when the mount has ended the laboratory makes a trace of it.
 //! A worker never waits for any of that, because then the mount would depend on where FILE
 //! lies, which may depend on the mount: what comes faster than it can be written is counted as
 //! lost and left out. Whatever happens to the recording, the mount goes on.
@@ -12,22 +12,22 @@ mod target;
 mod writer;
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use mobifs_fuse::{OperationObserver, observation_clock};
-use mobifs_runtime::{EventObserver, Places, RecordingStatus, Rules, UserInput, Volume};
-use mobifs_trace::recording::{
-    LogHeader, LogPart, Observation, apps_frame, convert, part_bytes_max, resume_log, start_log,
+use mobifs_recording::{
+    LogHeader, LogPart, Observation, apps_frame, part_bytes_max, resume_log, start_log,
 };
-use mobifs_trace::{DeviceState, UserOperation};
-use mobifs_types::{ObservedOperation, Operation};
+use mobifs_runtime::{EventObserver, Places, RecordingStatus, Rules, UserInput, Volume};
+use mobifs_types::{DeviceState, ObservedOperation, Operation, UserOperation};
 use parking_lot::Mutex;
 
 use crate::failure::{Code, Failure};
+use crate::laboratory;
 use buffer::Buffer;
 use processes::Processes;
 use target::Target;
@@ -159,21 +159,29 @@ impl Recording {
         self.target.discard();
     }
 
-    /// The mount has ended: makes the trace. The log stays if that fails.
+    /// The mount has ended: has the laboratory make a trace of the log, if it is installed. The
+    /// log stays if that fails.
     pub(crate) fn finish(&self) {
         if !self.end() {
             return;
         }
-        match self.make_trace() {
-            Ok(events) => {
-                let file = self.target.file.display();
+        let (file, log) = (self.target.file.display(), self.target.log.display());
+        let Some(laboratory) = laboratory::installed() else {
+            tracing::info!(
+                "the recording is {log}; `mobifs trace finish {file}` makes a trace of it where \
+                 the laboratory (mobifs-lab) is installed"
+            );
+            return;
+        };
+        match laboratory::finish_trace(&laboratory, &self.target.file) {
+            Ok(()) => {
                 let lost = self.shared.lost.load(Ordering::Relaxed);
+                let events = self.shared.events.load(Ordering::Relaxed);
                 tracing::info!(%file, events, lost, "recorded");
             }
-            Err(error) => tracing::error!(
-                %error,
-                "the recording is no trace yet; `mobifs trace import --out FILE {}` makes one",
-                self.target.log.display()
+            Err(why) => tracing::error!(
+                "the recording is {log} and no trace yet ({why}); `mobifs trace finish {file}` \
+                 makes one"
             ),
         }
     }
@@ -189,21 +197,6 @@ impl Recording {
             tracing::error!("the thread that writes the recording had panicked");
         }
         true
-    }
-
-    /// How many events there are.
-    fn make_trace(&self) -> Result<u64, mobifs_trace::recording::LogError> {
-        let output = self.target.create_trace()?;
-        let made = convert(&self.target.log, BufWriter::new(output)).and_then(|(made, mut out)| {
-            out.flush()?;
-            out.get_ref().sync_all()?;
-            self.target.name_trace()?;
-            Ok(made.events)
-        });
-        if made.is_err() {
-            self.target.discard_trace();
-        }
-        made
     }
 }
 

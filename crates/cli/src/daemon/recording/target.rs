@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use mobifs_runtime::Places;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::failure::{Code, Failure};
 
@@ -21,8 +21,6 @@ pub(super) struct Target {
     pub(super) file: PathBuf,
     /// What is written while the mount is there.
     pub(super) log: PathBuf,
-    /// The trace as long as it is not whole.
-    new: PathBuf,
 }
 
 impl Target {
@@ -49,8 +47,8 @@ impl Target {
         if is_there(&target.log) {
             let log = target.log.display();
             let message = format!(
-                "{log} is a recording that did not come to its end: `mobifs trace import --out \
-                 FILE {log}` makes a trace of it, then remove it"
+                "{log} is a recording of which no trace was made: `mobifs trace finish {shown}` \
+                 makes it"
             );
             return Err(Failure::new(Code::Failed, message));
         }
@@ -83,7 +81,6 @@ impl Target {
         Ok(Self {
             file: with(""),
             log: with(".part"),
-            new: with(".new"),
         })
     }
 
@@ -95,40 +92,22 @@ impl Target {
     pub(super) fn create_log(&self) -> Result<File, Failure> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(MODE);
-        options.open(&self.log).map_err(|error| self.failed(&error))
+        self.open_locked(&options)
     }
 
     pub(super) fn open_log(&self) -> Result<File, Failure> {
         let mut options = OpenOptions::new();
         options.read(true).write(true);
-        options.open(&self.log).map_err(|error| self.failed(&error))
+        self.open_locked(&options)
     }
 
-    /// An empty file for the trace, under a name of its own.
-    pub(super) fn create_trace(&self) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(MODE);
-        options.open(&self.new)
-    }
-
-    /// The trace is whole: gives it its name, if nobody else has taken that, and removes the log.
-    pub(super) fn name_trace(&self) -> io::Result<()> {
-        match renameat_with(CWD, &self.new, CWD, &self.file, RenameFlags::NOREPLACE) {
-            // Not every filesystem can.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
-                fs::hard_link(&self.new, &self.file)?;
-                fs::remove_file(&self.new)?;
-            }
-            named => named?,
-        }
-        fs::remove_file(&self.log)
-    }
-
-    /// Removes what there is of the trace.
-    pub(super) fn discard_trace(&self) {
-        if let Err(error) = fs::remove_file(&self.new) {
-            tracing::warn!(%error, file = %self.new.display(), "not removed");
-        }
+    /// Locked, so that no trace is made of a log that is still written.
+    fn open_locked(&self, options: &OpenOptions) -> Result<File, Failure> {
+        let failed = |error: io::Error| self.failed(&error);
+        let log = options.open(&self.log).map_err(failed)?;
+        flock(&log, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|errno| failed(errno.into()))?;
+        Ok(log)
     }
 
     /// Removes the log.

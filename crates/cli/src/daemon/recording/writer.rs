@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mobifs_trace::recording::LogPart;
+use mobifs_recording::LogPart;
 
 use super::Shared;
 
