@@ -79,6 +79,8 @@ SILENT = re.compile(
     r"if [^{};]*(is_root\(\)|\.exists\(\)|sync_reaches|is_installed|obstacle)[^{};]*\{\s*"
     r"(//[^\n]*\s*)?return(;| None;| false;)"
 )
+# Where crates are.
+SOURCES = ("crates", "lab", "test")
 # Where the mark is made or only spoken of.
 EXEMPT = {"crates/skip/src/lib.rs"}
 
@@ -96,7 +98,7 @@ def is_test_code(path: Path, text: str) -> bool:
 def unheard() -> list[str]:
     """Places in tests that leave without the words that are counted."""
     found = []
-    for path in sorted((ROOT / "crates").glob("**/*.rs")):
+    for path in sorted(path for root in SOURCES for path in (ROOT / root).glob("**/*.rs")):
         text = path.read_text()
         name = str(path.relative_to(ROOT))
         if name in EXEMPT or not is_test_code(path, text):
