@@ -594,6 +594,31 @@ fn a_recording_without_the_laboratory_is_finished_later() {
     );
 }
 
+/// A second mount that would record to the same file is refused, and told that the recording is
+/// under way; where its log is removed all the same, the status says that the recording has ended.
+#[test]
+fn a_recording_under_way_is_not_mistaken_for_one_that_is_left() {
+    needs_mounts!();
+    let (fixture, other) = (Fixture::new(), Fixture::new());
+    let file = mount_recorded(&fixture, &[]);
+    let refused = other.try_mount(&["--record", file.to_str().unwrap()]);
+    fails(&refused, 3, &["trace.parquet.part", "is being written"]);
+    fs::remove_file(fixture.path("trace.parquet.part")).unwrap();
+    let since = Instant::now();
+    while fixture.status()["recording"]["stopped"].is_null() {
+        let waited = since.elapsed();
+        assert!(
+            waited < Duration::from_secs(60),
+            "the recording goes on in vain"
+        );
+        fs::write(fixture.mountpoint.join("file"), "content").unwrap();
+    }
+    let stopped = fixture.status()["recording"]["stopped"].clone();
+    assert!(stopped.as_str().unwrap().contains("removed"), "{stopped}");
+    fixture.umount();
+    assert!(!file.exists());
+}
+
 #[test]
 fn a_signal_and_a_power_cut_end_a_recording_properly() {
     needs_mounts!();

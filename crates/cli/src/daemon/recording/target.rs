@@ -45,12 +45,7 @@ impl Target {
             return Err(Failure::new(Code::Failed, message));
         }
         if is_there(&target.log) {
-            let log = target.log.display();
-            let message = format!(
-                "{log} is a recording of which no trace was made: `mobifs trace finish {shown}` \
-                 makes it"
-            );
-            return Err(Failure::new(Code::Failed, message));
+            return Err(target.log_is_there());
         }
         Ok(target)
     }
@@ -82,6 +77,21 @@ impl Target {
             file: with(""),
             log: with(".part"),
         })
+    }
+
+    /// Another mount records to the same file, or has ended without a trace.
+    fn log_is_there(&self) -> Failure {
+        let (file, log) = (self.file.display(), self.log.display());
+        let locked = File::open(&self.log)
+            .is_ok_and(|log| flock(&log, FlockOperation::NonBlockingLockExclusive).is_err());
+        if locked {
+            let message = format!("{log} is being written: another mount records to {file}");
+            return Failure::new(Code::InUse, message);
+        }
+        let message = format!(
+            "{log} is a recording of which no trace was made: `mobifs trace finish {file}` makes it"
+        );
+        Failure::new(Code::Failed, message)
     }
 
     pub(super) fn failed(&self, error: &io::Error) -> Failure {

@@ -80,6 +80,10 @@ impl Writer {
             }
             Ok(())
         })?;
+        // Without a name the recording would go on in vain, and a status that says otherwise.
+        if rustix::fs::fstat(&*log)?.st_nlink == 0 {
+            return Err(io::Error::other("its file was removed"));
+        }
         self.log_bytes = log_bytes;
         shared.events.fetch_add(events, Ordering::Relaxed);
         Ok(())
