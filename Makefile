@@ -7,7 +7,7 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install install-lab uninstall demo test lint targets bench bench-flash bench-recovery \
+.PHONY: help setup build install install-lab install-sqlite uninstall demo test lint targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
@@ -35,8 +35,15 @@ install: ## Install the mobifs command and its mount helpers (PREFIX, DESTDIR, H
 install-lab: ## Install mobifs-lab too: traces, simulation, the flash device, benches (PREFIX, DESTDIR)
 	install -D -m 755 target/release/mobifs-lab $(DESTDIR)$(PREFIX)/bin/mobifs-lab
 
-uninstall: ## Remove what install and install-lab put there
+install-sqlite: ## Install the SQLite extension and its header (PREFIX, DESTDIR)
+	install -D -m 755 target/release/libmobifs.so $(DESTDIR)$(PREFIX)/lib/libmobifs.so
+	install -D -m 644 target/release/libmobifs.a $(DESTDIR)$(PREFIX)/lib/libmobifs.a
+	install -D -m 644 crates/sqlite-extension/include/mobifs.h $(DESTDIR)$(PREFIX)/include/mobifs.h
+
+uninstall: ## Remove what install, install-lab and install-sqlite put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/mobifs $(DESTDIR)$(PREFIX)/bin/mobifs-lab
+	rm -f $(DESTDIR)$(PREFIX)/lib/libmobifs.so $(DESTDIR)$(PREFIX)/lib/libmobifs.a \
+		$(DESTDIR)$(PREFIX)/include/mobifs.h
 	rm -f $(DESTDIR)$(HELPERDIR)/mount.fuse.mobifs $(DESTDIR)$(HELPERDIR)/umount.fuse.mobifs \
 		$(DESTDIR)$(HELPERDIR)/umount.fuseblk.mobifs
 	[ "$$(readlink $(DESTDIR)$(HELPERDIR)/umount.fuse)" != $(PREFIX)/bin/mobifs ] || \

@@ -13,6 +13,7 @@ import unittest
 from pathlib import Path
 
 import mobifs_sqlite
+from mobifs_sqlite import _uri
 
 
 class WithDirectory(unittest.TestCase):
@@ -181,6 +182,26 @@ class Asking(WithDirectory):
         self.assertEqual(status["class"], "durable")
         self.assertGreater(status["checkpoints"], 0)
         connection.close()
+
+    def test_names_that_are_no_parameter_are_refused(self) -> None:
+        for name in ("clas", "agemax", "vfs", ""):
+            with self.assertRaisesRegex(ValueError, "no parameter is called"):
+                mobifs_sqlite.connect(self.path, parameters={name: "durable"})
+        self.assertFalse(os.path.exists(self.path))
+
+    def test_a_class_among_the_parameters_holds(self) -> None:
+        connection = mobifs_sqlite.connect(self.path, parameters={"class": "durable"})
+        self.assertEqual(mobifs_sqlite.status(connection)["class"], "durable")
+        connection.close()
+        with self.assertRaisesRegex(TypeError, "class"):
+            mobifs_sqlite.connect(self.path, class_="relaxed", parameters={"class": "durable"})
+
+    def test_the_extension_knows_every_parameter(self) -> None:
+        for name in sorted(_uri.PARAMETERS - {"arena"}):
+            with self.assertRaisesRegex(sqlite3.OperationalError, name):
+                mobifs_sqlite.connect(self.path, parameters={name: "no such value"}).execute(
+                    "SELECT * FROM sqlite_master"
+                )
 
     def test_parameters_reach_the_database(self) -> None:
         connection = mobifs_sqlite.connect(

@@ -35,7 +35,7 @@ Size = Union[int, str]
 def connect(
     path: Path,
     *,
-    class_: str = "relaxed",
+    class_: str | None = None,
     age_max_ms: int | None = None,
     staleness_max_bytes: Size | None = None,
     memory_budget_bytes: Size | None = None,
@@ -46,15 +46,16 @@ def connect(
 ) -> sqlite3.Connection:
     """Opens the database at `path` through MobiFS; makes it if there is none.
 
-    `class_` is "relaxed" (a power cut takes back at most the last `age_max_ms`, to one moment
+    `class_` is "relaxed" (what holds if nothing is said: a power cut takes back at most the last `age_max_ms`, to one moment
     of the database's past) or "durable" (a commit is on the device when it returns).
     `staleness_max_bytes` bounds what is at risk in bytes, too; `memory_budget_bytes` what is
     held in memory; `journal_bytes` is the size of a journal that is made. `arena` is the
     directory for what survives the process being killed. `parameters` are further ones of the
-    database's URI. What else is given goes to `sqlite3.connect`.
+    database's URI, by name: `{"policy": "quiet", "quiet_ms": 500}`. What else is given goes to
+    `sqlite3.connect`.
 
     Raises `sqlite3.OperationalError`, which says why in words, and `ValueError` for a path
-    that names no file.
+    that names no file or a parameter that does not exist.
     """
     named = {
         "class": class_,
@@ -67,7 +68,11 @@ def connect(
     given = {name: value for name, value in named.items() if value is not None}
     if "uri" in arguments:
         raise TypeError("the database is named by its path; `parameters` go into its URI")
-    uri = database_uri(path, {**(parameters or {}), **given})
+    parameters = parameters or {}
+    twice = sorted(parameters.keys() & given.keys())
+    if twice:
+        raise TypeError(f"given twice: {', '.join(twice)}")
+    uri = database_uri(path, {**parameters, **given})
     library = register()
     library.mobifs_forget_last_error()
     try:
