@@ -7,7 +7,7 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install install-lab install-sqlite uninstall demo test lint targets bench bench-flash bench-recovery \
+.PHONY: help setup build install install-lab install-sqlite uninstall demo test check explore lint targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
@@ -66,6 +66,12 @@ demo: ## SQLite, git and a package on MobiFS and on the bare disk, then a power 
 
 test: ## All tests and the lint, as CI runs them
 	.ci/run
+
+check: ## Before every commit: formatting, clippy, unit tests; no root
+	scripts/check.sh
+
+explore: ## Random tests with a new seed, which is printed (SECONDS, SEED)
+	scripts/explore.sh $(or $(SECONDS),60) $(SEED)
 
 lint: ## Formatting, clippy, purity of the engine, file lengths, licences
 	scripts/lint.sh
