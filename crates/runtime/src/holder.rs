@@ -236,6 +236,7 @@ mod tests {
     fn of_device(device_major: u32, device_minor: u32, source: &str) -> HolderState {
         let root = mounts().unwrap().remove(0);
         HolderState::serving(&MountEntry {
+            root: "/".into(),
             source: source.into(),
             device_major,
             device_minor,

@@ -34,8 +34,8 @@ pub use config::{
     parse_class, parse_policy, parse_size,
 };
 pub use control::{
-    ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, LineHandler, LineServer,
-    Reply, Request, exchange_line, find_mount, runtime_directory,
+    AnswerPatience, ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind,
+    LineHandler, LineServer, Reply, Request, exchange_line, find_mount, runtime_directory,
 };
 pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
 #[cfg(feature = "fault-points")]
@@ -49,8 +49,8 @@ pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, KernelHeld, Node, NodeSpec,
     ReadDirEntry, RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
 };
-pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts};
-pub use mount_users::{MountUser, users_of};
+pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts, other_mounts_of};
+pub use mount_users::{MountUser, users_of, users_of_device};
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};
 pub use status::{

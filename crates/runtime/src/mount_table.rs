@@ -13,6 +13,8 @@ pub struct MountEntry {
     pub id: u64,
     /// That of the mount which it lies on.
     pub parent_id: u64,
+    /// Which directory of the filesystem is mounted: `/`, or in a bind mount another one.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
     /// Type and, behind a dot, subtype.
@@ -34,6 +36,16 @@ impl MountEntry {
         given.is_some_and(|(kind, given)| matches!(kind, "fuse" | "fuseblk") && given == subtype)
     }
 
+    /// Whether both show the same filesystem.
+    pub fn has_device_of(&self, other: &Self) -> bool {
+        (self.device_major, self.device_minor) == (other.device_major, other.device_minor)
+    }
+
+    /// Whether it shows only a part of its filesystem, as bind mounts can.
+    pub fn shows_a_part(&self) -> bool {
+        self.root != Path::new("/")
+    }
+
     /// Whether it is a FUSE mount.
     pub fn is_fuse(&self) -> bool {
         matches!(self.kind.split('.').next(), Some("fuse" | "fuseblk"))
@@ -46,7 +58,8 @@ impl MountEntry {
         let (id, parent_id) = (number()?, number()?);
         let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
-        let mountpoint = unescape(fields.nth(1)?);
+        let root = unescape(fields.next()?);
+        let mountpoint = unescape(fields.next()?);
         let mut fields = fields.skip_while(|&field| field != b"-").skip(1);
         let kind = String::from_utf8_lossy(&unescape_bytes(fields.next()?)).into_owned();
         let source = unescape(fields.next()?);
@@ -58,6 +71,7 @@ impl MountEntry {
         Some(Self {
             id,
             parent_id,
+            root,
             mountpoint,
             kind,
             source,
@@ -102,6 +116,18 @@ pub fn mounts() -> io::Result<Vec<MountEntry>> {
 /// If there is no such process, or it is another user's.
 pub(crate) fn mounts_of(pid: u32) -> io::Result<Vec<MountEntry>> {
     read_table(format!("/proc/{pid}/mountinfo"))
+}
+
+/// The other mounts of the same filesystem that this process sees: bind mounts, and what they were
+/// made of.
+///
+/// # Errors
+/// As [`mounts`].
+pub fn other_mounts_of(mount: &MountEntry) -> io::Result<Vec<MountEntry>> {
+    let table = mounts()?.into_iter();
+    Ok(table
+        .filter(|other| other.has_device_of(mount) && other.id != mount.id)
+        .collect())
 }
 
 /// Reads a table of `/proc`.
@@ -158,6 +184,8 @@ mod tests {
                      fuse.mobifs /a\\134b rw,user_id=1000,group_id=0";
         let entry = MountEntry::parse(line).unwrap();
         assert_eq!(entry.mountpoint, Path::new("/mnt 2"));
+        assert_eq!(entry.root, Path::new("/mnt1"));
+        assert!(entry.shows_a_part());
         assert_eq!(entry.source, Path::new("/a\\b"));
         assert_eq!((entry.device_major, entry.device_minor), (98, 3));
         assert_eq!((entry.id, entry.parent_id), (36, 35));

@@ -30,7 +30,7 @@ pub enum MountUser {
         /// What it has there.
         what: String,
     },
-    /// Another filesystem is mounted in it.
+    /// Another filesystem is mounted in it, or the same one elsewhere.
     Mount(PathBuf),
     /// A loop device has its file there.
     LoopDevice {
@@ -63,11 +63,17 @@ pub fn users_of(mount: &MountEntry) -> Vec<MountUser> {
 }
 
 /// Who uses what is on a device, as far as this process may see it, also where no mount of it is
-/// in the tree any more, and which copies of the mount other mount namespaces have.
-pub(crate) fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
+/// in the tree any more: mounts of it, processes, and copies of the mount in other mount namespaces.
+pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
     let device = rustix::fs::makedev(major, minor);
-    let mut namespaces = BTreeSet::new();
-    processes(|process| {
+    let table = mounts().unwrap_or_default().into_iter();
+    let here = table.filter(|mount| (mount.device_major, mount.device_minor) == (major, minor));
+    let mut users: Vec<MountUser> = here
+        .map(|mount| MountUser::Mount(mount.mountpoint))
+        .collect();
+    let own_namespace = fs::read_link("/proc/self/ns/mnt");
+    let mut namespaces: BTreeSet<_> = own_namespace.into_iter().collect();
+    users.extend(processes(|process| {
         use_of_device(process, device).or_else(|| {
             let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
             // What one process of a namespace says holds for all.
@@ -81,7 +87,8 @@ pub(crate) fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
                 "a copy of the mount at {place} in its mount namespace"
             ))
         })
-    })
+    }));
+    users
 }
 
 /// The processes for which `what` has something to say.

@@ -2,7 +2,7 @@
 
 use mobifs_runtime::{Reply, Request};
 
-use super::{ask, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, ask, unexpected};
 use crate::arguments::{Drill, PowerCutArguments};
 use crate::failure::{Code, Failure};
 
@@ -26,7 +26,7 @@ fn power_cut(arguments: &PowerCutArguments) -> Result<(), Failure> {
     let (client, reply) = ask(&arguments.mountpoint, &Request::PowerCut)?;
     match reply {
         Reply::Done => {
-            client.wait_for_end();
+            client.wait_for_end(&AS_LONG_AS_IT_TAKES);
             Ok(())
         }
         other => Err(unexpected(&other)),

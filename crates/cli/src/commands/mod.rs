@@ -13,14 +13,29 @@ pub(crate) mod umount;
 
 use std::path::Path;
 
-use mobifs_runtime::{ControlClient, Reply, Request};
+use mobifs_runtime::{AnswerPatience, ControlClient, Reply, Request};
 
 use crate::failure::{Code, Failure};
 
+/// Waits as long as the daemon takes: what was asked is done in the end.
+const AS_LONG_AS_IT_TAKES: AnswerPatience = AnswerPatience {
+    limit: None,
+    tell: |what| eprintln!("mobifs: {what}"),
+};
+
 /// Asks the daemon of the mount at `path`; an error that it reports becomes a failure.
 fn ask(path: &Path, request: &Request) -> Result<(ControlClient, Reply), Failure> {
+    ask_patiently(path, request, &AS_LONG_AS_IT_TAKES)
+}
+
+/// The same with another limit.
+fn ask_patiently(
+    path: &Path,
+    request: &Request,
+    patience: &AnswerPatience,
+) -> Result<(ControlClient, Reply), Failure> {
     let mut client = ControlClient::connect(path)?;
-    match client.ask(request)? {
+    match client.ask(request, patience)? {
         Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
         reply => Ok((client, reply)),
     }

@@ -5,13 +5,20 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use mobifs_runtime::{AppReport, AppSelection, RecordingStatus, Reply, Request, Status};
+use mobifs_runtime::{
+    AnswerPatience, AppReport, AppSelection, RecordingStatus, Reply, Request, Status,
+};
 
-use super::{ask, unexpected};
+use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
 use crate::arguments::StatusArguments;
 use crate::failure::{Code, Failure};
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// The status is there at once, or the daemon is stopped: programs that watch it must find out.
+const PATIENCE: AnswerPatience = AnswerPatience {
+    limit: Some(Duration::from_secs(10)),
+    ..AS_LONG_AS_IT_TAKES
+};
 
 pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     loop {
@@ -49,7 +56,8 @@ fn fetch(arguments: &StatusArguments) -> Result<Status, Failure> {
         after: arguments.after.clone(),
         limit: arguments.limit,
     };
-    match ask(&arguments.mountpoint, &Request::Status { select })?.1 {
+    let request = Request::Status { select };
+    match ask_patiently(&arguments.mountpoint, &request, &PATIENCE)?.1 {
         Reply::Status { status } => Ok(*status),
         other => Err(unexpected(&other)),
     }

@@ -1,19 +1,36 @@
 //! `mobifs umount`
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use mobifs_runtime::{ControlClient, ControlError, Reply, Request};
+use mobifs_fuse::UnmountError;
+use mobifs_runtime::{
+    AnswerPatience, ControlClient, ControlError, ErrorKind, MountEntry, Reply, Request, find_mount,
+    other_mounts_of, users_of_device,
+};
 
-use super::unexpected;
+use super::{AS_LONG_AS_IT_TAKES, unexpected};
 use crate::arguments::UmountArguments;
-use crate::failure::Failure;
+use crate::daemon::{describe, unmount_unused};
+use crate::failure::{Code, Failure};
+
+/// How long the daemon is waited for before looking for what keeps it.
+const END_STEP: AnswerPatience = AnswerPatience {
+    limit: Some(Duration::from_millis(200)),
+    ..AS_LONG_AS_IT_TAKES
+};
+/// How long a daemon is waited for whose filesystem has no mount that can be seen.
+const END_WAIT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
-    let asked = ControlClient::connect(&arguments.mountpoint).and_then(|mut client| {
-        let lazy = arguments.lazy;
-        let reply = client.ask(&Request::Unmount { lazy })?;
-        Ok((client, reply))
-    });
+    let lazy = arguments.lazy;
+    let mount = find_mount(&arguments.mountpoint)?;
+    // The daemon is not asked for what is certainly a bind mount: nothing depends on it.
+    if mount.shows_a_part() && has_other_mounts(&mount) {
+        return unmount_here(&mount, lazy);
+    }
+    let asked = ControlClient::connect(&arguments.mountpoint)
+        .and_then(|client| ask_to_unmount(client, lazy));
     let (client, reply) = match asked {
         Ok(answered) => answered,
         Err(ControlError::DaemonGone { path }) => return take_away(&path),
@@ -21,19 +38,107 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
     };
     match reply {
         Reply::Done => {
-            client.wait_for_end();
+            client.wait_for_end(&AS_LONG_AS_IT_TAKES);
             Ok(())
         }
-        Reply::Detached => {
-            eprintln!(
-                "mobifs: {} is out of the tree; its daemon ends when its last user has left",
-                client.mountpoint().display()
-            );
+        Reply::Detached { used_by } => {
+            detached(client.mountpoint(), lazy, &used_by.join(", "));
             Ok(())
         }
+        Reply::AnotherMount => unmount_another(client, lazy),
         Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Asks the daemon to unmount the mount that the client is about, and not one that it finds there.
+fn ask_to_unmount(
+    mut client: ControlClient,
+    lazy: bool,
+) -> Result<(ControlClient, Reply), ControlError> {
+    let ask = |client: &mut ControlClient, mount_id| {
+        client.ask(&Request::Unmount { lazy, mount_id }, &AS_LONG_AS_IT_TAKES)
+    };
+    let id = client.mount().id;
+    let mut reply = ask(&mut client, Some(id))?;
+    if matches!(&reply, Reply::Error { kind, .. } if *kind == ErrorKind::Usage) {
+        // A daemon of a version that knows no numbers of mounts.
+        reply = ask(&mut client, None)?;
+    }
+    Ok((client, reply))
+}
+
+/// Unmounts a mount that the daemon has not made: a bind mount, or what a mount namespace has of
+/// the mount. With the last one in this namespace everything is committed, as with the daemon's
+/// own; before that the filesystem goes on, and so does its work.
+fn unmount_another(mut client: ControlClient, lazy: bool) -> Result<(), Failure> {
+    let mount = client.mount().clone();
+    if has_other_mounts(&mount) {
+        return unmount_here(&mount, lazy);
+    }
+    let sync = Request::Sync {
+        app: None,
+        apply: true,
+    };
+    match client.ask(&sync, &AS_LONG_AS_IT_TAKES)? {
+        Reply::Done => {}
+        Reply::Error { kind, message } => {
+            return Err(Failure::new(
+                kind.into(),
+                format!("not unmounted: {message}"),
+            ));
+        }
+        other => return Err(unexpected(&other)),
+    }
+    unmount_here(&mount, lazy)?;
+    let start = Instant::now();
+    while !client.wait_for_end(&END_STEP) {
+        let users = users_of_device(mount.device_major, mount.device_minor);
+        if !users.is_empty() || start.elapsed() >= END_WAIT {
+            detached(&mount.mountpoint, lazy, &describe(&users));
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn has_other_mounts(mount: &MountEntry) -> bool {
+    // Where that cannot be read, the daemon decides.
+    other_mounts_of(mount).is_ok_and(|others| !others.is_empty())
+}
+
+/// Unmounts in this process, in its own mount namespace.
+fn unmount_here(mount: &MountEntry, lazy: bool) -> Result<(), Failure> {
+    let place = &mount.mountpoint;
+    match unmount_unused(place, || mobifs_fuse::unmount(place, lazy)) {
+        Ok(()) => Ok(()),
+        Err((UnmountError::Busy(path), users)) => {
+            let (path, users) = (path.display(), describe(&users));
+            let message =
+                format!("{path} is in use by {users}. Close what uses it, or unmount with --lazy");
+            Err(Failure::new(Code::InUse, message))
+        }
+        Err((error, _)) => Err(error.into()),
+    }
+}
+
+/// Says that the daemon goes on.
+fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
+    let mountpoint = mountpoint.display();
+    if lazy {
+        eprintln!(
+            "mobifs: {mountpoint} is out of the tree; its daemon ends when its last user has left"
+        );
+        return;
+    }
+    let users = match used_by {
+        "" => describe(&[]),
+        used_by => used_by.to_owned(),
+    };
+    eprintln!(
+        "mobifs: {mountpoint} is unmounted and everything is committed, but its filesystem is \
+         served until it is not in use elsewhere, either: by {users}"
+    );
 }
 
 /// Takes away a mount without a daemon. No users are waited for: they get no answers any more.

@@ -3,13 +3,13 @@
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_runtime::handover::CONFIG_NAME;
 use mobifs_runtime::{
-    AppSelection, Arena, ControlHandler, ErrorKind, OpenedStore, Places, PolicyChange, Reply,
-    Request, Volume, VolumeError,
+    AppSelection, Arena, ControlHandler, ErrorKind, MountEntry, MountUser, OpenedStore, Places,
+    PolicyChange, Reply, Request, Volume, VolumeError, mount_at, users_of_device,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -21,6 +21,11 @@ use crate::failure::Failure;
 
 /// How long a mount that should end is watched before it counts as still in use.
 const LAZY_WAIT: Duration = Duration::from_secs(2);
+/// How long the end of a mount is waited for before looking for what delays it.
+const END_STEP: Duration = Duration::from_millis(200);
+/// How long a filesystem may stay in use after its mount has ended without it being seen by what,
+/// before that is reported. The kernel is much faster where there is nothing.
+const UNSEEN_MOUNTS_WAIT: Duration = Duration::from_secs(10);
 /// How long requests under way may take to fail after a power cut.
 const CUT_WAIT: Duration = Duration::from_secs(2);
 /// How long a reply may take to reach who asked.
@@ -31,9 +36,20 @@ const LAST_REPLY_WAIT: Duration = Duration::from_millis(300);
 pub(crate) struct Ended {
     outcome: Mutex<Option<Result<(), Failure>>>,
     changed: Condvar,
+    /// The kernel has no more requests: the rest is the daemon's work.
+    has_begun: AtomicBool,
 }
 
 impl Ended {
+    /// The filesystem has no mount any more.
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::SeqCst);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn set(&self, outcome: Result<(), Failure>) {
         *self.outcome.lock() = Some(outcome);
         self.changed.notify_all();
@@ -125,8 +141,17 @@ impl Daemon {
             );
             return;
         }
-        match unmount_unused(&self.handle, &self.places) {
-            Ok(()) => {}
+        let mount = mount_at(&self.places.mountpoint).ok().flatten();
+        match self.unmount_unused() {
+            Ok(()) => {
+                if let Reply::Detached { used_by } = self.wait_for_end(false, mount.as_ref()) {
+                    tracing::warn!(
+                        by = used_by.join(", "),
+                        "unmounted, but the filesystem is in use elsewhere: everything is \
+                         committed, and it ends with its last user; a second signal ends it at once"
+                    );
+                }
+            }
             Err((UnmountError::Busy(path), users)) => {
                 tracing::warn!(
                     mountpoint = %path.display(),
@@ -164,6 +189,10 @@ impl Daemon {
             }
         };
         std::process::exit(code)
+    }
+
+    fn unmount_unused(&self) -> Result<(), (UnmountError, Vec<MountUser>)> {
+        unmount_unused(&self.places.mountpoint, || self.handle.unmount(false))
     }
 
     fn detach(&self) {
@@ -205,7 +234,12 @@ impl Daemon {
         }
     }
 
-    fn unmount(&self, lazy: bool) -> Reply {
+    fn unmount(&self, lazy: bool, mount_id: Option<u64>) -> Reply {
+        let mount = mount_at(&self.places.mountpoint).ok().flatten();
+        let own_id = mount.as_ref().map(|mount| mount.id);
+        if mount_id.is_some() && mount_id != own_id {
+            return Reply::AnotherMount;
+        }
         // First of all, because after the unmount nobody could do anything about a
         // failure any more.
         if let Err(error) = self.volume.sync_app(None, true) {
@@ -215,7 +249,7 @@ impl Daemon {
             let detached = self.handle.unmount(true);
             detached.map_err(|error| (error, Vec::new()))
         } else {
-            unmount_unused(&self.handle, &self.places)
+            self.unmount_unused()
         };
         match unmounted {
             Ok(()) => {}
@@ -232,9 +266,34 @@ impl Daemon {
             Err((UnmountError::NotMounted(_), _)) => {}
             Err((error, _)) => return Reply::error(ErrorKind::Failed, error.to_string()),
         }
-        match self.ended.wait(lazy.then_some(LAZY_WAIT)) {
-            Some(outcome) => reply(outcome),
-            None => Reply::Detached,
+        self.wait_for_end(lazy, mount.as_ref())
+    }
+
+    /// Waits until the mount that has left the tree has ended. Its filesystem is served further as
+    /// long as it is mounted elsewhere, which must not keep the requester waiting.
+    fn wait_for_end(&self, lazy: bool, mount: Option<&MountEntry>) -> Reply {
+        let start = Instant::now();
+        loop {
+            if let Some(outcome) = self.ended.wait(Some(END_STEP)) {
+                return reply(outcome);
+            }
+            let mut used_by = Vec::new();
+            let waited = start.elapsed();
+            if lazy {
+                if waited < LAZY_WAIT {
+                    continue;
+                }
+            } else if self.ended.has_begun() {
+                continue;
+            } else {
+                let users =
+                    mount.map(|mount| users_of_device(mount.device_major, mount.device_minor));
+                used_by.extend(users.iter().flatten().map(ToString::to_string));
+                if used_by.is_empty() && waited < UNSEEN_MOUNTS_WAIT {
+                    continue;
+                }
+            }
+            return Reply::Detached { used_by };
         }
     }
 
@@ -278,7 +337,7 @@ impl ControlHandler for Daemon {
                 Ok(()) => Reply::Done,
                 Err(error) => Reply::error(kind_of(&error), error.to_string()),
             },
-            Request::Unmount { lazy } => self.unmount(lazy),
+            Request::Unmount { lazy, mount_id } => self.unmount(lazy, mount_id),
             Request::PowerCut => self.cut_power(),
             Request::Touch => {
                 self.volume.user_event();

@@ -33,7 +33,7 @@ use control::Daemon;
 pub(crate) use keeper::Keeper;
 use recording::Recording;
 pub(crate) use takeover::Legacy;
-pub(crate) use unmounting::describe;
+pub(crate) use unmounting::{describe, unmount_unused};
 
 /// How long to wait before trying again to commit what could not be committed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -137,6 +137,7 @@ pub(crate) fn serve(
     let bus = watch_bus(&daemon, &plan.config);
     ready.mounted();
     let served = run(session, &daemon);
+    daemon.ended.begin();
     drop(watcher);
     let ended = finish(&daemon);
     // Until here a machine that wants to sleep or to go off has waited a little.
@@ -312,8 +313,8 @@ fn start_control(
     let handler = Arc::clone(daemon) as Arc<_>;
     let control = match (mount, inherited) {
         (Some(mount), None) => ControlServer::start(&mount, handler),
-        (Some(mount), Some(socket)) => ControlServer::resume(&mount, socket.into(), handler),
-        (None, _) => return Ok(None),
+        (mount, Some(socket)) => ControlServer::resume(mount.as_ref(), socket.into(), handler),
+        (None, None) => return Ok(None),
     };
     control.map(Some).map_err(no_control)
 }

@@ -1,9 +1,10 @@
 //! Ending a mount that may be in use.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mobifs_fuse::{SessionHandle, UnmountError};
-use mobifs_runtime::{MountUser, Places, mount_at, users_of};
+use mobifs_fuse::UnmountError;
+use mobifs_runtime::{MountUser, mount_at, users_of};
 
 /// How long a mount whose users cannot be found may stay busy: the kernel drops its own last
 /// references a moment after the last user has left, and whoever looks at all mounts of a
@@ -17,23 +18,22 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// So many users are named.
 const NAMED_MAX: usize = 5;
 
-/// Ends the mount, also if it is busy for a moment without being used.
+/// Ends the mount at `mountpoint` by `unmount`, also if it is busy for a moment without being used.
 ///
 /// # Errors
-/// As [`SessionHandle::unmount`]; with [`UnmountError::Busy`] come the users, as far as they can
-/// be seen.
-pub(super) fn unmount_unused(
-    handle: &SessionHandle,
-    places: &Places,
+/// Those of `unmount`; with [`UnmountError::Busy`] come the users, as far as they can be seen.
+pub(crate) fn unmount_unused(
+    mountpoint: &Path,
+    unmount: impl Fn() -> Result<(), UnmountError>,
 ) -> Result<(), (UnmountError, Vec<MountUser>)> {
     let start = Instant::now();
     let mut pause = PAUSE_MIN;
     loop {
-        let error = match handle.unmount(false) {
+        let error = match unmount() {
             Err(error @ UnmountError::Busy(_)) => error,
             other => return other.map_err(|error| (error, Vec::new())),
         };
-        let users = users_at(places);
+        let users = users_at(mountpoint);
         let patience = if users.is_empty() {
             UNSEEN_USERS_MAX
         } else {
@@ -47,8 +47,8 @@ pub(super) fn unmount_unused(
     }
 }
 
-fn users_at(places: &Places) -> Vec<MountUser> {
-    let mount = mount_at(&places.mountpoint).ok().flatten();
+fn users_at(mountpoint: &Path) -> Vec<MountUser> {
+    let mount = mount_at(mountpoint).ok().flatten();
     mount.as_ref().map(users_of).unwrap_or_default()
 }
 

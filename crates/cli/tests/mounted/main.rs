@@ -4,6 +4,7 @@
 
 mod again;
 mod bad_input;
+mod binds;
 mod crashes;
 mod deep;
 mod durable;
@@ -20,6 +21,7 @@ mod reads;
 mod recording;
 mod room;
 mod shapes;
+mod stopped;
 mod systemd;
 mod unprivileged;
 

@@ -1,14 +1,14 @@
 //! The command line's side of the control socket.
 
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
 use super::place::socket_candidates;
 use super::protocol::{Reply, Request};
-use super::socket::exchange_line;
 use crate::MountEntry;
 use crate::mount_table::{absolute_without_touching, mounts};
 
@@ -61,6 +61,17 @@ pub enum ControlError {
         /// The mount point.
         path: PathBuf,
     },
+    /// The daemon runs, but does not answer.
+    #[error(
+        "no answer for {seconds} s from {daemon}: it is stopped, or waits for the store",
+        seconds = limit.as_secs()
+    )]
+    NoAnswer {
+        /// The daemon.
+        daemon: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
     /// The conversation failed.
     #[error("the daemon of the mount {path} did not answer: {source}", path = path.display())]
     Io {
@@ -70,6 +81,18 @@ pub enum ControlError {
         source: io::Error,
     },
 }
+
+/// How long to wait for an answer, and how to say so.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerPatience {
+    /// How long at most; none: as long as the daemon takes.
+    pub limit: Option<Duration>,
+    /// Shows the user, once, what is waited for.
+    pub tell: fn(&str),
+}
+
+/// Waiting for longer than this is explained.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// A connection to the daemon of a mount.
 #[derive(Debug)]
@@ -179,6 +202,11 @@ impl ControlClient {
         Err(ControlError::DaemonGone { path: mountpoint })
     }
 
+    /// The mount.
+    pub const fn mount(&self) -> &MountEntry {
+        &self.mount
+    }
+
     /// Where the mount is.
     pub fn mountpoint(&self) -> &Path {
         &self.mount.mountpoint
@@ -188,14 +216,23 @@ impl ControlClient {
     /// one takes over, it is asked again: every request may be repeated.
     ///
     /// # Errors
-    /// [`ControlError::Io`]; [`ControlError::DaemonGone`] if it died and no other took over.
-    pub fn ask(&mut self, request: &Request) -> Result<Reply, ControlError> {
+    /// [`ControlError::Io`]; [`ControlError::DaemonGone`] if it died and no other took over;
+    /// [`ControlError::NoAnswer`] if there is no reply within the limit.
+    pub fn ask(
+        &mut self,
+        request: &Request,
+        patience: &AnswerPatience,
+    ) -> Result<Reply, ControlError> {
         let mut daemons = 1;
         loop {
-            let source = match self.exchange(request) {
+            let source = match self.exchange(request, patience) {
                 Ok(reply) => return Ok(reply),
                 Err(source) => source,
             };
+            if let (io::ErrorKind::TimedOut, Some(limit)) = (source.kind(), patience.limit) {
+                let daemon = self.daemon();
+                return Err(ControlError::NoAnswer { daemon, limit });
+            }
             if has_died(&source) && daemons < DAEMONS_MAX {
                 match Self::connect_to(&self.mount) {
                     // A socket that outlives the daemon leads to its successor.
@@ -214,16 +251,75 @@ impl ControlClient {
         }
     }
 
-    fn exchange(&self, request: &Request) -> io::Result<Reply> {
-        let answer = exchange_line(&self.stream, &serde_json::to_vec(request)?)?;
+    /// The daemon in words. After a takeover its process is not known from here.
+    fn daemon(&self) -> String {
+        let mountpoint = self.mount.mountpoint.display();
+        let maker = self.maker.as_raw_nonzero();
+        let name = std::fs::read_to_string(format!("/proc/{maker}/comm"));
+        if name.is_ok_and(|name| name.trim_end() == "mobifs") {
+            format!("process {maker}, which serves {mountpoint}")
+        } else {
+            format!("the daemon of {mountpoint}")
+        }
+    }
+
+    fn exchange(&self, request: &Request, patience: &AnswerPatience) -> io::Result<Reply> {
+        let mut stream = &self.stream;
+        stream.write_all(&[&serde_json::to_vec(request)?[..], b"\n"].concat())?;
+        let mut reader = BufReader::new(stream);
+        let mut answer = Vec::new();
+        // What has come before a pause stays in `answer`.
+        let read = || reader.read_until(b'\n', &mut answer);
+        self.wait_patiently(patience, read)?;
+        if answer.pop().is_none() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended"));
+        }
         Ok(serde_json::from_slice(&answer)?)
     }
 
-    /// Waits until the daemon has ended (or closed the connection for another
-    /// reason).
-    pub fn wait_for_end(mut self) {
+    /// Reads from the daemon; explains why that takes long, and gives up at the limit.
+    fn wait_patiently(
+        &self,
+        patience: &AnswerPatience,
+        mut read: impl FnMut() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let start = Instant::now();
+        let mut was_explained = false;
+        loop {
+            let left = match patience
+                .limit
+                .map(|limit| limit.saturating_sub(start.elapsed()))
+            {
+                Some(Duration::ZERO) => return Err(io::ErrorKind::TimedOut.into()),
+                left => left.unwrap_or(Duration::MAX),
+            };
+            let pause = if was_explained { left } else { left.min(QUIET) };
+            let endless = pause == Duration::MAX;
+            self.stream.set_read_timeout((!endless).then_some(pause))?;
+            match read() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !was_explained && start.elapsed() >= QUIET {
+                        was_explained = true;
+                        (patience.tell)(&format!("waiting for {}", self.daemon()));
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits until the daemon has ended (or closed the connection for another reason); false if
+    /// it has not at the limit.
+    pub fn wait_for_end(&self, patience: &AnswerPatience) -> bool {
         let mut rest = [0; 64];
-        while matches!(self.stream.read(&mut rest), Ok(1..)) {}
+        loop {
+            match self.wait_patiently(patience, || (&self.stream).read(&mut rest)) {
+                Ok(1..) => {}
+                Err(error) => return error.kind() != io::ErrorKind::TimedOut,
+                Ok(0) => return true,
+            }
+        }
     }
 }
 

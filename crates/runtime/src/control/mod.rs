@@ -6,7 +6,7 @@ mod protocol;
 mod server;
 mod socket;
 
-pub use client::{ControlClient, ControlError, find_mount};
+pub use client::{AnswerPatience, ControlClient, ControlError, find_mount};
 pub use place::runtime_directory;
 pub use protocol::{ErrorKind, Reply, Request};
 pub use server::{ControlHandler, ControlServer};

@@ -27,6 +27,10 @@ pub enum Request {
         /// Take the mount out of the tree although it is in use, and end when the last
         /// user leaves.
         lazy: bool,
+        /// The kernel's number of the mount that is meant: of one filesystem there may be several
+        /// mounts, and the daemon ends only its own. None: that one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mount_id: Option<u64>,
     },
     /// End the mount as a power cut would.
     PowerCut,
@@ -76,7 +80,15 @@ pub enum Reply {
     /// Done.
     Done,
     /// Done; the mount has left the tree, and its daemon ends when its last user does.
-    Detached,
+    Detached {
+        /// What keeps the filesystem in use although no program had anything open in the mount:
+        /// bind mounts, copies in other mount namespaces. Empty where that cannot be seen.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        used_by: Vec<String>,
+    },
+    /// Not done, because the mount that is meant is another one of this daemon's filesystem: a
+    /// bind mount, or a copy in another mount namespace. The requester can unmount it.
+    AnotherMount,
     /// The answer to [`Request::Status`].
     Status {
         /// The state.
@@ -135,8 +147,19 @@ mod tests {
         let request = Request::Screen { on: false };
         assert_eq!(serde_json::to_string(&request).unwrap(), text);
         assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
+        let text = r#"{"command":"unmount","lazy":true}"#;
+        let request = Request::Unmount {
+            lazy: true,
+            mount_id: None,
+        };
+        assert_eq!(serde_json::to_string(&request).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);
         let text = serde_json::to_string(&Request::PowerCut).unwrap();
         assert_eq!(text, r#"{"command":"power-cut"}"#);
         assert!(serde_json::from_str::<Request>(r#"{"command":"explode"}"#).is_err());
+        let text = r#"{"reply":"detached"}"#;
+        let reply = Reply::Detached { used_by: vec![] };
+        assert_eq!(serde_json::to_string(&reply).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Reply>(text).unwrap(), reply);
     }
 }

@@ -32,16 +32,23 @@ impl ControlServer {
         LineServer::start(path, Arc::new(Lines(handler))).map(Self)
     }
 
-    /// Goes on with the socket of a daemon that has died.
+    /// Goes on with the socket of a daemon that has died. `mount`: where it is in the tree; it may
+    /// have left its place and be served for a bind mount of it.
     ///
     /// # Errors
-    /// If the socket cannot be used.
+    /// If the socket cannot be used; [`io::ErrorKind::NotFound`] if there is none, and no mount.
     pub fn resume(
-        mount: &MountEntry,
+        mount: Option<&MountEntry>,
         listener: UnixListener,
         handler: Arc<dyn ControlHandler>,
     ) -> io::Result<Self> {
-        let path = runtime_directory()?.join(socket_name(mount));
+        let address = listener.local_addr()?;
+        let own = address.as_pathname().filter(|path| path.exists());
+        let path = match (own, mount) {
+            (Some(path), _) => path.to_owned(),
+            (None, Some(mount)) => runtime_directory()?.join(socket_name(mount)),
+            (None, None) => return Err(io::ErrorKind::NotFound.into()),
+        };
         LineServer::resume(path, listener, Arc::new(Lines(handler))).map(Self)
     }
 
