@@ -35,7 +35,9 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
 
 Keys of the configuration file (TOML; docs/CONFIG.md explains them):
   memory_budget_bytes, journal_bytes, direct_write_max_bytes, apply_idle_ms,
-  objects_max, allow_durable, user_events = \"auto\" | \"bursts\" | \"none\",
+  objects_max, allow_durable, predictor, predictor_short_intervals,
+  predictor_long_intervals, predictor_short_ms, predictor_long_ms,
+  predictor_timeout_factor, touch_gap_us, scheduler, user_events = \"auto\" | \"bursts\" | \"none\",
   memory_pressure, screens, system_bus, battery_low_percent, standby_age_max_ms,
   apps = [\"GLOB\", ...]
   [defaults]   class = \"relaxed\" | \"durable\", age_max_ms, staleness_max_bytes,
@@ -312,6 +314,35 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// Found by hand: keys were missing.
+    #[test]
+    fn the_help_of_mount_lists_every_key_of_the_configuration_and_no_other() {
+        let keys = MOUNT_HELP
+            .split("Keys of the configuration file")
+            .nth(1)
+            .unwrap();
+        let (mount, app) = keys
+            .split("In /etc/fstab")
+            .next()
+            .unwrap()
+            .split_once("[defaults]")
+            .unwrap();
+        let (known_mount, known_app) = mobifs_runtime::config_keys();
+        for (text, known) in [(mount, known_mount), (app, known_app)] {
+            let named = |name: &str| {
+                text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'))
+                    .any(|word| word == name)
+            };
+            for key in &known {
+                assert!(named(key), "{key} is not in the help");
+            }
+            let words = text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+            for word in words.filter(|word| word.contains('_')) {
+                assert!(known.contains(&word), "{word} is no key");
+            }
+        }
     }
 
     #[test]

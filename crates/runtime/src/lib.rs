@@ -31,7 +31,7 @@ pub use arena::{Arena, ArenaError, Entered, LeftRequest, Refusal, RequestSlot, e
 pub use clock::{Clock, SystemClock};
 pub use config::{
     Config, ConfigError, PolicyChange, PolicySettings, Rules, SettingError, Size, class_name,
-    parse_class, parse_policy, parse_size,
+    config_keys, parse_class, parse_policy, parse_size,
 };
 pub use control::{
     AnswerPatience, ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind,

@@ -5,11 +5,14 @@ mod raw;
 mod rules;
 mod settings;
 mod size;
+mod written;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mobifs_core::PacingRules;
+use serde::Deserialize as _;
+use toml::de::{DeTable, Deserializer};
 
 use crate::{EventSources, memory_budget};
 use raw::RawConfig;
@@ -18,6 +21,8 @@ pub use rules::{PolicyChange, Rules};
 pub(crate) use settings::check_policy;
 pub use settings::{PolicySettings, SettingError, class_name, parse_class, parse_policy};
 pub use size::{Size, parse as parse_size};
+use written::Written;
+pub use written::config_keys;
 
 /// Smallest memory budget that leaves room to work.
 const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
@@ -38,7 +43,7 @@ pub enum ConfigError {
         /// Why not.
         source: std::io::Error,
     },
-    /// The file is no valid TOML, or has an unknown key or a value of the wrong type.
+    /// The file is no valid TOML.
     #[error("{path}, line {line}: {message}", path = path.display())]
     Syntax {
         /// The file.
@@ -48,16 +53,48 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
-    /// A value cannot be used.
-    #[error("{path}: {key}: {message}", path = path.display())]
+    /// There is no such key, or its value cannot be used.
+    #[error("{path}{line}: {key}: {message}", path = path.display(), line = in_line(*line))]
     Value {
         /// The file.
         path: PathBuf,
+        /// Line of the key, counted from 1; none where several keys may be meant.
+        line: Option<usize>,
         /// The key.
         key: String,
         /// What is wrong with its value.
         message: String,
     },
+}
+
+fn in_line(line: Option<usize>) -> String {
+    line.map_or_else(String::new, |line| format!(", line {line}"))
+}
+
+/// What is wrong with a key.
+#[derive(Debug)]
+struct Fault {
+    /// Its line, where that is known already.
+    line: Option<usize>,
+    key: String,
+    message: String,
+}
+
+impl Fault {
+    fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            line: None,
+            key: key.into(),
+            message: message.into(),
+        }
+    }
+
+    fn at(line: usize, key: &str, message: impl Into<String>) -> Self {
+        Self {
+            line: Some(line),
+            ..Self::new(key, message)
+        }
+    }
 }
 
 /// Everything that a mount can be told by its configuration file.
@@ -110,22 +147,33 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let raw: RawConfig = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+        let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+        let document = DeTable::parse(text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
-            line: line_of(text, error.span().map_or(0, |span| span.start)),
+            line: line_of(text, place(&error)),
             message: error.message().replace('\n', " "),
         })?;
-        Self::from_raw(raw).map_err(|(key, message)| ConfigError::Value {
+        let (written, checked) = Written::check(text, document.get_ref());
+        let config = checked.and_then(|()| {
+            // What is left are numbers that are too large for their type.
+            let raw = RawConfig::deserialize(Deserializer::from(document)).map_err(|error| {
+                let key = written.key_at(place(&error)).unwrap_or("the file");
+                Fault::new(key, error.message().replace('\n', " "))
+            })?;
+            Self::from_raw(raw)
+        });
+        config.map_err(|fault| ConfigError::Value {
             path: path.to_owned(),
-            key,
-            message,
+            line: fault.line.or_else(|| written.line(&fault.key)),
+            key: fault.key,
+            message: fault.message,
         })
     }
 
-    fn from_raw(raw: RawConfig) -> Result<Self, (String, String)> {
+    fn from_raw(raw: RawConfig) -> Result<Self, Fault> {
         let memory_budget_bytes = match raw.memory_budget_bytes {
             Some(size) if size.0 < MEMORY_BUDGET_BYTES_MIN => {
-                return Err(("memory_budget_bytes".into(), "must be at least 4MiB".into()));
+                return Err(Fault::new("memory_budget_bytes", "must be at least 4MiB"));
             }
             Some(size) => size.0,
             None => memory_budget::default_bytes(),
@@ -134,15 +182,18 @@ impl Config {
         if memory_budget_bytes > machine_bytes.max(MEMORY_BUDGET_BYTES_MIN) {
             let message =
                 format!("must be at most {machine_bytes}, which is the memory of this machine");
-            return Err(("memory_budget_bytes".into(), message));
+            return Err(Fault::new("memory_budget_bytes", message));
         }
         if let Some(Size(bytes)) = raw.journal_bytes {
             if bytes < JOURNAL_BYTES_MIN {
-                return Err(("journal_bytes".into(), "must be at least 64KiB".into()));
+                return Err(Fault::new("journal_bytes", "must be at least 64KiB"));
             }
             if bytes > JOURNAL_BYTES_MAX {
-                return Err(("journal_bytes".into(), "must be at most 1TiB".into()));
+                return Err(Fault::new("journal_bytes", "must be at most 1TiB"));
             }
+        }
+        if raw.objects_max == Some(0) {
+            return Err(Fault::new("objects_max", "must be at least 1"));
         }
         let rules = raw.rules()?;
         let allow_durable = raw.allow_durable.unwrap_or(true);
@@ -152,8 +203,8 @@ impl Config {
             } else {
                 "policy says \"fsync\""
             };
-            return Err((
-                "allow_durable".into(),
+            return Err(Fault::new(
+                "allow_durable",
                 format!("is false, but a {other}; remove one of the two"),
             ));
         }
@@ -162,7 +213,9 @@ impl Config {
             journal_bytes: raw.journal_bytes.map(|size| size.0),
             direct_write_max_bytes: raw.direct_write_max_bytes.map(|size| size.0),
             apply_idle: Duration::from_millis(raw.apply_idle_ms.unwrap_or(30_000)),
-            objects_max: raw.objects_max.unwrap_or(200_000),
+            objects_max: raw
+                .objects_max
+                .map_or(200_000, |max| usize::try_from(max).unwrap_or(usize::MAX)),
             allow_durable,
             pacing: pacing::pacing(&raw)?,
             events: events(&raw)?,
@@ -171,7 +224,7 @@ impl Config {
     }
 }
 
-fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
+fn events(raw: &RawConfig) -> Result<EventSources, Fault> {
     let mut sources = EventSources::default();
     match raw.user_events.as_deref() {
         None | Some("auto") => {}
@@ -179,7 +232,7 @@ fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
         Some("none") => sources.input = None,
         Some(other) => {
             let message = format!("\"{other}\" is none of \"auto\", \"bursts\" and \"none\"");
-            return Err(("user_events".into(), message));
+            return Err(Fault::new("user_events", message));
         }
     }
     sources.system_bus = raw.system_bus.unwrap_or(true);
@@ -190,10 +243,9 @@ fn events(raw: &RawConfig) -> Result<EventSources, (String, String)> {
         sources.memory_pressure = None;
     }
     if let Some(percent) = raw.battery_low_percent {
-        if percent > 100 {
-            return Err(("battery_low_percent".into(), "must be at most 100".into()));
-        }
-        sources.battery_low_percent = percent;
+        let percent = u8::try_from(percent).ok().filter(|&percent| percent <= 100);
+        sources.battery_low_percent =
+            percent.ok_or_else(|| Fault::new("battery_low_percent", "must be at most 100"))?;
     }
     Ok(sources)
 }
@@ -343,7 +395,7 @@ mod tests {
     fn unknown_keys_are_named_with_their_line() {
         let text = message("apps = [\"*\"]\n\nmemory_budget = 5\n");
         assert!(text.starts_with("/etc/mobifs.toml, line 3: "), "{text}");
-        assert!(text.contains("unknown field `memory_budget`"), "{text}");
+        assert!(text.contains("no key `memory_budget` here"), "{text}");
         let text = message("[defaults]\nage_max = 5\n");
         assert!(
             text.contains("line 2") && text.contains("`age_max`"),
@@ -426,7 +478,7 @@ mod tests {
             ),
             (
                 "[[app]]\nclass = \"durable\"",
-                &["line 1", "missing field `match`"],
+                &["line 1", "needs a key `match`"],
             ),
             (
                 "allow_durable = false\n[defaults]\nclass = \"durable\"",
@@ -448,7 +500,7 @@ mod tests {
                 "user_events = \"all\"",
                 &["user_events", "\"auto\", \"bursts\" and \"none\""],
             ),
-            ("system_bus = \"no\"", &["line 1", "expected a boolean"]),
+            ("system_bus = \"no\"", &["line 1", "true or false"]),
             (
                 "battery_low_percent = 101",
                 &["battery_low_percent", "at most 100"],
@@ -474,5 +526,168 @@ mod tests {
                 .to_string()
                 .contains("cannot read the configuration /nonexistent")
         );
+    }
+
+    #[track_caller]
+    fn says(text: &str, needles: &[&str]) {
+        let got = message(text);
+        for needle in needles {
+            assert!(
+                got.contains(needle),
+                "{text:?} gave {got:?}, without {needle:?}"
+            );
+        }
+    }
+
+    /// Found by hand: they were accepted, and matched nothing or had no effect.
+    #[test]
+    fn values_without_an_effect_are_refused() {
+        for glob in [
+            "../x", "a/../b", "./a", "a/.", "a//b", ".", "..", "", "/a", "a/",
+        ] {
+            says(
+                &format!("\napps = [\"*\", \"{glob}\"]"),
+                &["line 2: apps: "],
+            );
+        }
+        for glob in ["../x", "./a", "a//b", "", "/a"] {
+            let text = format!("[[app]]\nmatch = \"{glob}\"\nage_max_ms = 5");
+            says(&text, &["line 2: app ", ".match: "]);
+        }
+        parse("[[app]]\nmatch = \".\"").unwrap();
+        parse("apps = [\"a..b\", \".hidden\", \"**\", \"{a,b}/*\"]").unwrap();
+        says(
+            "objects_max = 0",
+            &["line 1: objects_max: must be at least 1"],
+        );
+        let text = "[defaults]\nslope_min_micropercent = 1";
+        says(
+            text,
+            &[
+                "line 2: defaults.slope_min_micropercent: ",
+                "not be positive",
+            ],
+        );
+    }
+
+    /// Found by hand: `invalid type: string "30s", expected u64`, without the key.
+    #[test]
+    fn values_of_the_wrong_kind_are_explained_in_plain_words() {
+        for (text, needles) in [
+            (
+                "\n[defaults]\n\nage_max_ms = \"30s\"",
+                &[
+                    "line 4: defaults.age_max_ms: must be a number of milliseconds",
+                    "not \"30s\"",
+                ][..],
+            ),
+            ("[app]\nmatch = \"a\"", &["line 1: app: ", "[[app]]"]),
+            ("defaults = 5", &["line 1: defaults: ", "[defaults]"]),
+            (
+                "apps = \"*\"",
+                &["line 1: apps: ", "list of globs", "not \"*\""],
+            ),
+            (
+                "apps = [1]",
+                &["line 1: apps: ", "list of globs", "not [1]"],
+            ),
+            (
+                "journal_bytes = true",
+                &["line 1: journal_bytes: must be a size", "not true"],
+            ),
+            (
+                "journal_bytes = \"1.5GiB\"",
+                &["line 1: journal_bytes: \"1.5GiB\" is not a size: write a whole number"],
+            ),
+            (
+                "objects_max = 1.5",
+                &["line 1: objects_max: must be a whole number", "not 1.5"],
+            ),
+            (
+                "apply_idle_ms = -1",
+                &["line 1: apply_idle_ms: must not be negative"],
+            ),
+            (
+                "class = \"durable\"",
+                &["line 1: class: there is no key `class` here"],
+            ),
+            (
+                "battery_low_percent = 300",
+                &["line 1: battery_low_percent: must be at most 100"],
+            ),
+            (
+                "apply_idle_ms = 99999999999999999999",
+                &["line 1", "apply_idle_ms"],
+            ),
+            (
+                "[[app]]\nmatch = 7",
+                &["line 2: app.match: must be a glob in quotes"],
+            ),
+        ] {
+            says(text, needles);
+        }
+    }
+
+    /// They named the key, but not its line.
+    #[test]
+    fn values_that_cannot_be_are_named_with_their_line() {
+        for (text, needle) in [
+            (
+                "\n[defaults]\nage_max_ms = 0",
+                "line 3: defaults.age_max_ms: must be at least 1",
+            ),
+            ("\n\nuser_events = \"all\"", "line 3: user_events: "),
+            (
+                "\nallow_durable = false\n[defaults]\nclass = \"durable\"",
+                "line 2: allow_durable: ",
+            ),
+            (
+                "[[app]]\nmatch = \"a.b\"\n[[app]]\nmatch = \"b\"\nquiet_ms = 0",
+                "line 5: app \"b\".quiet_ms: ",
+            ),
+            // The limit that it contradicts is not written: the line of the table.
+            (
+                "\n[defaults]\nstaleness_max_bytes = \"4KiB\"",
+                "line 2: defaults.staleness_min_bytes: ",
+            ),
+            // Which one is meant cannot be said.
+            (
+                "[[app]]\nmatch = \"a\"\nquiet_ms = 1\n[[app]]\nmatch = \"a\"\nquiet_ms = 0",
+                "mobifs.toml: app \"a\".quiet_ms: ",
+            ),
+        ] {
+            says(text, &[needle]);
+        }
+    }
+
+    /// The keys that are listed for people are those that are read.
+    #[test]
+    fn every_key_that_is_listed_is_read_and_the_other_way_round() {
+        let listed = |text: &str| {
+            let error = toml::from_str::<RawConfig>(text)
+                .unwrap_err()
+                .message()
+                .to_owned();
+            let mut names: Vec<String> = error
+                .split('`')
+                .skip(3)
+                .step_by(2)
+                .map(String::from)
+                .collect();
+            names.sort();
+            names
+        };
+        let sorted = |keys: &[&str], more: &[&str]| {
+            let mut names: Vec<String> = keys.iter().chain(more).map(ToString::to_string).collect();
+            names.sort();
+            names
+        };
+        let (mount, app) = config_keys();
+        assert_eq!(
+            listed("no_such_key = 1"),
+            sorted(&mount, &["defaults", "app"])
+        );
+        assert_eq!(listed("[defaults]\nno_such_key = 1"), sorted(&app, &[]));
+        assert_eq!(listed("[[app]]\nno_such_key = 1"), sorted(&app, &["match"]));
     }
 }

@@ -9,13 +9,11 @@ use mobifs_core::policy::prediction::{
 };
 use mobifs_core::policy::schedule::SchedulerName;
 
+use super::Fault;
 use super::raw::RawConfig;
 
 const MS_NS: u64 = 1_000_000;
 const US_NS: u64 = 1_000;
-
-/// A key, and what is wrong with it.
-type Fault = (String, String);
 
 pub(super) fn pacing(raw: &RawConfig) -> Result<PacingRules, Fault> {
     let mut rules = PacingRules {
@@ -25,11 +23,11 @@ pub(super) fn pacing(raw: &RawConfig) -> Result<PacingRules, Fault> {
     if let Some(name) = &raw.scheduler {
         let known = SchedulerName::ALL.map(SchedulerName::as_str);
         rules.scheduler = SchedulerName::from_name(name)
-            .ok_or_else(|| ("scheduler".to_owned(), no_such("scheduler", name, &known)))?;
+            .ok_or_else(|| Fault::new("scheduler", no_such("scheduler", name, &known)))?;
     }
     if raw.standby_age_max_ms == Some(0) {
         let message = "must be more than 0; leave it out, and `age_max_ms` holds in standby, too";
-        return Err(("standby_age_max_ms".into(), message.into()));
+        return Err(Fault::new("standby_age_max_ms", message));
     }
     rules.standby_age_max_ms = raw.standby_age_max_ms.unwrap_or(rules.standby_age_max_ms);
     Ok(rules)
@@ -40,7 +38,7 @@ fn prediction(raw: &RawConfig) -> Result<PredictionRules, Fault> {
     if let Some(name) = &raw.predictor {
         let known = PredictorName::ALL.map(PredictorName::as_str);
         rules.predictor = PredictorName::from_name(name)
-            .ok_or_else(|| ("predictor".to_owned(), no_such("predictor", name, &known)))?;
+            .ok_or_else(|| Fault::new("predictor", no_such("predictor", name, &known)))?;
     }
     let parameters = &mut rules.parameters;
     let remembered = 1..=HISTORY_MAX as u64;
@@ -79,7 +77,7 @@ fn within(
     match value {
         Some(value) if !range.contains(&value) => {
             let message = format!("must be from {} to {}", range.start(), range.end());
-            Err((key.to_owned(), message))
+            Err(Fault::new(key, message))
         }
         value => Ok(value),
     }

@@ -3,6 +3,7 @@
 use mobifs_core::AppPolicy;
 use serde::Deserialize;
 
+use super::Fault;
 use super::rules::{AppGlob, PolicyChange, Rules};
 use super::settings::{PolicySettings, check_policy};
 use super::size::Size;
@@ -14,7 +15,7 @@ pub(super) struct RawConfig {
     pub(super) journal_bytes: Option<Size>,
     pub(super) direct_write_max_bytes: Option<Size>,
     pub(super) apply_idle_ms: Option<u64>,
-    pub(super) objects_max: Option<usize>,
+    pub(super) objects_max: Option<u64>,
     pub(super) allow_durable: Option<bool>,
     pub(super) predictor: Option<String>,
     pub(super) predictor_short_intervals: Option<u64>,
@@ -28,7 +29,7 @@ pub(super) struct RawConfig {
     pub(super) memory_pressure: Option<bool>,
     pub(super) screens: Option<bool>,
     pub(super) system_bus: Option<bool>,
-    pub(super) battery_low_percent: Option<u8>,
+    pub(super) battery_low_percent: Option<u64>,
     pub(super) standby_age_max_ms: Option<u64>,
     apps: Option<Vec<String>>,
     #[serde(default)]
@@ -83,36 +84,39 @@ fn checked(
     place: &str,
     settings: &PolicySettings,
     below: AppPolicy,
-) -> Result<(PolicyChange, AppPolicy), (String, String)> {
+) -> Result<(PolicyChange, AppPolicy), Fault> {
     let change = settings.change().and_then(|change| {
         let policy = change.apply(below);
         check_policy(&policy, &change).map(|()| (change, policy))
     });
-    change.map_err(|fault| (format!("{place}.{}", fault.key), fault.message))
+    change.map_err(|fault| Fault::new(format!("{place}.{}", fault.key), fault.message))
 }
 
 impl RawConfig {
-    pub(super) fn rules(&self) -> Result<Rules, (String, String)> {
+    pub(super) fn rules(&self) -> Result<Rules, Fault> {
         let everything = [String::from("*")];
         let globs = self.apps.as_deref().unwrap_or(&everything);
         if globs.is_empty() {
-            return Err((
-                "apps".into(),
-                "needs at least one glob, such as \"*\"".into(),
-            ));
+            let message = "needs at least one glob, such as \"*\"";
+            return Err(Fault::new("apps", message));
         }
         let apps = globs
             .iter()
-            .map(|glob| AppGlob::new(glob))
+            .map(|glob| AppGlob::of_apps(glob))
             .collect::<Result<Vec<_>, _>>();
-        let apps = apps.map_err(|message| ("apps".to_owned(), message))?;
+        let apps = apps.map_err(|message| Fault::new("apps", message))?;
         let (_, defaults) = checked("defaults", &self.defaults, AppPolicy::default())?;
         let mut matched = Vec::with_capacity(self.app.len());
         for app in &self.app {
             let (glob, settings) = app.split();
             let key = format!("app \"{glob}\"");
             let (change, _) = checked(&key, &settings, defaults)?;
-            let glob = AppGlob::new(glob).map_err(|message| (format!("{key}.match"), message))?;
+            let compiled = match glob {
+                // What lies in no app.
+                "." => AppGlob::new(glob),
+                glob => AppGlob::of_apps(glob),
+            };
+            let glob = compiled.map_err(|message| Fault::new(format!("{key}.match"), message))?;
             matched.push((glob, change));
         }
         Ok(Rules::new(apps, defaults, matched))

@@ -96,6 +96,19 @@ impl AppGlob {
         })
     }
 
+    /// A glob of a configuration, which must be able to match the path of an app.
+    pub(crate) fn of_apps(glob: &str) -> Result<Self, String> {
+        let compiled = Self::new(glob)?;
+        let nothing = |name: &str| matches!(name, "" | "." | "..");
+        if glob.split('/').any(nothing) {
+            return Err(format!(
+                "\"{glob}\" matches no app: a path in the mount has no empty name, no \".\" and no \
+                 \"..\""
+            ));
+        }
+        Ok(compiled)
+    }
+
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
         self.whole.is_match(Path::new(OsStr::from_bytes(path)))
     }

@@ -116,6 +116,10 @@ impl PolicySettings {
 /// Checks the policy that results from `change` for limits that contradict each other.
 ///
 /// The general limits hold for every policy, so a policy's own limit that lies above them never
+        if change.slope_min_micropercent.is_some_and(|slope| slope > 0) {
+            let message = "must not be positive: it is the steepest fall";
+            return Err(SettingError::new("slope_min_micropercent", message));
+        }
 /// has an effect. That is refused where the limit itself is given; where only a general limit is,
 /// it is meant to be tighter than what is inherited.
 ///

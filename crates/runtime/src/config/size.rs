@@ -26,6 +26,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
+    if unit.starts_with(['.', ',']) {
+        return Err(format!(
+            "\"{text}\" is not a size: write a whole number, of a smaller unit ({UNITS})"
+        ));
+    }
     let number: u64 = number
         .parse()
         .map_err(|_| format!("\"{text}\" is not a size: write digits and a unit ({UNITS})"))?;
@@ -93,6 +98,9 @@ mod tests {
         for bad in ["", "MiB", "-5", "5 parsecs", "1.5G"] {
             assert!(parse(bad).unwrap_err().contains("KiB"), "{bad}");
         }
+        // It said that ".5GiB" is no unit.
+        let message = parse("1.5GiB").unwrap_err();
+        assert!(message.contains("\"1.5GiB\" is not a size: write a whole number"));
         assert!(parse("99999999999TiB").unwrap_err().contains("2^64"));
     }
 }

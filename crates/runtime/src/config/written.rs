@@ -1,0 +1,277 @@
+//! The configuration as a text: which keys there are, of what kind their values are, and where in
+//! the file each is.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::{Fault, line_of, size};
+
+/// What a value has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Size,
+    Milliseconds,
+    Microseconds,
+    Count,
+    Slope,
+    Flag,
+    Text,
+    Globs,
+}
+
+impl Kind {
+    const fn expectation(self) -> &'static str {
+        match self {
+            Self::Size => "a size, such as \"512MiB\" or 4096 (bytes)",
+            Self::Milliseconds => "a number of milliseconds without a unit, such as 30000",
+            Self::Microseconds => "a number of microseconds without a unit, such as 100000",
+            Self::Count => "a whole number, such as 16",
+            Self::Slope => "a whole number that is not positive, such as -20000",
+            Self::Flag => "true or false, without quotes",
+            Self::Text => "a text in quotes",
+            Self::Globs => "a list of globs in brackets, such as [\"*\", \"home/*\"]",
+        }
+    }
+
+    /// Checks the kind of a value, and of it only what the type in the program cannot hold.
+    fn check(self, value: &DeValue<'_>) -> Result<(), String> {
+        let fits = match (self, value) {
+            (Self::Size, DeValue::String(text)) => return size::parse(text).map(drop),
+            (Self::Slope, DeValue::Integer(_))
+            | (Self::Flag, DeValue::Boolean(_))
+            | (Self::Text, DeValue::String(_)) => true,
+            (
+                Self::Size | Self::Milliseconds | Self::Microseconds | Self::Count,
+                DeValue::Integer(number),
+            ) => {
+                if number.as_str().starts_with('-') {
+                    return Err(format!("must not be negative, as {} is", number.as_str()));
+                }
+                true
+            }
+            (Self::Globs, DeValue::Array(globs)) => {
+                globs.iter().all(|glob| glob.get_ref().is_str())
+            }
+            _ => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        Err(format!("must be {}", self.expectation()))
+    }
+}
+
+/// A key and the kind of its value.
+type Key = (&'static str, Kind);
+
+/// The keys of the whole mount.
+const MOUNT_KEYS: [Key; 21] = [
+    ("memory_budget_bytes", Kind::Size),
+    ("journal_bytes", Kind::Size),
+    ("direct_write_max_bytes", Kind::Size),
+    ("apply_idle_ms", Kind::Milliseconds),
+    ("objects_max", Kind::Count),
+    ("allow_durable", Kind::Flag),
+    ("predictor", Kind::Text),
+    ("predictor_short_intervals", Kind::Count),
+    ("predictor_long_intervals", Kind::Count),
+    ("predictor_short_ms", Kind::Milliseconds),
+    ("predictor_long_ms", Kind::Milliseconds),
+    ("predictor_timeout_factor", Kind::Count),
+    ("touch_gap_us", Kind::Microseconds),
+    ("scheduler", Kind::Text),
+    ("user_events", Kind::Text),
+    ("memory_pressure", Kind::Flag),
+    ("screens", Kind::Flag),
+    ("system_bus", Kind::Flag),
+    ("battery_low_percent", Kind::Count),
+    ("standby_age_max_ms", Kind::Milliseconds),
+    ("apps", Kind::Globs),
+];
+
+/// The keys of `[defaults]`, and beside `match` those of `[[app]]`.
+const APP_KEYS: [Key; 12] = [
+    ("class", Kind::Text),
+    ("age_max_ms", Kind::Milliseconds),
+    ("staleness_max_bytes", Kind::Size),
+    ("policy", Kind::Text),
+    ("staleness_min_bytes", Kind::Size),
+    ("slope_min_micropercent", Kind::Slope),
+    ("window_points", Kind::Count),
+    ("interval_ms", Kind::Milliseconds),
+    ("quiet_ms", Kind::Milliseconds),
+    ("quiet_age_min_ms", Kind::Milliseconds),
+    ("staleness_bytes", Kind::Size),
+    ("flush_interval_ms", Kind::Milliseconds),
+];
+
+/// Every key that a configuration can have: of the whole mount, and of `[defaults]` and `[[app]]`.
+pub fn config_keys() -> (Vec<&'static str>, Vec<&'static str>) {
+    let names = |keys: &[Key]| keys.iter().map(|(name, _)| *name).collect();
+    (names(&MOUNT_KEYS), names(&APP_KEYS))
+}
+
+/// Where the keys are written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Lines by key, as faults name it; none where several are named the same.
+    lines: HashMap<String, Option<usize>>,
+    /// The keys by the places of their values.
+    values: Vec<(Range<usize>, String)>,
+}
+
+impl Written {
+    /// Finds the keys of a text that is TOML, and checks that each is known and has a value of its
+    /// kind.
+    pub(super) fn check(text: &str, document: &DeTable<'_>) -> (Self, Result<(), Fault>) {
+        let mut written = Self::default();
+        let checked = written.document(text, document);
+        (written, checked)
+    }
+
+    /// The line of a key; where the key itself is not written, that of its table.
+    pub(super) fn line(&self, key: &str) -> Option<usize> {
+        let table = || key.rsplit_once('.').map(|(table, _)| table);
+        match self.lines.get(key) {
+            Some(line) => *line,
+            None => self.lines.get(table()?).copied().flatten(),
+        }
+    }
+
+    /// The key whose value is at this place.
+    pub(super) fn key_at(&self, offset: usize) -> Option<&str> {
+        let found = self
+            .values
+            .iter()
+            .find(|(place, _)| place.contains(&offset));
+        found.map(|(_, key)| key.as_str())
+    }
+
+    fn note(&mut self, key: &str, line: usize) {
+        let lines = self.lines.entry(key.to_owned());
+        lines.and_modify(|line| *line = None).or_insert(Some(line));
+    }
+
+    fn document(&mut self, text: &str, document: &DeTable<'_>) -> Result<(), Fault> {
+        for (key, value) in in_order(document) {
+            let line = line_of(text, key.span().start);
+            let name = key.get_ref().as_ref();
+            match (name, value.get_ref()) {
+                ("defaults", DeValue::Table(table)) => {
+                    self.note(name, line);
+                    self.table(text, name, table, false)?;
+                }
+                ("app", DeValue::Array(apps))
+                    if apps.iter().all(|app| app.get_ref().is_table()) =>
+                {
+                    for app in apps.iter() {
+                        let Some(table) = app.get_ref().as_table() else {
+                            continue;
+                        };
+                        let line = line_of(text, app.span().start);
+                        self.app(text, line, table)?;
+                    }
+                }
+                ("defaults", _) => {
+                    let message = "must be a table: write [defaults] on a line of its own";
+                    return Err(Fault::at(line, name, message));
+                }
+                ("app", _) => {
+                    let message = "must be a list of tables: write [[app]], with two brackets";
+                    return Err(Fault::at(line, name, message));
+                }
+                _ => self.key(text, None, &MOUNT_KEYS, key, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn app(&mut self, text: &str, line: usize, table: &DeTable<'_>) -> Result<(), Fault> {
+        let Some(glob) = table.get("match") else {
+            let message = "needs a key `match`, which says for which apps it is";
+            return Err(Fault::at(line, "app", message));
+        };
+        let Some(glob) = glob.get_ref().as_str() else {
+            let line = line_of(text, glob.span().start);
+            return Err(Fault::at(line, "app.match", "must be a glob in quotes"));
+        };
+        let place = format!("app \"{glob}\"");
+        self.note(&place, line);
+        self.table(text, &place, table, true)
+    }
+
+    fn table(
+        &mut self,
+        text: &str,
+        place: &str,
+        table: &DeTable<'_>,
+        is_app: bool,
+    ) -> Result<(), Fault> {
+        for (key, value) in in_order(table) {
+            if is_app && key.get_ref() == "match" {
+                let line = line_of(text, key.span().start);
+                self.note(&format!("{place}.match"), line);
+            } else {
+                self.key(text, Some(place), &APP_KEYS, key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn key(
+        &mut self,
+        text: &str,
+        place: Option<&str>,
+        known: &[Key],
+        key: &Spanned<std::borrow::Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<(), Fault> {
+        let name = key.get_ref();
+        let line = line_of(text, key.span().start);
+        let path = place.map_or_else(|| name.to_string(), |place| format!("{place}.{name}"));
+        let Some((_, kind)) = known.iter().find(|(known, _)| known == name) else {
+            let names: Vec<&str> = known.iter().map(|(known, _)| *known).collect();
+            let message = format!(
+                "there is no key `{name}` here; there are {}",
+                names.join(", ")
+            );
+            return Err(Fault::at(line, &path, message));
+        };
+        self.note(&path, line);
+        self.values.push((value.span(), path.clone()));
+        kind.check(value.get_ref()).map_err(|message| {
+            let found = text.get(value.span()).unwrap_or_default();
+            let message = match message.starts_with("must be") {
+                true => format!("{message}, not {}", shortened(found)),
+                false => message,
+            };
+            Fault::at(line, &path, message)
+        })
+    }
+}
+
+/// The keys of a table in the order of the file.
+fn in_order<'a, 'i>(
+    table: &'a DeTable<'i>,
+) -> Vec<(
+    &'a Spanned<std::borrow::Cow<'i, str>>,
+    &'a Spanned<DeValue<'i>>,
+)> {
+    let mut keys: Vec<_> = table.iter().collect();
+    keys.sort_by_key(|(key, _)| key.span().start);
+    keys
+}
+
+/// What is written, in one line.
+fn shortened(text: &str) -> String {
+    const CHARACTERS_MAX: usize = 40;
+    let line = text.lines().next().unwrap_or_default();
+    let mut short: String = line.chars().take(CHARACTERS_MAX).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
