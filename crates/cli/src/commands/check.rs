@@ -1,9 +1,9 @@
 //! `mobifs check`
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use mobifs_runtime::{StoreLock, check_store};
+use mobifs_runtime::{PlaceError, StoreLock, check_store};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 
 use crate::arguments::CheckArguments;
@@ -11,7 +11,7 @@ use crate::failure::{Code, Failure};
 use crate::predecessor;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
-    let path = check_store(&arguments.store, true)?;
+    let path = existing(&arguments.store, true)?;
     let found = look(&path)?;
     print(&path, &found);
     if found.problems.is_empty() {
@@ -24,6 +24,18 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
             "the store {path} is damaged; it was not changed. Keep a copy before anything else"
         ),
     ))
+}
+
+/// The absolute path of a store that must be there: a mount makes one of an empty directory, but
+/// there is nothing to check or to recover in one.
+pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure> {
+    check_store(store, read_only).map_err(|error| match error {
+        PlaceError::StoreMissing(path) => {
+            let message = format!("the store {} does not exist", path.display());
+            Failure::new(Code::Failed, message)
+        }
+        error => error.into(),
+    })
 }
 
 /// Looks at a store, with its lock shared so that nobody changes it meanwhile.

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use mobifs_runtime::{Config, OpenOptions, OpenedStore, check_store};
+use mobifs_runtime::{Config, OpenOptions, OpenedStore};
 
 use super::check;
 use crate::arguments::RecoverArguments;
@@ -10,12 +10,8 @@ use crate::failure::{Code, Failure};
 use crate::predecessor;
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
-    let path = check_store(&arguments.store, arguments.dry_run)?;
+    let path = check::existing(&arguments.store, arguments.dry_run)?;
     let found = check::look(&path)?;
-    if arguments.dry_run {
-        check::print(&path, &found);
-        return Ok(());
-    }
     if !found.is_store {
         return Err(Failure::new(
             Code::Failed,
@@ -24,6 +20,10 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
                 path.display()
             ),
         ));
+    }
+    if arguments.dry_run {
+        check::print(&path, &found);
+        return Ok(());
     }
     let failed = |error| Failure::of_store(&path, &error);
     let config = Config::defaults()?;

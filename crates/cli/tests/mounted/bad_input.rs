@@ -29,7 +29,43 @@ fn stores_that_are_no_directory() {
     assert_eq!(fs::read(&file).unwrap(), b"precious");
     for command in [&["check"][..], &["recover"], &["recover", "--dry-run"]] {
         fails(&mobifs(command, &file), 1, &["is not a directory"]);
-        fails(&mobifs(command, &absent), 1, &["does not exist"]);
+        let output = mobifs(command, &absent);
+        fails(&output, 1, &["does not exist"]);
+        // It said to make the directory first, as for a mount.
+        assert!(!message(&output).contains("mkdir"), "{output:?}");
+    }
+}
+
+/// `recover` failed, and `recover --dry-run` did not.
+#[test]
+fn what_is_no_store_is_refused_by_recover_with_and_without_dry_run() {
+    let fixture = Fixture::new();
+    for command in [&["recover"][..], &["recover", "--dry-run"]] {
+        fails(
+            &mobifs(command, &fixture.store),
+            1,
+            &["is not a MobiFS store"],
+        );
+    }
+    succeeds(&mobifs(&["check"], &fixture.store));
+}
+
+/// It said to remove `.mobifs/id`, and in the same breath to move it away.
+#[test]
+fn about_a_missing_journal_one_thing_is_said() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    fixture.umount();
+    fs::remove_file(fixture.store.join(".mobifs/journal")).unwrap();
+    for command in ["check", "recover"] {
+        let output = mobifs(&[command], &fixture.store);
+        fails(
+            &output,
+            4,
+            &["its journal is missing", ".mobifs/id moved away"],
+        );
+        assert!(!message(&output).contains("remove"), "{output:?}");
     }
 }
 

@@ -31,8 +31,7 @@ pub(super) fn open<L: Lower>(
     if identity.is_some() && !exists(lower, directory, UNFINISHED)? {
         return Err(StoreError::Corrupt {
             what: "the store".to_owned(),
-            detail: "its journal is missing, and with it what was committed and not yet applied; \
-                     to go on without, remove the file .mobifs/id too"
+            detail: "its journal is missing, and with it what was committed and not yet applied"
                 .to_owned(),
         });
     }
