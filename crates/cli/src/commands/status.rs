@@ -203,7 +203,7 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
 }
 
 fn recorded(recording: &RecordingStatus) -> String {
-    let mut text = format!("{} events for {}", recording.events, recording.file);
+    let mut text = format!("{} observations for {}", recording.events, recording.file);
     if recording.lost > 0 {
         text += &format!("; {} more were lost", recording.lost);
     }

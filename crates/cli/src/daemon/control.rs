@@ -9,7 +9,7 @@ use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_runtime::handover::CONFIG_NAME;
 use mobifs_runtime::{
     AppSelection, Arena, ControlHandler, ErrorKind, MountEntry, MountUser, OpenedStore, Places,
-    PolicyChange, Reply, Request, Volume, VolumeError, mount_at, users_of_device,
+    PolicySettings, Reply, Request, Volume, VolumeError, mount_at, users_of_device,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -318,10 +318,14 @@ impl Daemon {
         }
     }
 
-    fn set(&self, app: &str, change: &PolicyChange) -> Reply {
-        match self.volume.set_app(app, *change) {
+    fn set(&self, app: &str, settings: &PolicySettings) -> Reply {
+        let change = match settings.change() {
+            Ok(change) => change,
+            Err(fault) => return Reply::error(ErrorKind::Usage, fault.to_string()),
+        };
+        match self.volume.set_app(app, change) {
             Ok(()) => {
-                tracing::info!(app, ?change, "settings changed");
+                tracing::info!(app, %settings, "settings changed");
                 Reply::Done
             }
             Err(error) => Reply::error(kind_of(&error), error.to_string()),
@@ -359,10 +363,7 @@ impl ControlHandler for Daemon {
                 Ok(()) => Reply::Done,
                 Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
             },
-            Request::Set { app, settings } => match settings.change() {
-                Ok(change) => self.set(&app, &change),
-                Err(fault) => Reply::error(ErrorKind::Usage, fault.to_string()),
-            },
+            Request::Set { app, settings } => self.set(&app, &settings),
         }
     }
 }

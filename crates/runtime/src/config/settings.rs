@@ -1,5 +1,7 @@
 //! What a configuration or a command says about one app.
 
+use std::fmt;
+
 use mobifs_core::policy::transactioning::{
     TransactioningName, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN,
 };
@@ -53,6 +55,23 @@ pub struct PolicySettings {
     pub flush_interval_ms: Option<u64>,
 }
 
+impl fmt::Display for PolicySettings {
+    /// `key=value` for each setting that is present, in the units of the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(serde_json::Value::Object(settings)) = serde_json::to_value(self) else {
+            return Err(fmt::Error);
+        };
+        for (n, (key, value)) in settings.iter().enumerate() {
+            let separator = if n == 0 { "" } else { " " };
+            match value {
+                serde_json::Value::String(text) => write!(f, "{separator}{key}={text}")?,
+                value => write!(f, "{separator}{key}={value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A setting that cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
@@ -97,6 +116,10 @@ impl PolicySettings {
             staleness_pages: pages(self.staleness_bytes),
             flush_interval_ms: self.flush_interval_ms,
         };
+        if change.slope_min_micropercent.is_some_and(|slope| slope > 0) {
+            let message = "must not be positive: it is the steepest fall";
+            return Err(SettingError::new("slope_min_micropercent", message));
+        }
         for (key, value) in [
             ("age_max_ms", change.age_max_ms),
             ("staleness_max_bytes", change.staleness_max_pages),
@@ -116,10 +139,6 @@ impl PolicySettings {
 /// Checks the policy that results from `change` for limits that contradict each other.
 ///
 /// The general limits hold for every policy, so a policy's own limit that lies above them never
-        if change.slope_min_micropercent.is_some_and(|slope| slope > 0) {
-            let message = "must not be positive: it is the steepest fall";
-            return Err(SettingError::new("slope_min_micropercent", message));
-        }
 /// has an effect. That is refused where the limit itself is given; where only a general limit is,
 /// it is meant to be tighter than what is inherited.
 ///
@@ -203,5 +222,27 @@ pub const fn class_name(class: Class) -> &'static str {
     match class {
         Class::Relaxed => "relaxed",
         Class::Durable => "durable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The log showed the engine's structure: `PolicyChange { class: None, age_max_ms: Some(100), … }`.
+    #[test]
+    fn settings_are_shown_as_they_were_given() {
+        let settings = PolicySettings {
+            class: Some("durable".to_owned()),
+            age_max_ms: Some(100),
+            staleness_max_bytes: Some(Size(5000)),
+            slope_min_micropercent: Some(-7),
+            ..PolicySettings::default()
+        };
+        assert_eq!(
+            settings.to_string(),
+            "age_max_ms=100 class=durable slope_min_micropercent=-7 staleness_max_bytes=5000"
+        );
+        assert_eq!(PolicySettings::default().to_string(), "");
     }
 }

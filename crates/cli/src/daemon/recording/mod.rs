@@ -46,7 +46,7 @@ pub(crate) struct Recording {
 pub(super) struct Shared {
     buffer: Buffer,
     processes: Processes,
-    /// Written so far.
+    /// Observations written so far.
     events: AtomicU64,
     lost: AtomicU64,
     /// Nothing is taken any more.
@@ -177,7 +177,7 @@ impl Recording {
             Ok(()) => {
                 let lost = self.shared.lost.load(Ordering::Relaxed);
                 let events = self.shared.events.load(Ordering::Relaxed);
-                tracing::info!(%file, events, lost, "recorded");
+                tracing::info!(%file, observations = events, lost, "recorded");
             }
             Err(why) => tracing::error!(
                 "the recording is {log} and no trace yet ({why}); `mobifs trace finish {file}` \
