@@ -1,9 +1,14 @@
 //! Where log lines go.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal as _};
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -14,6 +19,8 @@ use crate::rate_limit::RateLimit;
 
 /// A log file that has grown beyond this is put aside at the next mount.
 const LOG_BYTES_MAX: u64 = 10 << 20;
+/// A log of an ended mount that has warnings is kept for so long.
+const LOG_KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Sends log lines to `file`, or to standard error.
 pub(crate) fn start(file: Option<&Path>, default_level: &str) -> Result<(), Failure> {
@@ -52,11 +59,65 @@ pub(crate) fn open(path: &Path) -> Result<File, Failure> {
         aside.push(".old");
         std::fs::rename(path, &aside).map_err(failed)?;
     }
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .map_err(failed)
+    loop {
+        let mut options = OpenOptions::new();
+        let file = options.create(true).append(true).open(path);
+        let file = file.map_err(failed)?;
+        // Held as long as a process has the file open. Not every filesystem has such locks.
+        let _in_use = flock(&file, FlockOperation::LockShared);
+        // It may have been removed as an old one before it was locked.
+        let linked = file.metadata().map_err(failed)?.nlink() > 0;
+        if linked {
+            return Ok(file);
+        }
+    }
+}
+
+/// Removes the logs of mounts that have ended from the runtime directory: those without a warning,
+/// and those that are old.
+pub(crate) fn remove_old(directory: &Path) -> io::Result<()> {
+    // A daemon of an older version has not locked its log.
+    let mounts = mobifs_runtime::mounts()?.into_iter();
+    let in_use: BTreeSet<_> = mounts.map(|mount| file_name(&mount.mountpoint)).collect();
+    for entry in directory.read_dir()?.flatten() {
+        let path = entry.path();
+        let name = entry.file_name();
+        let bytes = name.as_bytes();
+        let is_log = bytes.ends_with(b".log") || bytes.ends_with(b".log.old");
+        let is_in_use = name.to_str().is_some_and(|name| in_use.contains(name));
+        if is_log && !is_in_use && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            remove_if_old(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_if_old(path: &Path) -> io::Result<()> {
+    let file = File::open(path)?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(());
+    }
+    let about = file.metadata()?;
+    let age = about.modified()?.elapsed().unwrap_or_default();
+    if age > LOG_KEPT || (about.len() <= LOG_BYTES_MAX && !has_warnings(&file)?) {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Whether a line is more than information; one that is not ours is, too: a panic, for example.
+fn has_warnings(file: &File) -> io::Result<bool> {
+    for line in BufReader::new(file).split(b'\n') {
+        let line = line?;
+        let mut words = line
+            .split(|&byte| byte == b' ')
+            .filter(|word| !word.is_empty());
+        let _time = words.next();
+        if !matches!(words.next(), Some(b"INFO" | b"DEBUG" | b"TRACE")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Where the daemon of a mount logs if nothing else was said.
@@ -72,7 +133,6 @@ pub(crate) fn default_file(mountpoint: &Path) -> Result<PathBuf, Failure> {
 
 /// A file name that tells the mount point, as `systemd-escape --path` would.
 fn file_name(mountpoint: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt as _;
     let mut name = String::new();
     for &byte in mountpoint
         .as_os_str()
@@ -102,6 +162,51 @@ mod tests {
         assert_eq!(file_name(Path::new("/mnt/a b-c")), "mnt-a\\x20b\\x2dc.log");
         let long = format!("/{}", "ä".repeat(500));
         assert!(file_name(Path::new(&long)).len() <= 204);
+    }
+
+    /// Found by hand: hundreds of logs of mounts that had ended without a warning.
+    #[test]
+    fn logs_of_ended_mounts_are_removed_unless_they_say_something() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let info = "2026-01-01T00:00:00Z  INFO mounted store=/a\n2026-01-01T00:00:01Z DEBUG x\n";
+        for name in [
+            "ended.log",
+            "ended.log.old",
+            "empty.log",
+            "in-use.log",
+            "old.log",
+            "7-2.sock",
+        ] {
+            let text = if name == "empty.log" { "" } else { info };
+            std::fs::write(at(name), text).unwrap();
+        }
+        let warning = "2026-01-01T00:00:00Z  WARN the daemon died\n";
+        let panic = "thread 'main' panicked at src/main.rs\n";
+        for (name, text) in [
+            ("warning.log", warning),
+            ("panic.log", panic),
+            ("old.log", warning),
+        ] {
+            std::fs::write(at(name), format!("{info}{text}")).unwrap();
+        }
+        let long_ago = std::time::SystemTime::now() - LOG_KEPT - Duration::from_secs(60);
+        let old = OpenOptions::new().append(true).open(at("old.log")).unwrap();
+        old.set_modified(long_ago).unwrap();
+        drop(old);
+        let in_use = open(&at("in-use.log")).unwrap();
+        remove_old(directory.path()).unwrap();
+        let mut left: Vec<_> = directory
+            .path()
+            .read_dir()
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["7-2.sock", "in-use.log", "panic.log", "warning.log"]);
+        drop(in_use);
+        remove_old(directory.path()).unwrap();
+        assert!(!at("in-use.log").exists());
     }
 
     #[test]

@@ -34,8 +34,9 @@ pub use config::{
     config_keys, parse_class, parse_policy, parse_size,
 };
 pub use control::{
-    AnswerPatience, ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind,
-    LineHandler, LineServer, Reply, Request, exchange_line, find_mount, runtime_directory,
+    AnswerPatience, ControlClient, ControlError, ControlHandler, ControlServer, DirectoryLock,
+    ErrorKind, LineHandler, LineServer, Reply, Request, exchange_line, find_mount,
+    remove_stale_sockets, runtime_directory,
 };
 pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
 #[cfg(feature = "fault-points")]

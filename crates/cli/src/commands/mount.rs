@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use mobifs_fuse::{AccessTimes, MountOptions};
 use mobifs_runtime::handover::Inherited;
-use mobifs_runtime::{PlaceOptions, Places, absolute_without_touching, check_store, find_mount};
+use mobifs_runtime::{
+    PlaceOptions, Places, absolute_without_touching, check_store, find_mount, remove_stale_sockets,
+    runtime_directory,
+};
 use rustix::mount::MountFlags;
 
 use crate::arguments::MountArguments;
@@ -76,10 +79,24 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         config_file,
         log,
     };
+    if !arguments.background_child {
+        remove_leftovers();
+    }
     if arguments.foreground {
         daemon::serve(plan, ready, keeper, legacy)
     } else {
         daemon::start_in_background(&plan, arguments)
+    }
+}
+
+/// Removes what mounts that have ended left in the runtime directory. A mount does without.
+fn remove_leftovers() {
+    let removed = runtime_directory().and_then(|directory| {
+        remove_stale_sockets(&directory)?;
+        logging::remove_old(&directory)
+    });
+    if let Err(error) = removed {
+        tracing::debug!(%error, "old sockets and logs stay");
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
+use mobifs_runtime::DirectoryLock;
 use mobifs_runtime::handover::NAMES;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
@@ -41,7 +42,9 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub(super) fn open() -> io::Result<Self> {
         let name = format!("supervisor-{}.sock", std::process::id());
-        let path = mobifs_runtime::runtime_directory()?.join(name);
+        let directory = mobifs_runtime::runtime_directory()?;
+        let path = directory.join(name);
+        let _alone = DirectoryLock::acquire(&directory)?;
         // A killed supervisor's, with the same process id.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -5,9 +5,11 @@ mod place;
 mod protocol;
 mod server;
 mod socket;
+mod stale;
 
 pub use client::{AnswerPatience, ControlClient, ControlError, find_mount};
 pub use place::runtime_directory;
 pub use protocol::{ErrorKind, Reply, Request};
 pub use server::{ControlHandler, ControlServer};
 pub use socket::{LineHandler, LineServer, exchange_line};
+pub use stale::{DirectoryLock, remove_stale_sockets};

@@ -1,7 +1,6 @@
 //! A socket on which a process answers requests, one line each: what the control sockets
 //! of mounts and of other servers have in common.
 
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -11,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use super::stale::DirectoryLock;
 
 /// Longest request.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
@@ -154,11 +155,8 @@ fn bind(path: &Path) -> io::Result<(UnixListener, u64)> {
 }
 
 /// Keeps other daemons from changing the sockets beside `path` until it is dropped.
-fn lock_directory(path: &Path) -> io::Result<File> {
-    let directory = path.parent().ok_or(io::ErrorKind::NotFound)?;
-    let directory = File::open(directory)?;
-    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive)?;
-    Ok(directory)
+fn lock_directory(path: &Path) -> io::Result<DirectoryLock> {
+    DirectoryLock::acquire(path.parent().ok_or(io::ErrorKind::NotFound)?)
 }
 
 /// Ends only with the process.
