@@ -48,7 +48,7 @@ pub use last_commit::{CommitPass, LastCommit, LastCommitError};
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, KernelHeld, Node, NodeSpec,
-    ReadDirEntry, RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
+    ReadDirEntry, References, RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
 };
 pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts, other_mounts_of};
 pub use mount_users::{MountUser, users_of, users_of_device};

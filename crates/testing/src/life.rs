@@ -1,14 +1,13 @@
 //! The lives of a mount: a script runs on a volume over some medium, power cuts end
 //! a life, and the next one must start where the timeline allows.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_core::Moment;
-use mobifs_runtime::{Arena, Clock, Config, LeftRequest, Volume, VolumeError, VolumeOptions};
+use mobifs_runtime::{Arena, Clock, Config, Volume, VolumeError, VolumeOptions};
 use mobifs_store::Store;
-use mobifs_types::{MonotonicNs, ObjectId, Timestamp};
+use mobifs_types::{MonotonicNs, Timestamp};
 
 use crate::harness::{compare_trees, execute_on_both};
 use crate::layout::{self, Layout};
@@ -198,7 +197,8 @@ impl Life {
                 self.keep(promise);
             }
         }
-        self.target.volume().check_arena()
+        self.target.volume().check_arena()?;
+        self.target.check_references()
     }
 
     /// What is no operation of a program.
@@ -329,8 +329,16 @@ impl Life {
         medium.secure();
         let (volume, store, arena) = resume(&arena, after, medium, plan, clock)?;
         let left = volume.left_by(SLOT, self.count.kills);
-        give_back(&volume, event, &left);
-        self.target.go_on(volume, names);
+        if was_killed {
+            let answers_object = answers_object(event);
+            self.target
+                .go_on_unanswered(volume, names, &left, answers_object);
+        } else {
+            self.target.go_on(volume);
+        }
+        self.target
+            .check_references()
+            .map_err(|problem| format!("killed behind {after} steps, {left:?}: {problem}"))?;
         if let Event::Do(operation) = event
             && (left.outcome.is_some() || is_whole)
         {
@@ -349,10 +357,10 @@ impl Life {
 
     /// What the daemon does at last; how far it comes is open.
     fn last_event(&mut self, event: &Event, plan: &Plan) -> Result<Promise, String> {
-        let Event::Do(operation) = event else {
-            return self.request(event);
-        };
         let volume = Arc::clone(self.target.volume());
+        let Event::Do(operation) = event else {
+            return volume.serving(SLOT, self.count.kills, || self.request(event));
+        };
         let mut model = self.model.clone();
         volume.serving(SLOT, self.count.kills, || {
             execute_on_both(&mut model, &mut self.target, operation)
@@ -475,23 +483,6 @@ fn resume(
     let (volume, store) = go_on(&successor)?;
     volume.check_arena()?;
     Ok((volume, store, successor))
-}
-
-/// Gives back what a request took and the killed daemon did not: what was looked up for it, and
-/// the reference that comes with the answer where that is an object.
-fn give_back(volume: &Volume, event: &Event, left: &LeftRequest) {
-    let mut taken: BTreeMap<ObjectId, i64> = BTreeMap::new();
-    if let Some(outcome) = left.outcome
-        && answers_object(event)
-    {
-        taken.insert(ObjectId(outcome), 1);
-    }
-    for (id, count) in &left.references {
-        *taken.entry(*id).or_default() += count;
-    }
-    for (id, count) in taken {
-        volume.forget(id, u64::try_from(count).unwrap_or(0));
-    }
 }
 
 fn start(

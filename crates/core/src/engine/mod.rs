@@ -38,7 +38,7 @@ pub use memory::{FullDisk, Limits};
 pub use read::{ReadPlan, ReadSegment};
 pub use schedule::Overdue;
 pub use status::{AppStatus, EngineStatus};
-pub use trim::{KernelHeld, Trimmed};
+pub use trim::{KernelHeld, References, Trimmed};
 
 use crate::app::{App, AppRules, Class};
 use crate::error::{FsError, Stop};

@@ -36,6 +36,15 @@ pub struct KernelHeld {
     pub is_directory: bool,
 }
 
+/// What an object is kept in memory for by the kernel and by programs, until they give it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// How often it was looked up.
+    pub lookups: u64,
+    /// How often it is open.
+    pub opens: u64,
+}
+
 /// What one step of [`Engine::trim`] did.
 #[derive(Debug, Default)]
 pub struct Trimmed {
@@ -75,6 +84,16 @@ impl Engine {
 
     fn has_many_entries(&self, objects_max: usize) -> bool {
         self.inodes.listed_entries() > objects_max.saturating_mul(ENTRIES_PER_OBJECT)
+    }
+
+    /// Objects that are looked up or open, and how often.
+    pub fn references(&self) -> impl Iterator<Item = (ObjectId, References)> {
+        let of = |inode: &Inode| References {
+            lookups: inode.lookups,
+            opens: inode.opens,
+        };
+        let counted = self.inodes.iter().map(move |(&id, inode)| (id, of(inode)));
+        counted.filter(|(_, references)| *references != References::default())
     }
 
     /// Entries of all listings in memory.

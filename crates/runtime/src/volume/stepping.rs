@@ -1,8 +1,10 @@
 //! Moving a volume step by step where no checkpointer thread runs
 //! ([`crate::VolumeOptions::background`]): for tests that must be repeatable.
 
-use mobifs_core::KernelHeld;
-use mobifs_types::MonotonicNs;
+use std::collections::BTreeMap;
+
+use mobifs_core::{KernelHeld, References};
+use mobifs_types::{MonotonicNs, ObjectId};
 
 use super::{Volume, VolumeError};
 
@@ -47,6 +49,12 @@ impl Volume {
             return Ok(());
         };
         arena.difference(&mut live.engine).map_or(Ok(()), Err)
+    }
+
+    /// Objects that are looked up or open, and how often: what the kernel and programs still
+    /// have to give back.
+    pub fn references(&self) -> BTreeMap<ObjectId, References> {
+        self.shared.live().engine.references().collect()
     }
 
     /// As the trimmer does where too much is in memory; what the kernel would be asked to

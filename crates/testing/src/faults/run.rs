@@ -288,7 +288,7 @@ impl Run<'_> {
             }
             other => other?,
         };
-        self.mounted.target.go_on(volume, None);
+        self.mounted.target.go_on(volume);
         self.mounted.store = store;
         self.mounted.arena = Some(arena);
         if self.random.chance(50) {

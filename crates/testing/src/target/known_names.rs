@@ -33,6 +33,19 @@ impl KnownNames {
         *self.references.entry(id).or_default() += 1;
     }
 
+    /// The references that were counted and not given back.
+    pub(super) fn references(&self) -> impl Iterator<Item = (ObjectId, u64)> {
+        self.references.iter().map(|(id, count)| (*id, *count))
+    }
+
+    /// References were given back before a daemon died.
+    pub(super) fn given_back(&mut self, id: ObjectId, count: u64) {
+        if let Some(counted) = self.references.get_mut(&id) {
+            *counted = counted.saturating_sub(count);
+        }
+        self.references.retain(|_, count| *count > 0);
+    }
+
     /// A name is gone.
     pub(super) fn removed(&mut self, place: &Place) {
         self.names.remove(place);

@@ -3,6 +3,7 @@
 //! It is called as the kernel calls it: objects by number, references counted, and
 //! what the kernel answers by itself is answered here.
 
+mod references;
 mod trim;
 
 use std::cell::{Cell, RefCell};
@@ -51,6 +52,8 @@ pub struct VolumeTarget {
     /// None: every name is looked up each time, and nothing known of objects not in use.
     names: Option<RefCell<KnownNames>>,
     listings: Cell<u64>,
+    /// Files that the operation under way, or the last one, has opened for its own time.
+    opened_by_path: RefCell<Vec<ObjectId>>,
 }
 
 /// A counted reference to an object, given back at the end.
@@ -79,6 +82,7 @@ impl VolumeTarget {
             held: BTreeMap::new(),
             names: None,
             listings: Cell::new(0),
+            opened_by_path: RefCell::new(Vec::new()),
         }
     }
 
@@ -89,37 +93,6 @@ impl VolumeTarget {
             names: Some(RefCell::default()),
             ..self
         }
-    }
-
-    /// Gives back what neither names nor open files hold.
-    fn give_back(&self) {
-        let Some(names) = &self.names else { return };
-        let unused = names.borrow_mut().take_unused(|id| self.is_in_use(id));
-        for (id, count) in unused {
-            self.volume.forget(id, count);
-        }
-    }
-
-    /// Whether the program has an object open.
-    fn is_in_use(&self, id: ObjectId) -> bool {
-        let held = self.held.values().map(|(id, _)| id);
-        self.open.values().chain(held).any(|&open| open == id)
-    }
-
-    /// What the kernel remembers at this moment.
-    pub fn known_names(&self) -> Option<KnownNames> {
-        self.names.as_ref().map(|names| names.borrow().clone())
-    }
-
-    /// Goes on with the same open files on the volume that took over from a killed one, which
-    /// has given back what the last request took. The kernel forgets the names that it knew
-    /// before that request, and keeps its references.
-    pub fn go_on(&mut self, volume: Arc<Volume>, before: Option<KnownNames>) {
-        self.volume = volume;
-        self.names = before.map(|mut known| {
-            known.clear();
-            RefCell::new(known)
-        });
     }
 
     /// The volume.
@@ -199,6 +172,7 @@ impl VolumeTarget {
             FileRef::Path(path) => {
                 let held = self.object(path)?;
                 only_regular(held.kind)?;
+                self.opened_by_path.borrow_mut().push(held.id);
                 self.volume.open(held.id).map_err(errno)?;
                 let outcome = act(held.id);
                 self.volume.release(held.id);
@@ -662,6 +636,7 @@ struct Rest<'a> {
 
 impl Target for VolumeTarget {
     fn execute(&mut self, operation: &Operation) -> Outcome {
+        self.opened_by_path.borrow_mut().clear();
         let outcome = self.act(operation);
         self.give_back();
         outcome
