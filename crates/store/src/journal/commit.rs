@@ -120,7 +120,7 @@ impl<L: Lower> JournalStore<L> {
                 Ok(info) => info.attributes,
                 // It is deleted: then the entry is, too.
                 Err(StoreError::Unknown(_)) => continue,
-                Err(error) => return Err(error),
+                Err(error) => return Err(self.failed_to_commit(id, &sorted.dentries)(error)),
             };
             sorted.states.push(ObjectState {
                 id,
@@ -199,18 +199,22 @@ impl<L: Lower> JournalStore<L> {
                 continue;
             };
             state.zeroed.iter().for_each(|&range| ranges.remove(range));
-            let handle = self.require_handle(state.id)?;
-            self.lower
-                .sync(&handle)
-                .and_then(|()| self.lower.sync(&self.own.stage))
-                .map_err(StoreError::lower(format!(
-                    "making spilled data of {} durable",
-                    state.id
-                )))?;
+            self.sync_spilled(state.id)
+                .map_err(self.failed_to_commit(state.id, &sorted.dentries))?;
             direct.extend(ranges.iter().map(|range| (state.id, range)));
             spilled.push(state.id);
         }
         Ok((direct, spilled))
+    }
+
+    fn sync_spilled(&self, id: ObjectId) -> Result<(), StoreError> {
+        let handle = self.require_handle(id)?;
+        let synced = self.lower.sync(&handle);
+        synced
+            .and_then(|()| self.lower.sync(&self.own.stage))
+            .map_err(StoreError::lower(format!(
+                "making spilled data of {id} durable"
+            )))
     }
 
     /// Where objects of the lower tree are, for those that the epoch has not recorded
@@ -264,13 +268,14 @@ impl<L: Lower> JournalStore<L> {
             let Some(pages) = sorted.pages.get(&state.id) else {
                 continue;
             };
-            let base = Base::new(self, state)?;
+            let failed = || self.failed_to_commit(state.id, &sorted.dentries);
+            let base = Base::new(self, state).map_err(failed())?;
             let placed = placed.get(&state.id);
             for (&index, page) in pages {
                 if placed.is_some_and(|ranges| ranges.contains(index.offset())) {
                     continue;
                 }
-                let base = base.of(self, index)?;
+                let base = base.of(self, index).map_err(failed())?;
                 let (fresh, runs) = match &base {
                     BasePage::Unknown | BasePage::Zero => (true, diff(None, page)),
                     BasePage::Known(base) => (false, diff(Some(base), page)),

@@ -150,7 +150,9 @@ impl<L: Lower> JournalStore<L> {
             for range in page_runs(pages, length_min) {
                 let mut empty = empty_parts(pending.as_deref(), created, range);
                 if !created && !empty.covers(range) {
-                    guards.extend(self.guard(state.id, pending.as_deref(), range, &mut empty)?);
+                    let guard = self.guard(state.id, pending.as_deref(), range, &mut empty);
+                    guards
+                        .extend(guard.map_err(self.failed_to_commit(state.id, &sorted.dentries))?);
                 }
                 let parts = empty.iter().map(whole_pages);
                 let parts = parts.filter(|part| is_run(*part, length_min));

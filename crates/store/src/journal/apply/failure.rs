@@ -108,7 +108,7 @@ mod tests {
     use crate::journal::{JournalOptions, JournalStore};
     use crate::lower::PosixLower;
     use crate::{Store, StoreError};
-    use mobifs_types::{Entry, FileKind};
+    use mobifs_types::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
 
     /// "writing new data of object+42 failed": it did not tell which file that was.
     #[test]
@@ -155,5 +155,42 @@ mod tests {
         // One that has no name has no path.
         let said = message(file, &[]);
         assert!(said.starts_with("writing new data of object"), "{said}");
+    }
+
+    /// A file that is removed behind the back of the store, before anything of a commit is
+    /// written: "the store's tree (object#42)".
+    #[test]
+    fn a_commit_that_fails_before_it_writes_names_the_object_by_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || {
+            let lower = PosixLower::open(directory.path()).unwrap();
+            JournalStore::open(lower, &JournalOptions::default())
+                .unwrap()
+                .0
+        };
+        std::fs::create_dir(directory.path().join("app")).unwrap();
+        // As much as is written to its place at once, and a page that is not.
+        for pages in [64, 1] {
+            let path = directory.path().join("app/file");
+            std::fs::write(&path, "content").unwrap();
+            let store = open();
+            let child_of = |parent| store.list_directory(parent).unwrap().remove(0).id;
+            let file = child_of(child_of(ObjectId::ROOT));
+            std::fs::remove_file(path).unwrap();
+            let mut transaction = store.begin_transaction();
+            let size = pages * PAGE_BYTES_U64;
+            transaction.entries = vec![Entry::Object(file_state(file, false, size))];
+            let page = Page::new(&[1; PAGE_BYTES]);
+            transaction
+                .entries
+                .extend((0..pages).map(|index| Entry::Page {
+                    object: file,
+                    index: PageIndex(index),
+                    page: page.clone(),
+                }));
+            let error = store.end_transaction(transaction).unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains("needed for \"app/file\""), "{pages}: {said}");
+        }
     }
 }
