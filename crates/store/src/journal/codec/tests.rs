@@ -78,7 +78,7 @@ fn run() -> impl Strategy<Value = (u16, Vec<u8>)> {
     })
 }
 
-fn attributes() -> impl Strategy<Value = Attributes> {
+fn attributes() -> BoxedStrategy<Attributes> {
     let times = (time(), option::of(time()), option::of(time()));
     let numbers = (
         any::<u16>(),
@@ -88,25 +88,27 @@ fn attributes() -> impl Strategy<Value = Attributes> {
         number(),
         any::<u32>(),
     );
-    (kind(), numbers, times).prop_map(
-        |(kind, (mode, uid, gid, rdev, size, nlink), (atime, mtime, ctime))| {
-            let mtime = mtime.unwrap_or(atime);
-            let ctime = ctime.unwrap_or(mtime);
-            let rdev = DeviceNumber(rdev);
-            Attributes {
-                kind,
-                mode,
-                uid,
-                gid,
-                rdev,
-                size,
-                nlink,
-                atime,
-                mtime,
-                ctime,
-            }
-        },
-    )
+    (kind(), numbers, times)
+        .prop_map(
+            |(kind, (mode, uid, gid, rdev, size, nlink), (atime, mtime, ctime))| {
+                let mtime = mtime.unwrap_or(atime);
+                let ctime = ctime.unwrap_or(mtime);
+                let rdev = DeviceNumber(rdev);
+                Attributes {
+                    kind,
+                    mode,
+                    uid,
+                    gid,
+                    rdev,
+                    size,
+                    nlink,
+                    atime,
+                    mtime,
+                    ctime,
+                }
+            },
+        )
+        .boxed()
 }
 
 fn shared(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Arc<[u8]>> {
@@ -114,14 +116,14 @@ fn shared(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Arc<[u
 }
 
 fn object() -> impl Strategy<Value = ObjectState> {
-    let bytes = || shared(vec(any::<u8>(), 0..40));
-    let ranges = || vec(range(), 0..4);
-    let xattrs = vec((bytes(), option::of(bytes())), 0..4);
+    let bytes = || shared(vec(any::<u8>(), 0..40)).boxed();
+    let ranges = || vec(range(), 0..4).boxed();
+    let xattrs = vec((bytes(), option::of(bytes())), 0..4).boxed();
     (
         id(),
         any::<bool>(),
         attributes(),
-        option::of(bytes()),
+        option::of(bytes()).boxed(),
         ranges(),
         ranges(),
         xattrs,
@@ -142,46 +144,55 @@ fn object() -> impl Strategy<Value = ObjectState> {
 /// Any record that may be written.
 /// On the heap: tests run with small stacks.
 pub(in crate::journal) fn record() -> BoxedStrategy<Record> {
-    prop_oneof![
-        (id(), number(), kind(), id(), vec(any::<u8>(), 0..300)).prop_map(
-            |(id, inode, kind, parent, name)| Record::Known {
-                id,
-                inode,
-                kind,
-                parent,
-                name
-            }
-        ),
-        object().prop_map(Record::Object).boxed(),
+    let known = (id(), number(), kind(), id(), vec(any::<u8>(), 0..300)).prop_map(
+        |(id, inode, kind, parent, name)| Record::Known {
+            id,
+            inode,
+            kind,
+            parent,
+            name,
+        },
+    );
+    let dentry =
         (id(), name(), option::of(id())).prop_map(|(parent, name, child)| Record::Dentry {
             parent,
             name,
-            child
-        }),
-        (id(), page_index(), any::<bool>(), vec(run(), 0..4)).prop_map(
-            |(object, index, fresh, runs)| Record::Bytes {
-                object,
-                index,
-                fresh,
-                runs
-            }
-        ),
-        (id(), range()).prop_map(|(object, range)| Record::Direct { object, range }),
-        (number(), number(), any::<u32>(), any::<u32>()).prop_map(
-            |(file, bytes, records, crc32c)| Record::External {
-                file,
-                bytes,
-                records,
-                crc32c,
-            }
-        ),
-        (id(), number()).prop_map(|(id, inode)| Record::Bind { id, inode }),
-        Just(Record::Moving),
-        Just(Record::MovingInPart),
-        (id(), number()).prop_map(|(id, inode)| Record::Found {
-            id,
-            inode: std::num::NonZeroU64::new(inode),
-        }),
+            child,
+        });
+    let bytes = (id(), page_index(), any::<bool>(), vec(run(), 0..4)).prop_map(
+        |(object, index, fresh, runs)| Record::Bytes {
+            object,
+            index,
+            fresh,
+            runs,
+        },
+    );
+    let direct = (id(), range()).prop_map(|(object, range)| Record::Direct { object, range });
+    let external = (number(), number(), any::<u32>(), any::<u32>()).prop_map(
+        |(file, bytes, records, crc32c)| Record::External {
+            file,
+            bytes,
+            records,
+            crc32c,
+        },
+    );
+    let bind = (id(), number()).prop_map(|(id, inode)| Record::Bind { id, inode });
+    let found = (id(), number()).prop_map(|(id, inode)| Record::Found {
+        id,
+        inode: std::num::NonZeroU64::new(inode),
+    });
+    // Each on the heap: values of all of them together, several times, fill a small stack.
+    prop_oneof![
+        known.boxed(),
+        object().prop_map(Record::Object).boxed(),
+        dentry.boxed(),
+        bytes.boxed(),
+        direct.boxed(),
+        external.boxed(),
+        bind.boxed(),
+        Just(Record::Moving).boxed(),
+        Just(Record::MovingInPart).boxed(),
+        found.boxed(),
     ]
     .boxed()
 }
