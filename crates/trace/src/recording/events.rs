@@ -6,7 +6,7 @@ use mobifs_types::{
 };
 
 use super::apps::{Apps, NO_APP};
-use super::tree::Tree;
+use super::tree::{NoPath, Tree};
 use crate::import::ImportReport;
 use crate::model::{
     AllocateMode, Attribute, Event, EventKind, Header, OpenFlags, PathIndex, Trace, TraceBuilder,
@@ -151,8 +151,9 @@ impl Translator {
 
     /// What is done to one object.
     fn on_object(&mut self, moment: Moment, object: ObjectId, operation: &Observed<'_>) {
-        let Some(path) = self.tree.path(object) else {
-            return self.nobody_knows();
+        let path = match self.tree.path(object) {
+            Ok(path) => path,
+            Err(why) => return self.leave_out(why),
         };
         let is_directory = self.tree.is_directory(object);
         let mut push = |result: i64, kind: &dyn Fn(PathIndex) -> EventKind| {
@@ -242,14 +243,14 @@ impl Translator {
     fn copied_to(&mut self, moment: Moment, target: ObjectId, range: (u64, u64), moved: u64) {
         let (offset, length) = range;
         match self.tree.path(target) {
-            Some(path) => self.push(moment, &path, false, moved as i64, |path| {
+            Ok(path) => self.push(moment, &path, false, moved as i64, |path| {
                 EventKind::Write {
                     path,
                     offset,
                     length,
                 }
             }),
-            None => self.nobody_knows(),
+            Err(why) => self.leave_out(why),
         }
     }
 
@@ -336,8 +337,9 @@ impl Translator {
     ) {
         let number = made.map_or(0, |made| made.id.0);
         let name = format!("#{number}\0");
-        let Some(path) = self.tree.child_path(directory, name.as_bytes()) else {
-            return self.nobody_knows();
+        let path = match self.tree.child_path(directory, name.as_bytes()) {
+            Ok(path) => path,
+            Err(why) => return self.leave_out(why),
         };
         let create = Moment {
             duration_ns: 0,
@@ -359,11 +361,12 @@ impl Translator {
 
     fn link(&mut self, moment: Moment, of: ObjectId, directory: ObjectId, name: &[u8]) {
         let (from, to) = (self.tree.path(of), self.tree.child_path(directory, name));
-        if let (Some(from), Some(to)) = (from, to) {
-            let to = self.builder.path(&to);
-            self.push(moment, &from, false, 0, |from| EventKind::Link { from, to });
-        } else {
-            self.nobody_knows();
+        match (from, to) {
+            (Ok(from), Ok(to)) => {
+                let to = self.builder.path(&to);
+                self.push(moment, &from, false, 0, |from| EventKind::Link { from, to });
+            }
+            (Err(why), _) | (_, Err(why)) => self.leave_out(why),
         }
         if moment.error == 0 {
             let is_directory = false;
@@ -386,7 +389,7 @@ impl Translator {
         exchange: bool,
     ) {
         match self.tree.child_path(to.0, to.1) {
-            Some(path) => {
+            Ok(path) => {
                 let to = self.builder.path(&path);
                 self.push_child(moment, from, false, 0, |from| EventKind::Rename {
                     from,
@@ -394,7 +397,7 @@ impl Translator {
                     exchange,
                 });
             }
-            None => self.nobody_knows(),
+            Err(why) => self.leave_out(why),
         }
         if moment.error != 0 {
             return;
@@ -406,9 +409,11 @@ impl Translator {
         }
     }
 
-    fn nobody_knows(&mut self) {
-        self.report
-            .leave_out("what was done to files whose names were not recorded");
+    fn leave_out(&mut self, why: NoPath) {
+        self.report.leave_out(match why {
+            NoPath::Unknown => "what was done to files whose names were not recorded",
+            NoPath::TooLong => "what was done to files whose paths are longer than 4095 bytes",
+        });
     }
 
     fn push_child(
@@ -420,8 +425,8 @@ impl Translator {
         kind: impl FnOnce(PathIndex) -> EventKind,
     ) {
         match self.tree.child_path(directory, name) {
-            Some(path) => self.push(moment, &path, is_directory, result, kind),
-            None => self.nobody_knows(),
+            Ok(path) => self.push(moment, &path, is_directory, result, kind),
+            Err(why) => self.leave_out(why),
         }
     }
 

@@ -240,6 +240,49 @@ fn what_is_lost_is_said_and_what_was_known_stays_known() {
     }
 }
 
+/// Each event had the full path of what it is about: a program that goes thousands of directories
+/// deep had as many paths written, each longer than the one before.
+#[test]
+fn a_path_that_no_call_takes_is_left_out() {
+    const DEPTH: u64 = 5000;
+    const NAME: &[u8] = &[b'd'; 200];
+    let mut observations = Vec::new();
+    for level in 1..DEPTH {
+        let make = Operation::MakeDirectory {
+            name: NAME,
+            mode: 0o755,
+            made: Some(directory(level + 1)),
+        };
+        observations.push(operation(1000 + level, level, make));
+    }
+    // What happens near the root has its path, and what is moved there gets one.
+    observations.push(operation(9000, 3, Operation::Look));
+    let rename = Operation::Rename {
+        name: NAME,
+        new_directory: ObjectId(1),
+        new_name: b"near",
+        is_exchange: false,
+    };
+    observations.push(operation(9001, DEPTH - 1, rename));
+    observations.push(operation(9002, DEPTH, Operation::Look));
+    let (said, trace) = read(&log(&[&observations]));
+    let path_bytes_max = 4095;
+    let levels = path_bytes_max / (NAME.len() + 1);
+    assert_eq!(
+        said.len(),
+        levels + 2,
+        "directories, and two that are looked at"
+    );
+    let paths = trace.events.iter().filter_map(|event| event.kind.path());
+    let longest = paths.map(|path| trace.paths.get(path).len()).max();
+    assert_eq!(longest, Some(levels * (NAME.len() + 1) - 1));
+    assert!(said[levels + 1].ends_with("stat near 0"), "{said:?}");
+    let notes = trace.header.notes.join("\n");
+    let left_out = DEPTH as usize - 1 - levels + 1;
+    let expected = format!("longer than 4095 bytes: {left_out}");
+    assert!(notes.contains(&expected), "{notes}");
+}
+
 #[test]
 fn a_log_of_any_length_becomes_a_trace() {
     let count = GROUP_EVENTS as u64 + 1000;

@@ -7,8 +7,19 @@ use mobifs_types::{FoundObject, ObjectId};
 /// A directory and a name in it.
 type Place = (ObjectId, Box<[u8]>);
 
-/// Deeper trees are none: the system knows no longer paths.
-const DEPTH_MAX: usize = 4096;
+/// Longest path of an event: no call of the system takes a longer one (`PATH_MAX`), with which a
+/// replay could do the same. Who works thousands of directories deep, one after the other, would
+/// have paths written whose length grows by the square of the depth.
+const PATH_BYTES_MAX: usize = 4095;
+
+/// Why an object has no path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPath {
+    /// Its name, or that of a directory above it, was not observed.
+    Unknown,
+    /// It is longer than any path can be.
+    TooLong,
+}
 
 /// Who used a file.
 pub(super) type User = (u32, u32);
@@ -59,32 +70,35 @@ impl Tree {
         self.keeps_all = true;
     }
 
-    /// The path of an object; `.` for the root; none if nobody knows.
-    pub(super) fn path(&self, id: ObjectId) -> Option<Vec<u8>> {
+    /// The path of an object; `.` for the root.
+    pub(super) fn path(&self, id: ObjectId) -> Result<Vec<u8>, NoPath> {
         if id == ObjectId::ROOT {
-            return Some(b".".to_vec());
+            return Ok(b".".to_vec());
         }
-        let node = self.nodes.get(&id)?;
+        let node = self.nodes.get(&id).ok_or(NoPath::Unknown)?;
         if let Some((directory, name)) = node.places.last() {
             return self.child_path(*directory, name);
         }
-        node.nameless.clone()
+        node.nameless.clone().ok_or(NoPath::Unknown)
     }
 
-    /// The path of a name in a directory.
-    pub(super) fn child_path(&self, directory: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
+    /// The path of a name in a directory. Names that lead in a circle are too long, too.
+    pub(super) fn child_path(&self, directory: ObjectId, name: &[u8]) -> Result<Vec<u8>, NoPath> {
         let mut parts = vec![name];
+        let mut bytes = name.len();
         let mut at = directory;
         while at != ObjectId::ROOT {
-            let (above, name) = self.nodes.get(&at)?.places.last()?;
+            let place = self.nodes.get(&at).and_then(|node| node.places.last());
+            let (above, name) = place.ok_or(NoPath::Unknown)?;
             parts.push(name);
-            at = *above;
-            if parts.len() > DEPTH_MAX {
-                return None;
+            bytes += name.len() + 1;
+            if bytes > PATH_BYTES_MAX {
+                return Err(NoPath::TooLong);
             }
+            at = *above;
         }
         parts.reverse();
-        Some(parts.join(&b'/'))
+        Ok(parts.join(&b'/'))
     }
 
     pub(super) fn is_directory(&self, id: ObjectId) -> bool {
@@ -135,7 +149,7 @@ impl Tree {
             return;
         };
         if node.places.is_empty() {
-            node.nameless = path.map(|mut path| {
+            node.nameless = path.ok().map(|mut path| {
                 path.push(0);
                 path
             });
