@@ -69,17 +69,22 @@ fn content(volume: &Volume, parent: ObjectId, name: &str) -> Result<Vec<u8>, FsE
     Ok(out)
 }
 
-/// Every file's path and content below `parent`.
-fn walk(volume: &Volume, parent: ObjectId, path: &str, found: &mut BTreeSet<(String, Vec<u8>)>) {
-    for entry in volume.read_directory(parent, 0, usize::MAX).unwrap() {
-        let name = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
-        let path = format!("{path}/{name}");
-        if entry.kind == FileKind::Directory {
-            let node = volume.lookup(parent, name.as_bytes()).unwrap();
-            walk(volume, node.id, &path, found);
-            volume.forget(node.id, 1);
-        } else {
-            found.insert((path, content(volume, parent, &name).unwrap()));
+/// Every file's path and content below the root. Directories may be nested in any depth.
+fn walk(volume: &Volume, found: &mut BTreeSet<(String, Vec<u8>)>) {
+    let mut waiting = vec![(ObjectId::ROOT, String::new())];
+    while let Some((parent, above)) = waiting.pop() {
+        for entry in volume.read_directory(parent, 0, usize::MAX).unwrap() {
+            let name = String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
+            let path = format!("{above}/{name}");
+            if entry.kind == FileKind::Directory {
+                let node = volume.lookup(parent, name.as_bytes()).unwrap();
+                waiting.push((node.id, path));
+            } else {
+                found.insert((path, content(volume, parent, &name).unwrap()));
+            }
+        }
+        if parent != ObjectId::ROOT {
+            volume.forget(parent, 1);
         }
     }
 }
@@ -172,7 +177,7 @@ fn what_left_memory_is_found_again_while_it_is_trimmed() {
     let opened = open(store.path(), &config);
     let volume = Volume::start(opened.store(), quiet(&config)).unwrap();
     let mut first = BTreeSet::new();
-    walk(&volume, ObjectId::ROOT, "", &mut first);
+    walk(&volume, &mut first);
     assert_eq!(first.len(), 200);
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -186,7 +191,7 @@ fn what_left_memory_is_found_again_while_it_is_trimmed() {
                 scope.spawn(|| {
                     for _ in 0..20 {
                         let mut again = BTreeSet::new();
-                        walk(&volume, ObjectId::ROOT, "", &mut again);
+                        walk(&volume, &mut again);
                         assert_eq!(again, first);
                     }
                 })
@@ -658,7 +663,7 @@ fn what_only_the_kernel_holds_leaves_memory_in_bounded_steps() {
     assert!(round.steps * 256 >= round.looked_at, "{round:?}");
     assert!(volume.status().memory.objects <= 50);
     let mut found = BTreeSet::new();
-    walk(&volume, ObjectId::ROOT, "", &mut found);
+    walk(&volume, &mut found);
     assert_eq!(found.len(), FILES);
 }
 
