@@ -2,8 +2,11 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::predecessor::WAIT_DEFAULT;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -198,12 +201,31 @@ pub(crate) struct RecoverArguments {
     /// Only say what would be done
     #[arg(long)]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgument,
     /// The store
     pub(crate) store: PathBuf,
 }
 
+/// For commands that lock a store as a mount does.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct WaitArgument {
+    /// How long to wait for a daemon that still brings to the store what was changed through a
+    /// mount which has ended
+    #[arg(long = "wait", value_name = "SECONDS", default_value_t = WAIT_DEFAULT.as_secs())]
+    seconds: u64,
+}
+
+impl WaitArgument {
+    pub(crate) const fn limit(self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
+    #[command(flatten)]
+    pub(crate) wait: WaitArgument,
     /// The store
     pub(crate) store: PathBuf,
 }
@@ -384,7 +406,9 @@ mod tests {
             "mobifs status --json MNT",
             "mobifs status --watch MNT",
             "mobifs recover --dry-run STORE",
+            "mobifs recover --wait 0 STORE",
             "mobifs check STORE",
+            "mobifs check --wait 600 STORE",
             "mobifs drill power-cut --yes MNT",
             "mobifs flash serve --preset emmc51 --loop IMAGE",
             "mobifs trace --help",

@@ -21,22 +21,24 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// How long to wait, how to say so, and what ends it.
 pub(crate) struct Patience<'a> {
     pub(crate) limit: Duration,
-    /// Whether `limit` comes from the mount option `wait`.
-    pub(crate) is_option: bool,
+    /// The option that sets `limit`, as it is written.
+    pub(crate) option: &'static str,
     /// Shows the user why it takes long.
     pub(crate) tell: &'a dyn Fn(&str),
     /// Whether the process is to end.
     pub(crate) must_end: &'a mut dyn FnMut() -> bool,
 }
 
-/// Does what needs a command's own lock, for a command in the foreground.
+/// Does what needs a command's own lock, for a command in the foreground, which has waited for a
+/// predecessor for `limit` at most by then.
 pub(crate) fn for_command<T>(
     store: &Path,
+    limit: Duration,
     attempt: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, Failure> {
     let mut patience = Patience {
-        limit: WAIT_DEFAULT,
-        is_option: false,
+        limit,
+        option: "--wait SECONDS",
         tell: &|why| eprintln!("mobifs: {why}"),
         must_end: &mut || false,
     };
@@ -113,31 +115,24 @@ fn reason(holder: &Holder) -> String {
 
 fn waiting_for(store: &Path, pid: u32, holder: &Holder, patience: &Patience<'_>) -> String {
     format!(
-        "waiting for {}, which has the store {}: {} (waiting {} s at most{})",
+        "waiting for {}, which has the store {}: {} (waiting {} s at most; {})",
         process(pid),
         store.display(),
         reason(holder),
         patience.limit.as_secs(),
-        if patience.is_option {
-            "; -o wait=SECONDS"
-        } else {
-            ""
-        }
+        patience.option
     )
 }
 
 fn too_slow(store: &Path, pid: u32, holder: &Holder, patience: &Patience<'_>) -> Failure {
     let message = format!(
-        "the store {} is in use by {}, also after {} s: {}; try again later{}",
+        "the store {} is in use by {}, also after {} s: {}; try again later, or wait longer with \
+         {}",
         store.display(),
         process(pid),
         patience.limit.as_secs(),
         reason(holder),
-        if patience.is_option {
-            ", or wait longer with -o wait=SECONDS"
-        } else {
-            ""
-        }
+        patience.option
     );
     Failure::new(Code::InUse, message)
 }

@@ -15,6 +15,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
+use mobifs_store::StoreScope;
+
+use crate::control::maker_of_socket;
+use crate::lock::LOCK;
+use crate::lock_table::holders_of;
 use crate::mount_table::{MountEntry, mounts, mounts_of};
 use crate::mount_users::{MountUser, users_of_device};
 
@@ -185,15 +190,34 @@ impl Holder {
 
 /// Whether a mount of the store is in the tree.
 fn has_mount(store: &Path) -> bool {
-    let Ok(store) = store.metadata() else {
+    let Ok(about) = store.metadata() else {
         return false;
     };
-    let is_of_store = |mount: &MountEntry| {
-        let is_path = mount.is_fuse() && mount.source.is_absolute();
+    let is_named_after_it = |mount: &MountEntry| {
+        let is_path = mount.source.is_absolute();
         let source = is_path.then(|| mount.source.metadata().ok()).flatten();
-        source.is_some_and(|source| (source.dev(), source.ino()) == (store.dev(), store.ino()))
+        source.is_some_and(|source| (source.dev(), source.ino()) == (about.dev(), about.ino()))
     };
-    mounts().is_ok_and(|table| table.iter().any(is_of_store))
+    let table = mounts().unwrap_or_default();
+    let mut others = Vec::new();
+    for mount in table.iter().filter(|mount| mount.is_fuse()) {
+        if is_named_after_it(mount) {
+            return true;
+        }
+        others.push(mount);
+    }
+    // With `fsname=` a mount has any name. Who has made its control socket has locked its store.
+    let holders = lock_holders(store);
+    let is_holder =
+        |mount: &&MountEntry| maker_of_socket(mount).is_some_and(|maker| holders.contains(&maker));
+    !holders.is_empty() && others.iter().any(is_holder)
+}
+
+/// The processes that hold the lock of the store at `store`, as far as the kernel tells.
+fn lock_holders(store: &Path) -> Vec<u32> {
+    let lock = store.join(&*StoreScope::Tree.own_directory()).join(LOCK);
+    let holders = lock.metadata().and_then(|about| holders_of(about.ino()));
+    holders.unwrap_or_default()
 }
 
 /// Writes who holds the lock and what it is doing, in place of what is there. One write: readers

@@ -18,6 +18,7 @@ mod heap;
 mod holder;
 mod last_commit;
 mod lock;
+mod lock_table;
 mod memory_budget;
 mod mount_table;
 mod mount_users;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::holder::{self, Holder, HolderState};
 
-const LOCK: &str = "lock";
+pub(crate) const LOCK: &str = "lock";
 /// Somebody who failed to make a store may take the file away while we lock it.
 const ATTEMPTS: usize = 16;
 

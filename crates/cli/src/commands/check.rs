@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mobifs_runtime::{PlaceError, StoreLock, check_store};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
@@ -12,7 +13,7 @@ use crate::predecessor;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let path = existing(&arguments.store, true)?;
-    let found = look(&path)?;
+    let found = look(&path, arguments.wait.limit())?;
     print(&path, &found);
     if found.problems.is_empty() {
         return Ok(());
@@ -39,10 +40,11 @@ pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure
 }
 
 /// Looks at a store, with its lock shared so that nobody changes it meanwhile.
-pub(super) fn look(path: &Path) -> Result<Inspection, Failure> {
+pub(super) fn look(path: &Path, wait: Duration) -> Result<Inspection, Failure> {
     let failed = |error| Failure::of_store(path, &error);
-    let _lock =
-        predecessor::for_command(path, || StoreLock::acquire(path, &StoreScope::Tree, true))?;
+    let _lock = predecessor::for_command(path, wait, || {
+        StoreLock::acquire(path, &StoreScope::Tree, true)
+    })?;
     let lower = PosixLower::open(path).map_err(failed)?;
     inspect(&lower).map_err(|error| match error {
         StoreError::Corrupt { .. } => damaged(path, &error),

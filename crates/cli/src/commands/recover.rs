@@ -11,7 +11,8 @@ use crate::predecessor;
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let path = check::existing(&arguments.store, arguments.dry_run)?;
-    let found = check::look(&path)?;
+    let wait = arguments.wait.limit();
+    let found = check::look(&path, wait)?;
     if !found.is_store {
         return Err(Failure::new(
             Code::Failed,
@@ -28,7 +29,7 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let failed = |error| Failure::of_store(&path, &error);
     let config = Config::defaults()?;
     let options = OpenOptions::new(&config);
-    let opened = predecessor::for_command(&path, || OpenedStore::open(&path, &options))?;
+    let opened = predecessor::for_command(&path, wait, || OpenedStore::open(&path, &options))?;
     let report = opened.report().clone();
     opened.close().map_err(failed)?;
     let mut out = std::io::stdout().lock();

@@ -89,7 +89,7 @@ pub(crate) fn serve(
         None => {
             let mut patience = Patience {
                 limit: plan.options.wait,
-                is_option: true,
+                option: "-o wait=SECONDS",
                 tell: &|why| ready.waiting(why),
                 must_end: &mut || signals.pending().any(|signal| signal != SIGHUP),
             };

@@ -238,6 +238,9 @@ fn commands_wait_for_who_is_finishing_and_say_so() {
     fixture.umount();
     for word in ["check", "recover"] {
         let mut holder = holding(&fixture, "finishing");
+        // The limit is a limit, and no time at all is one, too.
+        let output = mobifs(&[word, "--wait", "0"], &fixture.store);
+        fails(&output, 3, &["in use by process", "after 0 s", "--wait"]);
         let mut waiting = Command::new(PROGRAM)
             .arg(word)
             .arg(&fixture.store)
@@ -250,7 +253,7 @@ fn commands_wait_for_who_is_finishing_and_say_so() {
         said.read_line(&mut line).unwrap();
         let words = ["waiting for process", &holder.id().to_string()];
         assert!(words.iter().all(|word| line.contains(word)), "{line}");
-        assert!(!line.contains("-o wait"), "{word} has no such option");
+        assert!(line.contains("--wait SECONDS"), "{line}");
         holder.kill().unwrap();
         holder.wait().unwrap();
         assert!(waiting.wait().unwrap().success(), "{word}");
@@ -361,6 +364,28 @@ fn a_store_that_is_served_is_refused() {
     holder.wait().unwrap();
     succeeds(&again(&fixture));
     succeeds(&mobifs(&["umount"], &other));
+}
+
+/// Readers note nothing in the lock, and with a name of its own a mount does not tell of which store
+/// it is: it was waited for as if it were about to end.
+#[test]
+fn a_store_that_is_served_for_reading_is_refused_whatever_its_mount_is_called() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let other = fixture.directory("other");
+    fixture.mount(&[]);
+    fixture.umount();
+    for options in ["ro", "ro,fsname=another name", "ro,fsname=/usr"] {
+        fixture.mount(&["-o", options]);
+        let output = crate::fixture::try_mount_at(&fixture.store, &other, &["-o", "wait=2"]);
+        fails(&output, 3, &["in use"]);
+        assert!(!message(&output).contains("after 2 s"), "{output:?}");
+        let output = mobifs(&["recover", "--wait", "2"], &fixture.store);
+        fails(&output, 3, &["in use"]);
+        assert!(!message(&output).contains("after 2 s"), "{output:?}");
+        succeeds(&mobifs(&["check", "--wait", "0"], &fixture.store));
+        fixture.umount();
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
 use super::place::socket_candidates;
@@ -321,6 +322,24 @@ impl ControlClient {
             }
         }
     }
+}
+
+/// The process that made the control socket of a mount, if that can be had at once. Successors of
+/// that process answer on the same one.
+pub(crate) fn maker_of_socket(mount: &MountEntry) -> Option<u32> {
+    socket_candidates(mount).iter().find_map(|path| {
+        let stream = connect_at_once(path).ok()?;
+        let maker = maker_of(&stream, mount)?;
+        u32::try_from(maker.as_raw_nonzero().get()).ok()
+    })
+}
+
+/// A daemon that accepts nothing lets who connects wait as soon as enough others do.
+fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
 }
 
 /// Whether this is how the end of the other side shows.

@@ -7,6 +7,7 @@ mod server;
 mod socket;
 mod stale;
 
+pub(crate) use client::maker_of_socket;
 pub use client::{AnswerPatience, ControlClient, ControlError, find_mount};
 pub use place::runtime_directory;
 pub use protocol::{ErrorKind, Reply, Request};
