@@ -424,17 +424,24 @@ impl Database {
         data: &[u8],
     ) -> Result<(), Failure> {
         let length = data.len() as u64;
-        if !pieces::ends_journal(at, data) {
+        let is_end = pieces::ends_journal(at, data);
+        if !is_end {
             // The room for the journal, and for rolling it back.
             self.require_room(2 * length)?;
+            self.volume.set_revocable(true);
         }
         self.headroom.journal_written(at, at + length);
-        self.write_piece(Kind::Journal, writer, (file, at), data)
+        self.write_piece(Kind::Journal, writer, (file, at), data)?;
+        if is_end {
+            self.volume.set_revocable(false);
+        }
+        Ok(())
     }
 
     /// The rollback journal ends.
     pub(crate) fn journal_ended(&self) {
         self.headroom.journal_ended();
+        self.volume.set_revocable(false);
     }
 
     /// Fails if a transaction that is so much larger could not be taken back.

@@ -6,13 +6,14 @@
 mod common;
 
 use std::path::Path;
+use std::time::Duration;
 
 use common::{
     SAFE_MODES, check, count, hot_error, insert, is_ordinary, make_table, on_a_small_disk, opened,
-    plain, set_mode,
+    plain, set_mode, text,
 };
-use rusqlite::ErrorCode;
 use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode};
 
 /// The mark stayed without a word.
 #[test]
@@ -191,5 +192,79 @@ fn a_write_that_finds_no_room_says_that_the_disk_is_full() {
             connection.close().unwrap();
             is_ordinary(path, rows + 1);
         });
+    }
+}
+
+/// What the checkpointer has committed so far.
+fn checkpoints(connection: &Connection) -> String {
+    let status = text(connection, "PRAGMA mobifs_status");
+    let (_, behind) = status.split_once("\"checkpoints\":").unwrap();
+    behind.split([',', '}']).next().unwrap().to_owned()
+}
+
+/// A transaction of half the rows, of which SQLite has written most to the database when this
+/// returns: its own cache is small.
+fn change_rows(connection: &Connection) {
+    connection
+        .execute_batch(
+            "BEGIN; UPDATE t SET b = hex(randomblob(length(b) / 2)) WHERE rowid % 2 = 0; \
+             INSERT INTO t(b) SELECT hex(randomblob(400000))",
+        )
+        .unwrap();
+}
+
+/// The oldest change was older than it may be, another program had taken the room, and the commit
+/// failed in the middle of the transaction: then nothing could be changed, and so nothing rolled
+/// back, until there was room.
+#[test]
+fn a_transaction_that_an_age_limit_meets_on_a_full_disk_is_rolled_back() {
+    for mode in SAFE_MODES {
+        for (is_filled_before, left_bytes) in
+            [(true, 0), (true, 1 << 20), (false, 0), (false, 1 << 20)]
+        {
+            on_a_small_disk(|path, disk| {
+                let name = format!("{mode}, {left_bytes} bytes are left, {is_filled_before}");
+                let connection = opened(path, "&age_max_ms=300&journal_bytes=1MiB");
+                set_mode(&connection, mode);
+                connection.execute_batch("PRAGMA cache_size=5").unwrap();
+                make_table(&connection);
+                let rows = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n \
+                            WHERE i < 1000) INSERT INTO t(b) SELECT hex(randomblob(1000)) FROM n";
+                connection.execute_batch(rows).unwrap();
+                let before = text(
+                    &connection,
+                    "SELECT sum(length(b)) || min(b) || max(b) FROM t",
+                );
+                text(&connection, "PRAGMA mobifs_checkpoint");
+                let committed = checkpoints(&connection);
+                change_rows(&connection);
+                if is_filled_before {
+                    disk.fill_but(left_bytes);
+                    // Longer than the age limit; how much longer does not matter.
+                    std::thread::sleep(Duration::from_millis(900));
+                } else {
+                    while checkpoints(&connection) == committed {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    disk.fill_but(left_bytes);
+                }
+                let told = |at: &str| format!("{name}, {at}: {:?}", mobifs_sqlite::last_error());
+                let rolled_back = connection.execute_batch("ROLLBACK");
+                assert!(rolled_back.is_ok(), "{}: {rolled_back:?}", told("ROLLBACK"));
+                // SQLite says here that it could not roll back.
+                let found = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0));
+                assert_eq!(found, Ok(1000), "{}", told("count"));
+                let after = text(
+                    &connection,
+                    "SELECT sum(length(b)) || min(b) || max(b) FROM t",
+                );
+                assert_eq!(after, before, "{}", told("content"));
+                disk.clear();
+                text(&connection, "PRAGMA mobifs_checkpoint");
+                insert(&connection, 1);
+                connection.close().unwrap();
+                is_ordinary(path, 1001);
+            });
+        }
     }
 }

@@ -32,6 +32,9 @@ impl Engine {
     /// Closes every transaction that has reached a limit; returns
     /// [when the next one will](Self::next_closing).
     pub fn tick(&mut self, now: MonotonicNs) -> Option<MonotonicNs> {
+        if self.keeps_open() {
+            return None;
+        }
         let due: Vec<VctId> = self
             .open
             .iter()
@@ -44,6 +47,9 @@ impl Engine {
 
     /// When the next open transaction reaches its limit by its age.
     pub fn next_closing(&self) -> Option<MonotonicNs> {
+        if self.keeps_open() {
+            return None;
+        }
         let deadline = |open: &OpenVct| {
             let age_ns = open.closing.due_age_ms()?.saturating_mul(1_000_000);
             Some(MonotonicNs(open.opened_at.0.saturating_add(age_ns)))

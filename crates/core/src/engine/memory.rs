@@ -99,6 +99,8 @@ pub(super) struct Room {
     /// What the lower filesystem has; none: unlimited.
     space: Option<SpaceInfo>,
     on_full_disk: FullDisk,
+    /// A program may still roll back what it is changing.
+    is_revocable: bool,
 }
 
 /// What may be promised although the lower filesystem has no room.
@@ -135,8 +137,11 @@ impl Room {
 
     /// Whether a change of so much memory, that takes so much room and so many inodes, fits below.
     fn fit(&self, memory_bytes: u64, room_bytes: u64, inodes: u64) -> Fit {
+        // What rolls back may wait in memory until there is room to commit it.
+        let may_wait = self.is_revocable && room_bytes == 0 && inodes == 0;
         let overflow_bytes = match memory_bytes {
             0 => 0,
+            _ if may_wait => 0,
             bytes => self.overflow_bytes(bytes),
         };
         let needs_room = room_bytes > 0 || inodes > 0 || overflow_bytes > 0;
@@ -221,6 +226,25 @@ impl Engine {
         let room = &self.room;
         let needed = room.promised_bytes() + room.overflow_bytes(0);
         needed <= room.available_bytes()
+    }
+
+    /// Whether all that is uncommitted can be committed with that room. What only overwrites needs
+    /// none, whoever has taken the room that committed changes are to be applied with.
+    pub fn can_commit(&self) -> bool {
+        let takes_none = self.room.reserved_bytes == 0 && self.room.overflow_bytes(0) == 0;
+        takes_none || self.has_promised_room()
+    }
+
+    /// Says whether a program may still roll back what it is changing, by changing it again.
+    pub fn set_revocable(&mut self, is_revocable: bool) {
+        self.room.is_revocable = is_revocable;
+    }
+
+    /// Whether open transactions stay open, whatever their policies say: a program may roll back
+    /// what they hold, and there is no room to commit them. What is overwritten in an open
+    /// transaction takes no memory and no room again, as it does in one that was closed.
+    pub fn keeps_open(&self) -> bool {
+        self.room.is_revocable && !self.can_commit()
     }
 
     /// Bytes of memory that uncommitted changes take.
@@ -414,6 +438,12 @@ impl Engine {
             return Err(stop);
         }
         let inode = self.inode(id)?;
+        let is_overwritten = range.end <= inode.attributes.size;
+        if self.room.is_revocable && stop == Stop::Need(Need::Space) && is_overwritten {
+            // A transaction is rolled back, of which a part was committed with room that others
+            // have taken since. Who goes on with one writes to a journal first, which needs room.
+            return Ok(());
+        }
         let changed_bytes = self.room.dirty_bytes - self.room.orphan_bytes;
         let fits = changed_bytes + bytes <= self.room.on_full_disk.overwritten_bytes_max;
         let is_known = inode.known_to_store && !inode.is_orphan() && !inode.gives_back(range);

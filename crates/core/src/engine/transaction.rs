@@ -382,7 +382,7 @@ impl Engine {
                 || open.held.len() >= MEMBERS_MAX
                 || self.has_durable_apps && open.bytes >= BYTES_BESIDE_DURABLE_MAX
         });
-        if due {
+        if due && !self.keeps_open() {
             self.close(vct);
         }
     }

@@ -96,12 +96,13 @@ impl Shared {
 
     /// Closes, commits and applies what is due.
     fn checkpoint(&self, looks: &mut Looks) -> Due {
+        let keeps_open = self.keeps_open();
         {
             let mut live = self.live();
             live.wake = false;
             live.checkpointer_idle = false;
             live.engine.tick(self.moment().now);
-            if live.engine.dirty_bytes() > self.memory_high_bytes() {
+            if !keeps_open && live.engine.dirty_bytes() > self.memory_high_bytes() {
                 live.engine.close_largest();
             }
             live.closings_seen = live.engine.closings();

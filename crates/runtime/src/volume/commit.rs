@@ -23,6 +23,16 @@ impl Shared {
         turn: &MutexGuard<'_, ()>,
         commit: &Commit,
     ) -> Result<(), StoreError> {
+        self.try_commit(turn, commit, false)
+    }
+
+    /// As [`Shared::commit_one`]; `may_wait`: nobody waits for it.
+    fn try_commit(
+        &self,
+        turn: &MutexGuard<'_, ()>,
+        commit: &Commit,
+        may_wait: bool,
+    ) -> Result<(), StoreError> {
         let started = self.moment().now;
         let result = self.hand_over(commit);
         if result.is_ok() {
@@ -48,7 +58,7 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                self.refuse(commit.vct, &error);
+                self.refuse(commit.vct, &error, may_wait);
                 Err(error)
             }
         };
@@ -62,10 +72,18 @@ impl Shared {
         failed
     }
 
-    /// A commit failed: its apps accept no changes until it succeeds.
-    fn refuse(&self, vct: VctId, error: &StoreError) {
+    /// A commit failed: its apps accept no changes until it succeeds, unless it `may_wait` for
+    /// room.
+    fn refuse(&self, vct: VctId, error: &StoreError, may_wait: bool) {
         if error.is_full() {
-            self.live().engine.commit_failed(vct, FsError::NoSpace);
+            let mut live = self.live();
+            live.engine.commit_failed(vct, FsError::NoSpace);
+            if may_wait && self.puts_back(&mut live) {
+                drop(live);
+                self.postpone_commits();
+                return;
+            }
+            drop(live);
             tracing::error!(%error, "a commit failed; its apps are read-only until there is room");
             return;
         }
@@ -113,6 +131,9 @@ impl Shared {
     /// for the user, or `pauses` says so after a commit.
     pub(super) fn commit_closed(&self, mut pauses: impl FnMut() -> bool) -> Committed {
         while !self.is_power_cut() {
+            if self.postpones_commits() {
+                return Committed::All { until: None };
+            }
             let turn = self.turn.lock();
             let next = self.next_paced(&mut self.live());
             let commit = match next {
@@ -120,7 +141,7 @@ impl Shared {
                 Next::Nothing { until } => return Committed::All { until },
             };
             // A failure is noted with the app and does not concern the others.
-            let _failed = self.commit_one(&turn, &commit);
+            let _failed = self.try_commit(&turn, &commit, true);
             drop(turn);
             if pauses() {
                 return Committed::Part;
@@ -272,7 +293,10 @@ impl Volume {
         self.shared
             .check_power()
             .map_err(|_| VolumeError::PowerCut)?;
+        // A commit that is under way may fail for what the caller has mended: it is tried again, too.
+        let turn = self.shared.turn.lock();
         self.shared.live().engine.retry_failed(None);
+        drop(turn);
         match name {
             None => {
                 self.shared.commit_all();

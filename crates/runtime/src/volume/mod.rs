@@ -108,6 +108,10 @@ struct Shared {
     failures: Mutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
     /// A commit waits for room below.
     starved: Mutex<Option<Starved>>,
+    /// A program may still roll back what it is changing.
+    is_revocable: AtomicBool,
+    /// Commits wait for room because of that.
+    is_postponed: AtomicBool,
     /// The journal could not be applied to make room, which was said.
     is_stuck: AtomicBool,
     /// Why applying failed the last time. Held alone.
@@ -214,6 +218,8 @@ impl Volume {
             rules: Mutex::new(rules),
             failures: Mutex::default(),
             starved: Mutex::default(),
+            is_revocable: AtomicBool::new(false),
+            is_postponed: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
             apply_failure: Mutex::new(None),
             checkpoints: Mutex::default(),

@@ -1,9 +1,12 @@
 //! What the engine is told of the room below, and what waits for some.
 
+use std::sync::atomic::Ordering;
+
 use mobifs_core::{FsError, FullDisk};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, SpaceInfo};
 
+use super::live::{Keeping, LiveGuard};
 use super::sync::MutexGuard;
 use super::{Shared, Volume, store_failed};
 
@@ -12,9 +15,9 @@ const LOOK_INTERVAL_MS: u64 = 2_000;
 /// So often it is tried without any having been seen: a quota shows none.
 const RETRY_INTERVAL_MS: u64 = 60_000;
 
-/// A commit has failed because there was no room below.
+/// A commit has failed, or was postponed, because there was no room below.
 pub(super) struct Starved {
-    /// The room when it failed.
+    /// The room at that moment.
     space: SpaceInfo,
     failed_at: MonotonicNs,
     looked_at: MonotonicNs,
@@ -55,11 +58,77 @@ impl Shared {
     /// Whether something may be committed because an operation needs room, here or in memory:
     /// see [`crate::VolumeOptions::rolls_back`].
     pub(super) fn may_commit_for_room(&self, turn: &MutexGuard<'_, ()>) -> bool {
-        !self.options.rolls_back || self.has_promised_room(turn).unwrap_or(true)
+        !self.options.rolls_back || self.can_commit(turn)
     }
 
-    /// Takes note of a commit that failed for want of room: the checkpointer tries it again.
-    pub(super) fn wait_for_room(&self) {
+    /// Whether there is room for a commit, as far as that is known.
+    fn can_commit(&self, turn: &MutexGuard<'_, ()>) -> bool {
+        self.refresh_space(turn).is_err() || self.live().engine.can_commit()
+    }
+
+    /// Whether the checkpointer closes nothing now: a program may still roll back what would be
+    /// closed ([`Volume::set_revocable`]), and there is no room to commit it.
+    pub(super) fn keeps_open(&self) -> bool {
+        if !self.is_revocable.load(Ordering::SeqCst) {
+            return false;
+        }
+        // Where the room is not known, the commit tells.
+        let _known = self.refresh_space(&self.turn.lock());
+        let keeps_open = self.live().engine.keeps_open();
+        if keeps_open {
+            self.postpone_commits();
+        }
+        keeps_open
+    }
+
+    /// Whether the checkpointer commits nothing of what is closed now: the room is missing, and
+    /// after a commit that failed nothing could be changed, and so not rolled back. So the
+    /// commit waits for the room, or for the end of the program's transaction.
+    pub(super) fn postpones_commits(&self) -> bool {
+        if !self.is_revocable.load(Ordering::SeqCst) || !self.live().engine.has_waiting() {
+            return false;
+        }
+        if self.is_postponed.load(Ordering::SeqCst) && self.starved.lock().is_some() {
+            return true;
+        }
+        let has_room = || self.can_commit(&self.turn.lock());
+        if has_room() {
+            return false;
+        }
+        // There may be room that only applying frees.
+        if let Err(error) = self.apply() {
+            tracing::debug!(%error, "applying the journal makes no room");
+        }
+        if has_room() {
+            return false;
+        }
+        self.postpone_commits();
+        true
+    }
+
+    /// Until there is more room, or the program's transaction has ended.
+    pub(super) fn postpone_commits(&self) {
+        if !self.is_postponed.swap(true, Ordering::SeqCst) {
+            tracing::warn!(
+                "a transaction that may be rolled back is not committed before it ends, or there \
+                 is room: other programs have taken what was promised to it"
+            );
+        }
+        self.look_for_room_later();
+    }
+
+    /// A commit of the checkpointer has found no room. If a program may still roll back, its
+    /// changes go on being accepted, and the commit is postponed. Not for one that somebody waits
+    /// for.
+    pub(super) fn puts_back(&self, live: &mut LiveGuard<'_>) -> bool {
+        if !self.is_revocable.load(Ordering::SeqCst) {
+            return false;
+        }
+        live.engine.retry_failed(Some(FsError::NoSpace));
+        true
+    }
+
+    fn look_for_room_later(&self) {
         let now = self.moment().now;
         let space = self.store.space().unwrap_or_default();
         *self.starved.lock() = Some(Starved {
@@ -67,6 +136,11 @@ impl Shared {
             failed_at: now,
             looked_at: now,
         });
+    }
+
+    /// Takes note of a commit that failed for want of room: the checkpointer tries it again.
+    pub(super) fn wait_for_room(&self) {
+        self.look_for_room_later();
         self.wake(&mut self.live());
     }
 
@@ -77,7 +151,7 @@ impl Shared {
         let Some(starved) = waiting.as_mut() else {
             return;
         };
-        if self.failures.lock().is_empty() {
+        if self.failures.lock().is_empty() && !self.is_postponed.load(Ordering::SeqCst) {
             // Somebody else had it tried again.
             *waiting = None;
             return;
@@ -106,6 +180,21 @@ impl Shared {
 }
 
 impl Volume {
+    /// Says whether what a program is changing may still be rolled back by it, by further changes:
+    /// it has a rollback journal. As long as that is so, no commit in the background is risked for
+    /// which room is missing: see [`crate::VolumeOptions::rolls_back`].
+    pub fn set_revocable(&self, is_revocable: bool) {
+        let shared = &self.shared;
+        if shared.is_revocable.swap(is_revocable, Ordering::SeqCst) == is_revocable {
+            return;
+        }
+        let mut live = shared.live_keeping(Keeping::Batched);
+        live.engine.set_revocable(is_revocable);
+        if !is_revocable && shared.is_postponed.swap(false, Ordering::SeqCst) {
+            shared.wake(&mut live);
+        }
+    }
+
     /// Whether there is room below for all that was acknowledged. It was there when each change
     /// was; other programs may have taken it since, and then the next commit, or applying it,
     /// fails. Who can still refuse its caller asks before it cannot any more. Room that only
@@ -329,6 +418,35 @@ mod tests {
         bed.store.is_full.store(false, Ordering::SeqCst);
         assert_eq!(bed.volume.has_promised_room(), Ok(true));
         bed.volume.fsync(bed.file).unwrap();
+    }
+
+    /// It was committed half because of its age. When that failed nothing could be changed any
+    /// more, and so not rolled back.
+    #[test]
+    fn what_may_be_rolled_back_is_not_committed_where_room_is_missing() {
+        let bed = Bed::new();
+        let write = |byte| bed.write_to(bed.file, 0, &[byte; 4096]);
+        write(1).unwrap();
+        bed.volume.set_revocable(true);
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        assert_eq!(bed.attempts_after_ms(600_000), 0, "however old it is");
+        // What is open, and what was closed before, can be changed back.
+        write(2).unwrap();
+        bed.volume.close_app("made");
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 0);
+        write(3).unwrap();
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 0);
+        // Its end needs no room to be seen, and the commit fails as any other.
+        bed.volume.set_revocable(false);
+        assert!(bed.volume.checkpointer().is_called());
+        assert!(bed.attempts_after_ms(600_000) > 0);
+        assert_eq!(write(4), Err(FsError::NoSpace));
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        bed.volume.fsync(bed.file).unwrap();
+        write(5).unwrap();
+        // With room nothing waits for the end.
+        bed.volume.set_revocable(true);
+        assert!(bed.attempts_after_ms(600_000) > 0);
     }
 
     #[test]
