@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use super::programs::{Actor, Answer, is_root, run};
 use super::{Dice, SmallDisk, USER};
 
+mod full;
+
 const BUSY: i64 = 5;
 const FULL: i64 = 13;
 const NOTADB: i64 = 26;
@@ -34,6 +36,17 @@ struct Open {
     is_exclusive: bool,
 }
 
+/// What a history did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Finished {
+    /// Calls of both programs.
+    pub calls: u64,
+    /// Last closes for which the room was taken on purpose.
+    pub closes_on_full_disks: u64,
+    /// Last closes after which the mark stayed, and that said so.
+    pub marks_left: u64,
+}
+
 /// Two places with the same databases: one that MobiFS has, and the oracle's.
 pub struct World<'a> {
     dice: Dice,
@@ -47,7 +60,7 @@ pub struct World<'a> {
     /// A process was killed that had it open, and nobody has opened it through MobiFS since.
     is_unclean: [bool; 2],
     number: u64,
-    calls: u64,
+    finished: Finished,
     /// What was done so far, for one who looks into a failure.
     told: Vec<String>,
 }
@@ -89,7 +102,7 @@ impl<'a> World<'a> {
             open: BTreeMap::new(),
             is_unclean: [false; 2],
             number: 0,
-            calls: 0,
+            finished: Finished::default(),
             told: Vec::new(),
         }
     }
@@ -164,7 +177,7 @@ impl<'a> World<'a> {
         databases: &[usize],
         call: impl Fn(&Self, usize) -> Value,
     ) -> Option<Answer> {
-        self.calls += 1;
+        self.finished.calls += 1;
         let asked = call(self, 0);
         let answer = self.actors[process][0].call(&asked);
         self.told.push(format!(
@@ -191,8 +204,7 @@ impl<'a> World<'a> {
     }
 
     fn open_one(&mut self, slot: (usize, usize), database: usize) {
-        let (process, connection) = slot;
-        let is_foreign = process == PROCESSES;
+        let is_foreign = slot.0 == PROCESSES;
         let is_alone = !self.is_open(database);
         let parameters = match self.dice.roll(12) {
             0 if is_alone => "&nolock=1",
@@ -218,6 +230,17 @@ impl<'a> World<'a> {
             } else {
                 flags
             };
+        self.open_with(slot, database, parameters, flags);
+    }
+
+    fn open_with(
+        &mut self,
+        (process, connection): (usize, usize),
+        database: usize,
+        parameters: &str,
+        flags: OpenFlags,
+    ) {
+        let is_foreign = process == PROCESSES;
         let answer = self.both(process, &[database], |world, side| {
             let uri = world.uri(side, database, is_foreign, parameters);
             let flags = flags.bits();
@@ -238,7 +261,7 @@ impl<'a> World<'a> {
             if !is_foreign && !opened.is_immutable {
                 self.is_unclean[database] = false;
             }
-            self.open.insert(slot, opened);
+            self.open.insert((process, connection), opened);
         }
     }
 
@@ -468,81 +491,6 @@ impl<'a> World<'a> {
         self.look_plainly(database);
     }
 
-    /// There is no room while a connection writes, and perhaps while its process closes all that
-    /// it has open, or is killed. What is refused has changed nothing, and what was not comes to
-    /// its place when there is room again.
-    fn work_on_a_full_disk(&mut self, slot: (usize, usize)) {
-        let (process, connection) = slot;
-        let is_fit = |open: &Open| !open.in_transaction && !open.is_exclusive && !open.is_unsafe;
-        let Some(open) = self.open.get(&slot).cloned() else {
-            return;
-        };
-        let mut own = self.open.iter().filter(|((it, _), _)| *it == process);
-        let is_all_fit = own.all(|(_, open)| is_fit(open));
-        if self.disk.is_none() || process == PROCESSES || open.is_immutable || !is_all_fit {
-            return;
-        }
-        let number = self.number;
-        let rows = 1 + self.dice.roll(2000);
-        let sql = match self.dice.roll(3) {
-            0 => format!("UPDATE t SET n = {number}"),
-            1 => format!("INSERT INTO t(n, b) VALUES ({number}, 'full')"),
-            _ => format!(
-                "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < {rows}) \
-                 INSERT INTO t(n, b) SELECT {number}, printf('%0900d', x) FROM c"
-            ),
-        };
-        let call =
-            |sql: &str| json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
-        if self.dice.roll(2) == 0 {
-            // The oracle has no classes.
-            let class = call("PRAGMA mobifs_class = durable");
-            let answer = self.actors[process][0].call(&class);
-            self.told
-                .push(format!("{process}: {class} -> {}", answer.words));
-        }
-        let is_taken_late = self.dice.roll(2) == 0;
-        if is_taken_late {
-            let begun = call(&format!("BEGIN IMMEDIATE; {sql}"));
-            self.both(process, &open.databases, |_, _| begun.clone());
-        }
-        self.fill();
-        let last = call(if is_taken_late { "COMMIT" } else { &sql });
-        if !is_taken_late || self.are_in_transaction(slot) == [true; 2] {
-            self.both(process, &open.databases, |_, _| last.clone());
-        }
-        self.roll_back(slot);
-        let mut closed = Vec::new();
-        match self.dice.roll(3) {
-            0 => {
-                let slots = self.open.keys().copied();
-                let slots: Vec<_> = slots.filter(|slot| slot.0 == process).collect();
-                for slot in slots {
-                    closed.extend(self.disconnect(slot));
-                }
-            }
-            1 => self.end(process),
-            _ => {}
-        }
-        if let Some(disk) = &self.disk {
-            disk.clear();
-        }
-        self.told.push("there is room again".to_owned());
-        // The last connection to a database says it.
-        let words: String = closed.iter().map(|(_, words)| words.as_str()).collect();
-        for (database, _) in closed {
-            self.look_after_a_full_disk(database, &words);
-        }
-    }
-
-    /// Other programs take all the room where MobiFS has its databases.
-    fn fill(&mut self) {
-        self.told.push("the disk is full".to_owned());
-        if let Some(disk) = &self.disk {
-            disk.fill();
-        }
-    }
-
     /// Ends a transaction of which only one of the two programs has heard that it failed.
     fn roll_back(&mut self, slot: (usize, usize)) {
         let (process, connection) = slot;
@@ -557,24 +505,6 @@ impl<'a> World<'a> {
                 ));
             }
         }
-    }
-
-    /// The last close on a full disk leaves an ordinary database, or says that it does not.
-    fn look_after_a_full_disk(&mut self, database: usize, words: &str) {
-        if self.is_open(database) || self.is_unclean[database] {
-            return;
-        }
-        let is_marked =
-            look(&self.path(0, database)).is_err_and(|error| error.contains("not a database"));
-        if is_marked {
-            let told = self.told.join("\n");
-            assert!(
-                !words.is_empty(),
-                "not a word about a mark that stays:\n{told}"
-            );
-            self.is_unclean[database] = true;
-        }
-        self.look_plainly(database);
     }
 
     /// Ends a process and starts it anew. What its connections had open is gone.
@@ -661,7 +591,7 @@ impl<'a> World<'a> {
         );
         let call = json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
         let patience = Duration::from_micros(self.dice.roll(20_000));
-        self.calls += 1;
+        self.finished.calls += 1;
         self.told
             .push(format!("{process}: {call}, killed after {patience:?}"));
         self.actors[process][0].send(&call);
@@ -738,9 +668,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Everything is closed, what was killed is opened and closed once. Returns how many calls
-    /// there were.
-    pub fn finish(mut self) -> u64 {
+    /// Everything is closed, what was killed is opened and closed once; one last close finds no
+    /// room.
+    pub fn finish(mut self) -> Finished {
         for slot in self.open.keys().copied().collect::<Vec<_>>() {
             self.close(slot);
         }
@@ -755,16 +685,24 @@ impl<'a> World<'a> {
             fs::set_permissions(place, Permissions::from_mode(0o755)).unwrap();
             give(place);
         }
+        self.clean();
+        let database = self.dice.roll(2) as usize;
+        self.close_last_on_a_full_disk(database);
+        self.clean();
+        for database in 0..2 {
+            self.look_plainly(database);
+        }
+        self.finished
+    }
+
+    /// What was not closed is opened and closed once.
+    fn clean(&mut self) {
         for database in 0..2 {
             if self.is_unclean[database] {
                 let _looked = self.look_through(0, database);
                 self.is_unclean[database] = false;
             }
         }
-        for database in 0..2 {
-            self.look_plainly(database);
-        }
-        self.calls
     }
 }
 
