@@ -4,7 +4,7 @@ use std::io::{Cursor, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-use mobifs_trace::recording::{LogHeader, LogPart, Observation, start_log};
+use mobifs_recording::{LogHeader, LogPart, Observation, start_log};
 use mobifs_trace::{
     Format, LoadOptions, Trace, UserOperation, catches_panics, import, read as read_trace,
     write as write_trace,
