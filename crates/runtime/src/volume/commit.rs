@@ -26,7 +26,7 @@ impl Shared {
         self.try_commit(turn, commit, false)
     }
 
-    /// As [`Shared::commit_one`]; `may_wait`: nobody waits for it.
+    /// As [`Shared::commit_one`]; `may_wait`: no caller waits for it.
     fn try_commit(
         &self,
         turn: &MutexGuard<'_, ()>,

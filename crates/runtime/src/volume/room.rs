@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// A commit of the checkpointer has found no room. If a program may still roll back, its
-    /// changes go on being accepted, and the commit is postponed. Not for one that somebody waits
+    /// changes go on being accepted, and the commit is postponed. Not for one that a caller waits
     /// for.
     pub(super) fn puts_back(&self, live: &mut LiveGuard<'_>) -> bool {
         if !self.is_revocable.load(Ordering::SeqCst) {
