@@ -10,6 +10,7 @@ mod deep;
 mod durable;
 mod filesystems;
 mod fixture;
+mod full;
 mod helpers;
 mod hostile;
 mod kills;

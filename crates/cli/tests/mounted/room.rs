@@ -1,14 +1,15 @@
 //! Room that programs ask for and give back is taken and given back below as well.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::filesystems::put_store_on;
-use crate::fixture::{Fixture, message, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds, wait_until};
+use crate::full::fill_disk;
 
 const MIB: u64 = 1 << 20;
 
@@ -104,21 +105,6 @@ fn what_is_deleted_while_open_goes_when_it_is_closed() {
     fixture.umount();
 }
 
-/// Takes every block that is free.
-fn fill_disk(filler: &Path) {
-    let mut file = File::create(filler).unwrap();
-    for bytes in [1 << 20, 4096, 1] {
-        // What is written may wait for its blocks, and then find fewer than it seemed.
-        while file
-            .write_all(&vec![9; bytes])
-            .and_then(|()| file.sync_all())
-            .is_ok()
-        {}
-    }
-    let free = rustix::fs::statvfs(filler).unwrap().f_bavail;
-    assert!(free < 300, "{free} blocks are free");
-}
-
 /// SQLite goes on in the room that its log has, and what is renamed needs no block: so on ext4
 /// and XFS, which were full, also where the mount had refused both.
 fn full_disk_takes_what_has_its_place(make: &[&str]) {
@@ -205,90 +191,6 @@ fn a_full_ext4_takes_what_has_its_place() {
 fn a_full_xfs_takes_what_has_its_place() {
     needs_mounts!();
     full_disk_takes_what_has_its_place(&["mkfs.xfs", "-q"]);
-}
-
-/// Another program takes all room while files wait to be brought to their places: the store could
-/// not be mounted, and nothing deleted gave any back.
-fn disk_filled_by_others_leaves_the_store_usable(make: &[&str]) {
-    const FILES: usize = 300;
-    let mut fixture = Fixture::new();
-    if !put_store_on(&mut fixture, make) {
-        return;
-    }
-    let config = fixture.config(
-        "journal_bytes = \"16MiB\"\napply_idle_ms = 86400000\n[defaults]\nclass = \"durable\"\n",
-    );
-    let words = ["--config", config.to_str().unwrap()];
-    fixture.mount(&words);
-    let (app, other) = (
-        fixture.mountpoint.join("app"),
-        fixture.mountpoint.join("other"),
-    );
-    fs::create_dir_all(app.join("to")).unwrap();
-    fs::create_dir(&other).unwrap();
-    fs::write(other.join("file"), [1; 8192]).unwrap();
-    for number in 0..FILES {
-        fs::write(app.join(number.to_string()), number.to_string()).unwrap();
-    }
-    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
-    // Committed, and not applied: names that move, and content that needs blocks.
-    for number in 0..FILES {
-        let (old, new) = (number.to_string(), format!("{number:0>200}"));
-        fs::rename(app.join(old), app.join("to").join(new)).unwrap();
-        // One at a time: many new files would be written to their places at once.
-        let mut new = File::create(app.join(format!("new{number}"))).unwrap();
-        new.write_all(&[3; 20_000]).unwrap();
-        new.sync_all().unwrap();
-    }
-    let filler = fixture.path("disk").join("filler");
-    fill_disk(&filler);
-    let check = || {
-        for number in 0..FILES {
-            let moved = app.join("to").join(format!("{number:0>200}"));
-            assert_eq!(fs::read(moved).unwrap(), number.to_string().as_bytes());
-            let new = app.join(format!("new{number}"));
-            assert!(fs::read(new).unwrap() == vec![3; 20_000], "{number}");
-        }
-    };
-    let refused = mobifs(&["sync"], &fixture.mountpoint);
-    assert!(!refused.status.success(), "{make:?}: there is no room");
-    assert!(message(&refused).contains("\"app/"), "{refused:?}");
-    check();
-    // Another app goes on, and what it commits stays.
-    let file = OpenOptions::new().write(true).open(other.join("file"));
-    let file = file.unwrap();
-    file.write_all_at(&[2; 8192], 0).unwrap();
-    file.sync_all().unwrap();
-    drop(file);
-
-    fixture.cut_power();
-    fixture.mount(&words);
-    check();
-    assert_eq!(fs::read(other.join("file")).unwrap(), [2; 8192]);
-    for number in 0..FILES {
-        fs::remove_file(app.join(format!("new{number}"))).unwrap();
-    }
-    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
-    fixture.umount();
-    assert_eq!(
-        fs::read(fixture.store.join("other/file")).unwrap(),
-        [2; 8192]
-    );
-    let moved = fs::read_dir(fixture.store.join("app/to")).unwrap().count();
-    assert_eq!(moved, FILES);
-    fs::remove_file(filler).unwrap();
-}
-
-#[test]
-fn an_ext4_that_others_fill_leaves_the_store_usable() {
-    needs_mounts!();
-    disk_filled_by_others_leaves_the_store_usable(&["mkfs.ext4", "-q", "-m", "0"]);
-}
-
-#[test]
-fn an_xfs_that_others_fill_leaves_the_store_usable() {
-    needs_mounts!();
-    disk_filled_by_others_leaves_the_store_usable(&["mkfs.xfs", "-q"]);
 }
 
 /// RocksDB, journald and others allocate ahead and cut off what they did not need.

@@ -36,6 +36,24 @@ pub(super) struct Reserve {
     is_given_up: AtomicBool,
 }
 
+/// Where an apply finds room on a full disk.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    MadeInVain,
+    Reserve,
+    DeletedFiles,
+}
+
+impl std::fmt::Display for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::MadeInVain => "what was made and is not needed any more",
+            Self::Reserve => "the reserve",
+            Self::DeletedFiles => "deleted files",
+        })
+    }
+}
+
 impl Reserve {
     /// As an earlier mount has left it.
     pub(super) fn find<L: Lower>(
@@ -173,29 +191,51 @@ impl<L: Lower> JournalStore<L> {
         }
     }
 
-    /// Applies everything or fails; with the room that was kept, and that which deleted files
-    /// have, if there is no other.
+    /// Applies everything or fails; where there is no other room, with that of new objects that were
+    /// made in vain, with the room that was kept, and with that of deleted files.
     pub(super) fn apply_everything(
         &self,
         writer: &mut Writer<L>,
         deleted: &mut Deleted,
     ) -> Result<(), StoreError> {
-        let mut applied =
-            self.with_reserve(|| self.apply_pending(writer, deleted, &mut Refused::nothing()));
-        if let Err(error) = &applied
-            && error.has_no_room()
-            && !writer.log.is_unsettled()
-        {
-            let (found, had_blocks) = self.free_deleted()?;
-            if had_blocks || !found.is_empty() {
-                tracing::info!(%error, "the disk is full: going on with the room of deleted files");
-                *deleted = found;
-                applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
+        let mut applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
+        for source in [Room::MadeInVain, Room::Reserve, Room::DeletedFiles] {
+            match &applied {
+                Err(error) if error.has_no_room() => {
+                    if !self.gain_room(source, writer, deleted)? {
+                        continue;
+                    }
+                    tracing::info!(%error, "the disk is full: going on with the room of {source}");
+                    applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
+                }
+                _ => break,
             }
         }
         applied?;
         self.keep_reserve();
         Ok(())
+    }
+
+    /// Answers whether there is any.
+    fn gain_room(
+        &self,
+        source: Room,
+        writer: &Writer<L>,
+        deleted: &mut Deleted,
+    ) -> Result<bool, StoreError> {
+        // Everything is in its place then, and only the new epoch finds no room.
+        let is_applied = writer.log.is_unsettled();
+        match source {
+            Room::Reserve => Ok(self.spend_reserve()),
+            _ if is_applied => Ok(false),
+            Room::MadeInVain => self.free_staged(),
+            Room::DeletedFiles => {
+                let (found, had_blocks) = self.free_deleted()?;
+                let has_any = had_blocks || !found.is_empty();
+                *deleted = found;
+                Ok(has_any)
+            }
+        }
     }
 
     /// Does what was promised, once more if there was no room for it but that which is kept.

@@ -204,6 +204,44 @@ impl<L: Lower> JournalStore<L> {
         is_swept
     }
 
+    /// Deletes new objects in `stage/` that an earlier attempt has made and that have lost their names
+    /// since, for an apply that finds no room. Those whose inodes the journal tells stay until the
+    /// next epoch. Answers whether there were any.
+    pub(in super::super) fn free_staged(&self) -> Result<bool, StoreError> {
+        let failed = || StoreError::lower("deleting what was made in vain");
+        let mut has_freed = false;
+        for entry in self.lower.list(&self.own.stage).map_err(failed())? {
+            let name = std::str::from_utf8(&entry.name).unwrap_or_default();
+            let Some(id) = name.parse().ok().map(ObjectId) else {
+                continue;
+            };
+            if !self.is_made_in_vain(id) {
+                continue;
+            }
+            let Some(stat) = self.stat_at(&self.own.stage, &entry.name)? else {
+                continue;
+            };
+            self.delete_from_stage(&entry.name, stat.kind)
+                .map_err(failed())?;
+            self.forget_stage_of(id, true);
+            has_freed = true;
+        }
+        if has_freed {
+            // Its blocks are free when the filesystem's own journal says so.
+            self.lower.sync_all().map_err(failed())?;
+        }
+        Ok(has_freed)
+    }
+
+    /// Whether a new object has no name, is not in use, and is not told of by its inode.
+    fn is_made_in_vain(&self, id: ObjectId) -> bool {
+        let state = self.state.read();
+        let is_in_use =
+            state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();
+        let object = state.pending.object(id);
+        !is_in_use && object.is_some_and(|object| object.created && object.bound.is_none())
+    }
+
     /// Whether a name in `stage/` is that of the file that the epoch begins with.
     fn is_carried(&self, name: &[u8]) -> bool {
         let number = self.carried_file.load(Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::io;
 
 use mobifs_types::FileKind;
-use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{self, AtFlags, IFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use super::handle::Access;
@@ -19,16 +19,24 @@ impl PosixLower {
         directory: &PosixHandle,
         name: &[u8],
     ) -> io::Result<(PosixHandle, bool)> {
-        if let Err(error) = self.create_entry(directory, name, &Create::Regular) {
+        let is_new = match self.create_entry(directory, name, &Create::Regular) {
+            Ok(()) => true,
             // It may exist, and a read-only filesystem may hold one to look at.
-            let tolerated = [Errno::EXIST, Errno::ROFS].map(|e| Some(e.raw_os_error()));
-            if !tolerated.contains(&error.raw_os_error()) {
-                return Err(error);
+            Err(error)
+                if [Errno::EXIST, Errno::ROFS]
+                    .map(|errno| Some(errno.raw_os_error()))
+                    .contains(&error.raw_os_error()) =>
+            {
+                false
             }
-        }
+            Err(error) => return Err(error),
+        };
         let plain = self.open_entry(directory, name, true)?;
         if plain.kind != FileKind::Regular {
             return Err(Errno::INVAL.into());
+        }
+        if is_new {
+            overwrite_in_place(&plain);
         }
         let open = |access| {
             let flags = access | OFlags::DIRECT | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -53,6 +61,23 @@ impl PosixLower {
             Err(Errno::INVAL | Errno::NOTSUP) => Ok((plain, false)),
             Err(other) => Err(other.into()),
         }
+    }
+}
+
+/// Has a new file overwritten in its blocks where the filesystem would write elsewhere unless it is
+/// asked: a commit, and with it a mount, must not need room on a full disk. What btrfs gives up for
+/// that, its checksums, the journal has by itself.
+fn overwrite_in_place(file: &PosixHandle) {
+    let ask = || {
+        if probe::magic(fs::fstatfs(file.fd())?.f_type) != probe::BTRFS_MAGIC {
+            return Ok(());
+        }
+        let flags = fs::ioctl_getflags(file.fd())?;
+        // What is compressed is written elsewhere.
+        fs::ioctl_setflags(file.fd(), (flags - IFlags::COMPRESSED) | IFlags::NOCOW)
+    };
+    if let Err(errno) = ask() {
+        tracing::info!(%errno, "each commit takes new blocks for the journal");
     }
 }
 

@@ -1,0 +1,296 @@
+//! Another program takes every block while changes are committed and not yet in their places: the
+//! store can be mounted, what was acknowledged can be read, and deleting gives room back.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::{FileExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::filesystems::put_store_on_sized;
+use crate::fixture::{Fixture, message, mobifs, needs_mounts, succeeds};
+
+const MIB: u64 = 1 << 20;
+const FILES: usize = 100;
+/// Of each new file: more than a file system keeps in an inode.
+const CONTENT: [u8; 20_000] = [3; 20_000];
+
+const EXT4: [&str; 4] = ["mkfs.ext4", "-q", "-m", "0"];
+const XFS: [&str; 3] = ["mkfs.xfs", "-q", "-f"];
+const BTRFS: [&str; 3] = ["mkfs.btrfs", "-q", "-f"];
+/// Data and metadata share their chunks.
+const BTRFS_MIXED: [&str; 4] = ["mkfs.btrfs", "-q", "-f", "--mixed"];
+
+/// Takes every block that is free for content.
+pub(crate) fn fill_disk(filler: &Path) {
+    let file = File::create(filler).unwrap();
+    for shift in (20..40).rev() {
+        let mut size = file.metadata().unwrap().len();
+        while fallocate(&file, FallocateFlags::empty(), size, 1 << shift).is_ok() {
+            size += 1 << shift;
+        }
+    }
+    let mut file = OpenOptions::new().append(true).open(filler).unwrap();
+    for bytes in [1 << 20, 4096, 1] {
+        // What is written may wait for its blocks, and then find fewer than it seemed.
+        while file
+            .write_all(&vec![9; bytes])
+            .and_then(|()| file.sync_all())
+            .is_ok()
+        {}
+    }
+    // On btrfs with mixed chunks that is what it keeps for itself.
+    let free = rustix::fs::statvfs(filler).unwrap().f_bavail;
+    assert!(free < 600, "{free} blocks are free");
+}
+
+/// Takes what is free for names, inodes and what lies in them.
+fn fill_with_names(directory: &Path) {
+    const REFUSED_MAX: usize = 3;
+    let make: [fn(&Path) -> io::Result<()>; 2] = [
+        |path| symlink("x".repeat(1000), path),
+        |path| File::create(path).map(drop),
+    ];
+    for (kind, make) in make.into_iter().enumerate() {
+        let mut refused = 0;
+        for number in 0.. {
+            let name = format!("{kind}{number:0>200}");
+            if let Err(error) = make(&directory.join(name)) {
+                assert_eq!(error.kind(), ErrorKind::StorageFull);
+                refused += 1;
+                // What others have promised themselves is given back then.
+                rustix::fs::syncfs(File::open(directory).unwrap()).unwrap();
+            }
+            if refused == REFUSED_MAX {
+                break;
+            }
+        }
+    }
+}
+
+/// A mount whose disk another program fills.
+struct Filled {
+    fixture: Fixture,
+    config: PathBuf,
+}
+
+impl Filled {
+    /// None, with a message, where the filesystem is not there.
+    fn new(make: &[&str], bytes: u64) -> Option<Self> {
+        let mut fixture = Fixture::new();
+        if !put_store_on_sized(&mut fixture, make, bytes) {
+            return None;
+        }
+        let config = fixture.config(
+            "journal_bytes = \"8MiB\"\napply_idle_ms = 86400000\n[defaults]\nclass = \"durable\"\n",
+        );
+        Some(Self { fixture, config })
+    }
+
+    fn mount(&self) {
+        self.fixture
+            .mount(&["--config", self.config.to_str().unwrap()]);
+    }
+
+    fn sync(&self) -> std::process::Output {
+        mobifs(&["sync"], &self.fixture.mountpoint)
+    }
+
+    fn app(&self) -> PathBuf {
+        self.fixture.mountpoint.join("app")
+    }
+
+    fn moved(number: usize) -> String {
+        format!("to/{number:0>200}")
+    }
+
+    fn new_file(number: usize) -> String {
+        format!("new{number}")
+    }
+
+    /// Commits what waits to be applied: names that move, and content that needs blocks.
+    fn commit_much(&self) {
+        let (app, other) = (self.app(), self.fixture.mountpoint.join("other"));
+        fs::create_dir_all(app.join("to")).unwrap();
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("file"), [1; 8192]).unwrap();
+        for number in 0..FILES {
+            fs::write(app.join(number.to_string()), number.to_string()).unwrap();
+        }
+        succeeds(&self.sync());
+        for number in 0..FILES {
+            let old = app.join(number.to_string());
+            fs::rename(old, app.join(Self::moved(number))).unwrap();
+            // One at a time: many new files would be written to their places at once.
+            let mut new = File::create(app.join(Self::new_file(number))).unwrap();
+            new.write_all(&CONTENT).unwrap();
+            new.sync_all().unwrap();
+        }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.fixture.path("disk").join("filler")
+    }
+
+    fn check(&self, other: u8) {
+        self.check_moved(&self.app());
+        for number in 0..FILES {
+            let new = self.app().join(Self::new_file(number));
+            assert!(fs::read(new).unwrap() == CONTENT, "{number}");
+        }
+        let file = self.fixture.mountpoint.join("other/file");
+        assert_eq!(fs::read(file).unwrap(), [other; 8192]);
+    }
+
+    fn check_moved(&self, app: &Path) {
+        for number in 0..FILES {
+            let content = fs::read(app.join(Self::moved(number))).unwrap();
+            assert_eq!(content, number.to_string().as_bytes());
+        }
+    }
+
+    fn delete_new(&self) {
+        for number in 0..FILES {
+            fs::remove_file(self.app().join(Self::new_file(number))).unwrap();
+        }
+    }
+
+    /// Everything is in its place, and the new files are gone.
+    fn umount_and_check(&self, other: u8) {
+        self.fixture.umount();
+        let below = self.fixture.store.join("app");
+        self.check_moved(&below);
+        assert_eq!(fs::read_dir(below).unwrap().count(), 1);
+        let file = self.fixture.store.join("other/file");
+        assert_eq!(fs::read(file).unwrap(), [other; 8192]);
+    }
+}
+
+/// Another program takes all room while files wait to be brought to their places: the store could
+/// not be mounted, and nothing deleted gave any back.
+fn disk_filled_by_others_leaves_the_store_usable(make: &[&str], bytes: u64) {
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    filled.mount();
+    filled.commit_much();
+    fill_disk(&filled.filler());
+    let refused = filled.sync();
+    assert!(!refused.status.success(), "{make:?}: there is no room");
+    assert!(message(&refused).contains("\"app/"), "{refused:?}");
+    filled.check(1);
+    // Another app goes on, and what it commits stays.
+    let file = filled.fixture.mountpoint.join("other/file");
+    let file = OpenOptions::new().write(true).open(file).unwrap();
+    file.write_all_at(&[2; 8192], 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+
+    filled.fixture.cut_power();
+    filled.mount();
+    filled.check(2);
+    filled.delete_new();
+    succeeds(&filled.sync());
+    filled.umount_and_check(2);
+}
+
+#[test]
+fn an_ext4_that_others_fill_leaves_the_store_usable() {
+    needs_mounts!();
+    disk_filled_by_others_leaves_the_store_usable(&EXT4, 64 * MIB);
+}
+
+#[test]
+fn an_xfs_that_others_fill_leaves_the_store_usable() {
+    needs_mounts!();
+    disk_filled_by_others_leaves_the_store_usable(&XFS, 320 * MIB);
+}
+
+/// An apply that found no room had made new files, which took the reserve. They were deleted, and
+/// nothing could be applied before the next mount: what was made in vain stayed.
+fn deleting_frees_what_was_made_in_vain(make: &[&str], bytes: u64) {
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    filled.mount();
+    filled.commit_much();
+    fill_disk(&filled.filler());
+    assert!(!filled.sync().status.success(), "{make:?}: there is room");
+    filled.delete_new();
+    succeeds(&filled.sync());
+    filled.umount_and_check(1);
+}
+
+#[test]
+fn deleting_on_a_full_ext4_frees_what_was_made_in_vain() {
+    needs_mounts!();
+    deleting_frees_what_was_made_in_vain(&EXT4, 64 * MIB);
+}
+
+#[test]
+fn deleting_on_a_full_xfs_frees_what_was_made_in_vain() {
+    needs_mounts!();
+    deleting_frees_what_was_made_in_vain(&XFS, 320 * MIB);
+}
+
+/// The daemon is gone when the disk is filled: there is no block, no inode, and no room for a name
+/// when the store is mounted. On btrfs that was refused: the journal was written elsewhere each time.
+fn store_is_mounted_when_others_filled_the_disk(make: &[&str], bytes: u64, with_names: bool) {
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    filled.mount();
+    filled.commit_much();
+    filled.fixture.cut_power();
+    let names = filled.fixture.path("disk").join("names");
+    fs::create_dir(&names).unwrap();
+    fill_disk(&filled.filler());
+    if with_names {
+        fill_with_names(&names);
+    }
+
+    let is_mounted = || {
+        filled.mount();
+        filled.check(1);
+        let refused = fs::write(filled.app().join("fresh"), CONTENT).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::StorageFull, "{make:?}");
+    };
+    succeeds(&mobifs(&["check"], &filled.fixture.store));
+    is_mounted();
+    filled.fixture.cut_power();
+    let recovered = mobifs(&["recover"], &filled.fixture.store);
+    let said = message(&recovered);
+    let is_told = said.contains("No space left on device") && !said.contains("cannot be used");
+    assert!(recovered.status.success() || is_told, "{make:?}: {said}");
+    is_mounted();
+    // What is deleted is committed, whatever else there is no room for.
+    filled.delete_new();
+    File::open(filled.app()).unwrap().sync_all().unwrap();
+    filled.fixture.cut_power();
+    fs::remove_file(filled.filler()).unwrap();
+    fs::remove_dir_all(names).unwrap();
+    filled.mount();
+    filled.umount_and_check(1);
+}
+
+#[test]
+fn a_store_on_an_ext4_that_is_full_after_a_crash_is_mounted() {
+    needs_mounts!();
+    store_is_mounted_when_others_filled_the_disk(&EXT4, 64 * MIB, true);
+}
+
+#[test]
+fn a_store_on_an_xfs_that_is_full_after_a_crash_is_mounted() {
+    needs_mounts!();
+    store_is_mounted_when_others_filled_the_disk(&XFS, 320 * MIB, true);
+}
+
+#[test]
+fn a_store_on_a_btrfs_that_is_full_after_a_crash_is_mounted() {
+    needs_mounts!();
+    for with_names in [false, true] {
+        store_is_mounted_when_others_filled_the_disk(&BTRFS, 112 * MIB, with_names);
+        store_is_mounted_when_others_filled_the_disk(&BTRFS_MIXED, 64 * MIB, with_names);
+    }
+}
