@@ -33,12 +33,20 @@ fn every_seed_holds_and_each_target_gets_past_its_parser() {
     }
 }
 
+fn number_of(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().unwrap())
+}
+
+/// `MOBIFS_SEED` chooses others, `MOBIFS_CASES` so many times as many, `MOBIFS_TARGET` one target.
 #[test]
 fn mutations_of_the_seeds_hold() {
-    let mut random = Random::new(1);
-    for Target { run, seeds, .. } in TARGETS {
+    let mut random = Random::new(number_of("MOBIFS_SEED").unwrap_or(1));
+    let mutations = MUTATIONS * number_of("MOBIFS_CASES").unwrap_or(1) as usize;
+    let chosen = std::env::var("MOBIFS_TARGET").ok();
+    let is_chosen = |target: &&Target| chosen.as_deref().is_none_or(|name| name == target.name);
+    for Target { run, seeds, .. } in TARGETS.iter().filter(is_chosen) {
         for seed in seeds() {
-            for _ in 0..MUTATIONS {
+            for _ in 0..mutations {
                 run(&mutated(&seed, &mut random));
             }
         }

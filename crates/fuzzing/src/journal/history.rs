@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arbitrary::{Result, Unstructured};
 use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::fuzzing::{Record, decode, scan};
-use mobifs_store::lower::Lower;
+use mobifs_store::lower::{Create, Lower};
 use mobifs_store::{JournalOptions, JournalStore, Store};
 use mobifs_testing::crash::{CrashLower, Fate};
 use mobifs_testing::life::SteppingClock;
@@ -157,6 +157,21 @@ impl History {
         let (journal, _) = self.open_journal();
         let written = self.lower.write_at(&journal, bytes, 0);
         written.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Makes, or replaces, an overflow file.
+    pub(super) fn set_overflow(&self, file: u64, bytes: &[u8]) {
+        let write = || {
+            let mobifs = self.lower.open(&self.lower.root()?, b".mobifs", true)?;
+            let stage = self.lower.open(&mobifs, b"stage", true)?;
+            let name = format!("t{file}");
+            // It may be there.
+            let _made = self.lower.create(&stage, name.as_bytes(), Create::Regular);
+            let file = self.lower.open(&stage, name.as_bytes(), true)?;
+            self.lower.truncate(&file, 0)?;
+            self.lower.write_at(&file, bytes, 0)
+        };
+        write().unwrap_or_else(|error: std::io::Error| panic!("{error}"));
     }
 
     fn open_journal(&self) -> (<CrashLower as Lower>::Handle, u64) {

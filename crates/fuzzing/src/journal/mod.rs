@@ -2,6 +2,7 @@
 //! forged.
 
 mod arbitrary_record;
+mod carried;
 mod copied;
 mod damaged;
 mod exposed;
@@ -11,6 +12,7 @@ mod history;
 mod records;
 mod scan;
 
+pub use carried::JOURNAL_CARRIED_MOUNT;
 pub use copied::JOURNAL_COPIED_MOUNT;
 pub use damaged::JOURNAL_DAMAGED_MOUNT;
 pub use forged::JOURNAL_FORGED_MOUNT;

@@ -3,6 +3,7 @@
 
 use super::codec;
 use super::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
+use super::overflow::Overflow;
 use super::scan;
 use super::superblock::{FORMAT_VERSION, LOG_START, SLOTS, Slot, Superblock, choose, parse};
 use crate::StoreError;
@@ -158,17 +159,76 @@ pub fn append(journal: &mut [u8], record_count: u32, payload: &[u8]) -> Result<b
     };
     room.copy_from_slice(&blocks);
     // With its mark as clean the epoch would have no transaction.
-    let mut block = vec![0; JOURNAL_BLOCK_BYTES];
-    Superblock {
+    let superblock = Superblock {
         clean: false,
         generation: superblock.generation + 1,
         ..superblock.reaching((start + blocks.len()) as u64)
+    };
+    write_superblocks(journal, &superblock);
+    Ok(true)
+}
+
+/// What a forged superblock says that its epoch begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct ForgedCarried {
+    /// Number of the overflow file; 0: the epoch begins with nothing.
+    pub file: u64,
+    /// Bytes that the records take in it.
+    pub bytes: u64,
+    /// How many records.
+    pub records: u32,
+    /// Checksum of these bytes.
+    pub crc32c: u32,
+}
+
+impl ForgedCarried {
+    /// What is right for these records in this file.
+    pub fn of(file: u64, records: &[Record]) -> Self {
+        let content = encode(records);
+        Self {
+            file,
+            bytes: content.len() as u64,
+            records: u32::try_from(records.len()).unwrap_or(u32::MAX),
+            crc32c: crc32c::crc32c(&content),
+        }
     }
-    .encode(&mut block);
+}
+
+/// Has both superblocks of a journal say that its epoch begins with this, as if an apply had been
+/// refused it; the epoch under way, or with `is_new` one that has no transaction yet.
+///
+/// # Errors
+/// If the journal itself cannot be read.
+pub fn carry(journal: &mut [u8], forged: ForgedCarried, is_new: bool) -> Result<(), StoreError> {
+    let superblock = superblock_of(journal)?;
+    let superblock = if is_new {
+        superblock.for_new_epoch(superblock.epoch + 1, superblock.home)
+    } else {
+        superblock
+    };
+    let carried = Overflow {
+        file: forged.file,
+        bytes: forged.bytes,
+        records: forged.records,
+        crc32c: forged.crc32c,
+    };
+    let superblock = Superblock {
+        version: FORMAT_VERSION,
+        clean: false,
+        generation: superblock.generation + 1,
+        carried: Some(carried),
+        ..superblock
+    };
+    write_superblocks(journal, &superblock);
+    Ok(())
+}
+
+fn write_superblocks(journal: &mut [u8], superblock: &Superblock) {
+    let mut block = vec![0; JOURNAL_BLOCK_BYTES];
+    superblock.encode(&mut block);
     for slot in 0..SLOTS {
         journal[slot * JOURNAL_BLOCK_BYTES..][..JOURNAL_BLOCK_BYTES].copy_from_slice(&block);
     }
-    Ok(true)
 }
 
 fn superblock_of(journal: &[u8]) -> Result<Superblock, StoreError> {
