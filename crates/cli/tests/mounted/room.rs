@@ -1,13 +1,17 @@
 //! Room that programs ask for and give back is taken and given back below as well.
 
+use std::ffi::c_void;
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
+use std::ptr;
 
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
-use crate::filesystems::put_store_on;
+use crate::filesystems::{put_store_on, put_store_on_sized};
 use crate::fixture::{Fixture, mobifs, needs_mounts, succeeds, wait_until};
 use crate::full::fill_disk;
 
@@ -191,6 +195,71 @@ fn a_full_ext4_takes_what_has_its_place() {
 fn a_full_xfs_takes_what_has_its_place() {
     needs_mounts!();
     full_disk_takes_what_has_its_place(&["mkfs.xfs", "-q"]);
+}
+
+/// A file of this many bytes, mapped to be written.
+fn map(file: &File, bytes: usize) -> *mut c_void {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping of a file that keeps its size.
+    let mapped = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) };
+    mapped.unwrap()
+}
+
+/// Who writes through a mapping cannot be refused, and is told when the pages are written back, as
+/// SEMANTICS.md says; what was allocated before finds its room.
+#[test]
+fn a_mapping_of_holes_on_a_full_disk_is_told_by_msync() {
+    needs_mounts!();
+    const BYTES: usize = MIB as usize;
+    let mut fixture = Fixture::new();
+    if !put_store_on_sized(&mut fixture, &["mkfs.ext4", "-q", "-m", "0"], 64 * MIB) {
+        return;
+    }
+    let config = fixture.config("journal_bytes = \"4MiB\"\n[defaults]\nclass = \"durable\"\n");
+    let words = ["--config", config.to_str().unwrap()];
+    fixture.mount(&words);
+    let app = fixture.mountpoint.join("app");
+    fs::create_dir(&app).unwrap();
+    let create = |name: &str| File::create_new(app.join(name)).unwrap();
+    let (holes, ahead) = (create("holes"), create("ahead"));
+    let open = |name: &str| {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(app.join(name));
+        file.unwrap()
+    };
+    holes.set_len(MIB).unwrap();
+    allocate(&ahead, FallocateFlags::empty(), 0, MIB);
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    let (holes, ahead) = (open("holes"), open("ahead"));
+    let mapped = [&holes, &ahead].map(|file| map(file, BYTES));
+    fill_disk(&fixture.path("disk").join("filler"));
+    // The mount does not ask all the time.
+    wait_until(|| rustix::fs::statvfs(&fixture.mountpoint).unwrap().f_bavail < 300);
+
+    let told = mapped.map(|start| {
+        // SAFETY: both mappings have so many bytes, and only this thread uses them.
+        unsafe {
+            ptr::write_bytes(start.cast::<u8>(), 7, BYTES);
+            let told = [(); 2].map(|()| msync(start, BYTES, MsyncFlags::SYNC));
+            munmap(start, BYTES).unwrap();
+            told
+        }
+    });
+    // Once for each open file.
+    assert_eq!(told, [[Err(Errno::NOSPC), Ok(())], [Ok(()); 2]]);
+    drop((holes, ahead));
+    fixture.cut_power();
+    fixture.mount(&words);
+    assert!(fs::read(app.join("ahead")).unwrap() == [7; BYTES]);
+    let holes = fs::read(app.join("holes")).unwrap();
+    assert!(
+        holes
+            .chunks(4096)
+            .all(|page| page == [0; 4096] || page == [7; 4096])
+    );
+    fixture.umount();
 }
 
 /// RocksDB, journald and others allocate ahead and cut off what they did not need.
