@@ -146,6 +146,7 @@ const fn full(takes_no_overflow: bool) -> Refusals {
         file_bytes_max: None,
         symlink_bytes_max: None,
         takes_no_overflow,
+        inodes_max: None,
     }
 }
 

@@ -289,8 +289,86 @@ fn a_store_on_an_xfs_that_is_full_after_a_crash_is_mounted() {
 #[test]
 fn a_store_on_a_btrfs_that_is_full_after_a_crash_is_mounted() {
     needs_mounts!();
-    for with_names in [false, true] {
-        store_is_mounted_when_others_filled_the_disk(&BTRFS, 112 * MIB, with_names);
-        store_is_mounted_when_others_filled_the_disk(&BTRFS_MIXED, 64 * MIB, with_names);
+    store_is_mounted_when_others_filled_the_disk(&BTRFS, 112 * MIB, false);
+    store_is_mounted_when_others_filled_the_disk(&BTRFS_MIXED, 64 * MIB, true);
+}
+
+/// Other programs take the last of something while many small files wait. These cannot be made, are
+/// kept beside the journal, and hold nobody up: they gave back what they had taken, which was the last
+/// there was. The journal filled up, and no app could commit any more.
+fn small_files_without_room_hold_nobody_up(
+    make: &[&str],
+    bytes: u64,
+    rounds: u8,
+    take: fn(&Filled),
+) {
+    const FILES: usize = 1500;
+    const PIECE_BYTES: usize = 256 << 10;
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    filled.mount();
+    let (app, other) = (filled.app(), filled.fixture.mountpoint.join("other"));
+    fs::create_dir(&app).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("file"), vec![1; PIECE_BYTES]).unwrap();
+    succeeds(&filled.sync());
+    for number in 0..FILES {
+        fs::write(app.join(number.to_string()), number.to_string()).unwrap();
     }
+    File::open(&app).unwrap().sync_all().unwrap();
+    take(&filled);
+
+    let refused = filled.sync();
+    assert!(message(&refused).contains("stay in .mobifs"), "{refused:?}");
+    let file = OpenOptions::new().write(true).open(other.join("file"));
+    let file = file.unwrap();
+    for round in 0..rounds {
+        file.write_all_at(&vec![round; PIECE_BYTES], 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    drop(file);
+    filled.fixture.cut_power();
+    filled.mount();
+    assert!(fs::read(other.join("file")).unwrap() == vec![rounds - 1; PIECE_BYTES]);
+    for number in 0..FILES {
+        let path = app.join(number.to_string());
+        assert_eq!(fs::read(&path).unwrap(), number.to_string().as_bytes());
+        fs::remove_file(path).unwrap();
+    }
+    succeeds(&filled.sync());
+    filled.fixture.umount();
+    assert_eq!(
+        fs::read_dir(filled.fixture.store.join("app"))
+            .unwrap()
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn small_files_without_blocks_hold_nobody_up() {
+    needs_mounts!();
+    // Each file takes much more than what the journal says of it.
+    let ext4 = ["mkfs.ext4", "-q", "-m", "0", "-b", "4096"];
+    for (make, bytes) in [(&ext4[..], 64 * MIB), (&XFS, 320 * MIB)] {
+        // More than the journal holds.
+        small_files_without_room_hold_nobody_up(make, bytes, 40, |filled| {
+            fill_disk(&filled.filler());
+        });
+    }
+}
+
+#[test]
+fn small_files_without_inodes_hold_nobody_up() {
+    needs_mounts!();
+    let make = ["mkfs.ext4", "-q", "-m", "0", "-N", "4096"];
+    // The one inode of the reserve keeps them once.
+    small_files_without_room_hold_nobody_up(&make, 64 * MIB, 20, |filled| {
+        let directory = filled.fixture.path("disk").join("inodes");
+        fs::create_dir(&directory).unwrap();
+        let refused =
+            (0..).find_map(|number: usize| File::create(directory.join(number.to_string())).err());
+        assert_eq!(refused.unwrap().kind(), ErrorKind::StorageFull);
+    });
 }

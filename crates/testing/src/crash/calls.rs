@@ -82,6 +82,23 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Whether there is an inode for something new in a directory of the store's own one.
+    fn has_inodes(&self, directory: InodeKey) -> bool {
+        let Some(most) = self.refusals.inodes_max else {
+            return true;
+        };
+        let is_linked = |inode: &&Arc<Inode>| inode.links > 0;
+        let linked = || self.live.inodes.values().filter(is_linked).count();
+        !self.is_staging(directory) || linked() < most
+    }
+
+    /// Whether this lies in the store's own directory.
+    fn is_staging(&self, key: InodeKey) -> bool {
+        let root = self.live.inodes.get(&ROOT);
+        let own = root.and_then(|root| root.entries.get(&b".mobifs"[..]));
+        self.is_own(key) && own != Some(&key)
+    }
+
     /// Whether this is the store's own directory, or in it.
     fn is_own(&self, key: InodeKey) -> bool {
         let root = self.live.inodes.get(&ROOT);
@@ -160,6 +177,9 @@ impl Filesystem {
             return fails(Errno::NAMETOOLONG);
         }
         if self.refusals.takes_no_overflow && name.starts_with(b"t") && self.is_own(directory) {
+            return fails(Errno::NOSPC);
+        }
+        if !self.has_inodes(directory) {
             return fails(Errno::NOSPC);
         }
         let (kind, rdev) = match *what {

@@ -166,6 +166,8 @@ pub struct Refusals {
     pub symlink_bytes_max: Option<usize>,
     /// Nothing can be written beside the journal: overflow files are refused.
     pub takes_no_overflow: bool,
+    /// Inodes of the whole filesystem: what is made beside the journal gives back what it takes.
+    pub inodes_max: Option<usize>,
 }
 
 impl CrashLower {

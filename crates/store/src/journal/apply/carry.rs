@@ -8,14 +8,18 @@
 use std::collections::{BTreeSet, HashSet};
 
 use mobifs_types::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSet};
+use rustix::io::Errno;
 
 use super::super::codec;
+use super::super::gate::Gate;
+use super::super::log::Log;
 use super::super::overflow::{self, Overflow};
 use super::super::pending::{PendingObject, PendingPage};
 use super::super::record::{Record, diff};
 use super::super::{JournalStore, Writer};
 use super::Work;
 use super::refused::Refused;
+use super::stage::{PART_RESERVE_BYTES, bind_records};
 use super::turn::MovingTurn;
 use crate::StoreError;
 use crate::lower::Lower;
@@ -77,16 +81,117 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Keeps room for what was refused so far, before any name moves: where there is none, the
-    /// apply fails as one that has not begun, and leaves nothing half way.
+    /// apply fails as one that has not begun, and leaves nothing half way. Before that, new objects
+    /// give back what they have taken, and are carried over as well: the last room, or the last inode,
+    /// may be theirs. Answers which of the new objects stay.
     pub(super) fn keep_room_to_carry(
         &self,
         writer: &Writer<L>,
         work: &Work,
-        refused: &Refused,
+        refused: &mut Refused,
+        mut staged: Vec<(ObjectId, u64)>,
+    ) -> Result<Vec<(ObjectId, u64)>, StoreError> {
+        loop {
+            let records = self.left_over(writer, work, refused, &mut HashSet::new())?;
+            let bytes = codec::encoded_bytes(&records).saturating_add(NAMES_BYTES);
+            match self.keep_room_for_files(writer, &staged, bytes) {
+                Err(error) if error.has_no_room() => {
+                    if !self.give_some_back(work, refused, &mut staged)? {
+                        return Err(error);
+                    }
+                }
+                kept => return kept.map(|()| staged),
+            }
+        }
+    }
+
+    /// Keeps room for the inodes of new objects, where the journal has none for these, and behind that
+    /// for so many bytes that are carried over.
+    fn keep_room_for_files(
+        &self,
+        writer: &Writer<L>,
+        staged: &[(ObjectId, u64)],
+        bytes: u64,
     ) -> Result<(), StoreError> {
-        let records = self.left_over(writer, work, refused, &mut HashSet::new())?;
-        let bytes = codec::encoded_bytes(&records).saturating_add(NAMES_BYTES);
-        overflow::keep_room(&self.lower, &self.own.stage, writer.next_overflow, bytes)
+        let keep = |file, bytes| overflow::keep_room(&self.lower, &self.own.stage, file, bytes);
+        let first = writer.next_overflow;
+        let mut records = bind_records(staged);
+        records.push(Record::MovingInPart);
+        let room = writer.log.free_bytes().saturating_sub(PART_RESERVE_BYTES);
+        if Log::<Gate<L>>::transaction_bytes(&records) <= room {
+            return keep(first, bytes);
+        }
+        keep(first, codec::encoded_bytes(&records))?;
+        let kept = keep(first + 1, bytes);
+        if kept.is_err() {
+            let _gone = self
+                .lower
+                .unlink(&self.own.stage, format!("t{first}").as_bytes());
+        }
+        kept
+    }
+
+    /// Keeps as much again for the next apply, which writes what it carries over while the file of
+    /// this epoch still counts; if there is room.
+    pub(super) fn keep_room_to_carry_again(&self, writer: &Writer<L>) {
+        if let Some(carried) = writer.log.carried() {
+            let bytes = carried.bytes.saturating_add(NAMES_BYTES);
+            let file = writer.next_overflow;
+            if let Err(error) = overflow::keep_room(&self.lower, &self.own.stage, file, bytes) {
+                tracing::info!(%error, "there may be no room to carry it over again");
+            }
+        }
+    }
+
+    /// Takes half of the new objects out of `stage/` that can be made again from the journal; false
+    /// if there are none.
+    fn give_some_back(
+        &self,
+        work: &Work,
+        refused: &mut Refused,
+        staged: &mut Vec<(ObjectId, u64)>,
+    ) -> Result<bool, StoreError> {
+        let can_be_made_again = |(id, _): &(ObjectId, u64)| {
+            let object = work.objects.get(id);
+            object.is_some_and(|object| self.can_be_unstaged(*id, object))
+        };
+        let (mut again, kept): (Vec<_>, Vec<_>) = std::mem::take(staged)
+            .into_iter()
+            .partition(can_be_made_again);
+        // Those that came last are the first to go.
+        let gone = again.split_off(again.len() / 2);
+        *staged = again;
+        staged.extend(kept);
+        for (id, _) in &gone {
+            self.unstage(*id)?;
+            let full = StoreError::lower(format!("making new object {id}"))(Errno::NOSPC.into());
+            refused.note_absent(*id, self.failed_for(*id)(full))?;
+        }
+        if !gone.is_empty() {
+            // Their blocks are free when the filesystem's own journal says so.
+            self.lower
+                .sync_all()
+                .map_err(StoreError::lower("giving back what new objects have taken"))?;
+        }
+        Ok(!gone.is_empty())
+    }
+
+    /// Whether all about a new object is in the journal, and neither its inode nor its content below.
+    pub(super) fn can_be_unstaged(&self, id: ObjectId, object: &PendingObject) -> bool {
+        let is_in_journal = object.bound.is_none() && object.direct.is_empty() && !object.is_whole;
+        is_in_journal && self.state.read().spilled(id).is_none()
+    }
+
+    /// Deletes a new object, or what there is of it, from `stage/`.
+    pub(super) fn unstage(&self, id: ObjectId) -> Result<(), StoreError> {
+        let name = id.0.to_string();
+        if let Some(stat) = self.stat_at(&self.own.stage, name.as_bytes())? {
+            self.delete_from_stage(name.as_bytes(), stat.kind)
+                .map_err(StoreError::lower(format!("giving back {id}")))?;
+        }
+        self.state.write().table.remove(id);
+        self.handles.lock().remove(id);
+        Ok(())
     }
 
     /// Writes what was refused, durably, for the epoch that comes.

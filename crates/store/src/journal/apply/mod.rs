@@ -130,6 +130,7 @@ impl<L: Lower> JournalStore<L> {
         writer.carried_bytes = self.state.read().pending.held_bytes();
         self.empty_limbo(Unnamed::PinnedOrLinked);
         self.sweep_stage();
+        self.keep_room_to_carry_again(writer);
         outcome
     }
 
@@ -156,10 +157,10 @@ impl<L: Lower> JournalStore<L> {
         refused: &mut Refused,
     ) -> Result<(), StoreError> {
         let _tree = self.tree.read();
-        let bindings = self.stage_new_objects(work, refused)?;
+        let mut bindings = self.stage_new_objects(work, refused)?;
         self.apply_contents(work, deleted, refused)?;
         if !refused.is_empty() {
-            self.keep_room_to_carry(writer, work, refused)?;
+            bindings = self.keep_room_to_carry(writer, work, refused, bindings)?;
         }
         if work.dentries.is_empty() {
             return Ok(());

@@ -14,6 +14,18 @@ use super::{Refused, Work};
 use crate::StoreError;
 use crate::lower::{Create, Lower};
 
+/// Who says of a part that it has its place must leave the journal the room to say so once more, for
+/// everything.
+pub(super) const PART_RESERVE_BYTES: u64 = PAGE_BYTES_U64;
+
+/// Which inodes new objects have, as the journal says it.
+pub(super) fn bind_records(bindings: &[(ObjectId, u64)]) -> Vec<Record> {
+    let bindings = bindings.iter();
+    bindings
+        .map(|&(id, inode)| Record::Bind { id, inode })
+        .collect()
+}
+
 impl<L: Lower> JournalStore<L> {
     /// Makes all new objects that have a name (or are in use without one); returns the
     /// inodes of those that get a name and that the journal does not know yet.
@@ -47,6 +59,10 @@ impl<L: Lower> JournalStore<L> {
                 Err(error) if object.bound.is_some() => refused.note_incomplete(id, error)?,
                 Err(error) => {
                     refused.note_absent(id, error)?;
+                    // What there is of it takes room that others may do with.
+                    if self.can_be_unstaged(id, object) {
+                        self.unstage(id)?;
+                    }
                     continue;
                 }
             }
@@ -75,10 +91,7 @@ impl<L: Lower> JournalStore<L> {
         bindings: Vec<(ObjectId, u64)>,
         is_everything: bool,
     ) -> Result<(), StoreError> {
-        let mut records: Vec<Record> = bindings
-            .iter()
-            .map(|&(id, inode)| Record::Bind { id, inode })
-            .collect();
+        let mut records = bind_records(&bindings);
         if writer.moves != Moves::NotBegun && records.is_empty() {
             return Ok(());
         }
@@ -88,8 +101,7 @@ impl<L: Lower> JournalStore<L> {
         } else if writer.moves == Moves::NotBegun && writer.log.may_carry() {
             records.push(Record::MovingInPart);
         }
-        // Who says so for a part must leave the room to say so once more, for everything.
-        let reserve_bytes = if is_everything { 0 } else { PAGE_BYTES_U64 };
+        let reserve_bytes = if is_everything { 0 } else { PART_RESERVE_BYTES };
         if !records.is_empty() && writer.log.free_bytes() < PAGE_BYTES_U64 + reserve_bytes {
             let action = "finding room in the journal for what an apply has made";
             return Err(StoreError::lower(action)(Errno::NOSPC.into()));
@@ -183,7 +195,10 @@ impl<L: Lower> JournalStore<L> {
         }
         self.lower
             .create(&self.own.stage, name.as_bytes(), what)
-            .map_err(failed())
+            .map_err(failed())?;
+        // Who looked at one that was there before may have it open.
+        self.handles.lock().remove(id);
+        Ok(())
     }
 
     /// Content of a new file: everything but what was written directly is zeros, then

@@ -376,6 +376,8 @@ fn refusals(seed: u64) -> Refusals {
         file_bytes_max: some(1 << 12, 1 << 17),
         symlink_bytes_max: some(1, 20).map(|max| max as usize),
         takes_no_overflow: some(0, 4) == Some(0),
+        // Some more than a store has at its begin.
+        inodes_max: some(8, 40).map(|max| max as usize),
     };
     if dice.chance(400) {
         all
