@@ -116,8 +116,9 @@ fuzz: ## Fuzzers of everything that reads what others wrote (SECONDS each, TARGE
 tsan: ## Tests with several threads under ThreadSanitizer (nightly with rust-src)
 	scripts/tsan.sh
 
-room: ## Disks filled by files and directories of every shape, minutes (root)
-	cargo test --locked -p mobifs-cli --test mounted -- --ignored disks_full_of_every_shape
+room: ## Disks filled by files and directories of every shape, minutes (SHAPES, FILESYSTEMS, root)
+	$(if $(SHAPES),MOBIFS_SHAPES=$(SHAPES)) $(if $(filter command line,$(origin FILESYSTEMS)),MOBIFS_FILESYSTEMS=$(FILESYSTEMS)) \
+		cargo test --locked -p mobifs-cli --test mounted -- --ignored --nocapture disks_full_of_every_shape
 
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \

@@ -77,6 +77,14 @@ fn attributes(app: &Path, number: u64) -> io::Result<()> {
     )?)
 }
 
+/// One file after the other, with as many small ones as it takes.
+fn many_attributes(app: &Path, number: u64) -> io::Result<()> {
+    let path = app.join((number / 8).to_string());
+    open(&path)?;
+    let name = format!("user.{number:0>40}");
+    Ok(setxattr(&path, name, &[b'v'; 20], XattrFlags::empty())?)
+}
+
 fn allocated_ranges(app: &Path, number: u64) -> io::Result<()> {
     let file = open(&app.join(number.to_string()))?;
     let (offset, length) = (number % 4 * PAGE + 100, number % 50 * 5000 + 1);
@@ -163,6 +171,19 @@ fn fill(shape: Shape, make: &[&str], bytes: u64) {
 
 const EXT4: [&str; 6] = ["mkfs.ext4", "-q", "-m", "0", "-b", "4096"];
 const EXT4_1K: [&str; 8] = ["mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-N", "30000"];
+/// Directories with an index of three levels, which nothing tells.
+const EXT4_LARGE_DIRECTORIES: [&str; 10] = [
+    "mkfs.ext4",
+    "-q",
+    "-m",
+    "0",
+    "-b",
+    "1024",
+    "-N",
+    "60000",
+    "-O",
+    "large_dir",
+];
 const BTRFS: [&str; 3] = ["mkfs.btrfs", "-q", "-f"];
 /// Data and metadata share their chunks.
 const BTRFS_MIXED: [&str; 4] = ["mkfs.btrfs", "-q", "-f", "--mixed"];
@@ -197,27 +218,53 @@ fn a_btrfs_full_of_long_symlinks_is_applied_and_emptied() {
     fill(longest_symlinks, &BTRFS, 112 * MIB);
 }
 
+const SHAPES: [(&str, Shape); 11] = [
+    ("half_dense_file", half_dense_file),
+    ("half_dense_files", half_dense_files),
+    ("scattered_pages", scattered_pages),
+    ("long_symlinks", long_symlinks),
+    ("long_names", long_names),
+    ("small_files", small_files),
+    ("deep_directories", deep_directories),
+    ("attributes", attributes),
+    ("many_attributes", many_attributes),
+    ("allocated_ranges", allocated_ranges),
+    ("mixture", mixture),
+];
+
+const FILESYSTEMS: [(&str, &[&str], u64); 7] = [
+    ("ext4", &EXT4, 64 * MIB),
+    ("ext4-1k", &EXT4_1K, 64 * MIB),
+    ("ext4-large-dir", &EXT4_LARGE_DIRECTORIES, 64 * MIB),
+    ("xfs", &["mkfs.xfs", "-q", "-f"], 320 * MIB),
+    ("btrfs", &BTRFS, 112 * MIB),
+    ("btrfs-mixed", &BTRFS_MIXED, 48 * MIB),
+    ("f2fs", &["mkfs.f2fs", "-q", "-f"], 128 * MIB),
+];
+
+/// Those that a variable names, with commas between them; without it all.
+fn is_chosen(variable: &str, name: &str) -> bool {
+    std::env::var(variable).map_or(true, |chosen| chosen.split(',').any(|one| one == name))
+}
+
 #[test]
 #[ignore = "takes minutes: `make room`"]
 fn disks_full_of_every_shape_are_applied_and_emptied() {
     needs_mounts!();
-    let shapes: [Shape; 10] = [
-        half_dense_file,
-        half_dense_files,
-        scattered_pages,
-        long_symlinks,
-        long_names,
-        small_files,
-        deep_directories,
-        attributes,
-        allocated_ranges,
-        mixture,
-    ];
-    for shape in shapes {
-        fill(shape, &EXT4, 64 * MIB);
-        fill(shape, &EXT4_1K, 64 * MIB);
-        fill(shape, &["mkfs.xfs", "-q", "-f"], 320 * MIB);
-        fill(shape, &BTRFS, 112 * MIB);
-        fill(shape, &BTRFS_MIXED, 48 * MIB);
+    let mut failed = Vec::new();
+    for (filesystem, make, bytes) in FILESYSTEMS {
+        for (name, shape) in SHAPES {
+            let is_chosen =
+                is_chosen("MOBIFS_FILESYSTEMS", filesystem) && is_chosen("MOBIFS_SHAPES", name);
+            if !is_chosen {
+                continue;
+            }
+            println!("{name} on {filesystem}");
+            // The others are filled all the same.
+            if std::panic::catch_unwind(|| fill(shape, make, bytes)).is_err() {
+                failed.push(format!("{name} on {filesystem}"));
+            }
+        }
     }
+    assert!(failed.is_empty(), "{failed:?}");
 }
