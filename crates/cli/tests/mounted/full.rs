@@ -14,7 +14,7 @@ use crate::fixture::{Fixture, message, mobifs, needs_mounts, succeeds};
 const MIB: u64 = 1 << 20;
 const FILES: usize = 100;
 /// Of each new file: more than a file system keeps in an inode.
-const CONTENT: [u8; 20_000] = [3; 20_000];
+static CONTENT: [u8; 20_000] = [3; 20_000];
 
 const EXT4: [&str; 4] = ["mkfs.ext4", "-q", "-m", "0"];
 const XFS: [&str; 3] = ["mkfs.xfs", "-q", "-f"];
