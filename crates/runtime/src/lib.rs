@@ -16,6 +16,7 @@ mod forecast;
 pub mod handover;
 mod heap;
 mod holder;
+mod inherited;
 mod last_commit;
 mod lock;
 mod lock_table;
@@ -45,6 +46,7 @@ pub use fault_points::{FAULT_POINTS, FAULTS};
 pub use fault_points::{arm_fault_points, fault_point, patience};
 pub use heap::keep_few_heaps;
 pub use holder::{Holder, HolderState, ServedMount};
+pub use inherited::reset_inherited;
 pub use last_commit::{CommitPass, LastCommit, LastCommitError};
 pub use lock::StoreLock;
 pub use mobifs_core::{

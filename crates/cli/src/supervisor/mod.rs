@@ -30,7 +30,7 @@ use mobifs_runtime::handover::{
 };
 use mobifs_runtime::patience;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Code, Failure};
@@ -95,6 +95,8 @@ struct Watched {
     ready_at: Option<Instant>,
     /// When we killed it, if we did.
     killed_at: Option<Instant>,
+    /// Readable when it has ended; none before Linux 5.3, where only `SIGCHLD` reports that.
+    end: Option<OwnedFd>,
 }
 
 impl Watched {
@@ -202,7 +204,7 @@ impl Supervisor {
         };
         let until = Instant::now() + pause;
         while Instant::now() < until && self.ends.is_empty() {
-            if self.wait(Some(until)).is_err() {
+            if self.wait(None, Some(until)).is_err() {
                 break;
             }
             self.take_signals(None);
@@ -248,13 +250,16 @@ impl Supervisor {
             command.stdout(Stdio::null());
         }
         command.fd_mappings(mappings).map_err(io::Error::other)?;
+        let child = command.spawn()?;
+        let end = pid_of(child.id()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Ok(Watched {
-            child: command.spawn()?,
+            child,
             role,
             started_at: Instant::now(),
             alive_at: Instant::now(),
             ready_at: None,
             killed_at: None,
+            end,
         })
     }
 
@@ -287,14 +292,15 @@ impl Supervisor {
                 send(watched.child.id(), Signal::KILL);
                 continue;
             }
-            self.wait(deadline)?;
+            self.wait(watched.end.as_ref(), deadline)?;
         }
     }
 
-    /// Waits for something to do, until `deadline` at most.
-    fn wait(&self, deadline: Option<Instant>) -> io::Result<()> {
+    /// Waits for something to do, or for the `end` of a child, until `deadline` at most.
+    fn wait(&self, end: Option<&OwnedFd>, deadline: Option<Instant>) -> io::Result<()> {
         let mailbox = self.mailbox.as_fd();
         let mut waited = vec![PollFd::new(&mailbox, PollFlags::IN)];
+        waited.extend(end.map(|end| PollFd::new(end, PollFlags::IN)));
         for (wake, _) in &self.signals {
             waited.push(PollFd::new(wake, PollFlags::IN));
         }
@@ -379,10 +385,13 @@ fn wake_on(signal: i32) -> io::Result<UnixStream> {
     Ok(ours)
 }
 
+fn pid_of(process: u32) -> Option<Pid> {
+    i32::try_from(process).ok().and_then(Pid::from_raw)
+}
+
 fn send(process: u32, signal: Signal) {
-    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
     // It fails for a child that has ended, whose end we hear of next.
-    let _sent = pid.map(|pid| kill_process(pid, signal));
+    let _sent = pid_of(process).map(|pid| kill_process(pid, signal));
 }
 
 fn how_died(status: ExitStatus, is_killed_by_us: bool) -> How {

@@ -32,21 +32,21 @@ pub(crate) fn kill(pid: u32) {
     let _gone = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL);
 }
 
-fn parent_of(pid: u32) -> u32 {
+pub(crate) fn parent_of(pid: u32) -> u32 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("PPid:"));
     line.unwrap()[5..].trim().parse().unwrap()
 }
 
 /// It may stay a while as a process that nobody has waited for, which runs nothing.
-fn wait_for_end(pid: u32) {
+pub(crate) fn wait_for_end(pid: u32) {
     while fs::exists(format!("/proc/{pid}/exe")).unwrap() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
 /// The daemon of this moment; none between two.
-fn child_of(supervisor: u32) -> Option<u32> {
+pub(crate) fn child_of(supervisor: u32) -> Option<u32> {
     let children = format!("/proc/{supervisor}/task/{supervisor}/children");
     let children = fs::read_to_string(children).ok()?;
     children.split_whitespace().next()?.parse().ok()
@@ -212,7 +212,7 @@ fn check_all(checks: &[(&'static str, Check)], base: &Path) {
 }
 
 /// The pid of a daemon other than `old`.
-fn successor_of(fixture: &Fixture, old: u32) -> u32 {
+pub(crate) fn successor_of(fixture: &Fixture, old: u32) -> u32 {
     loop {
         let pid = fixture.daemon_pid();
         if pid != old {

@@ -13,6 +13,7 @@ mod fixture;
 mod full;
 mod helpers;
 mod hostile;
+mod inherited;
 mod kills;
 mod life;
 mod loads;

@@ -1,0 +1,97 @@
+//! A mount does not depend on what the process that makes it has inherited: signals, limits, and
+//! the mask of file modes.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::fixture::{Fixture, PROGRAM, needs_mounts, succeeds, wait_until};
+use crate::kills::{child_of, kill, parent_of, successor_of, wait_for_end};
+
+/// Mounts with a command that ends with the program.
+fn mount_by(command: &mut Command, fixture: &Fixture) -> Output {
+    command.args(["mount", "--log"]).arg(fixture.path("log"));
+    let command = command.arg(&fixture.store).arg(&fixture.mountpoint);
+    command.output().unwrap()
+}
+
+/// Signals that the process blocks.
+fn blocked_by(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("SigBlk:"));
+    u64::from_str_radix(line.unwrap()[7..].trim(), 16).unwrap()
+}
+
+/// Regression: with `SIGCHLD` blocked the supervisor never noticed that its daemon had died, and the
+/// mount hung; with `SIGTERM` blocked a request to end was not heard.
+#[test]
+fn who_mounts_may_have_blocked_and_ignored_any_signals() {
+    needs_mounts!();
+    let cases: [&[&str]; 5] = [
+        &["--block-signal=CHLD"],
+        &["--block-signal=TERM,INT"],
+        &["--ignore-signal=CHLD"],
+        &["--ignore-signal=HUP,PIPE,TERM,INT"],
+        &["--block-signal", "--ignore-signal"],
+    ];
+    for signals in cases {
+        let fixture = Fixture::new();
+        let mut command = Command::new("env");
+        succeeds(&mount_by(command.args(signals).arg(PROGRAM), &fixture));
+        let file = fixture.mountpoint.join("file");
+        fs::write(&file, "content").unwrap();
+        let pid = fixture.daemon_pid();
+        let supervisor = parent_of(pid);
+        assert_eq!((blocked_by(pid), blocked_by(supervisor)), (0, 0));
+        kill(pid);
+        assert_eq!(fs::read(&file).unwrap(), b"content");
+        successor_of(&fixture, pid);
+        let supervisor_pid = Pid::from_raw(supervisor as i32).unwrap();
+        kill_process(supervisor_pid, Signal::TERM).unwrap();
+        wait_for_end(supervisor);
+        assert!(!fixture.is_mounted(), "{signals:?}");
+        assert_eq!(fs::read(fixture.store.join("file")).unwrap(), b"content");
+    }
+}
+
+/// The supervisor sees that its daemon has died without any signal: it waits for the process.
+#[test]
+fn a_daemon_that_dies_is_succeeded_although_no_signal_is_sent_to_the_supervisor() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let pid = fixture.daemon_pid();
+    let supervisor = parent_of(pid);
+    let waits_for = |what: &str| {
+        let descriptors = fs::read_dir(format!("/proc/{supervisor}/fd")).unwrap();
+        let targets = descriptors.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        let targets: Vec<_> = targets.collect();
+        targets.iter().any(|to| to.to_string_lossy().contains(what))
+    };
+    assert!(waits_for("pidfd"));
+    kill(pid);
+    wait_until(|| child_of(supervisor).is_some_and(|next| next != pid));
+    successor_of(&fixture, pid);
+    assert!(waits_for("pidfd"));
+    fixture.umount();
+}
+
+/// Whatever mask of file modes is inherited, the daemon may use what it makes.
+#[test]
+fn what_a_mount_makes_can_be_used_with_any_mask_of_file_modes() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    for _ in 0..2 {
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 0777; exec \"$@\"", "sh", PROGRAM]);
+        succeeds(&mount_by(&mut command, &fixture));
+        let pid = fixture.daemon_pid();
+        let umask = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        assert!(umask.contains("\nUmask:\t0077\n"), "{umask}");
+        fs::write(fixture.mountpoint.join("file"), "content").unwrap();
+        kill(pid);
+        successor_of(&fixture, pid);
+        fixture.umount();
+    }
+}

@@ -1,0 +1,31 @@
+//! What a process inherits from the one that started it, and may not be as a mount needs it.
+
+use rustix::fs::Mode;
+use rustix::process::umask;
+
+/// Gives the process the signals and the mask of file modes that it relies on; to be called before
+/// there are threads, which inherit them in turn, as do programs that are started.
+///
+/// No signal is blocked: who starts a mount may do so with `SIGTERM` or `SIGCHLD` blocked, as
+/// programs do that wait for signals in a thread of their own. The end of a child is reported and
+/// its status kept, also where the parent ignores `SIGCHLD`. A write behind the limit of file sizes
+/// fails, and does not end the process. What the process makes, it may use itself.
+pub fn reset_inherited() {
+    reset_signals();
+    let inherited = umask(Mode::RWXG | Mode::RWXO);
+    umask(inherited & (Mode::RWXG | Mode::RWXO));
+}
+
+#[expect(unsafe_code, reason = "no safe call sets a signal's disposition")]
+fn reset_signals() {
+    // SAFETY: no handler is installed or replaced by one, so no code of ours runs in a signal; the
+    // set is initialised by `sigemptyset` before it is used. None of the calls can fail with these
+    // arguments.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        let mut none = std::mem::MaybeUninit::uninit();
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+    }
+}
