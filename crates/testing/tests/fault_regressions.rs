@@ -2,7 +2,7 @@
 //! call fails in turn.
 
 use mobifs_testing::crash::{Calls, Fault, Harm};
-use mobifs_testing::faults::{Cuts, History, Setting, search_every_call};
+use mobifs_testing::faults::{Cuts, History, Setting, run, search_every_call};
 use mobifs_testing::operations::Event::{
     self, Apply, Close, CommitNext, Do, Kill, SyncAll, SyncApp, TidyUp,
 };
@@ -431,4 +431,26 @@ fn what_a_killed_daemon_could_not_make_durable_its_successor_does() {
         };
         holds(&events, setting, fault, OFTEN);
     }
+}
+
+/// With few descriptors every new file took one for good: apps became read-only, and nothing could
+/// be applied any more.
+#[test]
+fn more_files_than_descriptors_are_committed_and_applied() {
+    const FILES: u32 = 60;
+    let paths: Vec<String> = (0..FILES).map(|file| format!("alpha/{file}")).collect();
+    let made = paths
+        .iter()
+        .flat_map(|path| [create(path), write(path, 5000)]);
+    let mut events: Vec<Event> = [make_directory("alpha")].into_iter().chain(made).collect();
+    events.extend([SyncAll, Apply]);
+    events.extend(paths.iter().map(|path| write(path, 6000)));
+    events.extend(paths.iter().step_by(2).map(|path| unlink(path)));
+    events.extend([SyncAll, Apply]);
+    let setting = Setting {
+        handles_max: 16,
+        ..forgetful()
+    };
+    let history = History { events, setting };
+    run(&history, None, 0, Cuts::NONE).unwrap();
 }

@@ -2,11 +2,12 @@
 //! the mask of file modes.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::process::{Command, Output};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 
-use crate::fixture::{Fixture, PROGRAM, needs_mounts, succeeds, wait_until};
+use crate::fixture::{Fixture, PROGRAM, mobifs, needs_mounts, succeeds, wait_until};
 use crate::kills::{child_of, kill, parent_of, successor_of, wait_for_end};
 
 /// Mounts with a command that ends with the program.
@@ -18,9 +19,14 @@ fn mount_by(command: &mut Command, fixture: &Fixture) -> Output {
 
 /// Signals that the process blocks.
 fn blocked_by(pid: u32) -> u64 {
+    number_in_status(pid, "SigBlk:")
+}
+
+/// A hexadecimal number in what the system says of a process.
+fn number_in_status(pid: u32, key: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("SigBlk:"));
-    u64::from_str_radix(line.unwrap()[7..].trim(), 16).unwrap()
+    let found = status.lines().find_map(|line| line.strip_prefix(key));
+    u64::from_str_radix(found.unwrap().trim(), 16).unwrap()
 }
 
 /// Regression: with `SIGCHLD` blocked the supervisor never noticed that its daemon had died, and the
@@ -93,5 +99,73 @@ fn what_a_mount_makes_can_be_used_with_any_mask_of_file_modes() {
         kill(pid);
         successor_of(&fixture, pid);
         fixture.umount();
+    }
+}
+
+/// Mounts by a shell that sets limits first; without the privilege to raise them again, or with it.
+fn mount_with_limits(fixture: &Fixture, limits: &str, is_privileged: bool) -> Output {
+    let mut command = if is_privileged {
+        Command::new("env")
+    } else {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-sys_resource"]);
+        command.args(["--inh-caps", "-sys_resource"]);
+        command
+    };
+    let script = format!("{limits}; exec \"$@\"");
+    mount_by(command.args(["sh", "-c", &script, "sh", PROGRAM]), fixture)
+}
+
+/// Regression: the store kept a handle for each of the last 512 objects. Where the daemon may not
+/// have that many files open, the app became read-only, commands got no answer, and what was
+/// acknowledged could not be brought to the store.
+#[test]
+fn a_daemon_that_may_have_few_files_open_goes_on_with_many_objects() {
+    const FILES: u64 = 1200;
+    needs_mounts!();
+    allow_files(4 * FILES);
+    for limits in ["ulimit -n 256", "ulimit -n 400"] {
+        let fixture = Fixture::new();
+        succeeds(&mount_with_limits(&fixture, limits, false));
+        let app = fixture.mountpoint.join("app");
+        fs::create_dir(&app).unwrap();
+        let content = |number: u64| [vec![b'x'; 5000], number.to_be_bytes().to_vec()].concat();
+        let is_deleted = |number: u64| number % 2 == 1;
+        let mut files = Vec::new();
+        for number in 0..FILES {
+            let path = app.join(number.to_string());
+            let mut file = fs::File::options();
+            let file = file.read(true).write(true).create_new(true);
+            let file = file.open(&path).unwrap();
+            file.write_all_at(&content(number), 0).unwrap();
+            files.push(file);
+            if is_deleted(number) {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        for (number, file) in (0..).zip(&files) {
+            let mut found = vec![0; content(number).len()];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert!(found == content(number), "{number}");
+        }
+        drop(files);
+        fs::write(app.join("new"), "content").unwrap();
+        fixture.umount();
+        let log = fixture.log();
+        assert!(!log.contains("Too many open files"), "{log}");
+        for number in (0..FILES).filter(|number| !is_deleted(*number)) {
+            let found = fs::read(fixture.store.join(format!("app/{number}"))).unwrap();
+            assert!(found == content(number), "{number}");
+        }
+    }
+}
+
+/// Lets this process have so many files open.
+fn allow_files(count: u64) {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < count) {
+        limit.current = Some(count);
+        setrlimit(Resource::Nofile, limit).unwrap();
     }
 }

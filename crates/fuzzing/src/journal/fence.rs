@@ -71,6 +71,9 @@ impl<L: Lower> Lower for Fence<L> {
     fn root(&self) -> io::Result<Self::Handle> {
         self.pass(&[]).root()
     }
+    fn handles_max(&self) -> usize {
+        self.pass(&[]).handles_max()
+    }
     fn is_in_scope(&self, name: &[u8]) -> bool {
         self.pass(&[]).is_in_scope(name)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mobifs_types::{Name, ObjectId};
+use mobifs_types::{FileKind, Name, ObjectId};
 
 use super::log::{Log, LogOptions};
 use super::record::Record;
@@ -157,15 +157,18 @@ impl Inspection {
                 let inode = in_copy.unwrap_or(NO_INODE);
                 let limbo_name = inode.to_string().into_bytes();
                 let places = [(directory, name.clone()), (&*own.limbo, limbo_name)];
-                let at = places.into_iter().find(|(directory, name)| {
-                    lower
-                        .stat_at(directory, name)
-                        .is_ok_and(|stat| stat.inode == inode)
+                let at = places.into_iter().find_map(|(directory, name)| {
+                    let stat = lower.stat_at(directory, &name).ok()?;
+                    (stat.inode == inode).then_some((directory, name, stat.kind))
                 });
-                match at.and_then(|(directory, name)| lower.open(directory, &name, false).ok()) {
-                    Some(handle) => {
-                        handles.insert(id.0, handle);
+                match at {
+                    // Others are recorded in it, perhaps.
+                    Some((directory, name, FileKind::Directory)) => {
+                        let opened = lower.open(directory, &name, false);
+                        let opened = opened.map_err(StoreError::lower(format!("opening {id}")))?;
+                        handles.insert(id.0, opened);
                     }
+                    Some(_) => {}
                     // An interrupted apply may have moved it to its final name.
                     None if applying => {}
                     None => self.problems.push(format!(

@@ -50,7 +50,6 @@ use self::apply::ahead::Content;
 use self::apply::{Carried, Unnamed};
 use self::gate::Gate;
 use self::log::Log;
-use self::lookup::Handles;
 use self::recovery::Moves;
 use self::reserve::Reserve;
 use self::state::Watched;
@@ -153,7 +152,8 @@ struct Counters {
 
 /// A store over a POSIX filesystem. See the module's documentation.
 ///
-/// Locks are taken in the order of the fields: `writer`, `content`, `tree`, `state`, `handles`.
+/// Locks are taken in the order of the fields: `writer`, `content`, `tree`, `state`; then that of the
+/// handles that `lower` keeps.
 pub struct JournalStore<L: Lower> {
     lower: Gate<L>,
     own: Directories<Gate<L>>,
@@ -168,7 +168,6 @@ pub struct JournalStore<L: Lower> {
     /// Write-held while names in the lower tree move.
     tree: RwLock<()>,
     state: Watched,
-    handles: Mutex<Handles<L::Handle>>,
     counters: Counters,
     reserve: Reserve,
     /// Number of the overflow file that the epoch begins with; 0: none.

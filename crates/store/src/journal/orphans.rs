@@ -97,7 +97,7 @@ impl<L: Lower> JournalStore<L> {
         }
         let location = location.clone();
         state.table.remove(id);
-        self.handles.lock().remove(id);
+        self.lower.handles().remove(id);
         Some(location)
     }
 
@@ -109,7 +109,7 @@ impl<L: Lower> JournalStore<L> {
         let dropped = {
             let mut state = self.state.write();
             let dropped = state.forget(ids, in_use);
-            let mut handles = self.handles.lock();
+            let mut handles = self.lower.handles();
             dropped.iter().for_each(|(id, _)| handles.remove(*id));
             dropped
         };

@@ -14,7 +14,6 @@ use super::apply::Deleted;
 use super::copied::Located;
 use super::gate::Gate;
 use super::log::{Log, LogOptions, Scanned};
-use super::lookup::Handles;
 use super::pending::Pending;
 use super::record::Record;
 use super::reserve::Reserve;
@@ -208,7 +207,6 @@ impl<L: Lower> JournalStore<L> {
             content: Mutex::default(),
             tree: RwLock::new(()),
             state: Watched::new(state),
-            handles: Mutex::new(Handles::default()),
             counters: Counters::default(),
             reserve,
             first_new: first_above(ids_max),
@@ -253,7 +251,7 @@ impl<L: Lower> JournalStore<L> {
                 // that could not be deleted from `stage/` would be taken for its own.
                 if self.sweep_stage() {
                     self.state.write().table.start_anew();
-                    *self.handles.lock() = Handles::default();
+                    self.lower.handles().clear();
                     self.first_new = ObjectId::FIRST_NEW;
                 }
             } else if self.writer.lock().moves == Moves::NotBegun {

@@ -59,7 +59,7 @@ impl<L: Lower> JournalStore<L> {
                 tracing::warn!(%id, "a changed file was removed behind the back of the store");
                 self.state.write().table.lose(id);
                 // It may have been opened as a directory where others are.
-                self.handles.lock().remove(id);
+                self.lower.handles().remove(id);
             }
         }
         Ok(true)

@@ -123,6 +123,8 @@ pub trait Lower: Send + Sync {
     /// # Errors
     /// As `open(2)`; the same holds for all calls below with their system calls.
     fn root(&self) -> io::Result<Self::Handle>;
+    /// So many handles may be kept open for later, besides those in use.
+    fn handles_max(&self) -> usize;
     /// Whether the store may have an entry of this name in the root, which may have others that
     /// are none of its business.
     fn is_in_scope(&self, name: &[u8]) -> bool;

@@ -141,6 +141,10 @@ impl Lower for PosixLower {
         Ok(PosixHandle::root(&self.root))
     }
 
+    fn handles_max(&self) -> usize {
+        handle::kept_max()
+    }
+
     fn is_in_scope(&self, name: &[u8]) -> bool {
         self.scope.name_in_root(name).is_some()
     }

@@ -109,11 +109,23 @@ impl Filesystem {
         key == own || below.is_some_and(|own| own.entries.values().any(|below| *below == key))
     }
 
-    fn open(&mut self, key: InodeKey) -> CrashHandle {
-        CrashHandle {
+    /// Checks that there is a descriptor for one more handle, or for the length of a call.
+    fn check_descriptors(&self) -> io::Result<()> {
+        let open = Arc::strong_count(&self.handles) - 1;
+        if open < self.handles_max {
+            Ok(())
+        } else {
+            fails(Errno::MFILE)
+        }
+    }
+
+    fn open(&mut self, key: InodeKey) -> io::Result<CrashHandle> {
+        self.check_descriptors()?;
+        Ok(CrashHandle {
             key,
             _open: self.open.entry(key).or_default().clone(),
-        }
+            _counted: Arc::clone(&self.handles),
+        })
     }
 
     fn stat(&self, key: InodeKey) -> io::Result<LowerStat> {
@@ -437,7 +449,12 @@ impl Lower for CrashLower {
     type Handle = CrashHandle;
 
     fn root(&self) -> io::Result<CrashHandle> {
-        self.look(|filesystem| Ok(filesystem.open(ROOT)))
+        self.look(|filesystem| filesystem.open(ROOT))
+    }
+
+    /// As many as a store wants: where there are fewer it has to find out.
+    fn handles_max(&self) -> usize {
+        512
     }
 
     fn is_in_scope(&self, _name: &[u8]) -> bool {
@@ -447,7 +464,7 @@ impl Lower for CrashLower {
     fn open(&self, directory: &CrashHandle, name: &[u8], _write: bool) -> io::Result<CrashHandle> {
         self.look(|filesystem| {
             let key = filesystem.lookup(directory.key, name)?;
-            Ok(filesystem.open(key))
+            filesystem.open(key)
         })
     }
 
@@ -461,6 +478,7 @@ impl Lower for CrashLower {
 
     fn list(&self, directory: &CrashHandle) -> io::Result<Vec<LowerEntry>> {
         self.look(|filesystem| {
+            filesystem.check_descriptors()?;
             let entries = filesystem.directory(directory.key)?.entries.iter();
             entries
                 .map(|(name, &key)| {

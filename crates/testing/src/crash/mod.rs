@@ -90,6 +90,8 @@ pub struct CrashHandle {
     key: InodeKey,
     /// Shared by all handles of the inode: it lives while one is left.
     _open: Arc<()>,
+    /// Shared by all handles: so many are open.
+    _counted: Arc<()>,
 }
 
 /// A simulated filesystem; see the [module](self). Cloning gives another reference
@@ -113,6 +115,10 @@ struct Filesystem {
     /// crash.
     free_numbers: BTreeMap<u64, Option<InodeKey>>,
     open: HashMap<InodeKey, Arc<()>>,
+    /// Every handle has one.
+    handles: Arc<()>,
+    /// So many handles may be open.
+    handles_max: usize,
     /// Inodes without a link that may still be open.
     unlinked: Vec<InodeKey>,
     operations: u64,
@@ -202,6 +208,8 @@ impl CrashLower {
             next_number,
             free_numbers,
             open: HashMap::new(),
+            handles: Arc::default(),
+            handles_max: usize::MAX,
             unlinked: Vec::new(),
             operations: 0,
             cut_after: u64::MAX,
@@ -272,6 +280,12 @@ impl CrashLower {
     /// What is refused from now on, although `capabilities` and `space` tell nothing of it.
     pub fn set_refusals(&self, refusals: Refusals) {
         self.0.filesystem.lock().refusals = refusals;
+    }
+
+    /// From now on calls that need one more descriptor than this fail with `EMFILE`, although
+    /// `handles_max` tells nothing of it.
+    pub fn limit_handles(&self, count_max: usize) {
+        self.0.filesystem.lock().handles_max = count_max;
     }
 
     /// Whether there is something that is refused.

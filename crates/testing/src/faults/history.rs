@@ -12,6 +12,10 @@ use crate::operations::{Event, Profile, generate};
 use crate::random::Random;
 use crate::tree::Compare;
 
+/// With fewer descriptors no store works: its own directories, files that are always open, and one
+/// for each thread that looks for something.
+const HANDLES_MIN: usize = 16;
+
 /// Limits and classes of a history.
 #[derive(Clone, Debug)]
 pub struct Setting {
@@ -27,6 +31,8 @@ pub struct Setting {
     pub memory_budget_bytes: u64,
     /// Objects in memory that nothing uses.
     pub objects_max: usize,
+    /// Descriptors that the store may have, those that it always has included.
+    pub handles_max: usize,
     /// How time goes by.
     pub clock: ClockKind,
 }
@@ -41,6 +47,7 @@ impl Default for Setting {
             held_bytes_max: 64 << 20,
             memory_budget_bytes: 64 << 20,
             objects_max: 1000,
+            handles_max: usize::MAX,
             clock: ClockKind::Steady,
         }
     }
@@ -70,6 +77,7 @@ impl Setting {
             held_bytes_max: *random.pick(&[64 << 10, 64 << 20, 64 << 20]),
             memory_budget_bytes: *random.pick(&[64 << 10, 256 << 10, 64 << 20, 64 << 20]),
             objects_max: *random.pick(&[0, 1, 5, 20, 1000]),
+            handles_max: *random.pick(&[HANDLES_MIN, 2 * HANDLES_MIN, usize::MAX]),
             clock: *random.pick(&[ClockKind::Steady, ClockKind::Steady, ClockKind::Wild]),
         }
     }

@@ -142,6 +142,7 @@ pub fn run(
     let lower = CrashLower::new();
     lower.limit_calls(CALLS_MAX);
     lower.set_fault(fault);
+    lower.limit_handles(history.setting.handles_max);
     let ran = catch_unwind(AssertUnwindSafe(|| run_on(&lower, history, seed, cuts)));
     lower.clear_hook();
     ran.unwrap_or_else(|panic| {
@@ -537,6 +538,8 @@ impl Run<'_> {
                 .map_err(|what| format!("mounting again: {what}"))?;
             compare_trees(&model, &mut again.target, setting.view())
                 .map_err(|what| format!("after mounting again: {what}"))?;
+            // This look is not the store's.
+            medium.limit_handles(usize::MAX);
             demand_no_leftovers(&medium)?;
         }
         Ok(statistics)

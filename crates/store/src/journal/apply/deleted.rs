@@ -11,8 +11,10 @@ use crate::StoreError;
 use crate::lower::{Lower, LowerStat};
 
 /// A file, and how many of its names the journal takes away.
-struct Candidate<H> {
-    directory: Arc<H>,
+struct Candidate {
+    /// Where it is: a directory of the tree, or none for `limbo/`. No handle, of which there may be
+    /// too many.
+    directory: Option<ObjectId>,
     name: Vec<u8>,
     stat: LowerStat,
     names: u32,
@@ -35,10 +37,12 @@ impl<L: Lower> JournalStore<L> {
                 continue;
             }
             let failed = || StoreError::lower("emptying a deleted file");
-            let file = self
-                .lower
-                .open(&candidate.directory, &candidate.name, true)
-                .map_err(failed())?;
+            let directory = match candidate.directory {
+                Some(id) => self.require_handle(id)?,
+                None => Arc::clone(&self.own.limbo),
+            };
+            let file = self.lower.open(&directory, &candidate.name, true);
+            let file = file.map_err(failed())?;
             self.lower.truncate(&file, 0).map_err(failed())?;
             had_blocks = true;
         }
@@ -52,14 +56,14 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Files of which every name is one that the journal takes away, or one in `limbo/`.
-    fn files_without_names(&self) -> Result<Vec<Candidate<L::Handle>>, StoreError> {
+    fn files_without_names(&self) -> Result<Vec<Candidate>, StoreError> {
         let changed: Vec<(ObjectId, Name)> = {
             let state = self.state.read();
             state.pending.dentries.keys().cloned().collect()
         };
         let kept = self.inodes_in_use();
-        let mut candidates: HashMap<u64, Candidate<L::Handle>> = HashMap::new();
-        let mut look = |directory: &Arc<L::Handle>, name: &[u8]| -> Result<(), StoreError> {
+        let mut candidates: HashMap<u64, Candidate> = HashMap::new();
+        let mut look = |at, directory: &L::Handle, name: &[u8]| -> Result<(), StoreError> {
             let stat = self.stat_at(directory, name)?;
             let is_ours = |stat: &LowerStat| {
                 stat.kind == FileKind::Regular
@@ -68,7 +72,7 @@ impl<L: Lower> JournalStore<L> {
             };
             if let Some(stat) = stat.filter(is_ours) {
                 let found = candidates.entry(stat.inode).or_insert_with(|| Candidate {
-                    directory: Arc::clone(directory),
+                    directory: at,
                     name: name.to_vec(),
                     stat,
                     names: 0,
@@ -80,12 +84,12 @@ impl<L: Lower> JournalStore<L> {
         let mut search = Search::default();
         for (parent, name) in changed {
             if let Some(directory) = self.handle_in(parent, &mut search)? {
-                look(&directory, name.as_bytes())?;
+                look(Some(parent), &directory, name.as_bytes())?;
             }
         }
         let waiting = self.lower.list(&self.own.limbo);
         for entry in waiting.map_err(StoreError::lower("listing limbo"))? {
-            look(&self.own.limbo, &entry.name)?;
+            look(None, &self.own.limbo, &entry.name)?;
         }
         // Others have names that stay, or at which the store has not looked.
         let candidates = candidates.into_values();

@@ -56,7 +56,7 @@ impl<L: Lower> JournalStore<L> {
                 }
             } else {
                 state.table.remove(id);
-                self.handles.lock().remove(id);
+                self.lower.handles().remove(id);
             }
         }
     }
@@ -254,7 +254,7 @@ impl<L: Lower> JournalStore<L> {
         let is_unnamed = |location: &Location| location.names.is_empty();
         if state.table.get(id).is_some_and(is_unnamed) {
             state.table.remove(id);
-            self.handles.lock().remove(id);
+            self.lower.handles().remove(id);
             state.note_left_in_stage(id, false);
         } else if let Some(location) = state.table.get_mut(id) {
             // Another link took its place in the tree.
@@ -263,7 +263,7 @@ impl<L: Lower> JournalStore<L> {
         } else {
             // New data of a transaction that failed. The next attempt must not
             // write to a file that is deleted but still open here.
-            self.handles.lock().remove(id);
+            self.lower.handles().remove(id);
         }
     }
 }

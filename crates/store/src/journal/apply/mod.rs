@@ -222,7 +222,7 @@ impl<L: Lower> JournalStore<L> {
             .map(|(&id, _)| id)
             .collect();
         drop(state);
-        let mut handles = self.handles.lock();
+        let mut handles = self.lower.handles();
         gone.into_iter().for_each(|id| handles.remove(id));
     }
 

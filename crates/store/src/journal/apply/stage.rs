@@ -186,7 +186,7 @@ impl<L: Lower> JournalStore<L> {
             }
             // What is made anew has another inode number than the first attempt noted.
             self.state.write().table.remove(id);
-            self.handles.lock().remove(id);
+            self.lower.handles().remove(id);
             self.delete_from_stage(name.as_bytes(), stat.kind)
                 .map_err(failed())?;
         } else if !object.direct.is_empty() {

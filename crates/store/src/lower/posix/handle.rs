@@ -10,8 +10,24 @@ use std::sync::{Arc, OnceLock};
 use mobifs_types::FileKind;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use super::PosixLower;
+
+/// Handles kept at most, however many the process may have.
+const KEPT_MAX: u64 = 512;
+/// Descriptors that are left for everything else that the process does.
+const OTHERS: u64 = 128;
+/// A handle may have two: one by which it was found, and one with full access.
+const OF_HANDLE: u64 = 2;
+
+/// How many handles the limit of open files allows to keep for later.
+pub(super) fn kept_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let kept = limit.saturating_sub(OTHERS) / OF_HANDLE;
+    // At most 512.
+    usize::try_from(kept.min(KEPT_MAX)).unwrap_or(0)
+}
 
 /// What a descriptor allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -111,6 +111,9 @@ type Handle = PosixHandle;
 impl Lower for Faulty {
     type Handle = PosixHandle;
 
+    fn handles_max(&self) -> usize {
+        usize::MAX
+    }
     fn is_in_scope(&self, name: &[u8]) -> bool {
         self.lower.is_in_scope(name)
     }
