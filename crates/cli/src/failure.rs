@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mobifs_fuse::{MountError, OptionError, UnmountError};
-use mobifs_runtime::{ConfigError, ControlError, ErrorKind, PlaceError, VolumeError};
+use mobifs_runtime::{ConfigError, ControlError, ErrorKind, LimitError, PlaceError, VolumeError};
 use mobifs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,12 @@ impl From<OptionError> for Failure {
             Code::Usage,
             format!("{error}; `mobifs mount --help` lists what there is"),
         )
+    }
+}
+
+impl From<LimitError> for Failure {
+    fn from(error: LimitError) -> Self {
+        Self::new(Code::Failed, error.to_string())
     }
 }
 

@@ -18,6 +18,7 @@ mod heap;
 mod holder;
 mod inherited;
 mod last_commit;
+mod limits;
 mod lock;
 mod lock_table;
 mod memory_budget;
@@ -48,6 +49,7 @@ pub use heap::keep_few_heaps;
 pub use holder::{Holder, HolderState, ServedMount};
 pub use inherited::reset_inherited;
 pub use last_commit::{CommitPass, LastCommit, LastCommitError};
+pub use limits::{LimitError, raise_limits};
 pub use lock::StoreLock;
 pub use mobifs_core::{
     AllocateMode, AttributeChange, Caller, Class, FsError, KernelHeld, Node, NodeSpec,

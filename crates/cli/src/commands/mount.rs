@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use mobifs_fuse::{AccessTimes, MountOptions};
 use mobifs_runtime::handover::Inherited;
 use mobifs_runtime::{
-    PlaceOptions, Places, absolute_without_touching, check_store, find_mount, remove_stale_sockets,
-    runtime_directory,
+    PlaceOptions, Places, absolute_without_touching, check_store, find_mount, raise_limits,
+    remove_stale_sockets, runtime_directory,
 };
 use rustix::mount::MountFlags;
 
@@ -32,6 +32,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     } else {
         Inherited::default()
     };
+    let limits = raise_limits();
     let options = Options::parse(&arguments.options, arguments.sloppy)?;
     if options.remount {
         return remount(&arguments.mountpoint, &options.mount);
@@ -60,8 +61,12 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         nonempty: options.nonempty,
     };
     let places = if legacy.is_some() {
+        if let Err(error) = limits {
+            tracing::warn!(%error, "the mount goes on nevertheless");
+        }
         taken_over(arguments)?
     } else {
+        limits?;
         let places = Places::check(&arguments.store, &arguments.mountpoint, place_options)?;
         // Before the directory is made a store.
         mobifs_fuse::check_permitted()?;

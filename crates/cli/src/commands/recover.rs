@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use mobifs_runtime::{Config, OpenOptions, OpenedStore};
+use mobifs_runtime::{Config, OpenOptions, OpenedStore, raise_limits};
 
 use super::check;
 use crate::arguments::RecoverArguments;
@@ -26,6 +26,7 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
         check::print(&path, &found);
         return Ok(());
     }
+    raise_limits()?;
     let failed = |error| Failure::of_store(&path, &error);
     let config = Config::defaults()?;
     let options = OpenOptions::new(&config);

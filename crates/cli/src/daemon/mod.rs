@@ -37,8 +37,6 @@ pub(crate) use unmounting::{describe, unmount_unused};
 
 /// How long to wait before trying again to commit what could not be committed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Files that the daemon may have open; the store alone keeps hundreds.
-const OPEN_FILES: u64 = 65_536;
 
 /// Everything that a mount needs to know.
 #[derive(Debug)]
@@ -73,7 +71,6 @@ pub(crate) fn serve(
     // Started as /proc/self/exe, it would be "exe" in lists of processes.
     let _named = rustix::thread::set_name(c"mobifs");
     mobifs_runtime::keep_few_heaps();
-    allow_many_files();
     keep_out_of_core_dumps();
     if keeper.is_there() {
         die_of_panics();
@@ -423,20 +420,5 @@ fn die_of_panics() {
 fn keep_out_of_core_dumps() {
     if let Err(error) = std::fs::write("/proc/self/coredump_filter", "0") {
         tracing::debug!(%error, "a core dump of this process will have its memory");
-    }
-}
-
-/// Raises the limit of open files as far as the system lets us.
-fn allow_many_files() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    let wanted = limit
-        .maximum
-        .map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
-    if limit.current.is_some_and(|current| current < wanted) {
-        limit.current = Some(wanted);
-        if let Err(errno) = setrlimit(Resource::Nofile, limit) {
-            tracing::debug!(%errno, "the limit of open files stays as it is");
-        }
     }
 }

@@ -64,6 +64,8 @@ const PASSED_ON: [(i32, Signal); 3] = [
 pub(crate) fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
     // Not to be mistaken for "exe", and not to be ended with the terminal.
     let _named = rustix::thread::set_name(c"mobifs");
+    // Where they stay too low, the first daemon refuses the mount.
+    let _raised = mobifs_runtime::raise_limits();
     let _session = rustix::process::setsid();
     let _moved = std::env::set_current_dir("/");
     let failed =

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process, setrlimit};
 
-use crate::fixture::{Fixture, PROGRAM, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{Fixture, PROGRAM, fails, mobifs, needs_mounts, succeeds, wait_until};
 use crate::kills::{child_of, kill, parent_of, successor_of, wait_for_end};
 
 /// Mounts with a command that ends with the program.
@@ -114,6 +114,75 @@ fn mount_with_limits(fixture: &Fixture, limits: &str, is_privileged: bool) -> Ou
     };
     let script = format!("{limits}; exec \"$@\"");
     mount_by(command.args(["sh", "-c", &script, "sh", PROGRAM]), fixture)
+}
+
+/// Regression: with a limited address space nothing outlived the daemon, and with a limit of file
+/// sizes below that of the journal neither; programs without a limit could not write large files.
+#[test]
+fn limits_of_who_mounts_are_not_those_of_the_mount() {
+    needs_mounts!();
+    for limits in [
+        "ulimit -S -v 400000",
+        "ulimit -S -f 2000",
+        "ulimit -S -d 100000",
+        "ulimit -S -n 64; ulimit -S -s 2000; ulimit -l 0; ulimit -c 0",
+    ] {
+        work_with_limits(limits, false);
+    }
+}
+
+/// Whoever may raise the hard limits, too, does so.
+#[test]
+fn hard_limits_of_who_mounts_are_raised_where_that_is_permitted() {
+    const CAP_SYS_RESOURCE: u64 = 24;
+    needs_mounts!();
+    let capabilities = number_in_status(std::process::id(), "CapEff:");
+    let may_not = capabilities & (1 << CAP_SYS_RESOURCE) == 0;
+    if !mobifs_skip::can(may_not.then_some("no CAP_SYS_RESOURCE")) {
+        return;
+    }
+    for limits in [
+        "ulimit -v 400000",
+        "ulimit -f 2000",
+        "ulimit -d 100000",
+        "ulimit -n 64",
+    ] {
+        work_with_limits(limits, true);
+    }
+}
+
+fn work_with_limits(limits: &str, is_privileged: bool) {
+    let fixture = Fixture::new();
+    // So that there is a journal already.
+    fixture.mount(&[]);
+    fixture.umount();
+    succeeds(&mount_with_limits(&fixture, limits, is_privileged));
+    assert_eq!(fixture.status()["supervised_by"], "mobifs", "{limits}");
+    let content: Vec<u8> = (0..3_000_000_u32).map(|at| (at / 7) as u8).collect();
+    let file = fixture.mountpoint.join("file");
+    fs::write(&file, &content).unwrap();
+    kill(fixture.daemon_pid());
+    assert!(fs::read(&file).unwrap() == content, "{limits}");
+    succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+    fixture.umount();
+    assert!(fs::read(fixture.store.join("file")).unwrap() == content);
+}
+
+#[test]
+fn limits_that_are_too_low_and_cannot_be_raised_refuse_the_mount() {
+    needs_mounts!();
+    for (limits, what) in [
+        ("ulimit -f 2000", "the size of files"),
+        ("ulimit -v 400000", "the address space"),
+        ("ulimit -d 100000", "memory for data"),
+        ("ulimit -n 128", "open files"),
+    ] {
+        let fixture = Fixture::new();
+        let option = &limits[.."ulimit -f".len()];
+        let refused = mount_with_limits(&fixture, limits, false);
+        fails(&refused, 1, &["this process is limited in", what, option]);
+        assert!(!fixture.store.join(".mobifs").exists(), "{limits}");
+    }
 }
 
 /// Regression: the store kept a handle for each of the last 512 objects. Where the daemon may not

@@ -121,8 +121,13 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::Memory`].
     pub fn create() -> Result<Self, ArenaError> {
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
-        let mut last = io::Error::other("the limit of file sizes is too low");
+        use rustix::process::{Resource, getrlimit};
+        let sizes_max = getrlimit(Resource::Fsize).current;
+        // Everything else needs addresses as well.
+        let addresses_max = getrlimit(Resource::As).current.map(|limit| limit / 4);
+        let limit = [sizes_max, addresses_max].into_iter().flatten().min();
+        let mut last =
+            io::Error::other("the limit of file sizes, or of the address space, is too low");
         for bytes in SIZES_BYTES {
             if limit.is_some_and(|limit| bytes > limit) {
                 continue;
