@@ -30,6 +30,12 @@ pub struct MountEntry {
 }
 
 impl MountEntry {
+    /// Whether this mount is still in the table, and not another one in its place. Where the table
+    /// cannot be read, it counts as being there.
+    pub fn is_in_table(&self) -> bool {
+        mounts().map_or(true, |table| table.contains(self))
+    }
+
     /// Whether it is a FUSE mount of the given subtype.
     pub fn has_subtype(&self, subtype: &str) -> bool {
         let given = self.kind.split_once('.');

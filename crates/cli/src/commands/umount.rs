@@ -1,18 +1,20 @@
 //! `mobifs umount`
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::UnmountError;
 use mobifs_runtime::{
-    AnswerPatience, ControlClient, ControlError, ErrorKind, MountEntry, Reply, Request, find_mount,
-    other_mounts_of, users_of_device,
+    AnswerPatience, AppSelection, ControlClient, ControlError, ErrorKind, MountEntry, Reply,
+    Request, StoreLock, find_mount, other_mounts_of, users_of_device,
 };
+use mobifs_store::StoreScope;
 
 use super::{AS_LONG_AS_IT_TAKES, unexpected};
 use crate::arguments::UmountArguments;
 use crate::daemon::{describe, unmount_unused};
 use crate::failure::{Code, Failure};
+use crate::predecessor;
 
 /// How long the daemon is waited for before looking for what keeps it.
 const END_STEP: AnswerPatience = AnswerPatience {
@@ -29,12 +31,25 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
     if mount.shows_a_part() && has_other_mounts(&mount) {
         return unmount_here(&mount, lazy);
     }
-    let asked = ControlClient::connect(&arguments.mountpoint)
-        .and_then(|client| ask_to_unmount(client, lazy));
+    let mut store = store_in_table(&mount);
+    let asked = ControlClient::connect(&arguments.mountpoint).and_then(|mut client| {
+        if store.is_none() {
+            store = ask_for_store(&mut client);
+        }
+        ask_to_unmount(client, lazy)
+    });
     let (client, reply) = match asked {
         Ok(answered) => answered,
-        Err(ControlError::DaemonGone { path }) => return take_away(&path),
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            let is_gone = matches!(error, ControlError::DaemonGone { .. });
+            // Else it may have ended between two looks at it.
+            if !is_gone && mount.is_in_table() {
+                return Err(error.into());
+            }
+            // Who is content with a mount that has left the tree waits for nothing else.
+            let awaited = store.filter(|_| !arguments.lazy);
+            return without_answer(&mount, awaited.as_deref());
+        }
     };
     match reply {
         Reply::Done => {
@@ -141,13 +156,58 @@ fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
     );
 }
 
+/// No daemon answers for the mount: takes it away, unless it is gone already, and waits for the
+/// process that still brings what was changed to the store: the successor of a daemon that died when
+/// the mount had left the tree, or the last process.
+fn without_answer(mount: &MountEntry, store: Option<&Path>) -> Result<(), Failure> {
+    if mount.is_in_table() {
+        take_away(&mount.mountpoint)?;
+    }
+    store.map_or(Ok(()), wait_for_store)
+}
+
 /// Takes away a mount without a daemon. No users are waited for: they get no answers any more.
 fn take_away(mountpoint: &Path) -> Result<(), Failure> {
-    mobifs_fuse::unmount(mountpoint, true)?;
+    match mobifs_fuse::unmount(mountpoint, true) {
+        // Whoever gave it up was faster.
+        Err(UnmountError::NotMounted(_)) => return Ok(()),
+        other => other?,
+    }
     eprintln!(
         "mobifs: the daemon of {} was gone; the mount is taken away, and the next mount of its \
          store finds everything that was committed",
         mountpoint.display()
     );
     Ok(())
+}
+
+/// Waits until no process of a mount that has ended has the store.
+fn wait_for_store(store: &Path) -> Result<(), Failure> {
+    let scope = StoreScope::Tree;
+    let look = || StoreLock::acquire(store, &scope, true).map(StoreLock::release);
+    let waited = predecessor::for_command(store, predecessor::WAIT_DEFAULT, look);
+    let holder = StoreLock::holder(store, &scope).unwrap_or_default();
+    match waited {
+        Err(failure) if holder.is_finishing(store) => Err(failure),
+        // Another mount has it by now, or nobody can tell.
+        _ => Ok(()),
+    }
+}
+
+/// The store of a mount, if its source says so, which an option may change.
+fn store_in_table(mount: &MountEntry) -> Option<PathBuf> {
+    let source = &mount.source;
+    let is_store = source.is_absolute() && source.join(".mobifs").is_dir();
+    is_store.then(|| source.clone())
+}
+
+fn ask_for_store(client: &mut ControlClient) -> Option<PathBuf> {
+    let select = AppSelection {
+        limit: Some(1),
+        ..AppSelection::default()
+    };
+    match client.ask(&Request::Status { select }, &AS_LONG_AS_IT_TAKES) {
+        Ok(Reply::Status { status }) => status.store.path.map(PathBuf::from),
+        _ => None,
+    }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs");
 /// How the program ends where a mount is in use.
-const IN_USE: i32 = 3;
+pub(crate) const IN_USE: i32 = 3;
 /// How umount(8) ends where it could not unmount.
 const UMOUNT_FAILED: i32 = 32;
 /// How long a mount that nobody uses may be busy.

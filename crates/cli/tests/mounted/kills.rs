@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, PROGRAM, fails, message, mobifs, needs_mounts, succeeds};
+use crate::fixture::{Fixture, IN_USE, PROGRAM, fails, message, mobifs, needs_mounts, succeeds};
 use crate::loads::{self, Check, Load, Random};
 
 const CONFIG: &str = "
@@ -426,5 +426,55 @@ fn a_mount_whose_daemon_dies_while_it_is_unmounted_is_taken_away() {
         let done = umount.arg(&fixture.mountpoint).output().unwrap();
         succeeds(&done);
         assert!(!fixture.is_mounted(), "{}", message(&done));
+    }
+}
+
+/// Regression: the daemon dies at any moment of an unmount. Whether a successor unmounts, finds the
+/// mount out of the tree and commits, or there is none: `mobifs umount` succeeds, the mount is gone,
+/// and everything is in the store.
+#[test]
+fn an_unmount_succeeds_whenever_the_daemon_is_killed() {
+    const KILLS: u64 = 12;
+    needs_mounts!();
+    let mut random = Random::new(variable("MOBIFS_KILL_SEED", 1));
+    let fixture = Fixture::new();
+    for round in 0..variable("MOBIFS_KILLS", KILLS) {
+        // With another name in the table of mounts the daemon is asked for the store.
+        let options = ["rw", "fsname=name"][round as usize % 2];
+        fixture.mount(&["-o", options]);
+        let pid = fixture.daemon_pid();
+        let supervisor = parent_of(pid);
+        let app = fixture.mountpoint.join(format!("app{round}"));
+        fs::create_dir(&app).unwrap();
+        let content: Vec<u8> = (0..300_000_u32).map(|at| (at / 9) as u8).collect();
+        for number in 0..4 {
+            fs::write(app.join(number.to_string()), &content).unwrap();
+        }
+        let mut umount = Command::new(PROGRAM);
+        umount.arg("umount").arg(&fixture.mountpoint);
+        let mut umount = umount.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        if round % 3 == 2 {
+            // About when the mount has left the tree.
+            while fixture.is_mounted() && umount.try_wait().unwrap().is_none() {}
+        }
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
+        for _ in 0..1 + random.below(2) {
+            if let Some(pid) = child_of(supervisor) {
+                kill(pid);
+            }
+            std::thread::sleep(Duration::from_micros(random.below(10_000)));
+        }
+        let done = umount.wait_with_output().unwrap();
+        if done.status.code() == Some(IN_USE) {
+            // Another test is just starting a process, which has all our files.
+            fixture.umount();
+        } else {
+            succeeds(&done);
+        }
+        assert!(!fixture.is_mounted(), "{}", message(&done));
+        for number in 0..4 {
+            let found = fs::read(fixture.store.join(format!("app{round}/{number}"))).unwrap();
+            assert!(found == content, "round {round}: {}", message(&done));
+        }
     }
 }

@@ -242,8 +242,14 @@ impl ControlClient {
                         daemons += 1;
                         continue;
                     }
-                    // It died between the connection and its answer, and has no successor.
+                    // It died between the connection and its answer, and has no successor that
+                    // commands can reach.
                     Err(gone @ ControlError::DaemonGone { .. }) => return Err(gone),
+                    // What answers there now belongs to another mount.
+                    _ if !self.mount.is_in_table() => {
+                        let path = self.mount.mountpoint.clone();
+                        return Err(ControlError::DaemonGone { path });
+                    }
                     _ => {}
                 }
             }
