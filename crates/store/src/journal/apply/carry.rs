@@ -190,7 +190,7 @@ impl<L: Lower> JournalStore<L> {
                 .map_err(StoreError::lower(format!("giving back {id}")))?;
         }
         self.state.write().table.remove(id);
-        self.handles.lock().remove(id);
+        self.lower.handles().remove(id);
         Ok(())
     }
 

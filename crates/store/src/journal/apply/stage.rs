@@ -197,7 +197,7 @@ impl<L: Lower> JournalStore<L> {
             .create(&self.own.stage, name.as_bytes(), what)
             .map_err(failed())?;
         // Who looked at one that was there before may have it open.
-        self.handles.lock().remove(id);
+        self.lower.handles().remove(id);
         Ok(())
     }
 
