@@ -8,7 +8,7 @@ FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build install install-lab install-sqlite uninstall demo test check explore lint targets bench bench-flash bench-recovery \
-	bench-responsiveness bench-neighbours bench-record room bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
+	bench-responsiveness bench-neighbours bench-record room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
@@ -119,6 +119,10 @@ tsan: ## Tests with several threads under ThreadSanitizer (nightly with rust-src
 room: ## Disks filled by files and directories of every shape, minutes (SHAPES, FILESYSTEMS, root)
 	$(if $(SHAPES),MOBIFS_SHAPES=$(SHAPES)) $(if $(filter command line,$(origin FILESYSTEMS)),MOBIFS_FILESYSTEMS=$(FILESYSTEMS)) \
 		cargo test --locked -p mobifs-cli --test mounted -- --ignored --nocapture disks_full_of_every_shape
+
+room-f2fs: ## The same over f2fs, in a guest of QEMU (SHAPES)
+	cargo build --locked -p mobifs-cli
+	scripts/room-f2fs.sh $(SHAPES)
 
 crash-campaign: ## Long crash search (SECONDS, SEED)
 	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \

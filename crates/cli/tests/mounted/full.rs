@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
@@ -95,6 +96,19 @@ impl Filled {
 
     fn sync(&self) -> std::process::Output {
         mobifs(&["sync"], &self.fixture.mountpoint)
+    }
+
+    /// Once there is room: XFS frees inodes in the background, and the kernel may still refer to
+    /// what was just deleted.
+    fn sync_at_last(&self) {
+        const TRIES: usize = 50;
+        for _ in 1..TRIES {
+            if self.sync().status.success() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        succeeds(&self.sync());
     }
 
     fn app(&self) -> PathBuf {
@@ -191,7 +205,7 @@ fn disk_filled_by_others_leaves_the_store_usable(make: &[&str], bytes: u64) {
     filled.mount();
     filled.check(2);
     filled.delete_new();
-    succeeds(&filled.sync());
+    filled.sync_at_last();
     filled.umount_and_check(2);
 }
 
@@ -218,7 +232,7 @@ fn deleting_frees_what_was_made_in_vain(make: &[&str], bytes: u64) {
     fill_disk(&filled.filler());
     assert!(!filled.sync().status.success(), "{make:?}: there is room");
     filled.delete_new();
-    succeeds(&filled.sync());
+    filled.sync_at_last();
     filled.umount_and_check(1);
 }
 
@@ -336,7 +350,7 @@ fn small_files_without_room_hold_nobody_up(
         assert_eq!(fs::read(&path).unwrap(), number.to_string().as_bytes());
         fs::remove_file(path).unwrap();
     }
-    succeeds(&filled.sync());
+    filled.sync_at_last();
     filled.fixture.umount();
     assert_eq!(
         fs::read_dir(filled.fixture.store.join("app"))
