@@ -428,13 +428,10 @@ impl Database {
         if !is_end {
             // The room for the journal, and for rolling it back.
             self.require_room(2 * length)?;
-            self.volume.set_revocable(true);
         }
         self.headroom.journal_written(at, at + length);
         self.write_piece(Kind::Journal, writer, (file, at), data)?;
-        if is_end {
-            self.volume.set_revocable(false);
-        }
+        self.volume.set_revocable(!is_end);
         Ok(())
     }
 

@@ -437,6 +437,13 @@ impl Engine {
         }
     }
 
+    /// A commit failed that may wait: its apps go on, and it is handed out again.
+    pub fn commit_put_back(&mut self, vct: VctId) {
+        if let Some(closed) = self.closed.get_mut(&vct) {
+            closed.in_flight = false;
+        }
+    }
+
     /// Lets transactions that failed so be handed out again; with none, all that failed.
     pub fn retry_failed(&mut self, only: Option<FsError>) {
         for closed in self.closed.values_mut() {

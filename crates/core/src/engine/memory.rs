@@ -433,17 +433,17 @@ impl Engine {
         let Err(stop) = self.require(id, bytes, room_bytes, 0) else {
             return Ok(());
         };
-        if self.room.fit(bytes, room_bytes, 0) != Fit::Never {
-            // There is room, for which others come first.
-            return Err(stop);
-        }
-        let inode = self.inode(id)?;
-        let is_overwritten = range.end <= inode.attributes.size;
+        let is_overwritten = range.end <= self.inode(id)?.attributes.size;
         if self.room.is_revocable && stop == Stop::Need(Need::Space) && is_overwritten {
             // A transaction is rolled back, of which a part was committed with room that others
             // have taken since. Who goes on with one writes to a journal first, which needs room.
             return Ok(());
         }
+        if self.room.fit(bytes, room_bytes, 0) != Fit::Never {
+            // There is room, for which others come first.
+            return Err(stop);
+        }
+        let inode = self.inode(id)?;
         let changed_bytes = self.room.dirty_bytes - self.room.orphan_bytes;
         let fits = changed_bytes + bytes <= self.room.on_full_disk.overwritten_bytes_max;
         let is_known = inode.known_to_store && !inode.is_orphan() && !inode.gives_back(range);

@@ -1,5 +1,7 @@
 //! Handing closed transactions over to the store.
 
+use std::sync::atomic::Ordering;
+
 use mobifs_core::{ClosedUntil, Commit, FsError, Next, SyncPoint};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
@@ -77,12 +79,14 @@ impl Shared {
     fn refuse(&self, vct: VctId, error: &StoreError, may_wait: bool) {
         if error.is_full() {
             let mut live = self.live();
-            live.engine.commit_failed(vct, FsError::NoSpace);
-            if may_wait && self.puts_back(&mut live) {
+            // A program that may still roll back goes on being allowed to change what it has.
+            if may_wait && self.is_revocable.load(Ordering::SeqCst) {
+                live.engine.commit_put_back(vct);
                 drop(live);
                 self.postpone_commits();
                 return;
             }
+            live.engine.commit_failed(vct, FsError::NoSpace);
             drop(live);
             tracing::error!(%error, "a commit failed; its apps are read-only until there is room");
             return;

@@ -6,7 +6,7 @@ use mobifs_core::{FsError, FullDisk};
 use mobifs_store::StoreError;
 use mobifs_types::{MonotonicNs, SpaceInfo};
 
-use super::live::{Keeping, LiveGuard};
+use super::live::Keeping;
 use super::sync::MutexGuard;
 use super::{Shared, Volume, store_failed};
 
@@ -115,17 +115,6 @@ impl Shared {
             );
         }
         self.look_for_room_later();
-    }
-
-    /// A commit of the checkpointer has found no room. If a program may still roll back, its
-    /// changes go on being accepted, and the commit is postponed. Not for one that a caller waits
-    /// for.
-    pub(super) fn puts_back(&self, live: &mut LiveGuard<'_>) -> bool {
-        if !self.is_revocable.load(Ordering::SeqCst) {
-            return false;
-        }
-        live.engine.retry_failed(Some(FsError::NoSpace));
-        true
     }
 
     fn look_for_room_later(&self) {
