@@ -167,7 +167,7 @@ pub(crate) struct UmountArguments {
 pub(crate) struct SyncArguments {
     /// Only this app: its path relative to the mount (`.`: what lies in no app)
     #[arg(long, value_name = "NAME")]
-    pub(crate) app: Option<String>,
+    pub(crate) app: Option<OsString>,
     /// Leave it in the journal: do not bring it to its final place
     #[arg(long)]
     pub(crate) commit_only: bool,
@@ -185,10 +185,10 @@ pub(crate) struct StatusArguments {
     pub(crate) watch: bool,
     /// Only apps whose path relative to the mount this matches
     #[arg(long, value_name = "GLOB")]
-    pub(crate) app: Option<String>,
+    pub(crate) app: Option<OsString>,
     /// Only apps behind this one in the order of names: the next page
     #[arg(long, value_name = "NAME")]
-    pub(crate) after: Option<String>,
+    pub(crate) after: Option<OsString>,
     /// No more than so many apps [default: 1000]
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
@@ -284,7 +284,7 @@ pub(crate) struct TouchArguments {
 pub(crate) struct SetArguments {
     /// The app: its path relative to the mount (`.`: what lies in no app)
     #[arg(long, value_name = "NAME")]
-    pub(crate) app: String,
+    pub(crate) app: OsString,
     /// `relaxed` or `durable`
     #[arg(long)]
     pub(crate) class: Option<String>,

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Status;
 use crate::config::AppGlob;
+use crate::{AppName, Status};
 
 /// So many apps are listed if nothing else is asked for.
 const APPS_LISTED: u64 = 1000;
@@ -12,12 +12,12 @@ const APPS_LISTED: u64 = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppSelection {
-    /// Only apps whose path this glob matches.
+    /// Only apps whose path this glob matches. What is no text is no glob: only the app of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub glob: Option<String>,
+    pub glob: Option<AppName>,
     /// Only those behind this name, for the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<String>,
+    pub after: Option<AppName>,
     /// No more than so many; none: 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
@@ -30,14 +30,17 @@ impl AppSelection {
     /// # Errors
     /// Why the glob is none.
     pub fn apply(&self, status: &mut Status) -> Result<(), String> {
-        let glob = self.glob.as_deref().map(AppGlob::new).transpose()?;
-        let is_wanted = |name: &str| {
-            self.after.as_deref().is_none_or(|after| name > after)
-                && glob
-                    .as_ref()
-                    .is_none_or(|glob| glob.matches(name.as_bytes()))
+        let text = self.glob.as_ref().and_then(AppName::as_text);
+        let glob = text.map(AppGlob::new).transpose()?;
+        let is_matched = |name: &AppName| match (&glob, &self.glob) {
+            (Some(glob), _) => glob.matches(name.as_bytes()),
+            (None, Some(exact)) => name == exact,
+            (None, None) => true,
         };
-        status.apps.retain(|app| is_wanted(&app.name));
+        let is_wanted = |name: &AppName| {
+            self.after.as_ref().is_none_or(|after| name > after) && is_matched(name)
+        };
+        status.apps.retain(|app| is_wanted(&app.full_name()));
         let limit = usize::try_from(self.limit.unwrap_or(APPS_LISTED)).unwrap_or(usize::MAX);
         let omitted = status.apps.len().saturating_sub(limit);
         status.apps.truncate(limit);

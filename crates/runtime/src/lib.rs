@@ -1,6 +1,7 @@
 //! What moves a live MobiFS engine: threads, clock, checkpointer, control socket.
 #![deny(unsafe_code)]
 
+mod app_name;
 mod app_selection;
 #[expect(
     unsafe_code,
@@ -29,6 +30,7 @@ mod places;
 mod status;
 mod volume;
 
+pub use app_name::AppName;
 pub use app_selection::AppSelection;
 pub use arena::{Arena, ArenaError, Entered, LeftRequest, Refusal, RequestSlot, enter};
 pub use clock::{Clock, SystemClock};

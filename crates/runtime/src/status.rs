@@ -5,6 +5,8 @@ use mobifs_core::{TransactioningName, TransactioningRule};
 use mobifs_types::PAGE_BYTES_U64;
 use serde::{Deserialize, Serialize};
 
+use crate::AppName;
+
 /// Version of the schema.
 pub const SCHEMA_VERSION: u32 = 1;
 
@@ -155,8 +157,11 @@ pub struct StoreStatus {
 /// One app of a mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AppReport {
-    /// Path relative to the mount; `.` for what lies in no app.
+    /// Path relative to the mount; `.` for what lies in no app. What is no text is replaced.
     pub name: String,
+    /// The bytes of the name in hexadecimal digits, where it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_hex: Option<String>,
     /// `relaxed` or `durable`.
     pub class: String,
     /// What a power cut would take right now.
@@ -185,6 +190,14 @@ pub struct AppReport {
     pub staleness_max_bytes: u64,
     /// What closes a transaction before that.
     pub policy: PolicyReport,
+}
+
+impl AppReport {
+    /// The name with all its bytes.
+    pub fn full_name(&self) -> AppName {
+        let hex = self.name_hex.as_deref().and_then(AppName::from_hex);
+        hex.unwrap_or_else(|| AppName::from(self.name.as_str()))
+    }
 }
 
 /// A policy with its parameters.

@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
         .change()
         .map_err(|fault| usage(fault.to_string()))?;
     let request = Request::Set {
-        app: arguments.app.clone(),
+        app: arguments.app.clone().into(),
         settings: Box::new(settings),
     };
     match ask(&arguments.mountpoint, &request)?.1 {

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use mobifs_runtime::{
-    AnswerPatience, AppReport, AppSelection, RecordingStatus, Reply, Request, Status,
+    AnswerPatience, AppName, AppReport, AppSelection, RecordingStatus, Reply, Request, Status,
 };
 
 use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
@@ -52,8 +52,8 @@ pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
 
 fn fetch(arguments: &StatusArguments) -> Result<Status, Failure> {
     let select = AppSelection {
-        glob: arguments.app.clone(),
-        after: arguments.after.clone(),
+        glob: arguments.app.clone().map(AppName::from),
+        after: arguments.after.clone().map(AppName::from),
         limit: arguments.limit,
     };
     let request = Request::Status { select };
@@ -69,7 +69,7 @@ fn table(status: &Status) -> String {
     // Writing to a string cannot fail.
     let _written = write_head(&mut text, status);
     let names = status.apps.iter();
-    let names = names.map(|app| printable(&app.name).chars().count());
+    let names = names.map(|app| app.full_name().to_string().chars().count());
     let width = names.max().unwrap_or(0).clamp(3, 40);
     let _written = writeln!(
         text,
@@ -94,7 +94,7 @@ fn table(status: &Status) -> String {
             text,
             "\n{} more apps; `--after {}` shows the next, `--limit` more at once",
             status.apps_omitted,
-            printable(&last.name)
+            last.full_name()
         );
     }
     for app in &status.apps {
@@ -102,7 +102,7 @@ fn table(status: &Status) -> String {
             let _written = writeln!(
                 text,
                 "\n{} is READ-ONLY: {}",
-                printable(&app.name),
+                app.full_name(),
                 printable(reason)
             );
         }
@@ -228,7 +228,7 @@ fn row(app: &AppReport, width: usize) -> String {
     format!(
         "{:width$}  {:8} {:10} {:>9} {since:>8} {transactions:>12} {:>4.0}% {:>9} {:>9} {:>9} \
          {checkpoint:>10}\n",
-        printable(&app.name),
+        app.full_name().to_string(),
         app.class,
         app.policy.name(),
         size(app.bytes_at_risk),

@@ -1,20 +1,26 @@
 //! `mobifs sync`
 
-use mobifs_runtime::{Reply, Request};
+use std::os::unix::ffi::OsStrExt as _;
+
+use mobifs_runtime::{AppName, Reply, Request};
 
 use super::{ask, unexpected};
 use crate::arguments::SyncArguments;
 use crate::failure::Failure;
 
 pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
-    let app = arguments
-        .app
-        .as_deref()
-        .map(|name| match name.trim_end_matches('/') {
+    let app = arguments.app.as_deref().map(|name| {
+        let slashes = name
+            .as_bytes()
+            .iter()
+            .rev()
+            .take_while(|&&byte| byte == b'/');
+        match name.as_bytes().split_at(name.len() - slashes.count()).0 {
             // "/" and "" mean what "." means.
-            "" => ".".to_owned(),
-            name => name.to_owned(),
-        });
+            b"" => AppName::from("."),
+            name => AppName::from(name),
+        }
+    });
     let request = Request::Sync {
         app,
         apply: !arguments.commit_only,

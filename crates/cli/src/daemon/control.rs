@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_runtime::handover::CONFIG_NAME;
 use mobifs_runtime::{
-    AppSelection, Arena, ControlHandler, ErrorKind, MountEntry, MountUser, OpenedStore, Places,
-    PolicySettings, Reply, Request, Volume, VolumeError, mount_at, users_of_device,
+    AppName, AppSelection, Arena, ControlHandler, ErrorKind, MountEntry, MountUser, OpenedStore,
+    Places, PolicySettings, Reply, Request, Volume, VolumeError, mount_at, users_of_device,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -318,14 +318,14 @@ impl Daemon {
         }
     }
 
-    fn set(&self, app: &str, settings: &PolicySettings) -> Reply {
+    fn set(&self, app: &AppName, settings: &PolicySettings) -> Reply {
         let change = match settings.change() {
             Ok(change) => change,
             Err(fault) => return Reply::error(ErrorKind::Usage, fault.to_string()),
         };
-        match self.volume.set_app(app, change) {
+        match self.volume.set_app(app.as_bytes(), change) {
             Ok(()) => {
-                tracing::info!(app, %settings, "settings changed");
+                tracing::info!(%app, %settings, "settings changed");
                 Reply::Done
             }
             Err(error) => Reply::error(kind_of(&error), error.to_string()),
@@ -337,10 +337,13 @@ impl ControlHandler for Daemon {
     fn handle(&self, request: Request) -> Reply {
         match request {
             Request::Status { select } => self.status(&select),
-            Request::Sync { app, apply } => match self.volume.sync_app(app.as_deref(), apply) {
-                Ok(()) => Reply::Done,
-                Err(error) => Reply::error(kind_of(&error), error.to_string()),
-            },
+            Request::Sync { app, apply } => {
+                let app = app.as_ref().map(AppName::as_bytes);
+                match self.volume.sync_path(app, apply) {
+                    Ok(()) => Reply::Done,
+                    Err(error) => Reply::error(kind_of(&error), error.to_string()),
+                }
+            }
             Request::Unmount { lazy, mount_id } => self.unmount(lazy, mount_id),
             Request::PowerCut => self.cut_power(),
             Request::Touch => {

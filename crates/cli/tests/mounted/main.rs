@@ -17,6 +17,7 @@ mod inherited;
 mod kills;
 mod life;
 mod loads;
+mod names;
 mod overlay;
 mod poison;
 mod reads;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AppSelection, PolicySettings, Status};
+use crate::{AppName, AppSelection, PolicySettings, Status};
 
 /// What a mount can be asked to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub enum Request {
     /// Commit.
     Sync {
         /// One app by its path relative to the mount; none: all.
-        app: Option<String>,
+        app: Option<AppName>,
         /// Also bring everything to its final place.
         apply: bool,
     },
@@ -49,7 +49,7 @@ pub enum Request {
     /// Change settings of one app until the configuration is loaded again.
     Set {
         /// The app, by its path relative to the mount.
-        app: String,
+        app: AppName,
         /// What is to change.
         settings: Box<PolicySettings>,
     },

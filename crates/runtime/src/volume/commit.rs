@@ -8,6 +8,7 @@ use mobifs_types::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
 
 use super::sync::MutexGuard;
 use super::{Checkpoint, Shared, Volume, VolumeError};
+use crate::AppName;
 
 /// Why an app accepts no changes.
 #[derive(Clone, Debug)]
@@ -294,6 +295,14 @@ impl Volume {
     /// [`VolumeError::UnknownApp`], [`VolumeError::NotCommitted`], or what applying
     /// failed with.
     pub fn sync_app(&self, name: Option<&str>, apply: bool) -> Result<(), VolumeError> {
+        self.sync_path(name.map(str::as_bytes), apply)
+    }
+
+    /// The same for any path.
+    ///
+    /// # Errors
+    /// As [`Volume::sync_app`].
+    pub fn sync_path(&self, name: Option<&[u8]>, apply: bool) -> Result<(), VolumeError> {
         self.shared
             .check_power()
             .map_err(|_| VolumeError::PowerCut)?;
@@ -314,14 +323,14 @@ impl Volume {
         Ok(())
     }
 
-    fn commit_app(&self, name: &str) -> Result<(), VolumeError> {
-        let point = self.shared.live().engine.close_app(name.as_bytes());
+    fn commit_app(&self, name: &[u8]) -> Result<(), VolumeError> {
+        let point = self.shared.live().engine.close_app(name);
         let point = match point {
             Some(point) => point,
             None if self.is_app_directory(name)? => self.shared.live().engine.close_everywhere(),
             None => {
                 return Err(VolumeError::UnknownApp {
-                    name: name.to_owned(),
+                    name: AppName::from(name).to_string(),
                 });
             }
         };
@@ -339,16 +348,16 @@ impl Volume {
 
     /// Whether `name` is an app whose directory is there, also one that was not used since the
     /// mount.
-    pub(super) fn is_app_directory(&self, name: &str) -> Result<bool, VolumeError> {
+    pub(super) fn is_app_directory(&self, name: &[u8]) -> Result<bool, VolumeError> {
         use mobifs_core::AppRules as _;
-        if !self.shared.rules.lock().is_app(name.as_bytes()) {
+        if !self.shared.rules.lock().is_app(name) {
             return Ok(false);
         }
         let mut at = ObjectId::ROOT;
         let mut found = Vec::new();
         let mut missing = Ok(());
-        for part in name.split('/') {
-            match self.lookup(at, part.as_bytes()) {
+        for part in name.split(|&byte| byte == b'/') {
+            match self.lookup(at, part) {
                 Ok(node) => {
                     at = node.id;
                     found.push(node);

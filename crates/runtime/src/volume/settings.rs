@@ -7,7 +7,7 @@ use mobifs_core::MachineEvent;
 use super::live::LiveGuard;
 use super::{Volume, VolumeError};
 use crate::config::check_policy;
-use crate::{Config, PolicyChange, Rules};
+use crate::{AppName, Config, PolicyChange, Rules};
 
 /// Who knows of the battery. It is low if one of them says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,16 +61,17 @@ impl Volume {
     /// # Errors
     /// As [`Volume::reload`]; [`VolumeError::UnknownApp`] if there is no such directory, or it is
     /// no app; or if the limits contradict each other.
-    pub fn set_app(&self, path: &str, change: PolicyChange) -> Result<(), VolumeError> {
+    pub fn set_app(&self, path: impl AsRef<[u8]>, change: PolicyChange) -> Result<(), VolumeError> {
         use mobifs_core::AppRules as _;
-        if path != "." && !self.is_app_directory(path)? {
+        let path = path.as_ref();
+        if path != b"." && !self.is_app_directory(path)? {
             return Err(VolumeError::UnknownApp {
-                name: path.to_owned(),
+                name: AppName::from(path).to_string(),
             });
         }
         self.change_rules(|rules| {
-            rules.set_app(path.as_bytes(), change);
-            check_policy(&rules.policy(path.as_bytes()), &change)
+            rules.set_app(path, change);
+            check_policy(&rules.policy(path), &change)
                 .map_err(|fault| VolumeError::Setting(fault.to_string()))
         })
     }

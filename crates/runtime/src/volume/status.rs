@@ -6,6 +6,7 @@ use mobifs_core::{AppStatus, EngineStatus};
 use mobifs_types::MonotonicNs;
 
 use super::{Shared, Volume};
+use crate::AppName;
 use crate::status::{
     AppReport, AppTotals, CheckpointReport, MemoryStatus, PolicyReport, SCHEMA_VERSION, Status,
     StoreStatus, TransactionCounts, bytes, rfc3339,
@@ -86,8 +87,10 @@ impl Shared {
             reason.unwrap_or_else(|| "a commit failed".to_owned())
         });
         let written_pages = app.written_pages.max(1);
+        let name = AppName::from(&*app.path);
         AppReport {
             name: String::from_utf8_lossy(&app.path).into_owned(),
+            name_hex: name.as_text().is_none().then(|| name.to_hex()),
             class: crate::class_name(app.policy.class).to_owned(),
             bytes_at_risk: app.at_risk_bytes,
             seconds_at_risk: app.at_risk_ms.unwrap_or(0) as f64 / 1e3,

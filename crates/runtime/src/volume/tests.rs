@@ -682,7 +682,7 @@ fn a_status_lists_the_apps_that_are_asked_for() {
     let status = selected(AppSelection::default()).unwrap();
     assert_eq!((status.apps.len(), status.apps_omitted), (1000, 201));
     assert_eq!(status.totals.apps, 1201);
-    let last = status.apps.last().map(|app| app.name.clone());
+    let last = status.apps.last().map(crate::AppReport::full_name);
     let next = AppSelection {
         after: last,
         ..AppSelection::default()
