@@ -151,8 +151,8 @@ fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
         used_by => used_by.to_owned(),
     };
     eprintln!(
-        "mobifs: {mountpoint} is unmounted and everything is committed, but its filesystem is \
-         served until it is not in use elsewhere, either: by {users}"
+        "mobifs: {mountpoint} is unmounted and everything is committed, but its filesystem is still \
+         in use by {users}; its daemon ends when that has ended"
     );
 }
 

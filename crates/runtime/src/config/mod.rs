@@ -67,6 +67,15 @@ pub enum ConfigError {
     },
 }
 
+/// Keys and globs in a message are the user's, and may have line ends.
+fn in_one_line(text: &str) -> String {
+    let shown = |character: char| match character.is_control() {
+        true => character.escape_default().to_string(),
+        false => character.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+
 fn in_line(line: Option<usize>) -> String {
     line.map_or_else(String::new, |line| format!(", line {line}"))
 }
@@ -165,8 +174,8 @@ impl Config {
         config.map_err(|fault| ConfigError::Value {
             path: path.to_owned(),
             line: fault.line.or_else(|| written.line(&fault.key)),
-            key: fault.key,
-            message: fault.message,
+            key: in_one_line(&fault.key),
+            message: in_one_line(&fault.message),
         })
     }
 
@@ -618,6 +627,10 @@ mod tests {
             (
                 "apply_idle_ms = 99999999999999999999",
                 &["line 1", "apply_idle_ms"],
+            ),
+            (
+                "\"no\\nkey\" = 1",
+                &[r"line 1: no\nkey: there is no key `no\nkey` here"],
             ),
             (
                 "[[app]]\nmatch = 7",
