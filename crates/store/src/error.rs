@@ -89,19 +89,41 @@ impl StoreError {
         matches!(self, Self::Lower { .. }) && is_room
     }
 
-    /// Whether the lower filesystem refuses something for want of room, or because of a limit that
-    /// it has; who is asked for less, or for something else, may get it.
+    /// Whether the lower filesystem refuses something, for want of room or for another reason of
+    /// its own: it works, and did not do this, and may do less or something else. Everything is
+    /// such a refusal but what says that it does not work, or that what was looked for is not there.
     pub(crate) fn is_refusal(&self) -> bool {
-        const LIMITS: [Errno; 5] = [
-            Errno::TOOBIG,
-            Errno::MLINK,
-            Errno::NAMETOOLONG,
-            Errno::FBIG,
-            // Names in one directory that btrfs cannot tell apart.
-            Errno::OVERFLOW,
+        const TROUBLE: [Errno; 19] = [
+            Errno::IO,
+            Errno::ROFS,
+            // Damage that a filesystem has found in itself.
+            Errno::UCLEAN,
+            Errno::BADMSG,
+            Errno::NODEV,
+            Errno::NXIO,
+            Errno::SHUTDOWN,
+            Errno::NOTCONN,
+            Errno::TIMEDOUT,
+            Errno::REMOTEIO,
+            // What passes.
+            Errno::NOMEM,
+            Errno::INTR,
+            Errno::AGAIN,
+            Errno::MFILE,
+            Errno::NFILE,
+            // The object is another one, or not there.
+            Errno::NOENT,
+            Errno::STALE,
+            Errno::BADF,
+            Errno::FAULT,
         ];
-        let is_limit = LIMITS.map(Errno::raw_os_error).contains(&self.errno());
-        matches!(self, Self::Lower { .. }) && (self.is_full() || is_limit)
+        let Self::Lower { source, .. } = self else {
+            return false;
+        };
+        let is_trouble = |errno| TROUBLE.map(Errno::raw_os_error).contains(&errno);
+        source
+            .raw_os_error()
+            .is_some_and(|errno| !is_trouble(errno))
     }
 
     /// The same, with what was being done (`applying`, `committing`) to the object at a path.

@@ -11,7 +11,9 @@ use mobifs_runtime::{
     Caller, Config, NodeSpec, RenameMode, SetIdBits, Volume, VolumeOptions, WriteAt,
 };
 use mobifs_store::{JournalOptions, JournalStore};
-use mobifs_testing::crash::{Calls, CrashLower, Fate, Fault, Harm, Refusals, leftovers};
+use mobifs_testing::crash::{
+    Calls, CrashLower, Fate, Fault, Harm, Refusals, RefusedCalls, leftovers,
+};
 use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 
 /// A volume over the store that is there, or over a new one.
@@ -147,6 +149,7 @@ const fn full(takes_no_overflow: bool) -> Refusals {
         symlink_bytes_max: None,
         takes_no_overflow,
         inodes_max: None,
+        calls: None,
     }
 }
 
@@ -239,4 +242,72 @@ fn what_cannot_be_applied_keeps_nothing_else_from_its_place() {
     drop(volume);
     drop(start(&lower));
     assert_eq!(leftovers(&lower).unwrap(), Vec::<String>::new());
+}
+
+/// Each kind of call was a dead end for the whole store if it was refused with an error that was not
+/// on a list: a directory that overlayfs does not move (`EXDEV`), a device number that XFS does not
+/// take (`EINVAL`).
+#[test]
+fn whatever_the_filesystem_refuses_an_object_keeps_nothing_else_from_its_place() {
+    let mut refused = 0;
+    for seed in 0..60 {
+        let lower = CrashLower::new();
+        let volume = start(&lower);
+        move_files(&volume);
+        let app = find(&volume, "app").unwrap();
+        let from = find(&volume, "app/from").unwrap();
+        make(&volume, app, "fifo", FileKind::Fifo);
+        volume
+            .rename(app, b"from", ObjectId::ROOT, b"moved", RenameMode::Replace)
+            .unwrap();
+        volume
+            .link(find(&volume, "app/to/a").unwrap(), from, b"a")
+            .unwrap();
+        volume.sync_all().unwrap();
+        let calls = Some(RefusedCalls {
+            permille: 300,
+            seed,
+        });
+        lower.set_refusals(Refusals {
+            calls,
+            ..Refusals::default()
+        });
+        let is_refused = volume.sync_app(None, true).is_err();
+        refused += u64::from(is_refused);
+        let check = |volume: &Volume| {
+            for path in ["app/to/a", "moved/a"] {
+                assert_eq!(content(volume, path).as_deref(), Some(&b"a"[..]), "{path}");
+            }
+            assert!(find(volume, "app/fifo").is_some() && find(volume, "app/from").is_none());
+        };
+        check(&volume);
+        // The journal does not fill up with it, others get their places, and it can be mounted.
+        let other = make(&volume, ObjectId::ROOT, "other", FileKind::Regular);
+        lower.set_refusals(Refusals::default());
+        volume.sync_app(None, true).unwrap();
+        lower.set_refusals(Refusals {
+            calls,
+            ..Refusals::default()
+        });
+        for round in 0..100_u32 {
+            write(&volume, other, &[round.to_le_bytes(); 1000].concat());
+            volume.sync_all().unwrap();
+        }
+        drop(volume.sync_app(None, true));
+        drop(volume);
+        let image = lower.crash_image(&mut |_| Fate::Vanish);
+        image.set_refusals(Refusals {
+            calls,
+            ..Refusals::default()
+        });
+        let volume = start(&image);
+        check(&volume);
+        image.set_refusals(Refusals::default());
+        volume.sync_app(None, true).unwrap();
+        volume.shutdown().unwrap();
+        drop(volume);
+        drop(start(&image));
+        assert_eq!(leftovers(&image).unwrap(), Vec::<String>::new());
+    }
+    assert!(refused > 20, "{refused}");
 }

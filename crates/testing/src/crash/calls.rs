@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::effect::{Effect, EntryName, InodeKey, SECTOR, SECTOR_BYTES, Sector};
 use super::faults::{self, Call};
+use super::refusals::Action;
 use super::state::{Inode, ROOT};
 use super::{CrashHandle, CrashLower, Filesystem};
 
@@ -100,7 +101,7 @@ impl Filesystem {
     }
 
     /// Whether this is the store's own directory, or in it.
-    fn is_own(&self, key: InodeKey) -> bool {
+    pub(super) fn is_own(&self, key: InodeKey) -> bool {
         let root = self.live.inodes.get(&ROOT);
         let Some(&own) = root.and_then(|root| root.entries.get(&b".mobifs"[..])) else {
             return false;
@@ -194,6 +195,7 @@ impl Filesystem {
         if !self.has_inodes(directory) {
             return fails(Errno::NOSPC);
         }
+        self.check_create(name, what)?;
         let (kind, rdev) = match *what {
             Create::Regular => (FileKind::Regular, DeviceNumber::default()),
             Create::Directory => (FileKind::Directory, DeviceNumber::default()),
@@ -244,6 +246,7 @@ impl Filesystem {
         }
         self.check_free(to, to_name)?;
         self.check_index(to)?;
+        self.check_call(Action::Link, inode)?;
         self.record(Effect::Link {
             directory: to,
             name: to_name.into(),
@@ -267,6 +270,7 @@ impl Filesystem {
         }
         self.check_free(to, to_name)?;
         self.check_index(to)?;
+        self.check_rename(inode, from, to)?;
         let (from_name, to_name) = (EntryName::from(from_name), EntryName::from(to_name));
         self.record(Effect::Rename {
             from,
@@ -304,6 +308,9 @@ impl Filesystem {
             (false, true) => return fails(Errno::ISDIR),
             (true, true) if !inode.entries.is_empty() => return fails(Errno::NOTEMPTY),
             _ => {}
+        }
+        if !self.is_own(directory) {
+            self.check_call(Action::Unlink, key)?;
         }
         self.record(Effect::Unlink {
             directory,
@@ -570,6 +577,7 @@ impl Lower for CrashLower {
             .lock()
             .write_kind(file.key, content, offset);
         self.mutate(kind, |filesystem| {
+            filesystem.check_call(Action::Write, file.key)?;
             filesystem.write(file.key, content, offset)?;
             filesystem.touch(file.key);
             Ok(())
@@ -583,6 +591,7 @@ impl Lower for CrashLower {
             if size > most && size > before && !filesystem.is_own(file.key) {
                 return fails(Errno::FBIG);
             }
+            filesystem.check_call(Action::Size, file.key)?;
             filesystem.record(Effect::Size {
                 inode: file.key,
                 size,
@@ -594,6 +603,7 @@ impl Lower for CrashLower {
 
     fn zero_range(&self, file: &CrashHandle, range: ByteRange) -> io::Result<()> {
         self.mutate(Call::Change, |filesystem| {
+            filesystem.check_call(Action::Zero, file.key)?;
             filesystem.zero(file.key, range)?;
             filesystem.touch(file.key);
             Ok(())
@@ -649,6 +659,7 @@ impl Lower for CrashLower {
 
     fn set_attributes(&self, object: &CrashHandle, wanted: &SetAttributes) -> io::Result<()> {
         self.mutate(Call::Change, |filesystem| {
+            filesystem.check_call(Action::Attributes, object.key)?;
             filesystem.set_attributes(object.key, wanted)
         })
     }
@@ -669,6 +680,7 @@ impl Lower for CrashLower {
             Call::Change
         };
         self.mutate(kind, |filesystem| {
+            filesystem.check_call(Action::Xattr, object.key)?;
             let xattrs = &filesystem.inode(object.key)?.xattrs;
             let others = xattrs.iter().filter(|(other, _)| other.as_ref() != name);
             let room = others

@@ -29,6 +29,7 @@ mod calls;
 mod effect;
 mod faults;
 mod image;
+mod refusals;
 pub mod search;
 mod state;
 #[cfg(test)]
@@ -47,6 +48,7 @@ use parking_lot::Mutex;
 pub use effect::{Effect, EntryName, Fate, InodeKey, SECTOR_BYTES};
 use faults::Call;
 pub use faults::{Calls, Fault, Harm};
+pub use refusals::{Refusals, RefusedCalls};
 use state::{Inode, ROOT, State};
 
 /// `EIO`: what every call answers when the power is off.
@@ -160,22 +162,6 @@ impl Default for CrashLower {
     }
 }
 
-/// Limits that no store can know before it meets them. They hold for the tree around the store's
-/// own directory; symlinks are refused where they are made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refusals {
-    /// Entries of one directory.
-    pub names_max: Option<usize>,
-    /// Bytes of a file.
-    pub file_bytes_max: Option<u64>,
-    /// Bytes of a symlink's target.
-    pub symlink_bytes_max: Option<usize>,
-    /// Nothing can be written beside the journal: overflow files are refused.
-    pub takes_no_overflow: bool,
-    /// Inodes of the whole filesystem: what is made beside the journal gives back what it takes.
-    pub inodes_max: Option<usize>,
-}
-
 impl CrashLower {
     /// An empty filesystem: a root directory, durable.
     pub fn new() -> Self {
@@ -277,20 +263,10 @@ impl CrashLower {
         self.0.filesystem.lock().capabilities = capabilities;
     }
 
-    /// What is refused from now on, although `capabilities` and `space` tell nothing of it.
-    pub fn set_refusals(&self, refusals: Refusals) {
-        self.0.filesystem.lock().refusals = refusals;
-    }
-
     /// From now on calls that need one more descriptor than this fail with `EMFILE`, although
     /// `handles_max` tells nothing of it.
     pub fn limit_handles(&self, count_max: usize) {
         self.0.filesystem.lock().handles_max = count_max;
-    }
-
-    /// Whether there is something that is refused.
-    pub fn has_refusals(&self) -> bool {
-        self.0.filesystem.lock().refusals != Refusals::default()
     }
 
     /// Has `hook` called after each mutating call, without any lock held. Calls made

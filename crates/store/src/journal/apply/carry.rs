@@ -247,6 +247,7 @@ impl<L: Lower> JournalStore<L> {
             .flatten()
             .chain(incomplete.iter().copied())
             .chain(refused.absent().iter().copied())
+            .chain(self.still_named(work, refused))
             .collect();
         let mut records = Vec::new();
         self.record_places(writer, ids.iter().copied(), recorded, &mut records)?;
@@ -275,6 +276,19 @@ impl<L: Lower> JournalStore<L> {
         }));
         records.extend(content);
         Ok(records)
+    }
+
+    /// What has changed and still has a name below that it should not have: the filesystem counts
+    /// that as a link.
+    fn still_named(&self, work: &Work, refused: &Refused) -> Vec<ObjectId> {
+        let entries: HashSet<_> = refused.entries().iter().map(|(place, _)| place).collect();
+        let state = self.state.read();
+        let is_still_named = |id: &ObjectId| {
+            let names = state.table.get(*id).map(|location| &location.names);
+            names.is_some_and(|names| names.iter().any(|place| entries.contains(place)))
+        };
+        let changed = work.objects.keys().copied();
+        changed.filter(is_still_named).collect()
     }
 
     /// Whether an object below has no name, here or where the store has not looked yet, and is not in

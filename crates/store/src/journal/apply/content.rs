@@ -43,17 +43,21 @@ impl<L: Lower> JournalStore<L> {
             let Some(attributes) = object.attributes else {
                 continue;
             };
-            let handle = match self.handle_in(id, &mut search)? {
-                Some(handle) => handle,
+            let handle = match self.handle_in(id, &mut search) {
+                Ok(Some(handle)) => handle,
                 // Its last name went in this epoch, and an interrupted apply (or
                 // somebody else) has removed it: there is nothing to bring up to date.
-                None if !self.state.read().pending.is_linked(id) => {
+                Ok(None) if !self.state.read().pending.is_linked(id) => {
                     if attributes.nlink > 0 {
                         self.note_lost(id);
                     }
                     continue;
                 }
-                None => return Err(missing(id)),
+                Ok(None) => return Err(missing(id)),
+                Err(error) => {
+                    refused.note_incomplete(id, self.failed_for(id)(error))?;
+                    continue;
+                }
             };
             self.note_if_strayed(id, &mut search)?;
             let applied = self.apply_existing(id, object, &attributes, &handle);
@@ -101,11 +105,13 @@ impl<L: Lower> JournalStore<L> {
             if attributes.kind != FileKind::Directory {
                 continue;
             }
-            if let Some(handle) = self.handle_in(id, &mut search)? {
-                let applied = self.apply_attributes(id, &attributes, &handle);
-                if let Err(error) = applied.map_err(self.failed_for(id)) {
-                    refused.note_incomplete(id, error)?;
-                }
+            let found = self.handle_in(id, &mut search);
+            let applied = found.and_then(|handle| match handle {
+                Some(handle) => self.apply_attributes(id, &attributes, &handle),
+                None => Ok(()),
+            });
+            if let Err(error) = applied.map_err(self.failed_for(id)) {
+                refused.note_incomplete(id, error)?;
             }
             turn.step_ended();
         }

@@ -1,6 +1,6 @@
 //! Names: detach what does not belong, attach what does.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mobifs_types::{FileKind, Name, ObjectId};
 
@@ -22,7 +22,7 @@ impl<L: Lower> JournalStore<L> {
     ) -> Result<(), StoreError> {
         let mut missing_names: Vec<(ObjectId, &Name, ObjectId)> = Vec::new();
         let mut detached = false;
-        let mut surplus: Vec<(ObjectId, &Name)> = Vec::new();
+        let mut surplus: Vec<((ObjectId, &Name), Option<ObjectId>)> = Vec::new();
         let mut search = Search::default();
         for ((parent, name), child) in &work.dentries {
             if refused.is_absent(*parent) {
@@ -44,7 +44,7 @@ impl<L: Lower> JournalStore<L> {
                 search.begin_anew();
             }
             if there == There::Surplus {
-                surplus.push((*parent, name));
+                surplus.push(((*parent, name), *child));
             }
             if let Some(child) = *child
                 && there != There::Final
@@ -57,7 +57,8 @@ impl<L: Lower> JournalStore<L> {
             turn.meanwhile(|| self.lower.sync_all())
                 .map_err(StoreError::lower("making detached entries durable"))?;
         }
-        self.drop_surplus(&surplus, turn)?;
+        let kept = self.drop_surplus(&surplus, refused, turn)?;
+        missing_names.retain(|(parent, name, _)| !kept.contains(&(*parent, *name)));
         let mut wanted: HashMap<ObjectId, usize> = HashMap::new();
         for (_, _, child) in &missing_names {
             *wanted.entry(*child).or_default() += 1;
@@ -94,35 +95,56 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Removes further names of what waits in `limbo/`. Not before it is certain to be
-    /// there: the journal records one name of an object, and it may be one of these.
-    fn drop_surplus(
+    /// there: the journal records one name of an object, and it may be one of these. Answers which
+    /// could not be removed.
+    fn drop_surplus<'a>(
         &self,
-        surplus: &[(ObjectId, &Name)],
+        surplus: &[((ObjectId, &'a Name), Option<ObjectId>)],
+        refused: &mut Refused,
         turn: &mut MovingTurn<'_>,
-    ) -> Result<(), StoreError> {
-        for (parent, name) in surplus {
+    ) -> Result<HashSet<(ObjectId, &'a Name)>, StoreError> {
+        let mut kept = HashSet::new();
+        for &((parent, name), child) in surplus {
             turn.step_ended();
-            let directory = self.require_handle(*parent)?;
-            let Some(stat) = self.stat_at(&directory, name.as_bytes())? else {
-                continue;
-            };
-            self.lower
-                .unlink(&directory, name.as_bytes())
-                .map_err(StoreError::lower(format!("detaching \"{name}\"")))?;
-            let mut state = self.state.write();
-            if let Some(id) = state.table.id_of(stat.inode) {
-                state.table.remove_name(id, *parent, name);
-                if let Some(location) = state.table.get_mut(id) {
-                    location.in_limbo = true;
-                }
+            let dropped = self.drop_name(parent, name);
+            if let Err(error) = dropped.map_err(self.failed_at(parent, name)) {
+                refused.note_entry(((parent, name.clone()), child), error)?;
+                kept.insert((parent, name));
             }
         }
-        if surplus.is_empty() {
-            return Ok(());
+        if !surplus.is_empty() {
+            // What is attached next may take one of these names.
+            turn.meanwhile(|| self.lower.sync_all())
+                .map_err(StoreError::lower("making detached entries durable"))?;
         }
-        // What is attached next may take one of these names.
-        turn.meanwhile(|| self.lower.sync_all())
-            .map_err(StoreError::lower("making detached entries durable"))
+        Ok(kept)
+    }
+
+    fn drop_name(&self, parent: ObjectId, name: &Name) -> Result<(), StoreError> {
+        let directory = self.require_handle(parent)?;
+        let Some(stat) = self.stat_at(&directory, name.as_bytes())? else {
+            return Ok(());
+        };
+        if let Err(error) = self.lower.unlink(&directory, name.as_bytes()) {
+            self.note_held(parent, name, stat.inode);
+            return Err(StoreError::lower(format!("detaching \"{name}\""))(error));
+        }
+        let mut state = self.state.write();
+        if let Some(id) = state.table.id_of(stat.inode) {
+            state.table.remove_name(id, parent, name);
+            if let Some(location) = state.table.get_mut(id) {
+                location.in_limbo = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes note of a name that could not be taken away: an earlier attempt may have made it.
+    fn note_held(&self, parent: ObjectId, name: &Name, inode: u64) {
+        let mut state = self.state.write();
+        if let Some(id) = state.table.id_of(inode) {
+            state.table.add_name(id, parent, name);
+        }
     }
 
     /// Whether a directory is still at a name from which it could not be detached: it cannot get
@@ -163,7 +185,6 @@ impl<L: Lower> JournalStore<L> {
             state.table.add_name(child, parent, name);
             return Ok(There::Final);
         }
-        let failed = || StoreError::lower(format!("detaching \"{name}\""));
         let limbo_name = stat.inode.to_string().into_bytes();
         let waiting = self.stat_at(&self.own.limbo, &limbo_name)?;
         match waiting {
@@ -171,10 +192,14 @@ impl<L: Lower> JournalStore<L> {
             Some(waiting) if waiting.inode == stat.inode && stat.kind != FileKind::Directory => {
                 return Ok(There::Surplus);
             }
-            _ => self
-                .lower
-                .rename(&directory, name.as_bytes(), &self.own.limbo, &limbo_name)
-                .map_err(failed())?,
+            _ => {
+                let (from, to) = (name.as_bytes(), &*limbo_name);
+                let moved = self.lower.rename(&directory, from, &self.own.limbo, to);
+                if let Err(error) = moved {
+                    self.note_held(parent, name, stat.inode);
+                    return Err(StoreError::lower(format!("detaching \"{name}\""))(error));
+                }
+            }
         }
         let mut state = self.state.write();
         if let Some(id) = state.table.id_of(stat.inode) {

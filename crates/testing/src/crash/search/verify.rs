@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store, StoreError};
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::dice::Dice;
 use super::run::continue_history;
 use super::tree::{Seen, Tree};
 use super::walk::{walk_lower, walk_store};
 use super::{SearchOptions, SearchStatistics};
-use crate::crash::{CrashLower, Effect, Fate, Refusals, leftovers};
+use crate::crash::{CrashLower, Effect, Fate, Refusals, RefusedCalls, leftovers};
 
 /// How many of a thousand mounts are followed by one more before anything is applied.
 const REOPENED_PERMILLE: u64 = 200;
@@ -67,9 +66,7 @@ impl Search {
 
     /// Whether this is what the filesystem below refuses.
     pub(super) fn is_refusal(&self, error: &StoreError) -> bool {
-        let refusals = [Errno::NOSPC, Errno::FBIG, Errno::NAMETOOLONG];
-        self.refusals != Refusals::default()
-            && refusals.map(Errno::raw_os_error).contains(&error.errno())
+        self.refusals.answer_with(error.errno())
     }
 
     /// What is refused may keep something from its place. Nothing else may fail.
@@ -378,6 +375,7 @@ fn refusals(seed: u64) -> Refusals {
         takes_no_overflow: some(0, 4) == Some(0),
         // Some more than a store has at its begin.
         inodes_max: some(8, 40).map(|max| max as usize),
+        calls: some(20, 300).map(|permille| RefusedCalls { permille, seed }),
     };
     if dice.chance(400) {
         all
