@@ -93,6 +93,39 @@ fn an_attribute_has_a_name_beside_its_namespace() {
     }
 }
 
+/// Found on XFS: `mknod c 100 300000` was acknowledged, and then nothing could be applied.
+#[test]
+fn a_device_number_that_the_filesystem_below_does_not_keep_is_refused() {
+    let most = DeviceNumber::new(511, (1 << 18) - 1);
+    let limits = Limits {
+        device_max: most,
+        ..Limits::default()
+    };
+    let mut bed = Bed::new(AppPolicy::default(), limits);
+    let app = bed.directory(ROOT, "app");
+    let numbers = [(100, 300_000), (512, 0), (511, (1 << 18) - 1)];
+    for ((major, minor), kind) in numbers.into_iter().zip([
+        FileKind::CharDevice,
+        FileKind::BlockDevice,
+        FileKind::CharDevice,
+    ]) {
+        let rdev = DeviceNumber::new(major, minor);
+        let spec = NodeSpec {
+            kind,
+            mode: 0o600,
+            rdev,
+            symlink_target: None,
+        };
+        let (caller, moment) = (Caller::default(), bed.moment());
+        let made = bed.engine.create(&caller, moment, app, b"device", &spec);
+        if rdev.is_within(most) {
+            made.unwrap();
+        } else {
+            assert_eq!(made.unwrap_err(), Stop::Fail(FsError::InvalidArgument));
+        }
+    }
+}
+
 #[test]
 fn names_and_targets_are_as_long_as_the_filesystem_below_keeps() {
     let limits = Limits {

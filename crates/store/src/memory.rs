@@ -100,6 +100,7 @@ pub const MEMORY_CAPABILITIES: Capabilities = Capabilities {
     symlink_bytes_max: SYMLINK_BYTES_MAX,
     directory_bytes_max: u64::MAX,
     links_max: 65_000,
+    device_max: DeviceNumber::MAX,
     privileged: true,
     owner_uid: 0,
     read_only: false,

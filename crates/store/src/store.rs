@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use mobifs_types::{
-    ByteRange, DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+    ByteRange, DeviceNumber, DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex,
+    SpaceInfo, Xattr,
 };
 
 use crate::StoreError;
@@ -41,6 +42,8 @@ pub struct Capabilities {
     pub directory_bytes_max: u64,
     /// Most links of one regular file.
     pub links_max: u32,
+    /// Largest major and largest minor number of a device node.
+    pub device_max: DeviceNumber,
     /// Whether the daemon may create device nodes and give files to other users.
     pub privileged: bool,
     /// Whose everything new is where it may not.

@@ -70,6 +70,14 @@ impl DeviceNumber {
         Self((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
     }
 
+    /// The largest there is.
+    pub const MAX: Self = Self(u32::MAX);
+
+    /// Whether both numbers are at most those of `most`.
+    pub const fn is_within(self, most: Self) -> bool {
+        self.major() <= most.major() && self.minor() <= most.minor()
+    }
+
     /// Major number.
     pub const fn major(self) -> u32 {
         (self.0 >> 8) & 0xfff
@@ -118,6 +126,20 @@ mod tests {
         for (major, minor) in [(0, 0), (1, 3), (8, 255), (253, 256), (0xfff, 0xfffff)] {
             let number = DeviceNumber::new(major, minor);
             assert_eq!((number.major(), number.minor()), (major, minor));
+        }
+    }
+
+    #[test]
+    fn both_parts_of_a_device_number_are_bounded() {
+        let most = DeviceNumber::new(511, (1 << 18) - 1);
+        for (major, minor, fits) in [
+            (511, (1 << 18) - 1, true),
+            (512, 0, false),
+            (0, 1 << 18, false),
+            (0, 0, true),
+        ] {
+            assert_eq!(DeviceNumber::new(major, minor).is_within(most), fits);
+            assert!(DeviceNumber::new(major, minor).is_within(DeviceNumber::MAX));
         }
     }
 

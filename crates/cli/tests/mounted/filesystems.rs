@@ -130,6 +130,42 @@ fn symlinks_are_as_long_as_the_filesystem_below_keeps() {
     }
 }
 
+/// Found by trying: `mknod c 100 300000` was acknowledged on XFS, which does not keep such numbers,
+/// and then nothing in the store could be applied.
+#[test]
+fn device_numbers_are_those_that_the_filesystem_below_keeps() {
+    needs_mounts!();
+    for make in [&["mkfs.xfs", "-q", "-f"][..], &["mkfs.ext4", "-q"]] {
+        let mut fixture = Fixture::new();
+        if !put_store_on(&mut fixture, make) {
+            continue;
+        }
+        fixture.mount(&[]);
+        let app = fixture.mountpoint.join("app");
+        let below = fixture.directory("disk/below");
+        fs::create_dir(&app).unwrap();
+        for (major, minor) in [
+            (100, 300_000),
+            (1, (1 << 18) - 1),
+            (1, 1 << 18),
+            (511, 0),
+            (512, 0),
+            (4095, (1 << 20) - 1),
+        ] {
+            let node = |directory: &Path| {
+                let number = (major.to_string(), minor.to_string());
+                let mut command = Command::new("mknod");
+                command.arg(directory.join(format!("{major}-{minor}")));
+                runs(command.args(["c", &number.0, &number.1]))
+            };
+            assert_eq!(node(&app), node(&below), "{make:?}: {major}:{minor}");
+        }
+        succeeds(&mobifs(&["sync"], &fixture.mountpoint));
+        assert_eq!(names(&fixture.store.join("app")), names(&below));
+        fixture.umount();
+    }
+}
+
 /// Found by trying: what was made in a directory of another project was acknowledged, and could
 /// neither be applied nor recovered, because nothing moves there from `stage/`.
 #[test]

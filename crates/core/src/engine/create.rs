@@ -152,6 +152,11 @@ impl Engine {
             (FileKind::CharDevice | FileKind::BlockDevice, _) if !self.limits.privileged => {
                 Err(FsError::NotPermitted.into())
             }
+            (FileKind::CharDevice | FileKind::BlockDevice, _)
+                if !spec.rdev.is_within(self.limits.device_max) =>
+            {
+                Err(FsError::InvalidArgument.into())
+            }
             _ => Ok(()),
         }
     }

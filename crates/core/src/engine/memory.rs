@@ -4,8 +4,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use mobifs_types::{
-    AppId, ByteRange, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
-    SYMLINK_BYTES_MAX, SpaceInfo, VctId, dentry_room_bytes,
+    AppId, ByteRange, DeviceNumber, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64,
+    Page, PageIndex, SYMLINK_BYTES_MAX, SpaceInfo, VctId, dentry_room_bytes,
 };
 
 use super::Engine;
@@ -57,6 +57,8 @@ pub struct Limits {
     pub directory_bytes_max: u64,
     /// Most links of a file.
     pub links_max: u32,
+    /// Largest major and largest minor number of a device node.
+    pub device_max: DeviceNumber,
     /// The lower filesystem lets us make devices and give files away.
     pub privileged: bool,
     /// If it does not: whose everything new is.
@@ -76,6 +78,7 @@ impl Default for Limits {
             symlink_bytes_max: SYMLINK_BYTES_MAX,
             directory_bytes_max: u64::MAX,
             links_max: 65_000,
+            device_max: DeviceNumber::MAX,
             privileged: true,
             owner_uid: 0,
             read_only: false,

@@ -95,6 +95,7 @@ impl<'s> EngineRun<'s> {
                 symlink_bytes_max: capabilities.symlink_bytes_max,
                 directory_bytes_max: u64::MAX,
                 links_max: capabilities.links_max,
+                device_max: capabilities.device_max,
                 privileged: true,
                 owner_uid: capabilities.owner_uid,
                 read_only: false,

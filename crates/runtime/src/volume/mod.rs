@@ -386,6 +386,7 @@ fn limits(store: &dyn Store, options: &VolumeOptions) -> Limits {
         symlink_bytes_max: capabilities.symlink_bytes_max,
         directory_bytes_max: capabilities.directory_bytes_max,
         links_max: capabilities.links_max,
+        device_max: capabilities.device_max,
         privileged: capabilities.privileged,
         owner_uid: capabilities.owner_uid,
         read_only: capabilities.read_only || options.read_only,

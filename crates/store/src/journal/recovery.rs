@@ -7,7 +7,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use mobifs_types::{NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, SYMLINK_BYTES_MAX};
+use mobifs_types::{
+    DeviceNumber, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, SYMLINK_BYTES_MAX,
+};
 use parking_lot::{Mutex, RwLock};
 
 use super::apply::Deleted;
@@ -444,6 +446,7 @@ fn read_only_capabilities() -> Capabilities {
         symlink_bytes_max: SYMLINK_BYTES_MAX,
         directory_bytes_max: u64::MAX,
         links_max: u32::MAX,
+        device_max: DeviceNumber::MAX,
         privileged: false,
         owner_uid: 0,
         read_only: true,

@@ -70,6 +70,15 @@ fn links_max(magic: u64) -> u32 {
     }
 }
 
+/// The largest numbers that a device node can have. XFS keeps them as System V did (14 bits and 18),
+/// and its kernel code refuses majors of more than 9 bits; the others keep what Linux knows.
+fn device_max(magic: u64) -> DeviceNumber {
+    match magic {
+        XFS_MAGIC => DeviceNumber::new((1 << 9) - 1, (1 << 18) - 1),
+        _ => DeviceNumber::MAX,
+    }
+}
+
 /// Most that the entries of one directory may take. Those of ext4 have an index of two levels
 /// (of three with the feature `large_dir`, which nothing tells), and where it is full no more
 /// names can be made, although there is room on the disk. Blocks of the index and of entries
@@ -102,6 +111,7 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
         symlink_bytes_max: 0,
         directory_bytes_max: directory_bytes_max(magic, fs::fstatvfs(scratch.fd())?.f_bsize),
         links_max: links_max(magic),
+        device_max: device_max(magic),
         privileged: false,
         owner_uid: geteuid().as_raw(),
         read_only: fs::fstatvfs(scratch.fd())?
