@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use mobifs_types::{FileKind, Name, ObjectId};
 
 use super::log::{Log, LogOptions};
+use super::lookup::found;
 use super::record::Record;
 use super::table::NO_INODE;
-use super::{Directories, RecoveryReport, copied, overflow};
+use super::{RecoveryReport, copied, overflow};
 use crate::StoreError;
 use crate::lower::Lower;
 
@@ -46,7 +47,7 @@ pub struct Inspection {
 /// As [`super::JournalStore::open`].
 pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     let mut found = Inspection::default();
-    let Some(own) = Directories::open(lower, true, false)? else {
+    let Some(own) = Parts::find(lower)? else {
         return Ok(found);
     };
     found.is_store = true;
@@ -58,7 +59,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
         keeps_size: true,
     };
     let (log, mut scanned) = Log::open(lower, &own.mobifs, &options)?;
-    overflow::expand(lower, &own.stage, &mut scanned.transactions)?;
+    own.expand(lower, &mut scanned.transactions)?;
     found.uuid = log.is_there().then(|| log.uuid());
     found.journal_bytes = log.total_bytes();
     found.report = RecoveryReport::of(&scanned);
@@ -68,21 +69,80 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     for (_, records) in &scanned.transactions {
         found.count(records);
     }
-    for directory in [&own.stage, &own.limbo] {
+    for directory in [&own.stage, &own.limbo].into_iter().flatten() {
         let entries = lower
             .list(directory)
             .map_err(StoreError::lower("listing .mobifs"))?;
         found.leftovers += entries.len() as u64;
     }
-    let lost = lower
-        .list(&own.lost)
-        .map_err(StoreError::lower("listing lost"))?;
-    found.report.lost = lost
-        .iter()
-        .map(|entry| entry.name.escape_ascii().to_string())
-        .collect();
+    if let Some(lost) = &own.lost {
+        let lost = lower
+            .list(lost)
+            .map_err(StoreError::lower("listing lost"))?;
+        let names = lost.iter().map(|entry| entry.name.escape_ascii());
+        found.report.lost = names.map(|name| name.to_string()).collect();
+    }
     found.check_places(lower, &own, &scanned.transactions)?;
     Ok(found)
+}
+
+/// The store's own directories, as far as they are there: a mount makes what is missing.
+struct Parts<H> {
+    mobifs: H,
+    stage: Option<H>,
+    limbo: Option<H>,
+    lost: Option<H>,
+}
+
+impl<H> Parts<H> {
+    /// None if the directory is no store.
+    fn find<L: Lower<Handle = H>>(lower: &L) -> Result<Option<Self>, StoreError> {
+        let open = |parent: &H, name: &[u8]| -> Result<Option<H>, StoreError> {
+            let failed = || StoreError::lower(format!("opening {}", name.escape_ascii()));
+            let handle = found(lower.open(parent, name, false)).map_err(failed())?;
+            let Some(handle) = handle else {
+                return Ok(None);
+            };
+            if lower.stat(&handle).map_err(failed())?.kind != FileKind::Directory {
+                return Err(StoreError::Unsuitable(format!(
+                    "{} in the store is not a directory; it does not belong to MobiFS",
+                    name.escape_ascii()
+                )));
+            }
+            Ok(Some(handle))
+        };
+        let root = lower.root();
+        let root = root.map_err(StoreError::lower("opening the store"))?;
+        let Some(mobifs) = open(&root, super::OWN_DIRECTORY)? else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            stage: open(&mobifs, b"stage")?,
+            limbo: open(&mobifs, b"limbo")?,
+            lost: open(&mobifs, b"lost")?,
+            mobifs,
+        }))
+    }
+
+    /// Reads what transactions have in overflow files.
+    fn expand<L: Lower<Handle = H>>(
+        &self,
+        lower: &L,
+        transactions: &mut [(u64, Vec<Record>)],
+    ) -> Result<(), StoreError> {
+        if let Some(stage) = &self.stage {
+            return overflow::expand(lower, stage, transactions).map(|_| ());
+        }
+        let mut records = transactions.iter().flat_map(|(_, records)| records);
+        if records.any(|record| matches!(record, Record::External { .. })) {
+            return Err(StoreError::Corrupt {
+                what: ".mobifs/stage".to_owned(),
+                detail: "it is not there, and the journal has a part of what is committed in it"
+                    .to_owned(),
+            });
+        }
+        Ok(())
+    }
 }
 
 impl Inspection {
@@ -112,7 +172,7 @@ impl Inspection {
     fn check_places<L: Lower>(
         &mut self,
         lower: &L,
-        own: &Directories<L>,
+        own: &Parts<L::Handle>,
         transactions: &[(u64, Vec<Record>)],
     ) -> Result<(), StoreError> {
         let mut handles: BTreeMap<u64, L::Handle> = BTreeMap::new();
@@ -156,8 +216,9 @@ impl Inspection {
                 let in_copy = in_copy.get(id).copied().unwrap_or(Some(*inode));
                 let inode = in_copy.unwrap_or(NO_INODE);
                 let limbo_name = inode.to_string().into_bytes();
-                let places = [(directory, name.clone()), (&*own.limbo, limbo_name)];
-                let at = places.into_iter().find_map(|(directory, name)| {
+                let in_limbo = own.limbo.as_ref().map(|limbo| (limbo, limbo_name));
+                let places = [Some((directory, name.clone())), in_limbo];
+                let at = places.into_iter().flatten().find_map(|(directory, name)| {
                     let stat = lower.stat_at(directory, &name).ok()?;
                     (stat.inode == inode).then_some((directory, name, stat.kind))
                 });
@@ -182,5 +243,38 @@ impl Inspection {
             }
             waiting = later;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lower::PosixLower;
+    use crate::{JournalOptions, JournalStore};
+
+    /// "an ordinary directory, not a store yet": a mount made what was missing, and went on.
+    #[test]
+    fn a_store_without_some_of_its_directories_is_a_store() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || PosixLower::open(directory.path()).unwrap();
+        let options = JournalOptions {
+            journal_bytes: 1 << 20,
+            uuid_if_new: [7; 16],
+            ..JournalOptions::default()
+        };
+        assert!(!inspect(&open()).unwrap().is_store);
+        drop(JournalStore::open(open(), &options).unwrap());
+        for name in ["stage", "limbo", "lost"] {
+            std::fs::remove_dir(directory.path().join(".mobifs").join(name)).unwrap();
+            let found = inspect(&open()).unwrap();
+            assert!(found.is_store, "{name}");
+            assert_eq!(
+                (found.uuid, found.problems),
+                (Some([7; 16]), vec![]),
+                "{name}"
+            );
+        }
+        drop(JournalStore::open(open(), &options).unwrap());
+        assert_eq!(inspect(&open()).unwrap().uuid, Some([7; 16]));
     }
 }
