@@ -14,6 +14,7 @@ mod journal;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod metadata;
 mod namespace;
+mod overlay;
 mod probe;
 mod scope;
 mod suitable;
@@ -92,6 +93,9 @@ impl PosixLower {
             ))
         })?;
         let apart = suitable::check(&root, path)?;
+        if scope == StoreScope::Tree {
+            suitable::check_tree(&root, path)?;
+        }
         Ok(Self {
             root: Arc::new(File::from(root)),
             scope,

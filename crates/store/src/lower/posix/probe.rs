@@ -7,7 +7,7 @@ use rustix::fs::{self, AtFlags, Gid, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use super::{PosixHandle, PosixLower};
+use super::{PosixHandle, PosixLower, StoreScope, overlay};
 use crate::Capabilities;
 use crate::lower::{Create, Lower};
 
@@ -22,7 +22,7 @@ pub(super) const BTRFS_MAGIC: u64 = 0x9123_683E;
 const F2FS_MAGIC: u64 = 0xF2F5_2010;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58F6;
-const OVERLAYFS_MAGIC: u64 = 0x794C_7630;
+pub(super) const OVERLAYFS_MAGIC: u64 = 0x794C_7630;
 const BCACHEFS_MAGIC: u64 = 0xCA45_1A4E;
 
 /// No filesystem in use has a smaller limit.
@@ -120,6 +120,9 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
     };
     if found.read_only {
         return Ok(found);
+    }
+    if magic == OVERLAYFS_MAGIC && lower.scope == StoreScope::Tree {
+        overlay::mark(scratch.fd())?;
     }
     remove_probes(lower, scratch)?;
     match lower.create(scratch, PROBE_FILE, Create::Regular) {

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fd::AsFd;
 use rustix::fs::{self, IFlags};
 
+use super::overlay;
 use super::probe::magic;
 use crate::StoreError;
 
@@ -39,6 +40,17 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<IFlags, StoreError> 
         )));
     }
     Ok(flags & APART)
+}
+
+/// The same of a store that is a whole tree, and not one file.
+pub(super) fn check_tree(root: impl AsFd, path: &Path) -> Result<(), StoreError> {
+    let is_overlay = overlay::is_overlay(&root).map_err(|errno| {
+        StoreError::lower(format!("looking at {}", path.display()))(errno.into())
+    })?;
+    if is_overlay {
+        overlay::check(root, path)?;
+    }
+    Ok(())
 }
 
 /// Why a directory inside a store is not listed, and so neither used nor changed: what would be
