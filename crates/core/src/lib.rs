@@ -29,7 +29,7 @@ mod vct;
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
     AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, FullDisk, KernelHeld, Limits,
-    Overdue, ReadPlan, ReadSegment, References, SyncPoint, Trimmed,
+    Overdue, ReadPlan, ReadSegment, References, RemovalMemory, SyncPoint, Trimmed,
 };
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::search_content`].

@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mobifs_core::{AppPolicy, AppRules, Limits};
+use mobifs_core::{AppPolicy, AppRules, Limits, RemovalMemory};
 use mobifs_types::ObjectId;
 use support::{Bed, ROOT};
 
@@ -34,7 +34,9 @@ fn chain(bed: &mut Bed, top: ObjectId) -> Vec<ObjectId> {
 fn remove(bed: &mut Bed, chain: &[ObjectId]) {
     for parent in chain[..chain.len() - 1].iter().rev() {
         let moment = bed.moment();
-        bed.engine.remove_directory(moment, *parent, b"d").unwrap();
+        bed.engine
+            .remove_directory(moment, *parent, b"d", RemovalMemory::WithinBudget)
+            .unwrap();
     }
 }
 

@@ -1,12 +1,14 @@
-//! The part of the memory budget that is kept for apps with little in memory: random work of
-//! small apps beside one that writes, makes and deletes as much as it can. Deletions, which wait
-//! for no memory, took what is kept.
+//! The memory budget, and the part of it that is kept for apps with little in memory: random work
+//! of small apps beside one that writes, makes and deletes as much as it can. Deletions waited for
+//! no memory: they took what is kept, and went to any multiple of the budget although everything
+//! could be committed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod support;
 
 use mobifs_core::{
-    AppPolicy, AttributeChange, Caller, Limits, Need, NodeSpec, SetIdBits, Stop, WriteAt, XattrMode,
+    AppPolicy, AttributeChange, Caller, Limits, Need, NodeSpec, RemovalMemory, SetIdBits, Stop,
+    WriteAt, XattrMode,
 };
 use mobifs_types::{DeviceNumber, FileKind, ObjectId};
 use support::{Bed, ROOT};
@@ -17,7 +19,10 @@ const KEPT_BYTES: u64 = BUDGET_BYTES / 8;
 const SMALL_APPS: usize = 3;
 /// More than any single operation of a small app takes.
 const SMALL_BYTES: u64 = 4 * 512 + 2 * 4096;
-const OLD_FILES: usize = 400;
+/// What a single operation is charged beyond what it asks for.
+const SLACK_BYTES: u64 = 4 * 512;
+/// Deleting all of them takes more than the budget.
+const OLD_FILES: usize = 1200;
 const PAGE_BYTES: u64 = 4096;
 
 /// Numbers that look random (SplitMix64).
@@ -56,6 +61,8 @@ struct World {
     made: u64,
     /// The large app was refused memory since the last commit.
     is_full: bool,
+    /// What removals do then.
+    removals: RemovalMemory,
 }
 
 impl World {
@@ -85,6 +92,11 @@ impl World {
             small,
             made: 0,
             is_full: false,
+            // In every second one commits do not get anywhere while memory is full.
+            removals: match seed % 2 {
+                0 => RemovalMemory::WithinBudget,
+                _ => RemovalMemory::BeyondBudget,
+            },
         }
     }
 
@@ -111,16 +123,34 @@ impl World {
         fits(engine.write(moment, file, at, &vec![7; bytes], SetIdBits::Stay))
     }
 
+    /// Deletes a file of the greedy app. Where nothing can be committed that must always do, for
+    /// it is what makes room.
+    fn unlink(&mut self, name: &str) -> bool {
+        let (moment, name) = (self.bed.moment(), name.as_bytes());
+        let engine = &mut self.bed.engine;
+        let has_fit = fits(engine.unlink(moment, self.greedy, name, self.removals));
+        assert!(has_fit || self.removals == RemovalMemory::WithinBudget);
+        has_fit
+    }
+
+    /// Whether memory is as much as it may be.
+    fn is_within_budget(&self) -> bool {
+        self.removals == RemovalMemory::BeyondBudget
+            || self.bed.engine.dirty_bytes() <= BUDGET_BYTES + SLACK_BYTES
+    }
+
     /// The greedy app does as much as it can; whether it could.
     fn be_greedy(&mut self) -> bool {
         match self.dice.roll(32) {
             4 => self.make(self.greedy, FileKind::Regular).is_some(),
             5..9 if self.is_full => {
-                // Room must always be to be had: deleting waits for no memory.
-                for _ in 0..self.old_files.min(40) {
+                let before = self.old_files;
+                while self.old_files > before.saturating_sub(40) {
+                    let name = format!("old{}", self.old_files - 1);
+                    if !self.unlink(&name) {
+                        return false;
+                    }
                     self.old_files -= 1;
-                    let name = format!("old{}", self.old_files);
-                    self.bed.unlink(self.greedy, &name);
                 }
                 true
             }
@@ -135,8 +165,10 @@ impl World {
                 let Some(other) = self.make(self.greedy, FileKind::Regular) else {
                     return false;
                 };
+                if !self.unlink(&self.file_name.clone()) {
+                    return false;
+                }
                 // Its pages stay as long as it is in use.
-                self.bed.unlink(self.greedy, &self.file_name);
                 self.deleted.push(std::mem::replace(&mut self.file, other));
                 (self.file_name, self.end) = (format!("n{}", self.made), 0);
                 true
@@ -190,7 +222,7 @@ impl World {
 }
 
 #[test]
-fn small_apps_find_memory_whatever_a_large_one_does() {
+fn the_budget_holds_and_small_apps_find_memory_whatever_a_large_one_does() {
     let (mut refused, mut beside_full) = (0, 0);
     for seed in 0..60 {
         let mut world = World::new(seed);
@@ -222,6 +254,11 @@ fn small_apps_find_memory_whatever_a_large_one_does() {
                 }
                 _ => {}
             }
+            assert!(
+                world.is_within_budget(),
+                "seed {seed}, step {step}: {} of {BUDGET_BYTES} in use",
+                world.bed.engine.dirty_bytes()
+            );
         }
     }
     // Otherwise nothing was tried.

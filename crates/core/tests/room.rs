@@ -4,8 +4,8 @@
 mod support;
 
 use mobifs_core::{
-    AllocateMode, AttributeChange, Commit, FsError, FullDisk, Need, RenameMode, SetIdBits, Stop,
-    WriteAt,
+    AllocateMode, AttributeChange, Commit, FsError, FullDisk, Need, RemovalMemory, RenameMode,
+    SetIdBits, Stop, WriteAt,
 };
 use mobifs_types::{ByteRange, Entry, ObjectId, Page, PageIndex, SpaceInfo};
 use support::{Bed, ROOT};
@@ -141,8 +141,10 @@ fn a_full_disk_refuses_what_needs_room_and_nothing_that_gives_it_back() {
     allocate(&mut bed, file, AllocateMode::PunchHole, half);
     truncate(&mut bed, file, 5000);
     truncate(&mut bed, file, 0);
-    bed.engine.unlink(moment, app, b"file").unwrap();
-    bed.engine.remove_directory(moment, app, b"empty").unwrap();
+    bed.unlink(app, "file");
+    bed.engine
+        .remove_directory(moment, app, b"empty", RemovalMemory::WithinBudget)
+        .unwrap();
 }
 
 /// On a full disk SQLite goes on in the room that its log has, and so must what is below it.
@@ -352,7 +354,10 @@ fn what_the_journal_is_too_small_for_is_charged_once_more() {
     while gone < links {
         let moment = bed.moment();
         let name = format!("{gone}");
-        match bed.engine.unlink(moment, app, name.as_bytes()) {
+        match bed
+            .engine
+            .unlink(moment, app, name.as_bytes(), RemovalMemory::WithinBudget)
+        {
             Ok(()) => gone += 1,
             Err(stopped) => {
                 assert_eq!(stopped, Stop::Need(Need::Space));
@@ -393,7 +398,7 @@ fn a_directory_takes_names_as_far_as_the_filesystem_below_surely_does() {
     rename(&mut bed, (app, b"22345678"), (app, b"92345678")).unwrap();
     rename(&mut bed, (app, b"32345678"), (other, b"32345678")).unwrap();
     rename(&mut bed, (other, b"32345678"), (app, b"42345678")).unwrap();
-    bed.engine.unlink(moment, app, b"52345678").unwrap();
+    bed.unlink(app, "52345678");
     link(&mut bed, app, "7").unwrap();
 }
 

@@ -4,8 +4,8 @@
 mod support;
 
 use mobifs_core::{
-    AppPolicy, AppRules, Caller, Class, Commit, FsError, Limits, Need, SetIdBits, Stop, SyncPoint,
-    WriteAt,
+    AppPolicy, AppRules, Caller, Class, Commit, FsError, Limits, Need, RemovalMemory, SetIdBits,
+    Stop, SyncPoint, WriteAt,
 };
 use mobifs_types::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, VctId};
 use support::{Bed, ROOT};
@@ -115,7 +115,7 @@ fn a_removed_directory_is_kept_below_for_what_is_still_in_it() {
     bed.engine.forget(directory, 1);
     let moment = bed.moment();
     bed.engine
-        .remove_directory(moment, ROOT, b"directory")
+        .remove_directory(moment, ROOT, b"directory", RemovalMemory::WithinBudget)
         .unwrap();
     bed.engine.close_all();
     let commits = bed.drain();

@@ -5,35 +5,71 @@
 //! free: on a device with little memory that is other programs' memory. The library gives
 //! the free pages inside the heap back only when it is asked to.
 
+use mobifs_types::MonotonicNs;
+
 /// Less than this is not worth a walk over the heap, which takes about 10 ms for 300 MB.
 const WORTH_BYTES: u64 = 32 << 20;
+/// The same at rest, where nothing waits for the walk and it is the last one for long.
+const WORTH_AT_REST_BYTES: u64 = 8 << 20;
+/// While there is work, memory is given back no more often than this.
+const BUSY_INTERVAL_MS: u64 = 5_000;
+
+/// What the process does when it looks at its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Something was committed since the last look.
+    Busy,
+    /// Nothing was, but something waits to be committed or applied.
+    Quiet,
+    /// Nothing waits.
+    AtRest,
+}
 
 /// Watches how much memory the process has beyond what it holds.
 #[derive(Debug, Default)]
 pub(crate) struct HeapWatch {
     /// What it had beyond when memory was last given back, or less if it was less since:
-    /// the program itself, and what cannot be given back.
+    /// the program itself, and what could not be given back.
     floor_bytes: u64,
+    given_back_at: MonotonicNs,
+    /// It has been at rest since memory was given back.
+    has_rested: bool,
 }
 
 impl HeapWatch {
-    /// To be called in quiet times, with what the engine and the store hold: gives memory
-    /// back if that is worth it.
-    pub(crate) fn look(&mut self, held_bytes: u64) {
-        if self.is_due(resident_bytes(), held_bytes) {
+    /// Gives memory back if that is worth it; to be called with what the engine and the store
+    /// hold.
+    pub(crate) fn look(&mut self, held_bytes: u64, load: Load, now: MonotonicNs) {
+        if self.is_due(resident_bytes(), held_bytes, load, now) {
             give_back();
-            self.given_back(resident_bytes(), held_bytes);
+            self.given_back(resident_bytes(), held_bytes, now);
         }
     }
 
-    fn is_due(&mut self, resident_bytes: u64, held_bytes: u64) -> bool {
+    fn is_due(
+        &mut self,
+        resident_bytes: u64,
+        held_bytes: u64,
+        load: Load,
+        now: MonotonicNs,
+    ) -> bool {
         let beyond_bytes = resident_bytes.saturating_sub(held_bytes);
         self.floor_bytes = self.floor_bytes.min(beyond_bytes);
-        beyond_bytes - self.floor_bytes >= WORTH_BYTES
+        let begins_to_rest = load == Load::AtRest && !self.has_rested;
+        self.has_rested = load == Load::AtRest;
+        let is_worth_it = beyond_bytes - self.floor_bytes >= WORTH_BYTES;
+        match load {
+            Load::Busy => is_worth_it && now.ms_since(self.given_back_at) >= BUSY_INTERVAL_MS,
+            Load::Quiet => is_worth_it,
+            // What could not be given back while there was work, because something small and
+            // in use lay on every page, mostly can now.
+            Load::AtRest => is_worth_it || begins_to_rest && beyond_bytes >= WORTH_AT_REST_BYTES,
+        }
     }
 
-    fn given_back(&mut self, resident_bytes: u64, held_bytes: u64) {
+    fn given_back(&mut self, resident_bytes: u64, held_bytes: u64, now: MonotonicNs) {
         self.floor_bytes = resident_bytes.saturating_sub(held_bytes);
+        self.given_back_at = now;
     }
 }
 
@@ -91,17 +127,50 @@ mod tests {
 
     #[test]
     fn memory_is_given_back_when_it_is_worth_it_and_helps() {
-        const MIB: u64 = 1 << 20;
         let mut watch = HeapWatch::default();
-        assert!(!watch.is_due(110 * MIB, 100 * MIB));
-        assert!(watch.is_due(110 * MIB, 0));
+        let mut is_due = |resident_mib: u64, held_mib: u64| {
+            watch.is_due(resident_mib << 20, held_mib << 20, Load::Quiet, at_ms(0))
+        };
+        assert!(!is_due(110, 100));
+        assert!(is_due(110, 0));
         // 50 MiB cannot be given back: no reason to try for ever.
-        watch.given_back(50 * MIB, 0);
-        assert!(!watch.is_due(80 * MIB, 0));
-        assert!(watch.is_due(90 * MIB, MIB));
+        watch.given_back(50 << 20, 0, at_ms(0));
+        let mut is_due = |resident_mib: u64, held_mib: u64| {
+            watch.is_due(resident_mib << 20, held_mib << 20, Load::Quiet, at_ms(0))
+        };
+        assert!(!is_due(80, 0));
+        assert!(is_due(90, 1));
         // Meanwhile they could.
-        assert!(!watch.is_due(10 * MIB, 0));
-        assert!(watch.is_due(50 * MIB, 0));
+        assert!(!is_due(10, 0));
+        assert!(is_due(50, 0));
+    }
+
+    fn at_ms(ms: u64) -> MonotonicNs {
+        MonotonicNs(ms * 1_000_000)
+    }
+
+    /// Regression: what could not be given back once was never tried again. A daemon that had
+    /// made and deleted 200,000 files with a budget of 16 MiB kept 110 MiB, of which it used 10.
+    #[test]
+    fn at_the_beginning_of_each_rest_memory_is_given_back() {
+        let mut watch = HeapWatch::default();
+        let mut is_due = |load| watch.is_due(80 << 20, 0, load, at_ms(0));
+        assert!(is_due(Load::Quiet));
+        watch.given_back(70 << 20, 0, at_ms(0));
+        let mut is_due = |load| watch.is_due(80 << 20, 0, load, at_ms(0));
+        assert!(!is_due(Load::Quiet));
+        assert!(is_due(Load::AtRest));
+        assert!(!is_due(Load::AtRest), "once is enough");
+        assert!(!is_due(Load::Quiet));
+        assert!(is_due(Load::AtRest));
+    }
+
+    #[test]
+    fn while_there_is_work_memory_is_given_back_now_and_then() {
+        let mut watch = HeapWatch::default();
+        watch.given_back(10 << 20, 0, at_ms(1000));
+        assert!(!watch.is_due(90 << 20, 0, Load::Busy, at_ms(1000 + BUSY_INTERVAL_MS - 1)));
+        assert!(watch.is_due(90 << 20, 0, Load::Busy, at_ms(1000 + BUSY_INTERVAL_MS)));
     }
 
     /// Regression: after a gigabyte had gone through a mount, hundreds of megabytes stayed

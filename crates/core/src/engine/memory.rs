@@ -86,6 +86,16 @@ impl Default for Limits {
     }
 }
 
+/// What a removal does where the memory budget is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovalMemory {
+    /// It stops with [`Need::Memory`], as any other change.
+    WithinBudget,
+    /// It takes the little that it needs. Only for where nothing can be committed, because the
+    /// disk is full or fails: removing must stay possible, for it is what makes room.
+    BeyondBudget,
+}
+
 /// Memory used, and room promised.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Room {
@@ -286,8 +296,8 @@ impl Engine {
         if is_orphan || self.dirty_bytes_of(at) + bytes > kept_bytes {
             return false;
         }
-        // Who deletes does not wait for memory, and may be beyond the budget. What is kept is
-        // there for the others all the same.
+        // Where nothing can be committed, removals go beyond the budget. What is kept is there
+        // for the others all the same.
         dirty_bytes + bytes <= budget_bytes || self.small_bytes(kept_bytes) + bytes <= kept_bytes
     }
 
@@ -483,10 +493,14 @@ impl Engine {
         self.open.contains_key(&change.vct) && pages.all(is_whole)
     }
 
-    /// Checks that an entry may go. It needs hardly any memory.
-    pub(super) fn require_removal(&mut self, parent: ObjectId) -> Result<(), Stop> {
+    /// Checks that an entry may go.
+    pub(super) fn require_removal(
+        &mut self,
+        parent: ObjectId,
+        memory: RemovalMemory,
+    ) -> Result<(), Stop> {
         match self.require_less(parent, ENTRY_BYTES) {
-            Err(Stop::Need(Need::Memory)) => Ok(()),
+            Err(Stop::Need(Need::Memory)) if memory == RemovalMemory::BeyondBudget => Ok(()),
             other => other,
         }
     }

@@ -34,7 +34,7 @@ use mobifs_types::{
 
 pub(crate) use checkpoint::object_state;
 pub use checkpoint::{ClosedUntil, SyncPoint};
-pub use memory::{FullDisk, Limits};
+pub use memory::{FullDisk, Limits, RemovalMemory};
 pub use read::{ReadPlan, ReadSegment};
 pub use schedule::Overdue;
 pub use status::{AppStatus, EngineStatus};

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use mobifs_types::{FileKind, ObjectId, VctId};
 
-use super::Engine;
+use super::{Engine, RemovalMemory};
 use crate::RESERVED_NAME;
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Body;
@@ -203,8 +203,14 @@ impl Engine {
     /// # Errors
     /// `NotFound`, `IsDirectory`, `Busy` for what lies on another filesystem,
     /// `NameTooLong`, `ReadOnly`, or a [`Need`].
-    pub fn unlink(&mut self, moment: Moment, parent: ObjectId, name: &[u8]) -> Result<(), Stop> {
-        self.remove(moment, parent, name, false)
+    pub fn unlink(
+        &mut self,
+        moment: Moment,
+        parent: ObjectId,
+        name: &[u8],
+        memory: RemovalMemory,
+    ) -> Result<(), Stop> {
+        self.remove(moment, parent, name, false, memory)
     }
 
     /// Removes an empty directory.
@@ -217,8 +223,9 @@ impl Engine {
         moment: Moment,
         parent: ObjectId,
         name: &[u8],
+        memory: RemovalMemory,
     ) -> Result<(), Stop> {
-        self.remove(moment, parent, name, true)
+        self.remove(moment, parent, name, true, memory)
     }
 
     fn remove(
@@ -227,6 +234,7 @@ impl Engine {
         parent: ObjectId,
         name: &[u8],
         directory: bool,
+        memory: RemovalMemory,
     ) -> Result<(), Stop> {
         self.check_directory(parent)?;
         let slot = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
@@ -247,7 +255,7 @@ impl Engine {
         let name = self.new_name(parent, name)?;
         // Removing frees room below, so only what has not even room to be committed could stand
         // in the way.
-        self.require_removal(parent)?;
+        self.require_removal(parent, memory)?;
         let vct = self.begin_entry(parent, id, moment)?;
         let vct = self.touch(vct, id)?;
         let (vct, parent_vct) = self.touch_parent(vct, parent, moment, -i32::from(directory))?;

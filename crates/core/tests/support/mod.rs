@@ -3,7 +3,7 @@
 
 use mobifs_core::{
     AppPolicy, AppRules, Caller, Commit, Engine, EngineConfig, Limits, Moment, Need, NodeSpec,
-    RenameMode, SetIdBits, Stop, TopLevelApps, WriteAt,
+    RemovalMemory, RenameMode, SetIdBits, Stop, TopLevelApps, WriteAt,
 };
 use mobifs_types::{
     Attributes, DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, Timestamp,
@@ -114,7 +114,12 @@ impl Bed {
 
     pub(crate) fn unlink(&mut self, parent: ObjectId, name: &str) {
         self.engine
-            .unlink(self.moment(), parent, name.as_bytes())
+            .unlink(
+                self.moment(),
+                parent,
+                name.as_bytes(),
+                RemovalMemory::WithinBudget,
+            )
             .unwrap();
     }
 

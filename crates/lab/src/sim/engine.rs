@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use mobifs_core::{
     AllocateMode, AppPolicy, AttributeChange, Caller, Class, Commit, Engine, EngineConfig, FsError,
-    Limits, MachineEvent, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RenameMode, SetIdBits,
-    Stop, SyncPoint, TimeChange, TopLevelApps, WriteAt,
+    Limits, MachineEvent, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RemovalMemory,
+    RenameMode, SetIdBits, Stop, SyncPoint, TimeChange, TopLevelApps, WriteAt,
 };
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_trace::DeviceState;
@@ -315,9 +315,13 @@ impl<'s> EngineRun<'s> {
             self.change(|engine, _| engine.open(id))?;
         }
         if self.stream.objects[object.index()].is_directory {
-            self.change(|engine, moment| engine.remove_directory(moment, parent, &name))?;
+            self.change(|engine, moment| {
+                engine.remove_directory(moment, parent, &name, RemovalMemory::WithinBudget)
+            })?;
         } else {
-            self.change(|engine, moment| engine.unlink(moment, parent, &name))?;
+            self.change(|engine, moment| {
+                engine.unlink(moment, parent, &name, RemovalMemory::WithinBudget)
+            })?;
         }
         if is_last && !is_open {
             self.forget(object, id);

@@ -10,7 +10,7 @@ use mobifs_types::MonotonicNs;
 use super::commit::Committed;
 use super::live::LiveGuard;
 use super::{Shared, Volume};
-use crate::heap::HeapWatch;
+use crate::heap::{HeapWatch, Load};
 
 /// While something is uncommitted, room and limits are looked at this often.
 const ROUND_MAX: Duration = Duration::from_secs(1);
@@ -80,9 +80,7 @@ impl Shared {
         let mut heap = HeapWatch::default();
         while !self.stopping.load(Ordering::SeqCst) {
             let due = self.checkpoint(&mut looks);
-            if !due.busy {
-                heap.look(self.held_bytes());
-            }
+            self.look_at_heap(&mut heap, &due);
             self.sleep(&due);
         }
     }
@@ -141,12 +139,22 @@ impl Shared {
         let _failed = self.apply_or_say();
     }
 
-    /// Memory in use, roughly.
-    fn held_bytes(&self) -> u64 {
-        let committed = self.store.pending().held_bytes;
-        let live = self.live();
-        let objects = live.engine.objects() * OBJECT_BYTES;
-        live.engine.dirty_bytes() + committed + objects
+    fn look_at_heap(&self, heap: &mut HeapWatch, due: &Due) {
+        let pending = self.store.pending();
+        let (dirty_bytes, objects) = {
+            let live = self.live();
+            (live.engine.dirty_bytes(), live.engine.objects())
+        };
+        let load = if due.busy {
+            Load::Busy
+        } else if dirty_bytes > 0 || pending.journal_used_bytes > 0 {
+            Load::Quiet
+        } else {
+            Load::AtRest
+        };
+        // Memory in use, roughly.
+        let held_bytes = dirty_bytes + pending.held_bytes + objects * OBJECT_BYTES;
+        heap.look(held_bytes, load, self.moment().now);
     }
 
     /// Tells the store what is not needed any more, and the engine what room there is.

@@ -148,7 +148,7 @@ impl Volume {
     pub fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
         let moment = self.shared.moment();
         self.shared
-            .change(|engine| engine.unlink(moment, parent, name))
+            .remove(|engine, memory| engine.unlink(moment, parent, name, memory))
     }
 
     /// Removes an empty directory.
@@ -158,7 +158,7 @@ impl Volume {
     pub fn remove_directory(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
         let moment = self.shared.moment();
         self.shared
-            .change(|engine| engine.remove_directory(moment, parent, name))
+            .remove(|engine, memory| engine.remove_directory(moment, parent, name, memory))
     }
 
     /// Renames an entry.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_core::{ClosedUntil, Engine, FsError, Need, Node, Stop};
+use mobifs_core::{ClosedUntil, Engine, FsError, Need, Node, RemovalMemory, Stop};
 use mobifs_store::StoreError;
 use mobifs_types::{PAGE_BYTES, Page};
 
@@ -55,10 +55,15 @@ impl Shared {
     /// something may come from the kernel, of itself.
     pub(super) fn look<T>(
         &self,
-        operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {
         self.requested();
-        self.run(Keeping::Batched, operation, |_| {})
+        self.run(
+            Keeping::Batched,
+            |engine, _| operation(engine),
+            |_| {},
+            Self::refuse_memory,
+        )
     }
 
     /// Runs an operation that changes something.
@@ -66,38 +71,68 @@ impl Shared {
         &self,
         mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {
-        let operation = |engine: &mut Engine| {
+        let operation = |engine: &mut Engine, _| {
             let answer = operation(engine)?;
             arena::executed(answer.outcome());
             Ok(answer)
         };
-        self.run(Keeping::Now, operation, |live| self.after_change(live))
+        let after = |live: &mut LiveGuard<'_>| self.after_change(live);
+        self.run(Keeping::Now, operation, after, Self::refuse_memory)
+    }
+
+    /// Runs a removal. It waits for memory as others do, and goes beyond the budget where none
+    /// can be had, because it is removals that make room again.
+    pub(super) fn remove(
+        &self,
+        mut operation: impl FnMut(&mut Engine, RemovalMemory) -> Result<(), Stop>,
+    ) -> Result<(), FsError> {
+        let operation = |engine: &mut Engine, memory| {
+            operation(engine, memory)?;
+            arena::executed(().outcome());
+            Ok(())
+        };
+        let after = |live: &mut LiveGuard<'_>| self.after_change(live);
+        self.run(Keeping::Now, operation, after, |_| {
+            Ok(RemovalMemory::BeyondBudget)
+        })
+    }
+
+    /// What an operation does that is no removal where no memory can be had.
+    fn refuse_memory(error: FsError) -> Result<RemovalMemory, FsError> {
+        tracing::error!(
+            "memory is used up by changes that cannot be committed; see `mobifs status`"
+        );
+        Err(error)
     }
 
     /// Runs a write of so many bytes that belongs to a batch.
     pub(super) fn change_batched<T>(
         &self,
         bytes: usize,
-        operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {
-        self.run(Keeping::Batched, operation, |live| {
+        let after = |live: &mut LiveGuard<'_>| {
             live.batched_bytes += bytes;
             self.after_change(live);
-        })
+        };
+        let operation = |engine: &mut Engine, _| operation(engine);
+        self.run(Keeping::Batched, operation, after, Self::refuse_memory)
     }
 
     fn run<T>(
         &self,
         keeping: Keeping,
-        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+        mut operation: impl FnMut(&mut Engine, RemovalMemory) -> Result<T, Stop>,
         after: impl Fn(&mut LiveGuard<'_>),
+        without_memory: impl Fn(FsError) -> Result<RemovalMemory, FsError>,
     ) -> Result<T, FsError> {
         self.check_power()?;
+        let mut memory = RemovalMemory::WithinBudget;
         let mut search = SpaceSearch::NotBegun;
         let mut unknown = None;
         for _ in 0..ATTEMPTS_MAX {
             let mut live = self.live_keeping(keeping);
-            let need = match operation(&mut live.engine) {
+            let need = match operation(&mut live.engine, memory) {
                 Ok(answer) => {
                     after(&mut live);
                     return Ok(answer);
@@ -111,7 +146,12 @@ impl Shared {
             match need {
                 Need::Space if search == SpaceSearch::Ended => return Err(FsError::NoSpace),
                 Need::Space => self.make_space(&mut search)?,
-                Need::Memory => self.make_memory(dirty_bytes)?,
+                Need::Memory => {
+                    if let Err(error) = self.make_memory(dirty_bytes) {
+                        self.check_power()?;
+                        memory = without_memory(error)?;
+                    }
+                }
                 need => match self.fetch(need) {
                     Ok(()) => {}
                     // The store was told to forget the object between our question
@@ -246,9 +286,6 @@ impl Shared {
         if self.spill(&turn)? || is_room_made {
             return Ok(());
         }
-        tracing::error!(
-            "memory is used up by changes that cannot be committed; see `mobifs status`"
-        );
         Err(FsError::NoSpace)
     }
 

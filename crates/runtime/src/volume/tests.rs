@@ -301,6 +301,40 @@ fn memory_that_cannot_be_committed_is_no_reason_to_hang() {
     write(&volume, small, &chunk).unwrap();
 }
 
+/// Regression: removals did not wait for memory, whether commits succeeded or not; after a million
+/// of them memory was at a multiple of the budget.
+#[test]
+fn removals_wait_for_commits_and_go_beyond_the_budget_only_without_any() {
+    const BUDGET_BYTES: u64 = 64 << 10;
+    let store = Faulty::new();
+    let options = VolumeOptions {
+        memory_budget_bytes: BUDGET_BYTES,
+        // Then nothing is committed for an operation that needs memory, where the disk is full.
+        rolls_back: true,
+        ..quiet("")
+    };
+    let volume = Volume::start(Arc::clone(&store) as Arc<_>, options).unwrap();
+    let app = directory(&volume, ObjectId::ROOT, "app");
+    let make = |number: usize| {
+        let made = file(&volume, app, &number.to_string(), b"");
+        volume.forget(made, 1);
+    };
+    (0..600).for_each(make);
+    volume.sync_all().unwrap();
+    let used_after = |number: usize| {
+        let name = number.to_string();
+        volume.unlink(app, name.as_bytes()).unwrap();
+        volume.status().memory.used_bytes
+    };
+    for number in 0..400 {
+        assert!(used_after(number) <= BUDGET_BYTES, "{number}");
+    }
+    volume.sync_all().unwrap();
+    store.is_full.store(true, Ordering::SeqCst);
+    let used_bytes = (400..600).map(used_after).max();
+    assert!(used_bytes > Some(BUDGET_BYTES), "{used_bytes:?}");
+}
+
 #[test]
 fn deleted_files_in_use_leave_memory() {
     let store = tempfile::tempdir().unwrap();
