@@ -9,19 +9,20 @@ use mobifs_types::MonotonicNs;
 
 /// Less than this is not worth a walk over the heap, which takes about 10 ms for 300 MB.
 const WORTH_BYTES: u64 = 32 << 20;
-/// The same at rest, where nothing waits for the walk and it is the last one for long.
-const WORTH_AT_REST_BYTES: u64 = 8 << 20;
+/// The same when work ends: nothing waits for the walk then, and it may be the last one for long.
+const WORTH_AT_REST_BYTES: u64 = 16 << 20;
 /// While there is work, memory is given back no more often than this.
 const BUSY_INTERVAL_MS: u64 = 5_000;
 
 /// What the process does when it looks at its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Load {
     /// Something was committed since the last look.
     Busy,
     /// Nothing was, but something waits to be committed or applied.
     Quiet,
     /// Nothing waits.
+    #[default]
     AtRest,
 }
 
@@ -32,8 +33,8 @@ pub(crate) struct HeapWatch {
     /// the program itself, and what could not be given back.
     floor_bytes: u64,
     given_back_at: MonotonicNs,
-    /// It has been at rest since memory was given back.
-    has_rested: bool,
+    /// When it looked last.
+    load: Load,
 }
 
 impl HeapWatch {
@@ -55,16 +56,15 @@ impl HeapWatch {
     ) -> bool {
         let beyond_bytes = resident_bytes.saturating_sub(held_bytes);
         self.floor_bytes = self.floor_bytes.min(beyond_bytes);
-        let begins_to_rest = load == Load::AtRest && !self.has_rested;
-        self.has_rested = load == Load::AtRest;
+        let is_calmer = load != Load::Busy && load != self.load;
+        self.load = load;
         let is_worth_it = beyond_bytes - self.floor_bytes >= WORTH_BYTES;
-        match load {
-            Load::Busy => is_worth_it && now.ms_since(self.given_back_at) >= BUSY_INTERVAL_MS,
-            Load::Quiet => is_worth_it,
-            // What could not be given back while there was work, because something small and
-            // in use lay on every page, mostly can now.
-            Load::AtRest => is_worth_it || begins_to_rest && beyond_bytes >= WORTH_AT_REST_BYTES,
+        if load == Load::Busy {
+            return is_worth_it && now.ms_since(self.given_back_at) >= BUSY_INTERVAL_MS;
         }
+        // What could not be given back while there was work, because something small and in use
+        // lay on every page, mostly can now.
+        is_worth_it || is_calmer && beyond_bytes >= WORTH_AT_REST_BYTES
     }
 
     fn given_back(&mut self, resident_bytes: u64, held_bytes: u64, now: MonotonicNs) {
@@ -152,17 +152,18 @@ mod tests {
     /// Regression: what could not be given back once was never tried again. A daemon that had
     /// made and deleted 200,000 files with a budget of 16 MiB kept 110 MiB, of which it used 10.
     #[test]
-    fn at_the_beginning_of_each_rest_memory_is_given_back() {
+    fn whenever_work_ends_memory_is_given_back() {
         let mut watch = HeapWatch::default();
         let mut is_due = |load| watch.is_due(80 << 20, 0, load, at_ms(0));
+        assert!(!is_due(Load::Busy));
         assert!(is_due(Load::Quiet));
         watch.given_back(70 << 20, 0, at_ms(0));
         let mut is_due = |load| watch.is_due(80 << 20, 0, load, at_ms(0));
-        assert!(!is_due(Load::Quiet));
-        assert!(is_due(Load::AtRest));
-        assert!(!is_due(Load::AtRest), "once is enough");
-        assert!(!is_due(Load::Quiet));
-        assert!(is_due(Load::AtRest));
+        assert!(!is_due(Load::Quiet), "it was tried");
+        assert!(is_due(Load::AtRest), "less is in use");
+        assert!(!is_due(Load::AtRest));
+        assert!(!is_due(Load::Busy));
+        assert!(is_due(Load::Quiet));
     }
 
     #[test]
