@@ -26,6 +26,7 @@ pub const CONFIG: Target = Target {
              match = \"home/**\"\nage_max_ms = 500\nstaleness_min_bytes = 0\n\
              policy = \"interval\"\ninterval_ms = 400\nflush_interval_ms = 9\n\
              staleness_bytes = \"1MiB\"\nwindow_points = 64\n",
+            "apps = \"*\"\n[defaults]\nage_max_ms = \"30s\"\n[app]\nmatch = \"../x\"\n",
         ])
     },
 };
@@ -69,6 +70,9 @@ pub const CONTROL_LINE: Target = Target {
             r#"{"command":"status"}"#,
             r#"{"command":"sync","app":"mail","apply":true}"#,
             r#"{"command":"unmount","lazy":false}"#,
+            r#"{"command":"unmount","lazy":false,"mount_id":36}"#,
+            r#"{"command":"sync","app":{"hex":"6d61ff"},"apply":false}"#,
+            r#"{"reply":"detached","used_by":["the mount at /mnt"]}"#,
             r#"{"command":"reload","config":"/etc/mobifs.toml"}"#,
             r#"{"command":"set","app":"a","settings":{"class":"durable","policy":"tpl","staleness_min_bytes":1,"window_points":8}}"#,
             r#"{"reply":"error","kind":"not-permitted","message":"no"}"#,
@@ -109,21 +113,32 @@ fn config(input: &[u8]) -> Verdict {
             assert!(config.memory_budget_bytes >= 4 << 20);
             assert!(config.journal_bytes.is_none_or(|bytes| bytes >= 64 << 10));
             assert!(config.allow_durable || !config.rules.needs_fsync());
+            assert!(config.objects_max > 0);
+            for glob in config.rules.app_globs() {
+                let mut names = glob.split('/');
+                assert!(!names.any(|name| matches!(name, "" | "." | "..")), "{glob}");
+            }
             for path in [&b""[..], b"a", b"home/ann", b"bank-a1", b"\xff/\n"] {
                 let (_, policy) = (config.rules.is_app(path), config.rules.policy(path));
                 assert!(policy.due_age_ms() >= config.rules.due_age_ms_min());
                 let tpl = policy.transactioning.tpl;
                 assert!(tpl.staleness_min_pages <= policy.staleness_max_pages);
+                assert!(tpl.slope_min_micropercent <= 0);
                 assert!(policy.transactioning.name.is_bounded());
             }
         }
         Err(error) => {
             let message = error.to_string();
             assert!(message.starts_with(FILE), "{message:?} names the file");
+            assert!(!message.contains('\n'), "{message:?} is one line");
             let lines = text.bytes().filter(|&byte| byte == b'\n').count() + 1;
-            if let ConfigError::Syntax { line, message, .. } = error {
-                assert!((1..=lines).contains(line), "line {line} of {lines}");
-                assert!(!message.contains('\n'), "{message:?} is one line");
+            let line = match error {
+                ConfigError::Syntax { line, .. } => Some(*line),
+                ConfigError::Value { line, .. } => *line,
+                ConfigError::Read { .. } => None,
+            };
+            if let Some(line) = line {
+                assert!((1..=lines).contains(&line), "line {line} of {lines}");
             }
         }
     }
