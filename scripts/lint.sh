@@ -38,6 +38,7 @@ step "format" cargo fmt --all --check
 step "clippy" cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 step "purity of the engine: no standard library" scripts/check-purity.sh
 step "file length" scripts/check-file-length.sh
+step "table of reliability" python3 scripts/reliability.py --check
 step "scripts" scripts_parse
 step "licences" licences
 
