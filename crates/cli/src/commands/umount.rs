@@ -60,7 +60,12 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
             detached(client.mountpoint(), lazy, &used_by.join(", "));
             Ok(())
         }
-        Reply::AnotherMount => unmount_another(client, lazy),
+        Reply::AnotherMount => {
+            unmount_another(client, lazy)?;
+            // The daemon may have been killed while it was waited for.
+            let awaited = store.filter(|_| !lazy && !has_other_mounts(&mount));
+            awaited.map_or(Ok(()), |store| wait_for_store(&store))
+        }
         Reply::Error { kind, message } => Err(Failure::new(kind.into(), message)),
         other => Err(unexpected(&other)),
     }
@@ -91,21 +96,11 @@ fn unmount_another(mut client: ControlClient, lazy: bool) -> Result<(), Failure>
     if has_other_mounts(&mount) {
         return unmount_here(&mount, lazy);
     }
-    let sync = Request::Sync {
-        app: None,
-        apply: true,
-    };
-    match client.ask(&sync, &AS_LONG_AS_IT_TAKES)? {
-        Reply::Done => {}
-        Reply::Error { kind, message } => {
-            return Err(Failure::new(
-                kind.into(),
-                format!("not unmounted: {message}"),
-            ));
-        }
-        other => return Err(unexpected(&other)),
+    // Else a daemon that was killed after that had taken it away, and its successor finishes.
+    if mount.is_in_table() {
+        commit_all(&mut client, &mount)?;
+        unmount_here(&mount, lazy)?;
     }
-    unmount_here(&mount, lazy)?;
     let start = Instant::now();
     while !client.wait_for_end(&END_STEP) {
         let users = users_of_device(mount.device_major, mount.device_minor);
@@ -117,6 +112,24 @@ fn unmount_another(mut client: ControlClient, lazy: bool) -> Result<(), Failure>
     Ok(())
 }
 
+fn commit_all(client: &mut ControlClient, mount: &MountEntry) -> Result<(), Failure> {
+    let sync = Request::Sync {
+        app: None,
+        apply: true,
+    };
+    match client.ask(&sync, &AS_LONG_AS_IT_TAKES) {
+        Ok(Reply::Done) => Ok(()),
+        Ok(Reply::Error { kind, message }) => Err(Failure::new(
+            kind.into(),
+            format!("not unmounted: {message}"),
+        )),
+        Ok(other) => Err(unexpected(&other)),
+        // The daemon has ended with the mount.
+        Err(_) if !mount.is_in_table() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn has_other_mounts(mount: &MountEntry) -> bool {
     // Where that cannot be read, the daemon decides.
     other_mounts_of(mount).is_ok_and(|others| !others.is_empty())
@@ -126,7 +139,8 @@ fn has_other_mounts(mount: &MountEntry) -> bool {
 fn unmount_here(mount: &MountEntry, lazy: bool) -> Result<(), Failure> {
     let place = &mount.mountpoint;
     match unmount_unused(place, || mobifs_fuse::unmount(place, lazy)) {
-        Ok(()) => Ok(()),
+        // It was there a moment ago: something else has taken it away since.
+        Ok(()) | Err((UnmountError::NotMounted(_), _)) => Ok(()),
         Err((UnmountError::Busy(path), users)) => {
             let (path, users) = (path.display(), describe(&users));
             let message =
