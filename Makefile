@@ -103,7 +103,7 @@ bench-record: ## What --record costs, with and without it in turns (BENCH_FLAGS)
 
 bench-recovery: ## Mount after a power cut against what the journal holds, beside ext4 (root)
 	cargo build --release --locked -p mobifs-cli
-	cargo run --release --locked -p mobifs-campaign -- recovery
+	cargo run --release --locked -p mobifs-campaigns -- recovery
 
 bench-responsiveness: ## What a program feels of commits behind it, on a modelled eMMC (PRESET, root)
 	scripts/setup.sh --build-only
@@ -125,16 +125,16 @@ room-f2fs: ## The same over f2fs, in a guest of QEMU (SHAPES)
 	scripts/room-f2fs.sh $(SHAPES)
 
 crash-campaign: ## Long crash search (SECONDS, SEED)
-	cargo run --release --locked -p mobifs-testing --bin crash-campaign -- \
+	cargo run --release --locked -p mobifs-testkit --bin crash-campaign -- \
 		--seconds $(or $(SECONDS),600) --seed $(or $(SEED),1)
 
 crash-campaign-disks: ## Power cuts of mounts on real filesystems (CUTS, SEED, FILESYSTEMS, root)
 	cargo build --release --locked -p mobifs-cli
-	cargo run --release --locked -p mobifs-campaign -- cuts --filesystems $(FILESYSTEMS) \
+	cargo run --release --locked -p mobifs-campaigns -- cuts --filesystems $(FILESYSTEMS) \
 		--cuts $(or $(CUTS),200) --seed $(or $(SEED),1)
 
 crash-campaign-f2fs: ## The same over f2fs, in a guest of QEMU (CUTS, SEED)
-	cargo build --release --locked -p mobifs-cli -p mobifs-campaign
+	cargo build --release --locked -p mobifs-cli -p mobifs-campaigns
 	scripts/crash-campaign-f2fs.sh $(or $(CUTS),200) $(or $(SEED),1)
 
 systemd-check: ## The real systemd, logind and UPower, in a guest of QEMU
@@ -151,11 +151,11 @@ poison-campaign: ## Daemons that cannot take over, wherever and however (ROUNDS,
 
 postmark-cuts: ## A large PostMark, ten power cuts in each of its phases (root)
 	cargo build --release --locked -p mobifs-cli
-	cargo run --release --locked -p mobifs-campaign -- postmark --files 10000 --transactions 20000
+	cargo run --release --locked -p mobifs-campaigns -- postmark --files 10000 --transactions 20000
 
 flash-campaign: ## Power cuts of an ext4 at work on the modelled device (CUTS, SEED, root)
 	MOBIFS_FLASH_CUTS=$(or $(CUTS),200) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test --locked \
-		-p mobifs-flash-serve --test mounted campaign -- --nocapture
+		-p mobifs-device-server --test mounted campaign -- --nocapture
 
 sqlite-campaign: ## Power cuts and kills under SQLite in the VFS (CUTS, DISK_CUTS, KILLS, SEED, root)
 	MOBIFS_CUTS=$(or $(CUTS),100000) MOBIFS_CUT_SEED=$(or $(SEED),1) cargo test --release --locked \
@@ -163,7 +163,7 @@ sqlite-campaign: ## Power cuts and kills under SQLite in the VFS (CUTS, DISK_CUT
 	MOBIFS_KILLS=$(or $(KILLS),1000) MOBIFS_KILL_SEED=$(or $(SEED),1) cargo test --release \
 		--locked -p mobifs-sqlite --test killed -- --nocapture
 	MOBIFS_FLASH_CUTS=$(or $(DISK_CUTS),500) MOBIFS_FLASH_SEED=$(or $(SEED),1) cargo test \
-		--release --locked -p mobifs-flash-serve --test mounted databases_in_mobifs -- --nocapture
+		--release --locked -p mobifs-device-server --test mounted databases_in_mobifs -- --nocapture
 
 sqlite-histories: ## The VFS and plain SQLite do the same, call by call (HISTORIES, SEED, root)
 	MOBIFS_HISTORIES=$(or $(HISTORIES),2000) MOBIFS_HISTORY_SEED=$(or $(SEED),1) cargo test \
@@ -184,4 +184,4 @@ servers: ## PostgreSQL, MariaDB, Redis on a mount: kills, power cuts (SERVERS_FL
 
 clean: ## Remove build results and downloaded tools
 	cargo clean
-	rm -rf .cache fuzz/target fuzz/corpus fuzz/artifacts
+	rm -rf .cache test/fuzz/target test/fuzz/corpus test/fuzz/artifacts

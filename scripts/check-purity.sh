@@ -8,15 +8,15 @@ cd "$(dirname "$0")/.."
 
 BARE_TARGET=$(rustup target list --installed 2>/dev/null | grep -E -- '-none|-unknown-none' | head -n 1 || true)
 if [ -n "$BARE_TARGET" ]; then
-  cargo check --quiet -p mobifs-core --target "$BARE_TARGET"
-  echo "mobifs-core builds for $BARE_TARGET"
+  cargo check --quiet -p mobifs-engine --target "$BARE_TARGET"
+  echo "mobifs-engine builds for $BARE_TARGET"
   exit 0
 fi
 
-# Without such a target: ask rustc which crates the library of mobifs-core was linked with.
+# Without such a target: ask rustc which crates the library of mobifs-engine was linked with.
 metadata_dir=$(mktemp -d)
 trap 'rm -rf "$metadata_dir"' EXIT
-CARGO_TARGET_DIR="$metadata_dir" cargo build --quiet -p mobifs-core
+CARGO_TARGET_DIR="$metadata_dir" cargo build --quiet -p mobifs-engine
 library=$(find "$metadata_dir/debug" -maxdepth 1 -name 'libmobifs_core.rlib')
 linked=$(RUSTC_BOOTSTRAP=1 rustc -Z ls=root "$library")
 if ! grep -q '=External Dependencies=' <<<"$linked"; then
@@ -24,8 +24,8 @@ if ! grep -q '=External Dependencies=' <<<"$linked"; then
   exit 1
 fi
 if grep -Eq '^[0-9]+ std(-[0-9a-f]+)? ' <<<"$linked"; then
-  echo "mobifs-core links the standard library:" >&2
+  echo "mobifs-engine links the standard library:" >&2
   echo "$linked" >&2
   exit 1
 fi
-echo "mobifs-core links core and alloc only"
+echo "mobifs-engine links core and alloc only"

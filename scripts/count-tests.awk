@@ -1,6 +1,6 @@
 # Counts tests in what `cargo test -- --show-output` or one of our suites printed, and prints
 # "PASSED FAILED SKIPPED". To libtest, a test that returns because it cannot run here has passed;
-# such tests say so in lines that crates/skip makes:
+# such tests say so in lines that test/skip makes:
 #
 #   SKIPPED test: reason            skipped, not passed
 #   SKIPPED IN PART test: reason    passed

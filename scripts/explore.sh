@@ -22,11 +22,11 @@ stage() {
 
 export PROPTEST_RNG_SEED=$seed MOBIFS_SEED=$seed MOBIFS_HISTORY_SEED=$seed
 stage "property tests" cargo test --quiet --locked --workspace --lib --bins
-stage "engine and store" cargo test --quiet --locked -p mobifs-testing --tests
-stage "flash device" cargo test --quiet --locked -p mobifs-flash --tests
+stage "engine and store" cargo test --quiet --locked -p mobifs-testkit --tests
+stage "flash device" cargo test --quiet --locked -p mobifs-device-model --tests
 stage "SQLite" cargo test --quiet --locked -p mobifs-sqlite --test stateful
 for name in cuts faults lives limits; do
-  stage "crash search: $name" cargo run --quiet --release --locked -p mobifs-testing \
+  stage "crash search: $name" cargo run --quiet --release --locked -p mobifs-testkit \
     --bin crash-campaign -- --stage "$name" --seconds "$seconds" --seed "$seed"
 done
 

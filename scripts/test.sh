@@ -61,10 +61,10 @@ export MOBIFS_BIN=$TARGET_DIR/debug/mobifs
 for name in "${STEPS[@]}"; do
   case $name in
     counting) run counting python3 scripts/test_counting.py ;;
-    # Tests that cannot run here say so on a line of their own (crates/skip).
+    # Tests that cannot run here say so on a line of their own (test/skip).
     cargo) run cargo cargo test --workspace --locked --no-fail-fast -- --show-output ;;
     interleavings)
-      run interleavings cargo test --locked -p mobifs-runtime --features interleavings --lib interleavings
+      run interleavings cargo test --locked -p mobifs-volume --features interleavings --lib interleavings
       ;;
     bindings) run bindings python3 scripts/test_bindings.py ;;
     sqlite) run sqlite python3 scripts/sqlite_conformance.py --short ;;

@@ -30,8 +30,8 @@ run() { cargo +nightly test -Zbuild-std --target "$TARGET" --locked "$@"; }
 if [ "$#" != 0 ]; then
   run "$@"
 else
-  run -p mobifs-runtime --lib -- --test-threads=1 \
+  run -p mobifs-volume --lib -- --test-threads=1 \
     --skip heap::tests::free_pages_between_living_ones_are_given_back
-  run -p mobifs-testing --test fault_limits -- --test-threads=1
+  run -p mobifs-testkit --test fault_limits -- --test-threads=1
   run -p mobifs-cli --test mounted -- --test-threads=1
 fi

@@ -357,7 +357,7 @@ mod tests {
             .unwrap()
             .split_once("[defaults]")
             .unwrap();
-        let (known_mount, known_app) = mobifs_runtime::config_keys();
+        let (known_mount, known_app) = mobifs_volume::config_keys();
         for (text, known) in [(mount, known_mount), (app, known_app)] {
             let named = |name: &str| {
                 text.split(|c: char| !(c.is_ascii_lowercase() || c == '_'))

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use mobifs_fuse::{MountError, OptionError, UnmountError};
-use mobifs_runtime::{ConfigError, ControlError, ErrorKind, LimitError, PlaceError, VolumeError};
 use mobifs_store::StoreError;
+use mobifs_volume::{ConfigError, ControlError, ErrorKind, LimitError, PlaceError, VolumeError};
 use serde::{Deserialize, Serialize};
 
 /// Exit codes; documented in `mobifs --help`, relied on by other programs.

@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use mobifs_runtime::{ControlClient, find_mount};
+use mobifs_volume::{ControlClient, find_mount};
 
 use crate::arguments::{MountArguments, UmountArguments};
 use crate::commands;

@@ -22,7 +22,7 @@ use arguments::{Arguments, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
-    mobifs_runtime::reset_inherited();
+    mobifs_volume::reset_inherited();
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(call) = helper::Call::recognise(&words) {
         return helper::run(call);

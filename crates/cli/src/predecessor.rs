@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mobifs_runtime::{Holder, StoreLock};
 use mobifs_store::{StoreError, StoreScope};
+use mobifs_volume::{Holder, StoreLock};
 
 use crate::daemon::describe;
 use crate::failure::{Code, Failure};

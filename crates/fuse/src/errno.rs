@@ -1,6 +1,6 @@
 //! The one place where an engine's error becomes an errno.
 
-use mobifs_runtime::FsError;
+use mobifs_volume::FsError;
 use rustix::io::Errno;
 
 /// The errno that the kernel hands to the caller for `error`.

@@ -4,7 +4,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use mobifs_runtime::Volume;
+use mobifs_volume::Volume;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 

@@ -1,6 +1,6 @@
 //! The FUSE kernel adapter of MobiFS: requests in, errno out.
 //!
-//! [`Session::mount`] mounts a [`mobifs_runtime::Volume`], [`Session::run`] serves it.
+//! [`Session::mount`] mounts a [`mobifs_volume::Volume`], [`Session::run`] serves it.
 //! [`Session::resume`] goes on with the mount of a process that has died.
 //! [`Session::mount_file`] does the same for a single file, the front of a block device.
 //! The protocol layer is this crate's own and thin: it keeps no state for open files,

@@ -6,7 +6,7 @@
 
 use std::io::IoSlice;
 
-use mobifs_types::{
+use mobifs_base::{
     AttributeGroup, FileKind, FoundObject, MonotonicNs, ObjectId, ObservedOperation, Operation,
 };
 use rustix::io::Errno;

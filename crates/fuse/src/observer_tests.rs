@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::MemoryStore;
+use mobifs_volume::{Config, Volume, VolumeOptions};
 use parking_lot::Mutex;
 use zerocopy::IntoBytes as _;
 

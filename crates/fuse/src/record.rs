@@ -1,6 +1,6 @@
 //! What a session leaves for its successor.
 
-use mobifs_runtime::{Arena, ArenaError};
+use mobifs_volume::{Arena, ArenaError};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

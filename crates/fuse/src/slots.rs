@@ -11,7 +11,7 @@
 //! not meet a page that is not in memory, because then the call would fail and the kernel
 //! end the request with `EIO`.
 
-use mobifs_runtime::{Arena, Refusal, RequestSlot};
+use mobifs_volume::{Arena, Refusal, RequestSlot};
 use parking_lot::Mutex;
 
 use crate::protocol::REQUEST_BUFFER_BYTES;

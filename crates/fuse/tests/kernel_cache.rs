@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::{MountOptions, Session};
-use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::MemoryStore;
+use mobifs_volume::{Config, Volume, VolumeOptions};
 
 const OBJECTS_MAX: u64 = 200;
 const DIRECTORIES: usize = 5;

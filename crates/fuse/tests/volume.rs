@@ -18,8 +18,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::{MountOptions, Session, SessionError, SessionHandle, UnmountError};
-use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_store::MemoryStore;
+use mobifs_volume::{Config, Volume, VolumeOptions};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -5,7 +5,7 @@
 //! first), and numbers of 7 bits a byte, low ones first, the last one without the high bit;
 //! names have their length in front.
 
-use mobifs_types::{
+use mobifs_base::{
     AttributeGroup, DeviceState, FoundObject, MonotonicNs, ObjectId, ObservedOperation, Operation,
     UserOperation,
 };

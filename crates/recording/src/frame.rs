@@ -21,7 +21,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 
-use mobifs_types::MonotonicNs;
+use mobifs_base::MonotonicNs;
 
 use crate::codec::encode;
 use crate::{LogError, LogHeader, Observation};

@@ -13,7 +13,7 @@ mod tests;
 
 use std::io;
 
-use mobifs_types::{DeviceState, MonotonicNs, ObservedOperation, UserOperation};
+use mobifs_base::{DeviceState, MonotonicNs, ObservedOperation, UserOperation};
 use thiserror::Error;
 
 pub use codec::Decoder;

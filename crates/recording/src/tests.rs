@@ -1,4 +1,4 @@
-use mobifs_types::{
+use mobifs_base::{
     DeviceState, FoundObject, MonotonicNs, ObjectId, ObservedOperation, Operation, UserOperation,
 };
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ proptest! {
             Operation::Copy { offset: b, target: object, target_offset: c, length: d, moved: a },
             Operation::Truncate { size_bytes: a },
             Operation::Allocate { mode: small, offset: a, length: b },
-            Operation::SetAttributes { group: mobifs_types::AttributeGroup::Times },
+            Operation::SetAttributes { group: mobifs_base::AttributeGroup::Times },
             Operation::SetXattr { length: a },
             Operation::RemoveXattr,
             Operation::ReadDirectory,

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use mobifs_runtime::Arena;
+use mobifs_volume::Arena;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mobifs_runtime::{
+use mobifs_base::ObjectId;
+use mobifs_volume::{
     AttributeChange, Caller, Class, FsError, OpenedStore, PolicyChange, Status, Volume, WriteAt,
 };
-use mobifs_types::ObjectId;
 use parking_lot::{Mutex, RwLock};
 
 use crate::arena_file::ArenaFile;
@@ -555,7 +555,7 @@ impl Database {
     pub(crate) fn outlives_process(&self) -> bool {
         self.volume
             .arena()
-            .is_some_and(mobifs_runtime::Arena::is_complete)
+            .is_some_and(mobifs_volume::Arena::is_complete)
     }
 
     /// Brings everything to its place and makes the file an ordinary database. Nobody uses

@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use mobifs_runtime::{ArenaError, ConfigError, FsError, VolumeError};
 use mobifs_store::StoreError;
+use mobifs_volume::{ArenaError, ConfigError, FsError, VolumeError};
 
 use crate::abi::{self, Code};
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use mobifs_types::ObjectId;
+use mobifs_base::ObjectId;
 
 use crate::abi::{self, Code};
 use crate::database::Database;

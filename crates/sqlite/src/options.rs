@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use mobifs_runtime::{Class, Config, PolicyChange, PolicySettings, class_name, parse_size};
+use mobifs_volume::{Class, Config, PolicyChange, PolicySettings, class_name, parse_size};
 use serde::Serialize;
 
 use crate::arena_file;

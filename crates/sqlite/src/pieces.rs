@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_types::ObjectId;
+use mobifs_base::ObjectId;
 use parking_lot::Mutex;
 
 use crate::failure::Failure;

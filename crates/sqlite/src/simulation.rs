@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_runtime::Volume;
+use mobifs_volume::Volume;
 
 use crate::database::Database;
 use crate::failure::Failure;

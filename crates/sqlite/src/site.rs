@@ -7,11 +7,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mobifs_runtime::{
+use mobifs_store::{PosixLower, StoreError, StoreScope, check_owner, inspect};
+use mobifs_volume::{
     Arena, ArenaError, Config, OpenOptions, OpenedStore, Resumption, StoreLock, Volume,
     VolumeOptions,
 };
-use mobifs_store::{PosixLower, StoreError, StoreScope, check_owner, inspect};
 use rustix::process::Uid;
 
 use crate::arena_file::{ArenaFile, Left};

@@ -9,7 +9,7 @@ mod common;
 use common::simulated::{bring_to_life, disk, looked_at_plainly, new_path};
 use common::{Dice, SAFE_MODES, check, number_from, open, set_mode};
 use mobifs_store::JournalOptions;
-use mobifs_testing::crash::{Calls, Fault, Harm};
+use mobifs_testkit::crash::{Calls, Fault, Harm};
 use rusqlite::{Connection, ErrorCode};
 
 const EIO: i32 = 5;

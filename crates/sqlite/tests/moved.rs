@@ -12,7 +12,7 @@ use common::{
     Place, SAFE_MODES, check, child, count, insert, is_ordinary, make_table, open, opened, purpose,
     set_mode,
 };
-use mobifs_runtime::Arena;
+use mobifs_volume::Arena;
 use rusqlite::ErrorCode;
 use serde_json::Value;
 

@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use common::simulated::{bring_to_life, cut_image, disk, looked_at_plainly, new_path};
 use common::{Dice, SAFE_MODES, check, number_from, open, set_mode};
-use mobifs_runtime::Volume;
 use mobifs_store::JournalOptions;
-use mobifs_testing::crash::CrashLower;
+use mobifs_testkit::crash::CrashLower;
+use mobifs_volume::Volume;
 use rusqlite::Connection;
 
 /// What was promised, and what was begun.

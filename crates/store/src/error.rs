@@ -62,7 +62,7 @@ pub enum StoreError {
     },
     /// The object is gone or was never known.
     #[error("object {0} is not known to the store")]
-    Unknown(mobifs_types::ObjectId),
+    Unknown(mobifs_base::ObjectId),
 }
 
 impl StoreError {

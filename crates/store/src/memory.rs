@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 
-use mobifs_types::{
+use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, DirectoryEntry, Entry, FileKind, NAME_BYTES_MAX, Name,
     ObjectId, ObjectInfo, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
     SYMLINK_BYTES_MAX, SpaceInfo, Timestamp, Xattr,

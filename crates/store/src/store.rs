@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mobifs_types::{
+use mobifs_base::{
     ByteRange, DeviceNumber, DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex,
     SpaceInfo, Xattr,
 };
@@ -29,7 +29,7 @@ pub struct Ticket(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Room for all extended attributes of one object, each of which takes
-    /// [`mobifs_types::xattr_room_bytes`]; 0 where the filesystem has none.
+    /// [`mobifs_base::xattr_room_bytes`]; 0 where the filesystem has none.
     pub xattr_bytes_max: usize,
     /// Largest file, in bytes.
     pub file_bytes_max: u64,
@@ -38,7 +38,7 @@ pub struct Capabilities {
     /// Longest target of a symlink, in bytes.
     pub symlink_bytes_max: usize,
     /// Most that the entries of one directory may take together, each of which takes
-    /// [`mobifs_types::dentry_room_bytes`].
+    /// [`mobifs_base::dentry_room_bytes`].
     pub directory_bytes_max: u64,
     /// Most links of one regular file.
     pub links_max: u32,

@@ -1,7 +1,7 @@
 //! What a store must know again when its process is killed and another one goes on with
 //! the same object ids, and who hears of it.
 
-use mobifs_types::{ByteRange, FileKind, Name, ObjectId};
+use mobifs_base::{ByteRange, FileKind, Name, ObjectId};
 
 /// Hears what a store must know again if its process is killed and another one goes on
 /// with the same ids.

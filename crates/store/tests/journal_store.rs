@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mobifs_store::{Intent, JournalOptions, JournalStore, KnownObject, PosixLower, Store, Witness};
-use mobifs_types::{
+use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Page,
     PageIndex, Timestamp,
 };
+use mobifs_store::{Intent, JournalOptions, JournalStore, KnownObject, PosixLower, Store, Witness};
 
 fn options() -> JournalOptions {
     JournalOptions {

@@ -144,7 +144,7 @@ fn errors_are_one_sentence_and_have_their_codes() {
     std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
     let full = directory.path();
     // The library panics on it.
-    let regressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/regressions");
+    let regressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/fuzz/regressions");
     let negative = regressions.join("trace_parquet/column-at-a-negative-offset");
     for (arguments, code, message) in [
         (&["stat", text(&unknown)][..], 2, "looks like no trace"),

@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mobifs_runtime::{PlaceError, StoreLock, check_store};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
+use mobifs_volume::{PlaceError, StoreLock, check_store};
 
 use crate::arguments::CheckArguments;
 use crate::failure::{Code, Failure};

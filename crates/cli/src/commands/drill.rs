@@ -1,6 +1,6 @@
 //! `mobifs drill`
 
-use mobifs_runtime::{Reply, Request};
+use mobifs_volume::{Reply, Request};
 
 use super::{AS_LONG_AS_IT_TAKES, ask, unexpected};
 use crate::arguments::{Drill, PowerCutArguments};

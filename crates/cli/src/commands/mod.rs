@@ -13,7 +13,7 @@ pub(crate) mod umount;
 
 use std::path::Path;
 
-use mobifs_runtime::{AnswerPatience, ControlClient, Reply, Request};
+use mobifs_volume::{AnswerPatience, ControlClient, Reply, Request};
 
 use crate::failure::{Code, Failure};
 

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use mobifs_fuse::{AccessTimes, MountOptions};
-use mobifs_runtime::handover::Inherited;
-use mobifs_runtime::{
+use mobifs_volume::handover::Inherited;
+use mobifs_volume::{
     PlaceOptions, Places, absolute_without_touching, check_store, find_mount, raise_limits,
     remove_stale_sockets, runtime_directory,
 };

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use mobifs_runtime::{Config, OpenOptions, OpenedStore, raise_limits};
+use mobifs_volume::{Config, OpenOptions, OpenedStore, raise_limits};
 
 use super::check;
 use crate::arguments::RecoverArguments;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use mobifs_runtime::{Config, Reply, Request};
+use mobifs_volume::{Config, Reply, Request};
 
 use super::{ask, unexpected};
 use crate::arguments::ReloadArguments;

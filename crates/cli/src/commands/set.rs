@@ -1,6 +1,6 @@
 //! `mobifs set`
 
-use mobifs_runtime::{PolicySettings, Reply, Request, Size, parse_size};
+use mobifs_volume::{PolicySettings, Reply, Request, Size, parse_size};
 
 use super::{ask, unexpected};
 use crate::arguments::SetArguments;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use mobifs_runtime::{
+use mobifs_volume::{
     AnswerPatience, AppName, AppReport, AppSelection, RecordingStatus, Reply, Request, Status,
 };
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use mobifs_runtime::{AppName, Reply, Request};
+use mobifs_volume::{AppName, Reply, Request};
 
 use super::{ask, unexpected};
 use crate::arguments::SyncArguments;

@@ -1,6 +1,6 @@
 //! `mobifs touch`
 
-use mobifs_runtime::{Reply, Request};
+use mobifs_volume::{Reply, Request};
 
 use super::{ask, unexpected};
 use crate::arguments::{ScreenState, TouchArguments};

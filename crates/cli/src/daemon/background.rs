@@ -10,7 +10,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 
-use mobifs_runtime::handover::{
+use mobifs_volume::handover::{
     KILLS_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE,
 };
 use serde::{Deserialize, Serialize};

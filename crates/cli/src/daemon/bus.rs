@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mobifs_bus::{BusListener, BusOptions, BusWatcher};
-use mobifs_runtime::{BatterySource, EventObserver, EventSources, UserInput, Volume};
+use mobifs_volume::{BatterySource, EventObserver, EventSources, UserInput, Volume};
 
 /// Starts to listen to the system bus; none if that is not wanted, or there is no way to.
 pub(super) fn watch(

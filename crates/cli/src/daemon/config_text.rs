@@ -9,7 +9,7 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use mobifs_runtime::{Config, ConfigError};
+use mobifs_volume::{Config, ConfigError};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// Text and meaning of a configuration.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::{SessionHandle, UnmountError};
-use mobifs_runtime::handover::CONFIG_NAME;
-use mobifs_runtime::{
+use mobifs_volume::handover::CONFIG_NAME;
+use mobifs_volume::{
     AppName, AppSelection, Arena, ControlHandler, ErrorKind, MountEntry, MountUser, OpenedStore,
     Places, PolicySettings, Reply, Request, Volume, VolumeError, mount_at, users_of_device,
 };

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use mobifs_runtime::handover::{NAMES, Notifier, SUPERVISOR_VARIABLE, supervisor_pid};
+use mobifs_volume::handover::{NAMES, Notifier, SUPERVISOR_VARIABLE, supervisor_pid};
 
 use crate::failure::{Code, Failure};
 

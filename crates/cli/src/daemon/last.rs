@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::is_mounted;
-use mobifs_runtime::handover::is_end_wanted;
-use mobifs_runtime::{CommitPass, LastCommit, LastCommitError, OpenOptions};
 use mobifs_store::StoreError;
+use mobifs_volume::handover::is_end_wanted;
+use mobifs_volume::{CommitPass, LastCommit, LastCommitError, OpenOptions};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::keeper::Keeper;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use mobifs_bus::BusWatcher;
 use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
-use mobifs_runtime::{
+use mobifs_volume::{
     Arena, ControlServer, EventWatcher, HolderState, OpenOptions, OpenedStore, Places, Volume,
     VolumeOptions, fault_point, handover, mount_at,
 };
@@ -70,7 +70,7 @@ pub(crate) fn serve(
 ) -> Result<(), Failure> {
     // Started as /proc/self/exe, it would be "exe" in lists of processes.
     let _named = rustix::thread::set_name(c"mobifs");
-    mobifs_runtime::keep_few_heaps();
+    mobifs_volume::keep_few_heaps();
     keep_out_of_core_dumps();
     if keeper.is_there() {
         die_of_panics();

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_fuse::{Session, TakeoverError, begin_takeover, is_mounted, postpone_takeover};
-use mobifs_runtime::handover::{Inherited, is_last, kills_in_a_row, supervisor_pid};
-use mobifs_runtime::{Arena, ArenaError, OpenedStore, Volume, arm_fault_points, fault_point};
 use mobifs_store::StoreError;
+use mobifs_volume::handover::{Inherited, is_last, kills_in_a_row, supervisor_pid};
+use mobifs_volume::{Arena, ArenaError, OpenedStore, Volume, arm_fault_points, fault_point};
 
 use super::keeper::Keeper;
 use super::recording::Recording;
@@ -88,7 +88,7 @@ impl Legacy {
             return Err(self.commit_and_end(plan, keeper));
         }
         arm_fault_points();
-        let entered = mobifs_runtime::enter(&self.arena);
+        let entered = mobifs_volume::enter(&self.arena);
         let entered = entered.map_err(|error| hopeless(keeper, &error))?;
         fault_point("enter");
         // Our own supervisor counts deaths itself, and knows how they came about.

@@ -2,7 +2,7 @@
 //! starts a new one when the daemon dies.
 //!
 //! It speaks systemd's protocol, so the daemon need not know which of the two it has (see
-//! [`mobifs_runtime::handover`]). It is small on purpose, has one thread, never touches
+//! [`mobifs_volume::handover`]). It is small on purpose, has one thread, never touches
 //! the mount as long as it is served, and uses no memory to speak of: whatever ends a daemon
 //! does not end it. If it is killed itself, the daemon serves on, unsupervised.
 //!
@@ -24,11 +24,11 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt as _, FdMapping};
-use mobifs_runtime::handover::{
+use mobifs_volume::handover::{
     ARENA_NAME, DEVICE_NAME, ENDS_VARIABLE, KILLS_VARIABLE, LAST_VARIABLE, LISTEN_COUNT_VARIABLE,
     LISTEN_NAMES_VARIABLE, LISTEN_PID_VARIABLE, NOTIFY_VARIABLE, SUPERVISOR_VARIABLE,
 };
-use mobifs_runtime::patience;
+use mobifs_volume::patience;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -65,7 +65,7 @@ pub(crate) fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
     // Not to be mistaken for "exe", and not to be ended with the terminal.
     let _named = rustix::thread::set_name(c"mobifs");
     // Where they stay too low, the first daemon refuses the mount.
-    let _raised = mobifs_runtime::raise_limits();
+    let _raised = mobifs_volume::raise_limits();
     let _session = rustix::process::setsid();
     let _moved = std::env::set_current_dir("/");
     let failed =

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use mobifs_runtime::{FAULT_POINTS, FAULTS};
+use mobifs_volume::{FAULT_POINTS, FAULTS};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fixture::{Fixture, PROGRAM, needs_mounts, snapshot, succeeds, wait_until};

@@ -1,7 +1,7 @@
 //! Attributes of objects and of the filesystem.
 
-use mobifs_runtime::{AttributeChange, Node, SetIdBits, TimeChange};
-use mobifs_types::{MODE_MASK, Timestamp};
+use mobifs_base::{MODE_MASK, Timestamp};
+use mobifs_volume::{AttributeChange, Node, SetIdBits, TimeChange};
 
 use super::{Adapter, Context, Outcome, fs};
 use crate::protocol::{SetAttrArgs, StatFsReply, set_attr};

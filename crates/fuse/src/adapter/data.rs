@@ -1,7 +1,7 @@
 //! File content.
 
-use mobifs_runtime::{AllocateMode, AttributeChange, FsError, SetIdBits, Whence, WriteAt};
-use mobifs_types::{ObjectId, S_ISGID};
+use mobifs_base::{ObjectId, S_ISGID};
+use mobifs_volume::{AllocateMode, AttributeChange, FsError, SetIdBits, Whence, WriteAt};
 use rustix::io::Errno;
 
 use super::set_id::{has_set_id, is_in_group};

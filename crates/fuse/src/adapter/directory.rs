@@ -3,8 +3,8 @@
 //! An entry's offset is the volume's cookie plus two: offset 1 is behind `.`, offset 2
 //! behind `..`.
 
-use mobifs_runtime::{FsError, ReadDirEntry};
-use mobifs_types::{FileKind, ObjectId};
+use mobifs_base::{FileKind, ObjectId};
+use mobifs_volume::{FsError, ReadDirEntry};
 use rustix::io::Errno;
 use zerocopy::{FromBytes as _, IntoBytes};
 
@@ -192,8 +192,8 @@ impl Adapter {
 mod tests {
     use std::sync::Arc;
 
-    use mobifs_runtime::{Config, Volume, VolumeOptions};
     use mobifs_store::MemoryStore;
+    use mobifs_volume::{Config, Volume, VolumeOptions};
     use zerocopy::FromBytes;
 
     use super::*;

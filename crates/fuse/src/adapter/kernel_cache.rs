@@ -13,7 +13,7 @@
 
 use std::sync::Weak;
 
-use mobifs_runtime::{KernelCache, KernelHeld};
+use mobifs_volume::{KernelCache, KernelHeld};
 
 use crate::reply::{invalidate_entry, prune};
 use crate::session::Shared;

@@ -34,8 +34,8 @@
 
 use std::collections::BTreeMap;
 
-use mobifs_runtime::{LeftRequest, Node};
-use mobifs_types::ObjectId;
+use mobifs_base::ObjectId;
+use mobifs_volume::{LeftRequest, Node};
 use rustix::io::Errno;
 use zerocopy::FromBytes as _;
 

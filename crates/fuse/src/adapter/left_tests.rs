@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use mobifs_runtime::{Arena, Config, FsError, RequestSlot, Volume, VolumeOptions};
 use mobifs_store::MemoryStore;
+use mobifs_volume::{Arena, Config, FsError, RequestSlot, Volume, VolumeOptions};
 use parking_lot::Mutex;
 use zerocopy::{Immutable, IntoBytes};
 

@@ -38,8 +38,8 @@ mod xattr;
 
 use std::sync::{Arc, Weak};
 
-use mobifs_runtime::{Caller, FsError, Node, Volume};
-use mobifs_types::ObjectId;
+use mobifs_base::ObjectId;
+use mobifs_volume::{Caller, FsError, Node, Volume};
 use rustix::io::Errno;
 
 use crate::errno::errno_of;

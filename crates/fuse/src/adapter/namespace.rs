@@ -1,7 +1,7 @@
 //! Names: lookup, new objects, links, renames.
 
-use mobifs_runtime::{Caller, FsError, Node, NodeSpec, RenameMode};
-use mobifs_types::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
+use mobifs_base::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
+use mobifs_volume::{Caller, FsError, Node, NodeSpec, RenameMode};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 

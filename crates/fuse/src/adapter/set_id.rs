@@ -16,8 +16,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mobifs_runtime::Node;
-use mobifs_types::{FileKind, ObjectId, S_ISGID, S_ISUID};
+use mobifs_base::{FileKind, ObjectId, S_ISGID, S_ISUID};
+use mobifs_volume::Node;
 use parking_lot::Mutex;
 
 use crate::protocol::RequestHeader;
@@ -92,7 +92,7 @@ impl SetIdFiles {
 
 #[cfg(test)]
 mod tests {
-    use mobifs_types::Attributes;
+    use mobifs_base::Attributes;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use mobifs_runtime::XattrMode;
+use mobifs_volume::XattrMode;
 use rustix::io::Errno;
 
 use super::{Adapter, Context, Outcome, fs};

@@ -84,7 +84,7 @@ pub enum MountError {
     },
     /// What a successor needs could not be kept.
     #[error(transparent)]
-    Arena(#[from] mobifs_runtime::ArenaError),
+    Arena(#[from] mobifs_volume::ArenaError),
     /// The first exchange with the kernel failed.
     #[error("the kernel ended the connection before it was established: {0}")]
     Handshake(Errno),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-use mobifs_testing::direct_io::{self, AlignedBuffer};
+use mobifs_testkit::direct_io::{self, AlignedBuffer};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

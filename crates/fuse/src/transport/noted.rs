@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mobifs_runtime::Refusal;
+use mobifs_volume::Refusal;
 use rustix::io::Errno;
 use zerocopy::FromBytes as _;
 

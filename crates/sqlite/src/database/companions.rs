@@ -2,8 +2,8 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use mobifs_runtime::{Caller, FsError, Node, NodeSpec};
-use mobifs_types::{DeviceNumber, FileKind, ObjectId};
+use mobifs_base::{DeviceNumber, FileKind, ObjectId};
+use mobifs_volume::{Caller, FsError, Node, NodeSpec};
 
 use super::Database;
 use crate::companion::{self, Companion};

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_runtime::{Config, Volume, VolumeOptions};
 use mobifs_sqlite::Failure;
 use mobifs_sqlite::simulation::{
     Adopted, Beginning, Ground, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark,
 };
 use mobifs_store::lower::{Create, Lower as _};
 use mobifs_store::{JournalOptions, JournalStore};
-use mobifs_testing::crash::{CrashLower, Effect, Fate};
+use mobifs_testkit::crash::{CrashLower, Effect, Fate};
+use mobifs_volume::{Config, Volume, VolumeOptions};
 
 use super::{Dice, plain};
 

@@ -7,7 +7,7 @@ mod wire;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use mobifs_types::{
+use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES,
     PAGE_BYTES_U64, PageIndex, Timestamp, XattrChange,
 };

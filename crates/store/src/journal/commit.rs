@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::atomic::Ordering;
 
-use mobifs_types::{
+use mobifs_base::{
     ByteRange, Entry, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex,
     RangeSet,
 };

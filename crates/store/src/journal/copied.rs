@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
 
-use mobifs_types::{FileKind, Name, ObjectId, PAGE_BYTES_U64};
+use mobifs_base::{FileKind, Name, ObjectId, PAGE_BYTES_U64};
 
 use super::JournalStore;
 use super::lookup::found as if_there;

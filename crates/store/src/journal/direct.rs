@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mobifs_types::{
+use mobifs_base::{
     Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
 };
 

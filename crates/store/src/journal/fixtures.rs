@@ -1,6 +1,6 @@
 //! What tests of the journal commit.
 
-use mobifs_types::{Attributes, DeviceNumber, FileKind, ObjectId, ObjectState, Timestamp};
+use mobifs_base::{Attributes, DeviceNumber, FileKind, ObjectId, ObjectState, Timestamp};
 
 /// A regular file of this process's user.
 pub(crate) fn file_state(id: ObjectId, created: bool, size: u64) -> ObjectState {

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use mobifs_types::{ByteRange, SpaceInfo, Xattr};
+use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::io::Errno;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mobifs_types::{FileKind, Name, ObjectId};
+use mobifs_base::{FileKind, Name, ObjectId};
 
 use super::log::{Log, LogOptions};
 use super::lookup::found;

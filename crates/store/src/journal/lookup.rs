@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use mobifs_types::{FileKind, Name, ObjectId};
+use mobifs_base::{FileKind, Name, ObjectId};
 
 use super::search::Search;
 use super::{Directories, JournalStore};

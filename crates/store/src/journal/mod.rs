@@ -41,7 +41,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_types::{
+use mobifs_base::{
     ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
 use parking_lot::{Mutex, RwLock};

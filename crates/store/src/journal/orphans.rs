@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mobifs_types::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_base::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 use rustix::io::Errno;
 
 use super::JournalStore;
@@ -141,7 +141,7 @@ impl<L: Lower> JournalStore<L> {
 
 #[cfg(test)]
 mod tests {
-    use mobifs_types::{Entry, Name};
+    use mobifs_base::{Entry, Name};
 
     use super::*;
     use crate::lower::PosixLower;

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use mobifs_types::{ByteRange, PAGE_BYTES};
+use mobifs_base::{ByteRange, PAGE_BYTES};
 
 use super::codec;
 use super::record::Record;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mobifs_types::{
+use mobifs_base::{
     Attributes, ByteRange, ContentLayer, DirectoryEntry, FileKind, Name, ObjectId, ObjectInfo,
     PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, Whence, Xattr, search_layer, seek_content,
 };

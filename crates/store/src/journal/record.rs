@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use mobifs_types::{ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
+use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
 
 /// Runs of changed bytes with fewer equal bytes than this between them are stored as
 /// one run: a run of its own costs up to four bytes and a copy when it is applied.

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use mobifs_types::{
+use mobifs_base::{
     DeviceNumber, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, SYMLINK_BYTES_MAX,
 };
 use parking_lot::{Mutex, RwLock};

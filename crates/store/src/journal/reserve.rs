@@ -11,7 +11,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mobifs_types::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
+use mobifs_base::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
 
 use super::apply::{Deleted, Refused};
 use super::{Directories, JournalStore, Writer};

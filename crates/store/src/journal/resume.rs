@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use mobifs_types::ObjectId;
+use mobifs_base::ObjectId;
 
 use super::apply::Unnamed;
 use super::recovery::{Loaded, Moves};

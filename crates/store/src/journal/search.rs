@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use mobifs_types::{Name, ObjectId};
+use mobifs_base::{Name, ObjectId};
 
 use super::JournalStore;
 use super::lookup::found;

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mobifs_types::{Attributes, FileKind, Name, ObjectId, SYMLINK_BYTES_MAX};
+use mobifs_base::{Attributes, FileKind, Name, ObjectId, SYMLINK_BYTES_MAX};
 
 use super::pending::PendingObject;
 use super::state::State;

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use mobifs_types::{ByteRange, FileKind, ObjectId, RangeSet};
+use mobifs_base::{ByteRange, FileKind, ObjectId, RangeSet};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::pending::Pending;

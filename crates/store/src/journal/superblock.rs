@@ -4,7 +4,7 @@
 //! slot is written durably before the other is touched, so that at any instant one of
 //! them is whole, and afterwards either may be lost without consequence.
 
-use mobifs_types::Timestamp;
+use mobifs_base::Timestamp;
 
 use super::overflow::Overflow;
 use crate::StoreError;

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, HashSet};
 
-use mobifs_types::{FileKind, Name, ObjectId};
+use mobifs_base::{FileKind, Name, ObjectId};
 
 use crate::KnownLocation;
 

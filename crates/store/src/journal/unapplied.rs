@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::{BTreeSet, HashSet};
 
-use mobifs_types::{FileKind, ObjectId};
+use mobifs_base::{FileKind, ObjectId};
 
 use super::JournalStore;
 use super::lookup::missing;

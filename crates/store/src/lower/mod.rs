@@ -9,7 +9,7 @@ mod posix;
 
 use std::io;
 
-use mobifs_types::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
+use mobifs_base::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
 
 pub use posix::{PosixHandle, PosixLower, StoreScope};
 

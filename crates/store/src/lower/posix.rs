@@ -28,7 +28,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_types::{ByteRange, SpaceInfo, Xattr};
+use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
 use rustix::fs::{self, IFlags, OFlags};
 use rustix::io::{Errno, retry_on_intr};

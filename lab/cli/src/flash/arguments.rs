@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use mobifs_flash_serve::{CrashState, Keep, Scale};
+use mobifs_device_server::{CrashState, Keep, Scale};
 
 use super::replay::{self, ReplayArguments};
 use super::validate::{self, ValidateArguments};

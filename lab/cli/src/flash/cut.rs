@@ -1,6 +1,6 @@
 //! `mobifs flash cut`
 
-use mobifs_flash_serve::{Reply, Request};
+use mobifs_device_server::{Reply, Request};
 
 use super::arguments::CutArguments;
 use super::{ask_server, print, unexpected};

@@ -1,6 +1,6 @@
 //! How these commands fail.
 
-use mobifs_flash_serve::{ControlError, ErrorKind, ImageError, JournalError, ServeError};
+use mobifs_device_server::{ControlError, ErrorKind, ImageError, JournalError, ServeError};
 
 use crate::failure::{Code, Failure};
 

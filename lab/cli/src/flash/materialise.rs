@@ -1,6 +1,6 @@
 //! `mobifs flash materialise`
 
-use mobifs_flash_serve::{BoundaryKind, Journal, materialise};
+use mobifs_device_server::{BoundaryKind, Journal, materialise};
 use serde_json::json;
 
 use super::arguments::MaterialiseArguments;

@@ -13,7 +13,7 @@ mod validate;
 
 use std::path::Path;
 
-use mobifs_flash_serve::{Reply, Request, ask};
+use mobifs_device_server::{Reply, Request, ask};
 use serde_json::Value;
 
 use crate::failure::{Code, Failure, put};

@@ -1,6 +1,6 @@
 //! `mobifs flash power-on`
 
-use mobifs_flash_serve::{Reply, Request};
+use mobifs_device_server::{Reply, Request};
 use serde_json::json;
 
 use super::arguments::PowerOnArguments;

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use mobifs_flash::{Config, ConfigError, Preset};
-use mobifs_lab::flash::Host;
-use mobifs_lab::flash::replay::{
+use mobifs_device_model::{Config, ConfigError, Preset};
+use mobifs_simulator::flash::Host;
+use mobifs_simulator::flash::replay::{
     Fill, Options, Pace, Phase, ReadOptions, Replay, ReplayError, replay,
 };
-use mobifs_runtime::parse_size;
+use mobifs_volume::parse_size;
 
 use super::serve;
 use crate::failure::{Code, Failure, put};
@@ -188,7 +188,7 @@ fn write_all(text: &mut String, result: &Replay) -> std::fmt::Result {
         "{} of {:.1} GB, {pace}; {:.1} MB written before",
         result.device,
         result.capacity_bytes as f64 / 1e9,
-        result.filled_pages as f64 * mobifs_flash::PAGE_BYTES as f64 / 1e6
+        result.filled_pages as f64 * mobifs_device_model::PAGE_BYTES as f64 / 1e6
     )?;
     if let Some(phase) = &result.precondition {
         write_phase(text, "precondition", phase)?;
@@ -235,7 +235,7 @@ fn write_latencies(text: &mut String, phase: &Phase) -> std::fmt::Result {
             "{:14} {:>9} {:>9.1} {:>9.0}",
             of_kind.kind.replace('_', " "),
             of_kind.commands,
-            of_kind.sectors as f64 * mobifs_flash::SECTOR_BYTES as f64 / 1e6,
+            of_kind.sectors as f64 * mobifs_device_model::SECTOR_BYTES as f64 / 1e6,
             latency.mean_ns / 1e3
         )?;
         for ns in [

@@ -4,9 +4,9 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use mobifs_flash::{Config, Preset};
-use mobifs_flash_serve::{EndHandle, Ready, ServeOptions, Served};
-use mobifs_runtime::parse_size;
+use mobifs_device_model::{Config, Preset};
+use mobifs_device_server::{EndHandle, Ready, ServeOptions, Served};
+use mobifs_volume::parse_size;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 

@@ -1,6 +1,6 @@
 //! `mobifs flash stats`
 
-use mobifs_flash_serve::{Reply, Request};
+use mobifs_device_server::{Reply, Request};
 
 use super::arguments::StatsArguments;
 use super::{ask_server, print, unexpected};

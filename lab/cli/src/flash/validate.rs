@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use mobifs_flash::{Config, Preset};
-use mobifs_lab::flash::{DeviceUnderTest, Extent, Validation, svg, table, validate};
+use mobifs_device_model::{Config, Preset};
+use mobifs_simulator::flash::{DeviceUnderTest, Extent, Validation, svg, table, validate};
 use serde::Serialize;
 
 use super::serve;
@@ -100,7 +100,7 @@ fn devices(arguments: &ValidateArguments) -> Result<Vec<DeviceUnderTest>, Failur
             preset: None,
         }]);
     }
-    let usage = |error: mobifs_flash::ConfigError| {
+    let usage = |error: mobifs_device_model::ConfigError| {
         Failure::new(Code::Usage, format!("{error} (or '{ALL}')"))
     };
     let mut presets: Vec<Preset> = Vec::new();

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use mobifs_core::AppRules as _;
-use mobifs_core::policy::transactioning::TransactioningName;
-use mobifs_lab::sim::{Contender, ContenderRules};
-use mobifs_runtime::Config;
+use mobifs_engine::AppRules as _;
+use mobifs_engine::policy::transactioning::TransactioningName;
+use mobifs_simulator::sim::{Contender, ContenderRules};
+use mobifs_volume::Config;
 
 use crate::failure::{Code, Failure};
 
@@ -148,7 +148,7 @@ fn config(keys: &Keys) -> Result<Config, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use mobifs_core::policy::schedule::SchedulerName;
+    use mobifs_engine::policy::schedule::SchedulerName;
 
     use super::*;
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use clap::Args;
-use mobifs_flash::{Config, Preset};
-use mobifs_lab::sim::{DeviceChoice, NamedStream, Stream};
-use mobifs_runtime::parse_size;
+use mobifs_device_model::{Config, Preset};
+use mobifs_simulator::sim::{DeviceChoice, NamedStream, Stream};
 use mobifs_trace::{LoadOptions, load};
+use mobifs_volume::parse_size;
 
 use crate::failure::{Code, Failure};
 use crate::trace::{self, tell};

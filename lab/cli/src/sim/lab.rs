@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::{Args, Subcommand};
-use mobifs_core::AppRules as _;
-use mobifs_lab::figures::{Figures, figures};
-use mobifs_runtime::Config;
+use mobifs_engine::AppRules as _;
+use mobifs_simulator::figures::{Figures, figures};
+use mobifs_volume::Config;
 
 use super::inputs::{self, InputArguments, Progress};
 use crate::failure::{Code, Failure};

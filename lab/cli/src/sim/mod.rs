@@ -8,7 +8,7 @@ mod lab;
 use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
 
-use mobifs_lab::sim::{Report, compare};
+use mobifs_simulator::sim::{Report, compare};
 
 use crate::failure::{Code, Failure};
 use arguments::{OutputFormat, SimArguments};

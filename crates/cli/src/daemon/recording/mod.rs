@@ -18,12 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use mobifs_base::{DeviceState, ObservedOperation, Operation, UserOperation};
 use mobifs_fuse::{OperationObserver, observation_clock};
 use mobifs_recording::{
     LogHeader, LogPart, Observation, apps_frame, part_bytes_max, resume_log, start_log,
 };
-use mobifs_runtime::{EventObserver, Places, RecordingStatus, Rules, UserInput, Volume};
-use mobifs_types::{DeviceState, ObservedOperation, Operation, UserOperation};
+use mobifs_volume::{EventObserver, Places, RecordingStatus, Rules, UserInput, Volume};
 use parking_lot::Mutex;
 
 use crate::failure::{Code, Failure};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_types::MonotonicNs;
+use mobifs_base::MonotonicNs;
 
 /// Threads that are remembered, by the low bits of their numbers.
 const SLOTS: usize = 1024;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use mobifs_runtime::Places;
+use mobifs_volume::Places;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::failure::{Code, Failure};

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use mobifs_types::{FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_base::{FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
 use super::super::JournalStore;
 use super::super::pending::{PageAhead, Pending, PendingObject, PendingPage};

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use mobifs_types::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSet};
+use mobifs_base::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSet};
 use rustix::io::Errno;
 
 use super::super::codec;

@@ -1,8 +1,6 @@
 //! Content and attributes, in place.
 
-use mobifs_types::{
-    Attributes, ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, PageIndex, RangeSet,
-};
+use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, PageIndex, RangeSet};
 
 use super::super::JournalStore;
 use super::super::lookup::missing;
@@ -320,7 +318,7 @@ fn growing_runs(object: &PendingObject, before: u64) -> impl Iterator<Item = Byt
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
-    use mobifs_types::{Entry, Name, Page};
+    use mobifs_base::{Entry, Name, Page};
 
     use super::super::super::fixtures::file_state;
     use super::*;

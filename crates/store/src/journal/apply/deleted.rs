@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use mobifs_types::{FileKind, Name, ObjectId};
+use mobifs_base::{FileKind, Name, ObjectId};
 
 use super::super::JournalStore;
 use super::super::search::Search;

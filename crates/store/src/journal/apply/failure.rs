@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use mobifs_types::{Name, ObjectId};
+use mobifs_base::{Name, ObjectId};
 
 use super::super::JournalStore;
 use super::super::state::State;
@@ -108,7 +108,7 @@ mod tests {
     use crate::journal::{JournalOptions, JournalStore};
     use crate::lower::PosixLower;
     use crate::{Store, StoreError};
-    use mobifs_types::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
+    use mobifs_base::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
 
     /// "writing new data of object+42 failed": it did not tell which file that was.
     #[test]

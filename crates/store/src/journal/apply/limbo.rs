@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use mobifs_types::{FileKind, ObjectId};
+use mobifs_base::{FileKind, ObjectId};
 
 use super::super::JournalStore;
 use super::super::state::State;

@@ -37,7 +37,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mobifs_types::{Name, ObjectId};
+use mobifs_base::{Name, ObjectId};
 
 pub(super) use self::carry::Carried;
 pub(super) use self::refused::Refused;

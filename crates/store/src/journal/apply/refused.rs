@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mobifs_types::{Name, ObjectId};
+use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
 

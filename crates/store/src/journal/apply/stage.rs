@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mobifs_types::{Attributes, FileKind, ObjectId, PAGE_BYTES_U64};
+use mobifs_base::{Attributes, FileKind, ObjectId, PAGE_BYTES_U64};
 use rustix::io::Errno;
 
 use super::super::lookup::{found, missing};
@@ -210,8 +210,8 @@ impl<L: Lower> JournalStore<L> {
         size: u64,
         handle: &L::Handle,
     ) -> Result<(), StoreError> {
-        let mut gaps: mobifs_types::RangeSet =
-            core::iter::once(mobifs_types::ByteRange::from(0)).collect();
+        let mut gaps: mobifs_base::RangeSet =
+            core::iter::once(mobifs_base::ByteRange::from(0)).collect();
         object.direct.iter().for_each(|range| gaps.remove(range));
         self.zero_ranges(id, &gaps, handle)?;
         self.write_pages(id, object, size, handle)

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_types::{Name, ObjectId};
+use mobifs_base::{Name, ObjectId};
 
 use super::super::JournalStore;
 use super::super::search::Search;

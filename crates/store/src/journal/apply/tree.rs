@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mobifs_types::{FileKind, Name, ObjectId};
+use mobifs_base::{FileKind, Name, ObjectId};
 
 use super::super::JournalStore;
 use super::super::lookup::missing;

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::record::diff;
 use super::*;
-use mobifs_types::Page;
+use mobifs_base::Page;
 
 fn encoded(records: &[Record]) -> Vec<u8> {
     let mut bytes = vec![0xee; usize::try_from(encoded_bytes(records)).unwrap()];

@@ -115,7 +115,7 @@ fn fill<L: Lower>(
     superblock: &mut Superblock,
     measure: bool,
 ) -> io::Result<()> {
-    let whole = mobifs_types::ByteRange::new(0, superblock.journal_bytes);
+    let whole = mobifs_base::ByteRange::new(0, superblock.journal_bytes);
     match lower.preallocate(journal, whole) {
         Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
         _ => {}

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use mobifs_types::{Name, ObjectId, PageIndex};
+use mobifs_base::{Name, ObjectId, PageIndex};
 
 use self::faulty::{Faulty, Outcome};
 use super::*;

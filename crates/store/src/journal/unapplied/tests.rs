@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use mobifs_types::{Entry, FileKind, Name, ObjectId, Page, PageIndex};
+use mobifs_base::{Entry, FileKind, Name, ObjectId, Page, PageIndex};
 
 use super::super::fixtures::file_state;
 use super::super::log::header::Header;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use mobifs_types::{DeviceNumber, FileKind, MODE_MASK, Timestamp, Xattr};
+use mobifs_base::{DeviceNumber, FileKind, MODE_MASK, Timestamp, Xattr};
 use rustix::fs::{
     self, AtFlags, Gid, Mode, Statx, StatxAttributes, StatxFlags, StatxTimestamp, Timespec,
     Timestamps, Uid, XattrFlags,

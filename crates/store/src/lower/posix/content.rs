@@ -2,7 +2,7 @@
 
 use std::io;
 
-use mobifs_types::ByteRange;
+use mobifs_base::ByteRange;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, pwrite, retry_on_intr};
 

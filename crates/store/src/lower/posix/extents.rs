@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::io;
 
-use mobifs_types::ByteRange;
+use mobifs_base::ByteRange;
 use rustix::fs;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};

@@ -7,7 +7,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use mobifs_types::FileKind;
+use mobifs_base::FileKind;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};

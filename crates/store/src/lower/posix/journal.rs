@@ -2,7 +2,7 @@
 
 use std::io;
 
-use mobifs_types::FileKind;
+use mobifs_base::FileKind;
 use rustix::fs::{self, AtFlags, IFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 

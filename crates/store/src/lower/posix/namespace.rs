@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use mobifs_types::FileKind;
+use mobifs_base::FileKind;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use mobifs_types::{DeviceNumber, NAME_BYTES_MAX, SYMLINK_BYTES_MAX, xattr_room_bytes};
+use mobifs_base::{DeviceNumber, NAME_BYTES_MAX, SYMLINK_BYTES_MAX, xattr_room_bytes};
 use rustix::fs::{self, AtFlags, Gid, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 
-use mobifs_types::{DeviceNumber, FileKind, Timestamp, xattr_room_bytes};
+use mobifs_base::{DeviceNumber, FileKind, Timestamp, xattr_room_bytes};
 use rustix::process::geteuid;
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use mobifs_types::{ByteRange, SpaceInfo, Xattr};
+use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 

@@ -1,0 +1,98 @@
+//! Changing attributes.
+
+use mobifs_base::{MODE_MASK, ObjectId, Timestamp};
+
+use super::Engine;
+use crate::acl::{self, Acl};
+use crate::error::{FsError, Need, Stop};
+use crate::inode::Inode;
+use crate::request::{AttributeChange, Moment, Node, SetIdBits, TimeChange};
+
+impl Engine {
+    /// Changes attributes, all at once.
+    ///
+    /// # Errors
+    /// `NotPermitted` where the lower filesystem does not let us give files away,
+    /// `IsDirectory` or `InvalidArgument` for a size of something that has none,
+    /// `FileTooBig`, `CrossDevice`, `ReadOnly`, `Stale`, or a [`Need`].
+    pub fn set_attributes(
+        &mut self,
+        moment: Moment,
+        id: ObjectId,
+        change: &AttributeChange,
+    ) -> Result<Node, Stop> {
+        let inode = self.inode(id)?;
+        if inode.foreign {
+            return Err(FsError::CrossDevice.into());
+        }
+        self.check_changeable(id)?;
+        let gives_away = change.uid.is_some_and(|uid| uid != inode.attributes.uid);
+        if gives_away && !self.limits.privileged {
+            return Err(FsError::NotPermitted.into());
+        }
+        if change.mode.is_some() && inode.xattrs.is_none() && self.limits.xattr_bytes_max > 0 {
+            // A chmod changes the ACL too, if there is one.
+            return Err(Stop::Need(Need::Xattrs {
+                id,
+                epoch: self.departures.epoch(),
+            }));
+        }
+        if let Some(size) = change.size {
+            self.require_resize(id, size)?;
+            self.check_capability(id)?;
+        } else {
+            self.require_change(id)?;
+        }
+        let vct = self.begin_change(id, moment.now)?;
+        if let Some(size) = change.size {
+            self.resize(id, vct, size)?;
+            self.content_changed(id, moment, SetIdBits::Stay)?;
+        }
+        let inode = self.inode_mut(id)?;
+        apply(inode, change, moment);
+        let node = inode.node(id);
+        self.finish(vct, moment.now);
+        Ok(node)
+    }
+}
+
+fn apply(inode: &mut Inode, change: &AttributeChange, moment: Moment) {
+    inode.change_set_id(change.set_id);
+    if change.uid.is_some() || change.gid.is_some() {
+        inode.kill_capability();
+    }
+    let attributes = &mut inode.attributes;
+    attributes.uid = change.uid.unwrap_or(attributes.uid);
+    attributes.gid = change.gid.unwrap_or(attributes.gid);
+    attributes.atime = time(change.atime, attributes.atime, moment);
+    attributes.mtime = time(change.mtime, attributes.mtime, moment);
+    attributes.ctime = change.ctime.unwrap_or(moment.wall);
+    if let Some(mode) = change.mode {
+        attributes.mode = mode & MODE_MASK;
+        follow_mode(inode, mode);
+    }
+}
+
+/// Lets the ACL, if there is one, follow a chmod.
+fn follow_mode(inode: &mut Inode, mode: u16) {
+    let Some(xattrs) = &mut inode.xattrs else {
+        return;
+    };
+    let Some(mut list) = xattrs.get(acl::ACCESS).and_then(|value| Acl::parse(value)) else {
+        return;
+    };
+    list.set_permission_bits(mode);
+    let name = alloc::sync::Arc::from(acl::ACCESS);
+    if let Some(change) = &mut inode.change {
+        change.xattrs.insert(alloc::sync::Arc::clone(&name));
+    }
+    xattrs.insert(name, list.to_bytes());
+}
+
+fn time(change: Option<TimeChange>, current: Timestamp, moment: Moment) -> Timestamp {
+    match change {
+        None => current,
+        Some(TimeChange::Now) => moment.wall,
+        Some(TimeChange::At(time)) => time,
+    }
+}

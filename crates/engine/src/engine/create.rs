@@ -1,0 +1,268 @@
+//! New objects.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_base::{Attributes, FileKind, ObjectId, S_ISGID, VctId};
+
+use super::Engine;
+use super::rename::Side;
+use crate::acl::{self, Acl};
+use crate::directory::{Directory, Listing};
+use crate::error::{FsError, Need, Stop};
+use crate::inode::{Body, Change, Inode, ORPHAN};
+use crate::request::{Caller, Moment, Node, NodeSpec};
+
+/// Owner, mode and ACLs that a new object gets.
+struct Inheritance {
+    mode: u16,
+    gid: u32,
+    xattrs: BTreeMap<Arc<[u8]>, Arc<[u8]>>,
+}
+
+impl Engine {
+    /// Creates a file, directory, symlink or node and counts a reference to it.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` if the directory was removed, `NotDirectory`,
+    /// `NameTooLong`, `NotPermitted` for devices where the lower filesystem gives us
+    /// none, `ReadOnly`, or a [`Need`].
+    pub fn create(
+        &mut self,
+        caller: &Caller,
+        moment: Moment,
+        parent: ObjectId,
+        name: &[u8],
+        spec: &NodeSpec<'_>,
+    ) -> Result<Node, Stop> {
+        self.check_directory(parent)?;
+        if self.entry(parent, name)?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        let name = self.new_name(parent, name)?;
+        self.check_spec(spec)?;
+        let inheritance = self.inherit(caller, parent, spec)?;
+        self.require_entry(parent, &name)?;
+        let target = spec
+            .symlink_target
+            .filter(|_| spec.kind == FileKind::Symlink);
+        let target_bytes = target.map_or(0, |target| target.len() as u64);
+        self.require_new(parent, target_bytes)?;
+        // What can still fail (an app that is read-only) must fail before anything
+        // is in memory.
+        self.check_apps(parent, name.as_bytes(), spec.kind)?;
+        let id = self.new_object_id();
+        let is_directory = spec.kind == FileKind::Directory;
+        let nlink = if is_directory { 2 } else { 1 };
+        let mut inode = self.new_inode(caller, moment, parent, spec, inheritance, nlink);
+        inode.name = Some(name.clone());
+        inode.lookups = 1;
+        self.insert_inode(id, inode)?;
+        let vct = self.begin_entry(parent, id, moment)?;
+        let vct = self.touch_new(vct, id)?;
+        self.charge(vct, target_bytes, 0);
+        let (vct, parent_vct) = self.touch_parent(vct, parent, moment, i32::from(is_directory))?;
+        self.set_entry(parent, &name, id, spec.kind)?;
+        let vct = self.record_dentry(vct, (parent, &name), None, Some(id));
+        let node = self.inode(id)?.node(id);
+        self.finish(parent_vct, moment.now);
+        self.finish(vct, moment.now);
+        Ok(node)
+    }
+
+    /// Creates a file without a name (`O_TMPFILE`), with a reference counted, which is all
+    /// that keeps it. [`Engine::link`] may give it a name.
+    ///
+    /// # Errors
+    /// `NotFound` if the directory was removed, `NotDirectory`, `ReadOnly`, or a
+    /// [`Need`].
+    pub fn create_unnamed(
+        &mut self,
+        caller: &Caller,
+        moment: Moment,
+        parent: ObjectId,
+        mode: u16,
+    ) -> Result<Node, Stop> {
+        self.check_directory(parent)?;
+        let spec = NodeSpec {
+            kind: FileKind::Regular,
+            mode,
+            rdev: mobifs_base::DeviceNumber(0),
+            symlink_target: None,
+        };
+        let inheritance = self.inherit(caller, parent, &spec)?;
+        self.require_entries(parent, 1, 1)?;
+        let id = self.new_object_id();
+        let mut inode = self.new_inode(caller, moment, parent, &spec, inheritance, 0);
+        inode.unnamed = true;
+        inode.lookups = 1;
+        (inode.app, inode.app_epoch) = (self.app_of(parent), self.app_epoch);
+        let mut change = Change::new(ORPHAN, self.inodes.is_noted());
+        change
+            .xattrs
+            .extend(inode.xattrs.iter().flatten().map(|(key, _)| key.clone()));
+        inode.change = Some(Box::new(change));
+        let node = inode.node(id);
+        self.insert_inode(id, inode)?;
+        Ok(node)
+    }
+
+    /// What [`RenameMode::Whiteout`](crate::RenameMode::Whiteout) leaves in a directory, where
+    /// the kernel knows nothing of it yet.
+    pub(super) fn whiteout(
+        &self,
+        caller: &Caller,
+        moment: Moment,
+        side: &Side,
+    ) -> Result<Inode, Stop> {
+        let spec = NodeSpec {
+            kind: FileKind::CharDevice,
+            mode: 0,
+            rdev: mobifs_base::DeviceNumber(0),
+            symlink_target: None,
+        };
+        self.check_spec(&spec)?;
+        let inheritance = self.inherit(caller, side.parent, &spec)?;
+        let mut inode = self.new_inode(caller, moment, side.parent, &spec, inheritance, 1);
+        inode.name = Some(side.name.clone());
+        Ok(inode)
+    }
+
+    /// A new object takes part in a transaction, with the attributes that it inherited.
+    pub(super) fn touch_new(&mut self, vct: VctId, id: ObjectId) -> Result<VctId, Stop> {
+        let vct = self.touch(vct, id)?;
+        let inode = self.inode_mut(id)?;
+        let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
+        let inherited: Vec<_> = inherited.collect();
+        if let Some(change) = inode.change.as_mut() {
+            change.xattrs.extend(inherited);
+        }
+        self.reserve_inode(vct);
+        Ok(vct)
+    }
+
+    fn check_spec(&self, spec: &NodeSpec<'_>) -> Result<(), Stop> {
+        match (spec.kind, spec.symlink_target) {
+            (FileKind::Symlink, None | Some([])) => Err(FsError::NotFound.into()),
+            (FileKind::Symlink, Some(target)) if target.len() > self.limits.symlink_bytes_max => {
+                Err(FsError::NameTooLong.into())
+            }
+            (FileKind::CharDevice | FileKind::BlockDevice, _) if !self.limits.privileged => {
+                Err(FsError::NotPermitted.into())
+            }
+            (FileKind::CharDevice | FileKind::BlockDevice, _)
+                if !spec.rdev.is_within(self.limits.device_max) =>
+            {
+                Err(FsError::InvalidArgument.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the apps that a new entry would belong to accept changes.
+    fn check_apps(&mut self, parent: ObjectId, name: &[u8], kind: FileKind) -> Result<(), Stop> {
+        let app = self.app_of(parent);
+        self.check_app(app)?;
+        if kind == FileKind::Directory
+            && let Some(path) = self.app_place(parent, name)
+        {
+            let app = self.app_at(path);
+            self.check_app(app)?;
+        }
+        Ok(())
+    }
+
+    fn new_inode(
+        &self,
+        caller: &Caller,
+        moment: Moment,
+        parent: ObjectId,
+        spec: &NodeSpec<'_>,
+        inheritance: Inheritance,
+        nlink: u32,
+    ) -> Inode {
+        let target = spec
+            .symlink_target
+            .filter(|_| spec.kind == FileKind::Symlink);
+        let attributes = Attributes {
+            kind: spec.kind,
+            mode: inheritance.mode,
+            uid: caller.uid,
+            gid: inheritance.gid,
+            rdev: spec.rdev,
+            size: target.map_or(0, |target| target.len() as u64),
+            nlink,
+            atime: moment.wall,
+            mtime: moment.wall,
+            ctime: moment.wall,
+        };
+        let body = match spec.kind {
+            FileKind::Regular => Body::File,
+            FileKind::Directory => {
+                let directory = Directory::new(self.hasher.clone(), self.inodes.is_noted());
+                Body::Directory(Listing::Loaded(Box::new(directory)))
+            }
+            FileKind::Symlink => Body::Symlink(target.map(Arc::from)),
+            _ => Body::Special,
+        };
+        let mut inode = Inode::created(attributes, body, parent, None);
+        inode.xattrs = Some(inheritance.xattrs);
+        inode
+    }
+
+    /// Applies set-group-id inheritance, the default ACL or the umask (acl(5),
+    /// inode(7)).
+    fn inherit(
+        &self,
+        caller: &Caller,
+        parent: ObjectId,
+        spec: &NodeSpec<'_>,
+    ) -> Result<Inheritance, Stop> {
+        if caller.uid != self.limits.owner_uid && !self.limits.privileged {
+            // It could not be given to who makes it.
+            return Err(FsError::NotPermitted.into());
+        }
+        let directory = self.inode(parent)?;
+        let mut mode = spec.mode & mobifs_base::MODE_MASK;
+        let mut gid = caller.gid;
+        if directory.attributes.mode & S_ISGID != 0 {
+            gid = directory.attributes.gid;
+            if spec.kind == FileKind::Directory {
+                mode |= S_ISGID;
+            }
+        }
+        let mut xattrs = BTreeMap::new();
+        if spec.kind == FileKind::Symlink {
+            return Ok(Inheritance {
+                mode: 0o777,
+                gid,
+                xattrs,
+            });
+        }
+        let default = if self.limits.xattr_bytes_max == 0 {
+            None
+        } else {
+            let epoch = self.departures.epoch();
+            let known = directory.xattrs.as_ref();
+            let known = known.ok_or(Stop::Need(Need::Xattrs { id: parent, epoch }))?;
+            known.get(acl::DEFAULT).cloned()
+        };
+        match default.as_ref().and_then(|value| Acl::parse(value)) {
+            None => mode &= !caller.umask,
+            Some(mut list) => {
+                if spec.kind == FileKind::Directory
+                    && let Some(value) = default
+                {
+                    xattrs.insert(Arc::from(acl::DEFAULT), value);
+                }
+                mode = (mode & !0o777) | list.inherit(mode);
+                if !list.is_equivalent_to_mode() {
+                    xattrs.insert(Arc::from(acl::ACCESS), list.to_bytes());
+                }
+            }
+        }
+        Ok(Inheritance { mode, gid, xattrs })
+    }
+}

@@ -1,0 +1,261 @@
+//! Writing file content.
+
+use mobifs_base::{
+    ByteRange, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, VctId,
+};
+
+use super::Engine;
+use super::memory::page_room_bytes;
+use crate::error::{FsError, Need, Stop};
+use crate::inode::{Inode, ORPHAN, PageSlot};
+use crate::request::{Moment, SetIdBits, WriteAt};
+
+impl Engine {
+    /// Writes `data`; returns how much was written: all of it, unless the largest
+    /// file size cuts it off.
+    ///
+    /// # Errors
+    /// `FileTooBig`, `IsDirectory`, `InvalidArgument` for other kinds, `ReadOnly`,
+    /// `Stale`, or a [`Need`].
+    pub fn write(
+        &mut self,
+        moment: Moment,
+        id: ObjectId,
+        at: WriteAt,
+        data: &[u8],
+        set_id: SetIdBits,
+    ) -> Result<usize, Stop> {
+        let mut replace = |page: &mut Page, content: &[u8]| page.write(0, content);
+        self.write_pages(moment, id, at, data, set_id, &mut replace)
+    }
+
+    /// As [`Engine::write`]. Pages that are new as a whole are made by `replace`, which knows
+    /// where they are to lie.
+    ///
+    /// # Errors
+    /// As [`Engine::write`].
+    pub fn write_pages(
+        &mut self,
+        moment: Moment,
+        id: ObjectId,
+        at: WriteAt,
+        data: &[u8],
+        set_id: SetIdBits,
+        replace: &mut dyn FnMut(&mut Page, &[u8]),
+    ) -> Result<usize, Stop> {
+        self.check_file(id)?;
+        self.check_changeable(id)?;
+        let inode = self.inode(id)?;
+        let offset = match at {
+            WriteAt::Offset(offset) => offset,
+            WriteAt::Append => inode.attributes.size,
+        };
+        if data.is_empty() {
+            return Ok(0);
+        }
+        if offset >= self.limits.file_bytes_max {
+            return Err(FsError::FileTooBig.into());
+        }
+        let room = self.limits.file_bytes_max - offset;
+        let data = &data[..usize::try_from(room).map_or(data.len(), |room| room.min(data.len()))];
+        let end = offset + data.len() as u64;
+        let (first, last) = (PageIndex::of_offset(offset), PageIndex::of_offset(end - 1));
+        for index in [first, last] {
+            let start = index.offset();
+            // Behind the end of the file there are only zeros, so a write that
+            // reaches it from the page's start needs nothing of the old page.
+            let whole =
+                offset <= start && (end >= start + PAGE_BYTES_U64 || end >= inode.attributes.size);
+            if !whole {
+                self.base_page(inode, id, index)?;
+            }
+        }
+        self.check_capability(id)?;
+        let pages = ByteRange::new(first.offset(), last.offset() + PAGE_BYTES_U64);
+        self.require_content(id, pages)?;
+
+        let vct = self.begin_change(id, moment.now)?;
+        self.content_changed(id, moment, set_id)?;
+        let mut rest = data;
+        let mut position = offset;
+        while !rest.is_empty() {
+            let within = (position % PAGE_BYTES_U64) as usize;
+            let (chunk, behind) = rest.split_at(rest.len().min(PAGE_BYTES - within));
+            let index = PageIndex::of_offset(position);
+            self.edit_page(id, vct, index, |page| {
+                if chunk.len() == PAGE_BYTES {
+                    replace(page, chunk);
+                } else {
+                    page.write(within, chunk);
+                }
+            })?;
+            position += chunk.len() as u64;
+            rest = behind;
+        }
+        let inode = self.inode_mut(id)?;
+        inode.attributes.size = inode.attributes.size.max(end);
+        let (app, written_bytes) = (inode.app, data.len() as u64);
+        if let Some(open) = self.open.get_mut(&vct) {
+            open.written_bytes += written_bytes;
+        } else {
+            self.apps[app.0 as usize].written_bytes += written_bytes;
+            self.changed_apps.add(app);
+        }
+        self.page_arrivals.retain(|arrival| arrival.0 != id);
+        self.place_arrivals.retain(|((of, ..), _)| *of != id);
+        self.finish(vct, moment.now);
+        Ok(data.len())
+    }
+
+    /// Content below the newest version of a page: what the store has, or zeros.
+    /// Stops if the store must be asked.
+    pub(super) fn base_page(
+        &self,
+        inode: &Inode,
+        id: ObjectId,
+        index: PageIndex,
+    ) -> Result<Page, Stop> {
+        if let Some(slot) = inode.pages.get(&index) {
+            return Ok(slot.page.clone());
+        }
+        if inode.is_zero_below(index.offset()) {
+            return Ok(Page::zero());
+        }
+        let version = inode.version;
+        self.page_arrivals
+            .iter()
+            .find(|(object, at, seen, _)| (*object, *at, *seen) == (id, index, version))
+            .map(|(.., page)| page.clone())
+            .ok_or(Stop::Need(Need::Page {
+                object: id,
+                index,
+                version,
+            }))
+    }
+
+    /// Extended attributes must be known before content changes, because a file
+    /// capability goes with it.
+    pub(super) fn check_capability(&self, id: ObjectId) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        if inode.xattrs.is_none()
+            && self.limits.xattr_bytes_max > 0
+            && inode.attributes.kind == FileKind::Regular
+        {
+            return Err(Stop::Need(Need::Xattrs {
+                id,
+                epoch: self.departures.epoch(),
+            }));
+        }
+        Ok(())
+    }
+
+    /// Times, set-id bits and the file capability follow a change of content.
+    pub(super) fn content_changed(
+        &mut self,
+        id: ObjectId,
+        moment: Moment,
+        set_id: SetIdBits,
+    ) -> Result<(), Stop> {
+        let inode = self.inode_mut(id)?;
+        inode.attributes.mtime = moment.wall;
+        inode.attributes.ctime = moment.wall;
+        inode.change_set_id(set_id);
+        inode.kill_capability();
+        Ok(())
+    }
+
+    /// Changes a page in the transaction: the three cases of S0 §4.2.
+    pub(super) fn edit_page(
+        &mut self,
+        id: ObjectId,
+        vct: VctId,
+        index: PageIndex,
+        edit: impl FnOnce(&mut Page),
+    ) -> Result<(), Stop> {
+        let Self {
+            inodes,
+            open,
+            room,
+            page_arrivals,
+            ..
+        } = self;
+        let inode = inodes.get_mut(&id).ok_or(FsError::Stale)?;
+        let overwritten;
+        let mut grown_bytes = 0;
+        match inode.pages.get_mut(&index) {
+            // The active section has it: overwrite in place.
+            Some(slot) if slot.vct == vct => {
+                let before = slot.page.stored_bytes() as u64;
+                edit(&mut slot.page);
+                // A page shrinks only when its tail becomes zero.
+                let after = slot.page.stored_bytes() as u64;
+                grown_bytes = after.saturating_sub(before);
+                let shrunk = before.saturating_sub(after);
+                account(room, open.get_mut(&vct), vct, 0, shrunk);
+                overwritten = true;
+            }
+            // A closed section has it: the closed transaction keeps its copy, the
+            // edit makes ours.
+            Some(slot) => {
+                edit(&mut slot.page);
+                slot.vct = vct;
+                overwritten = false;
+            }
+            // The log does not have it: append.
+            None => {
+                let in_hole = inode.is_zero_below(index.offset());
+                let mut page = if in_hole {
+                    let end = index.offset().saturating_add(PAGE_BYTES_U64);
+                    inode.grow_allocated(PAGE_BYTES_U64, end);
+                    Page::zero()
+                } else {
+                    let version = inode.version;
+                    page_arrivals
+                        .iter()
+                        .find(|(object, at, seen, _)| (*object, *at, *seen) == (id, index, version))
+                        .map_or_else(Page::zero, |(.., page)| page.clone())
+                };
+                edit(&mut page);
+                inode.pages.insert(index, PageSlot { page, vct });
+                overwritten = false;
+            }
+        }
+        if !overwritten {
+            grown_bytes = inode
+                .pages
+                .get(&index)
+                .map_or(0, |slot| slot.page.stored_bytes() as u64);
+            if let Some(change) = &mut inode.change {
+                change.log.push(index);
+            }
+            if let Some(open) = open.get_mut(&vct) {
+                let before = index.0.checked_sub(1).map(PageIndex);
+                let follows_on = before.is_some_and(|before| inode.pages.contains_key(&before));
+                let room_bytes = page_room_bytes(follows_on);
+                open.reserved_bytes += room_bytes;
+                room.reserved_bytes += room_bytes;
+            }
+        }
+        account(room, open.get_mut(&vct), vct, grown_bytes, 0);
+        if let Some(open) = open.get_mut(&vct) {
+            open.closing.page_written(overwritten);
+        }
+        Ok(())
+    }
+}
+
+/// Books memory that a transaction (or an orphan) gained or gave back.
+pub(super) fn account(
+    room: &mut super::memory::Room,
+    open: Option<&mut crate::vct::OpenVct>,
+    vct: VctId,
+    gained_bytes: u64,
+    freed_bytes: u64,
+) {
+    room.dirty_bytes = room.dirty_bytes + gained_bytes - freed_bytes;
+    if vct == ORPHAN {
+        room.orphan_bytes = room.orphan_bytes + gained_bytes - freed_bytes;
+    } else if let Some(open) = open {
+        open.bytes = open.bytes + gained_bytes - freed_bytes;
+    }
+}

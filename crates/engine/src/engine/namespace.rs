@@ -1,0 +1,364 @@
+//! Names: lookup, listing, links and removal.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_base::{FileKind, ObjectId, VctId};
+
+use super::{Engine, RemovalMemory};
+use crate::RESERVED_NAME;
+use crate::error::{FsError, Need, Stop};
+use crate::inode::Body;
+use crate::request::{Moment, Node, ReadDirEntry};
+
+impl Engine {
+    /// Finds an entry and counts a reference to its object
+    /// (given back by [`Engine::forget`]).
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NameTooLong`, `Stale`, or a [`Need`].
+    pub fn lookup(&mut self, parent: ObjectId, name: &[u8]) -> Result<Node, Stop> {
+        if parent == ObjectId::ROOT && name == RESERVED_NAME {
+            return Err(FsError::NotFound.into());
+        }
+        let slot = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
+        let id = self.adopt(parent, name, slot)?;
+        let inode = self.inode_mut(id)?;
+        inode.lookups += 1;
+        Ok(inode.node(id))
+    }
+
+    /// The parent of a directory (the root is its own), with a reference counted.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `Stale`.
+    pub fn lookup_parent(&mut self, directory: ObjectId) -> Result<Node, Stop> {
+        let inode = self.inode(directory)?;
+        if !inode.is_directory() {
+            return Err(FsError::NotDirectory.into());
+        }
+        let parent = if directory == ObjectId::ROOT {
+            directory
+        } else {
+            inode.home
+        };
+        let inode = self.inode_mut(parent)?;
+        inode.lookups += 1;
+        Ok(inode.node(parent))
+    }
+
+    /// Attributes of an object in use.
+    ///
+    /// # Errors
+    /// `Stale`.
+    pub fn attributes(&self, id: ObjectId) -> Result<Node, Stop> {
+        Ok(self.inode(id)?.node(id))
+    }
+
+    /// Up to `entries_max` entries behind `after_cookie` (0: from the start).
+    ///
+    /// # Errors
+    /// `NotDirectory`, `Stale`, or a [`Need`].
+    pub fn read_directory(
+        &self,
+        id: ObjectId,
+        after_cookie: u64,
+        entries_max: usize,
+    ) -> Result<Vec<ReadDirEntry>, Stop> {
+        if self.inode(id)?.is_orphan() {
+            return Ok(Vec::new());
+        }
+        let listed = self.entries(id)?.after(after_cookie).take(entries_max);
+        Ok(listed
+            .map(|(cookie, name, slot)| ReadDirEntry {
+                cookie,
+                name: name.clone(),
+                id: slot.id,
+                kind: slot.kind,
+            })
+            .collect())
+    }
+
+    /// Target of a symlink.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for other kinds, `Stale`, or a [`Need`].
+    pub fn read_link(&self, id: ObjectId) -> Result<Arc<[u8]>, Stop> {
+        match &self.inode(id)?.body {
+            Body::Symlink(Some(target)) => Ok(target.clone()),
+            Body::Symlink(None) => Err(Stop::Need(Need::SymlinkTarget {
+                id,
+                epoch: self.departures.epoch(),
+            })),
+            _ => Err(FsError::InvalidArgument.into()),
+        }
+    }
+
+    /// Gives an object another name.
+    ///
+    /// # Errors
+    /// `Exists`, `NotPermitted` for directories, `TooManyLinks`, `NotFound` if the
+    /// object has no link and was not made for getting one, `NotDirectory`,
+    /// `NameTooLong`, `ReadOnly`, or a [`Need`].
+    pub fn link(
+        &mut self,
+        moment: Moment,
+        id: ObjectId,
+        parent: ObjectId,
+        name: &[u8],
+    ) -> Result<Node, Stop> {
+        self.check_directory(parent)?;
+        let name = self.new_name(parent, name)?;
+        if self.entry(parent, name.as_bytes())?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        self.require_entry(parent, &name)?;
+        let inode = self.inode(id)?;
+        if inode.is_directory() {
+            return Err(FsError::NotPermitted.into());
+        }
+        if inode.foreign {
+            return Err(FsError::CrossDevice.into());
+        }
+        if inode.is_orphan() && !inode.unnamed {
+            return Err(FsError::NotFound.into());
+        }
+        self.check_changeable(id)?;
+        if inode.attributes.nlink >= self.limits.links_max {
+            return Err(FsError::TooManyLinks.into());
+        }
+        let (kind, was_orphan, announced) =
+            (inode.attributes.kind, inode.is_orphan(), inode.announced);
+        if was_orphan {
+            self.require_entries(parent, 3, 1)?;
+            // It had no place so far; its app is that of its first link.
+            self.set_home(id, parent)?;
+            self.inode_mut(id)?.app_epoch = 0;
+        } else {
+            self.require_moves(parent, 3)?;
+            let app = self.app_of(parent);
+            if app != self.app_of(id) && !self.inode(id)?.linked_apps.contains(&app) {
+                self.inode_mut(id)?.linked_apps.push(app);
+            }
+        }
+        let mut vct = self.begin(&[id, parent], moment.now)?;
+        let inode = self.inode_mut(id)?;
+        inode.attributes.nlink += 1;
+        inode.attributes.ctime = moment.wall;
+        inode.unnamed = false;
+        if inode.attributes.nlink > 1 {
+            inode.had_several_names = true;
+            self.several_names.insert(id);
+        }
+        if was_orphan {
+            vct = self.adopt_orphan(vct, id)?;
+            if !announced {
+                self.reserve_inode(vct);
+            }
+        }
+        vct = self.touch(vct, id)?;
+        vct = self.touch_entries(vct, parent, moment, 0)?;
+        self.set_entry(parent, &name, id, kind)?;
+        vct = self.record_dentry(vct, (parent, &name), None, Some(id));
+        self.finish(vct, moment.now);
+        let inode = self.inode_mut(id)?;
+        inode.lookups += 1;
+        Ok(inode.node(id))
+    }
+
+    /// Counts an inode that the transaction will create below.
+    pub(super) fn reserve_inode(&mut self, vct: VctId) {
+        if let Some(open) = self.open.get_mut(&vct) {
+            open.reserved_inodes += 1;
+            self.room.reserved_inodes += 1;
+        }
+    }
+
+    /// A directory's entries change: its times, and its links by subdirectories that
+    /// come or go.
+    pub(super) fn touch_entries(
+        &mut self,
+        vct: VctId,
+        directory: ObjectId,
+        moment: Moment,
+        subdirectories: i32,
+    ) -> Result<VctId, Stop> {
+        let vct = self.touch(vct, directory)?;
+        let inode = self.inode_mut(directory)?;
+        inode.attributes.mtime = moment.wall;
+        inode.attributes.ctime = moment.wall;
+        // Filesystems that do not count subdirectories show one link; leave it so.
+        if inode.attributes.nlink >= 2 {
+            inode.attributes.nlink = inode
+                .attributes
+                .nlink
+                .saturating_add_signed(subdirectories)
+                .max(2);
+        }
+        Ok(vct)
+    }
+
+    /// Removes an entry that is not a directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `IsDirectory`, `Busy` for what lies on another filesystem,
+    /// `NameTooLong`, `ReadOnly`, or a [`Need`].
+    pub fn unlink(
+        &mut self,
+        moment: Moment,
+        parent: ObjectId,
+        name: &[u8],
+        memory: RemovalMemory,
+    ) -> Result<(), Stop> {
+        self.remove(moment, parent, name, false, memory)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `NotEmpty`, `Busy` for what lies on another
+    /// filesystem, `NameTooLong`, `ReadOnly`, or a [`Need`].
+    pub fn remove_directory(
+        &mut self,
+        moment: Moment,
+        parent: ObjectId,
+        name: &[u8],
+        memory: RemovalMemory,
+    ) -> Result<(), Stop> {
+        self.remove(moment, parent, name, true, memory)
+    }
+
+    fn remove(
+        &mut self,
+        moment: Moment,
+        parent: ObjectId,
+        name: &[u8],
+        directory: bool,
+        memory: RemovalMemory,
+    ) -> Result<(), Stop> {
+        self.check_directory(parent)?;
+        let slot = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
+        match (directory, slot.kind) {
+            (true, FileKind::Directory) => {}
+            (true, _) => return Err(FsError::NotDirectory.into()),
+            (false, FileKind::Directory) => return Err(FsError::IsDirectory.into()),
+            (false, _) => {}
+        }
+        let id = self.adopt(parent, name, slot)?;
+        if self.inode(id)?.foreign {
+            return Err(FsError::Busy.into());
+        }
+        self.check_changeable(id)?;
+        if directory && !self.entries(id)?.is_empty() {
+            return Err(FsError::NotEmpty.into());
+        }
+        let name = self.new_name(parent, name)?;
+        // Removing frees room below, so only what has not even room to be committed could stand
+        // in the way.
+        self.require_removal(parent, memory)?;
+        let vct = self.begin_entry(parent, id, moment)?;
+        let vct = self.touch(vct, id)?;
+        let (vct, parent_vct) = self.touch_parent(vct, parent, moment, -i32::from(directory))?;
+        self.remove_entry(parent, &name)?;
+        let vct = self.record_dentry(vct, (parent, &name), Some(id), None);
+        self.drop_link(vct, id, moment)?;
+        self.finish(parent_vct, moment.now);
+        self.finish(vct, moment.now);
+        Ok(())
+    }
+
+    /// One link less; a directory loses all at once.
+    pub(super) fn drop_link(
+        &mut self,
+        vct: VctId,
+        id: ObjectId,
+        moment: Moment,
+    ) -> Result<(), Stop> {
+        let inode = self.inode_mut(id)?;
+        let links = inode.attributes.nlink;
+        inode.attributes.nlink = if inode.is_directory() {
+            0
+        } else {
+            links.saturating_sub(1)
+        };
+        inode.attributes.ctime = moment.wall;
+        if inode.is_orphan() {
+            inode.linked_apps.clear();
+            self.orphan(vct, id);
+        }
+        Ok(())
+    }
+
+    /// The transaction for a change of the entry that names `child` in `parent`. It
+    /// is the child's app's. The directory takes part only if it is of the same app,
+    /// or if the store does not have it yet, so that the entry could not exist
+    /// without it.
+    pub(super) fn begin_entry(
+        &mut self,
+        parent: ObjectId,
+        child: ObjectId,
+        moment: Moment,
+    ) -> Result<VctId, Stop> {
+        if self.is_own_app(parent, child)? && self.inode(parent)?.known_to_store {
+            self.begin(&[child], moment.now)
+        } else {
+            self.begin(&[child, parent], moment.now)
+        }
+    }
+
+    /// Whether `child` is the root of an app while `parent` belongs to another.
+    fn is_own_app(&mut self, parent: ObjectId, child: ObjectId) -> Result<bool, Stop> {
+        Ok(self.inode(child)?.is_directory() && self.app_of(parent) != self.app_of(child))
+    }
+
+    /// Changes the directory of an entry: in the entry's transaction, or, if the
+    /// directory belongs to another app and need not take part (see
+    /// [`Engine::begin_entry`]), in its own app's.
+    pub(super) fn touch_parent(
+        &mut self,
+        vct: VctId,
+        parent: ObjectId,
+        moment: Moment,
+        subdirectories: i32,
+    ) -> Result<(VctId, VctId), Stop> {
+        let app = self.app_of(parent);
+        let takes_part = self
+            .open
+            .get(&vct)
+            .is_some_and(|open| open.apps.contains(&app));
+        if takes_part {
+            let vct = self.touch_entries(vct, parent, moment, subdirectories)?;
+            return Ok((vct, vct));
+        }
+        let own = self.begin(&[parent], moment.now)?;
+        let own = self.touch_entries(own, parent, moment, subdirectories)?;
+        // Touching may have joined the two.
+        let vct = if self.open.contains_key(&vct) {
+            vct
+        } else {
+            own
+        };
+        Ok((vct, own))
+    }
+
+    /// An object is opened: it stays although its last link may go.
+    ///
+    /// # Errors
+    /// `Stale`, `CrossDevice`.
+    pub fn open(&mut self, id: ObjectId) -> Result<(), Stop> {
+        let inode = self.inode_mut(id)?;
+        if inode.foreign {
+            return Err(FsError::CrossDevice.into());
+        }
+        inode.opens += 1;
+        Ok(())
+    }
+
+    /// Ends [`Engine::open`].
+    pub fn release(&mut self, id: ObjectId) {
+        if let Some(inode) = self.inodes.get_mut(&id) {
+            inode.opens = inode.opens.saturating_sub(1);
+        }
+        self.dispose_if_unused(id);
+    }
+}

@@ -1,0 +1,211 @@
+//! Sizes and ranges: truncate, punch, zero, allocate.
+
+use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, VctId};
+
+use super::Engine;
+use super::file::account;
+use super::memory::{OBJECT_ROOM_BYTES, content_room_bytes};
+use crate::error::{FsError, Stop};
+use crate::request::{AllocateMode, Moment, SetIdBits};
+
+impl Engine {
+    /// Allocates, punches or zeroes a range (`fallocate`).
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty range or another kind, `FileTooBig`,
+    /// `IsDirectory`, `ReadOnly`, `Stale`, or a [`crate::Need`].
+    pub fn allocate(
+        &mut self,
+        moment: Moment,
+        id: ObjectId,
+        mode: AllocateMode,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), Stop> {
+        self.check_file(id)?;
+        self.check_changeable(id)?;
+        if length == 0 {
+            return Err(FsError::InvalidArgument.into());
+        }
+        let end = offset
+            .checked_add(length)
+            .filter(|&end| end <= self.limits.file_bytes_max);
+        let range = ByteRange::new(offset, end.ok_or(FsError::FileTooBig)?);
+        self.check_capability(id)?;
+        let extends = match mode {
+            AllocateMode::Allocate { keep_size } | AllocateMode::ZeroRange { keep_size } => {
+                !keep_size
+            }
+            AllocateMode::PunchHole => false,
+        };
+        let zeroes = !matches!(mode, AllocateMode::Allocate { .. });
+        let room = if mode == AllocateMode::PunchHole {
+            0
+        } else {
+            OBJECT_ROOM_BYTES + content_room_bytes(self.unallocated(id, range)?)
+        };
+        if zeroes {
+            self.require_edges(id, range)?;
+        }
+        self.require(id, 2 * PAGE_BYTES_U64, room, 0)?;
+        let vct = self.begin_change(id, moment.now)?;
+        // The set-id bits are the kernel's to take away: it knows the caller's rights.
+        self.content_changed(id, moment, SetIdBits::Stay)?;
+        if zeroes {
+            self.zero(id, vct, range)?;
+        }
+        let inode = self.inode_mut(id)?;
+        if extends {
+            inode.attributes.size = inode.attributes.size.max(range.end);
+        }
+        if mode != AllocateMode::PunchHole {
+            // Zeroing has let go of what was allocated before.
+            let room = self.unallocated(id, range)?;
+            let inode = self.inode_mut(id)?;
+            inode.grow_allocated(room, range.end);
+            let room = content_room_bytes(room);
+            if let Some(change) = &mut inode.change {
+                change.allocated.insert(range);
+            }
+            if let Some(open) = self.open.get_mut(&vct) {
+                open.reserved_bytes += room;
+                self.room.reserved_bytes += room;
+            }
+        }
+        self.finish(vct, moment.now);
+        Ok(())
+    }
+
+    /// Room that allocating a range takes: all of its blocks, less what this transaction has
+    /// allocated there.
+    fn unallocated(&self, id: ObjectId, range: ByteRange) -> Result<u64, Stop> {
+        let inode = self.inode(id)?;
+        let first = PageIndex::of_offset(range.start).offset();
+        let end = range.end.checked_next_multiple_of(PAGE_BYTES_U64);
+        let range = ByteRange::new(first, end.unwrap_or(range.end));
+        let Some(change) = &inode.change else {
+            return Ok(range.len());
+        };
+        Ok(range.len() - change.allocated.bytes_in(range))
+    }
+
+    /// Makes sure that a change of size can be carried out.
+    pub(super) fn require_resize(&mut self, id: ObjectId, size: u64) -> Result<(), Stop> {
+        self.check_file(id)?;
+        if size > self.limits.file_bytes_max {
+            return Err(FsError::FileTooBig.into());
+        }
+        if size < self.inode(id)?.attributes.size {
+            self.require_edges(id, ByteRange::from(size))?;
+            return self.require_cut(id);
+        }
+        // The page that becomes longer has its place below.
+        self.require(id, PAGE_BYTES_U64, 0, 0)
+    }
+
+    /// Changes the size, after [`Engine::require_resize`].
+    pub(super) fn resize(&mut self, id: ObjectId, vct: VctId, size: u64) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        let was = inode.attributes.size;
+        if size < was {
+            self.zero(id, vct, ByteRange::from(size))?;
+        } else if size == was && inode.allocated_bytes > size.next_multiple_of(PAGE_BYTES_U64) {
+            // Programs give back so what they had allocated behind the end.
+            let behind = ByteRange::from(size.next_multiple_of(PAGE_BYTES_U64));
+            self.zero_pages(id, vct, behind)?;
+        }
+        if size <= was {
+            let inode = self.inode_mut(id)?;
+            let most = size.next_multiple_of(PAGE_BYTES_U64);
+            inode.allocated_bytes = inode.allocated_bytes.min(most);
+            if let Some(change) = &mut inode.change {
+                change.allocated.remove(ByteRange::from(size));
+            }
+        }
+        self.inode_mut(id)?.attributes.size = size;
+        Ok(())
+    }
+
+    /// The pages that a range covers only in part must be known before they are
+    /// zeroed in part.
+    fn require_edges(&self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
+        let inode = self.inode(id)?;
+        for offset in [range.start, range.end] {
+            if offset % PAGE_BYTES_U64 != 0 && offset != u64::MAX {
+                self.base_page(inode, id, PageIndex::of_offset(offset))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a range read as zero: pages inside go, pages at the edges are edited.
+    fn zero(&mut self, id: ObjectId, vct: VctId, range: ByteRange) -> Result<(), Stop> {
+        let whole = ByteRange::new(
+            range.start.next_multiple_of(PAGE_BYTES_U64),
+            if range.end == u64::MAX {
+                u64::MAX
+            } else {
+                range.end & !(PAGE_BYTES_U64 - 1)
+            },
+        );
+        if range.start < whole.start {
+            let page_end = whole.start.min(range.end);
+            self.zero_in_page(id, vct, ByteRange::new(range.start, page_end))?;
+        }
+        if range.end > whole.end && whole.end >= whole.start {
+            self.zero_in_page(id, vct, ByteRange::new(whole.end, range.end))?;
+        }
+        if !whole.is_empty() {
+            self.zero_pages(id, vct, whole)?;
+        }
+        self.page_arrivals.retain(|arrival| arrival.0 != id);
+        Ok(())
+    }
+
+    /// Zeroes part of one page, unless it is all zeros anyway.
+    fn zero_in_page(&mut self, id: ObjectId, vct: VctId, range: ByteRange) -> Result<(), Stop> {
+        let index = PageIndex::of_offset(range.start);
+        let start = (range.start - index.offset()) as usize;
+        let end = (range.end - index.offset()) as usize;
+        let inode = self.inode(id)?;
+        if !inode.pages.contains_key(&index) && inode.is_zero_below(index.offset()) {
+            return Ok(());
+        }
+        self.edit_page(id, vct, index, |page| page.zero_range(start, end))
+    }
+
+    /// Drops whole pages and hides what the store has below.
+    fn zero_pages(&mut self, id: ObjectId, vct: VctId, range: ByteRange) -> Result<(), Stop> {
+        let Self {
+            inodes, open, room, ..
+        } = self;
+        let inode = inodes.get_mut(&id).ok_or(FsError::Stale)?;
+        let end = (range.end != u64::MAX).then(|| PageIndex::of_offset(range.end));
+        let tail = inode
+            .pages
+            .take_range(PageIndex::of_offset(range.start), end);
+        let (mut dropped, mut bytes) = (0, 0);
+        for slot in tail.values().filter(|slot| slot.vct == vct) {
+            dropped += 1;
+            bytes += slot.page.stored_bytes() as u64;
+        }
+        let mut unreserved = dropped * PAGE_BYTES_U64;
+        inode.shrink_allocated(tail.len() as u64 * PAGE_BYTES_U64, range);
+        let is_below = inode.announced || inode.known_to_store;
+        if let Some(change) = &mut inode.change {
+            unreserved += change.allocated.bytes_in(range);
+            change.allocated.remove(range);
+            if is_below {
+                change.zeroed.insert(range);
+            }
+        }
+        account(room, open.get_mut(&vct), vct, 0, bytes);
+        if let Some(open) = open.get_mut(&vct) {
+            open.closing.pages_dropped(dropped);
+            let reserved = unreserved.min(open.reserved_bytes);
+            open.reserved_bytes -= reserved;
+            room.reserved_bytes -= reserved;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! An object as a record. Not in it: its pages, the ranges of its change and its directory's
+//! entries, which are records of their own, so that an operation writes no more than it changes;
+//! and what can be had again from others (`residents`, `holds`, `closed_zeroed`).
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+
+use foldhash::fast::FixedState;
+use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo};
+
+use super::codec::{Reader, Writer};
+use super::{ImageError, Key, Kind};
+use crate::directory::{Directory, Displaced, Listing, check_cookie};
+use crate::inode::{Body, Change, Inode, Xattrs};
+
+/// Which [`Body`].
+const FILE: u8 = 0;
+const DIRECTORY: u8 = 1;
+const SYMLINK: u8 = 2;
+const SPECIAL: u8 = 3;
+
+/// All fields are named, so that none that is added is forgotten here.
+pub(crate) fn write(out: &mut Writer, inode: &Inode) {
+    let Inode {
+        attributes,
+        allocated_bytes,
+        foreign,
+        immutable,
+        unnamed,
+        announced,
+        known_to_store,
+        store_bytes,
+        home,
+        name,
+        residents: _,
+        app,
+        app_epoch,
+        linked_apps,
+        has_unknown_names,
+        had_several_names,
+        lookups,
+        opens,
+        holds: _,
+        pinned,
+        version,
+        pages: _,
+        stamp: _,
+        change,
+        closed_zeroed: _,
+        xattrs,
+        body,
+    } = inode;
+    let (zeroed, allocated) = ranges_of(inode);
+    out.u32(zeroed);
+    out.u32(allocated);
+    out.attributes(attributes);
+    out.u64(*allocated_bytes);
+    for flag in [
+        foreign,
+        immutable,
+        unnamed,
+        announced,
+        known_to_store,
+        has_unknown_names,
+        had_several_names,
+        pinned,
+    ] {
+        out.flag(*flag);
+    }
+    out.u64(*store_bytes);
+    out.u64(home.0);
+    out.option(name.as_ref(), |out, name| out.bytes(name.as_bytes()));
+    out.u32(app.0);
+    out.u64(*app_epoch);
+    out.list(linked_apps.iter(), |out, app| out.u32(app.0));
+    out.u64(*lookups);
+    out.u64(*opens);
+    out.u64(*version);
+    out.option(change.as_deref(), write_change);
+    out.option(xattrs.as_ref(), |out, xattrs| {
+        out.list(xattrs.iter(), |out, (name, value)| {
+            out.bytes(name);
+            out.bytes(value);
+        });
+    });
+    write_body(out, body);
+}
+
+/// The write log is not written: which pages it names, their own records tell. The ranges have
+/// such, too.
+fn write_change(out: &mut Writer, change: &Change) {
+    let Change {
+        vct,
+        zeroed: _,
+        allocated: _,
+        log: _,
+        xattrs,
+    } = change;
+    out.u64(vct.0);
+    out.list(xattrs.iter(), |out, name| out.bytes(name));
+}
+
+fn write_body(out: &mut Writer, body: &Body) {
+    match body {
+        Body::File => out.u8(FILE),
+        Body::Directory(listing) => {
+            out.u8(DIRECTORY);
+            let displaced = match listing {
+                Listing::Loaded(_) => None,
+                Listing::NotLoaded(displaced) => Some(displaced),
+            };
+            out.option(displaced, |out, displaced| {
+                out.list(displaced.iter(), |out, (name, &cookie)| {
+                    out.bytes(name.as_bytes());
+                    out.u64(cookie);
+                });
+            });
+        }
+        Body::Symlink(target) => {
+            out.u8(SYMLINK);
+            out.option(target.as_ref(), |out, target| out.bytes(target));
+        }
+        Body::Special => out.u8(SPECIAL),
+    }
+}
+
+pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<Inode, ImageError> {
+    let mut from = Reader::new(bytes);
+    let from = &mut from;
+    // How many ranges there are: they are records of their own, and checked when all are read.
+    let _ranges = (from.u32()?, from.u32()?);
+    let info = ObjectInfo {
+        attributes: from.attributes()?,
+        allocated_bytes: from.count()?,
+        foreign: from.flag()?,
+        immutable: from.flag()?,
+    };
+    let mut inode = Inode::from_store(&info, ObjectId::ROOT, None);
+    inode.unnamed = from.flag()?;
+    inode.announced = from.flag()?;
+    inode.known_to_store = from.flag()?;
+    inode.has_unknown_names = from.flag()?;
+    inode.had_several_names = from.flag()?;
+    inode.pinned = from.flag()?;
+    inode.store_bytes = from.count()?;
+    inode.home = from.id()?;
+    inode.name = from.option(Reader::name)?;
+    inode.app = AppId(from.u32()?);
+    inode.app_epoch = from.count()?;
+    inode.linked_apps = from.list(Reader::app)?;
+    inode.lookups = from.count()?;
+    inode.opens = from.count()?;
+    inode.version = from.count()?;
+    let change = from.option(|from| read_change(from, is_noted))?;
+    inode.change = change.map(Box::new);
+    inode.xattrs = from.option(|from| {
+        let list = from.list(|from| Ok((from.shared()?, from.shared()?)))?;
+        Ok(list.into_iter().collect::<Xattrs>())
+    })?;
+    inode.body = read_body(from, hasher, is_noted)?;
+    Ok(inode)
+}
+
+/// How many ranges the open change of an object has, of each kind.
+fn ranges_of(inode: &Inode) -> (u32, u32) {
+    let change = inode.change.as_ref();
+    change.map_or((0, 0), |change| {
+        (change.zeroed.len() as u32, change.allocated.len() as u32)
+    })
+}
+
+/// Checks that all ranges are there that the record of an object counts: without one of them
+/// older content could show again.
+pub(crate) fn check_ranges(inode: &Inode, record: &[u8]) -> Result<(), ImageError> {
+    let mut from = Reader::new(record);
+    if (from.u32()?, from.u32()?) != ranges_of(inode) {
+        return Err(ImageError("a range of a change is missing"));
+    }
+    Ok(())
+}
+
+/// The end of a range, as its record has it.
+pub(crate) fn write_range_end(out: &mut Writer, end: u64) {
+    out.u64(end);
+}
+
+/// Puts a range back where [`Kind::Zeroed`] and [`Kind::Allocated`] say.
+pub(crate) fn restore_range(
+    inode: &mut Inode,
+    key: Key,
+    from: &mut Reader<'_>,
+) -> Result<(), ImageError> {
+    let change = inode.change.as_mut();
+    let change = change.ok_or(ImageError("a range is of no change"))?;
+    let range = ByteRange::new(key.second, from.u64()?);
+    if range.is_empty() {
+        return Err(ImageError("a range is empty"));
+    }
+    match key.kind {
+        Kind::Zeroed => change.zeroed.insert(range),
+        _ => change.allocated.insert(range),
+    }
+    Ok(())
+}
+
+fn read_change(from: &mut Reader<'_>, is_noted: bool) -> Result<Change, ImageError> {
+    let mut change = Change::new(from.vct()?, is_noted);
+    let names: BTreeSet<Arc<[u8]>> = from.list(Reader::shared)?.into_iter().collect();
+    change.xattrs = names;
+    Ok(change)
+}
+
+fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, ImageError> {
+    let displaced = from.list(|from| {
+        let (name, cookie) = (from.name()?, from.u64()?);
+        check_cookie(cookie)?;
+        Ok((name, cookie))
+    })?;
+    Ok(displaced.into_iter().collect())
+}
+
+fn read_body(
+    from: &mut Reader<'_>,
+    hasher: &FixedState,
+    is_noted: bool,
+) -> Result<Body, ImageError> {
+    Ok(match from.u8()? {
+        FILE => Body::File,
+        DIRECTORY => Body::Directory(match from.option(read_displaced)? {
+            Some(displaced) => Listing::NotLoaded(displaced),
+            None => Listing::Loaded(Box::new(Directory::new(hasher.clone(), is_noted))),
+        }),
+        SYMLINK => Body::Symlink(from.option(Reader::shared)?),
+        SPECIAL => Body::Special,
+        _ => return Err(ImageError("an object is of no kind")),
+    })
+}

@@ -1,0 +1,199 @@
+//! Transactions as records.
+
+use alloc::collections::BTreeSet;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_base::{AppId, MonotonicNs, ObjectId, ObjectState, Page};
+
+use super::ImageError;
+use super::codec::{Reader, Writer};
+use crate::policy::transactioning::{Closing, Efficiency};
+use crate::vct::{ClosedVct, Content, OpenVct};
+
+/// What an object is to an open transaction.
+pub(crate) const DIRTY: u8 = 1;
+pub(crate) const ORPHANED: u8 = 2;
+pub(crate) const HELD: u8 = 4;
+
+/// Gives back the page whose content is kept at a place, with its length in bytes.
+pub(crate) type PageAt<'a> = &'a mut dyn FnMut(u64, usize) -> Option<Page>;
+
+/// Where a page's content is kept.
+pub(crate) fn write_page(out: &mut Writer, page: &Page) {
+    // Without a place the page could not be kept; nothing is there to be found.
+    out.u64(page.place().unwrap_or(0));
+    out.u32(page.stored_bytes() as u32);
+}
+
+/// The place of a page's content, and its length in bytes.
+pub(crate) fn read_page_place(from: &mut Reader<'_>) -> Result<(u64, usize), ImageError> {
+    Ok((from.u64()?, from.u32()? as usize))
+}
+
+pub(crate) fn read_page(from: &mut Reader<'_>, page_at: PageAt<'_>) -> Result<Page, ImageError> {
+    let (place, length) = read_page_place(from)?;
+    if length == 0 {
+        return Ok(Page::zero());
+    }
+    page_at(place, length).ok_or(ImageError("a page is not where it was kept"))
+}
+
+/// The members and entries are records of their own.
+pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
+    let OpenVct {
+        apps,
+        is_everywhere,
+        opened_at,
+        dirty: _,
+        dentries: _,
+        orphaned: _,
+        held: _,
+        closing,
+        written_bytes,
+        bytes,
+        reserved_bytes,
+        reserved_inodes,
+    } = open;
+    out.list(apps.iter(), |out, app| out.u32(app.0));
+    out.flag(*is_everywhere);
+    out.u64(opened_at.0);
+    write_efficiency(out, closing.efficiency());
+    out.u64(*written_bytes);
+    out.u64(*bytes);
+    out.u64(*reserved_bytes);
+    out.u64(*reserved_inodes);
+}
+
+/// What the policies have seen begins anew: only what was counted is kept.
+pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageError> {
+    let mut from = Reader::new(bytes);
+    let closing = Closing::default();
+    let mut open = OpenVct::new(AppId(0), closing, MonotonicNs(0), is_noted);
+    open.apps = from.list(Reader::app)?;
+    open.is_everywhere = from.flag()?;
+    open.opened_at = MonotonicNs(from.u64()?);
+    open.closing = Closing::counted(read_efficiency(&mut from)?);
+    open.written_bytes = from.count()?;
+    open.bytes = from.count()?;
+    open.reserved_bytes = from.count()?;
+    open.reserved_inodes = from.count()?;
+    Ok(open)
+}
+
+pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
+    let ClosedVct {
+        order,
+        is_everywhere,
+        apps,
+        opened_at,
+        orphaned,
+        held,
+        efficiency,
+        bytes,
+        reserved_bytes,
+        reserved_inodes,
+        content,
+        in_flight: _,
+        refusal: _,
+    } = closed;
+    out.u64(*order);
+    out.flag(*is_everywhere);
+    out.list(apps.iter(), |out, app| out.u32(app.0));
+    out.u64(opened_at.0);
+    write_ids(out, orphaned);
+    write_ids(out, held);
+    write_efficiency(out, efficiency);
+    out.u64(*bytes);
+    out.u64(*reserved_bytes);
+    out.u64(*reserved_inodes);
+    out.list(content.objects.iter(), write_state);
+    out.list(content.dentries.iter(), |out, (parent, name, child)| {
+        out.u64(parent.0);
+        out.bytes(name.as_bytes());
+        out.option(*child, |out, child| out.u64(child.0));
+    });
+    out.list(content.pages.iter(), |out, (id, index, page)| {
+        out.u64(id.0);
+        out.u64(index.0);
+        write_page(out, page);
+    });
+}
+
+/// A closed transaction without its content, which follows.
+pub(crate) fn read_closed_head(from: &mut Reader<'_>) -> Result<ClosedVct, ImageError> {
+    Ok(ClosedVct {
+        order: from.count()?,
+        is_everywhere: from.flag()?,
+        apps: from.list(Reader::app)?,
+        opened_at: MonotonicNs(from.u64()?),
+        orphaned: read_ids(from)?,
+        held: read_ids(from)?,
+        efficiency: read_efficiency(from)?,
+        bytes: from.count()?,
+        reserved_bytes: from.count()?,
+        reserved_inodes: from.count()?,
+        content: Arc::default(),
+        in_flight: false,
+        refusal: None,
+    })
+}
+
+pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct, ImageError> {
+    let mut from = Reader::new(bytes);
+    let from = &mut from;
+    let head = read_closed_head(from)?;
+    Ok(ClosedVct {
+        content: Arc::new(Content {
+            objects: from.list(read_state)?,
+            dentries: from.list(|from| Ok((from.id()?, from.name()?, from.option(Reader::id)?)))?,
+            pages: from.list(|from| Ok((from.id()?, from.index()?, read_page(from, page_at)?)))?,
+        }),
+        ..head
+    })
+}
+
+fn write_efficiency(out: &mut Writer, efficiency: &Efficiency) {
+    out.u64(efficiency.written_pages());
+    out.u64(efficiency.overwritten_pages());
+}
+
+fn read_efficiency(from: &mut Reader<'_>) -> Result<Efficiency, ImageError> {
+    Ok(Efficiency::new(from.count()?, from.count()?))
+}
+
+fn write_ids(out: &mut Writer, ids: &BTreeSet<ObjectId>) {
+    out.list(ids.iter(), |out, id| out.u64(id.0));
+}
+
+fn read_ids(from: &mut Reader<'_>) -> Result<BTreeSet<ObjectId>, ImageError> {
+    let ids: Vec<ObjectId> = from.list(Reader::id)?;
+    Ok(ids.into_iter().collect())
+}
+
+fn write_state(out: &mut Writer, state: &ObjectState) {
+    out.u64(state.id.0);
+    out.flag(state.created);
+    out.attributes(&state.attributes);
+    out.option(state.symlink_target.as_ref(), |out, target| {
+        out.bytes(target);
+    });
+    out.list(state.zeroed.iter(), |out, range| out.range(*range));
+    out.list(state.allocated.iter(), |out, range| out.range(*range));
+    out.list(state.xattrs.iter(), |out, (name, value)| {
+        out.bytes(name);
+        out.option(value.as_ref(), |out, value| out.bytes(value));
+    });
+}
+
+pub(crate) fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, ImageError> {
+    Ok(ObjectState {
+        id: from.id()?,
+        created: from.flag()?,
+        attributes: from.attributes()?,
+        symlink_target: from.option(Reader::shared)?,
+        zeroed: from.list(Reader::range)?,
+        allocated: from.list(Reader::range)?,
+        xattrs: from.list(|from| Ok((from.shared()?, from.option(Reader::shared)?)))?,
+    })
+}

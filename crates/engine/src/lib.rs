@@ -1,0 +1,52 @@
+//! The MobiFS engine as a pure state machine.
+//!
+//! [`Engine`] holds the namespace, the dirty pages and the versioned cache
+//! transactions (VCT, S0 §4.2) of one mount. It has no clock, thread, file or random
+//! number of its own: time comes in with each call, what must be read from the
+//! checkpoint store is asked for with [`Need`], and what should be written comes out
+//! as [`Commit`]. The mount, the SQLite VFS, the simulator and the tests all drive
+//! this one machine.
+//!
+//! The crate is `no_std`, so the compiler itself keeps those promises.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod acl;
+mod app;
+mod directory;
+mod engine;
+mod error;
+pub mod image;
+mod inode;
+mod notes;
+mod pacing;
+pub mod policy;
+mod request;
+mod vct;
+
+pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
+pub use engine::{
+    AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, FullDisk, KernelHeld, Limits,
+    Overdue, ReadPlan, ReadSegment, References, RemovalMemory, SyncPoint, Trimmed,
+};
+pub use error::{FsError, Need, Stop};
+/// What a search in a file looks for; see [`Engine::search_content`].
+pub use mobifs_base::{ContentSearch, Whence};
+pub use pacing::{Next, Pacing, PacingRules};
+pub use policy::machine::{Machine, MachineEvent};
+pub use policy::transactioning::{TransactioningName, TransactioningRule};
+pub use request::{
+    AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,
+    SetIdBits, TimeChange, WriteAt, XattrMode,
+};
+pub use vct::Commit;
+
+/// Name of the store's own directory in the root; it cannot be seen or made through
+/// the mount.
+pub const RESERVED_NAME: &[u8] = b".mobifs";
+
+/// The hash maps of the engine: seeded from outside, so that the crate stays free of
+/// randomness and hostile names still cannot aim for collisions.
+type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::FixedState>;

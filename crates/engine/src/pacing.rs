@@ -1,0 +1,213 @@
+//! Which closed transactions are committed now, and which wait because somebody is using
+//! the device: what the policies of [`crate::policy`] come to, for the mount and the
+//! simulator alike.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use mobifs_base::{MonotonicNs, VctId};
+
+use crate::policy::machine::{Machine, MachineEvent};
+use crate::policy::prediction::{Prediction, PredictionRules, UserActivity, UserState};
+use crate::policy::schedule::{
+    DeviceEstimate, Round, SchedulerName, TransactionScheduler, Waiting,
+};
+use crate::{Commit, Engine};
+
+/// A predicted interval may be as short as the gap between two operations; looking again more often
+/// than this would only take CPU time, in nanoseconds.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
+/// Who decides when to commit for the user's sake, and for the device's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacingRules {
+    /// How long the user will leave the device alone.
+    pub prediction: PredictionRules,
+    /// What is committed meanwhile.
+    pub scheduler: SchedulerName,
+    /// In standby changes may become so old, in milliseconds; where the limit of an app is
+    /// larger, or this is 0, the app's own limit holds.
+    pub standby_age_max_ms: u64,
+}
+
+/// What is known of the user, the machine and the device, and what was made of it. Until
+/// the first user event, everything that is closed is committed at once, except in standby.
+pub struct Pacing {
+    rules: PacingRules,
+    user: UserActivity,
+    machine: Machine,
+    scheduler: Box<dyn TransactionScheduler>,
+    device: DeviceEstimate,
+    /// The interval that was last scheduled.
+    round: Option<u64>,
+    /// Chosen in it.
+    chosen: Vec<VctId>,
+    /// The transactions that were closed when it was scheduled.
+    closings_seen: u64,
+}
+
+/// What to commit next.
+#[derive(Debug)]
+pub enum Next {
+    /// This.
+    Commit(Commit),
+    /// Nothing now.
+    Nothing {
+        /// When that may change although nobody does anything.
+        until: Option<MonotonicNs>,
+    },
+}
+
+impl core::fmt::Debug for Pacing {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Pacing")
+            .field("user", &self.user)
+            .field("machine", &self.machine)
+            .field("chosen", &self.chosen)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Pacing {
+    /// By these rules; nothing is known of the user yet.
+    pub fn new(rules: PacingRules) -> Self {
+        Self {
+            rules,
+            user: UserActivity::new(&rules.prediction),
+            machine: Machine::default(),
+            scheduler: rules.scheduler.begin(),
+            device: DeviceEstimate::default(),
+            round: None,
+            chosen: Vec::new(),
+            closings_seen: 0,
+        }
+    }
+
+    /// Goes by other rules from now on: another predictor, or one with other parameters, begins
+    /// with an empty memory, another scheduler has skipped nothing.
+    pub fn set_rules(&mut self, rules: PacingRules) {
+        if rules.prediction != self.rules.prediction {
+            self.user = UserActivity::new(&rules.prediction);
+            // Its predictions are numbered anew.
+            self.round = None;
+        }
+        if rules.scheduler != self.rules.scheduler {
+            self.scheduler = rules.scheduler.begin();
+            self.round = None;
+        }
+        self.rules = rules;
+    }
+
+    /// What it goes by.
+    pub const fn rules(&self) -> PacingRules {
+        self.rules
+    }
+
+    /// The user did something; true if that begins an operation.
+    pub fn user_event(&mut self, at: MonotonicNs) -> bool {
+        self.user.event(at)
+    }
+
+    /// Something happened to the machine; true if everything is to be committed because of
+    /// it, whoever uses the device.
+    #[must_use]
+    pub const fn machine_event(&mut self, event: MachineEvent) -> bool {
+        self.machine.happened(event)
+    }
+
+    /// What the machine is doing.
+    pub const fn machine(&self) -> Machine {
+        self.machine
+    }
+
+    /// What is known of the user.
+    pub const fn user_mut(&mut self) -> &mut UserActivity {
+        &mut self.user
+    }
+
+    /// A commit of `pages` pages took `took_ns` nanoseconds.
+    pub fn learn(&mut self, pages: u64, took_ns: u64) {
+        self.device.learn(pages, took_ns);
+    }
+
+    /// What the engine should hand out now. `is_urgent`: nothing may wait.
+    pub fn next(&mut self, engine: &mut Engine, now: MonotonicNs, is_urgent: bool) -> Next {
+        let state = self.user.state(now);
+        let is_standby = self.machine.is_standby();
+        if is_urgent || (state == UserState::Unknown && !is_standby) {
+            let commit = engine.next_commit(None);
+            return commit.map_or(Next::Nothing { until: None }, Next::Commit);
+        }
+        let age_min_ms = if is_standby {
+            self.rules.standby_age_max_ms
+        } else {
+            0
+        };
+        let overdue = engine.overdue(now, age_min_ms);
+        if let Some(commit) = first_of(engine, &overdue.vcts) {
+            return Next::Commit(commit);
+        }
+        if is_standby {
+            return Next::Nothing {
+                until: overdue.next_at,
+            };
+        }
+        let until = match state {
+            UserState::Away(prediction) => {
+                self.schedule(engine, now, &prediction);
+                if let Some(commit) = first_of(engine, &self.chosen) {
+                    return Next::Commit(commit);
+                }
+                let rest_ns = prediction.rest_ns(now).max(LOOK_AGAIN_NS);
+                MonotonicNs(now.0.saturating_add(rest_ns))
+            }
+            UserState::Active { until } => until,
+            // Handled above.
+            UserState::Unknown => now,
+        };
+        // Only what waits is a reason to wake up.
+        let until = (!engine.waiting().is_empty()).then_some(until);
+        Next::Nothing {
+            until: [until, overdue.next_at].into_iter().flatten().min(),
+        }
+    }
+
+    /// Asks the scheduler if the interval is a new one, or something was closed in it.
+    fn schedule(&mut self, engine: &Engine, now: MonotonicNs, prediction: &Prediction) {
+        let closings = engine.closings();
+        let is_same = self.round == Some(prediction.number);
+        if is_same && self.closings_seen == closings {
+            return;
+        }
+        if !is_same {
+            self.chosen.clear();
+        }
+        (self.round, self.closings_seen) = (Some(prediction.number), closings);
+        let waiting = engine.waiting();
+        self.chosen
+            .retain(|vct| waiting.iter().any(|waiting| waiting.vct == *vct));
+        let (before, new): (Vec<Waiting>, Vec<Waiting>) = waiting
+            .into_iter()
+            .partition(|waiting| self.chosen.contains(&waiting.vct));
+        let taken_ns = before
+            .iter()
+            .map(|waiting| self.device.commit_ns(waiting.pages))
+            .fold(0, u64::saturating_add);
+        let round = Round {
+            number: prediction.number,
+            available_ns: prediction.rest_ns(now).saturating_sub(taken_ns),
+            device: self.device,
+        };
+        self.chosen.extend(self.scheduler.choose(&new, &round));
+    }
+}
+
+/// Hands out the first of these that can be, or what it needs.
+fn first_of(engine: &mut Engine, vcts: &[VctId]) -> Option<Commit> {
+    vcts.iter()
+        .filter(|vct| engine.is_uncommitted(**vct))
+        .copied()
+        .collect::<Vec<_>>()
+        .into_iter()
+        .find_map(|vct| engine.next_commit(Some(vct)))
+}

@@ -1,0 +1,18 @@
+//! First closed, first committed: for comparison.
+
+use alloc::vec::Vec;
+
+use mobifs_base::VctId;
+
+use super::{Round, TransactionScheduler, Waiting};
+
+/// Commits everything in the order of closing, however long that takes: what a flusher
+/// does that knows of no user.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fifo;
+
+impl TransactionScheduler for Fifo {
+    fn choose(&mut self, waiting: &[Waiting], _round: &Round) -> Vec<VctId> {
+        waiting.iter().map(|waiting| waiting.vct).collect()
+    }
+}

@@ -1,0 +1,125 @@
+//! Which closed transaction is committed first, and which must wait (S0 §5.4).
+//!
+//! [`TransactionScheduler`] is the seam. It decides within what it is given: whatever
+//! must not wait is committed past it, and how long a transaction may wait at all is the
+//! engine's business (`Engine::choose_commits`).
+
+mod fifo;
+mod queues;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use mobifs_base::{AppId, VctId};
+
+pub use fifo::Fifo;
+pub use queues::{SKIPS_MAX, ThreeQueues};
+
+/// A closed transaction that waits for its commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Which one.
+    pub vct: VctId,
+    /// The app; of joined ones the first.
+    pub app: AppId,
+    /// Its length: pages and entries to commit.
+    pub pages: u64,
+}
+
+/// What commits take on a device, roughly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceEstimate {
+    /// Time of a commit of nothing, in nanoseconds.
+    pub latency_ns: u64,
+    /// Time for each page, in nanoseconds.
+    pub page_ns: u64,
+}
+
+impl Default for DeviceEstimate {
+    /// An eMMC of 2015: a flush of 3 ms, 125 MB/s.
+    fn default() -> Self {
+        Self {
+            latency_ns: 3_000_000,
+            page_ns: 33_000,
+        }
+    }
+}
+
+impl DeviceEstimate {
+    /// Pages whose commits count for the throughput; shorter ones for the latency.
+    const LONG_PAGES: u64 = 64;
+
+    /// Time that a commit of `pages` pages takes, in nanoseconds.
+    pub const fn commit_ns(&self, pages: u64) -> u64 {
+        let transfer_ns = self.page_ns.saturating_mul(pages);
+        self.latency_ns.saturating_add(transfer_ns)
+    }
+
+    /// A commit of `pages` pages took `took_ns` nanoseconds: an eighth of the estimate
+    /// comes from the last one.
+    pub fn learn(&mut self, pages: u64, took_ns: u64) {
+        let blend = |old: u64, new: u64| (old.saturating_mul(7).saturating_add(new)) / 8;
+        if pages >= Self::LONG_PAGES {
+            let transfer_ns = took_ns.saturating_sub(self.latency_ns);
+            self.page_ns = blend(self.page_ns, transfer_ns / pages).max(1);
+        } else {
+            let transfer_ns = self.page_ns.saturating_mul(pages);
+            self.latency_ns = blend(self.latency_ns, took_ns.saturating_sub(transfer_ns));
+        }
+    }
+}
+
+/// One interval in which transactions may be committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// Which interval: while it is the same, nothing grows older for having been
+    /// skipped.
+    pub number: u64,
+    /// What is left of it, in nanoseconds.
+    pub available_ns: u64,
+    /// What commits take.
+    pub device: DeviceEstimate,
+}
+
+/// Decides which of the waiting transactions are committed in an interval.
+pub trait TransactionScheduler: Send {
+    /// The ones to commit now, in this order. `waiting` is in the order of closing; of
+    /// each app the answer holds the first ones, in that order.
+    fn choose(&mut self, waiting: &[Waiting], round: &Round) -> Vec<VctId>;
+}
+
+/// The schedulers by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchedulerName {
+    /// [`ThreeQueues`].
+    #[default]
+    Queues,
+    /// [`Fifo`].
+    Fifo,
+}
+
+impl SchedulerName {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Queues, Self::Fifo];
+
+    /// The name, as configurations write it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queues => "queues",
+            Self::Fifo => "fifo",
+        }
+    }
+
+    /// The scheduler of this name; none if there is none.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == name)
+    }
+
+    /// A scheduler that has skipped nothing yet.
+    pub fn begin(self) -> Box<dyn TransactionScheduler> {
+        match self {
+            Self::Queues => Box::new(ThreeQueues::default()),
+            Self::Fifo => Box::new(Fifo),
+        }
+    }
+}

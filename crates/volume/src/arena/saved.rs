@@ -1,0 +1,307 @@
+//! What a killed daemon has left of a mount, and what the store wants kept.
+
+use std::collections::HashMap;
+
+use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page};
+use mobifs_engine::image::{Key, Kind};
+use mobifs_engine::{Class, Engine, EngineConfig, TransactioningName};
+use mobifs_store::{Intent, KnownLocation, KnownObject, Saved, Witness};
+
+use super::codec::{Reader, Writer};
+use super::records::{RawKey, layout_of};
+use super::{Arena, ArenaError};
+use crate::PolicyChange;
+
+/// Kinds of the store's records.
+pub(super) const STORE_OBJECT: u8 = 80;
+pub(super) const STORE_INTENT: u8 = 81;
+/// What was set while mounted.
+const SETTINGS: u8 = 82;
+
+const DAMAGED: ArenaError = ArenaError::Damaged("what the store knew cannot be read");
+
+/// The state of a mount between two operations.
+#[derive(Debug)]
+pub(crate) struct SavedMount {
+    engine: Vec<(Key, Vec<u8>)>,
+    /// What was set while mounted: app and change, in order.
+    pub(crate) settings: Vec<(Vec<u8>, PolicyChange)>,
+    /// What the store knew.
+    pub(crate) store: Saved,
+}
+
+impl Arena {
+    /// What a killed daemon has left; none if no mount was ever alive here.
+    ///
+    /// # Errors
+    /// [`ArenaError::Damaged`].
+    pub(crate) fn saved(&self) -> Result<Option<SavedMount>, ArenaError> {
+        let records = self.shared.records.lock();
+        let mut saved = SavedMount {
+            engine: Vec::new(),
+            settings: Vec::new(),
+            store: Saved::default(),
+        };
+        for (key, value) in records.all() {
+            match key.kind {
+                STORE_OBJECT => {
+                    let known = read_object(&mut Reader::new(&value)).ok_or(DAMAGED)?;
+                    saved.store.objects.push((ObjectId(key.first), known));
+                }
+                STORE_INTENT => {
+                    let intent = read_intent(&mut Reader::new(&value)).ok_or(DAMAGED)?;
+                    saved.store.intent = Some(intent);
+                }
+                SETTINGS => saved.settings = read_settings(&value).ok_or(DAMAGED)?,
+                kind => {
+                    // Requests' records are looked at one by one, later.
+                    let Some(kind) = Kind::of(kind) else { continue };
+                    let (first, second) = (key.first, key.second);
+                    let key = Key {
+                        kind,
+                        first,
+                        second,
+                    };
+                    let named = mobifs_engine::image::named_in(key, &value);
+                    let above = &mut saved.store.ids_above;
+                    *above = named.map_or(*above, |id| id.0.max(*above));
+                    saved.engine.push((key, value));
+                }
+            }
+        }
+        Ok((!saved.engine.is_empty()).then_some(saved))
+    }
+}
+
+impl SavedMount {
+    /// The engine as it was.
+    ///
+    /// # Errors
+    /// [`ArenaError::Damaged`].
+    pub(crate) fn restore(
+        &self,
+        arena: &Arena,
+        config: EngineConfig,
+        root: &ObjectInfo,
+    ) -> Result<Engine, ArenaError> {
+        let mut pages: HashMap<usize, Page> = HashMap::new();
+        let size = arena.shared.region.mapped_bytes();
+        let chunks_at = layout_of(&arena.shared.region).chunks_at;
+        let mut page_at = |place: u64, length: usize| {
+            let offset = usize::try_from(place)
+                .ok()
+                .filter(|&offset| offset >= chunks_at && offset.saturating_add(length) <= size)?;
+            let page = pages
+                .entry(offset)
+                .or_insert_with(|| arena.page_at(offset, length));
+            (page.stored_bytes() == length).then(|| page.clone())
+        };
+        let spilled = self.store.objects.iter();
+        let spilled = spilled.filter(|(_, known)| !known.spilled.is_empty());
+        let spilled: Vec<ObjectId> = spilled.map(|(id, _)| *id).collect();
+        let mut records = self.engine.iter().map(|(key, value)| (*key, &value[..]));
+        let restored = Engine::restore(config, root, &mut records, &mut page_at, &spilled);
+        let places = pages.keys().copied().collect();
+        let engine = restored.map_err(|error| {
+            tracing::error!(%error, "the killed daemon's state");
+            ArenaError::Damaged(error.0)
+        });
+        // Before a page is dropped, and with it its slot given back.
+        arena.shared.records.lock().claim_content(places)?;
+        engine
+    }
+}
+
+impl Arena {
+    /// Keeps what was set while mounted.
+    pub(crate) fn keep_settings(&self, settings: &[(Vec<u8>, PolicyChange)]) {
+        let key = RawKey {
+            kind: SETTINGS,
+            first: 0,
+            second: 0,
+        };
+        let mut out = Writer::default();
+        for (path, change) in settings {
+            out.bytes(path);
+            let class = change.class.map(|class| u64::from(class == Class::Durable));
+            for value in [
+                class,
+                change.age_max_ms,
+                change.staleness_max_pages,
+                change.policy.map(|policy| policy as u64),
+                change.staleness_min_pages,
+                change.slope_min_micropercent.map(i64::cast_unsigned),
+                change.window_points.map(|points| points as u64),
+                change.interval_ms,
+                change.quiet_ms,
+                change.quiet_age_min_ms,
+                change.staleness_pages,
+                change.flush_interval_ms,
+            ] {
+                out.u8(u8::from(value.is_some()));
+                out.u64(value.unwrap_or(0));
+            }
+        }
+        self.change_record(key, Some(&out.bytes));
+    }
+
+    /// The keys of all records but those of entries, whose cookies differ each time; in order.
+    #[cfg(test)]
+    pub(crate) fn record_keys(&self) -> Vec<(u8, u64, u64)> {
+        let records = self.shared.records.lock();
+        let keys = records
+            .all()
+            .map(|(key, _)| (key.kind, key.first, key.second));
+        let mut keys: Vec<_> = keys.filter(|key| key.0 != Kind::Dentry as u8).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Loses a record.
+    #[cfg(test)]
+    pub(crate) fn lose_record(&self, (kind, first, second): (u8, u64, u64)) {
+        let key = RawKey {
+            kind,
+            first,
+            second,
+        };
+        self.change_record(key, None);
+    }
+
+    fn change_record(&self, key: RawKey, value: Option<&[u8]>) {
+        let mut records = self.shared.records.lock();
+        match value {
+            Some(value) => records.put(key, value),
+            None => records.remove(key),
+        }
+        records.commit(Vec::new());
+    }
+}
+
+impl Witness for Arena {
+    fn object(&self, id: ObjectId, known: Option<&KnownObject>) {
+        let key = RawKey {
+            kind: STORE_OBJECT,
+            first: id.0,
+            second: 0,
+        };
+        let value = known.map(|known| {
+            let mut out = Writer::default();
+            write_object(&mut out, known);
+            out.bytes
+        });
+        self.change_record(key, value.as_deref());
+    }
+
+    fn intent(&self, intent: Option<Intent>) {
+        let key = RawKey {
+            kind: STORE_INTENT,
+            first: 0,
+            second: 0,
+        };
+        let value = intent.map(|intent| {
+            let mut out = Writer::default();
+            write_intent(&mut out, intent);
+            out.bytes
+        });
+        self.change_record(key, value.as_deref());
+    }
+}
+
+pub(super) fn write_object(out: &mut Writer, known: &KnownObject) {
+    out.u8(u8::from(known.is_pinned));
+    out.u64(known.spilled.len() as u64);
+    for range in &known.spilled {
+        out.u64(range.start);
+        out.u64(range.end);
+    }
+    let Some(location) = &known.location else {
+        return;
+    };
+    out.u64(location.inode);
+    out.u8((location.kind.mode_bits() >> 12) as u8);
+    out.u8(u8::from(location.in_limbo));
+    out.u8(u8::from(location.in_stage));
+    for (parent, name) in &location.names {
+        out.u64(parent.0);
+        out.bytes(name.as_bytes());
+    }
+}
+
+pub(super) fn read_object(from: &mut Reader<'_>) -> Option<KnownObject> {
+    let mut known = KnownObject {
+        is_pinned: from.u8()? != 0,
+        ..KnownObject::default()
+    };
+    for _ in 0..from.u64()? {
+        let (start, end) = (from.u64()?, from.u64()?);
+        known.spilled.push(ByteRange { start, end });
+    }
+    let Some(inode) = from.u64() else {
+        return Some(known);
+    };
+    let mut location = KnownLocation {
+        inode,
+        kind: FileKind::from_mode(u32::from(from.u8()?) << 12)?,
+        names: Vec::new(),
+        in_limbo: from.u8()? != 0,
+        in_stage: from.u8()? != 0,
+    };
+    while let Some(parent) = from.u64() {
+        let name = Name::new(from.bytes()?).ok()?;
+        location.names.push((ObjectId(parent), name));
+    }
+    known.location = Some(location);
+    Some(known)
+}
+
+fn read_settings(bytes: &[u8]) -> Option<Vec<(Vec<u8>, PolicyChange)>> {
+    let mut from = Reader::new(bytes);
+    let mut settings = Vec::new();
+    while let Some(path) = from.bytes() {
+        let mut value = || -> Option<Option<u64>> {
+            let is_there = from.u8()? != 0;
+            let value = from.u64()?;
+            Some(is_there.then_some(value))
+        };
+        let change = PolicyChange {
+            class: value()?.map(|durable| match durable {
+                0 => Class::Relaxed,
+                _ => Class::Durable,
+            }),
+            age_max_ms: value()?,
+            staleness_max_pages: value()?,
+            policy: match value()? {
+                Some(number) => Some(*TransactioningName::ALL.get(usize::try_from(number).ok()?)?),
+                None => None,
+            },
+            staleness_min_pages: value()?,
+            slope_min_micropercent: value()?.map(u64::cast_signed),
+            window_points: match value()? {
+                Some(points) => Some(usize::try_from(points).ok()?),
+                None => None,
+            },
+            interval_ms: value()?,
+            quiet_ms: value()?,
+            quiet_age_min_ms: value()?,
+            staleness_pages: value()?,
+            flush_interval_ms: value()?,
+        };
+        settings.push((path.to_vec(), change));
+    }
+    Some(settings)
+}
+
+pub(super) fn write_intent(out: &mut Writer, intent: Intent) {
+    out.u64(intent.tag);
+    out.u64(intent.epoch);
+    out.u64(intent.sequence);
+}
+
+pub(super) fn read_intent(from: &mut Reader<'_>) -> Option<Intent> {
+    Some(Intent {
+        tag: from.u64()?,
+        epoch: from.u64()?,
+        sequence: from.u64()?,
+    })
+}

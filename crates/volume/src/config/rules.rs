@@ -1,0 +1,354 @@
+//! Which directories are apps, and which limits each has.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use globset::{GlobBuilder, GlobMatcher};
+use mobifs_engine::policy::transactioning::Transactioning as _;
+use mobifs_engine::{AppPolicy, AppRules, Class, TransactioningName};
+
+/// Settings of one app or of the defaults; what is absent comes from further up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyChange {
+    /// Meaning of `fsync`.
+    pub class: Option<Class>,
+    /// Age at which a transaction closes, in milliseconds.
+    pub age_max_ms: Option<u64>,
+    /// Staleness at which a transaction closes, in pages.
+    pub staleness_max_pages: Option<u64>,
+    /// What closes a transaction before it reaches these limits.
+    pub policy: Option<TransactioningName>,
+    /// Policy `tpl`: staleness below which a transaction stays open, in pages.
+    pub staleness_min_pages: Option<u64>,
+    /// Policy `tpl`: slope of the e curve below which a transaction closes.
+    pub slope_min_micropercent: Option<i64>,
+    /// Policy `tpl`: points of the curve that the slope is fitted through.
+    pub window_points: Option<usize>,
+    /// Policy `interval`: age at which a transaction closes, in milliseconds.
+    pub interval_ms: Option<u64>,
+    /// Policy `quiet`: a transaction closes when nothing changed for so long.
+    pub quiet_ms: Option<u64>,
+    /// Policy `quiet`: age below which a transaction stays open, in milliseconds.
+    pub quiet_age_min_ms: Option<u64>,
+    /// Policy `staleness`: staleness at which a transaction closes, in pages.
+    pub staleness_pages: Option<u64>,
+    /// Policy `fsync`: age at which a transaction closes without one, in milliseconds.
+    pub flush_interval_ms: Option<u64>,
+}
+
+impl PolicyChange {
+    /// `policy` with the settings that are present.
+    pub fn apply(&self, policy: AppPolicy) -> AppPolicy {
+        fn set<T: Copy>(value: &mut T, change: Option<T>) {
+            *value = change.unwrap_or(*value);
+        }
+        let mut changed = policy;
+        set(&mut changed.class, self.class);
+        set(&mut changed.age_max_ms, self.age_max_ms);
+        set(&mut changed.staleness_max_pages, self.staleness_max_pages);
+        let rule = &mut changed.transactioning;
+        set(&mut rule.name, self.policy);
+        set(&mut rule.tpl.staleness_min_pages, self.staleness_min_pages);
+        let slope = self.slope_min_micropercent;
+        set(&mut rule.tpl.slope_min_micropercent, slope);
+        set(&mut rule.tpl.window_points, self.window_points);
+        set(&mut rule.interval.interval_ms, self.interval_ms);
+        set(&mut rule.quiet.quiet_ms, self.quiet_ms);
+        set(&mut rule.quiet.quiet_age_min_ms, self.quiet_age_min_ms);
+        set(&mut rule.staleness.staleness_pages, self.staleness_pages);
+        set(&mut rule.fsync.flush_interval_ms, self.flush_interval_ms);
+        changed
+    }
+}
+
+/// A glob over app paths: `*` and `?` stay within one directory, `**` does not.
+#[derive(Clone, Debug)]
+pub(crate) struct AppGlob {
+    whole: GlobMatcher,
+    /// One for each component of a path that it matches; none where these cannot be told
+    /// apart.
+    components: Option<Vec<GlobMatcher>>,
+}
+
+impl AppGlob {
+    pub(crate) fn new(glob: &str) -> Result<Self, String> {
+        if glob.is_empty() || glob.starts_with('/') || glob.ends_with('/') {
+            return Err(format!(
+                "\"{glob}\" is not a path relative to the mount: leave out the outer slashes"
+            ));
+        }
+        let compile = |glob: &str| {
+            let built = GlobBuilder::new(glob)
+                .literal_separator(true)
+                .backslash_escape(true)
+                .build();
+            built.map(|glob| glob.compile_matcher())
+        };
+        let whole = compile(glob)
+            .map_err(|error| format!("\"{glob}\" is not a valid glob: {}", error.kind()))?;
+        let is_plain = !glob.contains("**") && !glob.contains(['{', '[', '\\']);
+        let components = is_plain.then(|| glob.split('/').map(compile).collect());
+        Ok(Self {
+            whole,
+            components: components.and_then(Result::ok),
+        })
+    }
+
+    /// A glob of a configuration, which must be able to match the path of an app.
+    pub(crate) fn of_apps(glob: &str) -> Result<Self, String> {
+        let compiled = Self::new(glob)?;
+        let nothing = |name: &str| matches!(name, "" | "." | "..");
+        if glob.split('/').any(nothing) {
+            return Err(format!(
+                "\"{glob}\" matches no app: a path in the mount has no empty name, no \".\" and no \
+                 \"..\""
+            ));
+        }
+        Ok(compiled)
+    }
+
+    pub(crate) fn matches(&self, path: &[u8]) -> bool {
+        self.whole.is_match(Path::new(OsStr::from_bytes(path)))
+    }
+
+    /// Whether it may match a path below this one.
+    fn may_match_below(&self, path: &[u8]) -> bool {
+        let Some(components) = &self.components else {
+            return true;
+        };
+        let names = || path.split(|&byte| byte == b'/');
+        let pairs = components.iter().zip(names());
+        let mut matches = pairs.map(|(component, name)| {
+            let name = Path::new(OsStr::from_bytes(name));
+            component.is_match(name)
+        });
+        components.len() > names().count() && matches.all(|does_match| does_match)
+    }
+
+    /// How many names a path that it matches can have at most; none: any number.
+    fn depth_max(&self) -> Option<usize> {
+        let glob = self.whole.glob().glob();
+        // A negated class matches a slash, too.
+        let slashes = glob.bytes().filter(|byte| matches!(byte, b'/' | b'['));
+        (!glob.contains("**")).then(|| slashes.count() + 1)
+    }
+}
+
+/// The app rules of a configuration, with what was changed while mounted on top.
+/// Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    pub(crate) apps: Arc<[AppGlob]>,
+    /// See [`AppRules::depth_max`].
+    apps_depth_max: Option<usize>,
+    pub(crate) defaults: AppPolicy,
+    pub(crate) matched: Arc<[(AppGlob, PolicyChange)]>,
+    /// Changes made while mounted, by exact path; later ones win.
+    overrides: Vec<(Vec<u8>, PolicyChange)>,
+    /// For the time being every app is durable, whatever is said.
+    all_durable: bool,
+}
+
+impl Rules {
+    pub(crate) fn new(
+        apps: Vec<AppGlob>,
+        defaults: AppPolicy,
+        matched: Vec<(AppGlob, PolicyChange)>,
+    ) -> Self {
+        let mut depths = apps.iter().map(AppGlob::depth_max);
+        let apps_depth_max = depths.try_fold(0, |max, depth| depth.map(|depth| max.max(depth)));
+        Self {
+            apps: apps.into(),
+            apps_depth_max,
+            defaults,
+            matched: matched.into(),
+            overrides: Vec::new(),
+            all_durable: false,
+        }
+    }
+
+    /// Which directories are apps: the globs over paths relative to the mount, as written.
+    pub fn app_globs(&self) -> Vec<String> {
+        let globs = self.apps.iter();
+        globs
+            .map(|glob| glob.whole.glob().glob().to_owned())
+            .collect()
+    }
+
+    /// Changes settings of one app until the configuration is loaded again.
+    pub fn set_app(&mut self, path: &[u8], change: PolicyChange) {
+        self.overrides.push((path.to_vec(), change));
+    }
+
+    /// Makes every app durable for the time being, or lets each be what it is.
+    pub const fn set_all_durable(&mut self, all_durable: bool) {
+        self.all_durable = all_durable;
+    }
+
+    /// Whether every app is durable for the time being.
+    pub const fn all_durable(&self) -> bool {
+        self.all_durable
+    }
+
+    /// What was changed by [`Rules::set_app`], in order.
+    pub fn changes(&self) -> &[(Vec<u8>, PolicyChange)] {
+        &self.overrides
+    }
+
+    /// Shortest age, in milliseconds, at which a transaction of some app closes.
+    pub fn due_age_ms_min(&self) -> u64 {
+        let ages = self.policies().map(|policy| policy.due_age_ms());
+        ages.min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether some app can be durable under these rules.
+    pub fn has_durable(&self) -> bool {
+        self.policies().any(|policy| policy.class == Class::Durable)
+    }
+
+    /// Whether an `fsync` means something for some app under these rules.
+    pub fn needs_fsync(&self) -> bool {
+        let closes = |policy: AppPolicy| policy.transactioning.begin().closes_at_fsync();
+        self.has_durable() || self.policies().any(closes)
+    }
+
+    /// All that an app can have.
+    fn policies(&self) -> impl Iterator<Item = AppPolicy> {
+        let matched = self.matched.iter();
+        let matched = matched.map(|(_, change)| change.apply(self.defaults));
+        let exact = self.overrides.iter().map(|(path, _)| self.policy(path));
+        [self.defaults].into_iter().chain(matched).chain(exact)
+    }
+}
+
+impl AppRules for Rules {
+    fn is_app(&self, path: &[u8]) -> bool {
+        self.apps.iter().any(|glob| glob.matches(path))
+    }
+
+    fn has_apps_below(&self, path: &[u8]) -> bool {
+        self.apps.iter().any(|glob| glob.may_match_below(path))
+    }
+
+    fn depth_max(&self) -> Option<usize> {
+        self.apps_depth_max
+    }
+
+    fn policy(&self, path: &[u8]) -> AppPolicy {
+        let matched = self.matched.iter().find(|(glob, _)| glob.matches(path));
+        let mut policy = matched.map_or(self.defaults, |(_, change)| change.apply(self.defaults));
+        for (_, change) in self.overrides.iter().filter(|(exact, _)| exact == path) {
+            policy = change.apply(policy);
+        }
+        if self.all_durable {
+            policy.class = Class::Durable;
+        }
+        policy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Rules {
+        let durable = PolicyChange {
+            class: Some(Class::Durable),
+            ..PolicyChange::default()
+        };
+        let slow = PolicyChange {
+            age_max_ms: Some(5),
+            ..PolicyChange::default()
+        };
+        Rules::new(
+            vec![AppGlob::new("*").unwrap(), AppGlob::new("home/*").unwrap()],
+            AppPolicy::default(),
+            vec![
+                (AppGlob::new("bank-*").unwrap(), durable),
+                (AppGlob::new("*").unwrap(), slow),
+            ],
+        )
+    }
+
+    #[test]
+    fn a_star_stays_within_one_directory() {
+        let rules = rules();
+        assert!(rules.is_app(b"mail") && rules.is_app(b"home/ann"));
+        assert!(!rules.is_app(b"mail/inbox") && !rules.is_app(b"home/ann/mail"));
+        assert!(rules.is_app(b"\xff\xfe"), "names need not be UTF-8");
+    }
+
+    #[test]
+    fn where_apps_may_be_below_is_known() {
+        let below = |globs: &[&str], path: &str| {
+            let globs = globs.iter().map(|glob| AppGlob::new(glob).unwrap());
+            let rules = Rules::new(globs.collect(), AppPolicy::default(), Vec::new());
+            rules.has_apps_below(path.as_bytes())
+        };
+        assert!(!below(&["*"], "mail"));
+        assert!(below(&["*", "home/*"], "home"));
+        assert!(!below(&["*", "home/*"], "homes") && !below(&["*", "home/*"], "home/ann"));
+        assert!(below(&["*/data/*"], "x") && below(&["*/data/*"], "x/data"));
+        assert!(!below(&["*/data/*"], "x/other") && !below(&["*/data/*"], "x/data/y"));
+        assert!(below(&["a/**"], "z/y"), "it cannot be told");
+        assert!(below(&["{a,b/c}"], "b"));
+    }
+
+    #[test]
+    fn no_app_lies_deeper_than_the_rules_say() {
+        let depth_max = |globs: &[&str]| {
+            let globs = globs.iter().map(|glob| AppGlob::new(glob).unwrap());
+            Rules::new(globs.collect(), AppPolicy::default(), Vec::new()).depth_max()
+        };
+        assert_eq!(depth_max(&["*"]), Some(1));
+        assert_eq!(depth_max(&["*", "home/*"]), Some(2));
+        assert_eq!(depth_max(&["*", "home/**"]), None);
+        assert_eq!(depth_max(&[]), Some(0));
+        for glob in ["a[!b]c", "{a,b/c}", "a/?/[a-z]", r"a\/b", "?[!x]?[!x]?"] {
+            let max = depth_max(&[glob]).unwrap();
+            let rule = AppGlob::new(glob).unwrap();
+            let paths = [
+                "a/c",
+                "b/c",
+                "a/b",
+                "a/b/c",
+                "a/b/c/d",
+                "a/b/c/d/e",
+                "a/b/c/d/e/f",
+            ];
+            for path in paths
+                .into_iter()
+                .filter(|path| rule.matches(path.as_bytes()))
+            {
+                assert!(path.split('/').count() <= max, "{glob} matches {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_match_decides_and_a_change_while_mounted_wins() {
+        let mut rules = rules();
+        assert_eq!(rules.policy(b"bank-one").class, Class::Durable);
+        assert_eq!(
+            rules.policy(b"bank-one").age_max_ms,
+            AppPolicy::default().age_max_ms
+        );
+        assert_eq!(rules.policy(b"mail").age_max_ms, 5);
+        assert_eq!(rules.policy(b"home/ann"), AppPolicy::default());
+        let durable = PolicyChange {
+            class: Some(Class::Durable),
+            ..PolicyChange::default()
+        };
+        rules.set_app(b"mail", durable);
+        assert_eq!(rules.policy(b"mail").class, Class::Durable);
+        assert_eq!(rules.policy(b"mail").age_max_ms, 5);
+    }
+
+    #[test]
+    fn bad_globs_are_refused() {
+        assert!(AppGlob::new("/abs").unwrap_err().contains("outer slashes"));
+        assert!(AppGlob::new("a[").unwrap_err().contains("not a valid glob"));
+    }
+}

@@ -1,0 +1,248 @@
+//! What a configuration or a command says about one app.
+
+use std::fmt;
+
+use mobifs_base::PAGE_BYTES_U64;
+use mobifs_engine::policy::transactioning::{
+    TransactioningName, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN,
+};
+use mobifs_engine::{AppPolicy, Class};
+use serde::{Deserialize, Serialize};
+
+use super::rules::PolicyChange;
+use super::size::Size;
+
+/// Settings as they are written: the keys of `[defaults]`, and of `mobifs set`. What is
+/// absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicySettings {
+    /// `relaxed` or `durable`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
+    /// Age at which a transaction closes, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_max_ms: Option<u64>,
+    /// Staleness at which a transaction closes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness_max_bytes: Option<Size>,
+    /// Name of the policy that closes a transaction before that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Policy `tpl`: staleness below which a transaction stays open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness_min_bytes: Option<Size>,
+    /// Policy `tpl`: slope of the e curve below which a transaction closes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_min_micropercent: Option<i64>,
+    /// Policy `tpl`: points of the curve that the slope is fitted through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_points: Option<u64>,
+    /// Policy `interval`: age at which a transaction closes, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_ms: Option<u64>,
+    /// Policy `quiet`: a transaction closes when nothing changed for so many milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quiet_ms: Option<u64>,
+    /// Policy `quiet`: age below which a transaction stays open, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quiet_age_min_ms: Option<u64>,
+    /// Policy `staleness`: staleness at which a transaction closes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staleness_bytes: Option<Size>,
+    /// Policy `fsync`: age at which a transaction closes without one, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flush_interval_ms: Option<u64>,
+}
+
+impl fmt::Display for PolicySettings {
+    /// `key=value` for each setting that is present, in the units of the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(serde_json::Value::Object(settings)) = serde_json::to_value(self) else {
+            return Err(fmt::Error);
+        };
+        for (n, (key, value)) in settings.iter().enumerate() {
+            let separator = if n == 0 { "" } else { " " };
+            match value {
+                serde_json::Value::String(text) => write!(f, "{separator}{key}={text}")?,
+                value => write!(f, "{separator}{key}={value}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {message}")]
+pub struct SettingError {
+    /// The key.
+    pub key: &'static str,
+    /// What is wrong with its value.
+    pub message: String,
+}
+
+impl SettingError {
+    fn new(key: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            key,
+            message: message.into(),
+        }
+    }
+}
+
+impl PolicySettings {
+    /// The same for the engine.
+    ///
+    /// # Errors
+    /// [`SettingError`] for a value that makes no sense by itself.
+    pub fn change(&self) -> Result<PolicyChange, SettingError> {
+        let fault = |key| move |message| SettingError::new(key, message);
+        let class = self.class.as_deref().map(parse_class).transpose();
+        let policy = self.policy.as_deref().map(parse_policy).transpose();
+        let window_points = self.window_points.map(window_points).transpose();
+        let pages = |size: Option<Size>| size.map(|size| size.0.div_ceil(PAGE_BYTES_U64));
+        let change = PolicyChange {
+            class: class.map_err(fault("class"))?,
+            age_max_ms: self.age_max_ms,
+            staleness_max_pages: pages(self.staleness_max_bytes),
+            policy: policy.map_err(fault("policy"))?,
+            staleness_min_pages: pages(self.staleness_min_bytes),
+            slope_min_micropercent: self.slope_min_micropercent,
+            window_points: window_points.map_err(fault("window_points"))?,
+            interval_ms: self.interval_ms,
+            quiet_ms: self.quiet_ms,
+            quiet_age_min_ms: self.quiet_age_min_ms,
+            staleness_pages: pages(self.staleness_bytes),
+            flush_interval_ms: self.flush_interval_ms,
+        };
+        if change.slope_min_micropercent.is_some_and(|slope| slope > 0) {
+            let message = "must not be positive: it is the steepest fall";
+            return Err(SettingError::new("slope_min_micropercent", message));
+        }
+        for (key, value) in [
+            ("age_max_ms", change.age_max_ms),
+            ("staleness_max_bytes", change.staleness_max_pages),
+            ("interval_ms", change.interval_ms),
+            ("quiet_ms", change.quiet_ms),
+            ("staleness_bytes", change.staleness_pages),
+            ("flush_interval_ms", change.flush_interval_ms),
+        ] {
+            if value == Some(0) {
+                return Err(SettingError::new(key, "must be at least 1"));
+            }
+        }
+        Ok(change)
+    }
+}
+
+/// Checks the policy that results from `change` for limits that contradict each other.
+///
+/// The general limits hold for every policy, so a policy's own limit that lies above them never
+/// has an effect. That is refused where the limit itself is given; where only a general limit is,
+/// it is meant to be tighter than what is inherited.
+///
+/// # Errors
+/// [`SettingError`].
+pub(crate) fn check_policy(policy: &AppPolicy, change: &PolicyChange) -> Result<(), SettingError> {
+    let rule = &policy.transactioning;
+    if rule.tpl.staleness_min_pages > policy.staleness_max_pages {
+        return Err(SettingError::new(
+            "staleness_min_bytes",
+            "is larger than staleness_max_bytes",
+        ));
+    }
+    let age = ("age_max_ms", policy.age_max_ms);
+    let staleness = ("staleness_max_bytes", policy.staleness_max_pages);
+    let (interval, quiet, stale) = (change.interval_ms, change.quiet_ms, change.staleness_pages);
+    let limits = match rule.name {
+        TransactioningName::Interval => vec![("interval_ms", interval, age)],
+        TransactioningName::Quiet => vec![
+            ("quiet_ms", quiet, age),
+            ("quiet_age_min_ms", change.quiet_age_min_ms, age),
+        ],
+        TransactioningName::Staleness => vec![("staleness_bytes", stale, staleness)],
+        TransactioningName::Fsync => vec![("flush_interval_ms", change.flush_interval_ms, age)],
+        _ => Vec::new(),
+    };
+    for (key, given, (general_key, general)) in limits {
+        if given.is_some_and(|given| given > general) {
+            let message = format!("is larger than {general_key}, which holds for every policy");
+            return Err(SettingError::new(key, message));
+        }
+    }
+    Ok(())
+}
+
+fn window_points(points: u64) -> Result<usize, String> {
+    usize::try_from(points)
+        .ok()
+        .filter(|points| (WINDOW_POINTS_MIN..=WINDOW_POINTS_MAX).contains(points))
+        .ok_or_else(|| format!("must be from {WINDOW_POINTS_MIN} to {WINDOW_POINTS_MAX}"))
+}
+
+/// Reads the name of a policy that a mount may have.
+///
+/// # Errors
+/// A sentence that lists the policies.
+pub fn parse_policy(text: &str) -> Result<TransactioningName, String> {
+    let found = TransactioningName::from_name(text);
+    if let Some(name) = found.filter(|name| name.is_bounded()) {
+        return Ok(name);
+    }
+    let bounded = TransactioningName::ALL
+        .into_iter()
+        .filter(|name| name.is_bounded());
+    let names: Vec<String> = bounded
+        .map(|name| format!("\"{}\"", name.as_str()))
+        .collect();
+    let why = match found {
+        Some(_) => "would never commit: it is for simulations only",
+        None => "is not a policy",
+    };
+    Err(format!("\"{text}\" {why}; use one of {}", names.join(", ")))
+}
+
+/// Reads the name of a class.
+///
+/// # Errors
+/// A sentence that lists the classes.
+pub fn parse_class(text: &str) -> Result<Class, String> {
+    match text {
+        "relaxed" => Ok(Class::Relaxed),
+        "durable" => Ok(Class::Durable),
+        _ => Err(format!(
+            "\"{text}\" is not a class: use \"relaxed\" or \"durable\""
+        )),
+    }
+}
+
+/// Name of a class, as configuration and status write it.
+pub const fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Relaxed => "relaxed",
+        Class::Durable => "durable",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The log showed the engine's structure: `PolicyChange { class: None, age_max_ms: Some(100), … }`.
+    #[test]
+    fn settings_are_shown_as_they_were_given() {
+        let settings = PolicySettings {
+            class: Some("durable".to_owned()),
+            age_max_ms: Some(100),
+            staleness_max_bytes: Some(Size(5000)),
+            slope_min_micropercent: Some(-7),
+            ..PolicySettings::default()
+        };
+        assert_eq!(
+            settings.to_string(),
+            "age_max_ms=100 class=durable slope_min_micropercent=-7 staleness_max_bytes=5000"
+        );
+        assert_eq!(PolicySettings::default().to_string(), "");
+    }
+}

@@ -1,0 +1,258 @@
+//! Committing what a mount has left that no daemon can go on with.
+//!
+//! A successor makes everything that a mount needs, and whatever ends it may end each one that
+//! follows. So the last process of a mount makes as little as it can: it answers no requests, makes no
+//! engine, and applies nothing that the journal has room for. It reads one transaction after the
+//! other from the arena ([`mobifs_engine::image::uncommitted`]) and hands it to the store. What it
+//! cannot read it names and passes over. It notes in the arena what it does, so that another one
+//! can go on there, and pass over a transaction that ends processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use mobifs_base::{Entry, ObjectId, VctId};
+use mobifs_engine::image::{self, Key, Uncommitted};
+use mobifs_store::{JournalStore, PosixLower, Saved, Store as _, StoreError};
+
+use crate::arena::{LastNotes, LeftArena};
+use crate::{ArenaError, OpenOptions, StoreLock};
+
+/// Processes that a transaction may end before it is passed over.
+const ATTEMPTS_MAX: u32 = 2;
+
+/// Why what the arena holds cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum LastCommitError {
+    /// The arena.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What a mount has left, on its way to the store.
+#[derive(Debug)]
+pub struct LastCommit {
+    arena: LeftArena,
+    notes: LastNotes,
+    store: JournalStore<PosixLower>,
+    lock: StoreLock,
+    /// Transactions that are not committed yet, in order.
+    waiting: Vec<Key>,
+    /// What was said already.
+    told: BTreeSet<String>,
+}
+
+/// What one pass over the transactions did.
+#[derive(Debug, Default)]
+pub struct CommitPass {
+    /// Transactions that are in the store now.
+    pub committed: u64,
+    /// Why those that wait still could not be committed.
+    pub failure: Option<StoreError>,
+    /// What was passed over, in words.
+    pub passed_over: Vec<String>,
+}
+
+impl LastCommit {
+    /// Opens the store at `path` as the daemon left it. `lock` is the lock that it held.
+    ///
+    /// # Errors
+    /// [`LastCommitError`]; another attempt may succeed where the store is the reason.
+    pub fn open(
+        path: &Path,
+        options: &OpenOptions<'_>,
+        arena: OwnedFd,
+        lock: Option<OwnedFd>,
+    ) -> Result<Self, LastCommitError> {
+        let lock = match lock {
+            Some(file) => StoreLock::take_over(path, &options.scope, file, options.read_only)?,
+            None => StoreLock::acquire(path, &options.scope, options.read_only)?,
+        };
+        let mut arena = LeftArena::read(arena)?;
+        let notes = arena.notes();
+        let noted = notes.read();
+        let mut known: Saved = arena.store();
+        noted.update(&mut known);
+        let (store, resumed) = JournalStore::resume(
+            options.lower(path)?,
+            &options.journal(path)?,
+            Arc::new(notes.clone()),
+            known,
+        )?;
+        if let Some(tag) = resumed.committed {
+            notes.done(VctId(tag));
+        }
+        let mut waiting = image::uncommitted(&arena);
+        waiting.retain(|key| {
+            let vct = VctId(key.first);
+            !noted.is_done(vct) && resumed.committed != Some(vct.0)
+        });
+        Ok(Self {
+            arena,
+            notes,
+            store,
+            lock,
+            waiting,
+            told: BTreeSet::new(),
+        })
+    }
+
+    /// Whether everything that can be read is committed.
+    pub const fn is_done(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Commits what waits, as far as the store takes it: what it refuses waits for the next call,
+    /// and with it what depends on it.
+    pub fn commit(&mut self) -> CommitPass {
+        let mut pass = CommitPass::default();
+        let noted = self.notes.read();
+        for unreadable in self.arena.take_unreadable() {
+            self.pass_over(unreadable, &mut pass);
+        }
+        let mut refused: Vec<Uncommitted> = Vec::new();
+        for key in std::mem::take(&mut self.waiting) {
+            let vct = VctId(key.first);
+            let attempts = noted.attempts(vct);
+            if attempts >= ATTEMPTS_MAX {
+                let what = format!("transaction {}, which ended {attempts} processes", vct.0);
+                self.pass_over(what, &mut pass);
+                self.notes.done(vct);
+                continue;
+            }
+            self.notes.begin(vct);
+            let mut left = image::read(&self.arena, key);
+            self.pass_over_unreadable(&mut left, &mut pass);
+            let waits = refused.iter().any(|earlier| left.depends_on(earlier));
+            let outcome = (!waits).then(|| self.hand_over(&left));
+            if let Some(Ok(())) = outcome {
+                self.notes.done(vct);
+                pass.committed += 1;
+                continue;
+            }
+            self.notes.refused(vct);
+            if let Some(Err(error)) = outcome {
+                pass.failure = Some(error);
+            }
+            left.entries.clear();
+            refused.push(left);
+            self.waiting.push(key);
+        }
+        pass
+    }
+
+    /// Unlocks the store, whoever else holds the lock.
+    pub fn close(self) {
+        drop(self.store);
+        self.lock.release();
+    }
+
+    fn hand_over(&self, left: &Uncommitted) -> Result<(), StoreError> {
+        if left.entries.is_empty() {
+            return Ok(());
+        }
+        let mut transaction = self.store.begin_transaction();
+        transaction.tag = left.vct.0;
+        transaction.entries.clone_from(&left.entries);
+        let ticket = self.store.end_transaction(transaction)?;
+        self.store.wait_sync(ticket)
+    }
+
+    fn pass_over(&mut self, what: String, pass: &mut CommitPass) {
+        if self.told.insert(what.clone()) {
+            pass.passed_over.push(what);
+        }
+    }
+
+    /// Names what could not be read of a transaction, and takes out what depends on that.
+    fn pass_over_unreadable(&mut self, left: &mut Uncommitted, pass: &mut CommitPass) {
+        for unreadable in std::mem::take(&mut left.unreadable) {
+            let object = unreadable.object;
+            let object = object.map_or_else(|| "an entry".to_owned(), |id| self.told(id));
+            self.pass_over(format!("{object}: {}", unreadable.why), pass);
+        }
+        // Also where everything could be read: a record that is missing is not seen otherwise.
+        let placed = Placed::of(left, |id| self.store.object(id).is_ok());
+        let mut lost = BTreeSet::new();
+        left.entries.retain(|entry| {
+            let unplaced = placed.lacks(entry);
+            lost.extend(unplaced);
+            unplaced.is_none()
+        });
+        for id in lost {
+            let what = format!("{}: what it belongs to is missing", self.told(id));
+            self.pass_over(what, pass);
+        }
+    }
+
+    fn told(&self, id: ObjectId) -> String {
+        match image::told_path(&self.arena, id) {
+            Some(path) => format!("\"{}\"", path.escape_ascii()),
+            None => id.to_string(),
+        }
+    }
+}
+
+/// What of a transaction has a place in the tree, or in what the store knows. A new object that
+/// has none must not get entries, and nothing may be said of an object that the store never got:
+/// no apply could carry that out.
+struct Placed {
+    objects: BTreeSet<ObjectId>,
+}
+
+impl Placed {
+    fn of(left: &Uncommitted, is_known: impl Fn(ObjectId) -> bool) -> Self {
+        let mut created = BTreeSet::new();
+        let mut mentioned = BTreeSet::new();
+        let mut children: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
+        for entry in &left.entries {
+            match entry {
+                Entry::Object(state) if state.created => {
+                    created.insert(state.id);
+                }
+                Entry::Object(state) => {
+                    mentioned.insert(state.id);
+                }
+                Entry::Dentry { parent, child, .. } => {
+                    mentioned.insert(*parent);
+                    if let Some(child) = child {
+                        mentioned.insert(*child);
+                        children.entry(*parent).or_default().push(*child);
+                    }
+                }
+                Entry::Page { object, .. } => {
+                    mentioned.insert(*object);
+                }
+            }
+        }
+        let known = mentioned.difference(&created).copied();
+        let mut objects: BTreeSet<ObjectId> = known.filter(|id| is_known(*id)).collect();
+        let mut reached: Vec<ObjectId> = objects.iter().copied().collect();
+        while let Some(parent) = reached.pop() {
+            for child in children.remove(&parent).unwrap_or_default() {
+                if created.contains(&child) && objects.insert(child) {
+                    reached.push(child);
+                }
+            }
+        }
+        Self { objects }
+    }
+
+    /// The object without a place that an entry needs, if there is one.
+    fn lacks(&self, entry: &Entry) -> Option<ObjectId> {
+        let needed = match entry {
+            Entry::Object(state) => [Some(state.id), None],
+            Entry::Dentry { parent, child, .. } => [Some(*parent), *child],
+            Entry::Page { object, .. } => [Some(*object), None],
+        };
+        let mut needed = needed.into_iter().flatten();
+        needed.find(|id| !self.objects.contains(id))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+//! A store opened and locked.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use mobifs_base::{FileKind, ObjectInfo, VctId};
+use mobifs_engine::{Engine, EngineConfig};
+use mobifs_store::{
+    JournalOptions, JournalStore, PosixLower, RecoveryReport, Saved, Store, StoreError, StoreScope,
+};
+
+use crate::arena::SavedMount;
+use crate::config::JOURNAL_BYTES_MIN;
+use crate::{Arena, ArenaError, Config, HolderState, Rules, StoreLock};
+
+/// Share of the memory budget that committed, unapplied changes may take: one part in.
+const HELD_SHARE: u64 = 4;
+/// Room that a store keeps, also on a full disk, for what is not content.
+const RESERVE_BYTES: u64 = 1 << 20;
+
+/// A journal store in a directory, locked by this process and brought to its last
+/// committed state.
+#[derive(Debug)]
+pub struct OpenedStore {
+    path: PathBuf,
+    store: Arc<JournalStore<PosixLower>>,
+    report: RecoveryReport,
+    lock: StoreLock,
+    resumption: Option<Resumption>,
+}
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions<'a> {
+    /// Sizes, and whether commits are direct writes.
+    pub config: &'a Config,
+    /// How much of the directory is the store.
+    pub scope: StoreScope,
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Where is kept what the store must know again should this process be killed.
+    pub arena: Option<&'a Arena>,
+    /// The file of a store of one file, where the caller has it open for reading and writing.
+    pub file: Option<&'a Arc<File>>,
+}
+
+/// Where a killed process was.
+#[derive(Debug)]
+pub struct Resumption {
+    saved: SavedMount,
+    /// A transaction that had reached the journal when the process was killed, which the
+    /// engine had not heard of.
+    committed: Option<VctId>,
+}
+
+impl Resumption {
+    /// What a killed process has left in the arena.
+    ///
+    /// # Errors
+    /// [`ArenaError::Empty`] if there is no mount in it, [`ArenaError::Damaged`].
+    pub fn of(arena: &Arena) -> Result<Self, ArenaError> {
+        Ok(Self {
+            saved: arena.saved()?.ok_or(ArenaError::Empty)?,
+            committed: None,
+        })
+    }
+
+    /// What its store knew, for [`JournalStore::resume`].
+    pub const fn store(&self) -> &Saved {
+        &self.saved.store
+    }
+
+    /// The store found this transaction, by its tag, in the journal.
+    pub fn set_committed(&mut self, tag: Option<u64>) {
+        self.committed = tag.map(VctId);
+    }
+
+    /// What was set while mounted holds on.
+    pub(crate) fn settings_into(&self, rules: &mut Rules) {
+        for (path, change) in &self.saved.settings {
+            rules.set_app(path, *change);
+        }
+    }
+
+    /// The engine as it was, with everything closed, so that it is committed next; and
+    /// the store told what the killed process could not tell it any more.
+    pub(crate) fn engine(
+        &self,
+        arena: &Arena,
+        config: EngineConfig,
+        root: &ObjectInfo,
+        store: &dyn Store,
+    ) -> Result<Engine, ArenaError> {
+        let mut engine = self.saved.restore(arena, config, root)?;
+        if let Some(vct) = self.committed {
+            engine.committed(vct);
+        }
+        engine.close_all();
+        let mut unlisted = Vec::new();
+        for (id, known) in &self.saved.store.objects {
+            if known.is_pinned && !engine.has_pinned(*id) {
+                store.unpin(*id);
+            }
+            let location = known.location.as_ref();
+            let is_directory = location.is_some_and(|l| l.kind == FileKind::Directory);
+            if is_directory && !engine.has_listing(*id) {
+                unlisted.push(*id);
+            }
+        }
+        store.forget(&unlisted, engine.objects_with_several_names());
+        Ok(engine)
+    }
+}
+
+impl OpenedStore {
+    /// Locks and opens the store at `path` (absolute), making it a store if it is none.
+    ///
+    /// # Errors
+    /// [`StoreError`]; a directory that was no store before is as it was.
+    pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Self, StoreError> {
+        let mut lock = StoreLock::acquire(path, &options.scope, options.read_only)?;
+        let opened = options.lower(path).and_then(|lower| {
+            let journal = options.journal(path)?;
+            match options.arena {
+                Some(arena) => JournalStore::open_watched(lower, &journal, Arc::new(arena.clone())),
+                None => JournalStore::open(lower, &journal),
+            }
+        });
+        match opened {
+            Ok((store, report)) => {
+                lock.keep();
+                Ok(Self {
+                    path: path.to_owned(),
+                    store: Arc::new(store),
+                    report,
+                    lock,
+                    resumption: None,
+                })
+            }
+            Err(error) => {
+                lock.abandon();
+                Err(explain(error, path))
+            }
+        }
+    }
+
+    /// Opens the store of a killed process, to go on where that was, as it has left it in
+    /// `arena`. `lock` is the lock that it held; without it the store is locked anew.
+    ///
+    /// # Errors
+    /// As [`OpenedStore::open`]; [`StoreError::Unsuitable`] if the arena holds no mount.
+    pub fn resume(
+        path: &Path,
+        options: &OpenOptions<'_>,
+        arena: &Arena,
+        lock: Option<OwnedFd>,
+    ) -> Result<Self, StoreError> {
+        let (scope, read_only) = (&options.scope, options.read_only);
+        let mut lock = match lock {
+            Some(file) => StoreLock::take_over(path, scope, file, read_only)?,
+            None => StoreLock::acquire(path, scope, read_only)?,
+        };
+        let unusable = |error: &dyn std::fmt::Display| {
+            StoreError::Unsuitable(format!(
+                "cannot go on where the killed process was: {error}"
+            ))
+        };
+        let mut resumption = Resumption::of(arena).map_err(|error| unusable(&error))?;
+        let journal = options.journal(path)?;
+        let (store, resumed) = JournalStore::resume(
+            options.lower(path)?,
+            &journal,
+            Arc::new(arena.clone()),
+            resumption.store().clone(),
+        )
+        .map_err(|error| explain(error, path))?;
+        resumption.set_committed(resumed.committed);
+        lock.keep();
+        Ok(Self {
+            path: path.to_owned(),
+            store: Arc::new(store),
+            report: resumed.report,
+            lock,
+            resumption: Some(resumption),
+        })
+    }
+
+    /// Where the killed process was; none if the store was opened afresh.
+    pub const fn resumption(&self) -> Option<&Resumption> {
+        self.resumption.as_ref()
+    }
+
+    /// The lock, for handing it over to who holds it should this process be killed.
+    pub fn lock_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.lock.descriptor()
+    }
+
+    /// Says in the store's lock what this process is doing, for others who want the store.
+    pub fn note(&self, state: HolderState) {
+        self.lock.note(state);
+    }
+
+    /// The store, as a volume takes it.
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
+    }
+
+    /// What opening found and did.
+    pub const fn report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// The store's directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Applies everything, marks the store as properly closed and unlocks it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what is committed is then still in the journal, and the next
+    /// mount brings it to its place.
+    pub fn close(self) -> Result<(), StoreError> {
+        self.store.unpin_all();
+        let closed = self.store.close();
+        if matches!(closed, Ok(()) | Err(StoreError::Unapplied { .. })) {
+            self.lock.release();
+        }
+        closed
+    }
+
+    /// Unlocks the store as it is: after a power cut nothing may be written.
+    pub fn abandon(self) {
+        drop(self.lock);
+    }
+}
+
+impl<'a> OpenOptions<'a> {
+    /// All of a directory, for writing; a kill loses what is not committed.
+    pub fn new(config: &'a Config) -> Self {
+        Self {
+            config,
+            scope: StoreScope::Tree,
+            read_only: false,
+            arena: None,
+            file: None,
+        }
+    }
+
+    pub(crate) fn lower(&self, path: &Path) -> Result<PosixLower, StoreError> {
+        let lower = PosixLower::open_scoped(path, self.scope.clone())?;
+        Ok(match self.file {
+            Some(file) => lower.with_file(Arc::clone(file)),
+            None => lower,
+        })
+    }
+
+    pub(crate) fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {
+        let defaults = JournalOptions::default();
+        let present = || present_journal_bytes(&self.scope.own_path(path));
+        let journal_bytes = self.config.journal_bytes.or_else(present);
+        let held_bytes_max = self.config.memory_budget_bytes / HELD_SHARE;
+        Ok(JournalOptions {
+            journal_bytes: journal_bytes.unwrap_or(defaults.journal_bytes),
+            direct_bytes_max: self.config.direct_write_max_bytes,
+            uuid_if_new: random_uuid()?,
+            read_only: self.read_only,
+            held_bytes_max: held_bytes_max.min(defaults.held_bytes_max),
+            reserve_bytes: match self.scope {
+                StoreScope::Tree => RESERVE_BYTES,
+                // Nothing is renamed there, and it would be one for each database.
+                StoreScope::File(_) => 0,
+            },
+            ahead_pages_min: defaults.ahead_pages_min,
+        })
+    }
+}
+
+/// Size of the journal that is there, so that it keeps its size unless another one is
+/// asked for. A size that no journal of ours has is for the store to complain about.
+fn present_journal_bytes(own_directory: &Path) -> Option<u64> {
+    let journal = own_directory.join("journal");
+    let about = journal
+        .symlink_metadata()
+        .ok()
+        .filter(std::fs::Metadata::is_file)?;
+    Some(about.len()).filter(|&bytes| bytes >= JOURNAL_BYTES_MIN && bytes.is_multiple_of(4096))
+}
+
+/// A random (version 4) identity for a new store.
+fn random_uuid() -> Result<[u8; 16], StoreError> {
+    let mut uuid = [0; 16];
+    let mut source =
+        std::fs::File::open("/dev/urandom").map_err(StoreError::lower("opening /dev/urandom"))?;
+    source
+        .read_exact(&mut uuid)
+        .map_err(StoreError::lower("reading /dev/urandom"))?;
+    uuid[6] = (uuid[6] & 0x0f) | 0x40;
+    uuid[8] = (uuid[8] & 0x3f) | 0x80;
+    Ok(uuid)
+}
+
+/// Says in the user's terms what a full disk means here.
+fn explain(error: StoreError, path: &Path) -> StoreError {
+    use rustix::io::Errno;
+    match &error {
+        StoreError::Lower { action, source }
+            if [Errno::NOSPC.raw_os_error(), Errno::DQUOT.raw_os_error()]
+                .contains(&source.raw_os_error().unwrap_or(0)) =>
+        {
+            StoreError::Unsuitable(format!(
+                "there is not enough free space in {} ({action} failed: {source}); make room, or \
+                 set a smaller journal_bytes in the configuration",
+                path.display()
+            ))
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_becomes_a_store_and_is_locked_while_it_is_open() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = "journal_bytes = \"1MiB\"";
+        let config = Config::parse(text, Path::new("test")).unwrap();
+        let opened = OpenedStore::open(directory.path(), &OpenOptions::new(&config)).unwrap();
+        let refused = OpenedStore::open(directory.path(), &OpenOptions::new(&config)).unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        opened.close().unwrap();
+        let again = OpenedStore::open(directory.path(), &OpenOptions::new(&config)).unwrap();
+        assert!(again.report().clean, "{:?}", again.report());
+        again.abandon();
+    }
+
+    #[test]
+    fn a_journal_keeps_its_size_unless_another_is_asked_for() {
+        // Regression: `mobifs recover` gave every journal the default size.
+        let directory = tempfile::tempdir().unwrap();
+        let length = || {
+            directory
+                .path()
+                .join(".mobifs/journal")
+                .metadata()
+                .unwrap()
+                .len()
+        };
+        let small = Config::parse("journal_bytes = \"1MiB\"", Path::new("test")).unwrap();
+        let unsaid = Config::defaults().unwrap();
+        let large = Config::parse("journal_bytes = \"2MiB\"", Path::new("test")).unwrap();
+        for (config, expected) in [(&small, 1 << 20), (&unsaid, 1 << 20), (&large, 2 << 20)] {
+            let opened = OpenedStore::open(directory.path(), &OpenOptions::new(config)).unwrap();
+            opened.close().unwrap();
+            assert_eq!(length(), expected);
+        }
+    }
+
+    #[test]
+    fn a_file_can_be_a_store_by_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        std::fs::write(path.join("a.db"), "content").unwrap();
+        std::fs::write(path.join("b.db"), "another's").unwrap();
+        let config = Config::parse("journal_bytes = \"1MiB\"", Path::new("test")).unwrap();
+        let options = |name: &str| OpenOptions {
+            scope: StoreScope::File(name.into()),
+            ..OpenOptions::new(&config)
+        };
+        let one = OpenedStore::open(path, &options("a.db")).unwrap();
+        let other = OpenedStore::open(path, &options("b.db")).unwrap();
+        let names = |opened: &OpenedStore| -> Vec<Vec<u8>> {
+            let entries = opened.store().list_directory(mobifs_base::ObjectId::ROOT);
+            let names = entries.unwrap().into_iter();
+            names.map(|entry| entry.name.as_bytes().to_vec()).collect()
+        };
+        assert_eq!(names(&one), [b"a.db"]);
+        assert_eq!(names(&other), [b"b.db"]);
+        let refused = OpenedStore::open(path, &options("a.db")).unwrap_err();
+        assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
+        assert!(path.join("a.db-mobifs/journal").exists());
+        one.close().unwrap();
+        other.close().unwrap();
+    }
+
+    #[test]
+    fn identities_are_random() {
+        assert_ne!(random_uuid().unwrap(), random_uuid().unwrap());
+    }
+}

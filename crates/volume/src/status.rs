@@ -1,0 +1,355 @@
+//! What `mobifs status --json` prints. The schema is documented in `docs/STATUS.md`;
+//! a change that could break a reader raises [`SCHEMA_VERSION`].
+
+use mobifs_base::PAGE_BYTES_U64;
+use mobifs_engine::{TransactioningName, TransactioningRule};
+use serde::{Deserialize, Serialize};
+
+use crate::AppName;
+
+/// Version of the schema.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// The state of one mount.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`SCHEMA_VERSION`].
+    pub schema: u32,
+    /// Process id of the daemon.
+    pub daemon_pid: u32,
+    /// Who starts a new daemon if this one dies: `mobifs`, `systemd`; none: nobody.
+    pub supervised_by: Option<String>,
+    /// How often a new daemon has gone on after one that died, since the mount.
+    pub restarts: u64,
+    /// Version of the daemon.
+    pub version: String,
+    /// Where it is mounted; none for a volume that is not.
+    pub mountpoint: Option<String>,
+    /// Uptime in milliseconds.
+    pub uptime_ms: u64,
+    /// Whether nothing may change in the whole mount.
+    pub read_only: bool,
+    /// Whether `sync(2)` and `syncfs(2)` reach the mount.
+    pub sync_reaches_mount: bool,
+    /// Memory.
+    pub memory: MemoryStatus,
+    /// The store.
+    pub store: StoreStatus,
+    /// The user.
+    pub user: UserReport,
+    /// What is recorded of the mount; none: nothing.
+    pub recording: Option<RecordingStatus>,
+    /// The machine's battery is low: every app is durable.
+    pub battery_low: bool,
+    /// The screen is off: unless the battery is low, commits wait for their limits.
+    pub screen_off: bool,
+    /// All apps touched since the mount together, also those that are not in `apps`.
+    #[serde(default)]
+    pub totals: AppTotals,
+    /// Apps touched since the mount, by path; those that were asked for.
+    pub apps: Vec<AppReport>,
+    /// How many more were asked for, behind the last of `apps`.
+    #[serde(default)]
+    pub apps_omitted: u64,
+}
+
+/// All apps of a mount together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AppTotals {
+    /// Apps touched since the mount.
+    pub apps: u64,
+    /// Those of them that have changes which a power cut would take.
+    pub at_risk: u64,
+    /// Those of them that accept no changes.
+    pub read_only: u64,
+    /// Bytes that they wrote since the mount.
+    pub bytes_written_by_apps: u64,
+    /// Bytes of content handed to the store since the mount.
+    pub bytes_sent_to_store: u64,
+    /// Bytes written that never went to the store.
+    pub bytes_saved: u64,
+}
+
+impl AppTotals {
+    pub(crate) fn of(apps: &[AppReport]) -> Self {
+        let mut totals = Self::default();
+        for app in apps {
+            totals.apps += 1;
+            totals.at_risk += u64::from(app.transactions.open + app.transactions.closed > 0);
+            totals.read_only += u64::from(app.read_only.is_some());
+            totals.bytes_written_by_apps += app.bytes_written_by_app;
+            totals.bytes_sent_to_store += app.bytes_sent_to_store;
+            totals.bytes_saved += app.bytes_saved;
+        }
+        totals
+    }
+}
+
+/// Memory of one mount.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Most that uncommitted changes may take.
+    pub budget_bytes: u64,
+    /// Uncommitted changes, and deleted files still in use.
+    pub used_bytes: u64,
+    /// Part of it: deleted files still in use.
+    pub deleted_in_use_bytes: u64,
+    /// Committed pages that wait for being applied.
+    pub committed_held_bytes: u64,
+    /// Files, directories, … in memory.
+    pub objects: u64,
+    /// How long the rest of the budget would last at the rate of the last minutes if
+    /// nothing were committed, in seconds; none if nothing grows.
+    pub budget_lasts_seconds: Option<f64>,
+}
+
+/// What is known of who uses the device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserReport {
+    /// `unknown`: nobody was seen, so nothing waits; `active`; `away`.
+    pub state: String,
+    /// What the user did since the mount.
+    pub operations: u64,
+    /// Who predicts how long the user stays away.
+    pub predictor: String,
+    /// Who chooses what is committed meanwhile.
+    pub scheduler: String,
+}
+
+/// A recording of what programs do with the mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordingStatus {
+    /// The trace that it becomes.
+    pub file: String,
+    /// What was recorded since the mount, or the last restart.
+    pub events: u64,
+    /// What was not recorded because the file was not written as fast as it came.
+    pub lost: u64,
+    /// Why nothing is recorded any more; none if it is.
+    pub stopped: Option<String>,
+}
+
+/// The store below one mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// Its directory; none for one without.
+    pub path: Option<String>,
+    /// `journal` or `memory`.
+    pub kind: String,
+    /// Bytes of journal in use.
+    pub journal_used_bytes: u64,
+    /// Bytes of journal there are.
+    pub journal_total_bytes: u64,
+    /// Commits since the mount.
+    pub commits: u64,
+    /// Bytes written to the device by commits.
+    pub commit_written_bytes: u64,
+    /// Bytes written to the device by applying.
+    pub apply_written_bytes: u64,
+    /// Objects with committed changes that somebody moved or removed below the mount.
+    pub strays: u64,
+    /// Why what is committed could not be brought to its place the last time, and for which
+    /// object; none if it could.
+    #[serde(default)]
+    pub not_applied: Option<String>,
+}
+
+/// One app of a mount.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AppReport {
+    /// Path relative to the mount; `.` for what lies in no app. What is no text is replaced.
+    pub name: String,
+    /// The bytes of the name in hexadecimal digits, where it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_hex: Option<String>,
+    /// `relaxed` or `durable`.
+    pub class: String,
+    /// What a power cut would take right now.
+    pub bytes_at_risk: u64,
+    /// Age of the oldest change that a power cut would take, in seconds.
+    pub seconds_at_risk: f64,
+    /// Transactions.
+    pub transactions: TransactionCounts,
+    /// Share of written pages that were overwritten or deleted before a commit: what
+    /// never has to reach the device.
+    pub e: f64,
+    /// Bytes that the app wrote since the mount.
+    pub bytes_written_by_app: u64,
+    /// Bytes of content handed to the store since the mount.
+    pub bytes_sent_to_store: u64,
+    /// Of the bytes that the app wrote, those that never went to the store because they
+    /// were overwritten or deleted before.
+    pub bytes_saved: u64,
+    /// The last commit since the mount, if there was one.
+    pub last_checkpoint: Option<CheckpointReport>,
+    /// Why the app accepts no changes; none if it does.
+    pub read_only: Option<String>,
+    /// Age at which a transaction closes.
+    pub age_max_ms: u64,
+    /// Staleness at which a transaction closes.
+    pub staleness_max_bytes: u64,
+    /// What closes a transaction before that.
+    pub policy: PolicyReport,
+}
+
+impl AppReport {
+    /// The name with all its bytes.
+    pub fn full_name(&self) -> AppName {
+        let hex = self.name_hex.as_deref().and_then(AppName::from_hex);
+        hex.unwrap_or_else(|| AppName::from(self.name.as_str()))
+    }
+}
+
+/// A policy with its parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "kebab-case")]
+pub enum PolicyReport {
+    /// Trade-off point location.
+    Tpl {
+        /// The curve is not looked at below this staleness.
+        staleness_min_bytes: u64,
+        /// A transaction closes when the curve falls more steeply, in millionths of a
+        /// percent a page.
+        slope_min_micropercent: i64,
+        /// Points of the curve that the slope is fitted through.
+        window_points: u64,
+    },
+    /// A fixed interval.
+    Interval {
+        /// A transaction closes at this age.
+        interval_ms: u64,
+    },
+    /// The first pause.
+    Quiet {
+        /// A transaction closes when nothing changed for so long,
+        quiet_ms: u64,
+        /// and it is at least so old.
+        quiet_age_min_ms: u64,
+    },
+    /// A fixed staleness.
+    Staleness {
+        /// A transaction closes at this staleness.
+        staleness_bytes: u64,
+    },
+    /// Every `fsync`.
+    Fsync {
+        /// A transaction closes at this age without one.
+        flush_interval_ms: u64,
+    },
+    /// Never.
+    Ideal,
+}
+
+impl PolicyReport {
+    pub(crate) fn of(rule: &TransactioningRule) -> Self {
+        match rule.name {
+            TransactioningName::Tpl => Self::Tpl {
+                staleness_min_bytes: bytes(rule.tpl.staleness_min_pages),
+                slope_min_micropercent: rule.tpl.slope_min_micropercent,
+                window_points: rule.tpl.window_points as u64,
+            },
+            TransactioningName::Interval => Self::Interval {
+                interval_ms: rule.interval.interval_ms,
+            },
+            TransactioningName::Quiet => Self::Quiet {
+                quiet_ms: rule.quiet.quiet_ms,
+                quiet_age_min_ms: rule.quiet.quiet_age_min_ms,
+            },
+            TransactioningName::Staleness => Self::Staleness {
+                staleness_bytes: bytes(rule.staleness.staleness_pages),
+            },
+            TransactioningName::Fsync => Self::Fsync {
+                flush_interval_ms: rule.fsync.flush_interval_ms,
+            },
+            TransactioningName::Ideal => Self::Ideal,
+        }
+    }
+
+    /// Its name, as configurations write it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Tpl { .. } => TransactioningName::Tpl.as_str(),
+            Self::Interval { .. } => TransactioningName::Interval.as_str(),
+            Self::Quiet { .. } => TransactioningName::Quiet.as_str(),
+            Self::Staleness { .. } => TransactioningName::Staleness.as_str(),
+            Self::Fsync { .. } => TransactioningName::Fsync.as_str(),
+            Self::Ideal => TransactioningName::Ideal.as_str(),
+        }
+    }
+}
+
+pub(crate) const fn bytes(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_BYTES_U64)
+}
+
+/// Transactions of one app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionCounts {
+    /// Accepting changes: 0 or 1.
+    pub open: u64,
+    /// Closed, waiting for their commit.
+    pub closed: u64,
+    /// Committed since the mount.
+    pub committed: u64,
+}
+
+/// When an app was last committed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// How long ago, in seconds.
+    pub age_seconds: f64,
+    /// When: RFC 3339, UTC.
+    pub time: String,
+}
+
+/// `2015-07-08T12:34:56.789Z`.
+pub(crate) fn rfc3339(time: mobifs_base::Timestamp) -> String {
+    const DAY_SECONDS: i64 = 86_400;
+    let (days, second) = (
+        time.seconds.div_euclid(DAY_SECONDS),
+        time.seconds.rem_euclid(DAY_SECONDS),
+    );
+    // Days since 0000-03-01, so that the leap day is the last of its year; then
+    // eras of 400 years (H. Hinnant, "chrono-compatible low-level date algorithms").
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 {
+        shifted_month + 3
+    } else {
+        shifted_month - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let milliseconds = time.nanoseconds / 1_000_000;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use mobifs_base::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn dates_are_right() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400, "2000-02-29T00:00:00.000Z"),
+            (1_436_358_896, "2015-07-08T12:34:56.000Z"),
+            (4_107_542_399, "2100-02-28T23:59:59.000Z"),
+            (-1, "1969-12-31T23:59:59.000Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp::new(seconds, 0)), expected);
+        }
+        assert_eq!(
+            rfc3339(Timestamp::new(0, 123_456_789)),
+            "1970-01-01T00:00:00.123Z"
+        );
+    }
+}

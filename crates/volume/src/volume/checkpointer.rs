@@ -1,0 +1,373 @@
+//! The thread that commits transactions when their policy says so, and applies the
+//! journal when it is nearly full or nothing happens.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mobifs_base::MonotonicNs;
+use mobifs_store::StoreError;
+
+use super::commit::Committed;
+use super::live::LiveGuard;
+use super::{Shared, Volume};
+use crate::heap::{HeapWatch, Load};
+
+/// While something is uncommitted, room and limits are looked at this often.
+const ROUND_MAX: Duration = Duration::from_secs(1);
+/// Shortest sleep between two looks at ages.
+const ROUND_MIN: Duration = Duration::from_millis(10);
+/// Memory of one object without its content, roughly.
+const OBJECT_BYTES: u64 = 512;
+
+/// What one look of the checkpointer leaves for the next.
+struct Looks {
+    last_commit: MonotonicNs,
+    commits_seen: u64,
+}
+
+/// What a look found.
+struct Due {
+    /// What is closed, or the journal, is to be looked at again.
+    look_at: Option<MonotonicNs>,
+    /// Something was committed since the last look.
+    busy: bool,
+}
+
+/// The checkpointer of a volume that has no thread for it: whoever keeps the time has it look.
+#[must_use]
+pub struct Checkpointer<'v> {
+    shared: &'v Shared,
+    looks: Looks,
+}
+
+impl std::fmt::Debug for Checkpointer<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checkpointer").finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    /// For a volume without a checkpointer thread ([`crate::VolumeOptions::background`]):
+    /// what such a thread does, one look at a time.
+    pub fn checkpointer(&self) -> Checkpointer<'_> {
+        Checkpointer {
+            looks: self.shared.begin_looks(),
+            shared: &self.shared,
+        }
+    }
+}
+
+impl Checkpointer<'_> {
+    /// Commits and applies what is due. Returns when to look again: at that moment, or as
+    /// soon as it is [called](Self::is_called); none: only then.
+    pub fn look(&mut self) -> Option<MonotonicNs> {
+        let due = self.shared.checkpoint(&mut self.looks);
+        let now = self.shared.moment().now;
+        let rest = self.shared.rest(&mut self.shared.live(), &due)?;
+        let rest_ns = u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX);
+        Some(MonotonicNs(now.0.saturating_add(rest_ns)))
+    }
+
+    /// Something has happened since the last look for which a thread would have been woken.
+    pub fn is_called(&self) -> bool {
+        self.shared.live().wake
+    }
+}
+
+impl Shared {
+    pub(super) fn run_checkpointer(&self) {
+        let mut looks = self.begin_looks();
+        let mut heap = HeapWatch::default();
+        while !self.stopping.load(Ordering::SeqCst) {
+            let due = self.checkpoint(&mut looks);
+            self.look_at_heap(&mut heap, &due);
+            self.sleep(&due);
+        }
+    }
+
+    fn begin_looks(&self) -> Looks {
+        Looks {
+            last_commit: self.moment().now,
+            commits_seen: self.store.pending().commits,
+        }
+    }
+
+    /// Closes, commits and applies what is due.
+    fn checkpoint(&self, looks: &mut Looks) -> Due {
+        let keeps_open = self.keeps_open();
+        {
+            let mut live = self.live();
+            live.wake = false;
+            live.checkpointer_idle = false;
+            live.engine.tick(self.moment().now);
+            if !keeps_open && live.engine.dirty_bytes() > self.memory_high_bytes() {
+                live.engine.close_largest();
+            }
+            live.closings_seen = live.engine.closings();
+            let (now, dirty_bytes) = (self.moment().now, live.engine.dirty_bytes());
+            self.forecast.lock().sample(now, dirty_bytes);
+        }
+        self.relieve_if_asked();
+        self.retry_with_room();
+        let commit_at = self.commit_all_closed();
+        self.tidy_up();
+        let commits = self.store.pending().commits;
+        let busy = commits != looks.commits_seen;
+        if busy {
+            looks.commits_seen = commits;
+            looks.last_commit = self.moment().now;
+        }
+        let apply_at = self.apply_if_due(&mut looks.last_commit);
+        if !busy {
+            self.give_back_at_rest();
+        }
+        Due {
+            look_at: [apply_at, commit_at, self.next_look_for_room()]
+                .into_iter()
+                .flatten()
+                .min(),
+            busy,
+        }
+    }
+
+    /// Commits everything and brings it to its place, if somebody asked for it.
+    pub(super) fn relieve_if_asked(&self) {
+        if !self.relief.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        self.commit_all();
+        let _failed = self.apply_or_say();
+    }
+
+    fn look_at_heap(&self, heap: &mut HeapWatch, due: &Due) {
+        let pending = self.store.pending();
+        let (dirty_bytes, objects) = {
+            let live = self.live();
+            (live.engine.dirty_bytes(), live.engine.objects())
+        };
+        let load = if due.busy {
+            Load::Busy
+        } else if dirty_bytes > 0 || pending.journal_used_bytes > 0 {
+            Load::Quiet
+        } else {
+            Load::AtRest
+        };
+        // Memory in use, roughly.
+        let held_bytes = dirty_bytes + pending.held_bytes + objects * OBJECT_BYTES;
+        heap.look(held_bytes, load, self.moment().now);
+    }
+
+    /// Tells the store what is not needed any more, and the engine what room there is.
+    pub(super) fn tidy_up(&self) {
+        self.unpin_unused();
+        self.trim_without_trimmer();
+        self.tell_forgotten();
+        let space_at = self.live().space_at;
+        if self.moment().now.ms_since(space_at) >= 1000
+            && let Err(error) = self.refresh_space(&self.turn.lock())
+        {
+            tracing::warn!(%error, "cannot tell how much room is left");
+        }
+    }
+
+    /// Lets go below of what was deleted and has lost its last user.
+    pub(super) fn unpin_unused(&self) {
+        let unpinned = self.live().engine.take_unpinned();
+        for id in unpinned {
+            self.store.unpin(id);
+        }
+    }
+
+    /// Commits what is closed. As long as an app goes on writing there is always more of it, so
+    /// the journal is applied in between: else a commit would have to do so when it is full, and
+    /// whoever waits for that one, or for the next, would wait for all of the apply.
+    fn commit_all_closed(&self) -> Option<MonotonicNs> {
+        let mut can_apply = true;
+        loop {
+            let pauses = || can_apply && self.is_journal_nearly_full();
+            match self.commit_closed(pauses) {
+                Committed::All { until } => return until,
+                Committed::Part => can_apply = self.apply_or_say().is_ok(),
+            }
+        }
+    }
+
+    fn is_journal_nearly_full(&self) -> bool {
+        let pending = self.store.pending();
+        pending.journal_used_bytes > pending.journal_total_bytes / 4 * 3
+    }
+
+    /// Applies the journal; a failure is only said, because it is tried again.
+    fn apply_or_say(&self) -> Result<(), StoreError> {
+        let applied = self.apply();
+        if let Err(error) = &applied
+            && !self.is_power_cut()
+        {
+            tracing::error!(%error, "cannot apply the journal; it is tried again later");
+        }
+        applied
+    }
+
+    /// Applies the journal if it is nearly full or nothing was committed for long;
+    /// says when to look again.
+    fn apply_if_due(&self, last_commit: &mut MonotonicNs) -> Option<MonotonicNs> {
+        let pending = self.store.pending();
+        if pending.journal_used_bytes == 0 || self.is_power_cut() {
+            return None;
+        }
+        let idle_ns = u64::try_from(self.options.apply_idle.as_nanos()).unwrap_or(u64::MAX);
+        let apply_at = MonotonicNs(last_commit.0.saturating_add(idle_ns));
+        let now = self.moment().now;
+        if self.is_journal_nearly_full() {
+            // Now, whatever the machine does: commits need the room.
+        } else if self.is_standby() {
+            // It is as durable where it is, and whoever ends standby wakes us.
+            return None;
+        } else if now < apply_at {
+            return Some(apply_at);
+        }
+        match self.apply_or_say() {
+            Ok(()) => None,
+            Err(_) if self.is_power_cut() => None,
+            Err(_) => {
+                // As if there had been a commit just now: the next try is due when
+                // the idle time has passed again.
+                *last_commit = now;
+                Some(MonotonicNs(now.0.saturating_add(idle_ns)))
+            }
+        }
+    }
+
+    /// Where nothing waits to be committed or applied, the arena needs next to no memory. It is
+    /// given back in portions: operations come in between, and end the rest.
+    fn give_back_at_rest(&self) {
+        let Some(arena) = &self.options.arena else {
+            return;
+        };
+        while self.store.pending().journal_used_bytes == 0 {
+            let mut live = self.live();
+            if live.engine.dirty_bytes() > 0 || !arena.give_back(&mut live.engine) {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until something is due, or there is something to do.
+    fn sleep(&self, due: &Due) {
+        let mut live = self.live();
+        if live.wake || self.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let rest = self.rest(&mut live, due);
+        live.wait(&self.wake, rest);
+    }
+
+    /// How long there is nothing to do, if nothing happens; none: as long as that.
+    fn rest(&self, live: &mut LiveGuard<'_>, due: &Due) -> Option<Duration> {
+        let now = self.moment().now;
+        let until = |at: MonotonicNs| {
+            Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
+        };
+        // Not as of the look: a transaction that opened since then, as while the journal was
+        // applied, has woken nobody.
+        let close_at = live.engine.next_closing();
+        let rest = [close_at, due.look_at];
+        let rest = rest.into_iter().flatten().min().map(until);
+        if live.engine.has_unpinned() {
+            return Some(Duration::ZERO);
+        }
+        if close_at.is_some() || due.busy {
+            // A transaction that opens meanwhile may be due before `close_at`. Where an
+            // app commits one transaction after the other by itself, this also spares
+            // it waking us for each.
+            let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
+            return Some(rest.map_or(round, |rest| rest.min(round)));
+        }
+        // Nothing is open, so the first change wakes us: no need to wake the machine.
+        live.checkpointer_idle = true;
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mobifs_base::{DeviceNumber, FileKind, ObjectId};
+    use mobifs_engine::{Caller, NodeSpec};
+    use mobifs_store::MemoryStore;
+
+    use super::*;
+    use crate::{Config, VolumeOptions};
+
+    /// The last user of something deleted woke nobody. What it had taken below stayed taken
+    /// until something else changed, which it cannot where the disk is full.
+    #[test]
+    fn the_last_user_of_what_was_deleted_wakes_the_checkpointer() {
+        let config = Config::parse("", std::path::Path::new("test.toml")).unwrap();
+        let options = VolumeOptions {
+            background: false,
+            ..VolumeOptions::new(&config)
+        };
+        let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
+        let shared = &volume.shared;
+        let node = NodeSpec {
+            kind: FileKind::Regular,
+            mode: 0o644,
+            rdev: DeviceNumber(0),
+            symlink_target: None,
+        };
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            umask: 0,
+        };
+        let file = volume.create(&caller, ObjectId::ROOT, b"file", &node);
+        let file = file.unwrap().id;
+        volume.sync_all().unwrap();
+        volume.unlink(ObjectId::ROOT, b"file").unwrap();
+        volume.sync_all().unwrap();
+        let mut looks = shared.begin_looks();
+        while shared.checkpoint(&mut looks).busy {}
+        assert!(!shared.live().wake);
+        volume.forget(file, 1);
+        assert!(shared.live().wake && shared.live().engine.has_unpinned());
+        let due = shared.checkpoint(&mut looks);
+        assert!(!shared.live().engine.has_unpinned());
+        assert_eq!(shared.rest(&mut shared.live(), &due), None);
+    }
+
+    /// A checkpointer that had seen nothing open slept until something else changed, however
+    /// old what had opened during its look became.
+    #[test]
+    fn what_opens_during_a_look_is_not_slept_over() {
+        let config = Config::parse("", std::path::Path::new("test.toml")).unwrap();
+        let options = VolumeOptions {
+            background: false,
+            ..VolumeOptions::new(&config)
+        };
+        let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
+        let shared = &volume.shared;
+        let mut looks = shared.begin_looks();
+        let due = shared.checkpoint(&mut looks);
+        assert_eq!(shared.rest(&mut shared.live(), &due), None);
+
+        let due = shared.checkpoint(&mut looks);
+        let node = NodeSpec {
+            kind: FileKind::Directory,
+            mode: 0o755,
+            rdev: DeviceNumber(0),
+            symlink_target: None,
+        };
+        let caller = Caller {
+            uid: 0,
+            gid: 0,
+            umask: 0,
+        };
+        volume
+            .create(&caller, ObjectId::ROOT, b"app", &node)
+            .unwrap();
+        assert!(!shared.live().wake, "it was at work");
+        assert!(shared.rest(&mut shared.live(), &due).is_some());
+    }
+}

@@ -1,0 +1,380 @@
+//! Handing closed transactions over to the store.
+
+use std::sync::atomic::Ordering;
+
+use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
+use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
+use mobifs_store::StoreError;
+
+use super::sync::MutexGuard;
+use super::{Checkpoint, Shared, Volume, VolumeError};
+use crate::AppName;
+
+/// Why an app accepts no changes.
+#[derive(Clone, Debug)]
+pub(super) struct FailedCommit {
+    pub(super) reason: String,
+    /// There was no room below.
+    is_full: bool,
+}
+
+impl Shared {
+    /// Commits one transaction. The engine hears of the success together with the
+    /// store's new reservations, so that no room is promised twice in between.
+    pub(super) fn commit_one(
+        &self,
+        turn: &MutexGuard<'_, ()>,
+        commit: &Commit,
+    ) -> Result<(), StoreError> {
+        self.try_commit(turn, commit, false)
+    }
+
+    /// As [`Shared::commit_one`]; `may_wait`: no caller waits for it.
+    fn try_commit(
+        &self,
+        turn: &MutexGuard<'_, ()>,
+        commit: &Commit,
+        may_wait: bool,
+    ) -> Result<(), StoreError> {
+        let started = self.moment().now;
+        let result = self.hand_over(commit);
+        if result.is_ok() {
+            self.learn_commit(commit.page_bytes().div_ceil(PAGE_BYTES_U64), started);
+        }
+        let failed = match result {
+            Ok(()) => {
+                let moment = self.moment();
+                let mut live = self.live();
+                let before = live.engine.dirty_bytes();
+                live.engine.committed(commit.vct);
+                let freed = before - live.engine.dirty_bytes();
+                self.forecast.lock().committed(freed);
+                drop(live);
+                let mut checkpoints = self.checkpoints.lock();
+                for path in &commit.apps {
+                    let last = Checkpoint {
+                        wall: moment.wall,
+                        now: moment.now,
+                    };
+                    checkpoints.insert(path.clone(), last);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.refuse(commit.vct, &error, may_wait);
+                Err(error)
+            }
+        };
+        self.note_failures(failed.as_ref().err());
+        if failed.as_ref().is_err_and(StoreError::is_full) {
+            self.wait_for_room();
+        }
+        if let Err(error) = self.refresh_space(turn) {
+            tracing::warn!(%error, "cannot tell how much room is left");
+        }
+        failed
+    }
+
+    /// A commit failed: its apps accept no changes until it succeeds, unless it `may_wait` for
+    /// room.
+    fn refuse(&self, vct: VctId, error: &StoreError, may_wait: bool) {
+        if error.is_full() {
+            let mut live = self.live();
+            // A program that may still roll back goes on being allowed to change what it has.
+            if may_wait && self.is_revocable.load(Ordering::SeqCst) {
+                live.engine.commit_put_back(vct);
+                drop(live);
+                self.postpone_commits();
+                return;
+            }
+            live.engine.commit_failed(vct, FsError::NoSpace);
+            drop(live);
+            tracing::error!(%error, "a commit failed; its apps are read-only until there is room");
+            return;
+        }
+        self.live().engine.commit_failed(vct, FsError::ReadOnly);
+        if !self.is_power_cut() {
+            tracing::error!(
+                %error,
+                "a commit failed; its apps are read-only until `mobifs sync` succeeds"
+            );
+        }
+    }
+
+    fn hand_over(&self, commit: &Commit) -> Result<(), StoreError> {
+        crate::fault_point("commit");
+        for &id in &commit.pins {
+            self.store.pin(id);
+        }
+        let mut transaction = self.store.begin_transaction();
+        transaction.tag = commit.vct.0;
+        for entry in commit.entries() {
+            self.store.append_entry(&mut transaction, entry);
+        }
+        let ticket = self.store.end_transaction(transaction)?;
+        self.store.wait_sync(ticket)
+    }
+
+    /// Keeps the reasons for read-only apps in step with the engine.
+    fn note_failures(&self, error: Option<&StoreError>) {
+        let mut failures = self.failures.lock();
+        if error.is_none() && failures.is_empty() {
+            return;
+        }
+        let failed = self.live().engine.failed_apps();
+        failures.retain(|path, _| failed.contains(path));
+        for path in failed {
+            failures.entry(path).or_insert_with(|| FailedCommit {
+                reason: error.map_or_else(|| "a commit failed".into(), ToString::to_string),
+                is_full: error.is_some_and(StoreError::is_full),
+            });
+        }
+    }
+
+    /// Commits what is closed, one transaction after the other, giving the turn away
+    /// in between; ends when nothing can be committed any more, or what is left waits
+    /// for the user, or `pauses` says so after a commit.
+    pub(super) fn commit_closed(&self, mut pauses: impl FnMut() -> bool) -> Committed {
+        while !self.is_power_cut() {
+            if self.postpones_commits() {
+                return Committed::All { until: None };
+            }
+            let turn = self.turn.lock();
+            let next = self.next_paced(&mut self.live());
+            let commit = match next {
+                Next::Commit(commit) => commit,
+                Next::Nothing { until } => return Committed::All { until },
+            };
+            // A failure is noted with the app and does not concern the others.
+            let _failed = self.try_commit(&turn, &commit, true);
+            drop(turn);
+            if pauses() {
+                return Committed::Part;
+            }
+        }
+        Committed::All { until: None }
+    }
+
+    /// Closes everything that is open and commits what was closed by then.
+    pub(super) fn commit_all(&self) {
+        let point = self.live().engine.close_all();
+        while !self.is_power_cut() && self.commit_until(point) {}
+    }
+
+    /// Commits one transaction that was closed at that point; false if none is left.
+    pub(super) fn commit_until(&self, point: ClosedUntil) -> bool {
+        let turn = self.turn.lock();
+        let commit = self.live().engine.next_commit_until(point);
+        // No other thread has anything in flight while this one has the turn: the rest has failed.
+        let Some(commit) = commit else { return false };
+        let _failed = self.commit_one(&turn, &commit);
+        true
+    }
+
+    /// Commits one transaction and those it depends on, in the caller's thread.
+    /// Callers that wait for the turn find their transaction committed by the one
+    /// before: a group commit.
+    pub(super) fn commit_towards(&self, vct: VctId) -> Result<(), FsError> {
+        loop {
+            let turn = self.turn.lock();
+            let (commit, refusal) = {
+                let mut live = self.live();
+                if !live.engine.is_uncommitted(vct) {
+                    return Ok(());
+                }
+                (
+                    live.engine.next_commit(Some(vct)),
+                    live.engine.refusal_of(vct),
+                )
+            };
+            // Nobody else has anything in flight while we have the turn: what cannot
+            // be handed out has failed before.
+            let Some(commit) = commit else {
+                return Err(not_committed(refusal == Some(FsError::NoSpace)));
+            };
+            let committed = self.commit_one(&turn, &commit);
+            committed.map_err(|error| not_committed(error.is_full()))?;
+        }
+    }
+
+    /// Brings everything committed to its final place.
+    pub(super) fn apply(&self) -> Result<(), StoreError> {
+        let result = self.store.apply();
+        let failure = result.as_ref().err().map(ToString::to_string);
+        *self.apply_failure.lock() = failure;
+        let refreshed = self.refresh_space(&self.turn.lock());
+        result.and(refreshed)
+    }
+
+    /// The error that says which apps are not committed, if any.
+    pub(super) fn check_failures(&self) -> Result<(), VolumeError> {
+        if self.is_power_cut() {
+            return Err(VolumeError::PowerCut);
+        }
+        match self.failures.lock().iter().next() {
+            None => Ok(()),
+            Some((path, FailedCommit { reason, is_full })) => Err(VolumeError::NotCommitted {
+                app: String::from_utf8_lossy(path).into_owned(),
+                reason: reason.clone(),
+                is_full: *is_full,
+            }),
+        }
+    }
+}
+
+/// What [`Shared::commit_closed`] has committed.
+pub(super) enum Committed {
+    /// What may be committed now; there may be more at that moment.
+    All { until: Option<MonotonicNs> },
+    /// There is more.
+    Part,
+}
+
+impl Committed {
+    /// When there is something to commit again, if that is known.
+    pub(super) const fn until(self) -> Option<MonotonicNs> {
+        match self {
+            Self::All { until } => until,
+            Self::Part => None,
+        }
+    }
+}
+
+/// What somebody who waits for a commit is told.
+fn not_committed(is_full: bool) -> FsError {
+    if is_full {
+        FsError::NoSpace
+    } else {
+        FsError::Io
+    }
+}
+
+impl Volume {
+    /// `fsync`: returns at once in a relaxed app; in a durable one when everything
+    /// that the app did before is committed.
+    ///
+    /// # Errors
+    /// `NoSpace` if there was no room below for the commit, `Io` if it failed otherwise.
+    pub fn fsync(&self, id: ObjectId) -> Result<(), FsError> {
+        self.shared.check_power()?;
+        let point = {
+            let mut live = self.shared.live();
+            let point = live.engine.sync_point(id);
+            if point != SyncPoint::Now {
+                live.engine.retry_failed(Some(FsError::NoSpace));
+            } else if live.engine.has_closed() {
+                // A policy closed it here, and nobody waits for it.
+                self.shared.wake(&mut live);
+            }
+            point
+        };
+        match point {
+            SyncPoint::Now => Ok(()),
+            SyncPoint::Committed(all) => all
+                .into_iter()
+                .try_for_each(|vct| self.shared.commit_towards(vct)),
+        }
+    }
+
+    /// `sync(2)` and `syncfs(2)`: everything is committed when it returns.
+    ///
+    /// # Errors
+    /// `Io` if a commit failed.
+    pub fn sync_all(&self) -> Result<(), FsError> {
+        self.sync_app(None, false).map_err(|error| match error {
+            VolumeError::Fs(error) => error,
+            _ => FsError::Io,
+        })
+    }
+
+    /// Commits one app (by its path relative to the mount, `.` for what lies in no
+    /// app), or all; retries what failed before. With `apply`, everything committed
+    /// also reaches its final place.
+    ///
+    /// # Errors
+    /// [`VolumeError::UnknownApp`], [`VolumeError::NotCommitted`], or what applying
+    /// failed with.
+    pub fn sync_app(&self, name: Option<&str>, apply: bool) -> Result<(), VolumeError> {
+        self.sync_path(name.map(str::as_bytes), apply)
+    }
+
+    /// The same for any path.
+    ///
+    /// # Errors
+    /// As [`Volume::sync_app`].
+    pub fn sync_path(&self, name: Option<&[u8]>, apply: bool) -> Result<(), VolumeError> {
+        self.shared
+            .check_power()
+            .map_err(|_| VolumeError::PowerCut)?;
+        // A commit that is under way may fail for what the caller has mended: it is tried again, too.
+        let turn = self.shared.turn.lock();
+        self.shared.live().engine.retry_failed(None);
+        drop(turn);
+        match name {
+            None => {
+                self.shared.commit_all();
+                self.shared.check_failures()?;
+            }
+            Some(name) => self.commit_app(name)?,
+        }
+        if apply {
+            self.shared.apply()?;
+        }
+        Ok(())
+    }
+
+    fn commit_app(&self, name: &[u8]) -> Result<(), VolumeError> {
+        let point = self.shared.live().engine.close_app(name);
+        let point = match point {
+            Some(point) => point,
+            None if self.is_app_directory(name)? => self.shared.live().engine.close_everywhere(),
+            None => {
+                return Err(VolumeError::UnknownApp {
+                    name: AppName::from(name).to_string(),
+                });
+            }
+        };
+        let SyncPoint::Committed(all) = point else {
+            return Ok(());
+        };
+        for vct in all {
+            if self.shared.commit_towards(vct).is_err() {
+                self.shared.check_failures()?;
+                return Err(FsError::Io.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `name` is an app whose directory is there, also one that was not used since the
+    /// mount.
+    pub(super) fn is_app_directory(&self, name: &[u8]) -> Result<bool, VolumeError> {
+        use mobifs_engine::AppRules as _;
+        if !self.shared.rules.lock().is_app(name) {
+            return Ok(false);
+        }
+        let mut at = ObjectId::ROOT;
+        let mut found = Vec::new();
+        let mut missing = Ok(());
+        for part in name.split(|&byte| byte == b'/') {
+            match self.lookup(at, part) {
+                Ok(node) => {
+                    at = node.id;
+                    found.push(node);
+                }
+                Err(error) => {
+                    missing = Err(error);
+                    break;
+                }
+            }
+        }
+        found.iter().for_each(|node| self.forget(node.id, 1));
+        match missing {
+            Ok(()) => Ok(found
+                .last()
+                .is_some_and(|node| node.attributes.kind == mobifs_base::FileKind::Directory)),
+            Err(FsError::NotFound | FsError::NotDirectory | FsError::InvalidArgument) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! A store for tests, whose commits can be made to fail.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mobifs_base::{
+    ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+};
+use mobifs_store::{
+    Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
+};
+
+/// Size of the journal, where the store plays one.
+pub(super) const JOURNAL_BYTES: u64 = 100;
+
+/// A store whose commits can be made to fail.
+pub(super) struct Faulty {
+    below: MemoryStore,
+    pub(super) broken: AtomicBool,
+    /// Somebody else has taken what room there was.
+    pub(super) is_full: AtomicBool,
+    /// Room that is shown at most.
+    pub(super) available_bytes_max: AtomicU64,
+    /// Commits that came here.
+    pub(super) attempts: AtomicU64,
+    /// How often it was applied.
+    pub(super) applies: AtomicU64,
+    /// What each commit takes of a journal of [`JOURNAL_BYTES`]; 0: there is none.
+    pub(super) commit_bytes: AtomicU64,
+    journal_used_bytes: AtomicU64,
+    /// The most that the journal ever held.
+    pub(super) journal_used_bytes_max: AtomicU64,
+}
+
+impl Faulty {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            below: MemoryStore::new(),
+            broken: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            available_bytes_max: AtomicU64::new(u64::MAX),
+            attempts: AtomicU64::new(0),
+            applies: AtomicU64::new(0),
+            commit_bytes: AtomicU64::new(0),
+            journal_used_bytes: AtomicU64::new(0),
+            journal_used_bytes_max: AtomicU64::new(0),
+        })
+    }
+}
+
+impl Store for Faulty {
+    fn capabilities(&self) -> Capabilities {
+        self.below.capabilities()
+    }
+    fn space(&self) -> Result<SpaceInfo, StoreError> {
+        let mut space = self.below.space()?;
+        if self.is_full.load(Ordering::SeqCst) {
+            space.available_bytes = 0;
+        }
+        let max = self.available_bytes_max.load(Ordering::SeqCst);
+        space.available_bytes = space.available_bytes.min(max);
+        Ok(space)
+    }
+    fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
+        self.below.object(id)
+    }
+    fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
+        self.below.list_directory(id)
+    }
+    fn xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
+        self.below.xattrs(id)
+    }
+    fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
+        self.below.read_link(id)
+    }
+    fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
+        self.below.read(id, offset, out)
+    }
+    fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
+        self.below.seek(id, offset, what)
+    }
+    fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
+        self.below.is_in_place(id, range)
+    }
+    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+        if self.broken.load(Ordering::SeqCst) {
+            let error = std::io::Error::other("the medium is gone");
+            return Err(StoreError::lower("writing the journal")(error));
+        }
+        self.attempts.fetch_add(1, Ordering::SeqCst);
+        if self.is_full.load(Ordering::SeqCst) {
+            let error = std::io::Error::from(rustix::io::Errno::NOSPC);
+            return Err(StoreError::lower("writing the journal")(error));
+        }
+        let bytes = self.commit_bytes.load(Ordering::SeqCst);
+        let used = self.journal_used_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        self.journal_used_bytes_max
+            .fetch_max(used, Ordering::SeqCst);
+        self.below.end_transaction(transaction)
+    }
+    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError> {
+        self.below.wait_sync(ticket)
+    }
+    fn apply(&self) -> Result<(), StoreError> {
+        self.applies.fetch_add(1, Ordering::SeqCst);
+        self.journal_used_bytes.store(0, Ordering::SeqCst);
+        self.below.apply()
+    }
+    fn pending(&self) -> PendingWork {
+        let mut pending = self.below.pending();
+        if self.commit_bytes.load(Ordering::SeqCst) > 0 {
+            pending.journal_used_bytes = self.journal_used_bytes.load(Ordering::SeqCst);
+            pending.journal_total_bytes = JOURNAL_BYTES;
+        }
+        pending
+    }
+    fn first_new_object(&self) -> ObjectId {
+        self.below.first_new_object()
+    }
+    fn pin(&self, id: ObjectId) {
+        self.below.pin(id);
+    }
+    fn unpin(&self, id: ObjectId) {
+        self.below.unpin(id);
+    }
+    fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
+        self.below.spill(id, pages)
+    }
+    fn forget(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>) {
+        self.below.forget(ids, in_use);
+    }
+    fn cut_power(&self) {
+        self.below.cut_power();
+    }
+}

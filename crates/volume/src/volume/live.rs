@@ -1,0 +1,114 @@
+//! The engine, locked.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use mobifs_base::MonotonicNs;
+use mobifs_engine::Engine;
+
+use super::Shared;
+use super::sync::{Condvar, MutexGuard};
+use crate::Arena;
+
+/// What the engine's lock guards.
+pub(super) struct Live {
+    pub(super) engine: Engine,
+    /// The checkpointer sleeps without a deadline because nothing is open.
+    pub(super) checkpointer_idle: bool,
+    /// The checkpointer is asked to look at once.
+    pub(super) wake: bool,
+    /// Transactions that were closed when the checkpointer last looked.
+    pub(super) closings_seen: u64,
+    /// When the engine was last told about room.
+    pub(super) space_at: MonotonicNs,
+    /// The trimmer is at work, or rests from it.
+    pub(super) is_trimming: bool,
+    /// Content written by [`super::Volume::write_batched`] that the arena does not have yet.
+    pub(super) batched_bytes: usize,
+}
+
+/// Most content of a batch: what an arena takes at once is copied with the lock held.
+pub(super) const BATCH_BYTES_MAX: usize = 256 << 10;
+
+/// When what a guard's holder changed gets into the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeping {
+    /// Before the lock is let go.
+    Now,
+    /// With what comes later, if a batch is under way.
+    Batched,
+}
+
+/// The engine's lock, held. Before it is let go, what was changed is kept in the arena,
+/// if there is one; so nobody sees what a kill could undo. The exception is a batch: whoever
+/// writes one has said that nobody relies on it yet.
+pub(super) struct LiveGuard<'a> {
+    guard: MutexGuard<'a, Live>,
+    arena: Option<&'a Arena>,
+    keeping: Keeping,
+}
+
+impl Shared {
+    /// Locks the engine.
+    pub(super) fn live(&self) -> LiveGuard<'_> {
+        self.live_keeping(Keeping::Now)
+    }
+
+    /// Locks the engine.
+    pub(super) fn live_keeping(&self, keeping: Keeping) -> LiveGuard<'_> {
+        LiveGuard {
+            guard: self.live.lock(),
+            arena: self.options.arena.as_ref(),
+            keeping,
+        }
+    }
+}
+
+impl Deref for LiveGuard<'_> {
+    type Target = Live;
+
+    fn deref(&self) -> &Live {
+        &self.guard
+    }
+}
+
+impl DerefMut for LiveGuard<'_> {
+    fn deref_mut(&mut self) -> &mut Live {
+        &mut self.guard
+    }
+}
+
+impl LiveGuard<'_> {
+    fn save(&mut self) {
+        if let Some(arena) = self.arena {
+            arena.save(&mut self.guard.engine);
+        }
+        self.guard.batched_bytes = 0;
+    }
+
+    fn goes_on_with_batch(&self) -> bool {
+        self.keeping == Keeping::Batched
+            && (1..=BATCH_BYTES_MAX).contains(&self.guard.batched_bytes)
+    }
+
+    /// Waits for `wake` with the lock let go, at most for `timeout`.
+    pub(super) fn wait(&mut self, wake: &Condvar, timeout: Option<Duration>) {
+        self.save();
+        match timeout {
+            Some(timeout) => {
+                wake.wait_for(&mut self.guard, timeout);
+            }
+            None => wake.wait(&mut self.guard),
+        }
+    }
+}
+
+impl Drop for LiveGuard<'_> {
+    fn drop(&mut self) {
+        // A panic may have come in the middle of an operation: what is kept stays the
+        // state before it.
+        if !std::thread::panicking() && !self.goes_on_with_batch() {
+            self.save();
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! A live engine over a store: what the kernel adapter and the tests call.
+//!
+//! One lock guards the engine; it is never held while the store is asked for
+//! something that may reach the device. An operation that needs something from the
+//! store stops inside the engine with nothing changed, the need is fulfilled without
+//! the lock, and the operation is tried again.
+//!
+//! A second lock, the *turn*, serialises what changes the store's committed state.
+//! Whoever holds it hands over closed transactions: the checkpointer thread, an
+//! `fsync` in a durable app, a writer that found memory used up. It is always taken
+//! before the engine's lock.
+
+mod checkpointer;
+mod commit;
+mod data;
+#[cfg(all(test, not(feature = "interleavings")))]
+mod faulty;
+#[cfg(test)]
+mod interleavings;
+mod live;
+mod namespace;
+mod needs;
+mod pacing;
+#[cfg(test)]
+mod pacing_tests;
+mod room;
+mod settings;
+mod status;
+mod stepping;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod trimmer;
+mod types;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use mobifs_base::{MonotonicNs, ObjectId, Timestamp};
+use mobifs_engine::policy::prediction::Bursts;
+use mobifs_engine::{Engine, EngineConfig, FsError, Limits, Moment, Pacing};
+use mobifs_store::{Store, StoreError};
+
+pub use checkpointer::Checkpointer;
+pub use settings::BatterySource;
+pub use trimmer::KernelCache;
+pub use types::{VolumeError, VolumeOptions};
+
+use self::live::{Live, LiveGuard};
+use self::room::Starved;
+use self::sync::thread::{self, JoinHandle};
+use self::sync::{Condvar, Mutex, RwLock};
+use crate::forecast::Forecast;
+use crate::opened::Resumption;
+use crate::{Arena, Rules};
+
+/// A live engine over a store. All methods block and may be called from any thread.
+///
+/// `lookup`, `lookup_parent`, `create`, `create_unnamed` and `link` count one
+/// reference to the object that they return; [`Volume::forget`] gives references
+/// back.
+pub struct Volume {
+    shared: Arc<Shared>,
+    /// The checkpointer and, for a volume with a kernel, the trimmer.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").finish_non_exhaustive()
+    }
+}
+
+/// When an app's changes were last committed.
+#[derive(Clone, Copy)]
+struct Checkpoint {
+    wall: Timestamp,
+    now: MonotonicNs,
+}
+
+/// What is shared with the checkpointer thread.
+struct Shared {
+    live: Mutex<Live>,
+    /// Signals `Live::wake`.
+    wake: Condvar,
+    /// Signals `Live::is_trimming`.
+    crowded: Condvar,
+    /// Who can tell the kernel to forget; none: there is no kernel. Held alone.
+    kernel_cache: Mutex<Option<Arc<dyn KernelCache>>>,
+    /// The trimmer's thread runs. Without it the checkpointer does its work.
+    has_trimmer: AtomicBool,
+    /// References that were given back since the trimmer looked.
+    forgotten_objects: AtomicU64,
+    /// Who holds it may change the store's committed state. Taken before `live`.
+    turn: Mutex<()>,
+    store: Arc<dyn Store>,
+    options: VolumeOptions,
+    started: Moment,
+    /// Held for reading while something goes from the store to the engine, for writing
+    /// while the store is told what to forget. Taken before `live`.
+    listing: RwLock<()>,
+    /// Rules in force; the engine has a copy.
+    rules: Mutex<Rules>,
+    /// Why an app is read-only, by its path.
+    failures: Mutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
+    /// A commit waits for room below.
+    starved: Mutex<Option<Starved>>,
+    /// A program may still roll back what it is changing.
+    is_revocable: AtomicBool,
+    /// Commits wait for room because of that.
+    is_postponed: AtomicBool,
+    /// The journal could not be applied to make room, which was said.
+    is_stuck: AtomicBool,
+    /// Why applying failed the last time. Held alone.
+    apply_failure: Mutex<Option<String>>,
+    /// Last checkpoint of each app, by its path.
+    checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
+    /// When to commit what is closed. Taken after `live`.
+    pacing: Mutex<Pacing>,
+    /// Finds users in what programs ask for; none: they are not looked for there. Held
+    /// alone.
+    bursts: Option<Mutex<Bursts>>,
+    /// How long memory would last. Taken last.
+    forecast: Mutex<Forecast>,
+    /// Nothing is written any more: a drill, or the end.
+    power_cut: AtomicBool,
+    stopping: AtomicBool,
+    /// The checkpointer is to commit and apply everything.
+    relief: AtomicBool,
+    /// Who says that the battery is low. Taken before all others.
+    low_batteries: Mutex<BTreeSet<BatterySource>>,
+    /// What the kernel adapter found out about `sync(2)`.
+    sync_reaches: AtomicBool,
+    /// Shortest age at which the rules close a transaction, in milliseconds.
+    age_min_ms: AtomicU64,
+    /// Budget in force; the engine has a copy.
+    memory_budget_bytes: AtomicU64,
+}
+
+impl Volume {
+    /// Brings a store to life: an engine over it and, unless the options say
+    /// otherwise, a checkpointer thread.
+    ///
+    /// # Errors
+    /// If the store's root cannot be read, or a thread not be started.
+    pub fn start(store: Arc<dyn Store>, options: VolumeOptions) -> Result<Arc<Self>, VolumeError> {
+        Self::bring_to_life(store, options, None)
+    }
+
+    /// Goes on where a killed process was: the engine is as [`VolumeOptions::arena`] has
+    /// it, with everything that was not committed.
+    ///
+    /// # Errors
+    /// As [`Volume::start`], or [`VolumeError::Arena`] if what was left makes no sense.
+    pub fn resume(
+        store: Arc<dyn Store>,
+        options: VolumeOptions,
+        resumption: &Resumption,
+    ) -> Result<Arc<Self>, VolumeError> {
+        Self::bring_to_life(store, options, Some(resumption))
+    }
+
+    /// The arena, if what is here outlives the process.
+    pub fn arena(&self) -> Option<&Arena> {
+        self.shared.options.arena.as_ref()
+    }
+
+    fn bring_to_life(
+        store: Arc<dyn Store>,
+        options: VolumeOptions,
+        resumption: Option<&Resumption>,
+    ) -> Result<Arc<Self>, VolumeError> {
+        let root = store.object(ObjectId::ROOT)?;
+        let mut rules = options.rules.clone();
+        if let Some(resumption) = resumption {
+            resumption.settings_into(&mut rules);
+        }
+        let config = EngineConfig {
+            rules: Box::new(rules.clone()),
+            limits: limits(&*store, &options),
+            hash_seed: options.hash_seed.unwrap_or_else(random_seed),
+            is_saved: options.arena.is_some(),
+        };
+        let engine = match (resumption, &options.arena) {
+            (Some(resumption), Some(arena)) => resumption.engine(arena, config, &root, &*store)?,
+            _ => {
+                let mut engine = Engine::new(config, &root);
+                engine.number_objects_from(store.first_new_object());
+                engine
+            }
+        };
+        let started = options.clock.moment();
+        let background = options.background;
+        let shared = Arc::new(Shared {
+            live: Mutex::new(Live {
+                engine,
+                checkpointer_idle: false,
+                wake: false,
+                closings_seen: 0,
+                space_at: started.now,
+                is_trimming: false,
+                batched_bytes: 0,
+            }),
+            wake: Condvar::new(),
+            crowded: Condvar::new(),
+            kernel_cache: Mutex::new(None),
+            has_trimmer: AtomicBool::new(false),
+            forgotten_objects: AtomicU64::new(0),
+            turn: Mutex::new(()),
+            listing: RwLock::new(()),
+            store,
+            started,
+            age_min_ms: rules.due_age_ms_min().into(),
+            memory_budget_bytes: options.memory_budget_bytes.into(),
+            rules: Mutex::new(rules),
+            failures: Mutex::default(),
+            starved: Mutex::default(),
+            is_revocable: AtomicBool::new(false),
+            is_postponed: AtomicBool::new(false),
+            is_stuck: AtomicBool::new(false),
+            apply_failure: Mutex::new(None),
+            checkpoints: Mutex::default(),
+            pacing: Mutex::new(Pacing::new(options.pacing)),
+            bursts: options.user_from_bursts.then(Mutex::default),
+            forecast: Mutex::default(),
+            power_cut: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            relief: AtomicBool::new(false),
+            low_batteries: Mutex::default(),
+            sync_reaches: AtomicBool::new(false),
+            options,
+        });
+        // Also keeps what the engine is now.
+        shared.refresh_space(&shared.turn.lock())?;
+        let volume = Self {
+            shared: Arc::clone(&shared),
+            threads: Mutex::new(Vec::new()),
+        };
+        if background {
+            volume.spawn("checkpointer", move || shared.run_checkpointer())?;
+        }
+        Ok(Arc::new(volume))
+    }
+
+    /// Closes every transaction, without committing any.
+    #[cfg(test)]
+    pub(crate) fn close_all(&self) {
+        self.shared.live().engine.close_all();
+    }
+
+    /// Ends the volume's life as a power cut would: from now on nothing more is
+    /// written to the store, and every operation fails with `Io`. Returns when no
+    /// write is on its way any more.
+    pub fn cut_power(&self) {
+        self.shared.power_cut.store(true, Ordering::SeqCst);
+        self.shared.store.cut_power();
+        self.stop_threads();
+        // Whoever is in the middle of a commit has ended when the turn is free.
+        drop(self.shared.turn.lock());
+    }
+
+    /// Commits and applies everything, then stops the threads. Operations that come
+    /// later are not committed any more.
+    ///
+    /// # Errors
+    /// What could not be committed or applied; it is still in memory (or in the
+    /// journal) then, and the call may be repeated.
+    pub fn shutdown(&self) -> Result<(), VolumeError> {
+        if self.shared.is_power_cut() {
+            return Err(VolumeError::PowerCut);
+        }
+        self.sync_app(None, true)?;
+        self.stop_threads();
+        // What was changed between the two.
+        self.sync_app(None, true)
+    }
+
+    fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), VolumeError> {
+        let thread = thread::Builder::new().name(name.into()).spawn(body);
+        self.threads
+            .lock()
+            .push(thread.map_err(VolumeError::Thread)?);
+        Ok(())
+    }
+
+    fn stop_threads(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        {
+            let mut live = self.shared.live();
+            live.wake = true;
+            self.shared.wake.notify_all();
+            self.shared.crowded.notify_all();
+        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the volume had panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Volume {
+    /// Stops the threads. What is not committed is lost: call
+    /// [`Volume::shutdown`] first.
+    fn drop(&mut self) {
+        self.stop_threads();
+    }
+}
+
+impl Shared {
+    fn moment(&self) -> Moment {
+        self.options.clock.moment()
+    }
+
+    fn is_power_cut(&self) -> bool {
+        self.power_cut.load(Ordering::SeqCst)
+    }
+
+    /// Fails after a power cut: memory is gone.
+    fn check_power(&self) -> Result<(), FsError> {
+        if self.is_power_cut() {
+            Err(FsError::Io)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// After an operation that may have changed something: wakes the checkpointer if
+    /// there is something to do for it.
+    fn after_change(&self, live: &mut LiveGuard<'_>) {
+        let crowded = live.engine.dirty_bytes() > self.memory_high_bytes();
+        // What an `fsync` closes it commits as well, and by now it has.
+        let has_closed = live.engine.closings() != live.closings_seen && live.engine.has_waiting();
+        if live.checkpointer_idle || crowded || has_closed {
+            self.wake(live);
+        }
+        self.after_crowding(live);
+    }
+
+    /// Has the checkpointer commit and apply everything.
+    fn request_relief(&self) {
+        self.relief.store(true, Ordering::SeqCst);
+        self.wake(&mut self.live());
+    }
+
+    /// Has the checkpointer look at once.
+    fn wake(&self, live: &mut LiveGuard<'_>) {
+        if !live.wake {
+            live.wake = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// After an object lost a user: wakes the checkpointer if that was the last one of
+    /// something deleted. Nothing else may ever happen, least of all where the disk is full
+    /// of it.
+    fn after_release(&self, live: &mut LiveGuard<'_>) {
+        if live.engine.has_unpinned() {
+            self.wake(live);
+        }
+        self.after_crowding(live);
+    }
+
+    /// Above this the checkpointer starts to make room before writers must wait.
+    fn memory_high_bytes(&self) -> u64 {
+        self.memory_budget_bytes.load(Ordering::Relaxed) / 2
+    }
+
+    fn age_min(&self) -> Duration {
+        Duration::from_millis(self.age_min_ms.load(Ordering::Relaxed))
+    }
+}
+
+fn limits(store: &dyn Store, options: &VolumeOptions) -> Limits {
+    let capabilities = store.capabilities();
+    Limits {
+        memory_budget_bytes: options.memory_budget_bytes,
+        objects_max: options.objects_max,
+        xattr_bytes_max: capabilities.xattr_bytes_max,
+        file_bytes_max: capabilities.file_bytes_max,
+        name_bytes_max: capabilities.name_bytes_max,
+        symlink_bytes_max: capabilities.symlink_bytes_max,
+        directory_bytes_max: capabilities.directory_bytes_max,
+        links_max: capabilities.links_max,
+        device_max: capabilities.device_max,
+        privileged: capabilities.privileged,
+        owner_uid: capabilities.owner_uid,
+        read_only: capabilities.read_only || options.read_only,
+    }
+}
+
+/// A seed that an attacker who chooses file names cannot know.
+fn random_seed() -> u64 {
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
+}
+
+/// What a failed call to the store means for a file operation.
+fn store_failed(error: &StoreError) -> FsError {
+    match error {
+        StoreError::Unknown(_) => FsError::Stale,
+        error if error.is_full() => FsError::NoSpace,
+        error => {
+            tracing::error!(%error, "the store failed");
+            FsError::Io
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Names, attributes and extended attributes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mobifs_base::{FileKind, FoundObject, Name, ObjectId, SpaceInfo};
+use mobifs_engine::{
+    AttributeChange, Caller, FsError, Node, NodeSpec, ReadDirEntry, RenameMode, Stop, XattrMode,
+};
+
+use super::Volume;
+use super::live::Keeping;
+use crate::arena;
+
+/// `statfs` looks at the lower filesystem again after this time.
+const SPACE_AGE_MAX_MS: u64 = 500;
+
+impl Volume {
+    /// Finds an entry; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::lookup`]; `Io` if the store failed (this holds for
+    /// all operations).
+    pub fn lookup(&self, parent: ObjectId, name: &[u8]) -> Result<Node, FsError> {
+        self.shared.look(|engine| {
+            let node = engine.lookup(parent, name)?;
+            arena::reference(node.id, 1);
+            Ok(node)
+        })
+    }
+
+    /// The parent of a directory; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::lookup_parent`].
+    pub fn lookup_parent(&self, directory: ObjectId) -> Result<Node, FsError> {
+        self.shared.look(|engine| {
+            let node = engine.lookup_parent(directory)?;
+            arena::reference(node.id, 1);
+            Ok(node)
+        })
+    }
+
+    /// Gives `count` references back.
+    pub fn forget(&self, id: ObjectId, count: u64) {
+        let mut live = self.shared.live_keeping(Keeping::Batched);
+        live.engine.forget(id, count);
+        self.shared
+            .forgotten_objects
+            .fetch_add(1, Ordering::Relaxed);
+        arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
+        self.shared.after_release(&mut live);
+    }
+
+    /// Attributes of an object in use.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::attributes`].
+    pub fn attributes(&self, id: ObjectId) -> Result<Node, FsError> {
+        self.shared.look(|engine| engine.attributes(id))
+    }
+
+    /// Changes attributes. Permissions are checked by the kernel
+    /// (`default_permissions`); the caller is for what the change takes away.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::set_attributes`].
+    pub fn set_attributes(
+        &self,
+        _caller: &Caller,
+        id: ObjectId,
+        change: &AttributeChange,
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.set_attributes(moment, id, change))
+    }
+
+    /// Target of a symlink.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::read_link`].
+    pub fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, FsError> {
+        let keeps_access_time = !self.shared.options.no_access_time;
+        let moment = keeps_access_time.then(|| self.shared.moment());
+        let target = self.shared.look(|engine| {
+            let target = engine.read_link(id)?;
+            if let Some(moment) = moment {
+                engine.accessed(id, moment);
+            }
+            Ok(target)
+        })?;
+        Ok(target.to_vec())
+    }
+
+    /// Creates a file, directory, symlink or node; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::create`].
+    pub fn create(
+        &self,
+        caller: &Caller,
+        parent: ObjectId,
+        name: &[u8],
+        spec: &NodeSpec<'_>,
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.create(caller, moment, parent, name, spec))
+    }
+
+    /// Creates a file without a name (`O_TMPFILE`), with one reference counted, which is
+    /// all that keeps it.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::create_unnamed`].
+    pub fn create_unnamed(
+        &self,
+        caller: &Caller,
+        parent: ObjectId,
+        mode: u16,
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.create_unnamed(caller, moment, parent, mode))
+    }
+
+    /// Gives an object another name; one reference is counted.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::link`].
+    pub fn link(
+        &self,
+        id: ObjectId,
+        new_parent: ObjectId,
+        new_name: &[u8],
+    ) -> Result<Node, FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.link(moment, id, new_parent, new_name))
+    }
+
+    /// Removes an entry that is not a directory.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::unlink`].
+    pub fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .remove(|engine, memory| engine.unlink(moment, parent, name, memory))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::remove_directory`].
+    pub fn remove_directory(&self, parent: ObjectId, name: &[u8]) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .remove(|engine, memory| engine.remove_directory(moment, parent, name, memory))
+    }
+
+    /// Renames an entry.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::rename`].
+    pub fn rename(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        new_parent: ObjectId,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.rename(moment, (parent, name), (new_parent, new_name), mode))
+    }
+
+    /// An object is opened: it stays although its last link may go.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::open`].
+    pub fn open(&self, id: ObjectId) -> Result<(), FsError> {
+        self.shared.look(|engine| engine.open(id))
+    }
+
+    /// Ends [`Volume::open`].
+    pub fn release(&self, id: ObjectId) {
+        let mut live = self.shared.live_keeping(Keeping::Batched);
+        live.engine.release(id);
+        arena::executed(0);
+        self.shared.after_release(&mut live);
+    }
+
+    /// Up to `entries_max` entries behind `after_cookie` (0: from the start), without
+    /// `.` and `..`.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::read_directory`].
+    pub fn read_directory(
+        &self,
+        id: ObjectId,
+        after_cookie: u64,
+        entries_max: usize,
+    ) -> Result<Vec<ReadDirEntry>, FsError> {
+        self.shared
+            .look(|engine| engine.read_directory(id, after_cookie, entries_max))
+    }
+
+    /// A directory is being listed: its access time moves on.
+    pub fn listed(&self, id: ObjectId) {
+        let options = &self.shared.options;
+        if !options.no_access_time && !options.no_directory_access_time {
+            let moment = self.shared.moment();
+            // Nothing is asked for, so nothing can fail.
+            let _accessed = self.shared.look(|engine| {
+                engine.accessed(id, moment);
+                Ok(())
+            });
+        }
+    }
+
+    /// Tells the names of all objects in memory: directory, name, object. Somebody who could
+    /// not follow what was looked up knows them then. What cannot be listed is passed over, and
+    /// names of files with several that lie elsewhere are.
+    pub fn names_in_memory(&self, mut tell: impl FnMut(ObjectId, &Name, FoundObject)) {
+        const BATCH_ENTRIES: usize = 256;
+        let mut wanted: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
+        for (id, directory) in self.shared.live().engine.placed_objects() {
+            wanted.entry(directory).or_default().insert(id);
+        }
+        for (directory, ids) in wanted {
+            let mut cookie = 0;
+            while let Ok(entries) = self.read_directory(directory, cookie, BATCH_ENTRIES) {
+                for entry in entries.iter().filter(|entry| ids.contains(&entry.id)) {
+                    let is_directory = entry.kind == FileKind::Directory;
+                    let id = entry.id;
+                    tell(directory, &entry.name, FoundObject { id, is_directory });
+                }
+                match entries.last() {
+                    Some(last) if entries.len() == BATCH_ENTRIES => cookie = last.cookie,
+                    _ => break,
+                }
+            }
+        }
+    }
+
+    /// Value of one extended attribute.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::get_xattr`].
+    pub fn get_xattr(&self, id: ObjectId, name: &[u8]) -> Result<Arc<[u8]>, FsError> {
+        self.shared.look(|engine| engine.get_xattr(id, name))
+    }
+
+    /// Names of all extended attributes.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::list_xattrs`].
+    pub fn list_xattrs(&self, id: ObjectId) -> Result<Vec<Arc<[u8]>>, FsError> {
+        self.shared.look(|engine| engine.list_xattrs(id))
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::set_xattr`].
+    pub fn set_xattr(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+        kill_sgid: bool,
+    ) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.set_xattr(moment, id, name, value, mode, kill_sgid))
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// As [`mobifs_engine::Engine::remove_xattr`].
+    pub fn remove_xattr(&self, id: ObjectId, name: &[u8]) -> Result<(), FsError> {
+        let moment = self.shared.moment();
+        self.shared
+            .change(|engine| engine.remove_xattr(moment, id, name))
+    }
+
+    /// The longest name that something new can have.
+    pub fn name_bytes_max(&self) -> usize {
+        self.shared.store.capabilities().name_bytes_max
+    }
+
+    /// Room that is left after everything acknowledged.
+    ///
+    /// # Errors
+    /// `Io` if the lower filesystem cannot tell.
+    pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
+        let shared = &self.shared;
+        shared.check_power()?;
+        let space_at = shared.live_keeping(Keeping::Batched).space_at;
+        if shared.moment().now.ms_since(space_at) >= SPACE_AGE_MAX_MS
+            // While somebody commits, the last answer will do: it is renewed then.
+            && let Some(turn) = shared.turn.try_lock()
+        {
+            shared
+                .refresh_space(&turn)
+                .map_err(|error| super::store_failed(&error))?;
+        }
+        shared.look(|engine| Ok::<_, Stop>(engine.space()))
+    }
+}

@@ -1,0 +1,305 @@
+//! Fulfilling what the engine cannot do by itself.
+
+use std::sync::atomic::Ordering;
+
+use mobifs_base::{PAGE_BYTES, Page};
+use mobifs_engine::{ClosedUntil, Engine, FsError, Need, Node, RemovalMemory, Stop};
+use mobifs_store::StoreError;
+
+use super::live::Keeping;
+use super::sync::MutexGuard;
+use super::{LiveGuard, Shared, store_failed};
+use crate::arena;
+
+/// An operation that still needs something after so many answers is not getting
+/// anywhere.
+const ATTEMPTS_MAX: usize = 100_000;
+
+/// What a successor has to know of an operation to answer the request that asked for it.
+pub(super) trait Outcome {
+    fn outcome(&self) -> u64;
+}
+
+impl Outcome for () {
+    fn outcome(&self) -> u64 {
+        0
+    }
+}
+
+/// Bytes.
+impl Outcome for usize {
+    fn outcome(&self) -> u64 {
+        *self as u64
+    }
+}
+
+/// The object.
+impl Outcome for Node {
+    fn outcome(&self) -> u64 {
+        self.id.0
+    }
+}
+
+/// How far an operation has come in its search for room below.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SpaceSearch {
+    NotBegun,
+    /// What was closed at that point is being committed.
+    Committing(ClosedUntil),
+    /// All of that is committed, and applied.
+    Ended,
+}
+
+impl Shared {
+    /// Runs an operation that only looks. Somebody waits for what it finds; what changes
+    /// something may come from the kernel, of itself.
+    pub(super) fn look<T>(
+        &self,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+    ) -> Result<T, FsError> {
+        self.requested();
+        self.run(
+            Keeping::Batched,
+            |engine, _| operation(engine),
+            |_| {},
+            Self::refuse_memory,
+        )
+    }
+
+    /// Runs an operation that changes something.
+    pub(super) fn change<T: Outcome>(
+        &self,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+    ) -> Result<T, FsError> {
+        let operation = |engine: &mut Engine, _| {
+            let answer = operation(engine)?;
+            arena::executed(answer.outcome());
+            Ok(answer)
+        };
+        let after = |live: &mut LiveGuard<'_>| self.after_change(live);
+        self.run(Keeping::Now, operation, after, Self::refuse_memory)
+    }
+
+    /// Runs a removal. It waits for memory as others do, and goes beyond the budget where none
+    /// can be had, because it is removals that make room again.
+    pub(super) fn remove(
+        &self,
+        mut operation: impl FnMut(&mut Engine, RemovalMemory) -> Result<(), Stop>,
+    ) -> Result<(), FsError> {
+        let operation = |engine: &mut Engine, memory| {
+            operation(engine, memory)?;
+            arena::executed(().outcome());
+            Ok(())
+        };
+        let after = |live: &mut LiveGuard<'_>| self.after_change(live);
+        self.run(Keeping::Now, operation, after, |_| {
+            Ok(RemovalMemory::BeyondBudget)
+        })
+    }
+
+    /// What an operation does that is no removal where no memory can be had.
+    fn refuse_memory(error: FsError) -> Result<RemovalMemory, FsError> {
+        tracing::error!(
+            "memory is used up by changes that cannot be committed; see `mobifs status`"
+        );
+        Err(error)
+    }
+
+    /// Runs a write of so many bytes that belongs to a batch.
+    pub(super) fn change_batched<T>(
+        &self,
+        bytes: usize,
+        mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
+    ) -> Result<T, FsError> {
+        let after = |live: &mut LiveGuard<'_>| {
+            live.batched_bytes += bytes;
+            self.after_change(live);
+        };
+        let operation = |engine: &mut Engine, _| operation(engine);
+        self.run(Keeping::Batched, operation, after, Self::refuse_memory)
+    }
+
+    fn run<T>(
+        &self,
+        keeping: Keeping,
+        mut operation: impl FnMut(&mut Engine, RemovalMemory) -> Result<T, Stop>,
+        after: impl Fn(&mut LiveGuard<'_>),
+        without_memory: impl Fn(FsError) -> Result<RemovalMemory, FsError>,
+    ) -> Result<T, FsError> {
+        self.check_power()?;
+        let mut memory = RemovalMemory::WithinBudget;
+        let mut search = SpaceSearch::NotBegun;
+        let mut unknown = None;
+        for _ in 0..ATTEMPTS_MAX {
+            let mut live = self.live_keeping(keeping);
+            let need = match operation(&mut live.engine, memory) {
+                Ok(answer) => {
+                    after(&mut live);
+                    return Ok(answer);
+                }
+                Err(Stop::Fail(error)) => return Err(error),
+                Err(Stop::Need(need)) => need,
+            };
+            // Before others may commit: what they free is what the operation needs.
+            let dirty_bytes = live.engine.dirty_bytes();
+            drop(live);
+            match need {
+                Need::Space if search == SpaceSearch::Ended => return Err(FsError::NoSpace),
+                Need::Space => self.make_space(&mut search)?,
+                Need::Memory => {
+                    if let Err(error) = self.make_memory(dirty_bytes) {
+                        self.check_power()?;
+                        memory = without_memory(error)?;
+                    }
+                }
+                need => match self.fetch(need) {
+                    Ok(()) => {}
+                    // The store was told to forget the object between our question
+                    // and its answer: asked again, the engine starts further up. The
+                    // same question twice means that the object is gone.
+                    Err(StoreError::Unknown(_)) if unknown != Some(need) => unknown = Some(need),
+                    Err(error) => return Err(store_failed(&error)),
+                },
+            }
+            // After a drill nothing may be waited for.
+            self.check_power()?;
+        }
+        tracing::error!("an operation did not come to an end");
+        Err(FsError::Io)
+    }
+
+    /// Brings from the store what the engine asks for.
+    fn fetch(&self, need: Need) -> Result<(), StoreError> {
+        let store = &self.store;
+        // What the store lists it also remembers, until it is told to forget the
+        // directory; that must not happen before the engine has the list.
+        let _kept = self.listing.read();
+        match need {
+            Need::Object { id, epoch } => {
+                let info = store.object(id)?;
+                let mut live = self.live();
+                live.engine.provide_object(id, epoch, info);
+                self.after_crowding(&mut live);
+            }
+            Need::Directory { id, epoch } => {
+                let entries = store.list_directory(id)?;
+                self.live().engine.provide_directory(id, epoch, entries);
+            }
+            Need::Xattrs { id, epoch } => {
+                let xattrs = store.xattrs(id)?;
+                self.live().engine.provide_xattrs(id, epoch, xattrs);
+            }
+            Need::SymlinkTarget { id, epoch } => {
+                let target = store.read_link(id)?;
+                self.live().engine.provide_symlink_target(id, epoch, target);
+            }
+            Need::Page {
+                object,
+                index,
+                version,
+            } => {
+                let mut content = [0; PAGE_BYTES];
+                store.read(object, index.offset(), &mut content)?;
+                // Zeros at the end need no memory.
+                let end = content
+                    .iter()
+                    .rposition(|&byte| byte != 0)
+                    .map_or(0, |last| last + 1);
+                let page = Page::new(&content[..end]);
+                self.live()
+                    .engine
+                    .provide_page(object, index, version, page);
+            }
+            Need::Place {
+                object,
+                range,
+                version,
+            } => {
+                let is_in_place = store.is_in_place(object, range)?;
+                self.live()
+                    .engine
+                    .provide_place(object, range, version, is_in_place);
+            }
+            Need::Memory | Need::Space => {}
+        }
+        Ok(())
+    }
+
+    /// Makes room in the lower filesystem, one step at a time, until there is enough for the
+    /// operation. What is committed takes what it really needs, and no journal; what is
+    /// overwritten there or deleted frees room only when it is applied.
+    fn make_space(&self, search: &mut SpaceSearch) -> Result<(), FsError> {
+        if self.may_commit_for_room(&self.turn.lock()) {
+            let point = match *search {
+                SpaceSearch::Committing(point) => point,
+                _ => self.live().engine.close_all(),
+            };
+            *search = SpaceSearch::Committing(point);
+            if !self.is_power_cut() && self.commit_until(point) {
+                return Ok(());
+            }
+        }
+        *search = SpaceSearch::Ended;
+        self.unpin_unused();
+        match self.apply() {
+            Ok(()) => self.is_stuck.store(false, Ordering::Relaxed),
+            Err(error) => {
+                // Once, and not for each operation that finds no room.
+                if !self.is_stuck.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(%error, "cannot apply the journal to make room");
+                }
+                self.check_power()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes room in memory, of which an operation found so much in use: commits in the
+    /// caller's thread, which is what slows writers down to the speed of the device.
+    fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
+        let turn = self.turn.lock();
+        let may_commit = self.may_commit_for_room(&turn);
+        let (commit, is_room_made) = {
+            let mut live = self.live();
+            // Somebody else may have made room while we waited for the turn. If not, it
+            // does not help that less than half is used: the operation needs more.
+            let dirty_bytes = live.engine.dirty_bytes();
+            let is_less = dirty_bytes < before_bytes;
+            if is_less && dirty_bytes <= self.memory_high_bytes() {
+                return Ok(());
+            }
+            if !may_commit {
+                return Err(FsError::NoSpace);
+            }
+            let commit = live.engine.next_commit(None).or_else(|| {
+                live.engine.close_largest();
+                live.engine.next_commit(None)
+            });
+            // By others, or because nothing was left of what has been closed.
+            (commit, live.engine.dirty_bytes() < before_bytes)
+        };
+        if let Some(commit) = commit {
+            // A failure makes the app read-only; the operation finds out itself.
+            let _failed = self.commit_one(&turn, &commit);
+            return Ok(());
+        }
+        if self.spill(&turn)? || is_room_made {
+            return Ok(());
+        }
+        Err(FsError::NoSpace)
+    }
+
+    /// Parks pages of a deleted file that is still in use outside memory; false if
+    /// there is none.
+    fn spill(&self, _turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+        let candidate = self.live().engine.spill_candidate();
+        let Some((id, pages)) = candidate else {
+            return Ok(false);
+        };
+        self.store
+            .spill(id, &pages)
+            .map_err(|error| store_failed(&error))?;
+        self.live().engine.spilled(id, &pages);
+        Ok(true)
+    }
+}

@@ -1,0 +1,485 @@
+//! What the engine is told of the room below, and what waits for some.
+
+use std::sync::atomic::Ordering;
+
+use mobifs_base::{MonotonicNs, SpaceInfo};
+use mobifs_engine::{FsError, FullDisk};
+use mobifs_store::StoreError;
+
+use super::live::Keeping;
+use super::sync::MutexGuard;
+use super::{Shared, Volume, store_failed};
+
+/// While a commit waits for room, it is looked for this often.
+const LOOK_INTERVAL_MS: u64 = 2_000;
+/// So often it is tried without any having been seen: a quota shows none.
+const RETRY_INTERVAL_MS: u64 = 60_000;
+
+/// A commit has failed, or was postponed, because there was no room below.
+pub(super) struct Starved {
+    /// The room at that moment.
+    space: SpaceInfo,
+    failed_at: MonotonicNs,
+    looked_at: MonotonicNs,
+}
+
+impl Starved {
+    fn has_more(&self, space: &SpaceInfo) -> bool {
+        space.available_bytes > self.space.available_bytes
+            || space.free_inodes > self.space.free_inodes
+    }
+}
+
+impl Shared {
+    /// Tells the engine how much room there is. Reservations are read before the
+    /// room: should applying finish in between, the room is judged too small, never
+    /// too large.
+    pub(super) fn refresh_space(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        let pending = self.store.pending();
+        let space = self.store.space()?;
+        let now = self.moment().now;
+        let mut live = self.live();
+        live.engine
+            .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
+        live.engine.set_full_disk(FullDisk {
+            overwritten_bytes_max: pending.overwritten_bytes_max,
+            entries_bytes_max: pending.entries_bytes_max,
+        });
+        live.space_at = now;
+        Ok(())
+    }
+
+    fn has_promised_room(&self, turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+        let refreshed = self.refresh_space(turn);
+        refreshed.map_err(|error| store_failed(&error))?;
+        Ok(self.live().engine.has_promised_room())
+    }
+
+    /// Whether something may be committed because an operation needs room, here or in memory:
+    /// see [`crate::VolumeOptions::rolls_back`].
+    pub(super) fn may_commit_for_room(&self, turn: &MutexGuard<'_, ()>) -> bool {
+        !self.options.rolls_back || self.can_commit(turn)
+    }
+
+    /// Whether there is room for a commit, as far as that is known.
+    fn can_commit(&self, turn: &MutexGuard<'_, ()>) -> bool {
+        self.refresh_space(turn).is_err() || self.live().engine.can_commit()
+    }
+
+    /// Whether the checkpointer closes nothing now: a program may still roll back what would be
+    /// closed ([`Volume::set_revocable`]), and there is no room to commit it.
+    pub(super) fn keeps_open(&self) -> bool {
+        if !self.is_revocable.load(Ordering::SeqCst) {
+            return false;
+        }
+        // Where the room is not known, the commit tells.
+        let _known = self.refresh_space(&self.turn.lock());
+        let keeps_open = self.live().engine.keeps_open();
+        if keeps_open {
+            self.postpone_commits();
+        }
+        keeps_open
+    }
+
+    /// Whether the checkpointer commits nothing of what is closed now: the room is missing, and
+    /// after a commit that failed nothing could be changed, and so not rolled back. So the
+    /// commit waits for the room, or for the end of the program's transaction.
+    pub(super) fn postpones_commits(&self) -> bool {
+        if !self.is_revocable.load(Ordering::SeqCst) || !self.live().engine.has_waiting() {
+            return false;
+        }
+        if self.is_postponed.load(Ordering::SeqCst) && self.starved.lock().is_some() {
+            return true;
+        }
+        let has_room = || self.can_commit(&self.turn.lock());
+        if has_room() {
+            return false;
+        }
+        // There may be room that only applying frees.
+        if let Err(error) = self.apply() {
+            tracing::debug!(%error, "applying the journal makes no room");
+        }
+        if has_room() {
+            return false;
+        }
+        self.postpone_commits();
+        true
+    }
+
+    /// Until there is more room, or the program's transaction has ended.
+    pub(super) fn postpone_commits(&self) {
+        if !self.is_postponed.swap(true, Ordering::SeqCst) {
+            tracing::warn!(
+                "a transaction that may be rolled back is not committed before it ends, or there \
+                 is room: other programs have taken what was promised to it"
+            );
+        }
+        self.look_for_room_later();
+    }
+
+    fn look_for_room_later(&self) {
+        let now = self.moment().now;
+        let space = self.store.space().unwrap_or_default();
+        *self.starved.lock() = Some(Starved {
+            space,
+            failed_at: now,
+            looked_at: now,
+        });
+    }
+
+    /// Takes note of a commit that failed for want of room: the checkpointer tries it again.
+    pub(super) fn wait_for_room(&self) {
+        self.look_for_room_later();
+        self.wake(&mut self.live());
+    }
+
+    /// Lets commits that failed for want of room be tried again, if there is more now.
+    pub(super) fn retry_with_room(&self) {
+        let now = self.moment().now;
+        let mut waiting = self.starved.lock();
+        let Some(starved) = waiting.as_mut() else {
+            return;
+        };
+        if self.failures.lock().is_empty() && !self.is_postponed.load(Ordering::SeqCst) {
+            // Somebody else had it tried again.
+            *waiting = None;
+            return;
+        }
+        if now.ms_since(starved.looked_at) < LOOK_INTERVAL_MS {
+            return;
+        }
+        starved.looked_at = now;
+        let is_there = self
+            .store
+            .space()
+            .is_ok_and(|space| starved.has_more(&space));
+        if is_there || now.ms_since(starved.failed_at) >= RETRY_INTERVAL_MS {
+            *waiting = None;
+            drop(waiting);
+            self.live().engine.retry_failed(Some(FsError::NoSpace));
+        }
+    }
+
+    /// When room is to be looked for again.
+    pub(super) fn next_look_for_room(&self) -> Option<MonotonicNs> {
+        let waiting = self.starved.lock();
+        let looked_at = waiting.as_ref()?.looked_at;
+        Some(looked_at.after_ms(LOOK_INTERVAL_MS))
+    }
+}
+
+impl Volume {
+    /// Says whether what a program is changing may still be rolled back by it, by further changes:
+    /// it has a rollback journal. As long as that is so, no commit in the background is risked for
+    /// which room is missing: see [`crate::VolumeOptions::rolls_back`].
+    pub fn set_revocable(&self, is_revocable: bool) {
+        let shared = &self.shared;
+        if shared.is_revocable.swap(is_revocable, Ordering::SeqCst) == is_revocable {
+            return;
+        }
+        let mut live = shared.live_keeping(Keeping::Batched);
+        live.engine.set_revocable(is_revocable);
+        if !is_revocable && shared.is_postponed.swap(false, Ordering::SeqCst) {
+            shared.wake(&mut live);
+        }
+    }
+
+    /// Whether there is room below for all that was acknowledged. It was there when each change
+    /// was; other programs may have taken it since, and then the next commit, or applying it,
+    /// fails. Who can still refuse its caller asks before it cannot any more. Room that only
+    /// applying frees is made first.
+    ///
+    /// # Errors
+    /// `Io` if the lower filesystem cannot tell.
+    pub fn has_promised_room(&self) -> Result<bool, FsError> {
+        let shared = &self.shared;
+        shared.check_power()?;
+        if shared.has_promised_room(&shared.turn.lock())? {
+            return Ok(true);
+        }
+        if let Err(error) = shared.apply() {
+            tracing::debug!(%error, "applying the journal makes no room");
+        }
+        shared.check_power()?;
+        shared.has_promised_room(&shared.turn.lock())
+    }
+}
+
+#[cfg(all(test, not(feature = "interleavings")))]
+#[allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    use mobifs_base::{DeviceNumber, FileKind, ObjectId};
+    use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
+
+    use super::super::faulty::{Faulty, JOURNAL_BYTES};
+    use super::super::pacing_tests::HandClock;
+    use super::*;
+    use crate::{Config, Volume, VolumeOptions};
+
+    struct Bed {
+        clock: Arc<HandClock>,
+        store: Arc<Faulty>,
+        volume: Arc<Volume>,
+        file: ObjectId,
+    }
+
+    impl Bed {
+        /// A file in a durable app, committed.
+        fn new() -> Self {
+            let (clock, store) = (Arc::new(HandClock::default()), Faulty::new());
+            let config = "[defaults]\nclass = \"durable\"\n";
+            let options = VolumeOptions {
+                background: false,
+                clock: Arc::clone(&clock) as Arc<_>,
+                ..VolumeOptions::new(&Config::parse(config, Path::new("test")).unwrap())
+            };
+            let volume = Volume::start(Arc::clone(&store) as Arc<_>, options).unwrap();
+            let make = |parent, kind| {
+                let spec = NodeSpec {
+                    kind,
+                    mode: 0o755,
+                    rdev: DeviceNumber(0),
+                    symlink_target: None,
+                };
+                let made = volume.create(&Caller::default(), parent, b"made", &spec);
+                made.unwrap().id
+            };
+            let app = make(ObjectId::ROOT, FileKind::Directory);
+            let file = make(app, FileKind::Regular);
+            volume.sync_all().unwrap();
+            Self {
+                clock,
+                store,
+                volume,
+                file,
+            }
+        }
+
+        /// The same with a change that others have taken the room of.
+        fn starved() -> Self {
+            let bed = Self::new();
+            bed.write().unwrap();
+            bed.store.is_full.store(true, Ordering::SeqCst);
+            assert_eq!(bed.volume.fsync(bed.file), Err(FsError::NoSpace));
+            bed
+        }
+
+        fn write(&self) -> Result<usize, FsError> {
+            self.write_to(self.file, 0, b"x")
+        }
+
+        fn write_to(&self, file: ObjectId, offset: u64, data: &[u8]) -> Result<usize, FsError> {
+            let at = WriteAt::Offset(offset);
+            self.volume.write(file, at, data, SetIdBits::Stay, false)
+        }
+
+        /// A file in a directory of its own.
+        fn another_file(&self, directory: &[u8]) -> ObjectId {
+            let make = |parent, name: &[u8], kind| {
+                let spec = NodeSpec {
+                    kind,
+                    mode: 0o755,
+                    rdev: DeviceNumber(0),
+                    symlink_target: None,
+                };
+                let made = self.volume.create(&Caller::default(), parent, name, &spec);
+                made.unwrap().id
+            };
+            let app = make(ObjectId::ROOT, directory, FileKind::Directory);
+            make(app, b"file", FileKind::Regular)
+        }
+
+        /// What the checkpointer does so much later; how often it tried to commit.
+        fn attempts_after_ms(&self, ms: u64) -> u64 {
+            let before = self.store.attempts.load(Ordering::SeqCst);
+            self.clock.0.fetch_add(ms, Ordering::SeqCst);
+            let _next = self.volume.checkpointer().look();
+            self.store.attempts.load(Ordering::SeqCst) - before
+        }
+    }
+
+    #[test]
+    fn what_found_no_room_is_committed_when_there_is_some() {
+        let bed = Bed::starved();
+        assert_eq!(bed.write(), Err(FsError::NoSpace));
+        let mut checkpointer = bed.volume.checkpointer();
+        assert!(checkpointer.is_called(), "a thread would be asleep");
+        assert!(checkpointer.look().is_some(), "and would sleep for ever");
+        assert_eq!(
+            bed.attempts_after_ms(3 * LOOK_INTERVAL_MS),
+            0,
+            "nothing has changed"
+        );
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 1);
+        bed.write().unwrap();
+        assert!(
+            bed.volume
+                .status()
+                .apps
+                .iter()
+                .all(|app| app.read_only.is_none())
+        );
+        bed.volume.fsync(bed.file).unwrap();
+        let _something_was_committed = checkpointer.look();
+        assert_eq!(checkpointer.look(), None, "nothing is left to look for");
+    }
+
+    /// Who found no room committed everything, applied it, and then looked again: an app waited
+    /// 6.7 s in one system call for what another one had written.
+    #[test]
+    fn room_is_made_in_steps_and_only_by_who_takes_it() {
+        let bed = Bed::new();
+        let big: Vec<ObjectId> = [&b"one"[..], b"two"]
+            .map(|app| bed.another_file(app))
+            .into();
+        let small = bed.another_file(b"small");
+        bed.volume.sync_all().unwrap();
+        let commits = || bed.store.attempts.load(Ordering::SeqCst);
+        let before = commits();
+        bed.store
+            .available_bytes_max
+            .store(16 << 20, Ordering::SeqCst);
+        bed.clock.0.fetch_add(60_000, Ordering::SeqCst);
+        bed.volume.statfs().unwrap();
+        // As much as two of them may have, and a bit more.
+        let mut written = 0;
+        while commits() == before {
+            bed.write_to(big[written % 2], (written as u64 / 2) << 16, &[7; 1 << 16])
+                .unwrap();
+            bed.write_to(small, 0, &[7; 4096]).unwrap();
+            written += 1;
+            assert!(written < 256, "nothing had to be committed");
+        }
+        assert!(written > 180, "{written}");
+        assert_eq!(commits() - before, 1, "one was enough");
+        for page in 0..64 {
+            bed.write_to(small, page * 4096, &[7; 4096]).unwrap();
+        }
+        assert_eq!(commits() - before, 1, "there is room for the small one");
+        assert_eq!(bed.store.applies.load(Ordering::SeqCst), 0);
+    }
+
+    /// As long as there was something to commit, nothing was applied before the journal was full:
+    /// then a commit had to do it, and who waited for that one waited for all of the apply.
+    #[test]
+    fn a_journal_that_fills_is_applied_between_two_commits() {
+        let bed = Bed::new();
+        for app in 0..9_u8 {
+            bed.another_file(&[b'a' + app]);
+        }
+        bed.store.commit_bytes.store(30, Ordering::SeqCst);
+        let before = bed.store.attempts.load(Ordering::SeqCst);
+        bed.volume.shared.live().engine.close_all();
+        bed.attempts_after_ms(0);
+        let commits = bed.store.attempts.load(Ordering::SeqCst) - before;
+        let used = bed.store.journal_used_bytes_max.load(Ordering::SeqCst);
+        assert!(commits >= 9, "{commits}");
+        assert!(used < JOURNAL_BYTES, "{used}");
+        assert!(bed.store.applies.load(Ordering::SeqCst) >= commits / 3);
+    }
+
+    #[test]
+    fn room_that_others_have_taken_is_missed_before_a_commit_fails() {
+        let bed = Bed::new();
+        assert_eq!(bed.volume.has_promised_room(), Ok(true));
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        assert_eq!(
+            bed.volume.has_promised_room(),
+            Ok(true),
+            "nothing is promised"
+        );
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        bed.write().unwrap();
+        assert_eq!(bed.volume.has_promised_room(), Ok(true));
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        let before = bed.store.attempts.load(Ordering::SeqCst);
+        assert_eq!(bed.volume.has_promised_room(), Ok(false));
+        assert_eq!(
+            bed.store.attempts.load(Ordering::SeqCst),
+            before,
+            "no commit is tried"
+        );
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        assert_eq!(bed.volume.has_promised_room(), Ok(true));
+        bed.volume.fsync(bed.file).unwrap();
+    }
+
+    /// It was committed half because of its age. When that failed nothing could be changed any
+    /// more, and so not rolled back.
+    #[test]
+    fn what_may_be_rolled_back_is_not_committed_where_room_is_missing() {
+        let bed = Bed::new();
+        let write = |byte| bed.write_to(bed.file, 0, &[byte; 4096]);
+        write(1).unwrap();
+        bed.volume.set_revocable(true);
+        bed.store.is_full.store(true, Ordering::SeqCst);
+        assert_eq!(bed.attempts_after_ms(600_000), 0, "however old it is");
+        // What is open, and what was closed before, can be changed back.
+        write(2).unwrap();
+        bed.volume.close_app("made");
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 0);
+        write(3).unwrap();
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 0);
+        // Its end needs no room to be seen, and the commit fails as any other.
+        bed.volume.set_revocable(false);
+        assert!(bed.volume.checkpointer().is_called());
+        assert!(bed.attempts_after_ms(600_000) > 0);
+        assert_eq!(write(4), Err(FsError::NoSpace));
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        bed.volume.fsync(bed.file).unwrap();
+        write(5).unwrap();
+        // With room nothing waits for the end.
+        bed.volume.set_revocable(true);
+        assert!(bed.attempts_after_ms(600_000) > 0);
+    }
+
+    #[test]
+    fn a_failed_commit_says_that_there_is_no_room() {
+        let bed = Bed::starved();
+        let error = bed.volume.sync_app(None, false).unwrap_err();
+        assert!(error.is_full(), "{error}");
+        let bed = Bed::new();
+        bed.write().unwrap();
+        bed.store.broken.store(true, Ordering::SeqCst);
+        let error = bed.volume.sync_app(None, false).unwrap_err();
+        assert!(!error.is_full(), "{error}");
+    }
+
+    #[test]
+    fn who_waits_for_a_commit_has_it_tried_again() {
+        let bed = Bed::starved();
+        bed.store.is_full.store(false, Ordering::SeqCst);
+        bed.volume.fsync(bed.file).unwrap();
+        bed.write().unwrap();
+    }
+
+    /// A quota that is raised does not show in the room of the disk.
+    #[test]
+    fn room_that_nobody_sees_is_found_by_trying() {
+        let bed = Bed::starved();
+        assert_eq!(bed.attempts_after_ms(RETRY_INTERVAL_MS - 1), 0);
+        assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 1);
+        assert_eq!(
+            bed.attempts_after_ms(LOOK_INTERVAL_MS),
+            0,
+            "not again and again"
+        );
+    }
+
+    #[test]
+    fn what_failed_otherwise_is_not_tried_again() {
+        let bed = Bed::new();
+        bed.write().unwrap();
+        bed.store.broken.store(true, Ordering::SeqCst);
+        assert_eq!(bed.volume.fsync(bed.file), Err(FsError::Io));
+        assert_eq!(bed.write(), Err(FsError::ReadOnly));
+        bed.store.broken.store(false, Ordering::SeqCst);
+        assert_eq!(bed.attempts_after_ms(2 * RETRY_INTERVAL_MS), 0);
+        assert_eq!(bed.volume.fsync(bed.file), Err(FsError::Io));
+    }
+}

@@ -1,0 +1,160 @@
+//! What can be changed while mounted.
+
+use std::sync::atomic::Ordering;
+
+use mobifs_engine::MachineEvent;
+
+use super::live::LiveGuard;
+use super::{Volume, VolumeError};
+use crate::config::check_policy;
+use crate::{AppName, Config, PolicyChange, Rules};
+
+/// Who knows of the battery. It is low if one of them says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BatterySource {
+    /// The kernel.
+    Kernel,
+    /// UPower, over the system bus.
+    Upower,
+}
+
+/// Giving back less than this helps nobody whose memory is short.
+const RELIEF_BYTES_MIN: u64 = 1 << 20;
+
+impl Volume {
+    /// Whether `fsync` requests matter: some app is durable or commits at `fsync`, or may
+    /// come to while mounted. The kernel adapter may keep them from coming only if not.
+    pub fn has_durable_apps(&self) -> bool {
+        self.shared.options.allow_durable
+    }
+
+    /// The kernel adapter says whether `sync(2)` reaches this mount.
+    pub fn set_sync_reaches(&self, reaches: bool) {
+        self.shared.sync_reaches.store(reaches, Ordering::Relaxed);
+    }
+
+    /// Takes over what a configuration says about apps, memory and the user. Journal size and
+    /// write threshold hold from the next mount on.
+    ///
+    /// # Errors
+    /// [`VolumeError::Setting`] if it makes apps durable in a mount that was told
+    /// there would be none.
+    pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
+        self.change_rules(|rules| {
+            let all_durable = rules.all_durable();
+            *rules = config.rules.clone();
+            rules.set_all_durable(all_durable);
+            Ok(())
+        })?;
+        self.shared.pacing.lock().set_rules(config.pacing);
+        let mut live = self.shared.live();
+        live.engine.set_memory_budget(config.memory_budget_bytes);
+        self.shared
+            .memory_budget_bytes
+            .store(config.memory_budget_bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Changes settings of one app (by its path relative to the mount) until the
+    /// configuration is loaded again.
+    ///
+    /// # Errors
+    /// As [`Volume::reload`]; [`VolumeError::UnknownApp`] if there is no such directory, or it is
+    /// no app; or if the limits contradict each other.
+    pub fn set_app(&self, path: impl AsRef<[u8]>, change: PolicyChange) -> Result<(), VolumeError> {
+        use mobifs_engine::AppRules as _;
+        let path = path.as_ref();
+        if path != b"." && !self.is_app_directory(path)? {
+            return Err(VolumeError::UnknownApp {
+                name: AppName::from(path).to_string(),
+            });
+        }
+        self.change_rules(|rules| {
+            rules.set_app(path, change);
+            check_policy(&rules.policy(path), &change)
+                .map_err(|fault| VolumeError::Setting(fault.to_string()))
+        })
+    }
+
+    /// The machine's battery is low, or no longer, says one who knows. While it is, every
+    /// app is durable (as far as the mount was made to allow that), standby puts nothing off,
+    /// and what there is, is committed at once: the power may go at any moment.
+    pub fn set_battery_low(&self, source: BatterySource, is_low: bool) {
+        let shared = &self.shared;
+        // Held to the end: those who know are heard one after the other.
+        let mut low = shared.low_batteries.lock();
+        if is_low {
+            low.insert(source);
+        } else {
+            low.remove(&source);
+        }
+        let is_low = !low.is_empty();
+        let event = if is_low {
+            MachineEvent::BatteryLow
+        } else {
+            MachineEvent::BatteryOk
+        };
+        let must_commit = {
+            let mut rules = shared.rules.lock();
+            let mut live = shared.live();
+            if shared.options.allow_durable && rules.all_durable() != is_low {
+                let mut changed = rules.clone();
+                changed.set_all_durable(is_low);
+                self.put_in_force(&mut rules, &mut live, changed);
+            }
+            // In the same breath, so that nobody sees the one without the other.
+            shared.pacing.lock().machine_event(event)
+        };
+        if must_commit {
+            shared.request_relief();
+        }
+        tracing::info!(?source, is_low, "the battery");
+    }
+
+    /// Memory is short: commits everything, and lets go of what is kept only until it is
+    /// in its place, if that is worth it. Returns before that is done.
+    pub fn relieve_memory(&self) {
+        let committed = self.shared.store.pending().held_bytes;
+        let held_bytes = self.shared.live().engine.dirty_bytes() + committed;
+        if held_bytes >= RELIEF_BYTES_MIN {
+            self.shared.request_relief();
+        }
+    }
+
+    /// Changes the rules in force, unless the change is refused or the result is.
+    fn change_rules(
+        &self,
+        change: impl FnOnce(&mut Rules) -> Result<(), VolumeError>,
+    ) -> Result<(), VolumeError> {
+        let mut current = self.shared.rules.lock();
+        let mut rules = current.clone();
+        change(&mut rules)?;
+        if rules.needs_fsync() && !self.shared.options.allow_durable {
+            let wanted = if rules.has_durable() {
+                "become \"durable\""
+            } else {
+                "have the policy \"fsync\""
+            };
+            return Err(VolumeError::Setting(format!(
+                "this mount was made with allow_durable = false, so no app can {wanted}: mount \
+                 it again without that"
+            )));
+        }
+        self.put_in_force(&mut current, &mut self.shared.live(), rules);
+        Ok(())
+    }
+
+    fn put_in_force(&self, current: &mut Rules, live: &mut LiveGuard<'_>, rules: Rules) {
+        self.shared
+            .age_min_ms
+            .store(rules.due_age_ms_min(), Ordering::Relaxed);
+        live.engine.set_rules(Box::new(rules.clone()));
+        if let Some(arena) = self.arena() {
+            arena.keep_settings(rules.changes());
+        }
+        *current = rules;
+        // Limits may have become tighter than what is open.
+        live.wake = true;
+        self.shared.wake.notify_one();
+    }
+}

@@ -1,0 +1,185 @@
+//! Keeping the number of objects in memory within its limit, step by step.
+//!
+//! What nothing uses leaves the engine; what only the kernel's caches refer to, the kernel is
+//! asked to forget, and its FORGET requests do the rest. A thread of its own does this: the
+//! checkpointer may be busy with the device for seconds, and meanwhile a walk over a large
+//! tree would bring any number of objects into memory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use mobifs_base::ObjectId;
+use mobifs_engine::KernelHeld;
+
+use super::{Shared, Volume, VolumeError};
+
+/// Objects looked at while the engine is locked once: less than a millisecond.
+const STEP_OBJECTS: usize = 256;
+/// Objects that the kernel is asked to forget before it may answer.
+const ASKED_MAX: usize = 4096;
+/// Until the kernel has sent what it forgot.
+const ANSWER_TIME: Duration = Duration::from_millis(20);
+/// Rest after a round in which nothing left memory: all that is there is in use.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The kernel's caches of names and objects, as far as they can be told to forget.
+pub trait KernelCache: Send + Sync {
+    /// Asks the kernel to forget objects that no program uses. What it forgets it gives back by
+    /// FORGET requests, as ever; it may forget any part of them, or nothing. Called without
+    /// locks, and by no thread that answers requests: the kernel may wait for requests that are
+    /// under way.
+    fn forget(&self, objects: &[KernelHeld]);
+}
+
+/// What a round did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Round {
+    /// Objects that were looked at.
+    pub(super) looked_at: usize,
+    /// Objects and listings that left memory.
+    pub(super) evicted: usize,
+    /// Objects that the kernel was asked to forget.
+    pub(super) asked: usize,
+    /// How often the engine was locked.
+    pub(super) steps: usize,
+}
+
+impl Volume {
+    /// From now on the kernel is asked to forget what keeps too many objects in memory, by a
+    /// thread of its own where the volume has any. A volume without a kernel does without that
+    /// thread: an app with many databases has one for each of them already.
+    ///
+    /// # Errors
+    /// [`VolumeError::Thread`]; the checkpointer goes on to keep the limits, less promptly.
+    pub fn set_kernel_cache(&self, cache: Arc<dyn KernelCache>) -> Result<(), VolumeError> {
+        let before = self.shared.kernel_cache.lock().replace(cache);
+        if before.is_none() && self.shared.options.background {
+            let shared = Arc::clone(&self.shared);
+            self.spawn("trimmer", move || shared.run_trimmer())?;
+            self.shared.has_trimmer.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// The thread.
+    pub(super) fn run_trimmer(&self) {
+        while !self.stopping.load(Ordering::SeqCst) {
+            let round = self.trim_round();
+            let mut live = self.live();
+            live.is_trimming = false;
+            if self.stopping.load(Ordering::SeqCst) {
+                return;
+            }
+            if !live.engine.is_crowded() {
+                live.wait(&self.crowded, None);
+            } else {
+                let rest = if live.engine.has_many_objects() {
+                    self.rest_of_round(&round)
+                } else {
+                    // A listing that is in use is too large: no reason to hurry.
+                    ROUND_INTERVAL
+                };
+                live.is_trimming = true;
+                live.wait(&self.crowded, Some(rest));
+            }
+        }
+    }
+
+    /// Where the kernel has given nothing back, asking again at once is of no use.
+    fn rest_of_round(&self, round: &Round) -> Duration {
+        let forgotten = self.forgotten_objects.swap(0, Ordering::Relaxed);
+        if round.evicted > 0 || forgotten > 0 {
+            ANSWER_TIME
+        } else {
+            ROUND_INTERVAL
+        }
+    }
+
+    /// Wakes the trimmer if too much is in memory and it is not at work.
+    pub(super) fn after_crowding(&self, live: &mut super::LiveGuard<'_>) {
+        if !live.is_trimming && live.engine.is_crowded() {
+            live.is_trimming = true;
+            if self.has_trimmer.load(Ordering::SeqCst) {
+                self.crowded.notify_one();
+            } else {
+                self.wake(live);
+            }
+        }
+    }
+
+    /// What the trimmer does, for a volume that has none. Where too much is in use it is looked at
+    /// again when the checkpointer comes here next, not at each new object.
+    pub(super) fn trim_without_trimmer(&self) {
+        if self.has_trimmer.load(Ordering::SeqCst) {
+            return;
+        }
+        let _round = self.trim_round();
+        let mut live = self.live();
+        live.is_trimming = live.engine.is_crowded();
+    }
+
+    /// Looks at the objects in memory until enough has left it, or all were looked at and
+    /// nothing left: a directory may be unused only when what lies in it has left.
+    pub(super) fn trim_round(&self) -> Round {
+        let cache = self.kernel_cache.lock().clone();
+        self.trim_round_asking(|held| match &cache {
+            Some(cache) => {
+                cache.forget(held);
+                held.len()
+            }
+            None => 0,
+        })
+    }
+
+    /// As [`Shared::trim_round`]; `ask` has the kernel forget, without locks, and says of how
+    /// many objects it was asked to.
+    pub(super) fn trim_round_asking(&self, mut ask: impl FnMut(&[KernelHeld]) -> usize) -> Round {
+        let mut round = Round::default();
+        let objects = self.live().engine.objects();
+        let objects = usize::try_from(objects).unwrap_or(usize::MAX);
+        let mut in_vain = 0;
+        while in_vain < objects && round.asked < ASKED_MAX && !self.is_power_cut() {
+            let trimmed = self.live().engine.trim(STEP_OBJECTS);
+            round.steps += 1;
+            round.looked_at += trimmed.looked_at;
+            round.evicted += trimmed.evicted;
+            in_vain = if trimmed.evicted > 0 {
+                0
+            } else {
+                in_vain + trimmed.looked_at
+            };
+            if trimmed.looked_at == 0 {
+                break;
+            }
+            if !trimmed.kernel_held.is_empty() {
+                round.asked += ask(&trimmed.kernel_held);
+            }
+        }
+        self.tell_forgotten();
+        round
+    }
+
+    /// Tells the store which objects have left memory.
+    pub(super) fn tell_forgotten(&self) {
+        if !self.live().engine.has_forgotten() {
+            return;
+        }
+        let _nothing_arrives = self.listing.write();
+        let (forgotten, in_use) = {
+            let mut live = self.live();
+            let forgotten: Vec<ObjectId> = live.engine.take_forgotten();
+            if forgotten.is_empty() {
+                return;
+            }
+            let in_use = live.engine.objects_with_several_names().clone();
+            (forgotten, in_use)
+        };
+        self.store.forget(&forgotten, &in_use);
+        // Until here the engine accepts no answers that the store may have
+        // forgotten; nobody asks either, because of `listing`.
+        self.live().engine.forgotten();
+    }
+}

@@ -1,0 +1,123 @@
+//! What a [`crate::Volume`] is made with, and how its own requests fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mobifs_engine::{FsError, PacingRules};
+use mobifs_store::StoreError;
+
+use crate::{Arena, ArenaError, Clock, Config, Rules, SystemClock};
+
+/// What a [`crate::Volume`] is made with.
+#[derive(Clone)]
+pub struct VolumeOptions {
+    /// Which directories are apps, and their limits.
+    pub rules: Rules,
+    /// Memory for what is not committed, in bytes.
+    pub memory_budget_bytes: u64,
+    /// Objects kept in memory although nothing uses them.
+    pub objects_max: usize,
+    /// The journal is applied after this time without commits.
+    pub apply_idle: Duration,
+    /// Whether many requests after a pause are taken for a user.
+    pub user_from_bursts: bool,
+    /// Whether an app may be (or become) durable.
+    pub allow_durable: bool,
+    /// Who decides when to commit for the user's sake.
+    pub pacing: PacingRules,
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Reading does not move access times.
+    pub no_access_time: bool,
+    /// Listing directories does not.
+    pub no_directory_access_time: bool,
+    /// Programs roll back what they have begun when there is no room, as databases do. So an
+    /// operation that needs some is refused, and nothing is committed for it, if that commit would
+    /// fail because others have taken what was promised: after a failed commit nothing can be
+    /// changed any more, and so not rolled back.
+    pub rolls_back: bool,
+    /// Whether a checkpointer thread runs; without one the caller decides when to
+    /// commit.
+    pub background: bool,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Seed of the hash tables; none: random.
+    pub hash_seed: Option<u64>,
+    /// Where everything is kept that a successor needs should this process be killed;
+    /// none: a kill loses what is not committed.
+    pub arena: Option<Arena>,
+}
+
+impl VolumeOptions {
+    /// What a configuration asks for, with the machine's clock.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            rules: config.rules.clone(),
+            memory_budget_bytes: config.memory_budget_bytes,
+            objects_max: config.objects_max,
+            apply_idle: config.apply_idle,
+            user_from_bursts: config.events.bursts,
+            allow_durable: config.allow_durable,
+            pacing: config.pacing,
+            read_only: false,
+            no_access_time: false,
+            no_directory_access_time: false,
+            rolls_back: false,
+            background: true,
+            clock: Arc::new(SystemClock),
+            hash_seed: None,
+            arena: None,
+        }
+    }
+}
+
+/// Why a request about the volume as a whole (not one file operation) failed.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No app of that name exists in this mount.
+    #[error("there is no app named \"{name}\" in this mount")]
+    UnknownApp {
+        /// The name asked for.
+        name: String,
+    },
+    /// Changes of an app could not be committed; they stay in memory.
+    #[error("the changes of \"{app}\" could not be committed and stay in memory: {reason}")]
+    NotCommitted {
+        /// The first such app.
+        app: String,
+        /// What the store said.
+        reason: String,
+        /// There was no room for them.
+        is_full: bool,
+    },
+    /// The power was cut by a drill.
+    #[error("the power was cut by a drill: nothing is written to the store any more")]
+    PowerCut,
+    /// A setting cannot be changed while mounted.
+    #[error("{0}")]
+    Setting(String),
+    /// A file operation failed.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    /// What a killed process left cannot be gone on from.
+    #[error("cannot go on where the killed daemon was: {0}")]
+    Arena(#[from] ArenaError),
+    /// A thread of the volume could not be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+impl VolumeError {
+    /// Whether it failed for want of room below.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_full(),
+            Self::Fs(error) => *error == FsError::NoSpace,
+            Self::NotCommitted { is_full, .. } => *is_full,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The command line's side of the control socket.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use mobifs_volume::exchange_line;
+use thiserror::Error;
+
+use super::place::{image_of, socket_path};
+use super::protocol::{Reply, Request};
+
+/// Why a served device could not be asked.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// The path leads nowhere.
+    #[error("{} cannot be looked at: {source}", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Nobody serves it.
+    #[error(
+        "{} is not a flash device that is being served; `mobifs flash serve` serves one",
+        .0.display()
+    )]
+    NotServed(PathBuf),
+    /// Somebody else serves it.
+    #[error("only root and the user who serves {} may do this", .0.display())]
+    NotPermitted(PathBuf),
+    /// The conversation failed.
+    #[error("the server of {} did not answer: {source}", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// Asks the server of the device that `path` leads to: its image, its mount, the file in
+/// that, a loop device over it, or what is mounted from that.
+///
+/// # Errors
+/// [`ControlError`].
+pub fn ask(path: &Path, request: &Request) -> Result<Reply, ControlError> {
+    let image = image_of(path).map_err(|source| ControlError::Path {
+        path: path.to_owned(),
+        source,
+    })?;
+    let failed = |source| ControlError::Io {
+        path: image.clone(),
+        source,
+    };
+    let socket = socket_path(&image).map_err(failed)?;
+    let stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            ControlError::NotServed(path.to_owned())
+        }
+        io::ErrorKind::PermissionDenied => ControlError::NotPermitted(path.to_owned()),
+        _ => failed(error),
+    })?;
+    let line = serde_json::to_vec(request).map_err(|error| failed(error.into()))?;
+    let answer = exchange_line(&stream, &line).map_err(failed)?;
+    serde_json::from_slice(&answer).map_err(|error| failed(error.into()))
+}

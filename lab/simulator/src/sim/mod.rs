@@ -1,0 +1,100 @@
+//! What would have been flushed, when, and at what risk: traces under different policies.
+//!
+//! The engine of the mount runs in virtual time over a store in memory ([`EngineRun`]), the
+//! filesystems to compare with as a model of their page cache ([`PageCache`]); what either
+//! flushes goes to the same flash device model ([`Storage`]). docs/SIMULATION.md tells what is
+//! modelled and what is not.
+
+mod compare;
+mod contender;
+mod device;
+mod engine;
+mod frontier;
+mod generated_users;
+mod groups;
+mod histogram;
+mod outcome;
+mod page_cache;
+mod parquet;
+mod report;
+mod stream;
+mod table;
+mod user;
+mod written;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use compare::run_all;
+pub use compare::{ComparisonError, NamedStream, compare};
+pub use contender::{Contender, ContenderRules};
+pub use device::{Cost, Flush, Storage};
+pub use engine::EngineRun;
+pub use frontier::{Candidate, Frontier, FrontierPoint, Standing, candidates, frontier};
+pub use generated_users::{PROFILES, Profile, SESSION_NS, USERS};
+pub(crate) use groups::counted;
+pub use groups::{AppGroup, Member, PAGES_MIN, app_groups};
+pub use histogram::TimeHistogram;
+pub use outcome::{AppOutcome, AtRisk, CurvePoint, Intervals, Outcome};
+pub use page_cache::{FlushRules, FlushShape, PageCache};
+pub use report::{AppReport, ContenderReport, Report, TraceReport};
+pub use stream::{
+    Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, PageChange, Step, Stream,
+};
+pub use user::{PredictionReport, user_operations, watch};
+
+use mobifs_device_model::{CommandError, Config, ConfigError};
+use mobifs_engine::FsError;
+use mobifs_store::StoreError;
+
+/// Why a simulation cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulationError {
+    /// The engine refused an operation that succeeded when the trace was recorded.
+    #[error("at {} ms the engine refused what the trace says was done: {error}", time_ns / 1_000_000)]
+    Refused {
+        /// When, in nanoseconds of the trace.
+        time_ns: u64,
+        /// Why.
+        error: FsError,
+    },
+    /// The store in memory failed.
+    #[error("the store in memory failed: {0}")]
+    Store(#[from] StoreError),
+    /// The device cannot be like that.
+    #[error("the flash device: {0}")]
+    Device(#[from] ConfigError),
+    /// The device refused a command.
+    #[error("the flash device refused a command: {0}")]
+    Command(#[from] CommandError),
+}
+
+/// The device that is written to.
+#[derive(Clone, Debug)]
+pub struct DeviceChoice {
+    /// What it is called in reports.
+    pub name: String,
+    /// What it is like.
+    pub config: Config,
+    /// Its size.
+    pub capacity_bytes: u64,
+}
+
+/// Runs a stream under one contender.
+///
+/// # Errors
+/// The trace does what no filesystem can have done, or the device cannot be like that.
+pub fn simulate(
+    stream: &Stream,
+    contender: &Contender,
+    device: &DeviceChoice,
+) -> Result<(Outcome, Storage), SimulationError> {
+    let storage = Storage::new(&device.config, device.capacity_bytes)?;
+    match contender.rules {
+        ContenderRules::PageCache(rules) => PageCache::run(stream, rules, storage),
+        ContenderRules::Engine(policy, pacing) if contender.sees_bursts => {
+            EngineRun::run(&stream.with_bursts(), policy, pacing, storage)
+        }
+        ContenderRules::Engine(policy, pacing) => EngineRun::run(stream, policy, pacing, storage),
+    }
+}

@@ -1,0 +1,158 @@
+//! Programs whose history is checked after a power cut.
+//!
+//! A history is a sequence of steps, numbered from 1, in a directory of its own (an app).
+//! It is worked by a process of its own ([`work`]), which says each step that has returned
+//! on its standard output: a process may die of a mount that is gone (a page of a mapping
+//! that cannot be read kills), and the campaign must not. After a cut [`History::check`]
+//! says after which step the app is.
+
+mod editor;
+mod git;
+mod mapped;
+mod postmark;
+mod rows;
+mod running;
+
+use std::io::Write as _;
+use std::path::Path;
+
+use clap::ValueEnum;
+pub use mobifs_simulator::workload::sqlite::JournalMode;
+pub use postmark::{Phase, PostMark};
+pub use running::Running;
+
+/// What `fsync` means for an app.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Order is kept.
+    Relaxed,
+    /// It returns when everything before it is committed.
+    Durable,
+}
+
+/// Which program works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// SQLite with a rollback journal that is deleted.
+    RowsDelete,
+    /// … that is truncated.
+    RowsTruncate,
+    /// … whose header is overwritten.
+    RowsPersist,
+    /// SQLite with a write-ahead log.
+    RowsWal,
+    /// A database in a shared mapping, with two meta pages.
+    Mapped,
+    /// Documents saved by rename.
+    Editor,
+    /// Commits of a repository.
+    Git,
+    /// Files made, written and deleted.
+    PostMark,
+}
+
+/// A program of one app.
+#[derive(Clone, Copy, Debug)]
+pub struct History {
+    /// What works.
+    pub kind: Kind,
+    /// What its `fsync` means.
+    pub class: Class,
+    /// What a PostMark does.
+    pub postmark: PostMark,
+}
+
+/// Every program in both classes.
+pub fn all() -> Vec<History> {
+    let classes = [Class::Relaxed, Class::Durable];
+    let of_kind = |&kind: &Kind| {
+        classes.map(|class| History {
+            kind,
+            class,
+            postmark: PostMark::SMALL,
+        })
+    };
+    Kind::value_variants().iter().flat_map(of_kind).collect()
+}
+
+impl History {
+    /// The name of its app.
+    pub fn app(&self) -> String {
+        let kind = self.kind.to_possible_value();
+        let kind = kind.map_or_else(String::new, |value| value.get_name().to_owned());
+        match self.class {
+            Class::Relaxed => kind,
+            Class::Durable => kind + DURABLE_SUFFIX,
+        }
+    }
+
+    /// How many steps a durable app may be behind the last that has returned.
+    pub const fn returned_not_promised(&self) -> u64 {
+        match self.kind {
+            // Git renames a branch's new value into place after its last fsync.
+            Kind::Git => 1,
+            // Nothing is fsynced.
+            Kind::PostMark => u64::MAX,
+            _ => 0,
+        }
+    }
+
+    /// Finds the step after which the app is; it must be within `floor..=ceiling`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, app: &Path, floor: u64, ceiling: u64) -> Result<u64, String> {
+        let found = match self.kind {
+            Kind::PostMark => return self.postmark.check(app, floor, ceiling),
+            Kind::RowsDelete | Kind::RowsTruncate | Kind::RowsPersist | Kind::RowsWal => {
+                rows::check(app)?
+            }
+            Kind::Mapped => mapped::check(app)?,
+            Kind::Editor => editor::check(app)?,
+            Kind::Git => git::check(app)?,
+        };
+        if found < floor {
+            return Err(format!(
+                "is after step {found}, but step {floor} was promised to be there"
+            ));
+        }
+        if found > ceiling {
+            return Err(format!(
+                "is after step {found}, but only step {ceiling} had begun"
+            ));
+        }
+        Ok(found)
+    }
+}
+
+/// What names of durable apps end in.
+pub const DURABLE_SUFFIX: &str = "-durable";
+
+/// Works in `app`, behind step `from`, until something fails.
+///
+/// # Errors
+/// What has failed.
+pub fn work(
+    kind: Kind,
+    app: &Path,
+    from: u64,
+    postmark: &PostMark,
+) -> Result<std::convert::Infallible, String> {
+    std::fs::create_dir_all(app).map_err(|error| format!("{}: {error}", app.display()))?;
+    let is_durable = app.to_string_lossy().ends_with(DURABLE_SUFFIX);
+    match kind {
+        Kind::RowsDelete => rows::work(app, JournalMode::Delete, from),
+        Kind::RowsTruncate => rows::work(app, JournalMode::Truncate, from),
+        Kind::RowsPersist => rows::work(app, JournalMode::Persist, from),
+        Kind::RowsWal => rows::work(app, JournalMode::Wal, from),
+        Kind::Mapped => mapped::work(app),
+        Kind::Editor => editor::work(app, from, is_durable),
+        Kind::Git => git::work(app, from),
+        Kind::PostMark => postmark.work(app, from),
+    }
+}
+
+/// Says that a step has returned.
+fn returned(step: u64) -> Result<(), String> {
+    writeln!(std::io::stdout(), "{step}").map_err(|error| error.to_string())
+}

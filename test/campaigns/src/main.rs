@@ -1,0 +1,292 @@
+//! The `mobifs-campaign` command.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use mobifs_campaigns::cuts::{Campaign, Options};
+use mobifs_campaigns::filesystem::Filesystem;
+use mobifs_campaigns::history::{self, Kind, Phase, PostMark};
+use mobifs_campaigns::postmark;
+use mobifs_campaigns::recovery::{self, Measured, Subject};
+use mobifs_campaigns::trouble::Trouble;
+use mobifs_device_server::Scale;
+use mobifs_testkit::mount::Program;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// How often progress is shown.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Power cuts of MobiFS over real filesystems on the modelled flash device.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Cli {
+    /// The mobifs program (default: the one beside this).
+    #[arg(long, global = true)]
+    mobifs: Option<PathBuf>,
+    /// Where images and mount points are made.
+    #[arg(long, global = true, default_value = "/var/tmp")]
+    scratch: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Cut the power at random moments, also during recovery, and check everything.
+    Cuts {
+        /// Filesystems to lie on.
+        #[arg(long, value_delimiter = ',', default_values = ["ext4", "btrfs", "xfs"])]
+        filesystems: Vec<Filesystem>,
+        /// Cuts on each of them.
+        #[arg(long, default_value_t = 200)]
+        cuts: u64,
+        /// Fixes what is chosen at random.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Real seconds for each of the device; 0: never wait.
+        #[arg(long, default_value = "0.25")]
+        scale: Scale,
+        /// How many times slower than usual the machine is: cuts come so much later.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        slowness: u32,
+    },
+    /// Cut the power in each phase of a large PostMark.
+    Postmark {
+        /// Filesystem to lie on.
+        #[arg(long, default_value = "ext4")]
+        filesystem: Filesystem,
+        /// In which phases to cut.
+        #[arg(long, value_delimiter = ',', default_values = ["create", "write", "delete"])]
+        phases: Vec<Phase>,
+        /// Cuts in each of them.
+        #[arg(long, default_value_t = 10)]
+        cuts_per_phase: u64,
+        /// Real seconds for each of the device; 0: never wait.
+        #[arg(long, default_value = "0.25")]
+        scale: Scale,
+        #[command(flatten)]
+        postmark: PostMark,
+    },
+    /// Measure recovery against what the journal holds, beside ext4's own.
+    Recovery {
+        /// What the journal holds.
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64, 256])]
+        mebibytes: Vec<u64>,
+        /// Recoveries of which the median is taken.
+        #[arg(long, default_value_t = 5)]
+        runs: u64,
+        /// Real seconds for each of the device.
+        #[arg(long, default_value = "1")]
+        scale: Scale,
+    },
+    /// Work on a history (the campaign starts this itself).
+    #[command(hide = true)]
+    Work {
+        kind: Kind,
+        app: PathBuf,
+        #[arg(long)]
+        from: u64,
+        #[command(flatten)]
+        postmark: PostMark,
+    },
+}
+
+/// Programs of this build.
+struct Programs {
+    mobifs: Program,
+    helper: PathBuf,
+    scratch: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            eprintln!("mobifs-campaign: {trouble}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Trouble> {
+    let helper = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mobifs = cli
+        .mobifs
+        .unwrap_or_else(|| helper.with_file_name("mobifs"));
+    let programs = Programs {
+        mobifs: Program::at(mobifs),
+        helper,
+        scratch: cli.scratch,
+    };
+    match cli.command {
+        Command::Cuts {
+            filesystems,
+            cuts,
+            seed,
+            scale,
+            slowness,
+        } => {
+            let options = |filesystem| Options {
+                program: programs.mobifs.clone(),
+                helper: programs.helper.clone(),
+                scratch: programs.scratch.clone(),
+                filesystem,
+                cuts,
+                seed,
+                scale,
+                slowness,
+            };
+            cut_all(filesystems.iter().map(|&filesystem| options(filesystem)))
+        }
+        Command::Postmark {
+            filesystem,
+            phases,
+            cuts_per_phase,
+            scale,
+            postmark,
+        } => {
+            let options = postmark::Options {
+                program: programs.mobifs.clone(),
+                helper: programs.helper.clone(),
+                scratch: programs.scratch.clone(),
+                filesystem,
+                postmark,
+                phases,
+                cuts_per_phase,
+                scale,
+            };
+            run_postmark(&options)
+        }
+        Command::Recovery {
+            mebibytes,
+            runs,
+            scale,
+        } => measure_recovery(&programs, &mebibytes, runs, scale),
+        Command::Work {
+            kind,
+            app,
+            from,
+            postmark,
+        } => match history::work(kind, &app, from, &postmark) {
+            Ok(never) => match never {},
+            Err(problem) => Err(problem.into()),
+        },
+    }
+}
+
+fn cut_all(campaigns: impl Iterator<Item = Options>) -> Result<(), Trouble> {
+    // What is mounted must be taken down again: the round in hand is finished first.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))
+            .map_err(|error| error.to_string())?;
+    }
+    let mut summary = Vec::new();
+    for options in campaigns {
+        let name = options.filesystem.name();
+        if let Some(obstacle) = mobifs_campaigns::obstacle(options.filesystem) {
+            summary.push(format!("{name}: SKIPPED, {obstacle}"));
+            continue;
+        }
+        let started = Instant::now();
+        let mut shown = started;
+        let campaign = Campaign::new(options)?;
+        let tally = campaign.run(|tally| {
+            if shown.elapsed() >= PROGRESS_INTERVAL {
+                shown = Instant::now();
+                println!("{name}, {} s: {tally}", started.elapsed().as_secs());
+            }
+            !interrupted.load(Ordering::SeqCst)
+        })?;
+        let seconds = started.elapsed().as_secs();
+        summary.push(format!("{name}: {tally}; {seconds} s, no violation"));
+        if interrupted.load(Ordering::SeqCst) {
+            summary.push("interrupted".to_owned());
+            break;
+        }
+    }
+    for line in summary {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+fn run_postmark(options: &postmark::Options) -> Result<(), Trouble> {
+    let postmark::Options {
+        filesystem,
+        postmark,
+        cuts_per_phase,
+        ..
+    } = options;
+    let outcomes = postmark::run(options, |phase, recovered| {
+        println!("{phase:?}: {recovered} of {cuts_per_phase} recovered");
+    })?;
+    println!("{postmark:?} on {}:", filesystem.name());
+    for (phase, outcome) in outcomes {
+        println!(
+            "{phase:?}: {} cuts, all recovered; a cut took at most {} steps, after at most \
+             {:.1} s of work",
+            outcome.recovered,
+            outcome.steps_lost_max,
+            outcome.work_max.as_secs_f64()
+        );
+    }
+    Ok(())
+}
+
+fn measure_recovery(
+    programs: &Programs,
+    mebibytes: &[u64],
+    runs: u64,
+    scale: Scale,
+) -> Result<(), Trouble> {
+    println!("from the mount after a cut to the first answer, median of {runs}, milliseconds");
+    println!(
+        "| content | journal held | ext4 | it read | ext4 data=journal | it read | ext4 below | \
+         MobiFS | both | they read | then applied |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    for &mebibytes in mebibytes {
+        let mut medians = Vec::new();
+        for subject in Subject::ALL {
+            let measure = |seed| {
+                let options = recovery::Options {
+                    program: programs.mobifs.clone(),
+                    scratch: programs.scratch.clone(),
+                    content_bytes: mebibytes << 20,
+                    scale,
+                    seed,
+                };
+                recovery::measure(subject, &options)
+            };
+            let mut measured: Vec<_> = (0..runs).map(measure).collect::<Result<_, _>>()?;
+            measured.sort_by_key(Measured::total);
+            medians.extend(measured.get(measured.len() / 2).copied());
+        }
+        let [ordered, journaled, mobifs] = medians[..] else {
+            return Err(Trouble::Failed("not one run was asked for".into()));
+        };
+        let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        println!(
+            "| {mebibytes} MiB | {:.1} MiB | {:.0} | {:.1} MiB | {:.0} | {:.1} MiB | {:.0} | {:.0} | \
+             {:.0} | {:.1} MiB | {:.0} |",
+            mib(mobifs.journal_bytes.unwrap_or(0)),
+            ms(ordered.total()),
+            mib(ordered.read_bytes),
+            ms(journaled.total()),
+            mib(journaled.read_bytes),
+            ms(mobifs.lower),
+            ms(mobifs.upper.unwrap_or_default()),
+            ms(mobifs.total()),
+            mib(mobifs.read_bytes),
+            ms(mobifs.applied.unwrap_or_default())
+        );
+    }
+    Ok(())
+}

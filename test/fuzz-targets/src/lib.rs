@@ -1,0 +1,89 @@
+//! What the fuzzers run.
+//!
+//! A [`Target`] takes any bytes, hands them to a parser (or builds something hostile from
+//! them), and panics if an oracle is hurt. The programs in `fuzz/` are nothing but a call of
+//! one target each, built with coverage by a nightly compiler. The targets themselves need
+//! none of that, so `tests/replay.rs` runs them in every `cargo test`: on their seeds, on
+//! mutations of these, and on every input in `test/fuzz/regressions` that once failed.
+
+mod flash;
+mod journal;
+mod kernel;
+mod nbd;
+mod noise;
+mod outlive;
+mod text;
+mod trace;
+
+pub use flash::{FLASH_CONFIG, FLASH_JOURNAL, FLASH_SAVED_MODEL, FLASH_SIDECAR};
+pub use journal::{
+    JOURNAL_CARRIED_MOUNT, JOURNAL_COPIED_MOUNT, JOURNAL_DAMAGED_MOUNT, JOURNAL_FORGED_MOUNT,
+    JOURNAL_RECORDS, JOURNAL_SCAN, JOURNAL_TRANSACTION,
+};
+pub use kernel::{FUSE_ADAPTER, FUSE_REQUEST};
+pub use nbd::{NBD_HANDSHAKE, NBD_TRANSMISSION};
+pub use noise::mutated;
+pub use outlive::{ARENA, ENGINE_IMAGE};
+pub use text::{BLOCK_TRACE, CONFIG, CONTROL_LINE, MOUNT_OPTIONS, SIZE};
+pub use trace::{TRACE_BLKPARSE, TRACE_MOBIGEN, TRACE_PARQUET, TRACE_RECORDING, TRACE_STRACE};
+
+/// Whether an input got past the parser; the oracles hold in both cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was refused, with an error.
+    Refused,
+    /// It was understood.
+    Taken,
+}
+
+impl<T, E> From<&Result<T, E>> for Verdict {
+    fn from(result: &Result<T, E>) -> Self {
+        if result.is_ok() {
+            Self::Taken
+        } else {
+            Self::Refused
+        }
+    }
+}
+
+/// One thing to fuzz.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and that of its program in `fuzz/`.
+    pub name: &'static str,
+    /// Tries one input. Panics if an oracle is hurt.
+    pub run: fn(&[u8]) -> Verdict,
+    /// Inputs to start from; at least one of them is taken.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    JOURNAL_RECORDS,
+    JOURNAL_TRANSACTION,
+    JOURNAL_SCAN,
+    JOURNAL_DAMAGED_MOUNT,
+    JOURNAL_FORGED_MOUNT,
+    JOURNAL_CARRIED_MOUNT,
+    JOURNAL_COPIED_MOUNT,
+    FUSE_REQUEST,
+    FUSE_ADAPTER,
+    CONFIG,
+    SIZE,
+    MOUNT_OPTIONS,
+    CONTROL_LINE,
+    BLOCK_TRACE,
+    TRACE_BLKPARSE,
+    TRACE_MOBIGEN,
+    TRACE_PARQUET,
+    TRACE_STRACE,
+    TRACE_RECORDING,
+    FLASH_CONFIG,
+    FLASH_SIDECAR,
+    FLASH_SAVED_MODEL,
+    FLASH_JOURNAL,
+    NBD_HANDSHAKE,
+    NBD_TRANSMISSION,
+    ARENA,
+    ENGINE_IMAGE,
+];

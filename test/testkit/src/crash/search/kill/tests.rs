@@ -1,0 +1,244 @@
+//! What random histories rarely meet.
+
+use std::sync::Arc;
+
+use mobifs_base::{Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
+use mobifs_store::{
+    JournalOptions, JournalStore, KnownLocation, KnownObject, Resumed, Saved, Store, StoreError,
+    Transaction,
+};
+
+use super::book::Book;
+use crate::crash::{Calls, CrashLower, Fate, Fault, Harm};
+use crate::entries::{plain_file, root_entry};
+
+type TestStore = JournalStore<CrashLower>;
+
+const EIO: i32 = 5;
+
+fn options() -> JournalOptions {
+    JournalOptions {
+        journal_bytes: 64 << 10,
+        direct_bytes_max: Some(1 << 20),
+        uuid_if_new: [7; 16],
+        ..JournalOptions::default()
+    }
+}
+
+fn open() -> (CrashLower, Arc<Book>, TestStore) {
+    let (lower, book) = (CrashLower::new(), Arc::new(Book::default()));
+    let witness = Arc::<Book>::clone(&book);
+    let (store, _) = JournalStore::open_watched(lower.clone(), &options(), witness).unwrap();
+    (lower, book, store)
+}
+
+/// The successor of a process that is killed now.
+fn resume(lower: &CrashLower, book: &Book) -> (TestStore, Resumed) {
+    let (lower, saved) = (lower.kill_image(), book.saved());
+    let witness = Arc::new(Book::of(&saved));
+    JournalStore::resume(lower, &options(), witness, saved).unwrap()
+}
+
+fn state(id: ObjectId, created: bool, nlink: u32) -> Entry {
+    Entry::Object(ObjectState {
+        created,
+        ..plain_file(id, PAGE_BYTES as u64, nlink)
+    })
+}
+
+/// A transaction that makes a file of one page.
+fn creation(id: ObjectId, name: &str, tag: u64) -> Transaction {
+    let page = Entry::Page {
+        object: id,
+        index: PageIndex(0),
+        page: Page::new(&[1; PAGE_BYTES]),
+    };
+    let entries = vec![state(id, true, 1), root_entry(name, Some(id)), page];
+    Transaction { entries, tag }
+}
+
+fn id(number: u64) -> ObjectId {
+    ObjectId(ObjectId::FIRST_NEW.0 + number)
+}
+
+fn first_byte(store: &TestStore, id: ObjectId) -> u8 {
+    let mut out = [0];
+    store.read(id, 0, &mut out).unwrap();
+    out[0]
+}
+
+fn journal_fault(harm: Harm) -> Option<Fault> {
+    Some(Fault {
+        first: 0,
+        count: 1,
+        calls: Calls::Journal,
+        errno: EIO,
+        harm,
+    })
+}
+
+#[test]
+fn a_failed_transaction_is_not_mistaken_for_what_comes_in_its_place() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    lower.set_fault(journal_fault(Harm::Nothing));
+    assert!(store.end_transaction(creation(id(4), "b", 2)).is_err());
+    assert_eq!(book.saved().intent, None);
+    // This one has the sequence that the failed one would have had.
+    let _ = store.end_transaction(creation(id(6), "c", 0)).unwrap();
+    let (resumed, report) = resume(&lower, &book);
+    assert_eq!(report.committed, None);
+    assert!(resumed.object(id(4)).is_err());
+    let _ = resumed.end_transaction(creation(id(4), "b", 2)).unwrap();
+    assert_eq!(resumed.list_directory(ObjectId::ROOT).unwrap().len(), 3);
+}
+
+/// Fails a commit with a fault of a journal write, and so that it cannot be taken back.
+fn fail_without_taking_back(lower: &CrashLower, store: &TestStore, fault: Option<Fault>) {
+    lower.set_fault(fault);
+    lower.set_hook(Box::new(|_, lower| {
+        if lower.failed_calls() == 1 {
+            lower.set_fault(journal_fault(Harm::Nothing));
+        }
+    }));
+    assert!(store.end_transaction(creation(id(4), "b", 2)).is_err());
+    lower.clear_hook();
+    assert_eq!(lower.failed_calls(), 2);
+    lower.set_fault(None);
+}
+
+#[test]
+fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    fail_without_taking_back(&lower, &store, journal_fault(Harm::Everything));
+    let (resumed, report) = resume(&lower, &book);
+    assert_eq!(report.committed, Some(2));
+    assert_eq!(first_byte(&resumed, id(4)), 1);
+    // It is taken back before anything else is written, and then it does not count.
+    store.apply().unwrap();
+    assert_eq!(book.saved().intent, None);
+    let (resumed, report) = resume(&lower, &book);
+    assert_eq!(report.committed, None);
+    assert!(resumed.object(id(4)).is_err());
+}
+
+#[test]
+fn a_commit_counts_also_when_an_apply_began_a_new_epoch_behind_it() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    let _ = store.end_transaction(creation(id(4), "b", 2)).unwrap();
+    store.apply().unwrap();
+    assert_eq!(resume(&lower, &book).1.committed, Some(2));
+}
+
+/// The failed write is shown, and will never reach the medium unless it is made once more.
+fn fail_and_give_up(lower: &CrashLower, store: &TestStore) {
+    let fault = journal_fault(Harm::Lost).map(|fault| Fault {
+        calls: Calls::Syncs,
+        ..fault
+    });
+    fail_without_taking_back(lower, store, fault);
+}
+
+/// What is there after a power cut that takes all that is not durable.
+fn names_after_a_cut(lower: &CrashLower) -> usize {
+    let cut = lower.crash_image(&mut |_| Fate::Vanish);
+    let (store, _) = JournalStore::open(cut, &options()).unwrap();
+    store.list_directory(ObjectId::ROOT).unwrap().len()
+}
+
+#[test]
+fn a_successor_makes_durable_what_its_predecessor_could_not() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    fail_and_give_up(&lower, &store);
+    let (lower, saved) = (lower.kill_image(), book.saved());
+    let witness = Arc::new(Book::of(&saved));
+    let resumed = JournalStore::resume(lower.clone(), &options(), witness, saved);
+    let (store, report) = resumed.unwrap();
+    assert_eq!(report.committed, Some(2));
+    assert_eq!(names_after_a_cut(&lower), 2);
+    let _ = store.end_transaction(creation(id(6), "c", 3)).unwrap();
+    assert_eq!(names_after_a_cut(&lower), 3);
+}
+
+/// The process that wrote it is gone, and the machine was not.
+#[test]
+fn a_mount_makes_durable_what_it_has_found() {
+    let (lower, _, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    fail_and_give_up(&lower, &store);
+    drop(store);
+    let (store, report) = JournalStore::open(lower.clone(), &options()).unwrap();
+    assert_eq!(report.transactions, 2);
+    assert_eq!(names_after_a_cut(&lower), 2);
+    let _ = store.end_transaction(creation(id(6), "c", 3)).unwrap();
+    assert_eq!(names_after_a_cut(&lower), 3);
+}
+
+#[test]
+fn what_was_spilled_is_newer_than_what_is_pending() {
+    let (lower, book, store) = open();
+    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    store.pin(id(2));
+    let entries = vec![state(id(2), false, 0), root_entry("a", None)];
+    let _ = store
+        .end_transaction(Transaction { entries, tag: 2 })
+        .unwrap();
+    let newer = Page::new(&[2; PAGE_BYTES]);
+    store.spill(id(2), &[(PageIndex(0), newer)]).unwrap();
+    assert_eq!(first_byte(&store, id(2)), 2);
+    let (resumed, _) = resume(&lower, &book);
+    assert_eq!(first_byte(&resumed, id(2)), 2);
+    resumed.unpin(id(2));
+    assert!(resumed.object(id(2)).is_err());
+}
+
+#[test]
+fn zeros_over_a_spilled_page_count() {
+    let (lower, book, store) = open();
+    store.pin(id(2));
+    let spilled = Page::new(&[2; PAGE_BYTES]);
+    store.spill(id(2), &[(PageIndex(0), spilled)]).unwrap();
+    let mut transaction = creation(id(2), "a", 1);
+    transaction.entries.pop();
+    transaction.entries.push(Entry::Page {
+        object: id(2),
+        index: PageIndex(0),
+        page: Page::default(),
+    });
+    let _ = store.end_transaction(transaction).unwrap();
+    assert_eq!(first_byte(&store, id(2)), 0);
+    assert_eq!(first_byte(&resume(&lower, &book).0, id(2)), 0);
+}
+
+#[test]
+fn names_that_lead_through_endless_directories_lead_nowhere() {
+    let (lower, book, store) = open();
+    store.close().unwrap();
+    let name = Name::new(b"d").unwrap();
+    let chain = (1..100_000).map(|number| {
+        let location = KnownLocation {
+            inode: 1_000_000 + number,
+            kind: FileKind::Directory,
+            names: vec![(id(number + 1), name.clone())],
+            in_limbo: false,
+            in_stage: false,
+        };
+        let known = KnownObject {
+            location: Some(location),
+            ..KnownObject::default()
+        };
+        (id(number), known)
+    });
+    let saved = Saved {
+        objects: chain.collect(),
+        ..book.saved()
+    };
+    let (store, _) =
+        JournalStore::resume(lower, &options(), Arc::new(Book::of(&saved)), saved).unwrap();
+    // Without getting to the end of the stack on the way.
+    let error = store.object(id(1)).unwrap_err();
+    assert!(matches!(error, StoreError::Unknown(_)), "{error}");
+}

@@ -1,0 +1,299 @@
+//! Scripted histories: the patterns that matter, cut at every call.
+
+use mobifs_base::{FileKind, Name, PAGE_BYTES_U64};
+
+use super::operation::After;
+use super::run::{Plan, Scene};
+use super::tree::{NodeId, ROOT};
+use super::world::{World, content_of};
+
+/// What a transaction does, and what follows it.
+type ScriptStep = (fn(&mut Pen), After);
+
+/// One scripted history.
+#[derive(Clone, Copy)]
+pub(super) struct Script {
+    pub(super) name: &'static str,
+    /// What makes the tree that is there before the store is.
+    before: fn(&mut Pen),
+    /// Transactions, and what follows each.
+    steps: &'static [ScriptStep],
+}
+
+/// Writes on a world by paths.
+struct Pen<'w>(&'w mut World);
+
+impl Pen<'_> {
+    fn find(&self, path: &str) -> NodeId {
+        let names = path.split('/').filter(|name| !name.is_empty());
+        names.fold(ROOT, |at, name| {
+            self.0.tree.node(at).entries[name.as_bytes()]
+        })
+    }
+
+    fn split(&self, path: &str) -> (NodeId, Name) {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        #[expect(clippy::expect_used, reason = "scripts hold valid names only")]
+        let name = Name::new(name.as_bytes()).expect("a valid name");
+        (self.find(parent), name)
+    }
+
+    fn make(&mut self, path: &str, kind: FileKind) -> NodeId {
+        let (parent, name) = self.split(path);
+        let node = self.0.new_node(kind);
+        self.0.insert(node, parent, name)
+    }
+
+    fn directory(&mut self, path: &str) {
+        self.make(path, FileKind::Directory);
+    }
+
+    fn file(&mut self, path: &str, bytes: u64) {
+        let id = self.make(path, FileKind::Regular);
+        self.0.write(id, 0, &content_of(bytes + 1, bytes));
+    }
+
+    fn write(&mut self, path: &str, offset: u64, bytes: u64) {
+        let id = self.find(path);
+        self.0
+            .write(id, offset, &content_of(offset ^ bytes ^ 77, bytes));
+    }
+
+    fn truncate(&mut self, path: &str, size: u64) {
+        let id = self.find(path);
+        self.0.truncate(id, size);
+    }
+
+    fn remove(&mut self, path: &str) {
+        let (parent, name) = self.split(path);
+        self.0.remove(parent, &name);
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        let (id, (parent, name)) = (self.find(from), self.split(from));
+        let (to_parent, to_name) = self.split(to);
+        self.0.remove(to_parent, &to_name);
+        self.0.take_entry(parent, &name);
+        self.0.add_entry(to_parent, to_name, id);
+    }
+
+    fn exchange(&mut self, one: &str, other: &str) {
+        let (first, second) = (self.find(one), self.find(other));
+        let ((parent, name), (to_parent, to_name)) = (self.split(one), self.split(other));
+        self.0.take_entry(parent, &name);
+        self.0.take_entry(to_parent, &to_name);
+        self.0.add_entry(to_parent, to_name, first);
+        self.0.add_entry(parent, name, second);
+    }
+
+    fn link(&mut self, from: &str, to: &str) {
+        let (id, (parent, name)) = (self.find(from), self.split(to));
+        self.0.add_entry(parent, name, id);
+    }
+}
+
+impl Plan for Script {
+    fn limits(&self) -> [u64; 3] {
+        [64 << 10, 8 << 10, 1 << 30]
+    }
+
+    fn prepare(&self, world: &mut World) {
+        (self.before)(&mut Pen(world));
+    }
+
+    fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    fn perform(&self, step: usize, scene: &mut dyn Scene) -> Result<(), String> {
+        (self.steps[step].0)(&mut Pen(scene.world()));
+        Ok(())
+    }
+
+    fn after(&self, step: usize) -> After {
+        self.steps[step].1
+    }
+}
+
+/// All scripts.
+pub(super) const SCRIPTS: &[Script] = &[
+    Script {
+        name: "a file is saved by renaming a new one over it",
+        before: |pen| pen.file("text", 5000),
+        steps: &[
+            (|pen| pen.file("text.new", 6000), After::Nothing),
+            (|pen| pen.rename("text.new", "text"), After::Nothing),
+            (
+                |pen| {
+                    pen.file("text.new", 7000);
+                    pen.rename("text.new", "text");
+                },
+                After::Apply,
+            ),
+            (|pen| pen.file("other", 1), After::Nothing),
+        ],
+    },
+    Script {
+        name: "a database with a rollback journal",
+        before: |pen| pen.file("db", 8 * PAGE_BYTES_U64),
+        steps: &[
+            (|pen| pen.file("db-journal", 9000), After::Nothing),
+            (
+                |pen| {
+                    pen.write("db", 24, 4);
+                    pen.write("db", 3 * PAGE_BYTES_U64 + 100, 50);
+                    pen.write("db", 8 * PAGE_BYTES_U64, PAGE_BYTES_U64);
+                },
+                After::Nothing,
+            ),
+            (|pen| pen.truncate("db-journal", 0), After::Apply),
+            (|pen| pen.remove("db-journal"), After::Nothing),
+        ],
+    },
+    Script {
+        name: "directories change places",
+        before: |pen| {
+            pen.directory("a");
+            pen.directory("a/b");
+            pen.directory("a/b/c");
+            pen.file("a/b/c/file", 10);
+            pen.directory("z");
+        },
+        steps: &[
+            (|pen| pen.exchange("a/b/c", "z"), After::Nothing),
+            (
+                |pen| {
+                    pen.rename("z/file", "a/file");
+                    pen.rename("a/b", "z/b");
+                    pen.rename("a", "z/b/a");
+                },
+                After::Apply,
+            ),
+            (|pen| pen.exchange("z/b/a", "z/b/c"), After::Drop),
+        ],
+    },
+    Script {
+        // Found by the search: the final parent of the outer directory was looked for
+        // in the outer directory, and so on for ever.
+        name: "a directory moves into one that was below it",
+        before: |pen| {
+            pen.directory("outer");
+            pen.directory("outer/inner");
+            pen.file("outer/inner/file", 10);
+            pen.file("outer/other", 20);
+        },
+        steps: &[(
+            |pen| {
+                pen.rename("outer/inner", "inner");
+                pen.rename("outer", "inner/outer");
+                pen.file("outer", 30);
+            },
+            After::Apply,
+        )],
+    },
+    Script {
+        name: "hard links come and go",
+        before: |pen| {
+            pen.file("one", 100);
+            pen.link("one", "two");
+            pen.directory("d");
+        },
+        steps: &[
+            (
+                |pen| {
+                    pen.link("one", "d/three");
+                    pen.remove("one");
+                    pen.rename("two", "one");
+                },
+                After::Nothing,
+            ),
+            (
+                |pen| {
+                    pen.file("two", 50);
+                    pen.exchange("two", "d/three");
+                    pen.link("d/three", "four");
+                },
+                After::Apply,
+            ),
+            (
+                |pen| {
+                    pen.remove("one");
+                    pen.remove("two");
+                    pen.remove("four");
+                },
+                After::Nothing,
+            ),
+        ],
+    },
+    Script {
+        name: "new data goes to its place, then is cut and overwritten",
+        before: |pen| pen.file("old", 30_000),
+        steps: &[
+            (
+                |pen| {
+                    pen.file("new", 100_000);
+                    pen.write("old", 30_000, 90_000);
+                },
+                After::Nothing,
+            ),
+            (
+                |pen| {
+                    pen.truncate("new", 50_000);
+                    pen.write("old", 60_000, 10);
+                },
+                After::Nothing,
+            ),
+            (
+                |pen| {
+                    pen.truncate("new", 90_000);
+                    pen.truncate("old", 100);
+                    pen.write("old", 70_000, 80_000);
+                },
+                After::Apply,
+            ),
+            (|pen| pen.rename("new", "old"), After::Nothing),
+        ],
+    },
+    Script {
+        name: "a tree is deleted and made again under the same names",
+        before: |pen| {
+            pen.directory("t");
+            pen.directory("t/u");
+            pen.file("t/u/f", 10);
+            pen.file("t/g", 20);
+        },
+        steps: &[
+            (
+                |pen| {
+                    pen.remove("t");
+                    pen.directory("t");
+                    pen.file("t/u", 30);
+                    pen.directory("t/g");
+                },
+                After::Nothing,
+            ),
+            (
+                |pen| {
+                    pen.remove("t");
+                    pen.file("t", 40);
+                },
+                After::Apply,
+            ),
+            (
+                |pen| {
+                    pen.remove("t");
+                    pen.directory("t");
+                    pen.directory("t/u");
+                },
+                After::Drop,
+            ),
+        ],
+    },
+    Script {
+        // Found by the search: a torn transaction that recovery had discarded stayed
+        // in the journal if nothing else was there.
+        name: "the first transaction is torn",
+        before: |_| {},
+        steps: &[(|pen| pen.file("f", 12_000), After::Nothing)],
+    },
+];

@@ -1,0 +1,280 @@
+//! Commits while an apply writes content.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use mobifs_base::{
+    Attributes, ByteRange, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES,
+    PAGE_BYTES_U64, Page, PageIndex, Timestamp,
+};
+use mobifs_store::{JournalOptions, JournalStore, Store};
+use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
+
+/// Pages of the file.
+const PAGES: u64 = 24;
+/// Who waits so long waits for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Content = Vec<u8>;
+
+fn open(lower: &CrashLower) -> JournalStore<CrashLower> {
+    let options = JournalOptions {
+        journal_bytes: 1 << 20,
+        direct_bytes_max: Some(8 << 10),
+        uuid_if_new: [7; 16],
+        ahead_pages_min: 1,
+        ..JournalOptions::default()
+    };
+    JournalStore::open(lower.clone(), &options).unwrap().0
+}
+
+/// A transaction that changes a file.
+#[derive(Clone, Debug, Default)]
+struct Change {
+    size: u64,
+    created: bool,
+    zeroed: Vec<ByteRange>,
+    pages: Vec<(u64, u8)>,
+}
+
+impl Change {
+    fn to(size_pages: u64) -> Self {
+        Self {
+            size: size_pages * PAGE_BYTES_U64,
+            ..Self::default()
+        }
+    }
+
+    fn with_pages(mut self, pages: impl IntoIterator<Item = u64>, fill: u8) -> Self {
+        self.pages
+            .extend(pages.into_iter().map(|page| (page, fill)));
+        self
+    }
+
+    fn with_hole(mut self, pages: std::ops::Range<u64>) -> Self {
+        let end = pages.end.saturating_mul(PAGE_BYTES_U64);
+        self.zeroed
+            .push(ByteRange::new(pages.start * PAGE_BYTES_U64, end));
+        self
+    }
+
+    fn commit(&self, store: &impl Store, id: ObjectId) {
+        let time = Timestamp::default();
+        let mut transaction = store.begin_transaction();
+        let state = ObjectState {
+            id,
+            created: self.created,
+            attributes: Attributes {
+                kind: FileKind::Regular,
+                mode: 0o600,
+                uid: 0,
+                gid: 0,
+                rdev: DeviceNumber::default(),
+                size: self.size,
+                nlink: 1,
+                atime: time,
+                mtime: time,
+                ctime: time,
+            },
+            symlink_target: None,
+            zeroed: self.zeroed.clone(),
+            allocated: Vec::new(),
+            xattrs: Vec::new(),
+        };
+        store.append_entry(&mut transaction, Entry::Object(state));
+        if self.created {
+            let entry = Entry::Dentry {
+                parent: ObjectId::ROOT,
+                name: Name::new(b"file").unwrap(),
+                child: Some(id),
+            };
+            store.append_entry(&mut transaction, entry);
+        }
+        for &(index, fill) in &self.pages {
+            let entry = Entry::Page {
+                object: id,
+                index: PageIndex(index),
+                page: Page::new(&[fill; PAGE_BYTES]),
+            };
+            store.append_entry(&mut transaction, entry);
+        }
+        let ticket = store.end_transaction(transaction).unwrap();
+        store.wait_sync(ticket).unwrap();
+    }
+
+    /// The same on content in memory.
+    fn perform(&self, content: &mut Content) {
+        for range in &self.zeroed {
+            let end = range.end.min(content.len() as u64) as usize;
+            content[range.start.min(end as u64) as usize..end].fill(0);
+        }
+        content.resize(self.size as usize, 0);
+        for &(index, fill) in &self.pages {
+            let at = index as usize * PAGE_BYTES;
+            content[at..at + PAGE_BYTES].fill(fill);
+        }
+    }
+}
+
+fn content_of(store: &impl Store) -> Content {
+    let entries = store.list_directory(ObjectId::ROOT).unwrap();
+    let id = entries[0].id;
+    let size = store.object(id).unwrap().attributes.size;
+    let mut content = vec![0; size as usize];
+    store.read(id, 0, &mut content).unwrap();
+    content
+}
+
+/// A file in the lower tree, every page of which has a newer one in the journal.
+fn overwritten(lower: &CrashLower) -> (Arc<JournalStore<CrashLower>>, ObjectId, Content) {
+    let store = Arc::new(open(lower));
+    let id = store.first_new_object();
+    let mut content = Content::new();
+    let first = Change {
+        created: true,
+        ..Change::to(PAGES).with_pages(0..PAGES, 1)
+    };
+    let second = Change::to(PAGES).with_pages(0..PAGES, 2);
+    for change in [first, second] {
+        store.apply().unwrap();
+        change.commit(&*store, id);
+        change.perform(&mut content);
+    }
+    (store, id, content)
+}
+
+/// Has another thread commit a change when an apply has done so many calls; it must come back
+/// before the apply goes on.
+fn commit_after(
+    lower: &CrashLower,
+    calls: u64,
+    store: &Arc<JournalStore<CrashLower>>,
+    id: ObjectId,
+    change: &Change,
+) -> Arc<AtomicU64> {
+    let commits = Arc::new(AtomicU64::new(0));
+    let (counter, store, change) = (Arc::clone(&commits), Arc::clone(store), change.clone());
+    let mut left = calls;
+    lower.set_hook(Box::new(move |_, _| {
+        left = left.wrapping_sub(1);
+        if left != 0 {
+            return;
+        }
+        let (committed, waits) = mpsc::channel();
+        let (store, change) = (Arc::clone(&store), change.clone());
+        let thread = std::thread::spawn(move || {
+            change.commit(&*store, id);
+            committed.send(()).unwrap();
+        });
+        assert!(
+            waits.recv_timeout(PATIENCE).is_ok(),
+            "a commit waits for an apply that writes content"
+        );
+        thread.join().unwrap();
+        counter.fetch_add(1, Ordering::SeqCst);
+    }));
+    commits
+}
+
+/// An apply kept every commit waiting while it wrote content, for as long as that took: beside an
+/// app that overwrites, a durable `fsync` of another one took up to half a second.
+#[test]
+fn a_commit_does_not_wait_for_content_that_an_apply_writes() {
+    // The pages in one call, and the call that makes them durable.
+    for calls in [1, 2] {
+        let lower = CrashLower::new();
+        let (store, id, mut content) = overwritten(&lower);
+        let change = Change::to(PAGES).with_pages([3], 7);
+        change.perform(&mut content);
+        let before = store.pending().apply_written_bytes;
+        let commits = commit_after(&lower, calls, &store, id, &change);
+        store.apply().unwrap();
+        lower.clear_hook();
+        assert_eq!(commits.load(Ordering::SeqCst), 1);
+        assert_eq!(content_of(&*store), content);
+        let written = store.pending().apply_written_bytes - before;
+        assert_eq!(
+            written / PAGE_BYTES_U64,
+            PAGES + 1,
+            "what was written ahead and did not change is not written again"
+        );
+        drop(store);
+        assert_eq!(content_of(&open(&lower)), content);
+    }
+}
+
+#[test]
+fn what_changes_while_content_is_written_ahead_is_not_passed_over() {
+    let changes = [
+        Change::to(PAGES).with_pages([0, 3, PAGES - 1], 7),
+        // The same content again.
+        Change::to(PAGES).with_hole(3..4).with_pages([3], 2),
+        Change::to(PAGES).with_hole(2..9),
+        Change::to(PAGES).with_hole(2..9).with_pages([4], 7),
+        // New data that goes to its place at once.
+        Change::to(PAGES).with_hole(0..20).with_pages(0..20, 7),
+        Change::to(5).with_hole(5..u64::MAX),
+        Change::to(PAGES).with_hole(5..u64::MAX).with_pages([7], 7),
+        Change::to(2 * PAGES).with_pages(PAGES..2 * PAGES, 7),
+    ];
+    let mut cuts = 0;
+    for change in &changes {
+        for is_meanwhile in [false, true] {
+            // Cut after each call of the apply, with nothing of what is not durable, or all.
+            for calls in 1.. {
+                let lower = CrashLower::new();
+                let (store, id, mut content) = overwritten(&lower);
+                change.perform(&mut content);
+                if is_meanwhile {
+                    commit_after(&lower, 2, &store, id, change);
+                    store.write_ahead();
+                    lower.clear_hook();
+                } else {
+                    store.write_ahead();
+                    change.commit(&*store, id);
+                }
+                assert!(content_of(&*store) == content, "{change:?} is not shown");
+                lower.cut_after(lower.operations() + calls);
+                let is_cut = store.apply().is_err();
+                for fate in [Fate::Land, Fate::Vanish] {
+                    let image = lower.crash_image(&mut |_| fate);
+                    let found = content_of(&open(&image));
+                    assert!(found == content, "{change:?} cut after {calls} calls");
+                }
+                if !is_cut {
+                    assert!(content_of(&*store) == content, "{change:?} after the apply");
+                    break;
+                }
+                cuts += 1;
+            }
+        }
+    }
+    assert!(cuts > 50, "{cuts}");
+}
+
+/// Where a page could not be made durable, the apply writes it again: a filesystem may drop what
+/// it failed to write.
+#[test]
+fn content_that_failed_to_become_durable_is_written_again() {
+    let lower = CrashLower::new();
+    let (store, _, content) = overwritten(&lower);
+    let before = store.pending().apply_written_bytes;
+    lower.set_fault(Some(Fault {
+        first: lower.calls() + 1,
+        count: 1,
+        calls: Calls::Syncs,
+        errno: rustix::io::Errno::IO.raw_os_error(),
+        harm: Harm::Lost,
+    }));
+    store.write_ahead();
+    lower.set_fault(None);
+    assert!(lower.failed_calls() > 0);
+    store.apply().unwrap();
+    assert_eq!(content_of(&*store), content);
+    let written = store.pending().apply_written_bytes - before;
+    assert_eq!(written / PAGE_BYTES_U64, 2 * PAGES);
+    let image = lower.crash_image(&mut |_| Fate::Vanish);
+    assert_eq!(content_of(&open(&image)), content);
+}
