@@ -10,24 +10,31 @@
 //!   trait so that a test can put a simulated, crashing one below it.
 #![deny(unsafe_code)]
 
+mod apply;
+mod commit;
 mod error;
-mod journal;
+#[cfg(test)]
+mod fixtures;
+/// For the fuzz targets; no part of the interface.
+#[doc(hidden)]
+pub mod fuzzing;
+mod journal_store;
+mod log;
 pub mod lower;
 mod memory;
+mod overlay;
+mod recovery;
 mod store;
 mod trust;
 mod witness;
 
-/// For the fuzz targets; no part of the interface.
-#[doc(hidden)]
-pub use journal::fuzzing;
-
 pub use error::StoreError;
-pub use journal::{
-    Inspection, JournalInfo, JournalOptions, JournalStore, RecoveryReport, Resumed, inspect,
-};
+pub use journal_store::{JournalInfo, JournalOptions, JournalStore};
 pub use lower::{PosixLower, StoreScope};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
+pub use recovery::RecoveryReport;
+pub use recovery::inspect::{Inspection, inspect};
+pub use recovery::resume::Resumed;
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};
 pub use trust::check_owner;
 pub use witness::{Intent, KnownLocation, KnownObject, Saved, Witness};

@@ -5,6 +5,7 @@
 //! lead outside it. [`PosixLower`] is the real thing; tests put a simulated
 //! filesystem here whose unsynced effects land, vanish or tear.
 
+pub(crate) mod gate;
 mod posix;
 
 use std::io;

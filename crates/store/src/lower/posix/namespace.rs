@@ -7,9 +7,9 @@ use mobifs_base::FileKind;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::handle::{Access, reopen_directory};
-use super::{PosixHandle, PosixLower, attributes, suitable};
-use crate::journal::OWN_DIRECTORY;
+use crate::journal_store::OWN_DIRECTORY;
+use crate::lower::posix::handle::{Access, reopen_directory};
+use crate::lower::posix::{PosixHandle, PosixLower, attributes, suitable};
 use crate::lower::{Create, LowerEntry, LowerStat};
 
 /// Refuses everything that is not one component of a path. Longer names than usual

@@ -20,9 +20,9 @@ use rustix::fd::AsFd;
 use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::probe::{OVERLAYFS_MAGIC, magic};
 use crate::StoreError;
-use crate::journal::OWN_DIRECTORY;
+use crate::journal_store::OWN_DIRECTORY;
+use crate::lower::posix::probe::{OVERLAYFS_MAGIC, magic};
 
 const MARK: &str = "overlay";
 const MARK_BYTES_MAX: u64 = 200;

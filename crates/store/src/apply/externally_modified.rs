@@ -1,0 +1,73 @@
+//! Objects that somebody moved or removed in the store's directory, against the rule.
+
+use std::sync::atomic::Ordering;
+
+use mobifs_base::{Name, ObjectId};
+
+use crate::StoreError;
+use crate::journal_store::JournalStore;
+use crate::lower::Lower;
+use crate::overlay::search::Search;
+
+/// Deeper paths are told in part.
+const TOLD_DEPTH_MAX: usize = 64;
+
+impl<L: Lower> JournalStore<L> {
+    /// Tells and counts an object that is open and is not at any of the names at which it
+    /// should be: what was committed to it goes where it is now.
+    pub(super) fn note_if_strayed(
+        &self,
+        id: ObjectId,
+        search: &mut Search,
+    ) -> Result<(), StoreError> {
+        let Some((parent, name)) = self.undisputed_name(id) else {
+            return Ok(());
+        };
+        if self.place_in(id, search)?.is_none() {
+            self.counters.strays.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(
+                path = self.told_path(parent, &name),
+                "somebody moved or removed this in the store's directory while it was mounted; \
+                 what was committed to it went with it"
+            );
+        }
+        Ok(())
+    }
+
+    /// Tells and counts an object that should have a name and is nowhere.
+    pub(super) fn note_lost(&self, id: ObjectId) {
+        self.counters.strays.fetch_add(1, Ordering::Relaxed);
+        let name = self.undisputed_name(id);
+        // Who has looked for it under its name knows that it is not there.
+        let path = name.map(|(parent, name)| self.told_path(parent, &name));
+        tracing::error!(
+            %id,
+            path,
+            "somebody moved or removed this in the store's directory; what was committed to it \
+             is lost"
+        );
+    }
+
+    /// A name of the object in the lower tree that nothing pending takes away.
+    fn undisputed_name(&self, id: ObjectId) -> Option<(ObjectId, Name)> {
+        let state = self.state.read();
+        let location = state.table.get(id)?;
+        let stays = |name: &&(ObjectId, Name)| !state.pending.dentries.contains_key(*name);
+        location.names.iter().find(stays).cloned()
+    }
+
+    fn told_path(&self, mut parent: ObjectId, name: &Name) -> String {
+        let state = self.state.read();
+        let mut names = vec![name.as_bytes().escape_ascii().to_string()];
+        while parent != ObjectId::ROOT && names.len() < TOLD_DEPTH_MAX {
+            let location = state.table.get(parent);
+            let Some((above, name)) = location.and_then(|location| location.names.first()) else {
+                break;
+            };
+            names.push(name.as_bytes().escape_ascii().to_string());
+            parent = *above;
+        }
+        names.reverse();
+        names.join("/")
+    }
+}

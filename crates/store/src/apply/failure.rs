@@ -1,0 +1,196 @@
+//! Which object an apply or a commit has failed at, in words for people.
+
+use std::collections::HashSet;
+
+use mobifs_base::{Name, ObjectId};
+
+use crate::StoreError;
+use crate::journal_store::JournalStore;
+use crate::lower::Lower;
+use crate::overlay::state::State;
+
+/// Longer paths are shown from this many directories above the object.
+const NAMES_MAX: usize = 64;
+
+impl<L: Lower> JournalStore<L> {
+    /// Adds the path of the object that something failed for.
+    pub(super) fn failed_for(&self, id: ObjectId) -> impl FnOnce(StoreError) -> StoreError {
+        move |error| match self.state.read().path_of(id) {
+            Some(path) => error.while_doing("applying", &path),
+            None => error,
+        }
+    }
+
+    /// As [`Self::failed_for`], for an entry.
+    pub(super) fn failed_at(
+        &self,
+        parent: ObjectId,
+        name: &Name,
+    ) -> impl FnOnce(StoreError) -> StoreError {
+        move |error| match self.state.read().path_of(parent) {
+            Some(path) if path.is_empty() => error.while_doing("applying", &name.to_string()),
+            Some(path) => error.while_doing("applying", &format!("{path}/{name}")),
+            None => error,
+        }
+    }
+}
+
+impl<L: Lower> JournalStore<L> {
+    /// As [`Self::failed_for`], of a commit: `dentries` are the entries that it sets, where a new
+    /// object has its name.
+    pub(crate) fn failed_to_commit(
+        &self,
+        id: ObjectId,
+        dentries: &[(ObjectId, Name, Option<ObjectId>)],
+    ) -> impl FnOnce(StoreError) -> StoreError {
+        move |error| match self.path_in(id, dentries) {
+            Some(path) => error.while_doing("committing", &path),
+            None => error,
+        }
+    }
+
+    fn path_in(
+        &self,
+        id: ObjectId,
+        dentries: &[(ObjectId, Name, Option<ObjectId>)],
+    ) -> Option<String> {
+        let mut names: Vec<String> = Vec::new();
+        let mut at = id;
+        // Of what has another name already, the end of the path is the store's.
+        while names.len() < NAMES_MAX
+            && let Some((parent, name, _)) =
+                dentries.iter().find(|(_, _, child)| *child == Some(at))
+        {
+            names.push(name.to_string());
+            at = *parent;
+        }
+        let above = self.state.read().path_of(at)?;
+        names.extend(Some(above).filter(|above| !above.is_empty()));
+        names.reverse();
+        Some(names.join("/")).filter(|path| !path.is_empty())
+    }
+}
+
+impl State {
+    /// A path of an object as the mount shows it, empty for the root; none where it has no name,
+    /// or none that is known.
+    fn path_of(&self, id: ObjectId) -> Option<String> {
+        let mut names: Vec<String> = Vec::new();
+        let mut seen = HashSet::new();
+        let mut at = id;
+        while at != ObjectId::ROOT {
+            // Names may lead in circles where an apply was interrupted.
+            if names.len() == NAMES_MAX || !seen.insert(at) {
+                names.push("…".to_owned());
+                break;
+            }
+            let (parent, name) = self.name_of(at)?;
+            names.push(name.to_string());
+            at = *parent;
+        }
+        names.reverse();
+        Some(names.join("/"))
+    }
+
+    fn name_of(&self, id: ObjectId) -> Option<&(ObjectId, Name)> {
+        let is_current = |place: &&(ObjectId, Name)| !self.pending.dentries.contains_key(*place);
+        let known = || self.table.get(id)?.names.iter().find(is_current);
+        self.pending.names_of(id).first().or_else(known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::fixtures::file_state;
+    use crate::journal_store::{JournalOptions, JournalStore};
+    use crate::lower::PosixLower;
+    use crate::{Store, StoreError};
+    use mobifs_base::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
+
+    /// "writing new data of object+42 failed": it did not tell which file that was.
+    #[test]
+    fn a_commit_that_fails_names_the_object_by_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let lower = PosixLower::open(directory.path()).unwrap();
+        let options = JournalOptions {
+            journal_bytes: 1 << 20,
+            ..JournalOptions::default()
+        };
+        let (store, _) = JournalStore::open(lower, &options).unwrap();
+        let app = store.first_new_object();
+        let [inner, file] = [ObjectId(app.0 + 1), ObjectId(app.0 + 2)];
+        let name = |name: &str| Name::new(name.as_bytes()).unwrap();
+        let message = |id, dentries: &[_]| {
+            let full = io::Error::from(io::ErrorKind::StorageFull);
+            let error = StoreError::lower(format!("writing new data of {id}"))(full);
+            store.failed_to_commit(id, dentries)(error).to_string()
+        };
+        // The app is committed, and what is in it is not yet.
+        let mut transaction = store.begin_transaction();
+        let mut state = file_state(app, true, 0);
+        state.attributes.kind = FileKind::Directory;
+        let entry = Entry::Dentry {
+            parent: ObjectId::ROOT,
+            name: name("app"),
+            child: Some(app),
+        };
+        transaction.entries = vec![Entry::Object(state), entry];
+        let ticket = store.end_transaction(transaction).unwrap();
+        store.wait_sync(ticket).unwrap();
+        let dentries = [
+            (app, name("inner"), Some(inner)),
+            (inner, name("file"), Some(file)),
+            (app, name("gone"), None),
+        ];
+        let said = message(file, &dentries);
+        assert!(
+            said.starts_with("committing \"app/inner/file\": writing"),
+            "{said}"
+        );
+        let said = message(app, &[]);
+        assert!(said.starts_with("committing \"app\": writing"), "{said}");
+        // One that has no name has no path.
+        let said = message(file, &[]);
+        assert!(said.starts_with("writing new data of object"), "{said}");
+    }
+
+    /// A file that is removed behind the back of the store, before anything of a commit is
+    /// written: "the store's tree (object#42)".
+    #[test]
+    fn a_commit_that_fails_before_it_writes_names_the_object_by_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || {
+            let lower = PosixLower::open(directory.path()).unwrap();
+            JournalStore::open(lower, &JournalOptions::default())
+                .unwrap()
+                .0
+        };
+        std::fs::create_dir(directory.path().join("app")).unwrap();
+        // As much as is written to its place at once, and a page that is not.
+        for pages in [64, 1] {
+            let path = directory.path().join("app/file");
+            std::fs::write(&path, "content").unwrap();
+            let store = open();
+            let child_of = |parent| store.list_directory(parent).unwrap().remove(0).id;
+            let file = child_of(child_of(ObjectId::ROOT));
+            std::fs::remove_file(path).unwrap();
+            let mut transaction = store.begin_transaction();
+            let size = pages * PAGE_BYTES_U64;
+            transaction.entries = vec![Entry::Object(file_state(file, false, size))];
+            let page = Page::new(&[1; PAGE_BYTES]);
+            transaction
+                .entries
+                .extend((0..pages).map(|index| Entry::Page {
+                    object: file,
+                    index: PageIndex(index),
+                    page: page.clone(),
+                }));
+            let error = store.end_transaction(transaction).unwrap_err();
+            let said = error.to_string();
+            assert!(said.contains("needed for \"app/file\""), "{pages}: {said}");
+        }
+    }
+}

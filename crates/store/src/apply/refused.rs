@@ -1,0 +1,127 @@
+//! What the lower filesystem refuses of an apply.
+
+use std::collections::BTreeSet;
+
+use mobifs_base::{Name, ObjectId};
+
+use crate::StoreError;
+
+/// So many refusals are told in an error.
+const TOLD_MAX: usize = 3;
+
+/// A pending entry: what a name in a directory is to name.
+pub(super) type Entry = ((ObjectId, Name), Option<ObjectId>);
+
+/// What was refused, and what has to wait for it.
+///
+/// An apply either fails at the first refusal, or goes on with everything else.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    goes_on: bool,
+    /// New objects that could not be made: nothing is in them, and nothing names them.
+    absent: BTreeSet<ObjectId>,
+    /// Objects whose content or attributes are in place in part.
+    incomplete: BTreeSet<ObjectId>,
+    /// Entries that name what they named before, or nothing.
+    entries: Vec<Entry>,
+    told: Vec<String>,
+    count: usize,
+    errno: i32,
+}
+
+impl Refused {
+    /// An apply fails where something is refused.
+    pub(crate) fn nothing() -> Self {
+        Self::default()
+    }
+
+    /// An apply goes on where something is refused.
+    pub(crate) fn anything() -> Self {
+        Self {
+            goes_on: true,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// Everything is in its place.
+    pub(super) fn is_empty(&self) -> bool {
+        self.absent.is_empty() && self.incomplete.is_empty() && self.entries.is_empty()
+    }
+
+    pub(super) fn is_absent(&self, id: ObjectId) -> bool {
+        self.absent.contains(&id)
+    }
+
+    pub(super) fn absent(&self) -> &BTreeSet<ObjectId> {
+        &self.absent
+    }
+
+    pub(super) fn incomplete(&self) -> &BTreeSet<ObjectId> {
+        &self.incomplete
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// A new object cannot be made.
+    pub(super) fn note_absent(
+        &mut self,
+        id: ObjectId,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        self.note(error)?;
+        self.absent.insert(id);
+        Ok(())
+    }
+
+    /// Not all about an object can be brought to its place.
+    pub(super) fn note_incomplete(
+        &mut self,
+        id: ObjectId,
+        error: StoreError,
+    ) -> Result<(), StoreError> {
+        self.note(error)?;
+        self.incomplete.insert(id);
+        Ok(())
+    }
+
+    /// An entry cannot be changed.
+    pub(super) fn note_entry(&mut self, entry: Entry, error: StoreError) -> Result<(), StoreError> {
+        self.note(error)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// An entry has to wait for something that was refused.
+    pub(super) fn wait(&mut self, entry: Entry) {
+        self.entries.push(entry);
+    }
+
+    fn note(&mut self, error: StoreError) -> Result<(), StoreError> {
+        if !self.goes_on || !error.is_refusal() {
+            return Err(error);
+        }
+        if self.count == 0 {
+            self.errno = error.errno();
+        }
+        self.count += 1;
+        if self.told.len() < TOLD_MAX {
+            self.told.push(error.to_string());
+        }
+        Ok(())
+    }
+
+    /// What the apply fails with.
+    pub(super) fn error(&self) -> StoreError {
+        StoreError::Unapplied {
+            count: self.count,
+            told: self.told.clone(),
+            errno: self.errno,
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Room that is kept for directories that grow, and for what else a filesystem notes.
+//!
+//! What is acknowledged must be applied, also on a disk without a free block. A renamed file
+//! takes none, but a directory that it comes to may have to grow, and so may `limbo/`, which it
+//! passes through, and the list of a file's extents where room that was allocated ahead is
+//! written to. A file of a megabyte in the store's own directory keeps the blocks for that: an
+//! apply or a commit that finds no room removes it and goes on. Nobody else is told of the room
+//! that is free then, and the next apply makes the file anew, as large as can be. Without it a
+//! full disk takes no renames, and of writes only those to what was written before.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use mobifs_base::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
+
+use crate::StoreError;
+use crate::apply::{Deleted, Refused};
+use crate::journal_store::{Directories, JournalStore, Writer};
+use crate::lower::{Create, Lower};
+
+const NAME: &[u8] = b"reserve";
+/// One of so many bytes of the reserve is promised: what moves is charged with a block for each
+/// directory, and passes through `limbo/` as well.
+const PROMISED_SHARE: u64 = 2;
+/// It is made, and made larger, by parts of its whole size at least: one in so many.
+const PARTS: u64 = 16;
+
+/// The file that keeps room.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    /// What it is to have; 0: none is to be kept.
+    bytes: u64,
+    /// What it has. On a full disk that gets less, by what directories have taken of it.
+    held_bytes: AtomicU64,
+    /// This filesystem keeps no room, or something is in the way.
+    is_given_up: AtomicBool,
+}
+
+/// Where an apply finds room on a full disk.
+#[derive(Clone, Copy, Debug)]
+enum Room {
+    MadeInVain,
+    Reserve,
+    DeletedFiles,
+}
+
+impl std::fmt::Display for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::MadeInVain => "what was made and is not needed any more",
+            Self::Reserve => "the reserve",
+            Self::DeletedFiles => "deleted files",
+        })
+    }
+}
+
+impl Reserve {
+    /// As an earlier mount has left it.
+    pub(crate) fn find<L: Lower>(
+        lower: &L,
+        own: &Directories<L>,
+        bytes: u64,
+    ) -> Result<Self, StoreError> {
+        let held_bytes = match lower.stat_at(&own.mobifs, NAME) {
+            Ok(stat) if stat.kind == FileKind::Regular => stat.allocated_bytes.min(bytes),
+            Ok(_) => 0,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(StoreError::lower("looking at the reserve")(error)),
+        };
+        Ok(Self {
+            bytes,
+            held_bytes: AtomicU64::new(held_bytes),
+            is_given_up: AtomicBool::new(bytes == 0),
+        })
+    }
+
+    /// Does what a mount has to do, and once more with the room that was kept if there is no
+    /// other: a full disk must not keep a store from being mounted.
+    pub(crate) fn open_with<L: Lower, T>(
+        lower: &L,
+        own: &Directories<L>,
+        mut attempt: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let error = match attempt() {
+            Err(error) if error.has_no_room() => error,
+            done => return done,
+        };
+        match lower.unlink(&own.mobifs, NAME) {
+            Ok(()) => {
+                tracing::info!(%error, "the disk is full: mounting with the room that was kept");
+                // Its blocks are free when the filesystem's own journal says so.
+                lower
+                    .sync_all()
+                    .map_err(StoreError::lower("giving up the reserve"))?;
+                attempt()
+            }
+            Err(_) => Err(error),
+        }
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.held_bytes() > 0
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    /// So much may be promised for entries, as they are charged, where there is no room.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.held_bytes() / PROMISED_SHARE
+    }
+}
+
+impl<L: Lower> JournalStore<L> {
+    /// Keeps room, if there is any. Not while anything is pending: the file would
+    /// get an inode that the journal may name, of an object which a cut has taken.
+    pub(crate) fn keep_reserve(&self) {
+        let reserve = &self.reserve;
+        let held_bytes = reserve.held_bytes();
+        let is_pending = !self.state.read().pending.is_empty();
+        let is_done = self.read_only || is_pending || held_bytes == reserve.bytes;
+        if is_done || reserve.is_given_up.load(Ordering::Relaxed) {
+            return;
+        }
+        let available_bytes = self.lower.space().map_or(0, |space| space.available_bytes);
+        let bytes = reserve.bytes.min(held_bytes + available_bytes);
+        // Smaller ones come to nothing, and making one anew must be worth it.
+        if bytes < reserve.bytes / PARTS || bytes - held_bytes < reserve.bytes / PARTS {
+            return;
+        }
+        reserve.held_bytes.store(0, Ordering::Relaxed);
+        // Not all that is free can be allocated by everybody.
+        let sizes = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
+        let sizes = sizes.map(|bytes| bytes - bytes % PAGE_BYTES_U64);
+        for bytes in sizes.take_while(|&bytes| bytes >= reserve.bytes / PARTS) {
+            match self.make_reserve(bytes) {
+                Ok(()) => return reserve.held_bytes.store(bytes, Ordering::Relaxed),
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+                Err(error) => {
+                    tracing::info!(%error, "no room can be kept for a full disk");
+                    reserve.is_given_up.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+        let _gone = self.lower.unlink(&self.own.mobifs, NAME);
+    }
+
+    fn make_reserve(&self, bytes: u64) -> io::Result<()> {
+        match self.lower.unlink(&self.own.mobifs, NAME) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        self.lower.create(&self.own.mobifs, NAME, Create::Regular)?;
+        let file = self.lower.open(&self.own.mobifs, NAME, true)?;
+        self.lower.preallocate(&file, ByteRange::new(0, bytes))
+    }
+
+    /// Gives the room back; false if there was none.
+    fn spend_reserve(&self) -> bool {
+        if self.reserve.held_bytes.swap(0, Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // Its blocks are free when the filesystem's own journal says so.
+        let spent = self.lower.unlink(&self.own.mobifs, NAME);
+        spent.and_then(|()| self.lower.sync_all()).is_ok()
+    }
+
+    /// Applies everything pending and starts a new epoch of the journal. What is refused is what
+    /// the new epoch begins with, where there is room to write that down.
+    ///
+    /// # Errors
+    /// [`StoreError::Unapplied`]: all else is in its place.
+    pub(crate) fn apply_all(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
+        let mut deleted = Deleted::new();
+        let may_go_on = |error: &StoreError, writer: &Writer<L>| {
+            error.is_refusal() && !writer.log.is_unsettled() && writer.log.may_carry()
+        };
+        match self.apply_everything(writer, &mut deleted) {
+            Err(error) if may_go_on(&error, writer) => {
+                match self.apply_pending(writer, &deleted, &mut Refused::anything()) {
+                    Err(again) if may_go_on(&again, writer) => {
+                        tracing::debug!(error = %again, "nor can it be kept beside the journal");
+                        Err(error)
+                    }
+                    applied => applied,
+                }
+            }
+            applied => applied,
+        }
+    }
+
+    /// Applies everything or fails; where there is no other room, with that of new objects that were
+    /// made in vain, with the room that was kept, and with that of deleted files.
+    pub(crate) fn apply_everything(
+        &self,
+        writer: &mut Writer<L>,
+        deleted: &mut Deleted,
+    ) -> Result<(), StoreError> {
+        let mut applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
+        for source in [Room::MadeInVain, Room::Reserve, Room::DeletedFiles] {
+            match &applied {
+                Err(error) if error.has_no_room() => {
+                    if !self.gain_room(source, writer, deleted)? {
+                        continue;
+                    }
+                    tracing::info!(%error, "the disk is full: going on with the room of {source}");
+                    applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
+                }
+                _ => break,
+            }
+        }
+        applied?;
+        self.keep_reserve();
+        Ok(())
+    }
+
+    /// Answers whether there is any.
+    fn gain_room(
+        &self,
+        source: Room,
+        writer: &Writer<L>,
+        deleted: &mut Deleted,
+    ) -> Result<bool, StoreError> {
+        // Everything is in its place then, and only the new epoch finds no room.
+        let is_applied = writer.log.is_unsettled();
+        match source {
+            Room::Reserve => Ok(self.spend_reserve()),
+            _ if is_applied => Ok(false),
+            Room::MadeInVain => self.free_staged(),
+            Room::DeletedFiles => {
+                let (found, had_blocks) = self.free_deleted()?;
+                let has_any = had_blocks || !found.is_empty();
+                *deleted = found;
+                Ok(has_any)
+            }
+        }
+    }
+
+    /// Does what was promised, once more if there was no room for it but that which is kept.
+    pub(crate) fn with_reserve<T>(
+        &self,
+        mut promised: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match promised() {
+            Err(error) if error.has_no_room() && self.spend_reserve() => {
+                tracing::info!(%error, "the disk is full: going on with the room that was kept");
+                promised()
+            }
+            done => done,
+        }
+    }
+
+    /// What of the lower filesystem's room others may have: not what the reserve had before it
+    /// was spent, which it gets again.
+    pub(crate) fn without_reserve(&self, mut space: SpaceInfo) -> SpaceInfo {
+        let reserve = &self.reserve;
+        if !self.read_only && !reserve.is_given_up.load(Ordering::Relaxed) {
+            let missing_bytes = reserve.bytes - reserve.held_bytes();
+            space.free_bytes = space.free_bytes.saturating_sub(missing_bytes);
+            space.available_bytes = space.available_bytes.saturating_sub(missing_bytes);
+        }
+        space
+    }
+}

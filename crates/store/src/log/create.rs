@@ -1,0 +1,167 @@
+//! Making a journal file.
+//!
+//! It grows under another name and gets its superblocks last, and takes its own name
+//! when all of it is durable. So a journal that is found under its own name was once
+//! whole, and what a crash leaves of an unfinished one is known to be unused.
+
+use std::io;
+
+use crate::StoreError;
+use crate::log::superblock::{Home, SLOTS, Superblock};
+use crate::log::{JOURNAL, identity, threshold};
+use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
+
+/// Name of a journal that is not finished.
+pub(super) const UNFINISHED: &[u8] = b"journal.new";
+/// Zeros written at once.
+const ZERO_BYTES: usize = 1024 * 1024;
+
+/// A journal that was just made.
+pub(super) struct Made<L: Lower> {
+    pub(super) journal: L::Handle,
+    pub(super) direct_io: bool,
+    pub(super) superblock: Superblock,
+}
+
+/// Makes the first journal of a store, and its identity.
+pub(super) fn first<L: Lower>(
+    lower: &L,
+    directory: &L::Handle,
+    wanted: Superblock,
+    measure: bool,
+) -> Result<Made<L>, StoreError> {
+    // An identity without a journal is what an earlier attempt left. It goes durably
+    // before the unfinished journal that explains it.
+    discard(lower, directory, identity::NAME)
+        .and_then(|()| lower.sync(directory))
+        .map_err(StoreError::lower(
+            "removing .mobifs/id of an unfinished journal",
+        ))?;
+    let made = unfinished(lower, directory, wanted, measure)?;
+    // Order matters to a crash: the unfinished journal's entry, then the identity, then
+    // the rename. An identity with neither journal then means that somebody removed it.
+    let finish = || {
+        lower.sync(directory)?;
+        identity::write(lower, directory, made.superblock.uuid)?;
+        lower.sync(directory)?;
+        lower.rename(directory, UNFINISHED, directory, JOURNAL)
+    };
+    if let Err(error) = finish() {
+        let identity_gone =
+            discard(lower, directory, identity::NAME).and_then(|()| lower.sync(directory));
+        if identity_gone.is_ok() {
+            clean_up(lower, directory, UNFINISHED);
+        }
+        return Err(explained(wanted.journal_bytes)(error));
+    }
+    // Whether or not this fails, the directory is in a state that can be opened.
+    lower
+        .sync(directory)
+        .map_err(explained(wanted.journal_bytes))?;
+    Ok(made)
+}
+
+/// Puts the unfinished journal in the place of the present one, which is empty.
+pub(super) fn replace<L: Lower>(lower: &L, directory: &L::Handle) -> Result<(), StoreError> {
+    let replace = || {
+        lower.sync(directory)?;
+        lower.unlink(directory, JOURNAL)?;
+        // A crash here leaves an identity and an unfinished journal: as at creation.
+        lower.sync(directory)?;
+        lower.rename(directory, UNFINISHED, directory, JOURNAL)?;
+        lower.sync(directory)
+    };
+    replace().map_err(StoreError::lower(
+        "replacing the journal by one of another size",
+    ))
+}
+
+/// Removes an entry that may or may not exist.
+pub(super) fn discard<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> io::Result<()> {
+    match lower.unlink(directory, name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a whole, durable journal under the name of an unfinished one, or nothing.
+pub(super) fn unfinished<L: Lower>(
+    lower: &L,
+    directory: &L::Handle,
+    wanted: Superblock,
+    measure: bool,
+) -> Result<Made<L>, StoreError> {
+    let explained = explained(wanted.journal_bytes);
+    let attempt = || {
+        discard(lower, directory, UNFINISHED)?;
+        let (journal, direct_io) = lower.open_journal(directory, UNFINISHED)?;
+        let mut superblock = wanted;
+        fill(lower, &journal, &mut superblock, measure)?;
+        Ok(Made {
+            journal,
+            direct_io,
+            superblock,
+        })
+    };
+    attempt().map_err(|error| {
+        clean_up(lower, directory, UNFINISHED);
+        explained(error)
+    })
+}
+
+fn fill<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+    superblock: &mut Superblock,
+    measure: bool,
+) -> io::Result<()> {
+    let whole = mobifs_base::ByteRange::new(0, superblock.journal_bytes);
+    match lower.preallocate(journal, whole) {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
+        _ => {}
+    }
+    lower.truncate(journal, superblock.journal_bytes)?;
+    // Real zeros: a block that is only reserved would cost a change of metadata when
+    // it is first written, in the middle of a commit.
+    let mut zeros = JournalBuffer::zeroed(ZERO_BYTES);
+    let mut offset = 0;
+    while offset < superblock.journal_bytes {
+        let left = superblock.journal_bytes - offset;
+        zeros.resize(usize::try_from(left).unwrap_or(usize::MAX).min(ZERO_BYTES));
+        lower.journal_write(journal, &zeros, offset, false)?;
+        offset += zeros.as_bytes().len() as u64;
+    }
+    lower.journal_flush(journal)?;
+    if measure {
+        superblock.direct_bytes_max = threshold::measure(lower, journal, superblock.journal_bytes)?;
+    }
+    superblock.home = Home::of(&lower.stat(journal)?);
+    let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
+    superblock.encode(block.as_bytes_mut());
+    for slot in 0..SLOTS {
+        lower.journal_write(journal, &block, (slot * JOURNAL_BLOCK_BYTES) as u64, true)?;
+    }
+    lower.sync(journal)
+}
+
+/// Best effort after a failure that is being reported already; what stays is
+/// recognised as unfinished at the next attempt.
+fn clean_up<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) {
+    if let Err(error) = discard(lower, directory, name) {
+        tracing::warn!(name = %name.escape_ascii(), %error, "an unfinished journal stays behind");
+    }
+}
+
+fn explained(journal_bytes: u64) -> impl Fn(io::Error) -> StoreError {
+    move |source| {
+        let advice = if source.kind() == io::ErrorKind::StorageFull {
+            " (free some room or configure a smaller journal)"
+        } else {
+            ""
+        };
+        StoreError::Lower {
+            action: format!("making a journal of {journal_bytes} bytes{advice}"),
+            source,
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The journal file: a log of transactions, each written by one sequential write.
+
+pub(crate) mod codec;
+mod create;
+pub(crate) mod header;
+mod identity;
+mod open;
+pub(crate) mod overflow;
+mod read_ahead;
+pub(crate) mod record;
+pub(crate) mod scan;
+pub(crate) mod superblock;
+#[cfg(test)]
+mod tests;
+mod threshold;
+pub(crate) mod window;
+
+use std::io;
+
+use rustix::io::Errno;
+
+use crate::StoreError;
+use crate::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
+use crate::log::overflow::Overflow;
+use crate::log::record::Record;
+use crate::log::superblock::{
+    FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_CARRIED, VERSION_WITH_MOVES,
+};
+use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
+
+/// Name of the journal in the `.mobifs` directory.
+const JOURNAL: &[u8] = b"journal";
+/// The write buffer is kept up to this size; a larger transaction gives its buffer
+/// back.
+const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// An open journal. Used by one thread at a time.
+pub(crate) struct Log<L: Lower> {
+    /// None only if the store is read-only and has no journal.
+    journal: Option<L::Handle>,
+    direct_io: bool,
+    access: Access,
+    /// The superblock in force.
+    superblock: Superblock,
+    /// The journal's file; none if there is none.
+    home: Option<Home>,
+    /// Which slots are known to hold the newest superblock that was written. Never
+    /// both false, and the next superblock is written to a slot that does not first,
+    /// so that one whole superblock exists at any instant.
+    current: [bool; SLOTS],
+    /// Counts attempts to write a superblock.
+    generation: u64,
+    /// Where the next transaction goes.
+    position: u64,
+    /// Where the last one begins; here too if there is none, or it was given up.
+    last: u64,
+    /// Sequence that it gets.
+    sequence: u64,
+    /// Nothing was written to the log in this epoch, not even in vain.
+    pristine: bool,
+    /// Reused for every transaction.
+    buffer: JournalBuffer,
+}
+
+/// Whether the log takes transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    ReadWrite,
+    ReadOnly,
+    /// What is on the medium behind `position` is not known: a transaction failed, and
+    /// it could not be taken back; or part of one was found there when the journal was
+    /// opened, which must not become whole by a later one that is torn in its place and
+    /// has some of the same blocks. Nothing may follow before it is void.
+    Untidy,
+    /// Which superblock is in force on the medium is not known, so nothing may follow
+    /// before a new epoch is.
+    Unsettled,
+}
+
+/// How to open a [`Log`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogOptions {
+    /// Size of the journal file if it has to be made, in bytes; an empty and clean
+    /// journal of another size is replaced. Rounded down to whole blocks.
+    pub(crate) journal_bytes: u64,
+    /// Transactions up to this size are written with one durable write, larger ones
+    /// with a write and a flush; none: as remembered, or measured for a new journal.
+    pub(crate) direct_bytes_max: Option<u64>,
+    /// Identity of the store, if the journal has to be made.
+    pub(crate) uuid_if_new: [u8; 16],
+    /// Create and write nothing.
+    pub(crate) read_only: bool,
+    /// An empty and clean journal keeps its size, and with it its epoch.
+    pub(crate) keeps_size: bool,
+}
+
+/// What a journal held when it was opened.
+#[derive(Debug)]
+pub(crate) struct Scanned {
+    /// Sequence and records of each transaction, in order.
+    pub(crate) transactions: Vec<(u64, Vec<Record>)>,
+    /// Bytes of journal that they take.
+    pub(crate) bytes: u64,
+    /// Bytes of an incomplete transaction behind them, which is ignored: its write
+    /// was cut short, so it was never acknowledged. What is left of one whose header
+    /// did not reach the medium is not counted.
+    pub(crate) discarded_tail_bytes: u64,
+    /// The last reset was a clean one, and nothing was written since.
+    pub(crate) clean: bool,
+    /// The transactions are from another journal, of which this is a copy: the inodes that they
+    /// name are those of another tree.
+    pub(crate) is_copied: bool,
+    /// The epoch of the transactions.
+    pub(crate) epoch: u64,
+    /// Sequence that the next transaction of this epoch would have got.
+    pub(crate) next_sequence: u64,
+}
+
+impl Scanned {
+    /// Whether a transaction is in this journal, or was, in an epoch before. Its write
+    /// was begun, and if it failed its place was made void.
+    pub(crate) fn has(&self, epoch: u64, sequence: u64) -> bool {
+        (epoch, sequence) < (self.epoch, self.next_sequence)
+    }
+}
+
+impl<L: Lower> Log<L> {
+    /// Opens the journal in the `.mobifs` directory and reads what it holds. Makes it
+    /// if the directory has none.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it
+    /// was once made, or belongs to another store, and [`StoreError::NewerFormat`]:
+    /// nothing was changed then. [`StoreError::Unsuitable`] for a size that cannot
+    /// work, [`StoreError::Lower`].
+    pub(crate) fn open(
+        lower: &L,
+        directory: &L::Handle,
+        options: &LogOptions,
+    ) -> Result<(Self, Scanned), StoreError> {
+        open::open(lower, directory, options)
+    }
+
+    /// Bytes that one transaction of these records takes in the journal.
+    pub(crate) fn transaction_bytes(records: &[Record]) -> u64 {
+        transaction_bytes(codec::encoded_bytes(records))
+    }
+
+    /// Bytes that transactions can still take in this epoch.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.total_bytes() - self.used_bytes()
+    }
+
+    /// Bytes that the transactions of this epoch take.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.position - LOG_START
+    }
+
+    /// Bytes that the transactions of an epoch can take altogether.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.superblock.journal_bytes - LOG_START
+    }
+
+    /// Epoch and sequence of the next transaction.
+    pub(crate) fn next(&self) -> (u64, u64) {
+        (self.superblock.epoch, self.sequence)
+    }
+
+    /// A transaction failed and could not be taken back: it may still be found.
+    pub(crate) fn is_untidy(&self) -> bool {
+        self.access == Access::Untidy
+    }
+
+    /// The format of this epoch has [`Record::Moving`]: where it is missing, nothing moved.
+    pub(crate) fn tells_moves(&self) -> bool {
+        self.superblock.version >= VERSION_WITH_MOVES
+    }
+
+    /// An epoch of this format may begin with what the one before could not apply, and has
+    /// [`Record::MovingInPart`].
+    pub(crate) fn may_carry(&self) -> bool {
+        self.superblock.version >= VERSION_WITH_CARRIED
+    }
+
+    /// The overflow file that the epoch begins with.
+    pub(crate) fn carried(&self) -> Option<Overflow> {
+        self.superblock.carried
+    }
+
+    /// Whether this epoch has no transaction.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.position == LOG_START
+    }
+
+    /// A [`Log::reset`] has failed. On the medium its epoch may be in force already, in
+    /// which everything before is void; so nothing may be changed that the epoch before
+    /// would have to make good, until a reset succeeds.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.access == Access::Unsettled
+    }
+
+    /// Largest transaction that is written with one durable write, in bytes.
+    pub(crate) fn direct_bytes_max(&self) -> u64 {
+        self.superblock.direct_bytes_max
+    }
+
+    /// Whether writes go to the device directly, not through the kernel's page cache.
+    pub(crate) fn direct_io(&self) -> bool {
+        self.direct_io
+    }
+
+    /// Whether there is a journal: a store that is only read may have none.
+    pub(crate) const fn is_there(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Identity of the store.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        self.superblock.uuid
+    }
+
+    /// Writes one transaction, durable on return, and says how many bytes of journal
+    /// it took.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: `ENOSPC` if it does not fit, `EROFS` if the log is
+    /// read-only, `EIO` if a [`Log::reset`] has failed, or what the device says. The
+    /// transaction will then not be replayed: either none of it was written, or its
+    /// place was made void durably, or (if that failed too) the log takes nothing more
+    /// before that is done, which the next call tries first. Only a crash before may
+    /// find the transaction, as the last one.
+    /// [`StoreError::Corrupt`] for records that could not be read again.
+    pub(crate) fn append(&mut self, lower: &L, records: &[Record]) -> Result<u64, StoreError> {
+        self.check_writable("appending to the journal")?;
+        self.take_back(lower)?;
+        if !records.iter().all(codec::is_encodable) {
+            return Err(StoreError::Corrupt {
+                what: "a record to be written".to_owned(),
+                detail: "it changes bytes outside of its page".to_owned(),
+            });
+        }
+        let payload_bytes = codec::encoded_bytes(records);
+        let bytes = transaction_bytes(payload_bytes);
+        let (Ok(payload_bytes), Ok(record_count), true) = (
+            u32::try_from(payload_bytes),
+            u32::try_from(records.len()),
+            bytes <= self.free_bytes(),
+        ) else {
+            let action = format!("finding room for {bytes} bytes in the journal");
+            return Err(StoreError::lower(action)(Errno::NOSPC.into()));
+        };
+        // The mark that there is no transaction has to go first, and whoever opens the store
+        // searches no further than the superblock says.
+        let superblock = Superblock {
+            clean: false,
+            ..self.superblock.reaching(self.position + bytes)
+        };
+        if superblock != self.superblock {
+            self.write_superblock(lower, superblock)
+                .map_err(StoreError::lower("marking the journal as in use"))?;
+        }
+        self.fill_buffer(records, payload_bytes, record_count, bytes);
+        self.pristine = false;
+        self.write_transaction(lower, bytes)?;
+        self.last = self.position;
+        self.position += bytes;
+        self.sequence += 1;
+        if self.buffer.as_bytes().len() > KEPT_BUFFER_BYTES {
+            self.buffer = JournalBuffer::default();
+        }
+        Ok(bytes)
+    }
+
+    /// Starts a new epoch: everything before is void. To be called only after all of
+    /// it is applied and durable. `clean` says that nothing is left to do when the
+    /// store is opened next.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then,
+    /// so the log takes nothing until a later call succeeds ([`Log::is_unsettled`]).
+    pub(crate) fn reset(&mut self, lower: &L, clean: bool) -> Result<(), StoreError> {
+        self.begin_epoch(lower, clean, None)
+    }
+
+    /// As [`Log::reset`], of an epoch that begins with what is in `carried`: all but that is
+    /// applied, and it is durable as well.
+    ///
+    /// # Errors
+    /// As [`Log::reset`].
+    pub(crate) fn reset_carrying(
+        &mut self,
+        lower: &L,
+        carried: Overflow,
+    ) -> Result<(), StoreError> {
+        self.begin_epoch(lower, false, Some(carried))
+    }
+
+    fn begin_epoch(
+        &mut self,
+        lower: &L,
+        clean: bool,
+        carried: Option<Overflow>,
+    ) -> Result<(), StoreError> {
+        if self.access == Access::ReadOnly {
+            return self.check_writable("emptying the journal");
+        }
+        let unchanged = self.pristine
+            && self.superblock.clean == clean
+            && self.superblock.carried == carried
+            && self.superblock.version == FORMAT_VERSION;
+        if unchanged && self.access == Access::ReadWrite && self.current == [true; SLOTS] {
+            return Ok(());
+        }
+        let next = Superblock {
+            clean,
+            carried,
+            ..self
+                .superblock
+                .for_new_epoch(self.superblock.epoch + 1, self.home)
+        };
+        if let Err(source) = self.write_superblock(lower, next) {
+            self.access = Access::Unsettled;
+            return Err(StoreError::lower("emptying the journal")(source));
+        }
+        self.access = Access::ReadWrite;
+        self.position = LOG_START;
+        self.last = LOG_START;
+        self.sequence = 1;
+        self.pristine = true;
+        Ok(())
+    }
+
+    /// The next transaction takes the place of the last one, which nobody needs.
+    pub(crate) fn step_back(&mut self) {
+        if self.last < self.position {
+            self.position = self.last;
+            self.sequence -= 1;
+        }
+    }
+
+    /// From now on the inodes that the transactions name are those of the tree around this
+    /// journal.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]; which superblock is in force is not known then, and both are whole.
+    pub(crate) fn come_home(&mut self, lower: &L) -> Result<(), StoreError> {
+        let superblock = Superblock {
+            home: self.home,
+            ..self.superblock
+        };
+        self.write_superblock(lower, superblock)
+            .map_err(StoreError::lower("noting where a copied journal is"))
+    }
+
+    fn check_writable(&self, action: &str) -> Result<(), StoreError> {
+        let errno = match self.access {
+            Access::ReadWrite | Access::Untidy => return Ok(()),
+            Access::ReadOnly => Errno::ROFS,
+            Access::Unsettled => Errno::IO,
+        };
+        Err(StoreError::lower(action)(errno.into()))
+    }
+
+    fn journal(&self) -> io::Result<&L::Handle> {
+        self.journal.as_ref().ok_or_else(|| Errno::ROFS.into())
+    }
+
+    /// Puts the transaction into the buffer, in exactly the blocks that it takes.
+    fn fill_buffer(
+        &mut self,
+        records: &[Record],
+        payload_bytes: u32,
+        record_count: u32,
+        bytes: u64,
+    ) {
+        // Both fit the address space: the records are in memory already, larger.
+        let (payload_end, bytes) = (HEADER_BYTES + payload_bytes as usize, bytes as usize);
+        self.buffer.resize(bytes);
+        let blocks = self.buffer.as_bytes_mut();
+        let payload = &mut blocks[HEADER_BYTES..payload_end];
+        codec::encode(records, payload);
+        let header = Header {
+            #[expect(clippy::cast_possible_truncation, reason = "the version is small")]
+            version: self.superblock.version as u16,
+            kind: KIND_RECORDS,
+            epoch: self.superblock.epoch,
+            sequence: self.sequence,
+            payload_bytes,
+            record_count,
+            payload_crc: crc32c::crc32c(payload),
+        };
+        header.encode(self.superblock.crc_seed(), blocks);
+        blocks[payload_end..].fill(0);
+    }
+
+    fn write_transaction(&mut self, lower: &L, bytes: u64) -> Result<(), StoreError> {
+        let (offset, sequence) = (self.position, self.sequence);
+        let journal = self
+            .journal()
+            .map_err(StoreError::lower("writing the journal"))?;
+        let written = if bytes <= self.superblock.direct_bytes_max {
+            lower.journal_write(journal, &self.buffer, offset, true)
+        } else {
+            lower
+                .journal_write(journal, &self.buffer, offset, false)
+                .and_then(|()| lower.journal_flush(journal))
+        };
+        let Err(source) = written else { return Ok(()) };
+        // What reached the medium is not known.
+        self.access = Access::Untidy;
+        if let Err(error) = self.take_back(lower) {
+            tracing::error!(
+                sequence, offset, %error,
+                "a failed transaction cannot be taken back; nothing is committed before it is"
+            );
+        }
+        let action = format!("writing journal transaction {sequence} at byte {offset}");
+        Err(StoreError::lower(action)(source))
+    }
+
+    /// Makes what a failed transaction may have left void: without its header it is
+    /// nothing. To be called before anything changes that such a transaction may speak
+    /// of; [`Log::append`] does so itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: it is still not known what is there.
+    pub(crate) fn take_back(&mut self, lower: &L) -> Result<(), StoreError> {
+        if self.access != Access::Untidy {
+            return Ok(());
+        }
+        let void = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
+        self.journal()
+            .and_then(|journal| lower.journal_write(journal, &void, self.position, true))
+            .map_err(StoreError::lower("taking back a failed transaction"))?;
+        self.access = Access::ReadWrite;
+        Ok(())
+    }
+
+    /// Makes what was found when the log was opened what is on the medium. Whoever wrote it may
+    /// have been killed before it was durable; and where that had failed, the kernel may show
+    /// what will never reach the medium unless it is written once more. Only the superblocks and
+    /// the last transaction can be so, and only what comes behind it can be one that was taken
+    /// back and is there in spite of that. To be called before anything else relies on it.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: it is not known what a power cut would leave.
+    pub(crate) fn settle(&mut self, lower: &L) -> Result<(), StoreError> {
+        if self.pristine || self.access == Access::ReadOnly {
+            return Ok(());
+        }
+        let failed = || StoreError::lower("making the journal durable");
+        self.write_superblock(lower, self.superblock)
+            .map_err(failed())?;
+        let journal = self.journal().map_err(failed())?;
+        let has_block_behind = self.position < self.superblock.journal_bytes;
+        let void_bytes = if has_block_behind {
+            JOURNAL_BLOCK_BYTES
+        } else {
+            0
+        };
+        let last_bytes = (self.position - self.last) as usize;
+        let mut blocks = JournalBuffer::zeroed(last_bytes);
+        open::read_blocks(lower, journal, self.last, &mut blocks)?;
+        blocks.resize(last_bytes + void_bytes);
+        lower
+            .journal_write(journal, &blocks, self.last, false)
+            .and_then(|()| lower.journal_flush(journal))
+            .map_err(failed())?;
+        self.access = Access::ReadWrite;
+        Ok(())
+    }
+
+    /// Writes `next` (but for its generation) to both slots, one after the other.
+    fn write_superblock(&mut self, lower: &L, next: Superblock) -> io::Result<()> {
+        self.generation += 1;
+        let next = Superblock {
+            generation: self.generation,
+            ..next
+        };
+        let mut block = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
+        next.encode(block.as_bytes_mut());
+        let first = usize::from(self.current == [true, false]);
+        for slot in [first, 1 - first] {
+            self.current[slot] = false;
+            let offset = (slot * JOURNAL_BLOCK_BYTES) as u64;
+            lower.journal_write(self.journal()?, &block, offset, true)?;
+            self.current[slot] = true;
+        }
+        self.superblock = next;
+        Ok(())
+    }
+}

@@ -1,0 +1,335 @@
+//! Opening a journal: which of the possible states the directory is in.
+
+use std::io;
+
+use crate::StoreError;
+use crate::log::create;
+use crate::log::create::{Made, UNFINISHED};
+use crate::log::identity;
+use crate::log::identity::Identity;
+use crate::log::read_ahead::with_read_ahead;
+use crate::log::scan;
+use crate::log::scan::Found;
+use crate::log::superblock::{
+    FORMAT_VERSION, Home, JOURNAL_BYTES_MIN, LOG_START, SLOTS, Superblock, choose, parse,
+};
+use crate::log::{Access, JOURNAL, Log, LogOptions, Scanned};
+use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerStat};
+
+/// No file is larger.
+const JOURNAL_BYTES_MAX: u64 = (1 << 62) - JOURNAL_BLOCK_BYTES as u64;
+/// A log that may reach no further is read without a thread.
+const READ_AHEAD_BYTES_MIN: u64 = 2 << 20;
+
+pub(super) fn open<L: Lower>(
+    lower: &L,
+    directory: &L::Handle,
+    options: &LogOptions,
+) -> Result<(Log<L>, Scanned), StoreError> {
+    let journal_bytes = wanted_bytes(options)?;
+    let identity = identity::read(lower, directory)?;
+    if exists(lower, directory, JOURNAL)? {
+        return existing(lower, directory, options, journal_bytes, identity);
+    }
+    if identity.is_some() && !exists(lower, directory, UNFINISHED)? {
+        return Err(StoreError::Corrupt {
+            what: "the store".to_owned(),
+            detail: "its journal is missing, and with it what was committed and not yet applied"
+                .to_owned(),
+        });
+    }
+    let superblock = Superblock {
+        version: FORMAT_VERSION,
+        uuid: options.uuid_if_new,
+        journal_bytes,
+        epoch: 1,
+        generation: 1,
+        direct_bytes_max: options.direct_bytes_max.unwrap_or(0),
+        clean: true,
+        reach: 0,
+        home: None,
+        carried: None,
+    }
+    .for_new_epoch(1, None);
+    let log = if options.read_only {
+        absent(superblock)
+    } else {
+        let measure = options.direct_bytes_max.is_none();
+        fresh(create::first(lower, directory, superblock, measure)?)
+    };
+    let found = nothing(&log);
+    Ok((log, found))
+}
+
+fn wanted_bytes(options: &LogOptions) -> Result<u64, StoreError> {
+    let block = JOURNAL_BLOCK_BYTES as u64;
+    let bytes = options.journal_bytes - options.journal_bytes % block;
+    if !options.read_only && !(JOURNAL_BYTES_MIN..=JOURNAL_BYTES_MAX).contains(&bytes) {
+        return Err(StoreError::Unsuitable(format!(
+            "a journal of {} bytes cannot be used: it takes at least {JOURNAL_BYTES_MIN}, and at \
+             most {JOURNAL_BYTES_MAX}",
+            options.journal_bytes
+        )));
+    }
+    Ok(bytes)
+}
+
+fn existing<L: Lower>(
+    lower: &L,
+    directory: &L::Handle,
+    options: &LogOptions,
+    journal_bytes: u64,
+    identity: Option<Identity>,
+) -> Result<(Log<L>, Scanned), StoreError> {
+    let (journal, direct_io) = lower
+        .open_journal(directory, JOURNAL)
+        .map_err(StoreError::lower("opening the journal"))?;
+    let (superblock, current) = read_superblock(lower, &journal)?;
+    check_identity(&superblock, identity)?;
+    let stat = lower
+        .stat(&journal)
+        .map_err(StoreError::lower("looking at the journal"))?;
+    check_size(&stat, &superblock)?;
+    let home = Home::of(&stat);
+    let found = scan_log(lower, &journal, &superblock)?;
+    let mut log = Log {
+        journal: Some(journal),
+        direct_io,
+        access: if options.read_only {
+            Access::ReadOnly
+        } else if found.discarded_tail_bytes > 0 {
+            Access::Untidy
+        } else {
+            Access::ReadWrite
+        },
+        generation: superblock.generation,
+        current,
+        position: found.end,
+        last: found.last,
+        sequence: found.next_sequence,
+        pristine: superblock.clean && found.end == LOG_START && found.discarded_tail_bytes == 0,
+        superblock,
+        home,
+        buffer: JournalBuffer::default(),
+    };
+    let is_copied = superblock
+        .home
+        .zip(home)
+        .is_some_and(|(recorded, found)| recorded.is_not(found));
+    let scanned = scanned(&superblock, found, is_copied);
+    if !options.read_only {
+        log = make_ready(log, lower, directory, options, journal_bytes)?;
+    }
+    Ok((log, scanned))
+}
+
+/// What the log holds; a large one is read ahead.
+fn scan_log<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+    superblock: &Superblock,
+) -> Result<Found, StoreError> {
+    let mut read =
+        |offset: u64, buffer: &mut JournalBuffer| read_blocks(lower, journal, offset, buffer);
+    let mut next_data = |offset| next_data(lower, journal, offset);
+    if superblock.reach - LOG_START <= READ_AHEAD_BYTES_MIN {
+        return scan::scan(superblock, &mut read, &mut next_data);
+    }
+    with_read_ahead(&read, |blocks| {
+        scan::scan(superblock, blocks, &mut next_data)
+    })
+}
+
+/// The writes that opening may do, now that everything is known to be sound.
+fn make_ready<L: Lower>(
+    mut log: Log<L>,
+    lower: &L,
+    directory: &L::Handle,
+    options: &LogOptions,
+    journal_bytes: u64,
+) -> Result<Log<L>, StoreError> {
+    create::discard(lower, directory, UNFINISHED)
+        .map_err(StoreError::lower("removing an unfinished journal"))?;
+    let mut wanted = log.superblock;
+    wanted.direct_bytes_max = options.direct_bytes_max.unwrap_or(wanted.direct_bytes_max);
+    if log.is_empty() && wanted.carried.is_none() {
+        wanted.home = wanted.home.and(log.home);
+    }
+    let has_other_size = log.superblock.journal_bytes != journal_bytes;
+    if has_other_size && !options.keeps_size && !log.pristine {
+        tracing::warn!(
+            journal_bytes = log.superblock.journal_bytes,
+            wanted_bytes = journal_bytes,
+            "the journal keeps its size, because it is in use: a mount of a store that was \
+             properly closed changes it"
+        );
+    }
+    if log.pristine && has_other_size && !options.keeps_size {
+        let resized = Superblock {
+            journal_bytes,
+            ..wanted
+        }
+        .for_new_epoch(wanted.epoch + 1, log.home);
+        match create::unfinished(lower, directory, resized, false) {
+            Ok(made) => {
+                create::replace(lower, directory)?;
+                return Ok(fresh(made));
+            }
+            // The size is a wish, and the old journal works.
+            Err(error) => tracing::warn!(%error, journal_bytes, "the journal keeps its size"),
+        }
+    }
+    // Also after a crash or damage that left only one good copy.
+    if wanted != log.superblock || log.current != [true; SLOTS] {
+        log.write_superblock(lower, wanted)
+            .map_err(StoreError::lower("writing the journal's superblock"))?;
+    }
+    Ok(log)
+}
+
+fn read_superblock<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+) -> Result<(Superblock, [bool; SLOTS]), StoreError> {
+    let mut blocks = JournalBuffer::zeroed(SLOTS * JOURNAL_BLOCK_BYTES);
+    read_blocks(lower, journal, 0, &mut blocks)?;
+    let (first, second) = blocks.as_bytes().split_at(JOURNAL_BLOCK_BYTES);
+    choose([parse(first), parse(second)])
+}
+
+fn check_identity(superblock: &Superblock, identity: Option<Identity>) -> Result<(), StoreError> {
+    let detail = match identity {
+        Some(Identity::Uuid(uuid)) if uuid == superblock.uuid => return Ok(()),
+        Some(Identity::Uuid(uuid)) => format!(
+            "it belongs to another store: it is of {}, the store is {}",
+            identity::text(superblock.uuid).trim_end(),
+            identity::text(uuid).trim_end()
+        ),
+        Some(Identity::Illegible) => "the store's identity, .mobifs/id, is damaged".to_owned(),
+        None => "the store's identity, .mobifs/id, is missing".to_owned(),
+    };
+    Err(StoreError::Corrupt {
+        what: "journal".to_owned(),
+        detail,
+    })
+}
+
+fn check_size(journal: &LowerStat, superblock: &Superblock) -> Result<(), StoreError> {
+    if journal.size < superblock.journal_bytes {
+        return Err(cut_short(journal.size, superblock.journal_bytes));
+    }
+    Ok(())
+}
+
+pub(super) fn read_blocks<L: Lower>(
+    lower: &L,
+    journal: &L::Handle,
+    offset: u64,
+    buffer: &mut JournalBuffer,
+) -> Result<(), StoreError> {
+    let wanted = buffer.as_bytes().len();
+    let count = lower
+        .read_at(journal, buffer.as_bytes_mut(), offset)
+        .map_err(|source| {
+            StoreError::lower(format!("reading the journal at byte {offset}"))(source)
+        })?;
+    if count < wanted {
+        return Err(cut_short(offset + count as u64, offset + wanted as u64));
+    }
+    Ok(())
+}
+
+/// As [`scan::NextData`].
+fn next_data<L: Lower>(lower: &L, journal: &L::Handle, offset: u64) -> Result<u64, StoreError> {
+    let found = lower
+        .seek_data(journal, offset)
+        .map_err(StoreError::lower("looking for data in the journal"))?;
+    let block = JOURNAL_BLOCK_BYTES as u64;
+    Ok(found.map_or(u64::MAX, |found| found - found % block))
+}
+
+fn cut_short(found: u64, expected: u64) -> StoreError {
+    StoreError::Corrupt {
+        what: "journal".to_owned(),
+        detail: format!("it was cut short: it ends at byte {found}, but {expected} are needed"),
+    }
+}
+
+fn exists<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> Result<bool, StoreError> {
+    match lower.stat_at(directory, name) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(StoreError::lower(format!(
+            "looking for .mobifs/{}",
+            name.escape_ascii()
+        ))(error)),
+    }
+}
+
+fn fresh<L: Lower>(made: Made<L>) -> Log<L> {
+    Log {
+        journal: Some(made.journal),
+        direct_io: made.direct_io,
+        access: Access::ReadWrite,
+        generation: made.superblock.generation,
+        superblock: made.superblock,
+        home: made.superblock.home,
+        current: [true; SLOTS],
+        position: LOG_START,
+        last: LOG_START,
+        sequence: 1,
+        pristine: true,
+        buffer: JournalBuffer::default(),
+    }
+}
+
+/// A read-only store without a journal: empty, and without room.
+fn absent<L: Lower>(superblock: Superblock) -> Log<L> {
+    Log {
+        journal: None,
+        direct_io: false,
+        access: Access::ReadOnly,
+        generation: superblock.generation,
+        superblock: Superblock {
+            journal_bytes: LOG_START,
+            reach: LOG_START,
+            ..superblock
+        },
+        home: None,
+        current: [false; SLOTS],
+        position: LOG_START,
+        last: LOG_START,
+        sequence: 1,
+        pristine: true,
+        buffer: JournalBuffer::default(),
+    }
+}
+
+fn scanned(superblock: &Superblock, mut found: Found, is_copied: bool) -> Scanned {
+    // What the epoch begins with is no transaction in its log; it comes before the first one.
+    if let Some(carried) = superblock.carried {
+        found.transactions.insert(0, (0, vec![carried.into()]));
+    }
+    Scanned {
+        is_copied: is_copied && !found.transactions.is_empty(),
+        clean: superblock.clean && found.transactions.is_empty() && found.discarded_tail_bytes == 0,
+        bytes: found.end - LOG_START,
+        transactions: found.transactions,
+        discarded_tail_bytes: found.discarded_tail_bytes,
+        epoch: superblock.epoch,
+        next_sequence: found.next_sequence,
+    }
+}
+
+fn nothing<L: Lower>(log: &Log<L>) -> Scanned {
+    let (epoch, next_sequence) = log.next();
+    Scanned {
+        transactions: Vec::new(),
+        bytes: 0,
+        discarded_tail_bytes: 0,
+        clean: true,
+        is_copied: false,
+        epoch,
+        next_sequence,
+    }
+}

@@ -1,0 +1,434 @@
+//! Committed but not applied: the merged final state of the epoch's transactions.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use mobifs_base::{
+    Attributes, ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page,
+    PageIndex, RangeSet,
+};
+
+use crate::log::record::Record;
+
+/// Memory of an object without its content, of an entry with an average name, and of what
+/// the maps around them need.
+const OBJECT_BYTES: u64 = size_of::<PendingObject>() as u64 + 64;
+const DENTRY_BYTES: u64 = size_of::<(ObjectId, Name, Option<ObjectId>)>() as u64 + 64;
+
+// Room that applying takes at most. The engine has charged the same before the changes were
+// acknowledged: `crates/engine/src/engine/memory.rs` says what for.
+/// A name in `stage/` or `limbo/`.
+const OWN_ENTRY_ROOM_BYTES: u64 = 512;
+/// An entry that names another object than before.
+const ENTRY_ROOM_BYTES: u64 = OWN_ENTRY_ROOM_BYTES + PAGE_BYTES_U64;
+/// A changed object, besides its content.
+const OBJECT_ROOM_BYTES: u64 = OWN_ENTRY_ROOM_BYTES + 2 * PAGE_BYTES_U64;
+/// The part of its content that a file needs for the list of its extents, at most.
+const EXTENTS_SHARE: u64 = 64;
+
+/// Bytes that changed within a page: offset and content.
+pub(crate) type Runs = Vec<(u16, Vec<u8>)>;
+
+/// Committed content of one page.
+#[derive(Clone, Debug)]
+pub(crate) enum PendingPage {
+    /// All of it.
+    Whole(Page),
+    /// Changes on top of what the lower file has, in order (after a recovery, where
+    /// the whole pages of a journal full of small changes would not fit in memory).
+    Runs {
+        /// The page below counts as zeros.
+        fresh: bool,
+        runs: Runs,
+    },
+}
+
+/// Committed changes of one object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PendingObject {
+    /// Final attributes; none if only bindings or pages are known (never for long).
+    pub(crate) attributes: Option<Attributes>,
+    /// The lower tree does not have it.
+    pub(crate) created: bool,
+    pub(crate) symlink_target: Option<Arc<[u8]>>,
+    /// Ranges of the lower content that are gone.
+    pub(crate) zeroed: RangeSet,
+    pub(crate) allocated: RangeSet,
+    pub(crate) xattrs: BTreeMap<Arc<[u8]>, Option<Arc<[u8]>>>,
+    pub(crate) pages: BTreeMap<PageIndex, PendingPage>,
+    /// Ranges of the lower (or stage) file that hold committed data already.
+    pub(crate) direct: RangeSet,
+    /// Inode of its stage file, once a journal record says so.
+    pub(crate) bound: Option<u64>,
+    /// Its stage file is durably what all this says, so that only its name is left to do.
+    /// Every change takes that back, and no restart remembers it.
+    pub(crate) is_whole: bool,
+    /// Pages that were written to the lower file before an apply (`apply/ahead.rs`). Every change
+    /// of a page removes its note, and no restart remembers it.
+    pub(crate) ahead: BTreeMap<PageIndex, PageAhead>,
+}
+
+/// How far the writing of a page ahead of an apply has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageAhead {
+    /// It may be in its place, or torn.
+    Begun,
+    /// It is in its place, durably.
+    Durable,
+}
+
+/// All committed changes that are not applied.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) objects: HashMap<ObjectId, Arc<PendingObject>>,
+    pub(crate) dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
+    /// Pending entries that name an object.
+    links: HashMap<ObjectId, u32>,
+    /// Which these are, once somebody has asked, until one changes.
+    names: OnceLock<HashMap<ObjectId, Vec<(ObjectId, Name)>>>,
+    /// Memory of their content.
+    page_bytes: u64,
+    /// Room that applying takes.
+    pub(crate) reserved_bytes: u64,
+    pub(crate) created: u64,
+}
+
+impl Pending {
+    /// Memory that all of it takes, roughly: what a program has made and deleted again is
+    /// still here, and may be a hundred times as much as its content was.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        let objects = self.objects.len() as u64 * OBJECT_BYTES;
+        self.page_bytes + objects + self.dentries.len() as u64 * DENTRY_BYTES
+    }
+
+    /// Whether everything is applied.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.dentries.is_empty()
+    }
+
+    pub(crate) fn object(&self, id: ObjectId) -> Option<&PendingObject> {
+        self.objects.get(&id).map(Arc::as_ref)
+    }
+
+    /// The object, to be changed.
+    pub(crate) fn object_mut(&mut self, id: ObjectId) -> &mut PendingObject {
+        let object = Arc::make_mut(self.objects.entry(id).or_default());
+        object.is_whole = false;
+        object
+    }
+
+    /// The object's stage file is durably all that is pending of it.
+    pub(crate) fn note_whole(&mut self, id: ObjectId) {
+        self.object_mut(id).is_whole = true;
+    }
+
+    /// Kind of an object with pending attributes.
+    pub(crate) fn kind_of(&self, id: ObjectId) -> Option<FileKind> {
+        let attributes = self.object(id)?.attributes?;
+        Some(attributes.kind)
+    }
+
+    /// Whether an object has pending attributes, and they are not those of this kind.
+    pub(crate) fn has_other_kind(&self, id: ObjectId, kind: FileKind) -> bool {
+        self.kind_of(id).is_some_and(|pending| pending != kind)
+    }
+
+    /// Whether some pending entry names the object.
+    pub(crate) fn is_linked(&self, id: ObjectId) -> bool {
+        self.links.contains_key(&id)
+    }
+
+    /// Whether an object has pending changes, a pending name, or pending entries.
+    pub(crate) fn mentions(&self, id: ObjectId) -> bool {
+        self.object(id).is_some() || self.is_linked(id) || self.dentries_of(id).next().is_some()
+    }
+
+    /// How many pending entries name an object.
+    pub(crate) fn links_of(&self, id: ObjectId) -> u32 {
+        self.links.get(&id).copied().unwrap_or(0)
+    }
+
+    /// Entries of one directory.
+    pub(crate) fn dentries_of(
+        &self,
+        parent: ObjectId,
+    ) -> impl Iterator<Item = (&Name, Option<ObjectId>)> {
+        self.dentries
+            .range((parent, Name::first())..)
+            .take_while(move |((of, _), _)| *of == parent)
+            .map(|((_, name), child)| (name, *child))
+    }
+
+    /// All objects that something pending mentions; some more than once.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ObjectId> {
+        let entries = self.dentries.iter();
+        let named = entries.flat_map(|((parent, _), child)| [Some(*parent), *child]);
+        self.objects.keys().copied().chain(named.flatten())
+    }
+
+    /// All pending entries that name an object. The first question after a change walks all
+    /// entries: for recovery, and for what an apply that failed has left.
+    pub(crate) fn names_of(&self, id: ObjectId) -> &[(ObjectId, Name)] {
+        if !self.is_linked(id) {
+            return &[];
+        }
+        let names = self.names.get_or_init(|| {
+            let mut names: HashMap<ObjectId, Vec<(ObjectId, Name)>> = HashMap::new();
+            for (place, child) in &self.dentries {
+                if let Some(child) = child {
+                    names.entry(*child).or_default().push(place.clone());
+                }
+            }
+            names
+        });
+        names.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn merge_state(&mut self, state: &ObjectState) {
+        let mut freed_bytes = 0;
+        let newly_created = state.created && self.object(state.id).is_none_or(|o| !o.created);
+        let object = self.object_mut(state.id);
+        object.attributes = Some(state.attributes);
+        object.created |= state.created;
+        if state.symlink_target.is_some() {
+            object.symlink_target.clone_from(&state.symlink_target);
+        }
+        for &range in &state.zeroed {
+            freed_bytes += object.drop_pages(range);
+            object.direct.remove(range);
+            object.zeroed.insert(range);
+            object.allocated.remove(range);
+        }
+        state
+            .allocated
+            .iter()
+            .for_each(|&range| object.allocated.insert(range));
+        for (name, value) in &state.xattrs {
+            object.xattrs.insert(Arc::clone(name), value.clone());
+        }
+        self.page_bytes -= freed_bytes;
+        self.created += u64::from(newly_created);
+        // Saturating: the ranges of a forged journal are of any length, and overlap.
+        let blocks = |range: &ByteRange| {
+            let first = range.start - range.start % PAGE_BYTES_U64;
+            range
+                .end
+                .saturating_sub(first)
+                .saturating_add(PAGE_BYTES_U64 - 1)
+        };
+        let with_list = |bytes: u64| bytes.saturating_add(bytes / EXTENTS_SHARE);
+        let allocated = state.allocated.iter().map(blocks).map(with_list);
+        let values = state.xattrs.iter().filter_map(|(_, value)| value.as_ref());
+        let values = values.map(|value| value.len() as u64 + PAGE_BYTES_U64);
+        let values = values.map(|bytes| bytes.next_multiple_of(PAGE_BYTES_U64));
+        self.reserved_bytes = allocated
+            .chain(values)
+            .fold(self.reserved_bytes, u64::saturating_add)
+            .saturating_add(OBJECT_ROOM_BYTES);
+    }
+
+    pub(crate) fn merge_dentry(&mut self, parent: ObjectId, name: Name, child: Option<ObjectId>) {
+        self.names.take();
+        let room_bytes = if child.is_some() {
+            ENTRY_ROOM_BYTES
+        } else {
+            OWN_ENTRY_ROOM_BYTES
+        };
+        self.reserved_bytes = self.reserved_bytes.saturating_add(room_bytes);
+        let before = self.dentries.insert((parent, name), child).flatten();
+        if let Some(child) = child {
+            *self.links.entry(child).or_default() += 1;
+        }
+        if let Some(before) = before {
+            match self.links.get_mut(&before) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => {
+                    self.links.remove(&before);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn merge_page(&mut self, id: ObjectId, index: PageIndex, page: PendingPage) {
+        let gained = page.held_bytes();
+        let object = self.object_mut(id);
+        object.ahead.remove(&index);
+        let pages = &mut object.pages;
+        let follows_on = index
+            .0
+            .checked_sub(1)
+            .is_some_and(|before| pages.contains_key(&PageIndex(before)));
+        match pages.insert(index, page) {
+            Some(before) => self.page_bytes -= before.held_bytes(),
+            None => {
+                // Where it is not next to another one, the list of extents may have to be split.
+                let list = if follows_on { 0 } else { PAGE_BYTES_U64 };
+                let room_bytes = PAGE_BYTES_U64 + PAGE_BYTES_U64 / EXTENTS_SHARE + list;
+                self.reserved_bytes = self.reserved_bytes.saturating_add(room_bytes);
+            }
+        }
+        self.page_bytes += gained;
+    }
+
+    /// Changed bytes on top of what is committed.
+    pub(crate) fn merge_runs(&mut self, id: ObjectId, index: PageIndex, fresh: bool, runs: Runs) {
+        let object = self.object_mut(id);
+        object.ahead.remove(&index);
+        let page = match object.pages.remove(&index) {
+            Some(before) if !fresh => {
+                self.page_bytes -= before.held_bytes();
+                before.with(runs)
+            }
+            before => {
+                self.page_bytes -= before.map_or(0, |before| before.held_bytes());
+                PendingPage::Runs { fresh, runs }
+            }
+        };
+        self.merge_page(id, index, page);
+    }
+
+    pub(crate) fn merge_direct(&mut self, id: ObjectId, range: ByteRange) {
+        let object = self.object_mut(id);
+        let freed = object.drop_pages(range);
+        object.zeroed.remove(range);
+        object.direct.insert(range);
+        self.page_bytes -= freed;
+    }
+
+    /// Merges a record as recovery finds it; `Known` and `Found` are not for this.
+    pub(crate) fn merge_record(&mut self, record: Record) {
+        match record {
+            Record::Known { .. } | Record::Found { .. } | Record::Moving | Record::MovingInPart => {
+            }
+            Record::Object(state) => self.merge_state(&state),
+            Record::Dentry {
+                parent,
+                name,
+                child,
+            } => self.merge_dentry(parent, name, child),
+            Record::Bytes {
+                object,
+                index,
+                fresh,
+                runs,
+            } => {
+                self.merge_runs(object, index, fresh, runs);
+            }
+            Record::Direct { object, range } => self.merge_direct(object, range),
+            // Expanded before anything is merged.
+            Record::External { .. } => {}
+            Record::Bind { id, inode } => self.object_mut(id).bound = Some(inode),
+        }
+    }
+
+    /// Forgets everything: it is applied.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl PendingObject {
+    /// Drops pages inside a range (page aligned); returns the memory they held.
+    fn drop_pages(&mut self, range: ByteRange) -> u64 {
+        // Not split off: that takes time for what stays as well.
+        let from = PageIndex::of_offset(range.start);
+        let end = (range.end != u64::MAX).then(|| PageIndex::of_offset(range.end));
+        let mut dropped_bytes = 0;
+        while let Some((&index, _)) = self.pages.range(from..).next()
+            && end.is_none_or(|end| index < end)
+            && let Some(page) = self.pages.remove(&index)
+        {
+            self.ahead.remove(&index);
+            dropped_bytes += page.held_bytes();
+        }
+        dropped_bytes
+    }
+
+    /// Whether the pending content is that of a new SQLite database.
+    pub(crate) fn is_database(&self) -> bool {
+        const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
+        match self.pages.get(&PageIndex(0)) {
+            Some(PendingPage::Whole(page)) => page.stored().starts_with(SQLITE_MAGIC),
+            _ => false,
+        }
+    }
+
+    /// Whether the lower content of a page counts as zeros.
+    pub(crate) fn hides_lower(&self, index: PageIndex) -> bool {
+        let offset = index.offset();
+        if self.created {
+            !self.direct.contains(offset)
+        } else {
+            self.zeroed.contains(offset)
+        }
+    }
+}
+
+impl PendingPage {
+    fn held_bytes(&self) -> u64 {
+        match self {
+            Self::Whole(page) => page.stored_bytes() as u64,
+            Self::Runs { runs, .. } => runs.iter().map(|(_, bytes)| bytes.len() as u64 + 32).sum(),
+        }
+    }
+
+    /// The page with further changes on top.
+    fn with(self, more: Runs) -> Self {
+        match self {
+            Self::Whole(mut page) => {
+                write_runs(&mut page, &more);
+                Self::Whole(page)
+            }
+            Self::Runs { fresh, mut runs } => {
+                runs.extend(more);
+                Self::Runs { fresh, runs }
+            }
+        }
+    }
+}
+
+/// Writes changed bytes into a page.
+pub(crate) fn write_runs(page: &mut Page, runs: &[(u16, Vec<u8>)]) {
+    for (offset, bytes) in runs {
+        let offset = usize::from(*offset).min(PAGE_BYTES);
+        let length = bytes.len().min(PAGE_BYTES - offset);
+        page.write(offset, &bytes[..length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::file_state;
+
+    /// A program that made and deleted millions of small files filled memory that nobody
+    /// knew of, until the journal was.
+    #[test]
+    fn what_was_made_and_deleted_again_is_held_until_it_is_applied() {
+        let mut pending = Pending::default();
+        let before = pending.held_bytes();
+        for id in 0..1000 {
+            let name = Name::new(id.to_string().as_bytes()).unwrap();
+            pending.object_mut(ObjectId(id)).created = true;
+            pending.merge_dentry(ObjectId::ROOT, name.clone(), Some(ObjectId(id)));
+            pending.merge_dentry(ObjectId::ROOT, name, None);
+        }
+        assert_eq!(before, 0);
+        assert!(pending.held_bytes() >= 1000 * size_of::<PendingObject>() as u64);
+        pending.clear();
+        assert_eq!(pending.held_bytes(), 0);
+    }
+
+    #[test]
+    fn impossible_ranges_of_a_forged_journal_do_not_overflow_what_is_reserved() {
+        // Found by the fuzzer of forged journals.
+        let state = ObjectState {
+            allocated: vec![ByteRange::from(0), ByteRange::from(1), ByteRange::new(9, 3)],
+            ..file_state(ObjectId(7), true, u64::MAX)
+        };
+        let mut pending = Pending::default();
+        pending.merge_state(&state);
+        pending.merge_runs(ObjectId(7), PageIndex(0), true, vec![(0, vec![1])]);
+        assert_eq!(pending.reserved_bytes, u64::MAX);
+    }
+}

@@ -1,0 +1,310 @@
+//! What reads need, and the only way to change it: whoever does, a witness hears of it.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use mobifs_base::{ByteRange, FileKind, ObjectId, RangeSet};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::overlay::pending::Pending;
+use crate::overlay::table::Table;
+use crate::{KnownObject, Saved, Witness};
+
+/// What is pending, and what is known of the lower filesystem.
+pub(crate) struct State {
+    pub(crate) pending: Pending,
+    /// Also notes the objects of which something known has changed, here or there.
+    pub(crate) table: Table,
+    /// Objects that are in use, with or without a link: `pin`.
+    pinned: HashSet<ObjectId>,
+    /// Ranges spilled to stage files of objects that no transaction created yet.
+    spilled: HashMap<ObjectId, RangeSet>,
+    /// Objects in the tree with a name in `stage/` that could not be deleted. As long as
+    /// their ids are known that name is known to be none of their links.
+    left_in_stage: HashSet<ObjectId>,
+    /// Directories that the engine does not list any more, in which something is still known.
+    unlisted: BTreeSet<ObjectId>,
+}
+
+impl State {
+    pub(crate) fn new(pending: Pending, table: Table) -> Self {
+        Self {
+            pending,
+            table,
+            pinned: HashSet::new(),
+            spilled: HashMap::new(),
+            left_in_stage: HashSet::new(),
+            unlisted: BTreeSet::new(),
+        }
+    }
+
+    /// How far below the root each of these directories and all above them are, by one of the
+    /// names that they have or get. Where names lead in circles, as an apply that was
+    /// interrupted may leave them, it is any number.
+    pub(crate) fn depths_of(
+        &self,
+        directories: impl Iterator<Item = ObjectId>,
+    ) -> HashMap<ObjectId, usize> {
+        let mut depths = HashMap::from([(ObjectId::ROOT, 0)]);
+        for directory in directories {
+            let mut way = Vec::new();
+            let mut at = Some(directory);
+            let mut depth = loop {
+                let Some(id) = at else { break 0 };
+                if let Some(depth) = depths.get(&id) {
+                    break *depth;
+                }
+                // Found again on its own way up, it is where that ends.
+                depths.insert(id, 0);
+                way.push(id);
+                at = self.directory_above(id);
+            };
+            for id in way.into_iter().rev() {
+                depth += 1;
+                depths.insert(id, depth);
+            }
+        }
+        depths
+    }
+
+    fn directory_above(&self, id: ObjectId) -> Option<ObjectId> {
+        let pending = self.pending.names_of(id).first();
+        let known = || self.table.get(id)?.names.first();
+        pending.or_else(known).map(|(parent, _)| *parent)
+    }
+
+    /// The engine lists a directory from now on.
+    pub(crate) fn note_listed(&mut self, id: ObjectId) {
+        self.unlisted.remove(&id);
+    }
+
+    /// The inode of an object, if the lower filesystem has it: as it was found, or as the
+    /// journal says.
+    pub(crate) fn inode_of(&self, id: ObjectId) -> Option<u64> {
+        let known = self.table.get(id).map(|location| location.inode);
+        known.or_else(|| self.pending.object(id).and_then(|object| object.bound))
+    }
+
+    /// Notes whether the name in `stage/` of an object in the tree is still there.
+    pub(crate) fn note_left_in_stage(&mut self, id: ObjectId, is_left: bool) {
+        if is_left {
+            self.left_in_stage.insert(id);
+        } else {
+            self.left_in_stage.remove(&id);
+        }
+    }
+
+    pub(crate) fn is_pinned(&self, id: ObjectId) -> bool {
+        self.pinned.contains(&id)
+    }
+
+    pub(crate) fn pin(&mut self, id: ObjectId) {
+        self.pinned.insert(id);
+        self.table.touch(id);
+    }
+
+    /// Nobody uses it any more, so what was spilled of it means nothing either.
+    pub(crate) fn unpin(&mut self, id: ObjectId) {
+        self.pinned.remove(&id);
+        self.take_spilled(id);
+    }
+
+    /// Nothing is in use any more.
+    pub(crate) fn unpin_all(&mut self) {
+        let used: Vec<ObjectId> = self.used().collect();
+        used.into_iter().for_each(|id| self.unpin(id));
+    }
+
+    /// Objects that are in use, with or without a name.
+    pub(crate) fn used(&self) -> impl Iterator<Item = ObjectId> + '_ {
+        let spilled = self.spilled.keys().copied();
+        self.pinned.iter().copied().chain(spilled)
+    }
+
+    /// Ranges spilled of an object that no transaction created yet.
+    pub(crate) fn spilled(&self, id: ObjectId) -> Option<&RangeSet> {
+        self.spilled.get(&id)
+    }
+
+    pub(crate) fn note_spilled(&mut self, id: ObjectId, ranges: impl Iterator<Item = ByteRange>) {
+        let spilled = self.spilled.entry(id).or_default();
+        ranges.for_each(|range| spilled.insert(range));
+        self.table.touch(id);
+    }
+
+    /// A transaction says now what was spilled, or nobody needs it.
+    pub(crate) fn take_spilled(&mut self, id: ObjectId) {
+        self.spilled.remove(&id);
+        self.table.touch(id);
+    }
+
+    /// Drops what is known of these objects and of what has names in them only; unless it is
+    /// `in_use`, or something committed, or something known below, still needs it. Returns what
+    /// was dropped, with the name that it has in `limbo/`.
+    pub(crate) fn forget(
+        &mut self,
+        ids: &[ObjectId],
+        in_use: &BTreeSet<ObjectId>,
+    ) -> Vec<(ObjectId, Option<u64>)> {
+        let Self {
+            pending,
+            table,
+            pinned,
+            left_in_stage,
+            unlisted,
+            ..
+        } = self;
+        let is_needed = |id: ObjectId| {
+            in_use.contains(&id)
+                || pinned.contains(&id)
+                || left_in_stage.contains(&id)
+                || pending.object(id).is_some()
+                || pending.is_linked(id)
+                || pending.dentries_of(id).next().is_some()
+        };
+        let mut dropped = Vec::new();
+        let is_directory = |id: &ObjectId| {
+            let location = table.get(*id);
+            location.is_some_and(|location| location.kind == FileKind::Directory)
+        };
+        // What was needed in these may not be any more. Listings leave memory many at a time,
+        // and seldom.
+        let again = if ids.iter().any(is_directory) {
+            std::mem::take(unlisted)
+        } else {
+            BTreeSet::new()
+        };
+        for id in again.into_iter().chain(ids.iter().copied()) {
+            let mut nameless = table.remove_names_in(id, is_needed);
+            if table.has_children(id) {
+                unlisted.insert(id);
+            }
+            nameless.push(id);
+            for id in nameless.into_iter().filter(|&id| !is_needed(id)) {
+                let location = table.get(id).filter(|location| location.names.is_empty());
+                let Some(location) = location else { continue };
+                let limbo_inode = Some(location.inode).filter(|_| location.in_limbo);
+                if table.forget(id) {
+                    dropped.push((id, limbo_inode));
+                }
+            }
+        }
+        dropped
+    }
+
+    /// Takes over what a killed process knew. What a journal record says of an object's
+    /// place counts only for objects that it did not know.
+    pub(crate) fn take_over(&mut self, saved: &Saved) {
+        let mut objects: Vec<&(ObjectId, KnownObject)> = saved.objects.iter().collect();
+        objects.sort_unstable_by_key(|(id, _)| *id);
+        self.table.note_changes();
+        self.table.begin_fresh_above(saved.ids_above);
+        for (id, known) in &objects {
+            self.table.begin_fresh_above(id.0);
+            if let Some(location) = known.location.as_ref().filter(|_| *id != ObjectId::ROOT) {
+                self.table.take_over(*id, location);
+            }
+            if known.is_pinned {
+                self.pinned.insert(*id);
+            }
+            // If the transaction that creates it is in the journal, that says what was
+            // spilled of it; only nobody noted that any more.
+            if !known.spilled.is_empty() && self.pending.object(*id).is_none() {
+                let ranges = known.spilled.iter().copied().collect();
+                self.spilled.insert(*id, ranges);
+            }
+        }
+        self.table.index_children();
+        for (id, known) in objects {
+            if self.known(*id).as_ref() == Some(known) {
+                self.table.untouch(*id);
+            } else {
+                self.table.touch(*id);
+            }
+        }
+    }
+
+    /// What a successor of this process would have to know of an object.
+    fn known(&self, id: ObjectId) -> Option<KnownObject> {
+        let known = KnownObject {
+            location: self.table.get(id).map(|location| location.known()),
+            is_pinned: self.is_pinned(id),
+            spilled: self
+                .spilled(id)
+                .map_or_else(Vec::new, |ranges| ranges.iter().collect()),
+        };
+        (known != KnownObject::default()).then_some(known)
+    }
+}
+
+/// The state behind its lock. There is no other way to change it than [`Watched::write`],
+/// so no change can escape the witness.
+pub(crate) struct Watched {
+    state: RwLock<State>,
+    witness: Option<Arc<dyn Witness>>,
+}
+
+impl Watched {
+    /// Nobody hears of changes.
+    pub(crate) fn new(state: State) -> Self {
+        Self {
+            state: RwLock::new(state),
+            witness: None,
+        }
+    }
+
+    /// From now on `witness` hears of every change; at once it hears of what is there, or
+    /// of a state that was taken over, of what it did not know yet.
+    pub(crate) fn watch(&mut self, witness: Arc<dyn Witness>) {
+        self.state.get_mut().table.note_changes();
+        self.witness = Some(witness);
+        drop(self.write());
+    }
+
+    pub(crate) fn witness(&self) -> Option<&dyn Witness> {
+        self.witness.as_deref()
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read()
+    }
+
+    /// The state, to be changed. The witness hears of all of it at once, before anybody
+    /// else can see it.
+    pub(crate) fn write(&self) -> Change<'_> {
+        Change {
+            state: self.state.write(),
+            witness: self.witness(),
+        }
+    }
+}
+
+/// A change of the state; see [`Watched::write`].
+pub(crate) struct Change<'a> {
+    state: RwLockWriteGuard<'a, State>,
+    witness: Option<&'a dyn Witness>,
+}
+
+impl Deref for Change<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let Some(witness) = self.witness else { return };
+        for id in self.state.table.take_touched() {
+            witness.object(id, self.state.known(id).as_ref());
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Stores that were copied before what their journal holds was in its place.
+//!
+//! A journal tells by inode numbers which objects its changes belong to, and a copy of the tree
+//! has other ones. The names are the same: as long as no apply has begun to move any, each object
+//! is where the journal says. So they are looked up once, and what was found is noted in the
+//! journal (`Record::Found`) before anything of the tree is changed: from then on the copy is a
+//! store like others. `docs/DESIGN.md` has the crash argument.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZeroU64;
+
+use mobifs_base::{FileKind, Name, ObjectId, PAGE_BYTES_U64};
+
+use crate::StoreError;
+use crate::journal_store::JournalStore;
+use crate::log::record::Record;
+use crate::lower::Lower;
+use crate::overlay::lookup::found as if_there;
+
+/// Journal that is left for the next apply to say that names move.
+const RESERVE_BYTES: u64 = PAGE_BYTES_U64;
+
+/// What a journal says of the places of objects.
+#[derive(Default)]
+struct Told {
+    /// The inode of each; none: an earlier copy did not have it.
+    inodes: BTreeMap<ObjectId, Option<NonZeroU64>>,
+    /// By directory: what lies in it.
+    entries: HashMap<ObjectId, Vec<Entry>>,
+}
+
+struct Entry {
+    id: ObjectId,
+    name: Name,
+    kind: FileKind,
+}
+
+impl Told {
+    /// # Errors
+    /// [`StoreError::Unsuitable`] if names may not be where the journal says.
+    fn by(transactions: &[(u64, Vec<Record>)]) -> Result<Self, StoreError> {
+        let mut told = Self::default();
+        // What waits in `limbo/`, under an inode number that it does not have here.
+        let mut nameless = HashSet::new();
+        let mut needed = Vec::new();
+        for record in transactions.iter().flat_map(|(_, records)| records) {
+            match record {
+                Record::Known {
+                    id,
+                    inode,
+                    kind,
+                    parent,
+                    name,
+                } => {
+                    told.inodes
+                        .entry(*id)
+                        .or_insert_with(|| NonZeroU64::new(*inode));
+                    if let Ok(name) = Name::new(name) {
+                        let (id, kind) = (*id, *kind);
+                        let entries = told.entries.entry(*parent).or_default();
+                        entries.push(Entry { id, name, kind });
+                    } else {
+                        nameless.insert(*id);
+                    }
+                }
+                Record::Found { id, inode } => {
+                    told.inodes.insert(*id, *inode);
+                }
+                Record::Moving | Record::MovingInPart | Record::Bind { .. } => {
+                    return Err(StoreError::Unsuitable(
+                        "this is a copy that was made while files of the store were on their \
+                         way to their places, and it cannot be told which of them had arrived; \
+                         nothing was changed. Mount the original store once, or copy it anew \
+                         after that"
+                            .to_owned(),
+                    ));
+                }
+                Record::Dentry { child, .. } => needed.extend(child),
+                Record::Object(state) if state.attributes.nlink > 0 => needed.push(state.id),
+                _ => {}
+            }
+        }
+        if needed.iter().any(|id| nameless.contains(id)) {
+            return Err(StoreError::Unsuitable(
+                "this is a copy of a store some of whose files could not be brought to their \
+                 places, and wait without a name; nothing was changed. Make room in the original \
+                 store, mount it once, and copy it anew after that"
+                    .to_owned(),
+            ));
+        }
+        Ok(told)
+    }
+}
+
+/// Which inodes objects have in a copy, where its journal says so; none: they are not in it. What
+/// other records say of their inodes is of the original, or of an earlier copy.
+pub(crate) fn inodes(transactions: &[(u64, Vec<Record>)]) -> HashMap<ObjectId, Option<u64>> {
+    let records = transactions.iter().flat_map(|(_, records)| records);
+    let found = records.filter_map(|record| match record {
+        Record::Found { id, inode } => Some((*id, inode.map(NonZeroU64::get))),
+        _ => None,
+    });
+    found.collect()
+}
+
+/// What a copied journal does not say yet.
+pub(crate) struct Located {
+    /// A [`Record::Found`] for each object that has another inode than the journal says.
+    records: Vec<Record>,
+    /// They take the place of the last transaction, which said the same of an earlier copy: the
+    /// journal may have no room for both.
+    replaces_last: bool,
+}
+
+/// Looks up, by their names, the objects that a copied journal knows, and adds what it finds to
+/// the transactions.
+///
+/// # Errors
+/// [`StoreError::Unsuitable`] if their names may have moved; [`StoreError::Lower`].
+pub(crate) fn locate<L: Lower>(
+    lower: &L,
+    transactions: &mut Vec<(u64, Vec<Record>)>,
+) -> Result<Option<Located>, StoreError> {
+    let of_copy = |(_, records): &mut (u64, Vec<Record>)| {
+        records
+            .iter()
+            .all(|record| matches!(record, Record::Found { .. }))
+    };
+    let last = transactions.pop_if(of_copy);
+    let records = look_up(lower, transactions)?;
+    let is_said = match &last {
+        Some((_, last)) => *last == records,
+        None => records.is_empty(),
+    };
+    let sequence = transactions.last().map_or(1, |(sequence, _)| sequence + 1);
+    transactions.push((sequence, records.clone()));
+    Ok((!is_said).then_some(Located {
+        records,
+        replaces_last: last.is_some(),
+    }))
+}
+
+fn look_up<L: Lower>(
+    lower: &L,
+    transactions: &[(u64, Vec<Record>)],
+) -> Result<Vec<Record>, StoreError> {
+    let mut told = Told::by(transactions)?;
+    let failed = || StoreError::lower("looking for what the journal of a copied store changes");
+    let root = lower.root().map_err(failed())?;
+    let device = lower.stat(&root).map_err(failed())?.device;
+    let below = told.entries.remove(&ObjectId::ROOT).unwrap_or_default();
+    let mut there: HashMap<ObjectId, u64> = HashMap::new();
+    // The directories on the way down, and what is left to be looked for in each.
+    let mut open = vec![(root, below.into_iter())];
+    while let Some((directory, left)) = open.last_mut() {
+        let Some(entry) = left.next() else {
+            open.pop();
+            continue;
+        };
+        let name = entry.name.as_bytes();
+        let stat = if_there(lower.stat_at(directory, name)).map_err(failed())?;
+        let Some(stat) = stat.filter(|stat| (stat.device, stat.kind) == (device, entry.kind))
+        else {
+            continue;
+        };
+        there.entry(entry.id).or_insert(stat.inode);
+        if stat.kind == FileKind::Directory
+            && let Some(below) = told.entries.remove(&entry.id)
+        {
+            let handle = lower.open(directory, name, false).map_err(failed())?;
+            open.push((handle, below.into_iter()));
+        }
+    }
+    let moved = told.inodes.into_iter().filter_map(|(id, told)| {
+        let inode = there.get(&id).copied().and_then(NonZeroU64::new);
+        // What is gone is not known by its name any more.
+        (told.is_some() && told != inode).then_some(Record::Found { id, inode })
+    });
+    Ok(moved.collect())
+}
+
+impl<L: Lower> JournalStore<L> {
+    /// Makes the copy a store like others, whose journal tells the inodes of its own tree.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if something is missing without which the journal cannot be
+    /// applied, as when a part of a store was copied; [`StoreError::Lower`].
+    pub(crate) fn settle_copy(&self, located: Option<Located>) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock();
+        self.check_found()?;
+        if let Some(located) = located {
+            if located.replaces_last {
+                // Should the power go before the new one is whole, none is there, and the next
+                // mount looks again.
+                writer.log.step_back();
+            }
+            self.append(&mut writer, located.records, RESERVE_BYTES)?;
+        }
+        self.clear_foreign_limbo()?;
+        // Not before: what the journal said until now must not be believed of this tree, nor
+        // that its limbo has no names of the original's.
+        writer.log.come_home(&self.lower)
+    }
+
+    /// Deletes what lies in `limbo/` under the number that it had in the original, which may be
+    /// that of another object here. It was unlinked and in use when the power went: as long as
+    /// no names move, nothing is on its way through `limbo/`, and what is to get a name from
+    /// there was missing already. That they are gone is durable then.
+    fn clear_foreign_limbo(&self) -> Result<(), StoreError> {
+        let entries = self.lower.list(&self.own.limbo);
+        for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+            if entry.name != entry.inode.to_string().as_bytes() {
+                self.delete_from_limbo(&entry.name)?;
+            }
+        }
+        let synced = self.lower.sync(&self.own.limbo);
+        synced.map_err(StoreError::lower(
+            "making durable what was deleted from limbo",
+        ))
+    }
+}

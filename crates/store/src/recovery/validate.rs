@@ -1,0 +1,251 @@
+//! Whether a journal says what a mount may have written.
+//!
+//! A journal with right checksums may still be forged, and say what cannot be applied. A store
+//! that was served with it could not be unmounted. So what it says altogether is held against
+//! what every honest one keeps to, before anything is done: what no apply could ever do is
+//! refused, with the tree untouched, and what a mount would not write but an apply may manage
+//! is applied before the store is served. The lower tree is not looked at here; whether the
+//! objects that the journal takes from there are there is for `unapplied.rs`.
+
+use std::collections::{HashMap, HashSet};
+
+use mobifs_base::{Attributes, FileKind, Name, ObjectId, SYMLINK_BYTES_MAX};
+
+use crate::journal_store::{JournalStore, OWN_DIRECTORY};
+use crate::lower::Lower;
+use crate::overlay::pending::PendingObject;
+use crate::overlay::state::State;
+use crate::{Capabilities, StoreError};
+
+/// Longest name of an extended attribute, with its namespace (`XATTR_NAME_MAX`).
+const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Extended attributes that programs may set here.
+const XATTR_NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
+
+impl<L: Lower> JournalStore<L> {
+    /// Fails if the journal says what cannot be applied, whatever the lower tree is. This holds
+    /// for every state in which an apply may have left a tree: what names have moved changes
+    /// nothing of what is pending.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`], [`StoreError::Unsuitable`]; nothing was changed.
+    pub(crate) fn check_possible(&self) -> Result<(), StoreError> {
+        let state = self.state.read();
+        if let Some(name) = state.name_in_root(|name| !self.lower.is_in_scope(name)) {
+            return Err(StoreError::Unsuitable(format!(
+                "what it holds is for \"{name}\", which is not among its files; if they were \
+                 renamed before they were closed, give them their old names, open and close \
+                 them, and rename them then"
+            )));
+        }
+        let impossible = |(id, detail): (ObjectId, &str)| StoreError::Corrupt {
+            what: format!("what the journal says of {id}"),
+            detail: format!("{detail}; it cannot be applied, and nothing was changed"),
+        };
+        state
+            .impossible_object()
+            .map_or(Ok(()), |found| Err(impossible(found)))?;
+        state
+            .impossible_entry()
+            .map_or(Ok(()), |found| Err(impossible(found)))
+    }
+
+    /// Whether all that the journal says could have been written by a mount that had no name
+    /// moved yet; if so, applying it can wait.
+    pub(crate) fn is_sound(&self) -> bool {
+        let state = self.state.read();
+        let doubt = state
+            .doubtful_object(&self.capabilities)
+            .or_else(|| state.doubtful_tree());
+        if let Some((id, doubt)) = doubt {
+            tracing::warn!(%id, doubt, "no mount writes such a journal: it is applied first");
+        }
+        doubt.is_none()
+    }
+}
+
+impl State {
+    /// A name in the root, pending or known, that is like this.
+    fn name_in_root(&self, is_like_this: impl Fn(&[u8]) -> bool) -> Option<&Name> {
+        let pending = self.pending.dentries.keys();
+        let known = self.table.ids().filter_map(|id| self.table.get(id));
+        let known = known.flat_map(|location| &location.names);
+        let names = pending.chain(known);
+        let mut in_root = names.filter(|(parent, _)| *parent == ObjectId::ROOT);
+        in_root
+            .find(|(_, name)| is_like_this(name.as_bytes()))
+            .map(|(_, name)| name)
+    }
+
+    fn impossible_object(&self) -> Option<(ObjectId, &'static str)> {
+        self.pending.objects.iter().find_map(|(&id, object)| {
+            let detail = impossible(id, object)?;
+            // Of what never gets a name nothing needs to be made.
+            let is_made = !object.created || self.pending.is_linked(id);
+            is_made.then_some((id, detail))
+        })
+    }
+
+    fn impossible_entry(&self) -> Option<(ObjectId, &'static str)> {
+        let pending = &self.pending;
+        pending.dentries.iter().find_map(|((parent, name), child)| {
+            let detail = if is_own(*parent, name) {
+                "it changes the store's own directory"
+            } else if child.is_none() {
+                return None;
+            } else if *child == Some(ObjectId::ROOT) {
+                "it gives the root a name"
+            } else if pending.has_other_kind(*parent, FileKind::Directory) {
+                "it has entries and is no directory"
+            } else if pending.object(*parent).is_some_and(|parent| parent.created)
+                && !pending.is_linked(*parent)
+            {
+                "it is a new directory with entries and has no name"
+            } else {
+                return None;
+            };
+            Some((*parent, detail))
+        })
+    }
+
+    fn doubtful_object(&self, capabilities: &Capabilities) -> Option<(ObjectId, &'static str)> {
+        self.pending.objects.iter().find_map(|(&id, object)| {
+            let Some(attributes) = object.attributes else {
+                return Some((id, "it is changed and has no attributes"));
+            };
+            let is_told_otherwise = self.table.get(id).is_some_and(|location| {
+                // A new object that an interrupted apply has made is one of the lower filesystem.
+                let is_another = object.created && object.bound != Some(location.inode);
+                is_another || (location.is_somewhere() && location.kind != attributes.kind)
+            });
+            let doubt = if object.created && id < ObjectId::FIRST_NEW {
+                "it is new and has the number of an inode"
+            } else if is_told_otherwise {
+                "its place is that of another object"
+            } else if attributes.kind == FileKind::Regular
+                && attributes.size > capabilities.file_bytes_max
+            {
+                "it is larger than files can be"
+            } else if self.pending.links_of(id) > capabilities.links_max {
+                "it has more names than files can have"
+            } else if !object.xattrs.keys().all(|name| is_xattr_name(name)) {
+                "it has an extended attribute with an impossible name"
+            } else {
+                return None;
+            };
+            Some((id, doubt))
+        })
+    }
+
+    /// Every directory that the journal knows will have one name at most, none will be below
+    /// itself, and what gets entries will be below the root. Whoever lists a forged tree might
+    /// come to no end.
+    fn doubtful_tree(&self) -> Option<(ObjectId, &'static str)> {
+        let parents = match self.parents_of_directories() {
+            Ok(parents) => parents,
+            Err(id) => return Some((id, "it is a directory with several names")),
+        };
+        // Whether the way up from a directory ends at the root.
+        let mut is_below_root = HashMap::from([(ObjectId::ROOT, true)]);
+        for &id in parents.keys() {
+            let mut path = HashSet::new();
+            let mut at = id;
+            let ends_well = loop {
+                if let Some(&known) = is_below_root.get(&at) {
+                    break known;
+                }
+                if !path.insert(at) {
+                    return Some((at, "it is a directory below itself"));
+                }
+                match parents.get(&at) {
+                    Some(&parent) => at = parent,
+                    None => break false,
+                }
+            };
+            is_below_root.extend(path.into_iter().map(|id| (id, ends_well)));
+        }
+        let pending = &self.pending;
+        pending.dentries.iter().find_map(|((parent, _), child)| {
+            let doubt = if pending.has_other_kind(*parent, FileKind::Directory) {
+                "it lost entries and is no directory"
+            } else if child.is_some() && is_below_root.get(parent) != Some(&true) {
+                "it has entries and is not below the root"
+            } else {
+                return None;
+            };
+            Some((*parent, doubt))
+        })
+    }
+
+    /// In which directory each directory will be; or one that will be in several.
+    fn parents_of_directories(&self) -> Result<HashMap<ObjectId, ObjectId>, ObjectId> {
+        let Self { pending, table, .. } = self;
+        let names_of = |id| table.get(id).map_or(&[][..], |location| &location.names);
+        let known = table.ids().flat_map(names_of).map(|(parent, _)| *parent);
+        let above: HashSet<ObjectId> = known
+            .chain(pending.dentries.keys().map(|(parent, _)| *parent))
+            .collect();
+        let is_directory = |id: ObjectId| {
+            let kinds = [
+                pending.kind_of(id),
+                table.get(id).map(|location| location.kind),
+            ];
+            kinds.contains(&Some(FileKind::Directory)) || above.contains(&id)
+        };
+        let mut parents = HashMap::new();
+        for id in table.ids().filter(|id| is_directory(*id)) {
+            let kept = names_of(id)
+                .iter()
+                .filter(|entry| !pending.dentries.contains_key(*entry));
+            for (parent, _) in kept {
+                if parents.insert(id, *parent).is_some() {
+                    return Err(id);
+                }
+            }
+        }
+        for ((parent, _), child) in &pending.dentries {
+            if let Some(child) = child.filter(|child| is_directory(*child))
+                && parents.insert(child, *parent).is_some()
+            {
+                return Err(child);
+            }
+        }
+        Ok(parents)
+    }
+}
+
+/// What an object that is made, or changed, cannot be.
+fn impossible(id: ObjectId, object: &PendingObject) -> Option<&'static str> {
+    let Some(attributes) = object.attributes else {
+        return object.created.then_some("it is new and has no attributes");
+    };
+    let Attributes { kind, uid, gid, .. } = attributes;
+    if id == ObjectId::ROOT && kind != FileKind::Directory {
+        return Some("it is the root and no directory");
+    }
+    if uid == u32::MAX || gid == u32::MAX {
+        return Some("nobody can be its owner");
+    }
+    let target = object.symlink_target.as_deref();
+    if object.created && kind == FileKind::Symlink && !target.is_some_and(is_target) {
+        return Some("it is a new symlink that leads nowhere");
+    }
+    None
+}
+
+fn is_target(target: &[u8]) -> bool {
+    (1..=SYMLINK_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
+}
+
+fn is_xattr_name(name: &[u8]) -> bool {
+    name.len() <= XATTR_NAME_BYTES_MAX
+        && !name.contains(&0)
+        && XATTR_NAMESPACES
+            .iter()
+            .any(|namespace| name.len() > namespace.len() && name.starts_with(namespace))
+}
+
+/// Whether an entry is the store's own directory.
+pub(crate) fn is_own(parent: ObjectId, name: &Name) -> bool {
+    parent == ObjectId::ROOT && name.as_bytes() == OWN_DIRECTORY
+}
