@@ -13,8 +13,8 @@ use core::hash::BuildHasher as _;
 use foldhash::fast::FixedState;
 use mobifs_base::{DirectoryEntry, FileKind, Name, ObjectId, dentry_room_bytes};
 
-use crate::image::ImageError;
-use crate::notes::Notes;
+use crate::persist::ImageError;
+use crate::persist::dirty_tracking::Notes;
 
 /// Cookies are 1 to this. With the two for `.` and `..` in front they fit into 31 bits, which
 /// is all that 32-bit programs without large-file support have for a place in a directory.

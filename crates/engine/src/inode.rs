@@ -11,7 +11,7 @@ use mobifs_base::{
 };
 
 use crate::directory::{Directory, Displaced, Listing};
-use crate::notes::{Pages, Ranges};
+use crate::persist::dirty_tracking::{Pages, Ranges};
 use crate::request::{Node, SetIdBits};
 
 /// Extended attributes, name to value.
@@ -218,7 +218,7 @@ impl Inode {
         }
     }
 
-    /// Takes out the listing of a directory. Only [`crate::notes::Inodes::unload`] may
+    /// Takes out the listing of a directory. Only [`crate::persist::dirty_tracking::Inodes::unload`] may
     /// call it, which notes what goes.
     pub(crate) fn take_directory(&mut self) -> Option<Box<Directory>> {
         match &mut self.body {

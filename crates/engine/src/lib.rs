@@ -18,13 +18,11 @@ mod app;
 mod directory;
 mod engine;
 mod error;
-pub mod image;
 mod inode;
-mod notes;
-mod pacing;
+pub mod persist;
 pub mod policy;
 mod request;
-mod vct;
+mod transaction;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
@@ -34,14 +32,14 @@ pub use engine::{
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::search_content`].
 pub use mobifs_base::{ContentSearch, Whence};
-pub use pacing::{Next, Pacing, PacingRules};
 pub use policy::machine::{Machine, MachineEvent};
+pub use policy::pacing::{Next, Pacing, PacingRules};
 pub use policy::transactioning::{TransactioningName, TransactioningRule};
 pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,
     SetIdBits, TimeChange, WriteAt, XattrMode,
 };
-pub use vct::Commit;
+pub use transaction::Commit;
 
 /// Name of the store's own directory in the root; it cannot be seen or made through
 /// the mount.

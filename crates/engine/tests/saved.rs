@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use mobifs_base::{
     Attributes, DeviceNumber, FileKind, ObjectId, ObjectInfo, Page, PageContent, Timestamp,
 };
-use mobifs_engine::image::{Image, Key, Kind};
+use mobifs_engine::persist::{Image, Key, Kind};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Engine, EngineConfig, Limits, ReadSegment, TopLevelApps,
 };
@@ -65,7 +65,7 @@ impl Records {
         self.written_bytes
     }
 
-    fn restored(&self) -> Result<Engine, mobifs_engine::image::ImageError> {
+    fn restored(&self) -> Result<Engine, mobifs_engine::persist::ImageError> {
         let config = EngineConfig {
             rules: Box::<TopLevelApps>::default(),
             limits: Limits::default(),

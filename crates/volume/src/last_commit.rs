@@ -3,7 +3,7 @@
 //! A successor makes everything that a mount needs, and whatever ends it may end each one that
 //! follows. So the last process of a mount makes as little as it can: it answers no requests, makes no
 //! engine, and applies nothing that the journal has room for. It reads one transaction after the
-//! other from the arena ([`mobifs_engine::image::uncommitted`]) and hands it to the store. What it
+//! other from the arena ([`mobifs_engine::persist::uncommitted`]) and hands it to the store. What it
 //! cannot read it names and passes over. It notes in the arena what it does, so that another one
 //! can go on there, and pass over a transaction that ends processes.
 
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_base::{Entry, ObjectId, VctId};
-use mobifs_engine::image::{self, Key, Uncommitted};
+use mobifs_engine::persist::{self, Key, Uncommitted};
 use mobifs_store::{JournalStore, PosixLower, Saved, Store as _, StoreError};
 
 use crate::arena::{LastNotes, LeftArena};
@@ -86,7 +86,7 @@ impl LastCommit {
         if let Some(tag) = resumed.committed {
             notes.done(VctId(tag));
         }
-        let mut waiting = image::uncommitted(&arena);
+        let mut waiting = persist::uncommitted(&arena);
         waiting.retain(|key| {
             let vct = VctId(key.first);
             !noted.is_done(vct) && resumed.committed != Some(vct.0)
@@ -125,7 +125,7 @@ impl LastCommit {
                 continue;
             }
             self.notes.begin(vct);
-            let mut left = image::read(&self.arena, key);
+            let mut left = persist::read(&self.arena, key);
             self.pass_over_unreadable(&mut left, &mut pass);
             let waits = refused.iter().any(|earlier| left.depends_on(earlier));
             let outcome = (!waits).then(|| self.hand_over(&left));
@@ -190,7 +190,7 @@ impl LastCommit {
     }
 
     fn told(&self, id: ObjectId) -> String {
-        match image::told_path(&self.arena, id) {
+        match persist::told_path(&self.arena, id) {
             Some(path) => format!("\"{}\"", path.escape_ascii()),
             None => id.to_string(),
         }

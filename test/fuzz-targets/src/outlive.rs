@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, OnceLock};
 
 use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, Page, Timestamp};
-use mobifs_engine::image::{Image, Key, Kind};
+use mobifs_engine::persist::{Image, Key, Kind};
 use mobifs_engine::{Engine, EngineConfig, Limits, Moment, NodeSpec, Stop, TopLevelApps, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_volume::{

@@ -10,7 +10,7 @@ use super::Engine;
 use crate::FsError;
 use crate::app::{App, Class};
 use crate::inode::{Change, Inode};
-use crate::vct::{ClosedVct, Commit, Content, OpenVct};
+use crate::transaction::{ClosedVct, Commit, Content, OpenVct};
 
 /// What a caller of `fsync` has to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,7 +208,7 @@ impl Engine {
     }
 
     /// Closes a transaction: its net effect is fixed, and nothing changes it any more.
-    pub(super) fn close(&mut self, vct: VctId) {
+    pub(crate) fn close(&mut self, vct: VctId) {
         let Some(open) = self.open.remove(&vct) else {
             return;
         };

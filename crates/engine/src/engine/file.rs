@@ -247,7 +247,7 @@ impl Engine {
 /// Books memory that a transaction (or an orphan) gained or gave back.
 pub(super) fn account(
     room: &mut super::memory::Room,
-    open: Option<&mut crate::vct::OpenVct>,
+    open: Option<&mut crate::transaction::OpenVct>,
     vct: VctId,
     gained_bytes: u64,
     freed_bytes: u64,

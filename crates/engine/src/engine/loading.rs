@@ -25,7 +25,7 @@ const DEPARTURES_MAX: usize = 4096;
 /// While an object is not in memory, nothing that the store says of it can become wrong; but it
 /// may come, change and leave while an answer is under way.
 #[derive(Debug, Default)]
-pub(super) struct Departures {
+pub(crate) struct Departures {
     /// Grows with every departure.
     epoch: u64,
     /// Answers asked for before are all stale.
@@ -35,11 +35,11 @@ pub(super) struct Departures {
 
 impl Departures {
     /// What questions are asked at now.
-    pub(super) const fn epoch(&self) -> u64 {
+    pub(crate) const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    pub(super) fn left(&mut self, id: ObjectId) {
+    pub(crate) fn left(&mut self, id: ObjectId) {
         self.epoch += 1;
         if self.left_at.len() >= DEPARTURES_MAX {
             self.all_left();
@@ -48,7 +48,7 @@ impl Departures {
     }
 
     /// No answer that is under way holds any more.
-    pub(super) fn all_left(&mut self) {
+    pub(crate) fn all_left(&mut self) {
         self.epoch += 1;
         self.floor = self.epoch;
         self.left_at.clear();
@@ -61,14 +61,14 @@ impl Departures {
 
 /// Path of a directory that may be an app, relative to the mount.
 #[derive(Default)]
-pub(super) struct AppPath {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct AppPath {
+    pub(crate) bytes: Vec<u8>,
     /// How many names it has.
     names: usize,
 }
 
 impl AppPath {
-    pub(super) fn push(&mut self, name: &[u8]) {
+    pub(crate) fn push(&mut self, name: &[u8]) {
         if self.names > 0 {
             self.bytes.push(b'/');
         }
@@ -166,7 +166,7 @@ impl Engine {
     }
 
     /// The entries of a directory.
-    pub(super) fn entries(&self, id: ObjectId) -> Result<&Directory, Stop> {
+    pub(crate) fn entries(&self, id: ObjectId) -> Result<&Directory, Stop> {
         let inode = self.inode(id)?;
         if !inode.is_directory() {
             return Err(FsError::NotDirectory.into());
@@ -182,7 +182,7 @@ impl Engine {
 
     /// Adds an entry to a directory that was found loaded before, or lets an existing one name
     /// another object.
-    pub(super) fn set_entry(
+    pub(crate) fn set_entry(
         &mut self,
         parent: ObjectId,
         name: &Name,
@@ -193,7 +193,7 @@ impl Engine {
     }
 
     /// Removes an entry from a directory that was found loaded before.
-    pub(super) fn remove_entry(&mut self, parent: ObjectId, name: &Name) -> Result<(), Stop> {
+    pub(crate) fn remove_entry(&mut self, parent: ObjectId, name: &Name) -> Result<(), Stop> {
         self.edit_entries(parent, |entries| entries.remove(name.as_bytes()))
     }
 
@@ -208,7 +208,7 @@ impl Engine {
     }
 
     /// What `name` in `parent` names, if anything.
-    pub(super) fn entry(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Slot>, Stop> {
+    pub(crate) fn entry(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Slot>, Stop> {
         if name.len() > mobifs_base::NAME_BYTES_MAX {
             return Err(FsError::NameTooLong.into());
         }
@@ -216,7 +216,7 @@ impl Engine {
     }
 
     /// Makes sure that the object which `parent`/`name` names is in memory.
-    pub(super) fn adopt(
+    pub(crate) fn adopt(
         &mut self,
         parent: ObjectId,
         name: &[u8],
@@ -239,7 +239,7 @@ impl Engine {
     }
 
     /// Puts an inode into memory, keeping the count of its home.
-    pub(super) fn insert_inode(&mut self, id: ObjectId, inode: Inode) -> Result<(), Stop> {
+    pub(crate) fn insert_inode(&mut self, id: ObjectId, inode: Inode) -> Result<(), Stop> {
         self.inode_mut(inode.home)?.residents += 1;
         if inode.had_several_names {
             self.several_names.insert(id);
@@ -249,7 +249,7 @@ impl Engine {
     }
 
     /// Moves an inode's home, keeping the counts.
-    pub(super) fn set_home(&mut self, id: ObjectId, home: ObjectId) -> Result<(), Stop> {
+    pub(crate) fn set_home(&mut self, id: ObjectId, home: ObjectId) -> Result<(), Stop> {
         let before = core::mem::replace(&mut self.inode_mut(id)?.home, home);
         if before != home {
             self.inode_mut(home)?.residents += 1;
@@ -279,7 +279,7 @@ impl Engine {
 
     /// The app that an object belongs to: that of the nearest directory above (or the
     /// object itself) which the rules call an app.
-    pub(super) fn app_of(&mut self, id: ObjectId) -> AppId {
+    pub(crate) fn app_of(&mut self, id: ObjectId) -> AppId {
         // The objects whose app is to be found, from this one upwards: there may be as many as
         // a path is deep.
         let mut unknown = Vec::new();
@@ -333,7 +333,7 @@ impl Engine {
     }
 
     /// The app with this path, made if it is new.
-    pub(super) fn app_at(&mut self, path: Vec<u8>) -> AppId {
+    pub(crate) fn app_at(&mut self, path: Vec<u8>) -> AppId {
         if let Some(&app) = self.app_ids.get(&path) {
             return app;
         }
@@ -348,7 +348,7 @@ impl Engine {
 
     /// Path of a directory relative to the mount, empty for the root; none for other kinds, for
     /// what is removed, and for what lies deeper than apps can.
-    pub(super) fn app_path_of(&self, id: ObjectId) -> Option<AppPath> {
+    pub(crate) fn app_path_of(&self, id: ObjectId) -> Option<AppPath> {
         let mut names: Vec<&Name> = Vec::new();
         let mut at = id;
         while at != ObjectId::ROOT {
@@ -367,7 +367,7 @@ impl Engine {
     }
 
     /// Path of `name` in `parent`, if a directory there would be the root of an app.
-    pub(super) fn app_place(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn app_place(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
         let mut path = self.app_path_of(parent)?;
         path.push(name);
         let is_app = self.is_app_depth(path.names) && self.rules.is_app(&path.bytes);
@@ -375,7 +375,7 @@ impl Engine {
     }
 
     /// Fails unless the object is a directory that still exists and may be changed.
-    pub(super) fn check_directory(&self, id: ObjectId) -> Result<(), Stop> {
+    pub(crate) fn check_directory(&self, id: ObjectId) -> Result<(), Stop> {
         let inode = self.inode(id)?;
         if !inode.is_directory() {
             return Err(FsError::NotDirectory.into());
@@ -390,7 +390,7 @@ impl Engine {
     }
 
     /// Fails for what the filesystem below lets nobody change.
-    pub(super) fn check_changeable(&self, id: ObjectId) -> Result<(), Stop> {
+    pub(crate) fn check_changeable(&self, id: ObjectId) -> Result<(), Stop> {
         if self.inode(id)?.immutable {
             return Err(FsError::NotPermitted.into());
         }
@@ -398,7 +398,7 @@ impl Engine {
     }
 
     /// Fails unless the object is a regular file that may be used.
-    pub(super) fn check_file(&self, id: ObjectId) -> Result<(), Stop> {
+    pub(crate) fn check_file(&self, id: ObjectId) -> Result<(), Stop> {
         let inode = self.inode(id)?;
         match inode.attributes.kind {
             _ if inode.foreign => Err(FsError::CrossDevice.into()),

@@ -14,14 +14,14 @@ use crate::inode::{Inode, ORPHAN};
 
 /// What a changed object or directory entry is charged in memory; and in room below for a name in
 /// the store's own directories, which it passes through.
-pub(super) const ENTRY_BYTES: u64 = 512;
+pub(crate) const ENTRY_BYTES: u64 = 512;
 /// What a changed object is charged in room below besides. It may need two blocks that are not
 /// content: for extended attributes, and for a long symlink, a list of extents, or the first
 /// entries of a directory; a directory that grows, for two levels of its index.
-pub(super) const OBJECT_ROOM_BYTES: u64 = ENTRY_BYTES + 2 * PAGE_BYTES_U64;
+pub(crate) const OBJECT_ROOM_BYTES: u64 = ENTRY_BYTES + 2 * PAGE_BYTES_U64;
 /// What an entry is charged that names another object than before: its directory may have to
 /// split a block for it.
-pub(super) const DENTRY_ROOM_BYTES: u64 = ENTRY_BYTES + PAGE_BYTES_U64;
+pub(crate) const DENTRY_ROOM_BYTES: u64 = ENTRY_BYTES + PAGE_BYTES_U64;
 /// What a page takes in a list of extents if each of its blocks is one, on a filesystem with
 /// blocks of 1 KiB; and if the list is full there, besides, where it does not follow on another
 /// page: then a block of the list is split.
@@ -98,14 +98,14 @@ pub enum RemovalMemory {
 
 /// Memory used, and room promised.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Memory of open and closed transactions and of orphans.
-    pub(super) dirty_bytes: u64,
+    pub(crate) dirty_bytes: u64,
     /// Part of it: pages of objects without a link.
-    pub(super) orphan_bytes: u64,
+    pub(crate) orphan_bytes: u64,
     /// Room that open and closed transactions will need.
-    pub(super) reserved_bytes: u64,
-    pub(super) reserved_inodes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) reserved_inodes: u64,
     /// What the store needs for committed work that is not applied.
     store_reserved_bytes: u64,
     store_reserved_inodes: u64,
@@ -194,7 +194,7 @@ impl Room {
 
     /// What a transaction needs is the store's concern from now on, which says so the next time
     /// it is asked. Until then nobody else may have it.
-    pub(super) const fn hand_over(&mut self, bytes: u64, inodes: u64) {
+    pub(crate) const fn hand_over(&mut self, bytes: u64, inodes: u64) {
         self.reserved_bytes -= bytes;
         self.reserved_inodes -= inodes;
         if self.space.is_some() {
@@ -353,7 +353,7 @@ impl Engine {
     }
 
     /// Checks that a change at an object fits in memory and below.
-    pub(super) fn require(
+    pub(crate) fn require(
         &mut self,
         at: ObjectId,
         memory_bytes: u64,
@@ -379,7 +379,7 @@ impl Engine {
     }
 
     /// Checks that a name fits into a directory.
-    pub(super) fn require_entry(&self, parent: ObjectId, name: &Name) -> Result<(), Stop> {
+    pub(crate) fn require_entry(&self, parent: ObjectId, name: &Name) -> Result<(), Stop> {
         let taken = self.entries(parent)?.room_bytes();
         let name_bytes = dentry_room_bytes(name.as_bytes().len());
         if taken + name_bytes > self.limits.directory_bytes_max {
@@ -390,7 +390,7 @@ impl Engine {
 
     /// Checks a change of entries and objects, so many together, and perhaps a new inode, in a
     /// directory.
-    pub(super) fn require_entries(
+    pub(crate) fn require_entries(
         &mut self,
         parent: ObjectId,
         entries: u64,
@@ -401,13 +401,13 @@ impl Engine {
     }
 
     /// Checks a new object, with a target where it is a symlink.
-    pub(super) fn require_new(&mut self, parent: ObjectId, target_bytes: u64) -> Result<(), Stop> {
+    pub(crate) fn require_new(&mut self, parent: ObjectId, target_bytes: u64) -> Result<(), Stop> {
         let room_bytes = 3 * OBJECT_ROOM_BYTES + PAGE_BYTES_U64;
         self.require(parent, 3 * ENTRY_BYTES + target_bytes, room_bytes, 1)
     }
 
     /// Charges a transaction for what is neither an object, nor an entry, nor a page.
-    pub(super) fn charge(&mut self, vct: VctId, memory_bytes: u64, room_bytes: u64) {
+    pub(crate) fn charge(&mut self, vct: VctId, memory_bytes: u64, room_bytes: u64) {
         let Some(open) = self.open.get_mut(&vct) else {
             return;
         };
@@ -419,7 +419,7 @@ impl Engine {
 
     /// Checks a change of entries that are there, or of files that get more of them. On a full
     /// disk the room that the store keeps is for these.
-    pub(super) fn require_moves(&mut self, parent: ObjectId, entries: u64) -> Result<(), Stop> {
+    pub(crate) fn require_moves(&mut self, parent: ObjectId, entries: u64) -> Result<(), Stop> {
         let Err(stop) = self.require_entries(parent, entries, 0) else {
             return Ok(());
         };
@@ -435,7 +435,7 @@ impl Engine {
 
     /// Checks a change of content. On a full disk what has its blocks below already may be
     /// overwritten.
-    pub(super) fn require_content(&mut self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
+    pub(crate) fn require_content(&mut self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
         if self.is_in_open_transaction(id, range) {
             // Its room is reserved. Others may have taken some since: that must not keep a
             // program from undoing what it has just written.
@@ -494,7 +494,7 @@ impl Engine {
     }
 
     /// Checks that an entry may go.
-    pub(super) fn require_removal(
+    pub(crate) fn require_removal(
         &mut self,
         parent: ObjectId,
         memory: RemovalMemory,
@@ -506,7 +506,7 @@ impl Engine {
     }
 
     /// Checks that content may be cut off.
-    pub(super) fn require_cut(&mut self, id: ObjectId) -> Result<(), Stop> {
+    pub(crate) fn require_cut(&mut self, id: ObjectId) -> Result<(), Stop> {
         self.require_less(id, PAGE_BYTES_U64)
     }
 
@@ -523,7 +523,7 @@ impl Engine {
 
     /// Checks a change of what is there: it needs memory, and below nothing that is not
     /// there already.
-    pub(super) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
+    pub(crate) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
         self.require(id, ENTRY_BYTES, 0, 0)
     }
 
@@ -539,7 +539,7 @@ impl Engine {
     /// Frees an object without links as soon as nobody uses it: its pages at once,
     /// itself when no transaction mentions it any more, and then the removed directories above
     /// it, of which there may be any number, as far as nothing else needs them.
-    pub(super) fn dispose_if_unused(&mut self, id: ObjectId) {
+    pub(crate) fn dispose_if_unused(&mut self, id: ObjectId) {
         let mut next = Some(id);
         while let Some(id) = next {
             next = if self.frees_pages_of(id) {
@@ -576,7 +576,7 @@ impl Engine {
 
     /// Takes an object out of memory, and the removed directories above it that were there only
     /// for its sake.
-    pub(super) fn evict(&mut self, id: ObjectId) {
+    pub(crate) fn evict(&mut self, id: ObjectId) {
         if let Some(home) = self.take_out(id) {
             self.dispose_if_unused(home);
         }
@@ -692,12 +692,12 @@ impl Engine {
 }
 
 /// What content of so many bytes, in one run, takes below at most.
-pub(super) const fn content_room_bytes(bytes: u64) -> u64 {
+pub(crate) const fn content_room_bytes(bytes: u64) -> u64 {
     bytes + bytes / EXTENTS_SHARE + 2 * PAGE_BYTES_U64
 }
 
 /// What a page takes below at most.
-pub(super) const fn page_room_bytes(follows_on: bool) -> u64 {
+pub(crate) const fn page_room_bytes(follows_on: bool) -> u64 {
     let list = if follows_on { 0 } else { PAGE_BYTES_U64 };
     PAGE_BYTES_U64 + PAGE_BYTES_U64 / EXTENTS_SHARE + list
 }

@@ -15,8 +15,6 @@ mod namespace;
 mod range;
 mod read;
 mod rename;
-mod restore;
-mod save;
 mod schedule;
 mod status;
 mod transaction;
@@ -34,6 +32,7 @@ use mobifs_base::{
 
 pub(crate) use checkpoint::object_state;
 pub use checkpoint::{ClosedUntil, SyncPoint};
+pub(crate) use memory::Room;
 pub use memory::{FullDisk, Limits, RemovalMemory};
 pub use read::{ReadPlan, ReadSegment};
 pub use schedule::Overdue;
@@ -43,7 +42,7 @@ pub use trim::{KernelHeld, References, Trimmed};
 use crate::app::{App, AppRules, Class};
 use crate::error::{FsError, Stop};
 use crate::inode::Inode;
-use crate::notes::{Closed, Inodes, Notes, Open};
+use crate::persist::dirty_tracking::{Closed, Inodes, Notes, Open};
 use crate::{HashMap, RESERVED_NAME};
 
 /// Bytes of an object, and the object's version.
@@ -67,49 +66,49 @@ pub struct EngineConfig {
 
 /// One mount's state. See the crate documentation.
 pub struct Engine {
-    rules: Box<dyn AppRules>,
-    limits: Limits,
-    hash_seed: u64,
-    hasher: FixedState,
-    inodes: Inodes,
-    apps: Vec<App>,
-    app_ids: BTreeMap<Vec<u8>, AppId>,
+    pub(crate) rules: Box<dyn AppRules>,
+    pub(crate) limits: Limits,
+    pub(crate) hash_seed: u64,
+    pub(crate) hasher: FixedState,
+    pub(crate) inodes: Inodes,
+    pub(crate) apps: Vec<App>,
+    pub(crate) app_ids: BTreeMap<Vec<u8>, AppId>,
     /// Some app is durable: its `fsync` waits for the commits of others.
-    has_durable_apps: bool,
+    pub(crate) has_durable_apps: bool,
     /// Grows when a directory moves: cached apps are looked up anew.
-    app_epoch: u64,
-    open: Open,
-    closed: Closed,
+    pub(crate) app_epoch: u64,
+    pub(crate) open: Open,
+    pub(crate) closed: Closed,
     /// The open transaction that all apps' changes go to, if there is one.
-    everywhere: Option<VctId>,
-    next_vct: u64,
+    pub(crate) everywhere: Option<VctId>,
+    pub(crate) next_vct: u64,
     /// Transactions closed by this engine.
-    closings: u64,
-    next_object: u64,
+    pub(crate) closings: u64,
+    pub(crate) next_object: u64,
     /// What has left memory: answers about it that were asked for before are stale.
-    departures: loading::Departures,
+    pub(crate) departures: loading::Departures,
     /// Attributes that arrived for objects that the retried operation will adopt.
-    arrivals: HashMap<ObjectId, ObjectInfo>,
+    pub(crate) arrivals: HashMap<ObjectId, ObjectInfo>,
     /// Committed pages that arrived for partial writes, with the inode's version.
-    page_arrivals: Vec<(ObjectId, PageIndex, u64, Page)>,
+    pub(crate) page_arrivals: Vec<(ObjectId, PageIndex, u64, Page)>,
     /// Whether bytes have their blocks below, of an object's version.
-    place_arrivals: Vec<(PlaceAsked, bool)>,
+    pub(crate) place_arrivals: Vec<(PlaceAsked, bool)>,
     /// Directories and deleted objects that left memory since
     /// [`Engine::take_forgotten`].
-    forgotten: BTreeSet<ObjectId>,
+    pub(crate) forgotten: BTreeSet<ObjectId>,
     /// Objects in memory with [`Inode::had_several_names`].
-    several_names: BTreeSet<ObjectId>,
+    pub(crate) several_names: BTreeSet<ObjectId>,
     /// The store is forgetting what was taken.
-    is_forgetting: bool,
+    pub(crate) is_forgetting: bool,
     /// Pinned objects that nobody uses any more since [`Engine::take_unpinned`].
-    unpinned: Vec<ObjectId>,
-    room: memory::Room,
+    pub(crate) unpinned: Vec<ObjectId>,
+    pub(crate) room: memory::Room,
     /// Apps whose record in the image is not up to date.
-    changed_apps: Notes<AppId>,
+    pub(crate) changed_apps: Notes<AppId>,
     /// What the image's record of the engine itself says.
-    saved_counters: Option<crate::image::Counters>,
+    pub(crate) saved_counters: Option<crate::persist::Counters>,
     /// Memory for records.
-    scratch: crate::image::codec::Writer,
+    pub(crate) scratch: crate::persist::codec::Writer,
 }
 
 impl core::fmt::Debug for Engine {
@@ -164,7 +163,7 @@ impl Engine {
             room: memory::Room::default(),
             changed_apps,
             saved_counters: None,
-            scratch: crate::image::codec::Writer::default(),
+            scratch: crate::persist::codec::Writer::default(),
         }
     }
 
@@ -187,7 +186,7 @@ impl Engine {
     }
 
     /// Tells the open transactions what the policies of their apps are.
-    fn refresh_policies(&mut self) {
+    pub(crate) fn refresh_policies(&mut self) {
         let open: Vec<VctId> = self.open.keys().copied().collect();
         for vct in open {
             if let Some(open) = self.open.get_mut(&vct) {

@@ -6,7 +6,7 @@ use mobifs_base::{AppId, MonotonicNs, VctId};
 
 use super::Engine;
 use crate::policy::schedule::Waiting;
-use crate::vct::ClosedVct;
+use crate::transaction::ClosedVct;
 
 /// Closed transactions whose commit must not be put off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

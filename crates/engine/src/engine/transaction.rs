@@ -10,7 +10,7 @@ use super::memory::{DENTRY_ROOM_BYTES, ENTRY_BYTES, OBJECT_ROOM_BYTES};
 use crate::error::{FsError, Stop};
 use crate::inode::{Change, ORPHAN};
 use crate::policy::transactioning::Closing;
-use crate::vct::OpenVct;
+use crate::transaction::OpenVct;
 
 /// A transaction that mentions so many objects closes, whatever its policy says. Closing it and
 /// letting go of it when it is committed take time for each of them, in which no other thread can do

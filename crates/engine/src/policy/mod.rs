@@ -4,6 +4,7 @@
 //! own. [`machine`] says what screen, sleep and battery have to do with it.
 
 pub mod machine;
+pub(crate) mod pacing;
 pub mod prediction;
 pub mod schedule;
 pub mod transactioning;

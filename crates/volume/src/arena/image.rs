@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mobifs_base::{Page, PageContent};
 use mobifs_engine::Engine;
-use mobifs_engine::image::{Image, Key, Kind};
+use mobifs_engine::persist::{Image, Key, Kind};
 use parking_lot::MutexGuard;
 
 use super::records::{RawKey, Records};

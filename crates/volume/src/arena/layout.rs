@@ -2,7 +2,7 @@
 
 /// Says that it is an arena.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MobiFSar");
-/// Grows when anything in the arena means something else, the records of `mobifs_engine::image`
+/// Grows when anything in the arena means something else, the records of `mobifs_engine::persist`
 /// included: a program that was replaced while it ran finds what its predecessor left.
 pub(super) const VERSION: u64 = 7;
 

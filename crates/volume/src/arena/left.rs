@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mobifs_base::{ObjectId, Page, PageContent};
-use mobifs_engine::image::{Key, Kind, LeftRecords};
+use mobifs_engine::persist::{Key, Kind, LeftRecords};
 use mobifs_store::Saved;
 
 use super::last_notes::LastNotes;
@@ -208,7 +208,7 @@ impl LeftArena {
         }
         for kind in [Kind::Object, Kind::Dentry] {
             for key in self.keys(kind, None) {
-                let named = mobifs_engine::image::named_in(key, &self.value(key));
+                let named = mobifs_engine::persist::named_in(key, &self.value(key));
                 known.ids_above = named.map_or(known.ids_above, |id| id.0.max(known.ids_above));
             }
         }

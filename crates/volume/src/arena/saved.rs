@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page};
-use mobifs_engine::image::{Key, Kind};
+use mobifs_engine::persist::{Key, Kind};
 use mobifs_engine::{Class, Engine, EngineConfig, TransactioningName};
 use mobifs_store::{Intent, KnownLocation, KnownObject, Saved, Witness};
 
@@ -62,7 +62,7 @@ impl Arena {
                         first,
                         second,
                     };
-                    let named = mobifs_engine::image::named_in(key, &value);
+                    let named = mobifs_engine::persist::named_in(key, &value);
                     let above = &mut saved.store.ids_above;
                     *above = named.map_or(*above, |id| id.0.max(*above));
                     saved.engine.push((key, value));

@@ -9,7 +9,7 @@ use mobifs_base::{AppId, MonotonicNs, ObjectId, ObjectState, Page};
 use super::ImageError;
 use super::codec::{Reader, Writer};
 use crate::policy::transactioning::{Closing, Efficiency};
-use crate::vct::{ClosedVct, Content, OpenVct};
+use crate::transaction::{ClosedVct, Content, OpenVct};
 
 /// What an object is to an open transaction.
 pub(crate) const DIRTY: u8 = 1;

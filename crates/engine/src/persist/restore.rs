@@ -6,19 +6,19 @@ use alloc::vec::Vec;
 use foldhash::fast::FixedState;
 use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo, VctId};
 
-use super::memory::Room;
-use super::{Engine, EngineConfig};
 use crate::app::{App, Class};
-use crate::image::codec::{BEYOND, COUNT_MAX, Reader, page_index, within_bounds};
-use crate::image::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
-use crate::image::{ImageError, Key, Kind, inode};
+use crate::engine::Room;
 use crate::inode::{Change, ORPHAN, PageSlot};
-use crate::vct::DentryChange;
+use crate::persist::codec::{BEYOND, COUNT_MAX, Reader, page_index, within_bounds};
+use crate::persist::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
+use crate::persist::{ImageError, Key, Kind, inode};
+use crate::transaction::DentryChange;
+use crate::{Engine, EngineConfig};
 
 impl Engine {
     /// Makes the engine whose records these are.
     ///
-    /// `page_at` gives back the page that [`crate::image::Image::keep`] put at a place.
+    /// `page_at` gives back the page that [`crate::persist::Image::keep`] put at a place.
     /// `spilled` are the objects of which the store took over pages ([`Engine::spilled`]).
     ///
     /// # Errors
@@ -298,10 +298,10 @@ mod tests {
     use mobifs_base::{Attributes, FileKind, MonotonicNs, Page, Timestamp};
 
     use super::*;
-    use crate::image::codec::Writer;
     use crate::inode::Inode;
+    use crate::persist::codec::Writer;
     use crate::policy::transactioning::Closing;
-    use crate::vct::OpenVct;
+    use crate::transaction::OpenVct;
 
     fn root() -> ObjectInfo {
         ObjectInfo {
@@ -338,7 +338,7 @@ mod tests {
     fn refusal(records: &[(Key, Vec<u8>)]) -> Option<ImageError> {
         let config = EngineConfig {
             rules: alloc::boxed::Box::new(crate::TopLevelApps::default()),
-            limits: super::super::Limits::default(),
+            limits: crate::Limits::default(),
             hash_seed: 1,
             is_saved: true,
         };

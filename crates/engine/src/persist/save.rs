@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use mobifs_base::{AppId, ObjectId, PageIndex, VctId};
 
-use super::Engine;
-use crate::image::codec::Writer;
-use crate::image::transaction::{self, DIRTY, HELD, ORPHANED};
-use crate::image::{Counters, Image, Key, Kind, inode};
-use crate::vct::Content;
+use crate::Engine;
+use crate::persist::codec::Writer;
+use crate::persist::transaction::{self, DIRTY, HELD, ORPHANED};
+use crate::persist::{Counters, Image, Key, Kind, inode};
+use crate::transaction::Content;
 
 impl Engine {
     /// Whether something changed since the last [`Engine::save`].
@@ -23,7 +23,7 @@ impl Engine {
 
     /// Hands out everything that changed since the last call. Dirty pages are given to
     /// `image` to keep. The engine must have been made with
-    /// [`super::EngineConfig::is_saved`].
+    /// [`crate::EngineConfig::is_saved`].
     pub fn save(&mut self, image: &mut dyn Image) {
         let counters = self.counters();
         if self.saved_counters.replace(counters) != Some(counters) {
@@ -254,7 +254,7 @@ impl Engine {
 
 /// The page as its file has it, if that is still the transaction's version.
 fn newest_of(
-    inodes: &crate::notes::Inodes,
+    inodes: &crate::persist::dirty_tracking::Inodes,
     id: ObjectId,
     index: PageIndex,
     vct: VctId,

@@ -1,5 +1,5 @@
 //! What changed since somebody last looked, for the image of the engine that outlives
-//! the process ([`crate::image`]).
+//! the process ([`crate::persist`]).
 //!
 //! The containers here let nothing be changed without noting its key, so that no
 //! operation can forget to. Where no image is kept they note nothing.
@@ -14,9 +14,9 @@ use mobifs_base::{ByteRange, Name, ObjectId, PageIndex, RangeSet, VctId};
 
 use crate::HashMap;
 use crate::directory::{Directory, Listing};
-use crate::image::Kind;
 use crate::inode::{Body, Change, Inode, PageSlot};
-use crate::vct::{ClosedVct, DentryChange, OpenVct};
+use crate::persist::Kind;
+use crate::transaction::{ClosedVct, DentryChange, OpenVct};
 
 /// Room for so many keys stays allocated.
 const KEPT_KEYS: usize = 64;

@@ -9,7 +9,10 @@
 //! them raises the version of what they are kept in (`runtime/src/arena/layout.rs`).
 
 pub(crate) mod codec;
+pub(crate) mod dirty_tracking;
 pub(crate) mod inode;
+mod restore;
+mod save;
 pub(crate) mod transaction;
 mod uncommitted;
 

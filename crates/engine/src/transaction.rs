@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use mobifs_base::{AppId, Entry, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, VctId};
 
 use crate::FsError;
-use crate::notes::{Dentries, Members};
+use crate::persist::dirty_tracking::{Dentries, Members};
 use crate::policy::transactioning::{Closing, Efficiency};
 
 /// Net effect on one directory entry.
