@@ -89,7 +89,7 @@ pub fn seek_content<E>(
     let mut known: Option<ByteRange> = None;
     loop {
         let (from, until) = match search(at)? {
-            // The end counts as a hole for who began before it.
+            // The end counts as a hole for a search that began before it.
             ContentSearch::Found(None) if whence == Whence::Hole && at > offset => {
                 return Ok(Some(at));
             }
@@ -97,7 +97,7 @@ pub fn seek_content<E>(
             ContentSearch::Below { offset, until } => (offset, until),
         };
         let found = match known {
-            Some(told) if told.start <= from && from <= told.end => told.end,
+            Some(known) if known.start <= from && from <= known.end => known.end,
             _ => below(from)?.unwrap_or(match whence {
                 Whence::Data => u64::MAX,
                 Whence::Hole => from,

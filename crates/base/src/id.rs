@@ -54,6 +54,6 @@ impl PageIndex {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppId(pub u32);
 
-/// Identifies a versioned cache transaction within one mount; later ones are larger.
+/// Identifies a transaction within one mount; those opened later have larger numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VctId(pub u64);
+pub struct TransactionId(pub u64);

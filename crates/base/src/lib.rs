@@ -25,7 +25,7 @@ pub use entry::{
     DirectoryEntry, Entry, ObjectInfo, ObjectState, SpaceInfo, Xattr, XattrChange,
     dentry_room_bytes, xattr_room_bytes,
 };
-pub use id::{AppId, ObjectId, PageIndex, VctId};
+pub use id::{AppId, ObjectId, PageIndex, TransactionId};
 pub use name::{InvalidName, NAME_BYTES_MAX, Name, SYMLINK_BYTES_MAX};
 pub use operation::{
     AttributeGroup, DeviceState, FoundObject, ObservedOperation, Operation, UserOperation,

@@ -51,7 +51,7 @@ pub enum Operation<'a> {
         /// What it means.
         found: Option<FoundObject>,
     },
-    /// A listing told what a name means, as a lookup does. Not an operation of its own.
+    /// A listing returned what a name means, as a lookup does. Not an operation of its own.
     Listed {
         /// The name.
         name: &'a [u8],
@@ -199,7 +199,7 @@ pub enum Operation<'a> {
     SyncAll,
     /// A file that was made without a name was closed.
     Release,
-    /// The kernel has given references back. Not an operation of anybody.
+    /// The kernel has given references back. Not an operation of a program.
     Forget {
         /// How many.
         lookups: u64,

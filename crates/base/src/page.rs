@@ -13,11 +13,11 @@ pub const PAGE_BYTES_U64: u64 = PAGE_BYTES as u64;
 const GROWTH_BYTES: usize = 512;
 
 /// Content that lies somewhere else than on the heap, for example in memory that
-/// outlives the process. It never changes as long as somebody holds it.
+/// outlives the process. It never changes as long as it is referenced.
 pub trait PageContent: Send + Sync {
     /// The bytes, at most [`PAGE_BYTES`].
     fn bytes(&self) -> &[u8];
-    /// Where they lie, by the numbers of whoever keeps them.
+    /// Where they lie, in the numbering of their keeper.
     fn place(&self) -> u64;
 }
 
@@ -40,7 +40,7 @@ impl Deref for Storage {
 }
 
 impl Storage {
-    /// The bytes, if nobody else has them and they may be changed where they are.
+    /// The bytes, if they are not shared and may be changed where they are.
     fn get_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::Heap(bytes) => Arc::get_mut(bytes),
@@ -89,7 +89,7 @@ impl Page {
         Self(Storage::Heap(content.into()))
     }
 
-    /// A page whose first bytes somebody keeps, and whose rest is zero.
+    /// A page whose first bytes `content` keeps, and whose rest is zero.
     ///
     /// # Panics
     /// If the content is longer than a page.
@@ -101,7 +101,7 @@ impl Page {
         Self(Storage::Kept(content))
     }
 
-    /// The same content on the heap, for whoever may outlive what it is kept in.
+    /// The same content on the heap, for a holder that may outlive what it is kept in.
     #[must_use]
     pub fn on_heap(&self) -> Self {
         match &self.0 {

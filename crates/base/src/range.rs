@@ -64,11 +64,11 @@ impl RangeSet {
 
     /// Adds a range.
     pub fn insert(&mut self, range: ByteRange) {
-        self.insert_and_tell(range, |_| {});
+        self.insert_reporting(range, |_| {});
     }
 
-    /// Adds a range, and tells where ranges start that come, go or change by it.
-    pub fn insert_and_tell(&mut self, range: ByteRange, mut tell: impl FnMut(u64)) {
+    /// Adds a range, and reports where ranges start that come, go or change by it.
+    pub fn insert_reporting(&mut self, range: ByteRange, mut report: impl FnMut(u64)) {
         if range.is_empty() {
             return;
         }
@@ -86,20 +86,20 @@ impl RangeSet {
             .collect();
         for (s, e) in swallowed {
             self.ranges.remove(&s);
-            tell(s);
+            report(s);
             end = end.max(e);
         }
         self.ranges.insert(start, end);
-        tell(start);
+        report(start);
     }
 
     /// Takes a range out.
     pub fn remove(&mut self, range: ByteRange) {
-        self.remove_and_tell(range, |_| {});
+        self.remove_reporting(range, |_| {});
     }
 
-    /// Takes a range out, and tells where ranges start that come, go or change by it.
-    pub fn remove_and_tell(&mut self, range: ByteRange, mut tell: impl FnMut(u64)) {
+    /// Takes a range out, and reports where ranges start that come, go or change by it.
+    pub fn remove_reporting(&mut self, range: ByteRange, mut report: impl FnMut(u64)) {
         if range.is_empty() {
             return;
         }
@@ -107,10 +107,10 @@ impl RangeSet {
             && e > range.start
         {
             self.ranges.insert(s, range.start);
-            tell(s);
+            report(s);
             if e > range.end {
                 self.ranges.insert(range.end, e);
-                tell(range.end);
+                report(range.end);
                 return;
             }
         }
@@ -121,10 +121,10 @@ impl RangeSet {
             .collect();
         for (s, e) in inside {
             self.ranges.remove(&s);
-            tell(s);
+            report(s);
             if e > range.end {
                 self.ranges.insert(range.end, e);
-                tell(range.end);
+                report(range.end);
             }
         }
     }
@@ -220,15 +220,18 @@ mod tests {
                 let range = ByteRange::new(a.min(b), a.max(b));
                 let add = next(2) == 0;
                 let before: BTreeMap<u64, u64> = set.ranges.clone();
-                let mut told = Vec::new();
+                let mut reported = Vec::new();
                 if add {
-                    set.insert_and_tell(range, |start| told.push(start));
+                    set.insert_reporting(range, |start| reported.push(start));
                 } else {
-                    set.remove_and_tell(range, |start| told.push(start));
+                    set.remove_reporting(range, |start| reported.push(start));
                 }
                 for start in 0..33 {
                     let is_changed = before.get(&start) != set.ranges.get(&start);
-                    assert!(!is_changed || told.contains(&start), "{range:?} at {start}");
+                    assert!(
+                        !is_changed || reported.contains(&start),
+                        "{range:?} at {start}"
+                    );
                 }
                 for bit in &mut bitmap[range.start as usize..range.end as usize] {
                     *bit = add;

@@ -25,7 +25,7 @@ impl Timestamp {
 }
 
 /// A point on a monotonic time line, in nanoseconds from an arbitrary start. The
-/// engine never reads a clock; whoever drives it passes these in (real or virtual).
+/// engine never reads a clock; its caller passes these in (real or virtual).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MonotonicNs(pub u64);
 
@@ -43,7 +43,7 @@ impl MonotonicNs {
 }
 
 /// A point on a simulation's time line, in nanoseconds since the simulated device was
-/// first switched on. Nothing reads a clock for it: whoever drives a model passes these
+/// first switched on. Nothing reads a clock for it: the caller of a model passes these
 /// in and gets completion times back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VirtualNs(pub u64);

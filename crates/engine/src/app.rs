@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use mobifs_base::VctId;
+use mobifs_base::TransactionId;
 
 use crate::FsError;
 use crate::policy::transactioning::{Transactioning as _, TransactioningRule};
@@ -99,14 +99,14 @@ pub(crate) struct App {
     pub(crate) path: Vec<u8>,
     pub(crate) policy: AppPolicy,
     /// The transaction that accepts this app's changes; none while nothing changed.
-    pub(crate) open: Option<VctId>,
-    /// A commit failed: no changes until one succeeds, and what asks for one is told this.
+    pub(crate) open: Option<TransactionId>,
+    /// A commit failed: no changes until one succeeds; requests for one are refused with this.
     pub(crate) refusal: Option<FsError>,
     /// Bytes that write calls brought, in closed transactions.
     pub(crate) written_bytes: u64,
     /// Bytes of pages handed to the store.
     pub(crate) committed_bytes: u64,
-    pub(crate) committed_vcts: u64,
+    pub(crate) committed_transactions: u64,
     /// Pages written and overwritten in committed transactions.
     pub(crate) committed_written_pages: u64,
     pub(crate) committed_overwritten_pages: u64,
@@ -121,7 +121,7 @@ impl App {
             refusal: None,
             written_bytes: 0,
             committed_bytes: 0,
-            committed_vcts: 0,
+            committed_transactions: 0,
             committed_written_pages: 0,
             committed_overwritten_pages: 0,
         }

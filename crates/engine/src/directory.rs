@@ -1,6 +1,6 @@
 //! The entries of one directory, whole and authoritative.
 //!
-//! Who lists a directory goes on behind the cookie of the last entry that he saw, maybe much
+//! A listing goes on after the cookie of the last entry that it returned, maybe much
 //! later and after the listing has left memory and come back. So an entry's cookie follows
 //! from its name, as in ext4's hashed directories. It was counted up once, and a listing that
 //! went on after a reload missed entries or saw them twice.
@@ -13,8 +13,8 @@ use core::hash::BuildHasher as _;
 use foldhash::fast::FixedState;
 use mobifs_base::{DirectoryEntry, FileKind, Name, ObjectId, dentry_room_bytes};
 
-use crate::persist::ImageError;
-use crate::persist::dirty_tracking::Notes;
+use crate::persist::RestartImageError;
+use crate::persist::dirty_tracking::UnsavedKeys;
 
 /// Cookies are 1 to this. With the two for `.` and `..` in front they fit into 31 bits, which
 /// is all that 32-bit programs without large-file support have for a place in a directory.
@@ -88,17 +88,17 @@ pub(crate) struct Directory {
     displaced: Displaced,
     room_bytes: u64,
     /// Cookies of entries that changed.
-    pub(crate) notes: Notes<u64>,
+    pub(crate) unsaved: UnsavedKeys<u64>,
 }
 
 impl Directory {
-    pub(crate) fn new(hasher: FixedState, is_noted: bool) -> Self {
+    pub(crate) fn new(hasher: FixedState, is_tracked: bool) -> Self {
         Self {
             hasher,
             entries: BTreeMap::new(),
             displaced: Displaced::new(),
             room_bytes: 0,
-            notes: Notes::new(is_noted),
+            unsaved: UnsavedKeys::new(is_tracked),
         }
     }
 
@@ -108,7 +108,7 @@ impl Directory {
         if !displaced.is_empty() {
             for entry in &entries {
                 if let Some(&cookie) = displaced.get(&entry.name) {
-                    self.notes.add(cookie);
+                    self.unsaved.mark(cookie);
                     self.put(entry.name.clone(), entry.id, entry.kind, cookie);
                 }
             }
@@ -125,24 +125,26 @@ impl Directory {
         id: ObjectId,
         kind: FileKind,
         cookie: u64,
-    ) -> Result<(), ImageError> {
+    ) -> Result<(), RestartImageError> {
         check_cookie(cookie)?;
         if self.get(name.as_bytes()).is_some() {
-            return Err(ImageError("a directory has two entries of one name"));
+            return Err(RestartImageError("a directory has two entries of one name"));
         }
         if self.entries.contains_key(&key(cookie)) {
-            return Err(ImageError("a directory has two entries at one place"));
+            return Err(RestartImageError(
+                "a directory has two entries at one place",
+            ));
         }
         self.put(name, id, kind, cookie);
         Ok(())
     }
 
-    /// Notes every entry.
-    pub(crate) fn note_all(&mut self) {
-        let notes = &mut self.notes;
+    /// UnsavedKeys every entry.
+    pub(crate) fn mark_all_unsaved(&mut self) {
+        let unsaved = &mut self.unsaved;
         self.entries
             .keys()
-            .for_each(|&cookie| notes.add(cookie.into()));
+            .for_each(|&cookie| unsaved.mark(cookie.into()));
     }
 
     /// The entry with this cookie.
@@ -176,7 +178,7 @@ impl Directory {
             if let Some(entry) = self.entries.get_mut(&key(slot.cookie)) {
                 (entry.id, entry.kind) = (id, kind);
             }
-            self.notes.add(slot.cookie);
+            self.unsaved.mark(slot.cookie);
             return;
         }
         let own = self.own_cookie(name.as_bytes());
@@ -184,7 +186,7 @@ impl Directory {
             free if free <= COOKIE_MAX => free,
             _ => self.free_from(1),
         };
-        self.notes.add(cookie);
+        self.unsaved.mark(cookie);
         self.put(name, id, kind, cookie);
     }
 
@@ -192,7 +194,7 @@ impl Directory {
         if let Some(slot) = self.get(name) {
             self.entries.remove(&key(slot.cookie));
             self.displaced.remove(name);
-            self.notes.add(slot.cookie);
+            self.unsaved.mark(slot.cookie);
             self.room_bytes -= dentry_room_bytes(name.len());
         }
     }
@@ -252,11 +254,13 @@ fn key(cookie: u64) -> u32 {
 }
 
 /// Fails for what no entry can have.
-pub(crate) fn check_cookie(cookie: u64) -> Result<(), ImageError> {
+pub(crate) fn check_cookie(cookie: u64) -> Result<(), RestartImageError> {
     if (1..=COOKIE_MAX).contains(&cookie) {
         return Ok(());
     }
-    Err(ImageError("an entry has a place that no listing has"))
+    Err(RestartImageError(
+        "an entry has a place that no listing has",
+    ))
 }
 
 #[cfg(test)]

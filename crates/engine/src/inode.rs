@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use mobifs_base::{
     AppId, Attributes, ByteRange, ContentLayer, FileKind, Name, ObjectId, ObjectInfo,
-    PAGE_BYTES_U64, Page, PageIndex, VctId,
+    PAGE_BYTES_U64, Page, PageIndex, TransactionId,
 };
 
 use crate::directory::{Directory, Displaced, Listing};
@@ -18,20 +18,20 @@ use crate::request::{Node, SetIdBits};
 pub(crate) type Xattrs = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
 
 /// Marks changes that no transaction will carry: the object has no link.
-pub(crate) const ORPHAN: VctId = VctId(0);
+pub(crate) const ORPHAN: TransactionId = TransactionId(0);
 
 /// The newest version of a page: the page reverse-mapping (S0 §4.2).
 #[derive(Debug)]
 pub(crate) struct PageSlot {
     pub(crate) page: Page,
     /// The transaction that this version belongs to, open or closed, or [`ORPHAN`].
-    pub(crate) vct: VctId,
+    pub(crate) transaction: TransactionId,
 }
 
 /// What one open transaction (or none, for an orphan) changes of an object.
 #[derive(Debug)]
 pub(crate) struct Change {
-    pub(crate) vct: VctId,
+    pub(crate) transaction: TransactionId,
     /// Ranges whose earlier content is gone; pages written since lie on top.
     pub(crate) zeroed: Ranges,
     pub(crate) allocated: Ranges,
@@ -42,11 +42,11 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    pub(crate) fn new(vct: VctId, is_noted: bool) -> Self {
+    pub(crate) fn new(transaction: TransactionId, is_tracked: bool) -> Self {
         Self {
-            vct,
-            zeroed: Ranges::new(is_noted),
-            allocated: Ranges::new(is_noted),
+            transaction,
+            zeroed: Ranges::new(is_tracked),
+            allocated: Ranges::new(is_tracked),
             log: Vec::new(),
             xattrs: BTreeSet::new(),
         }
@@ -107,8 +107,8 @@ pub(crate) struct Inode {
     pub(crate) lookups: u64,
     pub(crate) opens: u64,
     pub(crate) holds: u64,
-    /// The object lost its last link in a transaction whose commit told the store to
-    /// keep its content.
+    /// The object lost its last link in a transaction whose commit made the store keep its
+    /// content.
     pub(crate) pinned: bool,
     /// Counts commits of this object: a page read from the store is stale after one.
     pub(crate) version: u64,
@@ -117,7 +117,7 @@ pub(crate) struct Inode {
     pub(crate) stamp: u64,
     pub(crate) change: Option<Box<Change>>,
     /// Zeroed ranges of closed, uncommitted transactions, in the order of their closing.
-    pub(crate) closed_zeroed: Vec<(VctId, Vec<ByteRange>)>,
+    pub(crate) closed_zeroed: Vec<(TransactionId, Vec<ByteRange>)>,
     /// All extended attributes; none while not loaded.
     pub(crate) xattrs: Option<Xattrs>,
     pub(crate) body: Body,
@@ -219,7 +219,7 @@ impl Inode {
     }
 
     /// Takes out the listing of a directory. Only [`crate::persist::dirty_tracking::Inodes::unload`] may
-    /// call it, which notes what goes.
+    /// call it, which unsaved what goes.
     pub(crate) fn take_directory(&mut self) -> Option<Box<Directory>> {
         match &mut self.body {
             Body::Directory(listing) => listing.take(),

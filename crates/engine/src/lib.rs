@@ -1,7 +1,6 @@
 //! The MobiFS engine as a pure state machine.
 //!
-//! [`Engine`] holds the namespace, the dirty pages and the versioned cache
-//! transactions (VCT, S0 §4.2) of one mount. It has no clock, thread, file or random
+//! [`Engine`] holds the namespace, the dirty pages and the transactions of one mount. It has no clock, thread, file or random
 //! number of its own: time comes in with each call, what must be read from the
 //! checkpoint store is asked for with [`Need`], and what should be written comes out
 //! as [`Commit`]. The mount, the SQLite VFS, the simulator and the tests all drive

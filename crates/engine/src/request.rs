@@ -47,7 +47,7 @@ pub enum TimeChange {
 /// changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetIdBits {
-    /// They stay: who changes content has the right to.
+    /// They stay: the caller has the right to keep them.
     #[default]
     Stay,
     /// Set-user-id goes, and set-group-id where the group may execute the file.

@@ -1,10 +1,19 @@
-//! Versioned cache transactions: open, closed, committed (S0 §4.2).
+//! Transactions: open, closed, committed.
+//!
+//! A transaction is what the paper calls a *versioned cache transaction* (VCT, S0 §4.2): all
+//! changes that the apps it belongs to made between two moments, of each changed object, entry
+//! and page one version, namely the last. While it is *open* it takes further changes, and a
+//! page written again is overwritten in place. Once it is *closed* its versions never change: who
+//! writes such a page again makes a new version, in the next open transaction. When the store has
+//! it durably it is *committed* and leaves memory.
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, Entry, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, VctId};
+use mobifs_base::{
+    AppId, Entry, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, TransactionId,
+};
 
 use crate::FsError;
 use crate::persist::dirty_tracking::{Dentries, Members};
@@ -24,7 +33,7 @@ pub(crate) struct DentryChange {
 /// An open transaction: the active section of the write log. The pages themselves
 /// hang on their inodes; here is what belongs together.
 #[derive(Debug)]
-pub(crate) struct OpenVct {
+pub(crate) struct OpenTransaction {
     /// Apps whose changes it takes: one, or several joined by an operation across.
     pub(crate) apps: Vec<AppId>,
     /// It changes an object that may have names in any app: all apps' changes go to it
@@ -52,16 +61,16 @@ pub(crate) struct OpenVct {
     pub(crate) reserved_inodes: u64,
 }
 
-impl OpenVct {
-    pub(crate) fn new(app: AppId, closing: Closing, now: MonotonicNs, is_noted: bool) -> Self {
+impl OpenTransaction {
+    pub(crate) fn new(app: AppId, closing: Closing, now: MonotonicNs, is_tracked: bool) -> Self {
         Self {
             apps: alloc::vec![app],
             is_everywhere: false,
             opened_at: now,
-            dirty: Members::new(is_noted),
-            dentries: Dentries::new(is_noted),
-            orphaned: Members::new(is_noted),
-            held: Members::new(is_noted),
+            dirty: Members::new(is_tracked),
+            dentries: Dentries::new(is_tracked),
+            orphaned: Members::new(is_tracked),
+            held: Members::new(is_tracked),
             closing,
             written_bytes: 0,
             bytes: 0,
@@ -81,10 +90,10 @@ pub(crate) struct Content {
 
 /// A closed transaction: part of the closed section of the write log.
 #[derive(Debug)]
-pub(crate) struct ClosedVct {
+pub(crate) struct ClosedTransaction {
     /// Position in the order of closing, which is the order of commits.
     pub(crate) order: u64,
-    /// As [`OpenVct::is_everywhere`].
+    /// As [`OpenTransaction::is_everywhere`].
     pub(crate) is_everywhere: bool,
     pub(crate) apps: Vec<AppId>,
     pub(crate) opened_at: MonotonicNs,
@@ -101,7 +110,7 @@ pub(crate) struct ClosedVct {
     pub(crate) refusal: Option<FsError>,
 }
 
-impl ClosedVct {
+impl ClosedTransaction {
     /// Whether this transaction must not be committed before `earlier` is: they
     /// mention a common object, or belong to a common app.
     pub(crate) fn depends_on(&self, earlier: &Self) -> bool {
@@ -122,7 +131,7 @@ impl ClosedVct {
 pub struct Commit {
     /// To be named in [`crate::Engine::committed`] or
     /// [`crate::Engine::commit_failed`].
-    pub vct: VctId,
+    pub transaction: TransactionId,
     /// Objects whose last link goes but which are still in use: the store must pin
     /// them before it gets the transaction.
     pub pins: Vec<ObjectId>,

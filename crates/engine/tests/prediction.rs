@@ -55,7 +55,7 @@ impl Walk {
 #[test]
 fn every_edge_of_the_figure_is_walked() {
     let mut walk = Walk::new();
-    assert_eq!(walk.machine.timer_at(), None, "nobody has done anything");
+    assert_eq!(walk.machine.timer_at(), None, "no event has happened");
     assert_eq!(walk.operate(0), State::Short);
     assert_eq!(walk.times(), (200, 3_000), "the initial values");
     // short, u: update A_s, short.
@@ -123,7 +123,7 @@ fn histories_hold_the_last_four_and_the_shortest_counts() {
 }
 
 #[test]
-fn timers_that_nobody_called_in_time_fire_one_after_the_other() {
+fn timers_that_are_called_late_fire_one_after_the_other() {
     let mut late = Walk::new();
     late.operate(0);
     let mut punctual = late.machine.clone();
@@ -288,7 +288,7 @@ fn the_user_is_unknown_then_active_then_away() {
 }
 
 #[test]
-fn nobody_is_taken_for_away_who_has_just_done_something() {
+fn a_user_who_has_just_done_something_is_not_away() {
     let mut user = UserActivity::new(&PredictionRules::default());
     user.event(ms(5_000));
     assert!(matches!(user.state(ms(9_000)), UserState::Away(_)));
@@ -297,7 +297,7 @@ fn nobody_is_taken_for_away_who_has_just_done_something() {
     let waits = UserState::Active { until: ms(11_000) };
     assert_eq!(user.state(ms(10_999)), waits);
     assert!(matches!(user.state(ms(11_000)), UserState::Away(_)));
-    // Unless somebody knows better.
+    // Unless the session reports it.
     user.event(ms(12_000));
     user.left(ms(12_050));
     assert!(matches!(user.state(ms(12_100)), UserState::Away(_)));

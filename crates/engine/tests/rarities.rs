@@ -162,7 +162,7 @@ fn names_and_targets_are_as_long_as_the_filesystem_below_keeps() {
 }
 
 #[test]
-fn nobody_makes_what_could_not_be_his() {
+fn an_object_that_could_not_be_given_to_its_creator_is_refused() {
     let limits = Limits {
         privileged: false,
         owner_uid: 1000,

@@ -32,7 +32,7 @@ fn truncate(bed: &mut Bed, file: ObjectId, size: u64) {
 }
 
 /// What the store is to allocate for a file, and to zero.
-fn told(commits: &[Commit], file: ObjectId) -> (Vec<ByteRange>, Vec<ByteRange>) {
+fn ranges_of(commits: &[Commit], file: ObjectId) -> (Vec<ByteRange>, Vec<ByteRange>) {
     let entries = commits.iter().flat_map(Commit::entries);
     let states = entries.filter_map(|entry| match entry {
         Entry::Object(state) if state.id == file => Some((state.allocated, state.zeroed)),
@@ -55,7 +55,7 @@ fn what_is_allocated_and_punched_again_takes_no_room() {
     allocate(&mut bed, file, AllocateMode::PunchHole, half);
     let allocated = bed.engine.attributes(file).unwrap().allocated_bytes;
     assert_eq!(allocated, MIB / 2);
-    let (allocated, _) = told(&bed.checkpoint(), file);
+    let (allocated, _) = ranges_of(&bed.checkpoint(), file);
     assert_eq!(allocated, [ByteRange::new(0, MIB / 2)]);
 }
 
@@ -68,7 +68,7 @@ fn a_zeroed_range_keeps_the_room_that_it_had() {
     allocate(&mut bed, file, ALLOCATE, whole);
     let zero = AllocateMode::ZeroRange { keep_size: true };
     allocate(&mut bed, file, zero, ByteRange::new(4096, 8192));
-    let (allocated, _) = told(&bed.checkpoint(), file);
+    let (allocated, _) = ranges_of(&bed.checkpoint(), file);
     assert_eq!(allocated, [whole]);
 }
 
@@ -81,14 +81,14 @@ fn room_behind_the_end_goes_with_a_truncation_to_the_same_size() {
     allocate(&mut bed, file, AHEAD, ByteRange::new(0, MIB));
     truncate(&mut bed, file, 5000);
     assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, 8192);
-    let (allocated, _) = told(&bed.checkpoint(), file);
+    let (allocated, _) = ranges_of(&bed.checkpoint(), file);
     assert_eq!(allocated, [ByteRange::new(0, 5000)]);
 
     // The same where the store knows of the room.
     allocate(&mut bed, file, AHEAD, ByteRange::new(0, MIB));
     bed.checkpoint();
     truncate(&mut bed, file, 5000);
-    let (allocated, zeroed) = told(&bed.checkpoint(), file);
+    let (allocated, zeroed) = ranges_of(&bed.checkpoint(), file);
     assert_eq!(allocated, []);
     assert_eq!(zeroed, [ByteRange::from(8192)]);
     assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, 8192);
@@ -110,7 +110,7 @@ fn room_that_is_filled_counts_once() {
     assert_eq!(bed.engine.attributes(file).unwrap().allocated_bytes, 0);
 }
 
-/// Somebody else may have filled the filesystem below, so even less is there than was promised.
+/// Another program may have filled the lower filesystem, so even less is there than was promised.
 #[test]
 fn a_full_disk_refuses_what_needs_room_and_nothing_that_gives_it_back() {
     let mut bed = Bed::relaxed();

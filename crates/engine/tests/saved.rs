@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use mobifs_base::{
     Attributes, DeviceNumber, FileKind, ObjectId, ObjectInfo, Page, PageContent, Timestamp,
 };
-use mobifs_engine::persist::{Image, Key, Kind};
+use mobifs_engine::persist::{Key, Kind, RestartImage};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Engine, EngineConfig, Limits, ReadSegment, TopLevelApps,
 };
@@ -35,7 +35,7 @@ impl PageContent for KeptAt {
     }
 }
 
-impl Image for Records {
+impl RestartImage for Records {
     fn put(&mut self, key: Key, value: &[u8]) {
         self.written_bytes += value.len();
         self.records.insert(key, value.to_vec());
@@ -65,7 +65,7 @@ impl Records {
         self.written_bytes
     }
 
-    fn restored(&self) -> Result<Engine, mobifs_engine::persist::ImageError> {
+    fn restored(&self) -> Result<Engine, mobifs_engine::persist::RestartImageError> {
         let config = EngineConfig {
             rules: Box::<TopLevelApps>::default(),
             limits: Limits::default(),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use mobifs_base::{AppId, VctId};
+use mobifs_base::{AppId, TransactionId};
 use mobifs_engine::policy::schedule::{
     DeviceEstimate, Fifo, Round, SKIPS_MAX, SchedulerName, ThreeQueues, TransactionScheduler as _,
     Waiting,
@@ -15,15 +15,15 @@ const DEVICE: DeviceEstimate = DeviceEstimate {
     page_ns: 1,
 };
 
-const fn waiting(vct: u64, app: u32, pages: u64) -> Waiting {
+const fn waiting(transaction: u64, app: u32, pages: u64) -> Waiting {
     Waiting {
-        vct: VctId(vct),
+        id: TransactionId(transaction),
         app: AppId(app),
         pages,
     }
 }
 
-/// What waits, and who decides.
+/// The waiting transactions and the scheduler.
 #[derive(Default)]
 struct Bed {
     scheduler: ThreeQueues,
@@ -53,8 +53,11 @@ impl Bed {
             device: DEVICE,
         };
         let chosen = self.scheduler.choose(&self.waiting, &round);
-        self.waiting.retain(|w| !chosen.contains(&w.vct));
-        chosen.into_iter().map(|vct| vct.0).collect()
+        self.waiting.retain(|w| !chosen.contains(&w.id));
+        chosen
+            .into_iter()
+            .map(|transaction| transaction.0)
+            .collect()
     }
 }
 
@@ -105,12 +108,15 @@ fn length_decides_what_is_feasible() {
         },
     };
     let both = bed.scheduler.clone().choose(&bed.waiting, &round);
-    assert_eq!(both, [VctId(1), VctId(2)]);
+    assert_eq!(both, [TransactionId(1), TransactionId(2)]);
     let round = Round {
         available_ns: round.available_ns - 1,
         ..round
     };
-    assert_eq!(bed.scheduler.choose(&bed.waiting, &round), [VctId(1)]);
+    assert_eq!(
+        bed.scheduler.choose(&bed.waiting, &round),
+        [TransactionId(1)]
+    );
 }
 
 #[test]
@@ -144,7 +150,10 @@ fn fifo_takes_everything_in_order() {
         available_ns: 0,
         device: DEVICE,
     };
-    assert_eq!(Fifo.choose(&all, &round), [VctId(5), VctId(6)]);
+    assert_eq!(
+        Fifo.choose(&all, &round),
+        [TransactionId(5), TransactionId(6)]
+    );
 }
 
 /// Numbers that look random and are the same everywhere.
@@ -179,16 +188,23 @@ fn nothing_starves_and_order_within_an_app_is_kept() {
             }
             let before = bed.waiting.clone();
             let chosen = bed.interval(noise(100));
-            for vct in chosen {
-                let app = before.iter().find(|w| w.vct == VctId(vct)).unwrap().app;
-                let last = last_of_app.insert(app, vct);
-                assert!(last < Some(vct), "{vct} of {app:?} after {last:?}");
-                came.remove(&vct);
+            for transaction in chosen {
+                let app = before
+                    .iter()
+                    .find(|w| w.id == TransactionId(transaction))
+                    .unwrap()
+                    .app;
+                let last = last_of_app.insert(app, transaction);
+                assert!(
+                    last < Some(transaction),
+                    "{transaction} of {app:?} after {last:?}"
+                );
+                came.remove(&transaction);
             }
-            for (vct, (round, place)) in &came {
+            for (transaction, (round, place)) in &came {
                 let waited = bed.round - round;
                 let bound = (place + 1) * u64::from(SKIPS_MAX + 1);
-                assert!(waited < bound, "seed {seed}: {vct} waited {waited}");
+                assert!(waited < bound, "seed {seed}: {transaction} waited {waited}");
             }
         }
     }

@@ -66,7 +66,7 @@ impl Device {
                 .next(&mut self.bed.engine, ms(now_ms), is_urgent)
             {
                 Next::Commit(commit) => {
-                    self.bed.engine.committed(commit.vct);
+                    self.bed.engine.committed(commit.transaction);
                     commits += 1;
                 }
                 Next::Nothing { until } => return (commits, until.map(|at| at.0 / 1_000_000)),
@@ -84,7 +84,7 @@ fn in_standby_only_the_promised_limits_commit() {
     let mut device = Device::new(0);
     assert!(device.happens(MachineEvent::ScreenOff));
     device.write(1);
-    // The policy closes at 20 s, and nobody was ever seen: without standby it would go now.
+    // The policy closes at 20 s, and no user was ever seen: without standby it would go now.
     assert_eq!(device.step(20_000, false), (0, Some(30_000)));
     assert_eq!(device.step(29_999, false), (0, Some(30_000)));
     assert_eq!(device.step(30_000, false), (1, None));
@@ -154,7 +154,11 @@ fn what_asks_for_a_commit_of_everything() {
 fn a_user_who_has_left_is_away_until_the_next_event() {
     let mut user = UserActivity::new(&PredictionRules::default());
     user.left(ms(1_000));
-    assert_eq!(user.state(ms(2_000)), UserState::Unknown, "nobody was seen");
+    assert_eq!(
+        user.state(ms(2_000)),
+        UserState::Unknown,
+        "no user was seen"
+    );
     user.event(ms(5_000));
     assert!(matches!(user.state(ms(5_200)), UserState::Active { .. }));
     user.left(ms(5_050));

@@ -3,7 +3,7 @@
 
 mod support;
 
-use mobifs_base::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, VctId};
+use mobifs_base::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, TransactionId};
 use mobifs_engine::{
     AppPolicy, AppRules, Caller, Class, Commit, FsError, Limits, Need, RemovalMemory, SetIdBits,
     Stop, SyncPoint, WriteAt,
@@ -50,7 +50,7 @@ fn the_three_cases_of_a_write() {
     bed.write(file, 0, b"copied!!");
     let closed = bed.engine.next_commit(None).unwrap();
     assert_eq!(pages(&closed), [(file, 0, b"in place".to_vec())]);
-    bed.engine.committed(closed.vct);
+    bed.engine.committed(closed.transaction);
     let later = bed.checkpoint();
     assert_eq!(pages(&later[0]), [(file, 0, b"copied!!".to_vec())]);
     assert_eq!(bed.engine.dirty_bytes(), 0);
@@ -173,8 +173,11 @@ fn closed_transactions_of_different_apps_commit_in_order_if_they_share_an_object
         bed.engine.next_commit(Some(last)).is_none(),
         "while it is under way"
     );
-    bed.engine.committed(first.vct);
-    assert_eq!(bed.engine.next_commit(Some(last)).unwrap().vct, last);
+    bed.engine.committed(first.transaction);
+    assert_eq!(
+        bed.engine.next_commit(Some(last)).unwrap().transaction,
+        last
+    );
 }
 
 /// Found by power cuts: `mobifs sync` returned when the last closed transaction was
@@ -189,23 +192,26 @@ fn a_sync_waits_for_older_transactions_than_the_one_an_fsync_commits_first() {
     bed.file(b, "newer");
     let newer = closed_last(bed.engine.close_app(b"b"));
     let point = bed.engine.close_all();
-    assert_eq!(bed.engine.next_commit(Some(newer)).unwrap().vct, newer);
+    assert_eq!(
+        bed.engine.next_commit(Some(newer)).unwrap().transaction,
+        newer
+    );
     bed.engine.committed(newer);
     bed.file(b, "after the sync began");
     bed.engine.close_app(b"b").unwrap();
     let older = bed.engine.next_commit_until(point).unwrap();
-    assert_ne!(older.vct, newer);
+    assert_ne!(older.transaction, newer);
     assert!(
         bed.engine.next_commit_until(point).is_none(),
         "what came later is not waited for"
     );
-    bed.engine.committed(older.vct);
+    bed.engine.committed(older.transaction);
     assert!(bed.engine.next_commit_until(point).is_none());
     assert!(bed.engine.next_commit(None).is_some());
 }
 
 /// The only transaction that a sync of one app waits for.
-fn closed_last(point: Option<SyncPoint>) -> VctId {
+fn closed_last(point: Option<SyncPoint>) -> TransactionId {
     match point {
         Some(SyncPoint::Committed(all)) if all.len() == 1 => all[0],
         other => panic!("{other:?} instead of one transaction"),
@@ -232,10 +238,13 @@ fn an_fsync_waits_for_all_durable_apps_that_a_file_has_names_in() {
         panic!("there is something to wait for")
     };
     assert_eq!(all.len(), 2);
-    for vct in all {
-        let commit = bed.engine.next_commit(Some(vct)).unwrap();
-        assert_eq!(commit.vct, vct, "neither depends on the other");
-        bed.engine.committed(vct);
+    for transaction in all {
+        let commit = bed.engine.next_commit(Some(transaction)).unwrap();
+        assert_eq!(
+            commit.transaction, transaction,
+            "neither depends on the other"
+        );
+        bed.engine.committed(transaction);
     }
     assert!(!bed.engine.has_closed());
 }
@@ -264,9 +273,13 @@ fn a_failed_commit_makes_the_app_read_only_until_a_retry() {
     let file = bed.file(a, "file");
     bed.engine.close_all();
     let commit = bed.engine.next_commit(None).unwrap();
-    bed.engine.commit_failed(commit.vct, FsError::ReadOnly);
+    bed.engine
+        .commit_failed(commit.transaction, FsError::ReadOnly);
     assert!(bed.engine.next_commit(None).is_none());
-    assert_eq!(bed.engine.refusal_of(commit.vct), Some(FsError::ReadOnly));
+    assert_eq!(
+        bed.engine.refusal_of(commit.transaction),
+        Some(FsError::ReadOnly)
+    );
     let refused = bed
         .engine
         .write(bed.moment(), file, WriteAt::Append, b"x", SetIdBits::Stay);

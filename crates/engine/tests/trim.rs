@@ -154,7 +154,7 @@ fn answers_outlast_the_departure_of_others() {
 }
 
 /// Creating files under one policy made transactions of any size; closing and committing one
-/// kept everybody out for as long as that took.
+/// kept all other threads out for as long as that took.
 #[test]
 fn a_transaction_mentions_a_bounded_number_of_objects() {
     const MEMBERS_MAX: usize = 4096;

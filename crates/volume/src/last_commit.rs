@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_base::{Entry, ObjectId, VctId};
+use mobifs_base::{Entry, ObjectId, TransactionId};
 use mobifs_engine::persist::{self, Key, Uncommitted};
 use mobifs_store::{JournalStore, PosixLower, Saved, Store as _, StoreError};
 
@@ -84,12 +84,12 @@ impl LastCommit {
             known,
         )?;
         if let Some(tag) = resumed.committed {
-            notes.done(VctId(tag));
+            notes.done(TransactionId(tag));
         }
         let mut waiting = persist::uncommitted(&arena);
         waiting.retain(|key| {
-            let vct = VctId(key.first);
-            !noted.is_done(vct) && resumed.committed != Some(vct.0)
+            let transaction = TransactionId(key.first);
+            !noted.is_done(transaction) && resumed.committed != Some(transaction.0)
         });
         Ok(Self {
             arena,
@@ -116,25 +116,28 @@ impl LastCommit {
         }
         let mut refused: Vec<Uncommitted> = Vec::new();
         for key in std::mem::take(&mut self.waiting) {
-            let vct = VctId(key.first);
-            let attempts = noted.attempts(vct);
+            let transaction = TransactionId(key.first);
+            let attempts = noted.attempts(transaction);
             if attempts >= ATTEMPTS_MAX {
-                let what = format!("transaction {}, which ended {attempts} processes", vct.0);
+                let what = format!(
+                    "transaction {}, which ended {attempts} processes",
+                    transaction.0
+                );
                 self.pass_over(what, &mut pass);
-                self.notes.done(vct);
+                self.notes.done(transaction);
                 continue;
             }
-            self.notes.begin(vct);
+            self.notes.begin(transaction);
             let mut left = persist::read(&self.arena, key);
             self.pass_over_unreadable(&mut left, &mut pass);
             let waits = refused.iter().any(|earlier| left.depends_on(earlier));
             let outcome = (!waits).then(|| self.hand_over(&left));
             if let Some(Ok(())) = outcome {
-                self.notes.done(vct);
+                self.notes.done(transaction);
                 pass.committed += 1;
                 continue;
             }
-            self.notes.refused(vct);
+            self.notes.refused(transaction);
             if let Some(Err(error)) = outcome {
                 pass.failure = Some(error);
             }
@@ -156,7 +159,7 @@ impl LastCommit {
             return Ok(());
         }
         let mut transaction = self.store.begin_transaction();
-        transaction.tag = left.vct.0;
+        transaction.tag = left.transaction.0;
         transaction.entries.clone_from(&left.entries);
         let ticket = self.store.end_transaction(transaction)?;
         self.store.wait_sync(ticket)
@@ -190,7 +193,7 @@ impl LastCommit {
     }
 
     fn told(&self, id: ObjectId) -> String {
-        match persist::told_path(&self.arena, id) {
+        match persist::last_known_path(&self.arena, id) {
             Some(path) => format!("\"{}\"", path.escape_ascii()),
             None => id.to_string(),
         }

@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mobifs_base::{FileKind, ObjectInfo, VctId};
+use mobifs_base::{FileKind, ObjectInfo, TransactionId};
 use mobifs_engine::{Engine, EngineConfig};
 use mobifs_store::{
     JournalOptions, JournalStore, PosixLower, RecoveryReport, Saved, Store, StoreError, StoreScope,
@@ -53,7 +53,7 @@ pub struct Resumption {
     saved: SavedMount,
     /// A transaction that had reached the journal when the process was killed, which the
     /// engine had not heard of.
-    committed: Option<VctId>,
+    committed: Option<TransactionId>,
 }
 
 impl Resumption {
@@ -75,7 +75,7 @@ impl Resumption {
 
     /// The store found this transaction, by its tag, in the journal.
     pub fn set_committed(&mut self, tag: Option<u64>) {
-        self.committed = tag.map(VctId);
+        self.committed = tag.map(TransactionId);
     }
 
     /// What was set while mounted holds on.
@@ -95,8 +95,8 @@ impl Resumption {
         store: &dyn Store,
     ) -> Result<Engine, ArenaError> {
         let mut engine = self.saved.restore(arena, config, root)?;
-        if let Some(vct) = self.committed {
-            engine.committed(vct);
+        if let Some(transaction) = self.committed {
+            engine.committed(transaction);
         }
         engine.close_all();
         let mut unlisted = Vec::new();

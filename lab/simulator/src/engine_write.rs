@@ -48,7 +48,7 @@ pub fn measure() -> Result<EngineWrite, String> {
     let held_bytes = resident_bytes()?.saturating_sub(before_bytes);
     engine.close_all();
     while let Some(commit) = engine.next_commit(None) {
-        engine.committed(commit.vct);
+        engine.committed(commit.transaction);
     }
     let append_ns = timed(|index| write(&mut engine, file, index * PAGE_BYTES_U64, &content))?;
     let scattered = |index: u64| (index * 40_503 % PAGES) * PAGE_BYTES_U64;

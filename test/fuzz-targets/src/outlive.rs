@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, OnceLock};
 
 use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, Page, Timestamp};
-use mobifs_engine::persist::{Image, Key, Kind};
+use mobifs_engine::persist::{Key, Kind, RestartImage};
 use mobifs_engine::{Engine, EngineConfig, Limits, Moment, NodeSpec, Stop, TopLevelApps, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 use mobifs_volume::{
@@ -147,7 +147,7 @@ const fn spec(kind: FileKind) -> NodeSpec<'static> {
 #[derive(Default)]
 struct Collected(BTreeMap<Key, Vec<u8>>);
 
-impl Image for Collected {
+impl RestartImage for Collected {
     fn put(&mut self, key: Key, value: &[u8]) {
         self.0.insert(key, value.to_vec());
     }

@@ -43,15 +43,15 @@ impl Engine {
         } else {
             self.require_change(id)?;
         }
-        let vct = self.begin_change(id, moment.now)?;
+        let transaction = self.begin_change(id, moment.now)?;
         if let Some(size) = change.size {
-            self.resize(id, vct, size)?;
+            self.resize(id, transaction, size)?;
             self.content_changed(id, moment, SetIdBits::Stay)?;
         }
         let inode = self.inode_mut(id)?;
         apply(inode, change, moment);
         let node = inode.node(id);
-        self.finish(vct, moment.now);
+        self.finish(transaction, moment.now);
         Ok(node)
     }
 }

@@ -4,13 +4,13 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, MonotonicNs, ObjectId, ObjectState, VctId};
+use mobifs_base::{AppId, MonotonicNs, ObjectId, ObjectState, TransactionId};
 
 use super::Engine;
 use crate::FsError;
 use crate::app::{App, Class};
 use crate::inode::{Change, Inode};
-use crate::transaction::{ClosedVct, Commit, Content, OpenVct};
+use crate::transaction::{ClosedTransaction, Commit, Content, OpenTransaction};
 
 /// What a caller of `fsync` has to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum SyncPoint {
     /// Nothing.
     Now,
     /// Until these transactions (and those that they depend on) are committed.
-    Committed(Vec<VctId>),
+    Committed(Vec<TransactionId>),
 }
 
 /// All transactions that were closed at some moment.
@@ -35,13 +35,14 @@ impl Engine {
         if self.keeps_open() {
             return None;
         }
-        let due: Vec<VctId> = self
+        let due: Vec<TransactionId> = self
             .open
             .iter()
             .filter(|(_, open)| Self::is_due(open, now))
-            .map(|(&vct, _)| vct)
+            .map(|(&transaction, _)| transaction)
             .collect();
-        due.into_iter().for_each(|vct| self.close(vct));
+        due.into_iter()
+            .for_each(|transaction| self.close(transaction));
         self.next_closing()
     }
 
@@ -50,7 +51,7 @@ impl Engine {
         if self.keeps_open() {
             return None;
         }
-        let deadline = |open: &OpenVct| {
+        let deadline = |open: &OpenTransaction| {
             let age_ns = open.closing.due_age_ms()?.saturating_mul(1_000_000);
             Some(MonotonicNs(open.opened_at.0.saturating_add(age_ns)))
         };
@@ -59,10 +60,11 @@ impl Engine {
 
     /// Closes all open transactions; the answer stands for everything uncommitted.
     pub fn close_all(&mut self) -> ClosedUntil {
-        let open: Vec<VctId> = self.open.keys().copied().collect();
-        open.into_iter().for_each(|vct| self.close(vct));
+        let open: Vec<TransactionId> = self.open.keys().copied().collect();
+        open.into_iter()
+            .for_each(|transaction| self.close(transaction));
         ClosedUntil {
-            next_order: self.next_vct,
+            next_order: self.next_transaction,
         }
     }
 
@@ -73,7 +75,7 @@ impl Engine {
     }
 
     /// Closes what may concern an app that this mount has not used yet: changes of
-    /// files with names that nobody has looked up.
+    /// files with names that no lookup has found.
     pub fn close_everywhere(&mut self) -> SyncPoint {
         self.sync_point_of(&[])
     }
@@ -84,9 +86,9 @@ impl Engine {
             .open
             .iter()
             .max_by_key(|(_, open)| open.bytes)
-            .map(|(&vct, _)| vct);
-        if let Some(vct) = largest {
-            self.close(vct);
+            .map(|(&transaction, _)| transaction);
+        if let Some(transaction) = largest {
+            self.close(transaction);
         }
     }
 
@@ -112,14 +114,16 @@ impl Engine {
     }
 
     /// The transactions that mention an object, open and closed.
-    fn transactions_with(&self, id: ObjectId) -> Vec<VctId> {
+    fn transactions_with(&self, id: ObjectId) -> Vec<TransactionId> {
         // Each of them holds the object once, so where none does there is nothing to look
         // for, and the last one ends the search.
         let holds = self.inodes.get(&id).map_or(0, |inode| inode.holds);
         let open = self.open.iter().filter(|(_, open)| open.held.contains(&id));
         let closed = self.closed.iter();
         let closed = closed.filter(|(_, closed)| closed.held.contains(&id));
-        let all = open.map(|(&vct, _)| vct).chain(closed.map(|(&vct, _)| vct));
+        let all = open
+            .map(|(&transaction, _)| transaction)
+            .chain(closed.map(|(&transaction, _)| transaction));
         all.take(usize::try_from(holds).unwrap_or(usize::MAX))
             .collect()
     }
@@ -127,11 +131,11 @@ impl Engine {
     /// Closes what the app has open, if its policy wants that at an `fsync`.
     fn close_at_fsync(&mut self, app: AppId) {
         let App { open, policy, .. } = &self.apps[app.0 as usize];
-        if let Some(vct) = *open
-            && let Some(open) = self.open.get(&vct)
+        if let Some(transaction) = *open
+            && let Some(open) = self.open.get(&transaction)
             && open.closing.closes_at_fsync(policy)
         {
-            self.close(vct);
+            self.close(transaction);
         }
     }
 
@@ -141,24 +145,26 @@ impl Engine {
     }
 
     /// As [`Engine::sync_point_of`], and these transactions.
-    fn sync_point_with(&mut self, apps: &[AppId], others: &[VctId]) -> SyncPoint {
+    fn sync_point_with(&mut self, apps: &[AppId], others: &[TransactionId]) -> SyncPoint {
         let open = apps.iter().filter_map(|app| self.apps[app.0 as usize].open);
-        let open: BTreeSet<VctId> = open
+        let open: BTreeSet<TransactionId> = open
             .chain(self.everywhere)
             .chain(
                 others
                     .iter()
                     .copied()
-                    .filter(|vct| self.open.contains_key(vct)),
+                    .filter(|transaction| self.open.contains_key(transaction)),
             )
             .collect();
         // One commit is cheaper than several.
         let joined = open.into_iter().reduce(|one, other| self.join(one, other));
         // Closed or not, what was joined is no more.
-        let others = others.iter().filter(|vct| self.closed.contains_key(vct));
-        let others: Vec<VctId> = others.copied().chain(joined).collect();
-        if let Some(vct) = joined {
-            self.close(vct);
+        let others = others
+            .iter()
+            .filter(|transaction| self.closed.contains_key(transaction));
+        let others: Vec<TransactionId> = others.copied().chain(joined).collect();
+        if let Some(transaction) = joined {
+            self.close(transaction);
         }
         // The last of each app: it depends on those of its own app before it, but not on
         // those of the others.
@@ -167,9 +173,13 @@ impl Engine {
             .filter_map(|app| self.last_closed(|closed| closed.apps.contains(app)));
         let everywhere = self.last_closed(|closed| closed.is_everywhere);
         // What is closed without an effect is committed already.
-        let others = others.into_iter().filter(|vct| self.is_uncommitted(*vct));
-        let mut last: Vec<VctId> = of_apps.chain(everywhere).chain(others).collect();
-        last.sort_unstable_by_key(|vct| self.closed.get(vct).map(|closed| closed.order));
+        let others = others
+            .into_iter()
+            .filter(|transaction| self.is_uncommitted(*transaction));
+        let mut last: Vec<TransactionId> = of_apps.chain(everywhere).chain(others).collect();
+        last.sort_unstable_by_key(|transaction| {
+            self.closed.get(transaction).map(|closed| closed.order)
+        });
         last.dedup();
         if last.is_empty() {
             SyncPoint::Now
@@ -178,21 +188,23 @@ impl Engine {
         }
     }
 
-    fn last_closed(&self, is_meant: impl Fn(&ClosedVct) -> bool) -> Option<VctId> {
+    fn last_closed(&self, is_meant: impl Fn(&ClosedTransaction) -> bool) -> Option<TransactionId> {
         let meant = self.closed.iter().filter(|(_, closed)| is_meant(closed));
         let last = meant.max_by_key(|(_, closed)| closed.order);
-        last.map(|(&vct, _)| vct)
+        last.map(|(&transaction, _)| transaction)
     }
 
     /// Whether a transaction still waits for its commit.
-    pub fn is_uncommitted(&self, vct: VctId) -> bool {
-        self.closed.contains_key(&vct)
+    pub fn is_uncommitted(&self, transaction: TransactionId) -> bool {
+        self.closed.contains_key(&transaction)
     }
 
     /// Why a transaction, or one that it depends on, failed to commit, if one did.
-    pub fn refusal_of(&self, vct: VctId) -> Option<FsError> {
-        let needed = self.needed_by(vct);
-        let mut closed = needed.iter().filter_map(|vct| self.closed.get(vct));
+    pub fn refusal_of(&self, transaction: TransactionId) -> Option<FsError> {
+        let needed = self.needed_by(transaction);
+        let mut closed = needed
+            .iter()
+            .filter_map(|transaction| self.closed.get(transaction));
         closed.find_map(|closed| closed.refusal)
     }
 
@@ -201,15 +213,15 @@ impl Engine {
         !self.closed.is_empty()
     }
 
-    /// Whether any closed transaction waits for somebody to commit it.
+    /// Whether any closed transaction waits for its commit.
     pub fn has_waiting(&self) -> bool {
         let mut closed = self.closed.values();
         closed.any(|closed| !closed.in_flight && closed.refusal.is_none())
     }
 
     /// Closes a transaction: its net effect is fixed, and nothing changes it any more.
-    pub(crate) fn close(&mut self, vct: VctId) {
-        let Some(open) = self.open.remove(&vct) else {
+    pub(crate) fn close(&mut self, transaction: TransactionId) {
+        let Some(open) = self.open.remove(&transaction) else {
             return;
         };
         self.closings += 1;
@@ -220,12 +232,12 @@ impl Engine {
             let state = &mut self.apps[app.0 as usize];
             state.open = None;
             state.written_bytes += open.written_bytes;
-            self.changed_apps.add(app);
+            self.unsaved_apps.mark(app);
         }
-        let content = self.take_content(vct, &open);
-        let order = self.next_vct;
-        self.next_vct += 1;
-        let closed = ClosedVct {
+        let content = self.take_content(transaction, &open);
+        let order = self.next_transaction;
+        self.next_transaction += 1;
+        let closed = ClosedTransaction {
             order,
             is_everywhere: open.is_everywhere,
             apps: open.apps,
@@ -241,14 +253,14 @@ impl Engine {
             refusal: None,
         };
         let is_empty = closed.content.objects.is_empty() && closed.content.dentries.is_empty();
-        self.closed.insert(vct, closed);
+        self.closed.insert(transaction, closed);
         if is_empty {
             // Everything that happened in it was undone in it.
-            self.committed(vct);
+            self.committed(transaction);
         }
     }
 
-    fn take_content(&mut self, vct: VctId, open: &OpenVct) -> Content {
+    fn take_content(&mut self, transaction: TransactionId, open: &OpenTransaction) -> Content {
         let mut content = Content {
             objects: Vec::new(),
             dentries: Vec::new(),
@@ -262,14 +274,18 @@ impl Engine {
                 continue;
             };
             debug_assert_eq!(
-                change.vct, vct,
+                change.transaction, transaction,
                 "a dirty object's change is in its transaction"
             );
             // A page may be named twice: dropped, then written again.
             change.log.sort_unstable();
             change.log.dedup();
             for &index in &change.log {
-                if let Some(slot) = inode.pages.get(&index).filter(|slot| slot.vct == vct) {
+                if let Some(slot) = inode
+                    .pages
+                    .get(&index)
+                    .filter(|slot| slot.transaction == transaction)
+                {
                     content.pages.push((id, index, slot.page.clone()));
                 }
             }
@@ -277,7 +293,7 @@ impl Engine {
             inode.announced = true;
             let zeroed: Vec<_> = change.zeroed.iter().collect();
             if !zeroed.is_empty() {
-                inode.closed_zeroed.push((vct, zeroed));
+                inode.closed_zeroed.push((transaction, zeroed));
             }
         }
         content.dentries = open
@@ -289,15 +305,15 @@ impl Engine {
         content
     }
 
-    /// The closed transactions that must be committed before `vct` may be, and
+    /// The closed transactions that must be committed before `transaction` may be, and
     /// itself.
-    fn needed_by(&self, vct: VctId) -> BTreeSet<VctId> {
+    fn needed_by(&self, transaction: TransactionId) -> BTreeSet<TransactionId> {
         let mut needed = BTreeSet::new();
-        let Some(target) = self.closed.get(&vct) else {
+        let Some(target) = self.closed.get(&transaction) else {
             return needed;
         };
-        needed.insert(vct);
-        let mut earlier: Vec<(VctId, &ClosedVct)> = self
+        needed.insert(transaction);
+        let mut earlier: Vec<(TransactionId, &ClosedTransaction)> = self
             .closed
             .iter()
             .filter(|(_, closed)| closed.order < target.order)
@@ -316,8 +332,8 @@ impl Engine {
 
     /// The next transaction to commit: the first closed one, or, with `towards`, the
     /// first that this one needs. None if nothing can be committed now.
-    pub fn next_commit(&mut self, towards: Option<VctId>) -> Option<Commit> {
-        let wanted = towards.map(|vct| self.needed_by(vct));
+    pub fn next_commit(&mut self, towards: Option<TransactionId>) -> Option<Commit> {
+        let wanted = towards.map(|transaction| self.needed_by(transaction));
         self.next_commit_of(wanted.as_ref())
     }
 
@@ -327,31 +343,33 @@ impl Engine {
     pub fn next_commit_until(&mut self, point: ClosedUntil) -> Option<Commit> {
         let closed = self.closed.iter();
         let until = closed.filter(|(_, closed)| closed.order < point.next_order);
-        let wanted = until.map(|(&vct, _)| vct).collect();
+        let wanted = until.map(|(&transaction, _)| transaction).collect();
         self.next_commit_of(Some(&wanted))
     }
 
-    fn next_commit_of(&mut self, wanted: Option<&BTreeSet<VctId>>) -> Option<Commit> {
-        let mut in_order: Vec<VctId> = self.closed.keys().copied().collect();
-        in_order.sort_unstable_by_key(|vct| self.closed.get(vct).map(|closed| closed.order));
-        let mut blocked: Vec<&ClosedVct> = Vec::new();
+    fn next_commit_of(&mut self, wanted: Option<&BTreeSet<TransactionId>>) -> Option<Commit> {
+        let mut in_order: Vec<TransactionId> = self.closed.keys().copied().collect();
+        in_order.sort_unstable_by_key(|transaction| {
+            self.closed.get(transaction).map(|closed| closed.order)
+        });
+        let mut blocked: Vec<&ClosedTransaction> = Vec::new();
         let mut chosen = None;
-        for vct in in_order {
-            let Some(closed) = self.closed.get(&vct) else {
+        for transaction in in_order {
+            let Some(closed) = self.closed.get(&transaction) else {
                 continue;
             };
             let waits = closed.in_flight
                 || closed.refusal.is_some()
                 || blocked.iter().any(|earlier| closed.depends_on(earlier));
-            if waits || wanted.is_some_and(|wanted| !wanted.contains(&vct)) {
+            if waits || wanted.is_some_and(|wanted| !wanted.contains(&transaction)) {
                 blocked.push(closed);
             } else {
-                chosen = Some(vct);
+                chosen = Some(transaction);
                 break;
             }
         }
-        let vct = chosen?;
-        let closed = self.closed.get_mut(&vct)?;
+        let transaction = chosen?;
+        let closed = self.closed.get_mut(&transaction)?;
         closed.in_flight = true;
         let mut pins = Vec::new();
         for &id in &closed.orphaned {
@@ -372,7 +390,7 @@ impl Engine {
             .map(|app| self.apps[app.0 as usize].path.clone())
             .collect();
         Some(Commit {
-            vct,
+            transaction,
             pins,
             apps,
             content: Arc::clone(&closed.content),
@@ -381,8 +399,8 @@ impl Engine {
 
     /// The store has the transaction, durably: its pages leave memory unless they
     /// were written again.
-    pub fn committed(&mut self, vct: VctId) {
-        let Some(closed) = self.closed.remove(&vct) else {
+    pub fn committed(&mut self, transaction: TransactionId) {
+        let Some(closed) = self.closed.remove(&transaction) else {
             return;
         };
         self.room.dirty_bytes -= closed.bytes;
@@ -392,7 +410,10 @@ impl Engine {
         for (id, index, page) in &closed.content.pages {
             page_bytes += page.stored_bytes() as u64;
             if let Some(inode) = self.inodes.get_mut(id)
-                && inode.pages.get(index).is_some_and(|slot| slot.vct == vct)
+                && inode
+                    .pages
+                    .get(index)
+                    .is_some_and(|slot| slot.transaction == transaction)
             {
                 inode.pages.remove(index);
             }
@@ -402,16 +423,16 @@ impl Engine {
                 inode.known_to_store = true;
                 inode.store_bytes = state.attributes.size;
                 inode.version += 1;
-                inode.closed_zeroed.retain(|(of, _)| *of != vct);
+                inode.closed_zeroed.retain(|(of, _)| *of != transaction);
             }
         }
         for &app in &closed.apps {
             let mut others = self.closed.values().filter(|c| c.apps.contains(&app));
             let refusal = others.find_map(|other| other.refusal);
-            self.changed_apps.add(app);
+            self.unsaved_apps.mark(app);
             let state = &mut self.apps[app.0 as usize];
             state.refusal = refusal;
-            state.committed_vcts += 1;
+            state.committed_transactions += 1;
             state.committed_bytes += page_bytes;
             state.committed_written_pages += closed.efficiency.written_pages();
             state.committed_overwritten_pages += closed.efficiency.overwritten_pages();
@@ -426,8 +447,8 @@ impl Engine {
 
     /// The store could not take the transaction: it stays in memory, and its apps
     /// accept no changes until a retry succeeds, and refuse them with `refusal`.
-    pub fn commit_failed(&mut self, vct: VctId, refusal: FsError) {
-        let Some(closed) = self.closed.get_mut(&vct) else {
+    pub fn commit_failed(&mut self, transaction: TransactionId, refusal: FsError) {
+        let Some(closed) = self.closed.get_mut(&transaction) else {
             return;
         };
         closed.in_flight = false;
@@ -438,8 +459,8 @@ impl Engine {
     }
 
     /// A commit failed that may wait: its apps go on, and it is handed out again.
-    pub fn commit_put_back(&mut self, vct: VctId) {
-        if let Some(closed) = self.closed.get_mut(&vct) {
+    pub fn commit_put_back(&mut self, transaction: TransactionId) {
+        if let Some(closed) = self.closed.get_mut(&transaction) {
             closed.in_flight = false;
         }
     }

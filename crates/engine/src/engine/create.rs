@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{Attributes, FileKind, ObjectId, S_ISGID, VctId};
+use mobifs_base::{Attributes, FileKind, ObjectId, S_ISGID, TransactionId};
 
 use super::Engine;
 use super::rename::Side;
@@ -60,15 +60,16 @@ impl Engine {
         inode.name = Some(name.clone());
         inode.lookups = 1;
         self.insert_inode(id, inode)?;
-        let vct = self.begin_entry(parent, id, moment)?;
-        let vct = self.touch_new(vct, id)?;
-        self.charge(vct, target_bytes, 0);
-        let (vct, parent_vct) = self.touch_parent(vct, parent, moment, i32::from(is_directory))?;
+        let transaction = self.begin_entry(parent, id, moment)?;
+        let transaction = self.touch_new(transaction, id)?;
+        self.charge(transaction, target_bytes, 0);
+        let (transaction, parent_transaction) =
+            self.touch_parent(transaction, parent, moment, i32::from(is_directory))?;
         self.set_entry(parent, &name, id, spec.kind)?;
-        let vct = self.record_dentry(vct, (parent, &name), None, Some(id));
+        let transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
         let node = self.inode(id)?.node(id);
-        self.finish(parent_vct, moment.now);
-        self.finish(vct, moment.now);
+        self.finish(parent_transaction, moment.now);
+        self.finish(transaction, moment.now);
         Ok(node)
     }
 
@@ -99,7 +100,7 @@ impl Engine {
         inode.unnamed = true;
         inode.lookups = 1;
         (inode.app, inode.app_epoch) = (self.app_of(parent), self.app_epoch);
-        let mut change = Change::new(ORPHAN, self.inodes.is_noted());
+        let mut change = Change::new(ORPHAN, self.inodes.is_tracked());
         change
             .xattrs
             .extend(inode.xattrs.iter().flatten().map(|(key, _)| key.clone()));
@@ -131,16 +132,20 @@ impl Engine {
     }
 
     /// A new object takes part in a transaction, with the attributes that it inherited.
-    pub(super) fn touch_new(&mut self, vct: VctId, id: ObjectId) -> Result<VctId, Stop> {
-        let vct = self.touch(vct, id)?;
+    pub(super) fn touch_new(
+        &mut self,
+        transaction: TransactionId,
+        id: ObjectId,
+    ) -> Result<TransactionId, Stop> {
+        let transaction = self.touch(transaction, id)?;
         let inode = self.inode_mut(id)?;
         let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
         let inherited: Vec<_> = inherited.collect();
         if let Some(change) = inode.change.as_mut() {
             change.xattrs.extend(inherited);
         }
-        self.reserve_inode(vct);
-        Ok(vct)
+        self.reserve_inode(transaction);
+        Ok(transaction)
     }
 
     fn check_spec(&self, spec: &NodeSpec<'_>) -> Result<(), Stop> {
@@ -201,7 +206,7 @@ impl Engine {
         let body = match spec.kind {
             FileKind::Regular => Body::File,
             FileKind::Directory => {
-                let directory = Directory::new(self.hasher.clone(), self.inodes.is_noted());
+                let directory = Directory::new(self.hasher.clone(), self.inodes.is_tracked());
                 Body::Directory(Listing::Loaded(Box::new(directory)))
             }
             FileKind::Symlink => Body::Symlink(target.map(Arc::from)),
@@ -221,7 +226,7 @@ impl Engine {
         spec: &NodeSpec<'_>,
     ) -> Result<Inheritance, Stop> {
         if caller.uid != self.limits.owner_uid && !self.limits.privileged {
-            // It could not be given to who makes it.
+            // It could not be given to the caller.
             return Err(FsError::NotPermitted.into());
         }
         let directory = self.inode(parent)?;

@@ -1,7 +1,7 @@
 //! Writing file content.
 
 use mobifs_base::{
-    ByteRange, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, VctId,
+    ByteRange, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, TransactionId,
 };
 
 use super::Engine;
@@ -74,7 +74,7 @@ impl Engine {
         let pages = ByteRange::new(first.offset(), last.offset() + PAGE_BYTES_U64);
         self.require_content(id, pages)?;
 
-        let vct = self.begin_change(id, moment.now)?;
+        let transaction = self.begin_change(id, moment.now)?;
         self.content_changed(id, moment, set_id)?;
         let mut rest = data;
         let mut position = offset;
@@ -82,7 +82,7 @@ impl Engine {
             let within = (position % PAGE_BYTES_U64) as usize;
             let (chunk, behind) = rest.split_at(rest.len().min(PAGE_BYTES - within));
             let index = PageIndex::of_offset(position);
-            self.edit_page(id, vct, index, |page| {
+            self.edit_page(id, transaction, index, |page| {
                 if chunk.len() == PAGE_BYTES {
                     replace(page, chunk);
                 } else {
@@ -95,15 +95,15 @@ impl Engine {
         let inode = self.inode_mut(id)?;
         inode.attributes.size = inode.attributes.size.max(end);
         let (app, written_bytes) = (inode.app, data.len() as u64);
-        if let Some(open) = self.open.get_mut(&vct) {
+        if let Some(open) = self.open.get_mut(&transaction) {
             open.written_bytes += written_bytes;
         } else {
             self.apps[app.0 as usize].written_bytes += written_bytes;
-            self.changed_apps.add(app);
+            self.unsaved_apps.mark(app);
         }
         self.page_arrivals.retain(|arrival| arrival.0 != id);
         self.place_arrivals.retain(|((of, ..), _)| *of != id);
-        self.finish(vct, moment.now);
+        self.finish(transaction, moment.now);
         Ok(data.len())
     }
 
@@ -168,7 +168,7 @@ impl Engine {
     pub(super) fn edit_page(
         &mut self,
         id: ObjectId,
-        vct: VctId,
+        transaction: TransactionId,
         index: PageIndex,
         edit: impl FnOnce(&mut Page),
     ) -> Result<(), Stop> {
@@ -184,21 +184,21 @@ impl Engine {
         let mut grown_bytes = 0;
         match inode.pages.get_mut(&index) {
             // The active section has it: overwrite in place.
-            Some(slot) if slot.vct == vct => {
+            Some(slot) if slot.transaction == transaction => {
                 let before = slot.page.stored_bytes() as u64;
                 edit(&mut slot.page);
                 // A page shrinks only when its tail becomes zero.
                 let after = slot.page.stored_bytes() as u64;
                 grown_bytes = after.saturating_sub(before);
                 let shrunk = before.saturating_sub(after);
-                account(room, open.get_mut(&vct), vct, 0, shrunk);
+                account(room, open.get_mut(&transaction), transaction, 0, shrunk);
                 overwritten = true;
             }
             // A closed section has it: the closed transaction keeps its copy, the
             // edit makes ours.
             Some(slot) => {
                 edit(&mut slot.page);
-                slot.vct = vct;
+                slot.transaction = transaction;
                 overwritten = false;
             }
             // The log does not have it: append.
@@ -216,7 +216,7 @@ impl Engine {
                         .map_or_else(Page::zero, |(.., page)| page.clone())
                 };
                 edit(&mut page);
-                inode.pages.insert(index, PageSlot { page, vct });
+                inode.pages.insert(index, PageSlot { page, transaction });
                 overwritten = false;
             }
         }
@@ -228,7 +228,7 @@ impl Engine {
             if let Some(change) = &mut inode.change {
                 change.log.push(index);
             }
-            if let Some(open) = open.get_mut(&vct) {
+            if let Some(open) = open.get_mut(&transaction) {
                 let before = index.0.checked_sub(1).map(PageIndex);
                 let follows_on = before.is_some_and(|before| inode.pages.contains_key(&before));
                 let room_bytes = page_room_bytes(follows_on);
@@ -236,8 +236,14 @@ impl Engine {
                 room.reserved_bytes += room_bytes;
             }
         }
-        account(room, open.get_mut(&vct), vct, grown_bytes, 0);
-        if let Some(open) = open.get_mut(&vct) {
+        account(
+            room,
+            open.get_mut(&transaction),
+            transaction,
+            grown_bytes,
+            0,
+        );
+        if let Some(open) = open.get_mut(&transaction) {
             open.closing.page_written(overwritten);
         }
         Ok(())
@@ -247,13 +253,13 @@ impl Engine {
 /// Books memory that a transaction (or an orphan) gained or gave back.
 pub(super) fn account(
     room: &mut super::memory::Room,
-    open: Option<&mut crate::transaction::OpenVct>,
-    vct: VctId,
+    open: Option<&mut crate::transaction::OpenTransaction>,
+    transaction: TransactionId,
     gained_bytes: u64,
     freed_bytes: u64,
 ) {
     room.dirty_bytes = room.dirty_bytes + gained_bytes - freed_bytes;
-    if vct == ORPHAN {
+    if transaction == ORPHAN {
         room.orphan_bytes = room.orphan_bytes + gained_bytes - freed_bytes;
     } else if let Some(open) = open {
         open.bytes = open.bytes + gained_bytes - freed_bytes;

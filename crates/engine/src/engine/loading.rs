@@ -95,7 +95,7 @@ impl Engine {
         if !self.accepts(id, epoch) {
             return;
         }
-        let (hasher, is_noted) = (self.hasher.clone(), self.inodes.is_noted());
+        let (hasher, is_tracked) = (self.hasher.clone(), self.inodes.is_tracked());
         let Some(inode) = self.inodes.get(&id) else {
             return;
         };
@@ -103,10 +103,10 @@ impl Engine {
             if id == ObjectId::ROOT {
                 entries.retain(|entry| entry.name.as_bytes() != RESERVED_NAME);
             }
-            let mut directory = Directory::new(hasher, is_noted);
+            let mut directory = Directory::new(hasher, is_tracked);
             directory.load(entries, displaced);
             self.inodes.load_entries(id, directory);
-            // Known again before the store was told to forget it.
+            // Known again before the store forgot it.
             self.forgotten.remove(&id);
         }
     }
@@ -341,7 +341,7 @@ impl Engine {
         let policy = self.rules.policy(&path);
         self.has_durable_apps |= policy.class == Class::Durable;
         self.apps.push(App::new(path.clone(), policy));
-        self.changed_apps.add(app);
+        self.unsaved_apps.mark(app);
         self.app_ids.insert(path, app);
         app
     }
@@ -389,7 +389,7 @@ impl Engine {
         self.check_changeable(id)
     }
 
-    /// Fails for what the filesystem below lets nobody change.
+    /// Fails for what is immutable in the lower filesystem.
     pub(crate) fn check_changeable(&self, id: ObjectId) -> Result<(), Stop> {
         if self.inode(id)?.immutable {
             return Err(FsError::NotPermitted.into());

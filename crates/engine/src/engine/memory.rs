@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use mobifs_base::{
     AppId, ByteRange, DeviceNumber, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64,
-    Page, PageIndex, SYMLINK_BYTES_MAX, SpaceInfo, VctId, dentry_room_bytes,
+    Page, PageIndex, SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
 };
 
 use super::Engine;
@@ -159,8 +159,8 @@ impl Room {
         };
         let needs_room = room_bytes > 0 || inodes > 0 || overflow_bytes > 0;
         let Some(space) = self.space.filter(|_| needs_room) else {
-            // What needs no room does not care that others have taken all of it: how else
-            // would anybody give room back?
+            // What needs no room succeeds also where others have taken all of it: otherwise
+            // nothing could be deleted to free some.
             return Fit::Always;
         };
         let promised_inodes = self.reserved_inodes + self.store_reserved_inodes;
@@ -193,7 +193,7 @@ impl Room {
     }
 
     /// What a transaction needs is the store's concern from now on, which says so the next time
-    /// it is asked. Until then nobody else may have it.
+    /// it is asked. Until then it stays reserved here.
     pub(crate) const fn hand_over(&mut self, bytes: u64, inodes: u64) {
         self.reserved_bytes -= bytes;
         self.reserved_inodes -= inodes;
@@ -242,7 +242,8 @@ impl Engine {
     }
 
     /// Whether all that is uncommitted can be committed with that room. What only overwrites needs
-    /// none, whoever has taken the room that committed changes are to be applied with.
+    /// none, even if another program has taken the room that committed changes are to be applied
+    /// with.
     pub fn can_commit(&self) -> bool {
         let takes_none = self.room.reserved_bytes == 0 && self.room.overflow_bytes(0) == 0;
         takes_none || self.has_promised_room()
@@ -328,7 +329,7 @@ impl Engine {
     fn uncommitted_of(&mut self, id: ObjectId) -> (u64, u64) {
         let app = self.app_of(id);
         let open = self.apps[app.0 as usize].open;
-        let open = open.and_then(|vct| self.open.get(&vct));
+        let open = open.and_then(|transaction| self.open.get(&transaction));
         let open = open.map(|open| (open.bytes, open.reserved_bytes));
         let closed = self.closed.values();
         let closed = closed.filter(|closed| closed.apps.contains(&app));
@@ -407,8 +408,13 @@ impl Engine {
     }
 
     /// Charges a transaction for what is neither an object, nor an entry, nor a page.
-    pub(crate) fn charge(&mut self, vct: VctId, memory_bytes: u64, room_bytes: u64) {
-        let Some(open) = self.open.get_mut(&vct) else {
+    pub(crate) fn charge(
+        &mut self,
+        transaction: TransactionId,
+        memory_bytes: u64,
+        room_bytes: u64,
+    ) {
+        let Some(open) = self.open.get_mut(&transaction) else {
             return;
         };
         open.bytes += memory_bytes;
@@ -449,7 +455,7 @@ impl Engine {
         let is_overwritten = range.end <= self.inode(id)?.attributes.size;
         if self.room.is_revocable && stop == Stop::Need(Need::Space) && is_overwritten {
             // A transaction is rolled back, of which a part was committed with room that others
-            // have taken since. Who goes on with one writes to a journal first, which needs room.
+            // have taken since. A transaction that goes on writes to its journal first, which needs room.
             return Ok(());
         }
         if self.room.fit(bytes, room_bytes, 0) != Fit::Never {
@@ -486,11 +492,11 @@ impl Engine {
         let is_whole = |index| {
             let slot = inode.pages.get(&PageIndex(index));
             slot.is_some_and(|slot| {
-                slot.vct == change.vct && slot.page.stored_bytes() == PAGE_BYTES
+                slot.transaction == change.transaction && slot.page.stored_bytes() == PAGE_BYTES
             })
         };
         let mut pages = range.start / PAGE_BYTES_U64..range.end.div_ceil(PAGE_BYTES_U64);
-        self.open.contains_key(&change.vct) && pages.all(is_whole)
+        self.open.contains_key(&change.transaction) && pages.all(is_whole)
     }
 
     /// Checks that an entry may go.
@@ -536,7 +542,7 @@ impl Engine {
         self.evict_if_crowded(id);
     }
 
-    /// Frees an object without links as soon as nobody uses it: its pages at once,
+    /// Frees an object without links as soon as it is not in use: its pages at once,
     /// itself when no transaction mentions it any more, and then the removed directories above
     /// it, of which there may be any number, as far as nothing else needs them.
     pub(crate) fn dispose_if_unused(&mut self, id: ObjectId) {
@@ -561,7 +567,7 @@ impl Engine {
         }
         let mut freed = 0;
         inode.pages.retain(|slot| {
-            let keep = slot.vct != ORPHAN;
+            let keep = slot.transaction != ORPHAN;
             freed += if keep {
                 0
             } else {
@@ -633,7 +639,7 @@ impl Engine {
         self.departures.all_left();
     }
 
-    /// Pinned objects that nobody uses since the last call: to be unpinned.
+    /// Pinned objects that went out of use since the last call: to be unpinned.
     pub fn take_unpinned(&mut self) -> Vec<ObjectId> {
         core::mem::take(&mut self.unpinned)
     }
@@ -653,7 +659,7 @@ impl Engine {
                 let pages: Vec<_> = inode
                     .pages
                     .iter()
-                    .filter(|(_, slot)| slot.vct == ORPHAN)
+                    .filter(|(_, slot)| slot.transaction == ORPHAN)
                     .take(SPILL_PAGES_MAX)
                     .map(|(&index, slot)| (index, slot.page.clone()))
                     .collect();
@@ -678,7 +684,7 @@ impl Engine {
             let unchanged = inode
                 .pages
                 .get(index)
-                .is_some_and(|slot| slot.vct == ORPHAN && slot.page == *page);
+                .is_some_and(|slot| slot.transaction == ORPHAN && slot.page == *page);
             if unchanged && let Some(slot) = inode.pages.remove(index) {
                 let bytes = slot.page.stored_bytes() as u64;
                 self.room.orphan_bytes -= bytes;

@@ -27,7 +27,7 @@ use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
 use mobifs_base::{
-    AppId, ByteRange, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, VctId,
+    AppId, ByteRange, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, TransactionId,
 };
 
 pub(crate) use checkpoint::object_state;
@@ -42,7 +42,7 @@ pub use trim::{KernelHeld, References, Trimmed};
 use crate::app::{App, AppRules, Class};
 use crate::error::{FsError, Stop};
 use crate::inode::Inode;
-use crate::persist::dirty_tracking::{Closed, Inodes, Notes, Open};
+use crate::persist::dirty_tracking::{Closed, Inodes, Open, UnsavedKeys};
 use crate::{HashMap, RESERVED_NAME};
 
 /// Bytes of an object, and the object's version.
@@ -60,7 +60,7 @@ pub struct EngineConfig {
     /// Seed of the hash tables and of the order of listings; a random number where names may
     /// be hostile.
     pub hash_seed: u64,
-    /// Changes are noted, for [`Engine::save`].
+    /// Changes are tracked, for [`Engine::save`].
     pub is_saved: bool,
 }
 
@@ -80,8 +80,8 @@ pub struct Engine {
     pub(crate) open: Open,
     pub(crate) closed: Closed,
     /// The open transaction that all apps' changes go to, if there is one.
-    pub(crate) everywhere: Option<VctId>,
-    pub(crate) next_vct: u64,
+    pub(crate) everywhere: Option<TransactionId>,
+    pub(crate) next_transaction: u64,
     /// Transactions closed by this engine.
     pub(crate) closings: u64,
     pub(crate) next_object: u64,
@@ -100,12 +100,12 @@ pub struct Engine {
     pub(crate) several_names: BTreeSet<ObjectId>,
     /// The store is forgetting what was taken.
     pub(crate) is_forgetting: bool,
-    /// Pinned objects that nobody uses any more since [`Engine::take_unpinned`].
+    /// Pinned objects that went out of use since [`Engine::take_unpinned`].
     pub(crate) unpinned: Vec<ObjectId>,
     pub(crate) room: memory::Room,
-    /// Apps whose record in the image is not up to date.
-    pub(crate) changed_apps: Notes<AppId>,
-    /// What the image's record of the engine itself says.
+    /// Apps whose record in the restart image is not up to date.
+    pub(crate) unsaved_apps: UnsavedKeys<AppId>,
+    /// What the restart image's record of the engine itself says.
     pub(crate) saved_counters: Option<crate::persist::Counters>,
     /// Memory for records.
     pub(crate) scratch: crate::persist::codec::Writer,
@@ -134,8 +134,8 @@ impl Engine {
         let has_durable_apps = root_app.policy.class == Class::Durable;
         let mut app_ids = BTreeMap::new();
         app_ids.insert(b".".to_vec(), ROOT_APP);
-        let mut changed_apps = Notes::new(is_saved);
-        changed_apps.add(ROOT_APP);
+        let mut unsaved_apps = UnsavedKeys::new(is_saved);
+        unsaved_apps.mark(ROOT_APP);
         Self {
             rules: config.rules,
             limits: config.limits,
@@ -149,7 +149,7 @@ impl Engine {
             open: Open::new(is_saved),
             closed: Closed::new(is_saved),
             everywhere: None,
-            next_vct: 1,
+            next_transaction: 1,
             closings: 0,
             next_object: ObjectId::FIRST_NEW.0,
             departures: loading::Departures::default(),
@@ -161,7 +161,7 @@ impl Engine {
             is_forgetting: false,
             unpinned: Vec::new(),
             room: memory::Room::default(),
-            changed_apps,
+            unsaved_apps,
             saved_counters: None,
             scratch: crate::persist::codec::Writer::default(),
         }
@@ -187,9 +187,9 @@ impl Engine {
 
     /// Tells the open transactions what the policies of their apps are.
     pub(crate) fn refresh_policies(&mut self) {
-        let open: Vec<VctId> = self.open.keys().copied().collect();
-        for vct in open {
-            if let Some(open) = self.open.get_mut(&vct) {
+        let open: Vec<TransactionId> = self.open.keys().copied().collect();
+        for transaction in open {
+            if let Some(open) = self.open.get_mut(&transaction) {
                 let policies = open.apps.iter();
                 let policies = policies.map(|app| &self.apps[app.0 as usize].policy);
                 open.closing.set_policies(policies);
@@ -197,8 +197,8 @@ impl Engine {
         }
     }
 
-    /// The inode of an object that must be in memory because the kernel (or whoever
-    /// drives the engine) holds a reference to it.
+    /// The inode of an object that must be in memory because the kernel (or another
+    /// caller) holds a reference to it.
     fn inode(&self, id: ObjectId) -> Result<&Inode, Stop> {
         self.inodes.get(&id).ok_or(Stop::Fail(FsError::Stale))
     }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{FileKind, ObjectId, VctId};
+use mobifs_base::{FileKind, ObjectId, TransactionId};
 
 use super::{Engine, RemovalMemory};
 use crate::RESERVED_NAME;
@@ -141,7 +141,7 @@ impl Engine {
                 self.inode_mut(id)?.linked_apps.push(app);
             }
         }
-        let mut vct = self.begin(&[id, parent], moment.now)?;
+        let mut transaction = self.begin(&[id, parent], moment.now)?;
         let inode = self.inode_mut(id)?;
         inode.attributes.nlink += 1;
         inode.attributes.ctime = moment.wall;
@@ -151,24 +151,24 @@ impl Engine {
             self.several_names.insert(id);
         }
         if was_orphan {
-            vct = self.adopt_orphan(vct, id)?;
+            transaction = self.adopt_orphan(transaction, id)?;
             if !announced {
-                self.reserve_inode(vct);
+                self.reserve_inode(transaction);
             }
         }
-        vct = self.touch(vct, id)?;
-        vct = self.touch_entries(vct, parent, moment, 0)?;
+        transaction = self.touch(transaction, id)?;
+        transaction = self.touch_entries(transaction, parent, moment, 0)?;
         self.set_entry(parent, &name, id, kind)?;
-        vct = self.record_dentry(vct, (parent, &name), None, Some(id));
-        self.finish(vct, moment.now);
+        transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
+        self.finish(transaction, moment.now);
         let inode = self.inode_mut(id)?;
         inode.lookups += 1;
         Ok(inode.node(id))
     }
 
     /// Counts an inode that the transaction will create below.
-    pub(super) fn reserve_inode(&mut self, vct: VctId) {
-        if let Some(open) = self.open.get_mut(&vct) {
+    pub(super) fn reserve_inode(&mut self, transaction: TransactionId) {
+        if let Some(open) = self.open.get_mut(&transaction) {
             open.reserved_inodes += 1;
             self.room.reserved_inodes += 1;
         }
@@ -178,12 +178,12 @@ impl Engine {
     /// come or go.
     pub(super) fn touch_entries(
         &mut self,
-        vct: VctId,
+        transaction: TransactionId,
         directory: ObjectId,
         moment: Moment,
         subdirectories: i32,
-    ) -> Result<VctId, Stop> {
-        let vct = self.touch(vct, directory)?;
+    ) -> Result<TransactionId, Stop> {
+        let transaction = self.touch(transaction, directory)?;
         let inode = self.inode_mut(directory)?;
         inode.attributes.mtime = moment.wall;
         inode.attributes.ctime = moment.wall;
@@ -195,7 +195,7 @@ impl Engine {
                 .saturating_add_signed(subdirectories)
                 .max(2);
         }
-        Ok(vct)
+        Ok(transaction)
     }
 
     /// Removes an entry that is not a directory.
@@ -256,21 +256,22 @@ impl Engine {
         // Removing frees room below, so only what has not even room to be committed could stand
         // in the way.
         self.require_removal(parent, memory)?;
-        let vct = self.begin_entry(parent, id, moment)?;
-        let vct = self.touch(vct, id)?;
-        let (vct, parent_vct) = self.touch_parent(vct, parent, moment, -i32::from(directory))?;
+        let transaction = self.begin_entry(parent, id, moment)?;
+        let transaction = self.touch(transaction, id)?;
+        let (transaction, parent_transaction) =
+            self.touch_parent(transaction, parent, moment, -i32::from(directory))?;
         self.remove_entry(parent, &name)?;
-        let vct = self.record_dentry(vct, (parent, &name), Some(id), None);
-        self.drop_link(vct, id, moment)?;
-        self.finish(parent_vct, moment.now);
-        self.finish(vct, moment.now);
+        let transaction = self.record_dentry(transaction, (parent, &name), Some(id), None);
+        self.drop_link(transaction, id, moment)?;
+        self.finish(parent_transaction, moment.now);
+        self.finish(transaction, moment.now);
         Ok(())
     }
 
     /// One link less; a directory loses all at once.
     pub(super) fn drop_link(
         &mut self,
-        vct: VctId,
+        transaction: TransactionId,
         id: ObjectId,
         moment: Moment,
     ) -> Result<(), Stop> {
@@ -284,7 +285,7 @@ impl Engine {
         inode.attributes.ctime = moment.wall;
         if inode.is_orphan() {
             inode.linked_apps.clear();
-            self.orphan(vct, id);
+            self.orphan(transaction, id);
         }
         Ok(())
     }
@@ -298,7 +299,7 @@ impl Engine {
         parent: ObjectId,
         child: ObjectId,
         moment: Moment,
-    ) -> Result<VctId, Stop> {
+    ) -> Result<TransactionId, Stop> {
         if self.is_own_app(parent, child)? && self.inode(parent)?.known_to_store {
             self.begin(&[child], moment.now)
         } else {
@@ -316,29 +317,29 @@ impl Engine {
     /// [`Engine::begin_entry`]), in its own app's.
     pub(super) fn touch_parent(
         &mut self,
-        vct: VctId,
+        transaction: TransactionId,
         parent: ObjectId,
         moment: Moment,
         subdirectories: i32,
-    ) -> Result<(VctId, VctId), Stop> {
+    ) -> Result<(TransactionId, TransactionId), Stop> {
         let app = self.app_of(parent);
         let takes_part = self
             .open
-            .get(&vct)
+            .get(&transaction)
             .is_some_and(|open| open.apps.contains(&app));
         if takes_part {
-            let vct = self.touch_entries(vct, parent, moment, subdirectories)?;
-            return Ok((vct, vct));
+            let transaction = self.touch_entries(transaction, parent, moment, subdirectories)?;
+            return Ok((transaction, transaction));
         }
         let own = self.begin(&[parent], moment.now)?;
         let own = self.touch_entries(own, parent, moment, subdirectories)?;
         // Touching may have joined the two.
-        let vct = if self.open.contains_key(&vct) {
-            vct
+        let transaction = if self.open.contains_key(&transaction) {
+            transaction
         } else {
             own
         };
-        Ok((vct, own))
+        Ok((transaction, own))
     }
 
     /// An object is opened: it stays although its last link may go.

@@ -1,6 +1,6 @@
 //! Sizes and ranges: truncate, punch, zero, allocate.
 
-use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, VctId};
+use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, TransactionId};
 
 use super::Engine;
 use super::file::account;
@@ -48,11 +48,11 @@ impl Engine {
             self.require_edges(id, range)?;
         }
         self.require(id, 2 * PAGE_BYTES_U64, room, 0)?;
-        let vct = self.begin_change(id, moment.now)?;
+        let transaction = self.begin_change(id, moment.now)?;
         // The set-id bits are the kernel's to take away: it knows the caller's rights.
         self.content_changed(id, moment, SetIdBits::Stay)?;
         if zeroes {
-            self.zero(id, vct, range)?;
+            self.zero(id, transaction, range)?;
         }
         let inode = self.inode_mut(id)?;
         if extends {
@@ -67,12 +67,12 @@ impl Engine {
             if let Some(change) = &mut inode.change {
                 change.allocated.insert(range);
             }
-            if let Some(open) = self.open.get_mut(&vct) {
+            if let Some(open) = self.open.get_mut(&transaction) {
                 open.reserved_bytes += room;
                 self.room.reserved_bytes += room;
             }
         }
-        self.finish(vct, moment.now);
+        self.finish(transaction, moment.now);
         Ok(())
     }
 
@@ -104,15 +104,20 @@ impl Engine {
     }
 
     /// Changes the size, after [`Engine::require_resize`].
-    pub(super) fn resize(&mut self, id: ObjectId, vct: VctId, size: u64) -> Result<(), Stop> {
+    pub(super) fn resize(
+        &mut self,
+        id: ObjectId,
+        transaction: TransactionId,
+        size: u64,
+    ) -> Result<(), Stop> {
         let inode = self.inode(id)?;
         let was = inode.attributes.size;
         if size < was {
-            self.zero(id, vct, ByteRange::from(size))?;
+            self.zero(id, transaction, ByteRange::from(size))?;
         } else if size == was && inode.allocated_bytes > size.next_multiple_of(PAGE_BYTES_U64) {
             // Programs give back so what they had allocated behind the end.
             let behind = ByteRange::from(size.next_multiple_of(PAGE_BYTES_U64));
-            self.zero_pages(id, vct, behind)?;
+            self.zero_pages(id, transaction, behind)?;
         }
         if size <= was {
             let inode = self.inode_mut(id)?;
@@ -139,7 +144,12 @@ impl Engine {
     }
 
     /// Lets a range read as zero: pages inside go, pages at the edges are edited.
-    fn zero(&mut self, id: ObjectId, vct: VctId, range: ByteRange) -> Result<(), Stop> {
+    fn zero(
+        &mut self,
+        id: ObjectId,
+        transaction: TransactionId,
+        range: ByteRange,
+    ) -> Result<(), Stop> {
         let whole = ByteRange::new(
             range.start.next_multiple_of(PAGE_BYTES_U64),
             if range.end == u64::MAX {
@@ -150,20 +160,25 @@ impl Engine {
         );
         if range.start < whole.start {
             let page_end = whole.start.min(range.end);
-            self.zero_in_page(id, vct, ByteRange::new(range.start, page_end))?;
+            self.zero_in_page(id, transaction, ByteRange::new(range.start, page_end))?;
         }
         if range.end > whole.end && whole.end >= whole.start {
-            self.zero_in_page(id, vct, ByteRange::new(whole.end, range.end))?;
+            self.zero_in_page(id, transaction, ByteRange::new(whole.end, range.end))?;
         }
         if !whole.is_empty() {
-            self.zero_pages(id, vct, whole)?;
+            self.zero_pages(id, transaction, whole)?;
         }
         self.page_arrivals.retain(|arrival| arrival.0 != id);
         Ok(())
     }
 
     /// Zeroes part of one page, unless it is all zeros anyway.
-    fn zero_in_page(&mut self, id: ObjectId, vct: VctId, range: ByteRange) -> Result<(), Stop> {
+    fn zero_in_page(
+        &mut self,
+        id: ObjectId,
+        transaction: TransactionId,
+        range: ByteRange,
+    ) -> Result<(), Stop> {
         let index = PageIndex::of_offset(range.start);
         let start = (range.start - index.offset()) as usize;
         let end = (range.end - index.offset()) as usize;
@@ -171,11 +186,16 @@ impl Engine {
         if !inode.pages.contains_key(&index) && inode.is_zero_below(index.offset()) {
             return Ok(());
         }
-        self.edit_page(id, vct, index, |page| page.zero_range(start, end))
+        self.edit_page(id, transaction, index, |page| page.zero_range(start, end))
     }
 
     /// Drops whole pages and hides what the store has below.
-    fn zero_pages(&mut self, id: ObjectId, vct: VctId, range: ByteRange) -> Result<(), Stop> {
+    fn zero_pages(
+        &mut self,
+        id: ObjectId,
+        transaction: TransactionId,
+        range: ByteRange,
+    ) -> Result<(), Stop> {
         let Self {
             inodes, open, room, ..
         } = self;
@@ -185,7 +205,7 @@ impl Engine {
             .pages
             .take_range(PageIndex::of_offset(range.start), end);
         let (mut dropped, mut bytes) = (0, 0);
-        for slot in tail.values().filter(|slot| slot.vct == vct) {
+        for slot in tail.values().filter(|slot| slot.transaction == transaction) {
             dropped += 1;
             bytes += slot.page.stored_bytes() as u64;
         }
@@ -199,8 +219,8 @@ impl Engine {
                 change.zeroed.insert(range);
             }
         }
-        account(room, open.get_mut(&vct), vct, 0, bytes);
-        if let Some(open) = open.get_mut(&vct) {
+        account(room, open.get_mut(&transaction), transaction, 0, bytes);
+        if let Some(open) = open.get_mut(&transaction) {
             open.closing.pages_dropped(dropped);
             let reserved = unreserved.min(open.reserved_bytes);
             open.reserved_bytes -= reserved;

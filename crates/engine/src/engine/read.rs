@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Looks for the first data or hole from `offset` on, as far as that can be told without
+    /// Looks for the first data or hole from `offset` on, as far as that is known without
     /// the store.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, FileKind, Name, ObjectId, VctId};
+use mobifs_base::{AppId, FileKind, Name, ObjectId, TransactionId};
 
 use super::Engine;
 use crate::directory::Slot;
@@ -132,18 +132,18 @@ impl Engine {
         let is_directory = kind == FileKind::Directory;
         let mut objects = alloc::vec![moved, from.parent, to.parent];
         objects.extend(replaced);
-        let mut vct = self.begin_rename(moment, &objects, &[(moved, to)])?;
+        let mut transaction = self.begin_rename(moment, &objects, &[(moved, to)])?;
         let subdirectories = i32::from(is_directory);
-        vct = self.touch(vct, moved)?;
-        vct = self.touch_entries(vct, from.parent, moment, -subdirectories)?;
+        transaction = self.touch(transaction, moved)?;
+        transaction = self.touch_entries(transaction, from.parent, moment, -subdirectories)?;
         let net = if replaced.is_some() {
             0
         } else {
             subdirectories
         };
-        vct = self.touch_entries(vct, to.parent, moment, net)?;
+        transaction = self.touch_entries(transaction, to.parent, moment, net)?;
         if let Some(replaced) = replaced {
-            vct = self.touch(vct, replaced)?;
+            transaction = self.touch(transaction, replaced)?;
         }
         self.remove_entry(from.parent, &from.name)?;
         self.set_entry(to.parent, &to.name, moved, kind)?;
@@ -151,21 +151,21 @@ impl Engine {
             Some(inode) => {
                 let (kind, id) = (inode.attributes.kind, self.new_object_id());
                 self.insert_inode(id, inode)?;
-                vct = self.touch_new(vct, id)?;
+                transaction = self.touch_new(transaction, id)?;
                 self.set_entry(from.parent, &from.name, id, kind)?;
                 Some(id)
             }
             None => None,
         };
-        vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), left);
-        vct = self.record_dentry(vct, (to.parent, &to.name), replaced, Some(moved));
+        transaction = self.record_dentry(transaction, (from.parent, &from.name), Some(moved), left);
+        transaction = self.record_dentry(transaction, (to.parent, &to.name), replaced, Some(moved));
         self.tie_parted_files(moved, to);
         self.place(moved, to, moment)?;
         if let Some(replaced) = replaced {
-            self.drop_link(vct, replaced, moment)?;
+            self.drop_link(transaction, replaced, moment)?;
         }
         self.after_rename(is_directory);
-        self.finish(vct, moment.now);
+        self.finish(transaction, moment.now);
         Ok(())
     }
 
@@ -179,23 +179,29 @@ impl Engine {
     ) -> Result<(), Stop> {
         let other_kind = target.map_or(FileKind::Regular, |slot| slot.kind);
         let objects = [moved, other, from.parent, to.parent];
-        let mut vct = self.begin_rename(moment, &objects, &[(moved, to), (other, from)])?;
+        let mut transaction = self.begin_rename(moment, &objects, &[(moved, to), (other, from)])?;
         let came = i32::from(source.kind == FileKind::Directory);
         let went = i32::from(other_kind == FileKind::Directory);
-        vct = self.touch(vct, moved)?;
-        vct = self.touch(vct, other)?;
-        vct = self.touch_entries(vct, from.parent, moment, went - came)?;
-        vct = self.touch_entries(vct, to.parent, moment, came - went)?;
+        transaction = self.touch(transaction, moved)?;
+        transaction = self.touch(transaction, other)?;
+        transaction = self.touch_entries(transaction, from.parent, moment, went - came)?;
+        transaction = self.touch_entries(transaction, to.parent, moment, came - went)?;
         self.set_entry(from.parent, &from.name, other, other_kind)?;
         self.set_entry(to.parent, &to.name, moved, source.kind)?;
-        vct = self.record_dentry(vct, (from.parent, &from.name), Some(moved), Some(other));
-        vct = self.record_dentry(vct, (to.parent, &to.name), Some(other), Some(moved));
+        transaction = self.record_dentry(
+            transaction,
+            (from.parent, &from.name),
+            Some(moved),
+            Some(other),
+        );
+        transaction =
+            self.record_dentry(transaction, (to.parent, &to.name), Some(other), Some(moved));
         self.tie_parted_files(moved, to);
         self.tie_parted_files(other, from);
         self.place(moved, to, moment)?;
         self.place(other, from, moment)?;
         self.after_rename(came + went > 0);
-        self.finish(vct, moment.now);
+        self.finish(transaction, moment.now);
         Ok(())
     }
 
@@ -234,7 +240,7 @@ impl Engine {
         moment: Moment,
         objects: &[ObjectId],
         moves: &[(ObjectId, &Side)],
-    ) -> Result<VctId, Stop> {
+    ) -> Result<TransactionId, Stop> {
         let mut apps: Vec<AppId> = Vec::new();
         for &id in objects {
             apps.push(self.app_of(id));
@@ -247,11 +253,11 @@ impl Engine {
             }
         }
         let moves_apps = moves.iter().any(|&(id, to)| self.moves_apps(id, to));
-        let vct = self.begin_apps(apps, moment.now)?;
+        let transaction = self.begin_apps(apps, moment.now)?;
         if moves_apps {
-            return Ok(self.reach_everywhere(vct));
+            return Ok(self.reach_everywhere(transaction));
         }
-        Ok(self.reach_unknown_names(vct, objects))
+        Ok(self.reach_unknown_names(transaction, objects))
     }
 
     /// Whether what lies below a directory may belong to other apps once it has moved, which
@@ -297,8 +303,8 @@ impl Engine {
     }
 
     /// Before a directory moves to another app: a file that has one name in it may have
-    /// another outside. Nobody looks up either again, so that from now on a change of such
-    /// a file concerns both apps must be noted here. Which names a file has is not known,
+    /// another outside. No lookup of either follows, so that from now on a change of such
+    /// a file concerns both apps must be marked here. Which names a file has is not known,
     /// hence of all that may be such a file.
     fn tie_parted_files(&mut self, moved: ObjectId, to: &Side) {
         if self

@@ -2,17 +2,17 @@
 
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, MonotonicNs, VctId};
+use mobifs_base::{AppId, MonotonicNs, TransactionId};
 
 use super::Engine;
 use crate::policy::schedule::Waiting;
-use crate::transaction::ClosedVct;
+use crate::transaction::ClosedTransaction;
 
 /// Closed transactions whose commit must not be put off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overdue {
     /// Which, in the order of closing.
-    pub vcts: Vec<VctId>,
+    pub transactions: Vec<TransactionId>,
     /// When the next of those that wait will be, by its age.
     pub next_at: Option<MonotonicNs>,
 }
@@ -23,9 +23,9 @@ impl Engine {
         let waiting = self.closed_in_order().into_iter();
         let waiting = waiting.filter(|(_, closed)| !closed.in_flight && closed.refusal.is_none());
         waiting
-            .filter_map(|(vct, closed)| {
+            .filter_map(|(transaction, closed)| {
                 Some(Waiting {
-                    vct,
+                    id: transaction,
                     app: *closed.apps.first()?,
                     pages: (closed.content.pages.len() + closed.content.dentries.len()) as u64,
                 })
@@ -40,13 +40,13 @@ impl Engine {
     /// is longer than the apps' own.
     pub fn overdue(&self, now: MonotonicNs, age_min_ms: u64) -> Overdue {
         let mut overdue = Overdue::default();
-        for (vct, closed) in self.closed_in_order() {
+        for (transaction, closed) in self.closed_in_order() {
             if closed.in_flight || closed.refusal.is_some() {
                 continue;
             }
             let due_at = self.due_at(closed, age_min_ms);
             if due_at.is_some_and(|at| at <= now) || self.is_too_stale(closed) {
-                overdue.vcts.push(vct);
+                overdue.transactions.push(transaction);
             } else {
                 let next = [overdue.next_at, due_at].into_iter().flatten().min();
                 overdue.next_at = next;
@@ -60,7 +60,7 @@ impl Engine {
         self.closings
     }
 
-    fn closed_in_order(&self) -> Vec<(VctId, &ClosedVct)> {
+    fn closed_in_order(&self) -> Vec<(TransactionId, &ClosedTransaction)> {
         let mut in_order: Vec<_> = self
             .closed
             .iter()
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// When the first of its apps reaches its limit of age; none if none has one.
-    fn due_at(&self, closed: &ClosedVct, age_min_ms: u64) -> Option<MonotonicNs> {
+    fn due_at(&self, closed: &ClosedTransaction, age_min_ms: u64) -> Option<MonotonicNs> {
         let policies = closed.apps.iter().map(|app| &self.app(*app).policy);
         let bounded = policies.filter(|policy| policy.transactioning.name.is_bounded());
         let age_ms = bounded.map(|policy| policy.age_max_ms).min()?;
@@ -81,10 +81,10 @@ impl Engine {
     }
 
     /// Whether one of its apps has reached its limit of staleness.
-    fn is_too_stale(&self, closed: &ClosedVct) -> bool {
+    fn is_too_stale(&self, closed: &ClosedTransaction) -> bool {
         closed.apps.iter().any(|&id| {
             let app = self.app(id);
-            let open = app.open.and_then(|vct| self.open.get(&vct));
+            let open = app.open.and_then(|transaction| self.open.get(&transaction));
             let open = open.map_or(0, |open| open.closing.efficiency().written_pages());
             let of_app = self
                 .closed

@@ -92,7 +92,7 @@ impl Engine {
                 at_risk_since: None,
                 open_transactions: 0,
                 closed_transactions: 0,
-                committed_transactions: app.committed_vcts,
+                committed_transactions: app.committed_transactions,
                 written_pages: app.committed_written_pages,
                 overwritten_pages: app.committed_overwritten_pages,
                 written_bytes: app.written_bytes,

@@ -1,7 +1,7 @@
 //! Keeping the number of objects in memory bounded.
 //!
 //! Objects stay in memory when nothing uses them, because they may be used again, and as long
-//! as the kernel has them in its own caches, which can be for ever: whoever walks over a
+//! as the kernel has them in its own caches, which can be for ever: a walk over a
 //! million files leaves a million references. So above a limit unused objects leave memory,
 //! and the kernel is asked to forget what only its caches refer to. All is done in steps that
 //! look at a bounded number of objects, in the order in which they came into memory.

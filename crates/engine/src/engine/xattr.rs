@@ -99,8 +99,8 @@ impl Engine {
         let memory_bytes = ENTRY_BYTES + value.len() as u64;
         let room_bytes = (value.len() as u64).next_multiple_of(PAGE_BYTES_U64) + PAGE_BYTES_U64;
         self.require(id, memory_bytes, OBJECT_ROOM_BYTES + room_bytes, 0)?;
-        let vct = self.begin_change(id, moment.now)?;
-        self.charge(vct, memory_bytes, room_bytes);
+        let transaction = self.begin_change(id, moment.now)?;
+        self.charge(transaction, memory_bytes, room_bytes);
         let inode = self.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
         let mut keep = true;
@@ -124,7 +124,7 @@ impl Engine {
                 xattrs.remove(&name);
             }
         }
-        self.finish(vct, moment.now);
+        self.finish(transaction, moment.now);
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Engine {
             };
         }
         self.require_change(id)?;
-        let vct = self.begin_change(id, moment.now)?;
+        let transaction = self.begin_change(id, moment.now)?;
         let inode = self.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
         if let Some(xattrs) = &mut inode.xattrs
@@ -155,7 +155,7 @@ impl Engine {
         {
             change.xattrs.insert(name);
         }
-        self.finish(vct, moment.now);
+        self.finish(transaction, moment.now);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! What changed since somebody last looked, for the image of the engine that outlives
-//! the process ([`crate::persist`]).
+//! Dirty tracking for the restart image ([`crate::persist`]): which records of it are not up to
+//! date.
 //!
-//! The containers here let nothing be changed without noting its key, so that no
-//! operation can forget to. Where no image is kept they note nothing.
+//! The containers here let nothing be changed without marking its key as unsaved, so that no
+//! operation can forget to. Where no restart image is kept they mark nothing.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -10,25 +10,25 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 use foldhash::fast::FixedState;
-use mobifs_base::{ByteRange, Name, ObjectId, PageIndex, RangeSet, VctId};
+use mobifs_base::{ByteRange, Name, ObjectId, PageIndex, RangeSet, TransactionId};
 
 use crate::HashMap;
 use crate::directory::{Directory, Listing};
 use crate::inode::{Body, Change, Inode, PageSlot};
 use crate::persist::Kind;
-use crate::transaction::{ClosedVct, DentryChange, OpenVct};
+use crate::transaction::{ClosedTransaction, DentryChange, OpenTransaction};
 
 /// Room for so many keys stays allocated.
 const KEPT_KEYS: usize = 64;
 
-/// Keys of what changed, each perhaps more than once.
+/// Keys of what changed since the last save, each perhaps more than once.
 #[derive(Debug)]
-pub(crate) struct Notes<K> {
+pub(crate) struct UnsavedKeys<K> {
     is_on: bool,
     keys: Vec<K>,
 }
 
-impl<K> Notes<K> {
+impl<K> UnsavedKeys<K> {
     pub(crate) const fn new(is_on: bool) -> Self {
         Self {
             is_on,
@@ -36,7 +36,7 @@ impl<K> Notes<K> {
         }
     }
 
-    pub(crate) fn add(&mut self, key: K) {
+    pub(crate) fn mark(&mut self, key: K) {
         if self.is_on {
             self.keys.push(key);
         }
@@ -47,8 +47,8 @@ impl<K> Notes<K> {
     }
 }
 
-impl<K: Ord> Notes<K> {
-    /// All keys, each once and in order. They are to be given to [`Notes::done`].
+impl<K: Ord> UnsavedKeys<K> {
+    /// All keys, each once and in order. They are to be given to [`UnsavedKeys::recycle`].
     pub(crate) fn take(&mut self) -> Vec<K> {
         let mut keys = core::mem::take(&mut self.keys);
         if keys.len() > 1 {
@@ -58,8 +58,8 @@ impl<K: Ord> Notes<K> {
         keys
     }
 
-    /// What was taken is dealt with: its memory is used again, if it is not much.
-    pub(crate) fn done(&mut self, mut keys: Vec<K>) {
+    /// The taken keys are saved: their memory is used again, if it is not much.
+    pub(crate) fn recycle(&mut self, mut keys: Vec<K>) {
         if self.keys.is_empty() && keys.capacity() <= KEPT_KEYS {
             keys.clear();
             self.keys = keys;
@@ -72,7 +72,7 @@ impl<K: Ord> Notes<K> {
 #[derive(Debug)]
 pub(crate) struct Ranges {
     set: RangeSet,
-    notes: Notes<u64>,
+    unsaved: UnsavedKeys<u64>,
 }
 
 impl Deref for Ranges {
@@ -84,37 +84,37 @@ impl Deref for Ranges {
 }
 
 impl Ranges {
-    pub(crate) const fn new(is_noted: bool) -> Self {
+    pub(crate) const fn new(is_tracked: bool) -> Self {
         Self {
             set: RangeSet::new(),
-            notes: Notes::new(is_noted),
+            unsaved: UnsavedKeys::new(is_tracked),
         }
     }
 
     pub(crate) fn insert(&mut self, range: ByteRange) {
-        let Self { set, notes } = self;
-        set.insert_and_tell(range, |start| notes.add(start));
+        let Self { set, unsaved } = self;
+        set.insert_reporting(range, |start| unsaved.mark(start));
     }
 
     pub(crate) fn remove(&mut self, range: ByteRange) {
-        let Self { set, notes } = self;
-        set.remove_and_tell(range, |start| notes.add(start));
+        let Self { set, unsaved } = self;
+        set.remove_reporting(range, |start| unsaved.mark(start));
     }
 
-    fn note_all(&mut self) {
-        let Self { set, notes } = self;
-        set.iter().for_each(|range| notes.add(range.start));
+    fn mark_all_unsaved(&mut self) {
+        let Self { set, unsaved } = self;
+        set.iter().for_each(|range| unsaved.mark(range.start));
     }
 
     /// What changed: where a range starts, and its end; none if no range starts there any more.
     pub(crate) fn take_changes(&mut self, mut each: impl FnMut(u64, Option<u64>)) {
-        let starts = self.notes.take();
+        let starts = self.unsaved.take();
         for &start in &starts {
             let range = self.set.range_at(start);
             let range = range.filter(|range| range.start == start);
             each(start, range.map(|range| range.end));
         }
-        self.notes.done(starts);
+        self.unsaved.recycle(starts);
     }
 }
 
@@ -122,14 +122,14 @@ impl Ranges {
 #[derive(Debug)]
 pub(crate) struct Pages {
     slots: BTreeMap<PageIndex, PageSlot>,
-    pub(crate) notes: Notes<PageIndex>,
+    pub(crate) unsaved: UnsavedKeys<PageIndex>,
 }
 
 impl Default for Pages {
     fn default() -> Self {
         Self {
             slots: BTreeMap::new(),
-            notes: Notes::new(false),
+            unsaved: UnsavedKeys::new(false),
         }
     }
 }
@@ -145,32 +145,32 @@ impl Deref for Pages {
 impl Pages {
     pub(crate) fn get_mut(&mut self, index: &PageIndex) -> Option<&mut PageSlot> {
         let slot = self.slots.get_mut(index)?;
-        self.notes.add(*index);
+        self.unsaved.mark(*index);
         Some(slot)
     }
 
-    /// For what the image does to a slot itself: where its content lies.
-    pub(crate) fn get_mut_unnoted(&mut self, index: &PageIndex) -> Option<&mut PageSlot> {
+    /// For what saving does to a slot itself: where its content is kept.
+    pub(crate) fn get_mut_untracked(&mut self, index: &PageIndex) -> Option<&mut PageSlot> {
         self.slots.get_mut(index)
     }
 
     pub(crate) fn insert(&mut self, index: PageIndex, slot: PageSlot) {
-        self.notes.add(index);
+        self.unsaved.mark(index);
         self.slots.insert(index, slot);
     }
 
     pub(crate) fn remove(&mut self, index: &PageIndex) -> Option<PageSlot> {
-        self.notes.add(*index);
+        self.unsaved.mark(*index);
         self.slots.remove(index)
     }
 
     /// Drops all slots that `keep` does not want.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(&PageSlot) -> bool) {
-        let notes = &mut self.notes;
+        let unsaved = &mut self.unsaved;
         self.slots.retain(|index, slot| {
             let stays = keep(slot);
             if !stays {
-                notes.add(*index);
+                unsaved.mark(*index);
             }
             stays
         });
@@ -180,7 +180,7 @@ impl Pages {
     pub(crate) fn change_each(&mut self, mut change: impl FnMut(&mut PageSlot) -> bool) {
         for (index, slot) in &mut self.slots {
             if change(slot) {
-                self.notes.add(*index);
+                self.unsaved.mark(*index);
             }
         }
     }
@@ -203,7 +203,7 @@ impl Pages {
                     .collect()
             }
         };
-        taken.keys().for_each(|index| self.notes.add(*index));
+        taken.keys().for_each(|index| self.unsaved.mark(*index));
         taken
     }
 }
@@ -221,8 +221,8 @@ pub(crate) struct Inodes {
     next_stamp: u64,
     /// Entries of all listings that are loaded.
     listed_entries: usize,
-    is_noted: bool,
-    pub(crate) notes: Notes<ObjectId>,
+    is_tracked: bool,
+    pub(crate) unsaved: UnsavedKeys<ObjectId>,
     /// Entries (by cookie) of directories that left memory, or whose listing did.
     pub(crate) gone_dentries: Vec<(ObjectId, u64)>,
     /// Pages of files that left memory.
@@ -232,14 +232,14 @@ pub(crate) struct Inodes {
 }
 
 impl Inodes {
-    pub(crate) fn new(hasher: FixedState, is_noted: bool) -> Self {
+    pub(crate) fn new(hasher: FixedState, is_tracked: bool) -> Self {
         Self {
             map: HashMap::with_hasher(hasher),
             turns: VecDeque::new(),
             next_stamp: 0,
             listed_entries: 0,
-            is_noted,
-            notes: Notes::new(is_noted),
+            is_tracked,
+            unsaved: UnsavedKeys::new(is_tracked),
             gone_dentries: Vec::new(),
             gone_pages: Vec::new(),
             gone_ranges: Vec::new(),
@@ -266,44 +266,47 @@ impl Inodes {
         self.map.values().map(|inode| &**inode)
     }
 
-    pub(crate) fn is_noted(&self) -> bool {
-        self.is_noted
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.is_tracked
     }
 
-    /// Notes everything.
-    pub(crate) fn note_all(&mut self) {
+    /// UnsavedKeys everything.
+    pub(crate) fn mark_all_unsaved(&mut self) {
         for (id, inode) in &mut self.map {
-            self.notes.add(*id);
+            self.unsaved.mark(*id);
             let pages = &mut inode.pages;
-            pages.slots.keys().for_each(|index| pages.notes.add(*index));
+            pages
+                .slots
+                .keys()
+                .for_each(|index| pages.unsaved.mark(*index));
             if let Some(change) = &mut inode.change {
-                change.zeroed.note_all();
-                change.allocated.note_all();
+                change.zeroed.mark_all_unsaved();
+                change.allocated.mark_all_unsaved();
             }
             if let Some(directory) = inode.directory_mut() {
-                directory.note_all();
+                directory.mark_all_unsaved();
             }
         }
     }
 
     pub(crate) fn get_mut(&mut self, id: &ObjectId) -> Option<&mut Inode> {
         let inode = self.map.get_mut(id)?;
-        self.notes.add(*id);
+        self.unsaved.mark(*id);
         Some(inode)
     }
 
-    /// For what the image does itself, and for what it does not hold.
-    pub(crate) fn get_mut_unnoted(&mut self, id: &ObjectId) -> Option<&mut Inode> {
+    /// For what saving does itself, and for what the restart image does not hold.
+    pub(crate) fn get_mut_untracked(&mut self, id: &ObjectId) -> Option<&mut Inode> {
         self.map.get_mut(id).map(|inode| &mut **inode)
     }
 
     pub(crate) fn insert(&mut self, id: ObjectId, mut inode: Inode) {
-        inode.pages.notes = Notes::new(self.is_noted);
+        inode.pages.unsaved = UnsavedKeys::new(self.is_tracked);
         let indexes: Vec<PageIndex> = inode.pages.keys().copied().collect();
         indexes
             .into_iter()
-            .for_each(|index| inode.pages.notes.add(index));
-        self.notes.add(id);
+            .for_each(|index| inode.pages.unsaved.mark(index));
+        self.unsaved.mark(id);
         inode.stamp = self.next_stamp;
         self.turns.push_back((id, inode.stamp));
         self.next_stamp += 1;
@@ -333,7 +336,7 @@ impl Inodes {
         id: ObjectId,
         edit: impl FnOnce(&mut Directory),
     ) -> Option<()> {
-        self.notes.add(id);
+        self.unsaved.mark(id);
         let directory = self.map.get_mut(&id)?.directory_mut()?;
         let before = directory.len();
         edit(directory);
@@ -355,13 +358,13 @@ impl Inodes {
     /// The change that an open transaction had of an object ends.
     pub(crate) fn take_change(&mut self, id: ObjectId) -> Option<Box<Change>> {
         let mut change = self.get_mut(&id)?.change.take()?;
-        if self.is_noted {
+        if self.is_tracked {
             let ranges = [
                 (Kind::Zeroed, &mut change.zeroed),
                 (Kind::Allocated, &mut change.allocated),
             ];
             for (kind, ranges) in ranges {
-                ranges.note_all();
+                ranges.mark_all_unsaved();
                 let gone = &mut self.gone_ranges;
                 ranges.take_changes(|start, _| gone.push((kind, id, start)));
             }
@@ -372,12 +375,12 @@ impl Inodes {
     pub(crate) fn remove(&mut self, id: &ObjectId) -> Option<Box<Inode>> {
         self.unload(*id);
         self.take_change(*id);
-        self.notes.add(*id);
+        self.unsaved.mark(*id);
         let mut inode = self.map.remove(id)?;
         let mut pages = core::mem::take(&mut inode.pages);
-        if self.is_noted {
-            let noted = pages.notes.take();
-            let all = pages.keys().copied().chain(noted);
+        if self.is_tracked {
+            let marked = pages.unsaved.take();
+            let all = pages.keys().copied().chain(marked);
             self.gone_pages.extend(all.map(|index| (*id, index)));
         }
         self.shrink();
@@ -409,13 +412,13 @@ impl Inodes {
         let Some(mut directory) = inode.take_directory() else {
             return false;
         };
-        self.notes.add(id);
+        self.unsaved.mark(id);
         self.listed_entries -= directory.len();
-        if self.is_noted {
+        if self.is_tracked {
             let cookies = directory.after(0).map(|(cookie, ..)| (id, cookie));
             self.gone_dentries.extend(cookies);
-            let noted = directory.notes.take().into_iter();
-            self.gone_dentries.extend(noted.map(|cookie| (id, cookie)));
+            let marked = directory.unsaved.take().into_iter();
+            self.gone_dentries.extend(marked.map(|cookie| (id, cookie)));
         }
         true
     }
@@ -425,7 +428,7 @@ impl Inodes {
 #[derive(Debug)]
 pub(crate) struct Members {
     set: BTreeSet<ObjectId>,
-    pub(crate) notes: Notes<ObjectId>,
+    pub(crate) unsaved: UnsavedKeys<ObjectId>,
 }
 
 impl Deref for Members {
@@ -437,17 +440,17 @@ impl Deref for Members {
 }
 
 impl Members {
-    pub(crate) const fn new(is_noted: bool) -> Self {
+    pub(crate) const fn new(is_tracked: bool) -> Self {
         Self {
             set: BTreeSet::new(),
-            notes: Notes::new(is_noted),
+            unsaved: UnsavedKeys::new(is_tracked),
         }
     }
 
     pub(crate) fn insert(&mut self, id: ObjectId) -> bool {
         let is_new = self.set.insert(id);
         if is_new {
-            self.notes.add(id);
+            self.unsaved.mark(id);
         }
         is_new
     }
@@ -455,7 +458,7 @@ impl Members {
     pub(crate) fn remove(&mut self, id: &ObjectId) -> bool {
         let was_there = self.set.remove(id);
         if was_there {
-            self.notes.add(*id);
+            self.unsaved.mark(*id);
         }
         was_there
     }
@@ -476,7 +479,7 @@ impl Members {
 pub(crate) struct Dentries {
     map: BTreeMap<(ObjectId, Name), DentryChange>,
     next_serial: u64,
-    pub(crate) notes: Notes<(ObjectId, Name)>,
+    pub(crate) unsaved: UnsavedKeys<(ObjectId, Name)>,
 }
 
 impl Deref for Dentries {
@@ -488,11 +491,11 @@ impl Deref for Dentries {
 }
 
 impl Dentries {
-    pub(crate) const fn new(is_noted: bool) -> Self {
+    pub(crate) const fn new(is_tracked: bool) -> Self {
         Self {
             map: BTreeMap::new(),
             next_serial: 1,
-            notes: Notes::new(is_noted),
+            unsaved: UnsavedKeys::new(is_tracked),
         }
     }
 
@@ -504,8 +507,8 @@ impl Dentries {
         before: Option<ObjectId>,
         now: Option<ObjectId>,
     ) -> bool {
-        if self.notes.is_on {
-            self.notes.add(key.clone());
+        if self.unsaved.is_on {
+            self.unsaved.mark(key.clone());
         }
         if let Some(change) = self.map.get_mut(&key) {
             change.now = now;
@@ -530,8 +533,8 @@ impl Dentries {
     /// Puts back what was saved.
     pub(crate) fn restore(&mut self, key: (ObjectId, Name), change: DentryChange) {
         self.next_serial = self.next_serial.max(change.serial + 1);
-        if self.notes.is_on {
-            self.notes.add(key.clone());
+        if self.unsaved.is_on {
+            self.unsaved.mark(key.clone());
         }
         self.map.insert(key, change);
     }
@@ -544,8 +547,8 @@ impl Dentries {
                 .get(&key)
                 .map_or(self.next_serial, |change| change.serial);
             self.next_serial = self.next_serial.max(serial + 1);
-            if self.notes.is_on {
-                self.notes.add(key.clone());
+            if self.unsaved.is_on {
+                self.unsaved.mark(key.clone());
             }
             self.map.insert(key, DentryChange { serial, ..change });
         }
@@ -555,16 +558,16 @@ impl Dentries {
 /// The open transactions.
 #[derive(Debug)]
 pub(crate) struct Open {
-    map: BTreeMap<VctId, OpenVct>,
-    is_noted: bool,
-    pub(crate) notes: Notes<VctId>,
-    pub(crate) gone_members: Vec<(VctId, ObjectId)>,
+    map: BTreeMap<TransactionId, OpenTransaction>,
+    is_tracked: bool,
+    pub(crate) unsaved: UnsavedKeys<TransactionId>,
+    pub(crate) gone_members: Vec<(TransactionId, ObjectId)>,
     /// Entries, by their serial numbers.
-    pub(crate) gone_dentries: Vec<(VctId, u64)>,
+    pub(crate) gone_dentries: Vec<(TransactionId, u64)>,
 }
 
 impl Deref for Open {
-    type Target = BTreeMap<VctId, OpenVct>;
+    type Target = BTreeMap<TransactionId, OpenTransaction>;
 
     fn deref(&self) -> &Self::Target {
         &self.map
@@ -572,76 +575,79 @@ impl Deref for Open {
 }
 
 impl Open {
-    pub(crate) const fn new(is_noted: bool) -> Self {
+    pub(crate) const fn new(is_tracked: bool) -> Self {
         Self {
             map: BTreeMap::new(),
-            is_noted,
-            notes: Notes::new(is_noted),
+            is_tracked,
+            unsaved: UnsavedKeys::new(is_tracked),
             gone_members: Vec::new(),
             gone_dentries: Vec::new(),
         }
     }
 
-    pub(crate) const fn is_noted(&self) -> bool {
-        self.is_noted
+    pub(crate) const fn is_tracked(&self) -> bool {
+        self.is_tracked
     }
 
-    /// Notes everything.
-    pub(crate) fn note_all(&mut self) {
-        for (vct, open) in &mut self.map {
-            self.notes.add(*vct);
+    /// UnsavedKeys everything.
+    pub(crate) fn mark_all_unsaved(&mut self) {
+        for (transaction, open) in &mut self.map {
+            self.unsaved.mark(*transaction);
             for members in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
-                members.set.iter().for_each(|id| members.notes.add(*id));
+                members.set.iter().for_each(|id| members.unsaved.mark(*id));
             }
             let dentries = &mut open.dentries;
             for entry in dentries.map.keys() {
-                dentries.notes.add(entry.clone());
+                dentries.unsaved.mark(entry.clone());
             }
         }
     }
 
-    pub(crate) fn get_mut(&mut self, vct: &VctId) -> Option<&mut OpenVct> {
-        let open = self.map.get_mut(vct)?;
-        self.notes.add(*vct);
+    pub(crate) fn get_mut(&mut self, transaction: &TransactionId) -> Option<&mut OpenTransaction> {
+        let open = self.map.get_mut(transaction)?;
+        self.unsaved.mark(*transaction);
         Some(open)
     }
 
-    pub(crate) fn get_mut_unnoted(&mut self, vct: &VctId) -> Option<&mut OpenVct> {
-        self.map.get_mut(vct)
+    pub(crate) fn get_mut_untracked(
+        &mut self,
+        transaction: &TransactionId,
+    ) -> Option<&mut OpenTransaction> {
+        self.map.get_mut(transaction)
     }
 
-    pub(crate) fn insert(&mut self, vct: VctId, open: OpenVct) {
-        self.notes.add(vct);
-        self.map.insert(vct, open);
+    pub(crate) fn insert(&mut self, transaction: TransactionId, open: OpenTransaction) {
+        self.unsaved.mark(transaction);
+        self.map.insert(transaction, open);
     }
 
-    pub(crate) fn remove(&mut self, vct: &VctId) -> Option<OpenVct> {
-        let mut open = self.map.remove(vct)?;
-        self.notes.add(*vct);
-        if self.is_noted {
+    pub(crate) fn remove(&mut self, transaction: &TransactionId) -> Option<OpenTransaction> {
+        let mut open = self.map.remove(transaction)?;
+        self.unsaved.mark(*transaction);
+        if self.is_tracked {
             for members in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
-                let noted = members.notes.take();
-                let all = members.iter().copied().chain(noted);
-                self.gone_members.extend(all.map(|id| (*vct, id)));
+                let marked = members.unsaved.take();
+                let all = members.iter().copied().chain(marked);
+                self.gone_members.extend(all.map(|id| (*transaction, id)));
             }
             let serials = 1..open.dentries.next_serial;
             self.gone_dentries
-                .extend(serials.map(|serial| (*vct, serial)));
+                .extend(serials.map(|serial| (*transaction, serial)));
         }
         Some(open)
     }
 }
 
-/// The closed transactions. What they hold never changes; what is tried with them does,
-/// and is not noted.
+/// The closed transactions. What they hold never changes; whether they are being committed
+/// does, and is not tracked.
 #[derive(Debug)]
 pub(crate) struct Closed {
-    map: BTreeMap<VctId, ClosedVct>,
-    pub(crate) notes: Notes<VctId>,
+    map: BTreeMap<TransactionId, ClosedTransaction>,
+    pub(crate) unsaved: UnsavedKeys<TransactionId>,
 }
 
 impl Deref for Closed {
-    type Target = BTreeMap<VctId, ClosedVct>;
+    type Target = BTreeMap<TransactionId, ClosedTransaction>;
 
     fn deref(&self) -> &Self::Target {
         &self.map
@@ -649,35 +655,40 @@ impl Deref for Closed {
 }
 
 impl Closed {
-    pub(crate) const fn new(is_noted: bool) -> Self {
+    pub(crate) const fn new(is_tracked: bool) -> Self {
         Self {
             map: BTreeMap::new(),
-            notes: Notes::new(is_noted),
+            unsaved: UnsavedKeys::new(is_tracked),
         }
     }
 
-    /// Notes everything.
-    pub(crate) fn note_all(&mut self) {
-        self.map.keys().for_each(|vct| self.notes.add(*vct));
+    /// UnsavedKeys everything.
+    pub(crate) fn mark_all_unsaved(&mut self) {
+        self.map
+            .keys()
+            .for_each(|transaction| self.unsaved.mark(*transaction));
     }
 
     /// For its state, not for its content.
-    pub(crate) fn get_mut(&mut self, vct: &VctId) -> Option<&mut ClosedVct> {
-        self.map.get_mut(vct)
+    pub(crate) fn get_mut(
+        &mut self,
+        transaction: &TransactionId,
+    ) -> Option<&mut ClosedTransaction> {
+        self.map.get_mut(transaction)
     }
 
     /// As [`Closed::get_mut`].
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut ClosedVct> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut ClosedTransaction> {
         self.map.values_mut()
     }
 
-    pub(crate) fn insert(&mut self, vct: VctId, closed: ClosedVct) {
-        self.notes.add(vct);
-        self.map.insert(vct, closed);
+    pub(crate) fn insert(&mut self, transaction: TransactionId, closed: ClosedTransaction) {
+        self.unsaved.mark(transaction);
+        self.map.insert(transaction, closed);
     }
 
-    pub(crate) fn remove(&mut self, vct: &VctId) -> Option<ClosedVct> {
-        self.notes.add(*vct);
-        self.map.remove(vct)
+    pub(crate) fn remove(&mut self, transaction: &TransactionId) -> Option<ClosedTransaction> {
+        self.unsaved.mark(*transaction);
+        self.map.remove(transaction)
     }
 }

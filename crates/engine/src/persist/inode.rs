@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo};
 
 use super::codec::{Reader, Writer};
-use super::{ImageError, Key, Kind};
+use super::{Key, Kind, RestartImageError};
 use crate::directory::{Directory, Displaced, Listing, check_cookie};
 use crate::inode::{Body, Change, Inode, Xattrs};
 
@@ -91,13 +91,13 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
 /// such, too.
 fn write_change(out: &mut Writer, change: &Change) {
     let Change {
-        vct,
+        transaction,
         zeroed: _,
         allocated: _,
         log: _,
         xattrs,
     } = change;
-    out.u64(vct.0);
+    out.u64(transaction.0);
     out.list(xattrs.iter(), |out, name| out.bytes(name));
 }
 
@@ -125,7 +125,11 @@ fn write_body(out: &mut Writer, body: &Body) {
     }
 }
 
-pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<Inode, ImageError> {
+pub(crate) fn read(
+    bytes: &[u8],
+    hasher: &FixedState,
+    is_tracked: bool,
+) -> Result<Inode, RestartImageError> {
     let mut from = Reader::new(bytes);
     let from = &mut from;
     // How many ranges there are: they are records of their own, and checked when all are read.
@@ -152,13 +156,13 @@ pub(crate) fn read(bytes: &[u8], hasher: &FixedState, is_noted: bool) -> Result<
     inode.lookups = from.count()?;
     inode.opens = from.count()?;
     inode.version = from.count()?;
-    let change = from.option(|from| read_change(from, is_noted))?;
+    let change = from.option(|from| read_change(from, is_tracked))?;
     inode.change = change.map(Box::new);
     inode.xattrs = from.option(|from| {
         let list = from.list(|from| Ok((from.shared()?, from.shared()?)))?;
         Ok(list.into_iter().collect::<Xattrs>())
     })?;
-    inode.body = read_body(from, hasher, is_noted)?;
+    inode.body = read_body(from, hasher, is_tracked)?;
     Ok(inode)
 }
 
@@ -172,10 +176,10 @@ fn ranges_of(inode: &Inode) -> (u32, u32) {
 
 /// Checks that all ranges are there that the record of an object counts: without one of them
 /// older content could show again.
-pub(crate) fn check_ranges(inode: &Inode, record: &[u8]) -> Result<(), ImageError> {
+pub(crate) fn check_ranges(inode: &Inode, record: &[u8]) -> Result<(), RestartImageError> {
     let mut from = Reader::new(record);
     if (from.u32()?, from.u32()?) != ranges_of(inode) {
-        return Err(ImageError("a range of a change is missing"));
+        return Err(RestartImageError("a range of a change is missing"));
     }
     Ok(())
 }
@@ -190,12 +194,12 @@ pub(crate) fn restore_range(
     inode: &mut Inode,
     key: Key,
     from: &mut Reader<'_>,
-) -> Result<(), ImageError> {
+) -> Result<(), RestartImageError> {
     let change = inode.change.as_mut();
-    let change = change.ok_or(ImageError("a range is of no change"))?;
+    let change = change.ok_or(RestartImageError("a range is of no change"))?;
     let range = ByteRange::new(key.second, from.u64()?);
     if range.is_empty() {
-        return Err(ImageError("a range is empty"));
+        return Err(RestartImageError("a range is empty"));
     }
     match key.kind {
         Kind::Zeroed => change.zeroed.insert(range),
@@ -204,14 +208,14 @@ pub(crate) fn restore_range(
     Ok(())
 }
 
-fn read_change(from: &mut Reader<'_>, is_noted: bool) -> Result<Change, ImageError> {
-    let mut change = Change::new(from.vct()?, is_noted);
+fn read_change(from: &mut Reader<'_>, is_tracked: bool) -> Result<Change, RestartImageError> {
+    let mut change = Change::new(from.transaction()?, is_tracked);
     let names: BTreeSet<Arc<[u8]>> = from.list(Reader::shared)?.into_iter().collect();
     change.xattrs = names;
     Ok(change)
 }
 
-fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, ImageError> {
+fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, RestartImageError> {
     let displaced = from.list(|from| {
         let (name, cookie) = (from.name()?, from.u64()?);
         check_cookie(cookie)?;
@@ -223,16 +227,16 @@ fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, ImageError> {
 fn read_body(
     from: &mut Reader<'_>,
     hasher: &FixedState,
-    is_noted: bool,
-) -> Result<Body, ImageError> {
+    is_tracked: bool,
+) -> Result<Body, RestartImageError> {
     Ok(match from.u8()? {
         FILE => Body::File,
         DIRECTORY => Body::Directory(match from.option(read_displaced)? {
             Some(displaced) => Listing::NotLoaded(displaced),
-            None => Listing::Loaded(Box::new(Directory::new(hasher.clone(), is_noted))),
+            None => Listing::Loaded(Box::new(Directory::new(hasher.clone(), is_tracked))),
         }),
         SYMLINK => Body::Symlink(from.option(Reader::shared)?),
         SPECIAL => Body::Special,
-        _ => return Err(ImageError("an object is of no kind")),
+        _ => return Err(RestartImageError("an object is of no kind")),
     })
 }

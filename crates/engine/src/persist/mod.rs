@@ -1,12 +1,12 @@
-//! The engine's state as records that outlive the process.
+//! The restart image: the engine's state as records that outlive the process.
 //!
 //! After every operation [`crate::Engine::save`] hands out the final state of all that
-//! the operation touched: records to keep, each under a [`Key`], and keys to drop. Who
-//! keeps them applies all of one call or nothing, so that what is kept is always the
-//! state between two operations. [`crate::Engine::restore`] makes an engine of them.
+//! the operation touched: records to keep, each under a [`Key`], and keys to drop. The
+//! [`RestartImage`] applies all of one call or nothing, so that it always holds the state
+//! between two operations. [`crate::Engine::restore`] makes an engine of them.
 //!
-//! The bytes are for the same build of this program only; nothing of it is a format. Who changes
-//! them raises the version of what they are kept in (`runtime/src/arena/layout.rs`).
+//! The bytes are for the same build of this program only; nothing of it is a format. A change
+//! of them raises the version of the arena that keeps them (`crates/volume/src/arena/layout.rs`).
 
 pub(crate) mod codec;
 pub(crate) mod dirty_tracking;
@@ -19,7 +19,7 @@ mod uncommitted;
 use mobifs_base::{ObjectId, Page};
 use thiserror::Error;
 
-pub use uncommitted::{LeftRecords, Uncommitted, Unreadable, read, told_path, uncommitted};
+pub use uncommitted::{SavedRecords, Uncommitted, Unreadable, last_known_path, read, uncommitted};
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,8 +101,8 @@ pub fn named_in(key: Key, value: &[u8]) -> Option<ObjectId> {
     }
 }
 
-/// Who keeps records.
-pub trait Image {
+/// Keeps the records where they outlive the process.
+pub trait RestartImage {
     /// From now on this is the record of `key`.
     fn put(&mut self, key: Key, value: &[u8]);
     /// There is no record of `key`.
@@ -115,12 +115,12 @@ pub trait Image {
 /// Why records are not an engine's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the saved state of the mount does not make sense: {0}")]
-pub struct ImageError(pub &'static str);
+pub struct RestartImageError(pub &'static str);
 
 /// The engine's own counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counters {
-    pub(crate) next_vct: u64,
+    pub(crate) next_transaction: u64,
     pub(crate) next_object: u64,
     pub(crate) app_epoch: u64,
 }

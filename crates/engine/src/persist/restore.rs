@@ -1,35 +1,35 @@
-//! An engine from what one that was killed had saved.
+//! Restoring: makes an engine of the restart image of one that was killed.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
-use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo, VctId};
+use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo, TransactionId};
 
 use crate::app::{App, Class};
 use crate::engine::Room;
 use crate::inode::{Change, ORPHAN, PageSlot};
 use crate::persist::codec::{BEYOND, COUNT_MAX, Reader, page_index, within_bounds};
 use crate::persist::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
-use crate::persist::{ImageError, Key, Kind, inode};
+use crate::persist::{Key, Kind, RestartImageError, inode};
 use crate::transaction::DentryChange;
 use crate::{Engine, EngineConfig};
 
 impl Engine {
     /// Makes the engine whose records these are.
     ///
-    /// `page_at` gives back the page that [`crate::persist::Image::keep`] put at a place.
+    /// `page_at` gives back the page that [`crate::persist::RestartImage::keep`] put at a place.
     /// `spilled` are the objects of which the store took over pages ([`Engine::spilled`]).
     ///
     /// # Errors
-    /// [`ImageError`] if the records contradict each other.
+    /// [`RestartImageError`] if the records contradict each other.
     pub fn restore(
         config: EngineConfig,
         root: &ObjectInfo,
         records: &mut dyn Iterator<Item = (Key, &[u8])>,
         page_at: PageAt<'_>,
         spilled: &[ObjectId],
-    ) -> Result<Self, ImageError> {
+    ) -> Result<Self, RestartImageError> {
         let mut engine = Self::new(config, root);
         // In the order of kinds, so that what a record belongs to is there already.
         let mut records: Vec<_> = records.collect();
@@ -54,14 +54,14 @@ impl Engine {
         key: Key,
         value: &[u8],
         page_at: PageAt<'_>,
-    ) -> Result<(), ImageError> {
+    ) -> Result<(), RestartImageError> {
         let mut from = Reader::new(value);
         let from = &mut from;
         let id = ObjectId(key.first);
-        let vct = VctId(key.first);
+        let transaction = TransactionId(key.first);
         match key.kind {
             Kind::Engine => {
-                self.next_vct = from.count()?;
+                self.next_transaction = from.count()?;
                 self.next_object = from.count()?;
                 self.app_epoch = from.count()?;
                 // Listings go on where they were.
@@ -70,12 +70,12 @@ impl Engine {
             }
             Kind::App => self.restore_app(key.first, from)?,
             Kind::Object => {
-                let inode = inode::read(value, &self.hasher, self.inodes.is_noted())?;
+                let inode = inode::read(value, &self.hasher, self.inodes.is_tracked())?;
                 self.inodes.insert(id, inode);
             }
             Kind::Dentry => {
                 let (child, kind, name) = (from.id()?, from.kind()?, from.name()?);
-                let mut restored = Err(ImageError("an entry is in no directory"));
+                let mut restored = Err(RestartImageError("an entry is in no directory"));
                 self.inodes.edit_entries(id, |directory| {
                     restored = directory.restore(name, child, kind, key.second);
                 });
@@ -83,23 +83,29 @@ impl Engine {
             }
             Kind::Page => {
                 let inode = self.inodes.get_mut(&id);
-                let inode = inode.ok_or(ImageError("a page is of no file"))?;
-                let of = from.vct()?;
+                let inode = inode.ok_or(RestartImageError("a page is of no file"))?;
+                let of = from.transaction()?;
                 let page = transaction::read_page(from, page_at)?;
                 let index = page_index(key.second)?;
-                inode.pages.insert(index, PageSlot { page, vct: of });
+                inode.pages.insert(
+                    index,
+                    PageSlot {
+                        page,
+                        transaction: of,
+                    },
+                );
                 if let Some(change) = &mut inode.change
-                    && change.vct == of
+                    && change.transaction == of
                 {
                     change.log.push(index);
                 }
             }
             Kind::Open => {
-                let open = transaction::read_open(value, self.open.is_noted())?;
-                self.open.insert(vct, open);
+                let open = transaction::read_open(value, self.open.is_tracked())?;
+                self.open.insert(transaction, open);
             }
             Kind::Member => {
-                let open = self.open.get_mut(&vct).ok_or(NO_TRANSACTION)?;
+                let open = self.open.get_mut(&transaction).ok_or(NO_TRANSACTION)?;
                 let (flags, member) = (from.u8()?, ObjectId(key.second));
                 let sets = [
                     (DIRTY, &mut open.dirty),
@@ -113,7 +119,7 @@ impl Engine {
                 }
             }
             Kind::DentryChange => {
-                let open = self.open.get_mut(&vct).ok_or(NO_TRANSACTION)?;
+                let open = self.open.get_mut(&transaction).ok_or(NO_TRANSACTION)?;
                 let entry = (from.id()?, from.name()?);
                 let (before, now) = (from.option(Reader::id)?, from.option(Reader::id)?);
                 let serial = within_bounds(key.second)?;
@@ -128,24 +134,24 @@ impl Engine {
             }
             Kind::Closed => {
                 let closed = transaction::read_closed(value, page_at)?;
-                self.closed.insert(vct, closed);
+                self.closed.insert(transaction, closed);
             }
             Kind::Zeroed | Kind::Allocated => {
                 let inode = self.inodes.get_mut(&id);
-                let inode = inode.ok_or(ImageError("a range is of no file"))?;
+                let inode = inode.ok_or(RestartImageError("a range is of no file"))?;
                 inode::restore_range(inode, key, from)?;
             }
         }
         Ok(())
     }
 
-    fn restore_app(&mut self, number: u64, from: &mut Reader<'_>) -> Result<(), ImageError> {
+    fn restore_app(&mut self, number: u64, from: &mut Reader<'_>) -> Result<(), RestartImageError> {
         let path = from.bytes()?.to_vec();
         let mut app = App::new(path.clone(), self.rules.policy(&path));
         self.has_durable_apps |= app.policy.class == Class::Durable;
         app.written_bytes = from.count()?;
         app.committed_bytes = from.count()?;
-        app.committed_vcts = from.count()?;
+        app.committed_transactions = from.count()?;
         app.committed_written_pages = from.count()?;
         app.committed_overwritten_pages = from.count()?;
         let id = AppId(u32::try_from(number).map_err(|_| NO_APP)?);
@@ -161,18 +167,18 @@ impl Engine {
         Ok(())
     }
 
-    /// What follows from the records: who holds what, and what it takes.
-    fn count_again(&mut self) -> Result<(), ImageError> {
-        for (vct, open) in self.open.iter() {
+    /// Recomputes what follows from the records: holds, residents, memory and room.
+    fn count_again(&mut self) -> Result<(), RestartImageError> {
+        for (transaction, open) in self.open.iter() {
             for app in &open.apps {
                 let app = self.apps.get_mut(app.0 as usize).ok_or(NO_APP)?;
-                app.open = Some(*vct);
+                app.open = Some(*transaction);
             }
             if open.is_everywhere {
-                self.everywhere = Some(*vct);
+                self.everywhere = Some(*transaction);
             }
             if !open.dentries.is_whole() {
-                return Err(ImageError("an entry of a transaction is missing"));
+                return Err(RestartImageError("an entry of a transaction is missing"));
             }
             let (bytes, inodes) = (open.reserved_bytes, open.reserved_inodes);
             self.room.count(open.bytes, bytes, inodes)?;
@@ -210,7 +216,7 @@ impl Engine {
         }
         let orphan_pages = self.inodes.values().flat_map(|inode| inode.pages.values());
         let orphan_bytes: u64 = orphan_pages
-            .filter(|slot| slot.vct == ORPHAN)
+            .filter(|slot| slot.transaction == ORPHAN)
             .map(|slot| slot.page.stored_bytes() as u64)
             .sum();
         self.room.orphan_bytes = orphan_bytes;
@@ -221,19 +227,21 @@ impl Engine {
     fn hide_what_is_zeroed(&mut self) {
         let mut closed: Vec<_> = self.closed.iter().collect();
         closed.sort_unstable_by_key(|(_, closed)| closed.order);
-        for (vct, closed) in closed {
+        for (transaction, closed) in closed {
             let states = closed.content.objects.iter();
             for state in states.filter(|state| !state.zeroed.is_empty()) {
                 if let Some(inode) = self.inodes.get_mut(&state.id) {
-                    inode.closed_zeroed.push((*vct, state.zeroed.clone()));
+                    inode
+                        .closed_zeroed
+                        .push((*transaction, state.zeroed.clone()));
                 }
             }
         }
     }
 
-    fn known(&mut self, id: ObjectId) -> Result<&mut crate::inode::Inode, ImageError> {
+    fn known(&mut self, id: ObjectId) -> Result<&mut crate::inode::Inode, RestartImageError> {
         let inode = self.inodes.get_mut(&id);
-        inode.ok_or(ImageError(
+        inode.ok_or(RestartImageError(
             "something refers to an object that is not there",
         ))
     }
@@ -253,7 +261,7 @@ impl Engine {
     /// before it heard so, it still has them itself: then what the store has counts as
     /// gone, so that it does not show when a page is dropped here.
     fn take_back_spilled(&mut self, id: ObjectId) {
-        let is_noted = self.inodes.is_noted();
+        let is_tracked = self.inodes.is_tracked();
         let Some(inode) = self.inodes.get_mut(&id) else {
             return;
         };
@@ -264,14 +272,19 @@ impl Engine {
         inode.pinned = true;
         let change = inode
             .change
-            .get_or_insert_with(|| Box::new(Change::new(ORPHAN, is_noted)));
+            .get_or_insert_with(|| Box::new(Change::new(ORPHAN, is_tracked)));
         change.zeroed.insert(ByteRange::from(0));
     }
 }
 
 impl Room {
     /// Counts what a transaction takes, and will need.
-    fn count(&mut self, bytes: u64, reserved_bytes: u64, inodes: u64) -> Result<(), ImageError> {
+    fn count(
+        &mut self,
+        bytes: u64,
+        reserved_bytes: u64,
+        inodes: u64,
+    ) -> Result<(), RestartImageError> {
         let Self {
             dirty_bytes,
             reserved_bytes: promised_bytes,
@@ -290,8 +303,9 @@ impl Room {
     }
 }
 
-const NO_TRANSACTION: ImageError = ImageError("something is of a transaction that is not there");
-const NO_APP: ImageError = ImageError("something is of an app that is not there");
+const NO_TRANSACTION: RestartImageError =
+    RestartImageError("something is of a transaction that is not there");
+const NO_APP: RestartImageError = RestartImageError("something is of an app that is not there");
 
 #[cfg(test)]
 mod tests {
@@ -301,7 +315,7 @@ mod tests {
     use crate::inode::Inode;
     use crate::persist::codec::Writer;
     use crate::policy::transactioning::Closing;
-    use crate::transaction::OpenVct;
+    use crate::transaction::OpenTransaction;
 
     fn root() -> ObjectInfo {
         ObjectInfo {
@@ -330,12 +344,12 @@ mod tests {
     }
 
     fn open_transaction(bytes: u64) -> Vec<u8> {
-        let mut open = OpenVct::new(AppId(0), Closing::default(), MonotonicNs(0), false);
+        let mut open = OpenTransaction::new(AppId(0), Closing::default(), MonotonicNs(0), false);
         open.bytes = bytes;
         written(|out| transaction::write_open(out, &open))
     }
 
-    fn refusal(records: &[(Key, Vec<u8>)]) -> Option<ImageError> {
+    fn refusal(records: &[(Key, Vec<u8>)]) -> Option<RestartImageError> {
         let config = EngineConfig {
             rules: alloc::boxed::Box::new(crate::TopLevelApps::default()),
             limits: crate::Limits::default(),

@@ -1,43 +1,43 @@
-//! Handing out what changed, for an image that outlives the process.
+//! Saving: hands out what changed, for the restart image.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, ObjectId, PageIndex, VctId};
+use mobifs_base::{AppId, ObjectId, PageIndex, TransactionId};
 
 use crate::Engine;
 use crate::persist::codec::Writer;
 use crate::persist::transaction::{self, DIRTY, HELD, ORPHANED};
-use crate::persist::{Counters, Image, Key, Kind, inode};
+use crate::persist::{Counters, Key, Kind, RestartImage, inode};
 use crate::transaction::Content;
 
 impl Engine {
     /// Whether something changed since the last [`Engine::save`].
     pub fn is_unsaved(&self) -> bool {
-        !self.inodes.notes.is_empty()
-            || !self.open.notes.is_empty()
-            || !self.closed.notes.is_empty()
-            || !self.changed_apps.is_empty()
+        !self.inodes.unsaved.is_empty()
+            || !self.open.unsaved.is_empty()
+            || !self.closed.unsaved.is_empty()
+            || !self.unsaved_apps.is_empty()
             || self.saved_counters != Some(self.counters())
     }
 
     /// Hands out everything that changed since the last call. Dirty pages are given to
     /// `image` to keep. The engine must have been made with
     /// [`crate::EngineConfig::is_saved`].
-    pub fn save(&mut self, image: &mut dyn Image) {
+    pub fn save(&mut self, image: &mut dyn RestartImage) {
         let counters = self.counters();
         if self.saved_counters.replace(counters) != Some(counters) {
             let mut out = self.writer();
-            out.u64(counters.next_vct);
+            out.u64(counters.next_transaction);
             out.u64(counters.next_object);
             out.u64(counters.app_epoch);
             out.u64(self.hash_seed);
             image.put(Key::new(Kind::Engine, 0, 0), &out.bytes);
             self.scratch = out;
         }
-        let apps = self.changed_apps.take();
+        let apps = self.unsaved_apps.take();
         apps.iter().for_each(|&app| self.save_app(app, image));
-        self.changed_apps.done(apps);
+        self.unsaved_apps.recycle(apps);
         // What went before what came: an object may have left memory and come back.
         for (id, cookie) in core::mem::take(&mut self.inodes.gone_dentries) {
             image.remove(Key::new(Kind::Dentry, id.0, cookie));
@@ -48,38 +48,41 @@ impl Engine {
         for (kind, id, start) in core::mem::take(&mut self.inodes.gone_ranges) {
             image.remove(Key::new(kind, id.0, start));
         }
-        let objects = self.inodes.notes.take();
+        let objects = self.inodes.unsaved.take();
         objects.iter().for_each(|&id| self.save_object(id, image));
-        self.inodes.notes.done(objects);
-        for (vct, id) in core::mem::take(&mut self.open.gone_members) {
-            image.remove(Key::new(Kind::Member, vct.0, id.0));
+        self.inodes.unsaved.recycle(objects);
+        for (transaction, id) in core::mem::take(&mut self.open.gone_members) {
+            image.remove(Key::new(Kind::Member, transaction.0, id.0));
         }
-        for (vct, serial) in core::mem::take(&mut self.open.gone_dentries) {
-            image.remove(Key::new(Kind::DentryChange, vct.0, serial));
+        for (transaction, serial) in core::mem::take(&mut self.open.gone_dentries) {
+            image.remove(Key::new(Kind::DentryChange, transaction.0, serial));
         }
-        let open = self.open.notes.take();
-        open.iter().for_each(|&vct| self.save_open(vct, image));
-        self.open.notes.done(open);
-        let closed = self.closed.notes.take();
-        closed.iter().for_each(|&vct| self.save_closed(vct, image));
-        self.closed.notes.done(closed);
+        let open = self.open.unsaved.take();
+        open.iter()
+            .for_each(|&transaction| self.save_open(transaction, image));
+        self.open.unsaved.recycle(open);
+        let closed = self.closed.unsaved.take();
+        closed
+            .iter()
+            .for_each(|&transaction| self.save_closed(transaction, image));
+        self.closed.unsaved.recycle(closed);
     }
 
-    /// Hands out everything, for an image that has nothing yet.
-    pub fn save_all(&mut self, image: &mut dyn Image) {
+    /// Hands out everything, for a restart image that has nothing yet.
+    pub fn save_all(&mut self, image: &mut dyn RestartImage) {
         self.saved_counters = None;
         for number in 0..self.apps.len() {
-            self.changed_apps.add(AppId(number as u32));
+            self.unsaved_apps.mark(AppId(number as u32));
         }
-        self.inodes.note_all();
-        self.open.note_all();
-        self.closed.note_all();
+        self.inodes.mark_all_unsaved();
+        self.open.mark_all_unsaved();
+        self.closed.mark_all_unsaved();
         self.save(image);
     }
 
     pub(super) const fn counters(&self) -> Counters {
         Counters {
-            next_vct: self.next_vct,
+            next_transaction: self.next_transaction,
             next_object: self.next_object,
             app_epoch: self.app_epoch,
         }
@@ -92,7 +95,7 @@ impl Engine {
         out
     }
 
-    fn save_app(&mut self, id: AppId, image: &mut dyn Image) {
+    fn save_app(&mut self, id: AppId, image: &mut dyn RestartImage) {
         let mut out = self.writer();
         let Some(app) = self.apps.get(id.0 as usize) else {
             return;
@@ -100,34 +103,34 @@ impl Engine {
         out.bytes(&app.path);
         out.u64(app.written_bytes);
         out.u64(app.committed_bytes);
-        out.u64(app.committed_vcts);
+        out.u64(app.committed_transactions);
         out.u64(app.committed_written_pages);
         out.u64(app.committed_overwritten_pages);
         image.put(Key::new(Kind::App, id.0.into(), 0), &out.bytes);
         self.scratch = out;
     }
 
-    fn save_object(&mut self, id: ObjectId, image: &mut dyn Image) {
+    fn save_object(&mut self, id: ObjectId, image: &mut dyn RestartImage) {
         let key = Key::new(Kind::Object, id.0, 0);
         let mut out = self.writer();
-        let Some(inode) = self.inodes.get_mut_unnoted(&id) else {
+        let Some(inode) = self.inodes.get_mut_untracked(&id) else {
             image.remove(key);
             return;
         };
-        let indexes = inode.pages.notes.take();
+        let indexes = inode.pages.unsaved.take();
         for &index in &indexes {
             let key = Key::new(Kind::Page, id.0, index.0);
-            let Some(slot) = inode.pages.get_mut_unnoted(&index) else {
+            let Some(slot) = inode.pages.get_mut_untracked(&index) else {
                 image.remove(key);
                 continue;
             };
             image.keep(&mut slot.page);
             out.bytes.clear();
-            out.u64(slot.vct.0);
+            out.u64(slot.transaction.0);
             transaction::write_page(&mut out, &slot.page);
             image.put(key, &out.bytes);
         }
-        inode.pages.notes.done(indexes);
+        inode.pages.unsaved.recycle(indexes);
         if let Some(change) = &mut inode.change {
             let ranges = [
                 (Kind::Zeroed, &mut change.zeroed),
@@ -147,7 +150,7 @@ impl Engine {
             }
         }
         if let Some(directory) = inode.directory_mut() {
-            let cookies = directory.notes.take();
+            let cookies = directory.unsaved.take();
             for &cookie in &cookies {
                 let key = Key::new(Kind::Dentry, id.0, cookie);
                 let Some((name, slot)) = directory.at(cookie) else {
@@ -160,7 +163,7 @@ impl Engine {
                 out.bytes(name.as_bytes());
                 image.put(key, &out.bytes);
             }
-            directory.notes.done(cookies);
+            directory.unsaved.recycle(cookies);
         }
         out.bytes.clear();
         inode::write(&mut out, inode);
@@ -168,18 +171,18 @@ impl Engine {
         self.scratch = out;
     }
 
-    fn save_open(&mut self, vct: VctId, image: &mut dyn Image) {
-        let key = Key::new(Kind::Open, vct.0, 0);
+    fn save_open(&mut self, transaction: TransactionId, image: &mut dyn RestartImage) {
+        let key = Key::new(Kind::Open, transaction.0, 0);
         let mut out = self.writer();
-        let Some(open) = self.open.get_mut_unnoted(&vct) else {
+        let Some(open) = self.open.get_mut_untracked(&transaction) else {
             image.remove(key);
             return;
         };
         let mut members = Vec::new();
-        for noted in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
-            let keys = noted.notes.take();
+        for marked in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
+            let keys = marked.unsaved.take();
             members.extend_from_slice(&keys);
-            noted.notes.done(keys);
+            marked.unsaved.recycle(keys);
         }
         members.sort_unstable();
         members.dedup();
@@ -188,14 +191,14 @@ impl Engine {
             let flags = flag(open.dirty.contains(&id), DIRTY)
                 | flag(open.orphaned.contains(&id), ORPHANED)
                 | flag(open.held.contains(&id), HELD);
-            let key = Key::new(Kind::Member, vct.0, id.0);
+            let key = Key::new(Kind::Member, transaction.0, id.0);
             if flags == 0 {
                 image.remove(key);
             } else {
                 image.put(key, &[flags]);
             }
         }
-        for entry in open.dentries.notes.take() {
+        for entry in open.dentries.unsaved.take() {
             // Entries leave only with the whole transaction.
             let Some(change) = open.dentries.get(&entry) else {
                 continue;
@@ -205,7 +208,7 @@ impl Engine {
             out.bytes(entry.1.as_bytes());
             out.option(change.before, |out, id| out.u64(id.0));
             out.option(change.now, |out, id| out.u64(id.0));
-            let key = Key::new(Kind::DentryChange, vct.0, change.serial);
+            let key = Key::new(Kind::DentryChange, transaction.0, change.serial);
             image.put(key, &out.bytes);
         }
         out.bytes.clear();
@@ -215,9 +218,9 @@ impl Engine {
     }
 
     /// A closed transaction is saved once: nothing of it changes.
-    fn save_closed(&mut self, vct: VctId, image: &mut dyn Image) {
-        let key = Key::new(Kind::Closed, vct.0, 0);
-        let Some(closed) = self.closed.get_mut(&vct) else {
+    fn save_closed(&mut self, transaction: TransactionId, image: &mut dyn RestartImage) {
+        let key = Key::new(Kind::Closed, transaction.0, 0);
+        let Some(closed) = self.closed.get_mut(&transaction) else {
             image.remove(key);
             return;
         };
@@ -233,14 +236,14 @@ impl Engine {
                 closed.content = Arc::new(copy);
                 match Arc::get_mut(&mut closed.content) {
                     Some(content) => content,
-                    // It was made one line above, and nobody else has it.
+                    // It was made one line above and is not shared.
                     None => return,
                 }
             }
         };
         for (id, index, page) in &mut content.pages {
             if page.place().is_none() {
-                if let Some(kept) = newest_of(&self.inodes, *id, *index, vct) {
+                if let Some(kept) = newest_of(&self.inodes, *id, *index, transaction) {
                     *page = kept;
                 }
                 image.keep(page);
@@ -257,8 +260,8 @@ fn newest_of(
     inodes: &crate::persist::dirty_tracking::Inodes,
     id: ObjectId,
     index: PageIndex,
-    vct: VctId,
+    transaction: TransactionId,
 ) -> Option<mobifs_base::Page> {
     let slot = inodes.get(&id)?.pages.get(&index)?;
-    (slot.vct == vct).then(|| slot.page.clone())
+    (slot.transaction == transaction).then(|| slot.page.clone())
 }

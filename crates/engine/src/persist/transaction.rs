@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use mobifs_base::{AppId, MonotonicNs, ObjectId, ObjectState, Page};
 
-use super::ImageError;
+use super::RestartImageError;
 use super::codec::{Reader, Writer};
 use crate::policy::transactioning::{Closing, Efficiency};
-use crate::transaction::{ClosedVct, Content, OpenVct};
+use crate::transaction::{ClosedTransaction, Content, OpenTransaction};
 
 /// What an object is to an open transaction.
 pub(crate) const DIRTY: u8 = 1;
@@ -27,21 +27,24 @@ pub(crate) fn write_page(out: &mut Writer, page: &Page) {
 }
 
 /// The place of a page's content, and its length in bytes.
-pub(crate) fn read_page_place(from: &mut Reader<'_>) -> Result<(u64, usize), ImageError> {
+pub(crate) fn read_page_place(from: &mut Reader<'_>) -> Result<(u64, usize), RestartImageError> {
     Ok((from.u64()?, from.u32()? as usize))
 }
 
-pub(crate) fn read_page(from: &mut Reader<'_>, page_at: PageAt<'_>) -> Result<Page, ImageError> {
+pub(crate) fn read_page(
+    from: &mut Reader<'_>,
+    page_at: PageAt<'_>,
+) -> Result<Page, RestartImageError> {
     let (place, length) = read_page_place(from)?;
     if length == 0 {
         return Ok(Page::zero());
     }
-    page_at(place, length).ok_or(ImageError("a page is not where it was kept"))
+    page_at(place, length).ok_or(RestartImageError("a page is not where it was kept"))
 }
 
 /// The members and entries are records of their own.
-pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
-    let OpenVct {
+pub(crate) fn write_open(out: &mut Writer, open: &OpenTransaction) {
+    let OpenTransaction {
         apps,
         is_everywhere,
         opened_at,
@@ -66,10 +69,13 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenVct) {
 }
 
 /// What the policies have seen begins anew: only what was counted is kept.
-pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageError> {
+pub(crate) fn read_open(
+    bytes: &[u8],
+    is_tracked: bool,
+) -> Result<OpenTransaction, RestartImageError> {
     let mut from = Reader::new(bytes);
     let closing = Closing::default();
-    let mut open = OpenVct::new(AppId(0), closing, MonotonicNs(0), is_noted);
+    let mut open = OpenTransaction::new(AppId(0), closing, MonotonicNs(0), is_tracked);
     open.apps = from.list(Reader::app)?;
     open.is_everywhere = from.flag()?;
     open.opened_at = MonotonicNs(from.u64()?);
@@ -81,8 +87,8 @@ pub(crate) fn read_open(bytes: &[u8], is_noted: bool) -> Result<OpenVct, ImageEr
     Ok(open)
 }
 
-pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
-    let ClosedVct {
+pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedTransaction) {
+    let ClosedTransaction {
         order,
         is_everywhere,
         apps,
@@ -121,8 +127,10 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedVct) {
 }
 
 /// A closed transaction without its content, which follows.
-pub(crate) fn read_closed_head(from: &mut Reader<'_>) -> Result<ClosedVct, ImageError> {
-    Ok(ClosedVct {
+pub(crate) fn read_closed_head(
+    from: &mut Reader<'_>,
+) -> Result<ClosedTransaction, RestartImageError> {
+    Ok(ClosedTransaction {
         order: from.count()?,
         is_everywhere: from.flag()?,
         apps: from.list(Reader::app)?,
@@ -139,11 +147,14 @@ pub(crate) fn read_closed_head(from: &mut Reader<'_>) -> Result<ClosedVct, Image
     })
 }
 
-pub(crate) fn read_closed(bytes: &[u8], page_at: PageAt<'_>) -> Result<ClosedVct, ImageError> {
+pub(crate) fn read_closed(
+    bytes: &[u8],
+    page_at: PageAt<'_>,
+) -> Result<ClosedTransaction, RestartImageError> {
     let mut from = Reader::new(bytes);
     let from = &mut from;
     let head = read_closed_head(from)?;
-    Ok(ClosedVct {
+    Ok(ClosedTransaction {
         content: Arc::new(Content {
             objects: from.list(read_state)?,
             dentries: from.list(|from| Ok((from.id()?, from.name()?, from.option(Reader::id)?)))?,
@@ -158,7 +169,7 @@ fn write_efficiency(out: &mut Writer, efficiency: &Efficiency) {
     out.u64(efficiency.overwritten_pages());
 }
 
-fn read_efficiency(from: &mut Reader<'_>) -> Result<Efficiency, ImageError> {
+fn read_efficiency(from: &mut Reader<'_>) -> Result<Efficiency, RestartImageError> {
     Ok(Efficiency::new(from.count()?, from.count()?))
 }
 
@@ -166,7 +177,7 @@ fn write_ids(out: &mut Writer, ids: &BTreeSet<ObjectId>) {
     out.list(ids.iter(), |out, id| out.u64(id.0));
 }
 
-fn read_ids(from: &mut Reader<'_>) -> Result<BTreeSet<ObjectId>, ImageError> {
+fn read_ids(from: &mut Reader<'_>) -> Result<BTreeSet<ObjectId>, RestartImageError> {
     let ids: Vec<ObjectId> = from.list(Reader::id)?;
     Ok(ids.into_iter().collect())
 }
@@ -186,7 +197,7 @@ fn write_state(out: &mut Writer, state: &ObjectState) {
     });
 }
 
-pub(crate) fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, ImageError> {
+pub(crate) fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, RestartImageError> {
     Ok(ObjectState {
         id: from.id()?,
         created: from.flag()?,

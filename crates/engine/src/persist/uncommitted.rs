@@ -1,4 +1,4 @@
-//! What is uncommitted in the records of an engine, read without making an engine of them.
+//! Reads the uncommitted transactions of a restart image without making an engine of it.
 //!
 //! [`crate::Engine::restore`] makes everything that a mount needs, and refuses records that do
 //! not fit together. Where that cannot be done, this is for the last process of a mount: it reads
@@ -9,19 +9,19 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use foldhash::fast::FixedState;
-use mobifs_base::{AppId, Entry, Name, ObjectId, Page, VctId};
+use mobifs_base::{AppId, Entry, Name, ObjectId, Page, TransactionId};
 
 use super::codec::Reader;
 use super::transaction::{self, DIRTY, HELD, ORPHANED};
-use super::{ImageError, Key, Kind, inode};
+use super::{Key, Kind, RestartImageError, inode};
 use crate::engine::object_state;
 use crate::inode::Inode;
 
-/// Names of a path that are told at most.
-const TOLD_DEPTH_MAX: usize = 64;
+/// Names of a path that are shown at most.
+const PATH_DEPTH_MAX: usize = 64;
 
 /// The records of an engine, wherever they are kept.
-pub trait LeftRecords {
+pub trait SavedRecords {
     /// The keys of one kind, in order; with `first`, only those with this number.
     fn keys(&self, kind: Kind, first: Option<u64>) -> Vec<Key>;
     /// The record of a key; empty if there is none.
@@ -34,7 +34,7 @@ pub trait LeftRecords {
 #[derive(Clone, Debug)]
 pub struct Uncommitted {
     /// Its number, by which the store may know that it was committed after all.
-    pub vct: VctId,
+    pub transaction: TransactionId,
     /// Its entries, in the order that [`Entry`] asks for.
     pub entries: Vec<Entry>,
     /// What could not be read.
@@ -54,7 +54,7 @@ impl Uncommitted {
             || !self.objects.is_disjoint(&earlier.objects)
     }
 
-    fn lose(&mut self, object: Option<ObjectId>, error: &ImageError) {
+    fn lose(&mut self, object: Option<ObjectId>, error: &RestartImageError) {
         let why = error.0;
         self.unreadable.push(Unreadable { object, why });
     }
@@ -70,7 +70,7 @@ pub struct Unreadable {
 }
 
 /// The transactions that were not committed, in an order in which they can be.
-pub fn uncommitted(records: &dyn LeftRecords) -> Vec<Key> {
+pub fn uncommitted(records: &dyn SavedRecords) -> Vec<Key> {
     // Closed ones in the order of their closing, as they were to be committed. A record too
     // short for that comes last: all that can be read of it is nothing.
     let order_of = |key: &Key| Reader::new(&records.value(*key)).u64().unwrap_or(u64::MAX);
@@ -82,9 +82,9 @@ pub fn uncommitted(records: &dyn LeftRecords) -> Vec<Key> {
 }
 
 /// Reads the transaction of this key.
-pub fn read(records: &dyn LeftRecords, key: Key) -> Uncommitted {
-    let mut left = Uncommitted {
-        vct: VctId(key.first),
+pub fn read(records: &dyn SavedRecords, key: Key) -> Uncommitted {
+    let mut uncommitted = Uncommitted {
+        transaction: TransactionId(key.first),
         entries: Vec::new(),
         unreadable: Vec::new(),
         apps: Vec::new(),
@@ -92,36 +92,37 @@ pub fn read(records: &dyn LeftRecords, key: Key) -> Uncommitted {
         is_everywhere: false,
     };
     let outcome = match key.kind {
-        Kind::Closed => read_closed(records, key, &mut left),
-        _ => read_open(records, key, &mut left),
+        Kind::Closed => read_closed(records, key, &mut uncommitted),
+        _ => read_open(records, key, &mut uncommitted),
     };
     if let Err(error) = outcome {
-        left.lose(None, &error);
+        uncommitted.lose(None, &error);
     }
-    left
+    uncommitted
 }
 
 fn read_closed(
-    records: &dyn LeftRecords,
+    records: &dyn SavedRecords,
     key: Key,
-    left: &mut Uncommitted,
-) -> Result<(), ImageError> {
+    uncommitted: &mut Uncommitted,
+) -> Result<(), RestartImageError> {
     let value = records.value(key);
     let mut from = Reader::new(&value);
     let head = transaction::read_closed_head(&mut from)?;
-    left.apps = head.apps;
-    left.is_everywhere = head.is_everywhere;
-    left.objects = head.held;
+    uncommitted.apps = head.apps;
+    uncommitted.is_everywhere = head.is_everywhere;
+    uncommitted.objects = head.held;
     // Each list is read element by element: what comes before the place at which the record
     // cannot be read any more is as good as in a whole one.
     for _ in 0..from.u32()? {
-        left.entries
+        uncommitted
+            .entries
             .push(Entry::Object(transaction::read_state(&mut from)?));
     }
     for _ in 0..from.u32()? {
         let (parent, name) = (from.id()?, from.name()?);
         let child = from.option(Reader::id)?;
-        left.entries.push(Entry::Dentry {
+        uncommitted.entries.push(Entry::Dentry {
             parent,
             name,
             child,
@@ -131,28 +132,28 @@ fn read_closed(
         let (object, index) = (from.id()?, from.index()?);
         let (place, length) = transaction::read_page_place(&mut from)?;
         match page_at(records, place, length) {
-            Ok(page) => left.entries.push(Entry::Page {
+            Ok(page) => uncommitted.entries.push(Entry::Page {
                 object,
                 index,
                 page,
             }),
-            Err(error) => left.lose(Some(object), &error),
+            Err(error) => uncommitted.lose(Some(object), &error),
         }
     }
     Ok(())
 }
 
 fn read_open(
-    records: &dyn LeftRecords,
+    records: &dyn SavedRecords,
     key: Key,
-    left: &mut Uncommitted,
-) -> Result<(), ImageError> {
+    uncommitted: &mut Uncommitted,
+) -> Result<(), RestartImageError> {
     let mut dirty = Vec::new();
     for member in records.keys(Kind::Member, Some(key.first)) {
         let value = records.value(member);
         let flags = Reader::new(&value).u8().unwrap_or(DIRTY);
         let id = ObjectId(member.second);
-        left.objects.insert(id);
+        uncommitted.objects.insert(id);
         if flags & DIRTY != 0 {
             dirty.push(id);
         }
@@ -161,106 +162,115 @@ fn read_open(
     let value = records.value(key);
     match transaction::read_open(&value, false) {
         Ok(open) => {
-            left.apps = open.apps;
-            left.is_everywhere = open.is_everywhere;
+            uncommitted.apps = open.apps;
+            uncommitted.is_everywhere = open.is_everywhere;
         }
         Err(error) => {
             // It may depend on anything.
-            left.is_everywhere = true;
-            left.lose(None, &error);
+            uncommitted.is_everywhere = true;
+            uncommitted.lose(None, &error);
         }
     }
     let mut pages = Vec::new();
     for id in dirty {
         match read_object(records, id).and_then(|object| with_ranges(records, id, object)) {
             Ok(object) => {
-                let Some(change) = object.change.as_ref().filter(|c| c.vct == left.vct) else {
+                let Some(change) = object
+                    .change
+                    .as_ref()
+                    .filter(|c| c.transaction == uncommitted.transaction)
+                else {
                     continue;
                 };
-                left.entries
+                uncommitted
+                    .entries
                     .push(Entry::Object(object_state(id, &object, change)));
-                read_pages(records, id, left, &mut pages);
+                read_pages(records, id, uncommitted, &mut pages);
             }
-            Err(error) => left.lose(Some(id), &error),
+            Err(error) => uncommitted.lose(Some(id), &error),
         }
     }
-    read_dentries(records, key.first, left);
-    left.entries.append(&mut pages);
+    read_dentries(records, key.first, uncommitted);
+    uncommitted.entries.append(&mut pages);
     Ok(())
 }
 
 fn read_pages(
-    records: &dyn LeftRecords,
+    records: &dyn SavedRecords,
     object: ObjectId,
-    left: &mut Uncommitted,
+    uncommitted: &mut Uncommitted,
     pages: &mut Vec<Entry>,
 ) {
     for key in records.keys(Kind::Page, Some(object.0)) {
         let value = records.value(key);
         let mut from = Reader::new(&value);
         let mut read = || {
-            let of = from.vct()?;
+            let of = from.transaction()?;
             let index = super::codec::page_index(key.second)?;
             let (place, length) = transaction::read_page_place(&mut from)?;
             Ok((of, index, place, length))
         };
         match read() {
-            Ok((of, ..)) if of != left.vct => {}
+            Ok((of, ..)) if of != uncommitted.transaction => {}
             Ok((_, index, place, length)) => match page_at(records, place, length) {
                 Ok(page) => pages.push(Entry::Page {
                     object,
                     index,
                     page,
                 }),
-                Err(error) => left.lose(Some(object), &error),
+                Err(error) => uncommitted.lose(Some(object), &error),
             },
-            Err(error) => left.lose(Some(object), &error),
+            Err(error) => uncommitted.lose(Some(object), &error),
         }
     }
 }
 
-fn read_dentries(records: &dyn LeftRecords, vct: u64, left: &mut Uncommitted) {
-    for key in records.keys(Kind::DentryChange, Some(vct)) {
+fn read_dentries(records: &dyn SavedRecords, transaction: u64, uncommitted: &mut Uncommitted) {
+    for key in records.keys(Kind::DentryChange, Some(transaction)) {
         let value = records.value(key);
         let mut from = Reader::new(&value);
-        let mut read = || -> Result<_, ImageError> {
+        let mut read = || -> Result<_, RestartImageError> {
             let (parent, name) = (from.id()?, from.name()?);
             let (before, now) = (from.option(Reader::id)?, from.option(Reader::id)?);
             Ok((parent, name, before, now))
         };
         match read() {
             Ok((parent, name, before, child)) if before != child => {
-                left.entries.push(Entry::Dentry {
+                uncommitted.entries.push(Entry::Dentry {
                     parent,
                     name,
                     child,
                 });
             }
             Ok(_) => {}
-            Err(error) => left.lose(None, &error),
+            Err(error) => uncommitted.lose(None, &error),
         }
     }
 }
 
-fn page_at(records: &dyn LeftRecords, place: u64, length: usize) -> Result<Page, ImageError> {
+fn page_at(
+    records: &dyn SavedRecords,
+    place: u64,
+    length: usize,
+) -> Result<Page, RestartImageError> {
     if length == 0 {
         return Ok(Page::zero());
     }
     let page = records.page(place, length);
-    page.ok_or(ImageError("a page is not where it was kept"))
+    page.ok_or(RestartImageError("a page is not where it was kept"))
 }
 
-fn read_object(records: &dyn LeftRecords, id: ObjectId) -> Result<Inode, ImageError> {
+fn read_object(records: &dyn SavedRecords, id: ObjectId) -> Result<Inode, RestartImageError> {
     let value = records.value(Key::new(Kind::Object, id.0, 0));
     inode::read(&value, &FixedState::with_seed(0), false)
 }
 
 /// An object with the ranges that its open change has.
 fn with_ranges(
-    records: &dyn LeftRecords,
+    records: &dyn SavedRecords,
     id: ObjectId,
     mut object: Inode,
-) -> Result<Inode, ImageError> {
+) -> Result<Inode, RestartImageError> {
     for kind in [Kind::Zeroed, Kind::Allocated] {
         for key in records.keys(kind, Some(id.0)) {
             let value = records.value(key);
@@ -272,10 +282,10 @@ fn with_ranges(
 }
 
 /// Where an object was found last, for messages: as much of its path as can be read.
-pub fn told_path(records: &dyn LeftRecords, id: ObjectId) -> Option<Vec<u8>> {
+pub fn last_known_path(records: &dyn SavedRecords, id: ObjectId) -> Option<Vec<u8>> {
     let mut names: Vec<Name> = Vec::new();
     let mut at = id;
-    while at != ObjectId::ROOT && names.len() < TOLD_DEPTH_MAX {
+    while at != ObjectId::ROOT && names.len() < PATH_DEPTH_MAX {
         let object = read_object(records, at).ok()?;
         names.push(object.name?);
         at = object.home;

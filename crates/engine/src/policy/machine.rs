@@ -2,7 +2,7 @@
 //!
 //! In standby (the screen is off, the machine is awake) a flush would wake a device that
 //! rests, at up to 129 % more energy (S0 Insight 3, S1 Insight IV). So everything is committed
-//! on the way into standby, when nobody waits any more and the device is still awake, and
+//! on the way into standby, when no user waits any more and the device is still awake, and
 //! what changes afterwards is put off as far as the promises allow.
 
 /// Something that happens to the machine.

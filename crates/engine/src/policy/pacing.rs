@@ -1,11 +1,11 @@
-//! Which closed transactions are committed now, and which wait because somebody is using
-//! the device: what the policies of [`crate::policy`] come to, for the mount and the
+//! Which closed transactions are committed now, and which wait because the user is using the
+//! device: combines prediction, scheduling and the state of the machine, for the mount and the
 //! simulator alike.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{MonotonicNs, VctId};
+use mobifs_base::{MonotonicNs, TransactionId};
 
 use crate::policy::machine::{Machine, MachineEvent};
 use crate::policy::prediction::{Prediction, PredictionRules, UserActivity, UserState};
@@ -18,7 +18,7 @@ use crate::{Commit, Engine};
 /// than this would only take CPU time, in nanoseconds.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
-/// Who decides when to commit for the user's sake, and for the device's.
+/// Which predictor and scheduler decide when commits happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacingRules {
     /// How long the user will leave the device alone.
@@ -41,7 +41,7 @@ pub struct Pacing {
     /// The interval that was last scheduled.
     round: Option<u64>,
     /// Chosen in it.
-    chosen: Vec<VctId>,
+    chosen: Vec<TransactionId>,
     /// The transactions that were closed when it was scheduled.
     closings_seen: u64,
 }
@@ -53,7 +53,7 @@ pub enum Next {
     Commit(Commit),
     /// Nothing now.
     Nothing {
-        /// When that may change although nobody does anything.
+        /// When that may change without any event.
         until: Option<MonotonicNs>,
     },
 }
@@ -109,7 +109,7 @@ impl Pacing {
     }
 
     /// Something happened to the machine; true if everything is to be committed because of
-    /// it, whoever uses the device.
+    /// it, also while the user uses the device.
     #[must_use]
     pub const fn machine_event(&mut self, event: MachineEvent) -> bool {
         self.machine.happened(event)
@@ -144,7 +144,7 @@ impl Pacing {
             0
         };
         let overdue = engine.overdue(now, age_min_ms);
-        if let Some(commit) = first_of(engine, &overdue.vcts) {
+        if let Some(commit) = first_of(engine, &overdue.transactions) {
             return Next::Commit(commit);
         }
         if is_standby {
@@ -185,10 +185,10 @@ impl Pacing {
         (self.round, self.closings_seen) = (Some(prediction.number), closings);
         let waiting = engine.waiting();
         self.chosen
-            .retain(|vct| waiting.iter().any(|waiting| waiting.vct == *vct));
+            .retain(|transaction| waiting.iter().any(|waiting| waiting.id == *transaction));
         let (before, new): (Vec<Waiting>, Vec<Waiting>) = waiting
             .into_iter()
-            .partition(|waiting| self.chosen.contains(&waiting.vct));
+            .partition(|waiting| self.chosen.contains(&waiting.id));
         let taken_ns = before
             .iter()
             .map(|waiting| self.device.commit_ns(waiting.pages))
@@ -203,11 +203,12 @@ impl Pacing {
 }
 
 /// Hands out the first of these that can be, or what it needs.
-fn first_of(engine: &mut Engine, vcts: &[VctId]) -> Option<Commit> {
-    vcts.iter()
-        .filter(|vct| engine.is_uncommitted(**vct))
+fn first_of(engine: &mut Engine, transactions: &[TransactionId]) -> Option<Commit> {
+    transactions
+        .iter()
+        .filter(|transaction| engine.is_uncommitted(**transaction))
         .copied()
         .collect::<Vec<_>>()
         .into_iter()
-        .find_map(|vct| engine.next_commit(Some(vct)))
+        .find_map(|transaction| engine.next_commit(Some(transaction)))
 }

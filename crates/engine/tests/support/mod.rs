@@ -134,7 +134,7 @@ impl Bed {
     pub(crate) fn drain(&mut self) -> Vec<Commit> {
         let mut commits = Vec::new();
         while let Some(commit) = self.engine.next_commit(None) {
-            self.engine.committed(commit.vct);
+            self.engine.committed(commit.transaction);
             commits.push(commit);
         }
         commits

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mobifs_base::{Page, PageContent};
 use mobifs_engine::Engine;
-use mobifs_engine::persist::{Image, Key, Kind};
+use mobifs_engine::persist::{Key, Kind, RestartImage};
 use parking_lot::MutexGuard;
 
 use super::records::{RawKey, Records};
@@ -50,7 +50,7 @@ struct Batch<'a> {
     arena: &'a Arena,
 }
 
-impl Image for Batch<'_> {
+impl RestartImage for Batch<'_> {
     fn put(&mut self, key: Key, value: &[u8]) {
         self.records.put(raw(key), value);
     }
@@ -87,7 +87,7 @@ impl Replacement<'_> {
 #[derive(Default)]
 struct Whole(BTreeMap<RawKey, Vec<u8>>);
 
-impl Image for Whole {
+impl RestartImage for Whole {
     fn put(&mut self, key: Key, value: &[u8]) {
         self.0.insert(raw(key), value.to_vec());
     }

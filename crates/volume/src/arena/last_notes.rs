@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use mobifs_base::{ObjectId, VctId};
+use mobifs_base::{ObjectId, TransactionId};
 use mobifs_store::{Intent, KnownObject, Saved, Witness};
 use parking_lot::Mutex;
 
@@ -58,13 +58,13 @@ impl Noted {
     }
 
     /// How many processes have begun a transaction and come to no end of it.
-    pub(crate) fn attempts(&self, vct: VctId) -> u32 {
-        self.begun.get(&vct.0).copied().unwrap_or(0)
+    pub(crate) fn attempts(&self, transaction: TransactionId) -> u32 {
+        self.begun.get(&transaction.0).copied().unwrap_or(0)
     }
 
     /// Whether a transaction is committed.
-    pub(crate) fn is_done(&self, vct: VctId) -> bool {
-        self.done.contains(&vct.0)
+    pub(crate) fn is_done(&self, transaction: TransactionId) -> bool {
+        self.done.contains(&transaction.0)
     }
 
     fn note(&mut self, note: &[u8]) -> Option<()> {
@@ -121,26 +121,26 @@ impl LastNotes {
     }
 
     /// A transaction is about to be read and handed to the store.
-    pub(crate) fn begin(&self, vct: VctId) {
+    pub(crate) fn begin(&self, transaction: TransactionId) {
         self.add(|out| {
             out.u8(BEGUN);
-            out.u64(vct.0);
+            out.u64(transaction.0);
         });
     }
 
     /// A transaction is committed.
-    pub(crate) fn done(&self, vct: VctId) {
+    pub(crate) fn done(&self, transaction: TransactionId) {
         self.add(|out| {
             out.u8(DONE);
-            out.u64(vct.0);
+            out.u64(transaction.0);
         });
     }
 
     /// A transaction was not taken, and its process lives on.
-    pub(crate) fn refused(&self, vct: VctId) {
+    pub(crate) fn refused(&self, transaction: TransactionId) {
         self.add(|out| {
             out.u8(REFUSED);
-            out.u64(vct.0);
+            out.u64(transaction.0);
         });
     }
 

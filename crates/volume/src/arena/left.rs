@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use mobifs_base::{ObjectId, Page, PageContent};
-use mobifs_engine::persist::{Key, Kind, LeftRecords};
+use mobifs_engine::persist::{Key, Kind, SavedRecords};
 use mobifs_store::Saved;
 
 use super::last_notes::LastNotes;
@@ -230,7 +230,7 @@ const fn key_of(kind: u8, first: u64, second: u64) -> RawKey {
     }
 }
 
-impl LeftRecords for LeftArena {
+impl SavedRecords for LeftArena {
     fn keys(&self, kind: Kind, first: Option<u64>) -> Vec<Key> {
         let number = kind as u8;
         let from = key_of(number, first.unwrap_or(0), 0);

@@ -205,7 +205,7 @@ fn whatever_record_is_lost_the_others_are_committed_and_the_store_can_be_mounted
 fn a_transaction_that_ends_processes_is_passed_over() {
     let left = Left::new();
     let dying = left.open();
-    let first = VctId(dying.waiting[0].first);
+    let first = TransactionId(dying.waiting[0].first);
     // Two processes that came to no end.
     dying.notes.begin(first);
     dying.notes.begin(first);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, VctId};
+use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, TransactionId};
 use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
 use mobifs_store::StoreError;
 
@@ -46,7 +46,7 @@ impl Shared {
                 let moment = self.moment();
                 let mut live = self.live();
                 let before = live.engine.dirty_bytes();
-                live.engine.committed(commit.vct);
+                live.engine.committed(commit.transaction);
                 let freed = before - live.engine.dirty_bytes();
                 self.forecast.lock().committed(freed);
                 drop(live);
@@ -61,7 +61,7 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                self.refuse(commit.vct, &error, may_wait);
+                self.refuse(commit.transaction, &error, may_wait);
                 Err(error)
             }
         };
@@ -77,22 +77,24 @@ impl Shared {
 
     /// A commit failed: its apps accept no changes until it succeeds, unless it `may_wait` for
     /// room.
-    fn refuse(&self, vct: VctId, error: &StoreError, may_wait: bool) {
+    fn refuse(&self, transaction: TransactionId, error: &StoreError, may_wait: bool) {
         if error.is_full() {
             let mut live = self.live();
             // A program that may still roll back goes on being allowed to change what it has.
             if may_wait && self.is_revocable.load(Ordering::SeqCst) {
-                live.engine.commit_put_back(vct);
+                live.engine.commit_put_back(transaction);
                 drop(live);
                 self.postpone_commits();
                 return;
             }
-            live.engine.commit_failed(vct, FsError::NoSpace);
+            live.engine.commit_failed(transaction, FsError::NoSpace);
             drop(live);
             tracing::error!(%error, "a commit failed; its apps are read-only until there is room");
             return;
         }
-        self.live().engine.commit_failed(vct, FsError::ReadOnly);
+        self.live()
+            .engine
+            .commit_failed(transaction, FsError::ReadOnly);
         if !self.is_power_cut() {
             tracing::error!(
                 %error,
@@ -107,7 +109,7 @@ impl Shared {
             self.store.pin(id);
         }
         let mut transaction = self.store.begin_transaction();
-        transaction.tag = commit.vct.0;
+        transaction.tag = commit.transaction.0;
         for entry in commit.entries() {
             self.store.append_entry(&mut transaction, entry);
         }
@@ -174,17 +176,17 @@ impl Shared {
     /// Commits one transaction and those it depends on, in the caller's thread.
     /// Callers that wait for the turn find their transaction committed by the one
     /// before: a group commit.
-    pub(super) fn commit_towards(&self, vct: VctId) -> Result<(), FsError> {
+    pub(super) fn commit_towards(&self, transaction: TransactionId) -> Result<(), FsError> {
         loop {
             let turn = self.turn.lock();
             let (commit, refusal) = {
                 let mut live = self.live();
-                if !live.engine.is_uncommitted(vct) {
+                if !live.engine.is_uncommitted(transaction) {
                     return Ok(());
                 }
                 (
-                    live.engine.next_commit(Some(vct)),
-                    live.engine.refusal_of(vct),
+                    live.engine.next_commit(Some(transaction)),
+                    live.engine.refusal_of(transaction),
                 )
             };
             // Nobody else has anything in flight while we have the turn: what cannot
@@ -272,7 +274,7 @@ impl Volume {
             SyncPoint::Now => Ok(()),
             SyncPoint::Committed(all) => all
                 .into_iter()
-                .try_for_each(|vct| self.shared.commit_towards(vct)),
+                .try_for_each(|transaction| self.shared.commit_towards(transaction)),
         }
     }
 
@@ -337,8 +339,8 @@ impl Volume {
         let SyncPoint::Committed(all) = point else {
             return Ok(());
         };
-        for vct in all {
-            if self.shared.commit_towards(vct).is_err() {
+        for transaction in all {
+            if self.shared.commit_towards(transaction).is_err() {
                 self.shared.check_failures()?;
                 return Err(FsError::Io.into());
             }

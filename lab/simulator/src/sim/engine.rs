@@ -135,7 +135,7 @@ impl<'s> EngineRun<'s> {
         self.engine.close_all();
         while let Some(commit) = self.engine.next_commit(None) {
             self.hand_over(&commit)?;
-            self.engine.committed(commit.vct);
+            self.engine.committed(commit.transaction);
         }
         Ok(())
     }
@@ -371,12 +371,12 @@ impl<'s> EngineRun<'s> {
         let Some(id) = self.objects[object.index()] else {
             return Ok(());
         };
-        let SyncPoint::Committed(vcts) = self.engine.sync_point(id) else {
+        let SyncPoint::Committed(transactions) = self.engine.sync_point(id) else {
             return Ok(());
         };
         let mut ended_ns = self.now_ns;
-        for vct in vcts {
-            while let Some(commit) = self.engine.next_commit(Some(vct)) {
+        for transaction in transactions {
+            while let Some(commit) = self.engine.next_commit(Some(transaction)) {
                 ended_ns = self.commit(&commit, FlushReason::Wanted)?;
             }
         }
@@ -502,7 +502,7 @@ impl<'s> EngineRun<'s> {
         for &app in &apps {
             self.look(app);
         }
-        self.engine.committed(commit.vct);
+        self.engine.committed(commit.transaction);
         for app in apps {
             let counts = self.outcome.app_mut(app);
             counts.note_flush(self.now_ns, reason);

@@ -21,7 +21,7 @@ const LEFT_NUMBERS: u64 = FORGOTTEN_NUMBERS | 1 << 62;
 /// What the user is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserState {
-    /// Nobody was ever seen: a machine without a user, or without a way to tell.
+    /// No user was ever seen: a machine without a user, or without a way to tell.
     Unknown,
     /// Is operating the device, or expected to.
     Active {
@@ -37,7 +37,7 @@ pub struct UserActivity {
     filter: TouchFilter,
     predictor: Box<dyn IntervalPredictor>,
     operations: u64,
-    /// Somebody else knows that the user has gone, since then.
+    /// The session reported the user as gone, since then.
     left_at: Option<MonotonicNs>,
 }
 
@@ -71,7 +71,7 @@ impl UserActivity {
         is_operation
     }
 
-    /// Whoever knows better says that the user has gone: from here on, until the next event,
+    /// The session reports that the user has gone: from here on, until the next event,
     /// the user is away, whatever is predicted. Says nothing of a user who was never seen.
     pub fn left(&mut self, at: MonotonicNs) {
         self.left_at = self.left_at.or(Some(at));

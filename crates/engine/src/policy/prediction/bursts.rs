@@ -1,4 +1,4 @@
-//! A user seen by what programs ask for: on machines where nobody tells of one.
+//! Detects a user by the requests of programs, on machines without input devices.
 
 use mobifs_base::MonotonicNs;
 
@@ -9,12 +9,12 @@ use super::TOUCH_GAP_NS;
 /// build, a backup) has no such pauses.
 pub const BURST_PAUSE_NS: u64 = 1_000_000_000;
 /// Requests in a burst. A program that looks after a file makes a handful of them; a person
-/// who starts a program, lists a directory or opens a page makes dozens.
+/// starting a program, listing a directory or opening a page makes dozens.
 pub const BURST_REQUESTS: u32 = 16;
 /// They come within this, in nanoseconds: what belongs to one operation of a user.
 pub const BURST_NS: u64 = TOUCH_GAP_NS;
 
-/// Finds bursts of requests that somebody waits for: names looked up, files opened and read.
+/// Finds bursts of requests that a user waits for: names looked up, files opened and read.
 #[derive(Clone, Debug, Default)]
 pub struct Bursts {
     last_at: Option<MonotonicNs>,

@@ -1,5 +1,5 @@
 //! How long the user will leave the device alone (S0 §5.3): the time in which a
-//! checkpoint is in nobody's way.
+//! checkpoint delays no request of the user.
 //!
 //! [`IntervalPredictor`] is the seam. Nothing here has a clock: the caller says when
 //! the user did something, and calls when [`IntervalPredictor::timer_at`] is reached.

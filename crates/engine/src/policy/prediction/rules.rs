@@ -19,7 +19,7 @@ pub const TOUCH_GAP_MAX_NS: u64 = 10_000_000_000;
 /// How the user's pauses are predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictionRules {
-    /// Who predicts.
+    /// Which predictor.
     pub predictor: PredictorName,
     /// Its parameters. [`LastMinimum`] and [`LastAverage`] have one, k, which is
     /// [`StateMachineParameters::history_long`]: the intervals that they remember.

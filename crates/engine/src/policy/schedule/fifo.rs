@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use mobifs_base::VctId;
+use mobifs_base::TransactionId;
 
 use super::{Round, TransactionScheduler, Waiting};
 
@@ -12,7 +12,7 @@ use super::{Round, TransactionScheduler, Waiting};
 pub struct Fifo;
 
 impl TransactionScheduler for Fifo {
-    fn choose(&mut self, waiting: &[Waiting], _round: &Round) -> Vec<VctId> {
-        waiting.iter().map(|waiting| waiting.vct).collect()
+    fn choose(&mut self, waiting: &[Waiting], _round: &Round) -> Vec<TransactionId> {
+        waiting.iter().map(|waiting| waiting.id).collect()
     }
 }

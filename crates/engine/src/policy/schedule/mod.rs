@@ -10,7 +10,7 @@ mod queues;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, VctId};
+use mobifs_base::{AppId, TransactionId};
 
 pub use fifo::Fifo;
 pub use queues::{SKIPS_MAX, ThreeQueues};
@@ -19,7 +19,7 @@ pub use queues::{SKIPS_MAX, ThreeQueues};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     /// Which one.
-    pub vct: VctId,
+    pub id: TransactionId,
     /// The app; of joined ones the first.
     pub app: AppId,
     /// Its length: pages and entries to commit.
@@ -85,7 +85,7 @@ pub struct Round {
 pub trait TransactionScheduler: Send {
     /// The ones to commit now, in this order. `waiting` is in the order of closing; of
     /// each app the answer holds the first ones, in that order.
-    fn choose(&mut self, waiting: &[Waiting], round: &Round) -> Vec<VctId>;
+    fn choose(&mut self, waiting: &[Waiting], round: &Round) -> Vec<TransactionId>;
 }
 
 /// The schedulers by name.

@@ -3,7 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, VctId};
+use mobifs_base::{AppId, TransactionId};
 
 use super::{Round, TransactionScheduler, Waiting};
 
@@ -48,7 +48,7 @@ pub struct ThreeQueues {
 type Apps = BTreeMap<AppId, Vec<Waiting>>;
 
 impl TransactionScheduler for ThreeQueues {
-    fn choose(&mut self, waiting: &[Waiting], round: &Round) -> Vec<VctId> {
+    fn choose(&mut self, waiting: &[Waiting], round: &Round) -> Vec<TransactionId> {
         let mut apps = Apps::new();
         for transaction in waiting {
             apps.entry(transaction.app).or_default().push(*transaction);
@@ -71,7 +71,7 @@ impl TransactionScheduler for ThreeQueues {
             && let Some(first) = at_least
         {
             self.settle(first.app, true, is_new_round);
-            chosen.push(first.vct);
+            chosen.push(first.id);
         }
         chosen
     }
@@ -82,13 +82,13 @@ impl ThreeQueues {
         self.places.get(&app).copied().unwrap_or_default()
     }
 
-    /// Overdue ones first, then from the highest queue down; within a queue who has
-    /// waited longest, then who closed first.
+    /// Overdue ones first, then from the highest queue down; within a queue the one
+    /// that has waited longest, then the one that closed first.
     fn by_urgency(&self, apps: &Apps) -> Vec<AppId> {
         let mut order: Vec<AppId> = apps.keys().copied().collect();
         order.sort_by_key(|app| {
             let Place { queue, skips } = self.place(*app);
-            let first = apps[app].first().map(|first| first.vct);
+            let first = apps[app].first().map(|first| first.id);
             core::cmp::Reverse((skips >= SKIPS_MAX, queue, skips, core::cmp::Reverse(first)))
         });
         order
@@ -111,7 +111,7 @@ impl ThreeQueues {
         firsts
             .min_by_key(|first| {
                 let place = self.place(first.app);
-                (core::cmp::Reverse(place.queue), first.pages, first.vct)
+                (core::cmp::Reverse(place.queue), first.pages, first.id)
             })
             .copied()
     }
@@ -119,7 +119,12 @@ impl ThreeQueues {
 
 /// The first transactions of an app that fit (rules 1 and 3); at least one if it is
 /// overdue.
-fn take(waiting: &[Waiting], is_overdue: bool, rest_ns: &mut u64, round: &Round) -> Vec<VctId> {
+fn take(
+    waiting: &[Waiting],
+    is_overdue: bool,
+    rest_ns: &mut u64,
+    round: &Round,
+) -> Vec<TransactionId> {
     let mut taken = Vec::new();
     for transaction in waiting {
         let commit_ns = round.device.commit_ns(transaction.pages);
@@ -127,7 +132,7 @@ fn take(waiting: &[Waiting], is_overdue: bool, rest_ns: &mut u64, round: &Round)
             break;
         }
         *rest_ns = rest_ns.saturating_sub(commit_ns);
-        taken.push(transaction.vct);
+        taken.push(transaction.id);
     }
     taken
 }
