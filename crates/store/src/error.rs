@@ -1,5 +1,6 @@
 //! Errors of the stores.
 
+use mobifs_base::ObjectId;
 use std::io;
 
 use rustix::io::Errno;
@@ -147,5 +148,15 @@ impl StoreError {
             action: action.into(),
             source,
         }
+    }
+}
+
+/// An error if `what` could not be found where everything says it should be.
+pub(crate) fn missing(id: ObjectId) -> StoreError {
+    StoreError::Corrupt {
+        what: format!("the store's tree ({id})"),
+        detail: "an object that committed changes belong to is not there; it was removed behind \
+                 the back of the store"
+            .to_owned(),
     }
 }

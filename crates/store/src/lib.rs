@@ -19,19 +19,23 @@ mod fixtures;
 #[doc(hidden)]
 pub mod fuzzing;
 mod journal_store;
+mod locks;
 mod log;
 pub mod lower;
 mod memory;
+mod options;
 mod overlay;
 mod recovery;
 mod store;
 mod trust;
+mod unlinked;
 mod witness;
 
 pub use error::StoreError;
-pub use journal_store::{JournalInfo, JournalOptions, JournalStore};
+pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{PosixLower, StoreScope};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
+pub use options::JournalOptions;
 pub use recovery::RecoveryReport;
 pub use recovery::inspect::{Inspection, inspect};
 pub use recovery::resume::Resumed;

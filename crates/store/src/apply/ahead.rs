@@ -16,11 +16,15 @@ use std::sync::Arc;
 
 use mobifs_base::{FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
-use crate::journal_store::JournalStore;
+use crate::apply::work::Applier;
+use crate::locks::RankedMutex;
+use crate::log::epoch::{Epoch, Moves};
 use crate::lower::Lower;
+use crate::lower::gate::Gate;
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
 use crate::overlay::pending::{PageAhead, Pending, PendingObject, PendingPage};
 use crate::overlay::state::State;
-use crate::recovery::Moves;
 
 /// Pages that are written while the lock is held once.
 const STEP_PAGES: usize = 256;
@@ -56,93 +60,107 @@ struct Step<H> {
 /// will meet as well and report.
 struct Ended;
 
-impl<L: Lower> JournalStore<L> {
-    /// Writes content of what is pending to its place, as far as that can be done while others
-    /// commit; [`crate::Store::apply`] does so first. What is not done, or fails, is left to the
-    /// apply.
-    pub fn write_ahead(&self) {
-        if self.read_only {
-            return;
-        }
-        let Some((objects, applies)) = self.begin_ahead() else {
-            return;
-        };
-        let _ended = objects
-            .into_iter()
-            .try_for_each(|id| self.write_object_ahead(id, applies));
-        self.content.lock().is_ahead = false;
+/// Writes content of what is pending to its place, as far as that can be done while others
+/// commit; [`crate::Store::apply`] does so first. What is not done, or fails, is left to the
+/// apply.
+pub(crate) fn write_ahead<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &RankedMutex<Epoch<Gate<L>>>,
+) {
+    if overlay.is_read_only() {
+        return;
     }
+    let Some((objects, applies)) = begin_ahead(overlay, applier, epoch) else {
+        return;
+    };
+    let _ended = objects
+        .into_iter()
+        .try_for_each(|id| write_object_ahead(overlay, applier, id, applies));
+    applier.content().is_ahead = false;
+}
 
-    /// The objects with pages that can be written, if these are worth it, and the number of the
-    /// apply that comes.
-    fn begin_ahead(&self) -> Option<(Vec<ObjectId>, u64)> {
-        let writer = self.writer.lock();
-        // No journal, or none that redoes content, would make good what a crash leaves torn.
-        if writer.log.is_unsettled() || writer.moves != Moves::NotBegun {
-            return None;
-        }
-        let mut content = self.content.lock();
-        let (objects, pages) = self.state.read().pending.to_write_ahead();
-        if content.is_ahead || pages == 0 || pages < self.ahead_pages_min {
-            return None;
-        }
-        content.is_ahead = true;
-        Some((objects, content.applies))
+/// The objects with pages that can be written, if these are worth it, and the number of the
+/// apply that comes.
+fn begin_ahead<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &RankedMutex<Epoch<Gate<L>>>,
+) -> Option<(Vec<ObjectId>, u64)> {
+    let epoch = epoch.lock();
+    // No journal, or none that redoes content, would make good what a crash leaves torn.
+    if epoch.log().is_unsettled() || epoch.moves() != Moves::NotBegun {
+        return None;
     }
+    let mut content = applier.content();
+    let (objects, pages) = overlay.state().pending.to_write_ahead();
+    if content.is_ahead || pages == 0 || pages < applier.ahead_pages_min() {
+        return None;
+    }
+    content.is_ahead = true;
+    Some((objects, content.applies))
+}
 
-    fn write_object_ahead(&self, id: ObjectId, applies: u64) -> Result<(), Ended> {
-        let mut from = PageIndex(0);
-        let mut unsynced = Vec::new();
-        while let Some(step) = self.step_ahead(id, from, applies)? {
-            unsynced.extend(step.pages.iter().map(|(index, _)| *index));
-            let Some(last) = unsynced.last() else { break };
-            from = PageIndex(last.0 + 1);
-            let is_last = step.pages.len() < STEP_PAGES;
-            if is_last || unsynced.len() >= SYNC_PAGES {
-                let synced = self.lower.sync_content(&step.handle);
-                synced.map_err(|_| Ended)?;
-                let mut state = self.state.write();
-                state.pending.end_ahead(id, &unsynced);
-                unsynced.clear();
-            }
-            if is_last {
-                break;
-            }
+fn write_object_ahead<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    id: ObjectId,
+    applies: u64,
+) -> Result<(), Ended> {
+    let mut from = PageIndex(0);
+    let mut unsynced = Vec::new();
+    while let Some(step) = step_ahead(overlay, applier, id, from, applies)? {
+        unsynced.extend(step.pages.iter().map(|(index, _)| *index));
+        let Some(last) = unsynced.last() else { break };
+        from = PageIndex(last.0 + 1);
+        let is_last = step.pages.len() < STEP_PAGES;
+        if is_last || unsynced.len() >= SYNC_PAGES {
+            let synced = overlay.lower().sync_content(&step.handle);
+            synced.map_err(|_| Ended)?;
+            let mut state = overlay.state_mut();
+            state.pending.end_ahead(id, &unsynced);
+            unsynced.clear();
         }
-        Ok(())
+        if is_last {
+            break;
+        }
     }
+    Ok(())
+}
 
-    /// Writes the next pages of an object; none if there are none.
-    fn step_ahead(
-        &self,
-        id: ObjectId,
-        from: PageIndex,
-        applies: u64,
-    ) -> Result<Option<Step<L::Handle>>, Ended> {
-        let content = self.content.lock();
-        if content.applies != applies {
-            return Err(Ended);
-        }
-        let _tree = self.tree.read();
-        let Some(handle) = self.handle(id).map_err(|_| Ended)? else {
-            return Ok(None);
-        };
-        let lower_bytes = self.lower.stat(&handle).map_err(|_| Ended)?.size;
-        let pages = begin_step(&mut self.state.write(), id, from, lower_bytes);
-        if pages.is_empty() {
-            return Ok(None);
-        }
-        for run in pages.chunk_by(|(one, _), (next, _)| one.0 + 1 == next.0) {
-            for part in run.chunks(WRITE_BYTES_MAX / PAGE_BYTES_U64 as usize) {
-                let bytes: Vec<u8> = part.iter().flat_map(|(_, page)| page.to_array()).collect();
-                let written = self.lower.write_at(&handle, &bytes, part[0].0.offset());
-                written.map_err(|_| Ended)?;
-                self.count_applied(bytes.len() as u64);
-            }
-        }
-        drop(content);
-        Ok(Some(Step { handle, pages }))
+/// Writes the next pages of an object; none if there are none.
+fn step_ahead<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    id: ObjectId,
+    from: PageIndex,
+    applies: u64,
+) -> Result<Option<Step<L::Handle>>, Ended> {
+    let content = applier.content();
+    if content.applies != applies {
+        return Err(Ended);
     }
+    let _tree = overlay.hold_names();
+    let Some(handle) = lookup::handle(overlay, id).map_err(|_| Ended)? else {
+        return Ok(None);
+    };
+    let lower_bytes = overlay.lower().stat(&handle).map_err(|_| Ended)?.size;
+    let pages = begin_step(&mut overlay.state_mut(), id, from, lower_bytes);
+    if pages.is_empty() {
+        return Ok(None);
+    }
+    for run in pages.chunk_by(|(one, _), (next, _)| one.0 + 1 == next.0) {
+        for part in run.chunks(WRITE_BYTES_MAX / PAGE_BYTES_U64 as usize) {
+            let bytes: Vec<u8> = part.iter().flat_map(|(_, page)| page.to_array()).collect();
+            let written = overlay
+                .lower()
+                .write_at(&handle, &bytes, part[0].0.offset());
+            written.map_err(|_| Ended)?;
+            applier.counters().add_written(bytes.len() as u64);
+        }
+    }
+    drop(content);
+    Ok(Some(Step { handle, pages }))
 }
 
 fn begin_step(

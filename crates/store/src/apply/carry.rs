@@ -11,307 +11,309 @@ use mobifs_base::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSe
 use rustix::io::Errno;
 
 use crate::StoreError;
-use crate::apply::Work;
+use crate::apply::limbo;
 use crate::apply::name_moves::MovingTurn;
 use crate::apply::refused::Refused;
 use crate::apply::stage::{PART_RESERVE_BYTES, bind_records};
-use crate::journal_store::{JournalStore, Writer};
+use crate::apply::work::{Applier, Work};
 use crate::log::Log;
 use crate::log::codec;
+use crate::log::epoch::{Carried, Epoch};
 use crate::log::overflow;
-use crate::log::overflow::Overflow;
 use crate::log::record::{Record, diff};
 use crate::lower::Lower;
 use crate::lower::gate::Gate;
+use crate::overlay::Overlay;
+use crate::overlay::paths;
 use crate::overlay::pending::{PendingObject, PendingPage};
+use crate::overlay::places;
 
 /// Kept for names that are refused when they move.
 const NAMES_BYTES: u64 = 64 << 10;
 
-/// What an epoch is to begin with, as soon as its superblock is in force.
-pub(crate) struct Carried {
-    /// The file that it is in.
-    pub(super) file: Overflow,
-    pub(super) records: Vec<Record>,
-    /// Objects whose places these record.
-    pub(super) recorded: HashSet<ObjectId>,
-    /// What the apply fails with.
-    pub(super) error: StoreError,
+/// New objects of which no name could be attached wait in `limbo/` for it, like others. In
+/// `stage/` they would be made anew, and directories have entries already.
+pub(super) fn park_nameless<L: Lower>(
+    overlay: &Overlay<L>,
+    refused: &Refused,
+    turn: &mut MovingTurn<'_>,
+) -> Result<(), StoreError> {
+    let children: BTreeSet<ObjectId> = refused
+        .entries()
+        .iter()
+        .filter_map(|(_, child)| *child)
+        .filter(|child| !refused.is_absent(*child))
+        .collect();
+    for id in children {
+        let staged = {
+            let state = overlay.state();
+            let location = state.table.get(id);
+            let staged = location.filter(|at| at.in_stage && at.names.is_empty());
+            staged.map(|at| at.inode)
+        };
+        let Some(inode) = staged else { continue };
+        let (from, to) = (id.0.to_string(), inode.to_string());
+        let failed = || StoreError::lower(format!("keeping {id}, which has no name"));
+        // A name that an earlier attempt gave it may have been detached since.
+        let is_there = overlay.is_there(overlay.limbo(), to.as_bytes(), Some(inode))?;
+        let kept = if is_there {
+            overlay.lower().unlink(overlay.stage(), from.as_bytes())
+        } else {
+            let (from, to) = (from.as_bytes(), to.as_bytes());
+            overlay
+                .lower()
+                .rename(overlay.stage(), from, overlay.limbo(), to)
+        };
+        kept.map_err(failed())?;
+        if let Some(location) = overlay.state_mut().table.get_mut(id) {
+            (location.in_stage, location.in_limbo) = (false, true);
+        }
+        turn.step_ended();
+    }
+    Ok(())
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// New objects of which no name could be attached wait in `limbo/` for it, like others. In
-    /// `stage/` they would be made anew, and directories have entries already.
-    pub(super) fn park_nameless(
-        &self,
-        refused: &Refused,
-        turn: &mut MovingTurn<'_>,
-    ) -> Result<(), StoreError> {
-        let children: BTreeSet<ObjectId> = refused
-            .entries()
-            .iter()
-            .filter_map(|(_, child)| *child)
-            .filter(|child| !refused.is_absent(*child))
-            .collect();
-        for id in children {
-            let staged = {
-                let state = self.state.read();
-                let location = state.table.get(id);
-                let staged = location.filter(|at| at.in_stage && at.names.is_empty());
-                staged.map(|at| at.inode)
-            };
-            let Some(inode) = staged else { continue };
-            let (from, to) = (id.0.to_string(), inode.to_string());
-            let failed = || StoreError::lower(format!("keeping {id}, which has no name"));
-            // A name that an earlier attempt gave it may have been detached since.
-            let is_there = self.is_there(&self.own.limbo, to.as_bytes(), Some(inode))?;
-            let kept = if is_there {
-                self.lower.unlink(&self.own.stage, from.as_bytes())
-            } else {
-                let (from, to) = (from.as_bytes(), to.as_bytes());
-                self.lower
-                    .rename(&self.own.stage, from, &self.own.limbo, to)
-            };
-            kept.map_err(failed())?;
-            if let Some(location) = self.state.write().table.get_mut(id) {
-                (location.in_stage, location.in_limbo) = (false, true);
-            }
-            turn.step_ended();
-        }
-        Ok(())
-    }
-
-    /// Keeps room for what was refused so far, before any name moves: where there is none, the
-    /// apply fails as one that has not begun, and leaves nothing half way. Before that, new objects
-    /// give back what they have taken, and are carried over as well: the last room, or the last inode,
-    /// may be theirs. Answers which of the new objects stay.
-    pub(super) fn keep_room_to_carry(
-        &self,
-        writer: &Writer<L>,
-        work: &Work,
-        refused: &mut Refused,
-        mut staged: Vec<(ObjectId, u64)>,
-    ) -> Result<Vec<(ObjectId, u64)>, StoreError> {
-        loop {
-            let records = self.left_over(writer, work, refused, &mut HashSet::new())?;
-            let bytes = codec::encoded_bytes(&records).saturating_add(NAMES_BYTES);
-            match self.keep_room_for_files(writer, &staged, bytes) {
-                Err(error) if error.has_no_room() => {
-                    if !self.give_some_back(work, refused, &mut staged)? {
-                        return Err(error);
-                    }
+/// Keeps room for what was refused so far, before any name moves: where there is none, the
+/// apply fails as one that has not begun, and leaves nothing half way. Before that, new objects
+/// give back what they have taken, and are carried over as well: the last room, or the last inode,
+/// may be theirs. Answers which of the new objects stay.
+pub(super) fn keep_room_to_carry<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &Epoch<Gate<L>>,
+    work: &Work,
+    refused: &mut Refused,
+    mut staged: Vec<(ObjectId, u64)>,
+) -> Result<Vec<(ObjectId, u64)>, StoreError> {
+    loop {
+        let records = left_over(overlay, epoch, work, refused, &mut HashSet::new())?;
+        let bytes = codec::encoded_bytes(&records).saturating_add(NAMES_BYTES);
+        match keep_room_for_files(overlay, epoch, &staged, bytes) {
+            Err(error) if error.has_no_room() => {
+                if !give_some_back(overlay, work, refused, &mut staged)? {
+                    return Err(error);
                 }
-                kept => return kept.map(|()| staged),
             }
+            kept => return kept.map(|()| staged),
         }
     }
+}
 
-    /// Keeps room for the inodes of new objects, where the journal has none for these, and behind that
-    /// for so many bytes that are carried over.
-    fn keep_room_for_files(
-        &self,
-        writer: &Writer<L>,
-        staged: &[(ObjectId, u64)],
-        bytes: u64,
-    ) -> Result<(), StoreError> {
-        let keep = |file, bytes| overflow::keep_room(&self.lower, &self.own.stage, file, bytes);
-        let first = writer.next_overflow;
-        let mut records = bind_records(staged);
-        records.push(Record::MovingInPart);
-        let room = writer.log.free_bytes().saturating_sub(PART_RESERVE_BYTES);
-        if Log::<Gate<L>>::transaction_bytes(&records) <= room {
-            return keep(first, bytes);
-        }
-        keep(first, codec::encoded_bytes(&records))?;
-        let kept = keep(first + 1, bytes);
-        if kept.is_err() {
-            let _gone = self
-                .lower
-                .unlink(&self.own.stage, format!("t{first}").as_bytes());
-        }
-        kept
+/// Keeps room for the inodes of new objects, where the journal has none for these, and behind that
+/// for so many bytes that are carried over.
+fn keep_room_for_files<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &Epoch<Gate<L>>,
+    staged: &[(ObjectId, u64)],
+    bytes: u64,
+) -> Result<(), StoreError> {
+    let keep = |file, bytes| overflow::keep_room(overlay.lower(), overlay.stage(), file, bytes);
+    let first = epoch.next_overflow();
+    let mut records = bind_records(staged);
+    records.push(Record::MovingInPart);
+    let room = epoch.log().free_bytes().saturating_sub(PART_RESERVE_BYTES);
+    if Log::<Gate<L>>::transaction_bytes(&records) <= room {
+        return keep(first, bytes);
     }
+    keep(first, codec::encoded_bytes(&records))?;
+    let kept = keep(first + 1, bytes);
+    if kept.is_err() {
+        let _gone = overlay
+            .lower()
+            .unlink(overlay.stage(), format!("t{first}").as_bytes());
+    }
+    kept
+}
 
-    /// Keeps as much again for the next apply, which writes what it carries over while the file of
-    /// this epoch still counts; if there is room.
-    pub(super) fn keep_room_to_carry_again(&self, writer: &Writer<L>) {
-        if let Some(carried) = writer.log.carried() {
-            let bytes = carried.bytes.saturating_add(NAMES_BYTES);
-            let file = writer.next_overflow;
-            if let Err(error) = overflow::keep_room(&self.lower, &self.own.stage, file, bytes) {
-                tracing::info!(%error, "there may be no room to carry it over again");
-            }
+/// Keeps as much again for the next apply, which writes what it carries over while the file of
+/// this epoch still counts; if there is room.
+pub(super) fn keep_room_to_carry_again<L: Lower>(overlay: &Overlay<L>, epoch: &Epoch<Gate<L>>) {
+    if let Some(carried) = epoch.log().carried() {
+        let bytes = carried.bytes.saturating_add(NAMES_BYTES);
+        let file = epoch.next_overflow();
+        if let Err(error) = overflow::keep_room(overlay.lower(), overlay.stage(), file, bytes) {
+            tracing::info!(%error, "there may be no room to carry it over again");
         }
     }
+}
 
-    /// Takes half of the new objects out of `stage/` that can be made again from the journal; false
-    /// if there are none.
-    fn give_some_back(
-        &self,
-        work: &Work,
-        refused: &mut Refused,
-        staged: &mut Vec<(ObjectId, u64)>,
-    ) -> Result<bool, StoreError> {
-        let can_be_made_again = |(id, _): &(ObjectId, u64)| {
-            let object = work.objects.get(id);
-            object.is_some_and(|object| self.can_be_unstaged(*id, object))
+/// Takes half of the new objects out of `stage/` that can be made again from the journal; false
+/// if there are none.
+fn give_some_back<L: Lower>(
+    overlay: &Overlay<L>,
+    work: &Work,
+    refused: &mut Refused,
+    staged: &mut Vec<(ObjectId, u64)>,
+) -> Result<bool, StoreError> {
+    let can_be_made_again = |(id, _): &(ObjectId, u64)| {
+        let object = work.objects.get(id);
+        object.is_some_and(|object| can_be_unstaged(overlay, *id, object))
+    };
+    let (mut again, kept): (Vec<_>, Vec<_>) = std::mem::take(staged)
+        .into_iter()
+        .partition(can_be_made_again);
+    // Those that came last are the first to go.
+    let gone = again.split_off(again.len() / 2);
+    *staged = again;
+    staged.extend(kept);
+    for (id, _) in &gone {
+        unstage(overlay, *id)?;
+        let full = StoreError::lower(format!("making new object {id}"))(Errno::NOSPC.into());
+        refused.note_absent(*id, paths::failed_for(overlay, *id)(full))?;
+    }
+    if !gone.is_empty() {
+        // Their blocks are free when the filesystem's own journal says so.
+        overlay
+            .lower()
+            .sync_all()
+            .map_err(StoreError::lower("giving back what new objects have taken"))?;
+    }
+    Ok(!gone.is_empty())
+}
+
+/// Whether all about a new object is in the journal, and neither its inode nor its content below.
+pub(super) fn can_be_unstaged<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    object: &PendingObject,
+) -> bool {
+    let is_in_journal = object.bound.is_none() && object.direct.is_empty() && !object.is_whole;
+    is_in_journal && overlay.state().spilled(id).is_none()
+}
+
+/// Deletes a new object, or what there is of it, from `stage/`.
+pub(super) fn unstage<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<(), StoreError> {
+    let name = id.0.to_string();
+    if let Some(stat) = overlay.stat_at(overlay.stage(), name.as_bytes())? {
+        limbo::delete_from_stage(overlay, name.as_bytes(), stat.kind)
+            .map_err(StoreError::lower(format!("giving back {id}")))?;
+    }
+    overlay.state_mut().table.remove(id);
+    overlay.lower().handles().remove(id);
+    Ok(())
+}
+
+/// Writes what was refused, durably, for the epoch that comes.
+pub(super) fn carry_over<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &mut Epoch<Gate<L>>,
+    work: &Work,
+    refused: &Refused,
+) -> Result<(), StoreError> {
+    let mut recorded = HashSet::new();
+    let records = {
+        let _tree = overlay.hold_names();
+        left_over(overlay, epoch, work, refused, &mut recorded)?
+    };
+    // All that was refused belongs to what goes with this epoch.
+    if records
+        .iter()
+        .all(|record| matches!(record, Record::Known { .. }))
+    {
+        return Ok(());
+    }
+    let number = epoch.take_overflow();
+    let (file, bytes) = overflow::write(overlay.lower(), overlay.stage(), number, &records)?;
+    applier.counters().add_written(bytes);
+    epoch.carry(Carried {
+        file,
+        records,
+        recorded,
+        error: refused.error(),
+    });
+    Ok(())
+}
+
+/// Records of all that is not in its place: over the lower tree they make what is committed.
+fn left_over<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &Epoch<Gate<L>>,
+    work: &Work,
+    refused: &Refused,
+    recorded: &mut HashSet<ObjectId>,
+) -> Result<Vec<Record>, StoreError> {
+    let mut incomplete = BTreeSet::new();
+    for &id in refused.incomplete() {
+        if !is_deleted(overlay, id)? {
+            incomplete.insert(id);
+        }
+    }
+    // Directories change again with their entries, and what gets a name must be known.
+    let of_entries = refused.entries().iter();
+    let of_entries = of_entries.flat_map(|((parent, _), child)| [Some(*parent), *child]);
+    let ids: BTreeSet<ObjectId> = of_entries
+        .flatten()
+        .chain(incomplete.iter().copied())
+        .chain(refused.absent().iter().copied())
+        .chain(still_named(overlay, work, refused))
+        .collect();
+    let mut records = Vec::new();
+    places::record_places(
+        overlay,
+        epoch.recorded(),
+        ids.iter().copied(),
+        recorded,
+        &mut records,
+    );
+    let mut content = Vec::new();
+    for id in ids {
+        let Some(object) = work.objects.get(&id) else {
+            continue;
         };
-        let (mut again, kept): (Vec<_>, Vec<_>) = std::mem::take(staged)
-            .into_iter()
-            .partition(can_be_made_again);
-        // Those that came last are the first to go.
-        let gone = again.split_off(again.len() / 2);
-        *staged = again;
-        staged.extend(kept);
-        for (id, _) in &gone {
-            self.unstage(*id)?;
-            let full = StoreError::lower(format!("making new object {id}"))(Errno::NOSPC.into());
-            refused.note_absent(*id, self.failed_for(*id)(full))?;
+        let is_new = refused.is_absent(id);
+        let is_whole = !is_new && !incomplete.contains(&id);
+        records.extend(state_of(id, object, is_new, is_whole));
+        if is_new {
+            let direct = object.direct.iter();
+            content.extend(direct.map(|range| Record::Direct { object: id, range }));
         }
-        if !gone.is_empty() {
-            // Their blocks are free when the filesystem's own journal says so.
-            self.lower
-                .sync_all()
-                .map_err(StoreError::lower("giving back what new objects have taken"))?;
+        if !is_whole {
+            let pages = object.pages.iter();
+            content.extend(pages.map(|(&index, page)| page_record(id, index, page)));
         }
-        Ok(!gone.is_empty())
     }
+    let entries = refused.entries().iter();
+    records.extend(entries.map(|((parent, name), child)| Record::Dentry {
+        parent: *parent,
+        name: name.clone(),
+        child: *child,
+    }));
+    records.extend(content);
+    Ok(records)
+}
 
-    /// Whether all about a new object is in the journal, and neither its inode nor its content below.
-    pub(super) fn can_be_unstaged(&self, id: ObjectId, object: &PendingObject) -> bool {
-        let is_in_journal = object.bound.is_none() && object.direct.is_empty() && !object.is_whole;
-        is_in_journal && self.state.read().spilled(id).is_none()
-    }
+/// What has changed and still has a name below that it should not have: the filesystem counts
+/// that as a link.
+fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -> Vec<ObjectId> {
+    let entries: HashSet<_> = refused.entries().iter().map(|(place, _)| place).collect();
+    let state = overlay.state();
+    let is_still_named = |id: &ObjectId| {
+        let names = state.table.get(*id).map(|location| &location.names);
+        names.is_some_and(|names| names.iter().any(|place| entries.contains(place)))
+    };
+    let changed = work.objects.keys().copied();
+    changed.filter(is_still_named).collect()
+}
 
-    /// Deletes a new object, or what there is of it, from `stage/`.
-    pub(super) fn unstage(&self, id: ObjectId) -> Result<(), StoreError> {
-        let name = id.0.to_string();
-        if let Some(stat) = self.stat_at(&self.own.stage, name.as_bytes())? {
-            self.delete_from_stage(name.as_bytes(), stat.kind)
-                .map_err(StoreError::lower(format!("giving back {id}")))?;
-        }
-        self.state.write().table.remove(id);
-        self.lower.handles().remove(id);
-        Ok(())
-    }
-
-    /// Writes what was refused, durably, for the epoch that comes.
-    pub(super) fn carry_over(
-        &self,
-        writer: &mut Writer<L>,
-        work: &Work,
-        refused: &Refused,
-    ) -> Result<(), StoreError> {
-        let mut recorded = HashSet::new();
-        let records = {
-            let _tree = self.tree.read();
-            self.left_over(writer, work, refused, &mut recorded)?
-        };
-        // All that was refused belongs to what goes with this epoch.
-        if records
-            .iter()
-            .all(|record| matches!(record, Record::Known { .. }))
-        {
-            return Ok(());
-        }
-        let number = writer.next_overflow;
-        writer.next_overflow += 1;
-        let (file, bytes) = overflow::write(&self.lower, &self.own.stage, number, &records)?;
-        self.count_applied(bytes);
-        writer.carried = Some(Carried {
-            file,
-            records,
-            recorded,
-            error: refused.error(),
-        });
-        Ok(())
-    }
-
-    /// Records of all that is not in its place: over the lower tree they make what is committed.
-    fn left_over(
-        &self,
-        writer: &Writer<L>,
-        work: &Work,
-        refused: &Refused,
-        recorded: &mut HashSet<ObjectId>,
-    ) -> Result<Vec<Record>, StoreError> {
-        let mut incomplete = BTreeSet::new();
-        for &id in refused.incomplete() {
-            if !self.is_deleted(id)? {
-                incomplete.insert(id);
-            }
-        }
-        // Directories change again with their entries, and what gets a name must be known.
-        let of_entries = refused.entries().iter();
-        let of_entries = of_entries.flat_map(|((parent, _), child)| [Some(*parent), *child]);
-        let ids: BTreeSet<ObjectId> = of_entries
-            .flatten()
-            .chain(incomplete.iter().copied())
-            .chain(refused.absent().iter().copied())
-            .chain(self.still_named(work, refused))
-            .collect();
-        let mut records = Vec::new();
-        self.record_places(writer, ids.iter().copied(), recorded, &mut records)?;
-        let mut content = Vec::new();
-        for id in ids {
-            let Some(object) = work.objects.get(&id) else {
-                continue;
-            };
-            let is_new = refused.is_absent(id);
-            let is_whole = !is_new && !incomplete.contains(&id);
-            records.extend(state_of(id, object, is_new, is_whole));
-            if is_new {
-                let direct = object.direct.iter();
-                content.extend(direct.map(|range| Record::Direct { object: id, range }));
-            }
-            if !is_whole {
-                let pages = object.pages.iter();
-                content.extend(pages.map(|(&index, page)| page_record(id, index, page)));
-            }
-        }
-        let entries = refused.entries().iter();
-        records.extend(entries.map(|((parent, name), child)| Record::Dentry {
-            parent: *parent,
-            name: name.clone(),
-            child: *child,
-        }));
-        records.extend(content);
-        Ok(records)
-    }
-
-    /// What has changed and still has a name below that it should not have: the filesystem counts
-    /// that as a link.
-    fn still_named(&self, work: &Work, refused: &Refused) -> Vec<ObjectId> {
-        let entries: HashSet<_> = refused.entries().iter().map(|(place, _)| place).collect();
-        let state = self.state.read();
-        let is_still_named = |id: &ObjectId| {
-            let names = state.table.get(*id).map(|location| &location.names);
-            names.is_some_and(|names| names.iter().any(|place| entries.contains(place)))
-        };
-        let changed = work.objects.keys().copied();
-        changed.filter(is_still_named).collect()
-    }
-
-    /// Whether an object below has no name, here or where the store has not looked yet, and is not in
-    /// use: it goes with this epoch.
-    fn is_deleted(&self, id: ObjectId) -> Result<bool, StoreError> {
-        let location = {
-            let state = self.state.read();
-            let is_in_use =
-                state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();
-            let location = state.table.get(id).filter(|_| !is_in_use);
-            location.filter(|at| at.names.is_empty()).cloned()
-        };
-        let Some(location) = location.filter(|_| id != ObjectId::ROOT) else {
-            return Ok(false);
-        };
-        let name = location.inode.to_string();
-        let waiting = self.stat_at(&self.own.limbo, name.as_bytes())?;
-        let has_other_names = waiting.is_some_and(|stat| {
-            stat.kind != FileKind::Directory && stat.inode == location.inode && stat.nlink > 1
-        });
-        Ok(!has_other_names)
-    }
+/// Whether an object below has no name, here or where the store has not looked yet, and is not in
+/// use: it goes with this epoch.
+fn is_deleted<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, StoreError> {
+    let location = {
+        let state = overlay.state();
+        let is_in_use =
+            state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();
+        let location = state.table.get(id).filter(|_| !is_in_use);
+        location.filter(|at| at.names.is_empty()).cloned()
+    };
+    let Some(location) = location.filter(|_| id != ObjectId::ROOT) else {
+        return Ok(false);
+    };
+    let name = location.inode.to_string();
+    let waiting = overlay.stat_at(overlay.limbo(), name.as_bytes())?;
+    let has_other_names = waiting.is_some_and(|stat| {
+        stat.kind != FileKind::Directory && stat.inode == location.inode && stat.nlink > 1
+    });
+    Ok(!has_other_names)
 }
 
 /// The state of an object; of one that is whole below only what changes again with its names.

@@ -3,12 +3,18 @@
 use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, PageIndex, RangeSet};
 
 use crate::StoreError;
+use crate::apply::deleted::Deleted;
+use crate::apply::externally_modified;
 use crate::apply::name_moves::MovingTurn;
-use crate::apply::{Deleted, Refused, Work};
-use crate::journal_store::JournalStore;
+use crate::apply::refused::Refused;
+use crate::apply::work::{Applier, Work};
+use crate::error::missing;
 use crate::lower::{Lower, LowerStat, SetAttributes};
-use crate::overlay::lookup::missing;
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
+use crate::overlay::paths;
 use crate::overlay::pending::{PendingObject, PendingPage};
+use crate::overlay::read;
 use crate::overlay::search::Search;
 
 /// Largest single write.
@@ -21,273 +27,296 @@ const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;
 /// With less room than this, and than what memory may hold a few times over, none is taken ahead.
 const ROOM_AHEAD_BYTES: u64 = 1 << 30;
 
-impl<L: Lower> JournalStore<L> {
-    /// Brings existing objects (except directories' attributes, which come last) up
-    /// to date.
-    pub(super) fn apply_contents(
-        &self,
-        work: &Work,
-        deleted: &Deleted,
-        refused: &mut Refused,
-    ) -> Result<(), StoreError> {
-        let mut existing: Vec<_> = work
-            .objects
-            .iter()
-            .filter(|(id, object)| !object.created && !deleted.contains(id))
-            .collect();
-        existing.sort_unstable_by_key(|(id, _)| **id);
-        let mut search = Search::default();
-        for (&id, object) in existing {
-            let Some(attributes) = object.attributes else {
+/// Brings existing objects (except directories' attributes, which come last) up
+/// to date.
+pub(super) fn apply_contents<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    work: &Work,
+    deleted: &Deleted,
+    refused: &mut Refused,
+) -> Result<(), StoreError> {
+    let mut existing: Vec<_> = work
+        .objects
+        .iter()
+        .filter(|(id, object)| !object.created && !deleted.contains(id))
+        .collect();
+    existing.sort_unstable_by_key(|(id, _)| **id);
+    let mut search = Search::default();
+    for (&id, object) in existing {
+        let Some(attributes) = object.attributes else {
+            continue;
+        };
+        let handle = match lookup::handle_in(overlay, id, &mut search) {
+            Ok(Some(handle)) => handle,
+            // Its last name went in this epoch, and an interrupted apply (or
+            // somebody else) has removed it: there is nothing to bring up to date.
+            Ok(None) if !overlay.state().pending.is_linked(id) => {
+                if attributes.nlink > 0 {
+                    externally_modified::note_lost(overlay, applier, id);
+                }
                 continue;
-            };
-            let handle = match self.handle_in(id, &mut search) {
-                Ok(Some(handle)) => handle,
-                // Its last name went in this epoch, and an interrupted apply (or
-                // somebody else) has removed it: there is nothing to bring up to date.
-                Ok(None) if !self.state.read().pending.is_linked(id) => {
-                    if attributes.nlink > 0 {
-                        self.note_lost(id);
-                    }
-                    continue;
-                }
-                Ok(None) => return Err(missing(id)),
-                Err(error) => {
-                    refused.note_incomplete(id, self.failed_for(id)(error))?;
-                    continue;
-                }
-            };
-            self.note_if_strayed(id, &mut search)?;
-            let applied = self.apply_existing(id, object, &attributes, &handle);
-            if let Err(error) = applied.map_err(self.failed_for(id)) {
-                refused.note_incomplete(id, error)?;
             }
+            Ok(None) => return Err(missing(id)),
+            Err(error) => {
+                refused.note_incomplete(id, paths::failed_for(overlay, id)(error))?;
+                continue;
+            }
+        };
+        externally_modified::note_if_strayed(overlay, applier, id, &mut search)?;
+        let applied = apply_existing(overlay, applier, id, object, &attributes, &handle);
+        if let Err(error) = applied.map_err(paths::failed_for(overlay, id)) {
+            refused.note_incomplete(id, error)?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn apply_existing(
-        &self,
-        id: ObjectId,
-        object: &PendingObject,
-        attributes: &Attributes,
-        handle: &L::Handle,
-    ) -> Result<(), StoreError> {
-        if attributes.kind == FileKind::Regular {
-            self.zero_ranges(id, &object.zeroed, handle)?;
-            self.write_pages(id, object, attributes.size, handle)?;
-        }
-        self.apply_xattrs(id, object, handle)?;
+fn apply_existing<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    id: ObjectId,
+    object: &PendingObject,
+    attributes: &Attributes,
+    handle: &L::Handle,
+) -> Result<(), StoreError> {
+    if attributes.kind == FileKind::Regular {
+        zero_ranges(overlay, id, &object.zeroed, handle)?;
+        write_pages(overlay, applier, id, object, attributes.size, handle)?;
+    }
+    apply_xattrs(overlay, id, object, handle)?;
+    if attributes.kind != FileKind::Directory {
+        apply_attributes(overlay, id, attributes, handle)?;
+    }
+    Ok(())
+}
+
+/// Final attributes of directories: after their entries, because changing those
+/// changes the times.
+pub(super) fn apply_directory_attributes<L: Lower>(
+    overlay: &Overlay<L>,
+    work: &Work,
+    refused: &mut Refused,
+    turn: &mut MovingTurn<'_>,
+) -> Result<(), StoreError> {
+    // In a fixed order, so that a simulated crash can be repeated.
+    let mut objects: Vec<_> = work.objects.iter().collect();
+    objects.sort_unstable_by_key(|(id, _)| **id);
+    let mut search = Search::default();
+    for (&id, object) in objects {
+        let Some(attributes) = object.attributes else {
+            continue;
+        };
         if attributes.kind != FileKind::Directory {
-            self.apply_attributes(id, attributes, handle)?;
+            continue;
         }
-        Ok(())
+        let found = lookup::handle_in(overlay, id, &mut search);
+        let applied = found.and_then(|handle| match handle {
+            Some(handle) => apply_attributes(overlay, id, &attributes, &handle),
+            None => Ok(()),
+        });
+        if let Err(error) = applied.map_err(paths::failed_for(overlay, id)) {
+            refused.note_incomplete(id, error)?;
+        }
+        turn.step_ended();
     }
+    Ok(())
+}
 
-    /// Final attributes of directories: after their entries, because changing those
-    /// changes the times.
-    pub(super) fn apply_directory_attributes(
-        &self,
-        work: &Work,
-        refused: &mut Refused,
-        turn: &mut MovingTurn<'_>,
-    ) -> Result<(), StoreError> {
-        // In a fixed order, so that a simulated crash can be repeated.
-        let mut objects: Vec<_> = work.objects.iter().collect();
-        objects.sort_unstable_by_key(|(id, _)| **id);
-        let mut search = Search::default();
-        for (&id, object) in objects {
-            let Some(attributes) = object.attributes else {
-                continue;
-            };
-            if attributes.kind != FileKind::Directory {
-                continue;
-            }
-            let found = self.handle_in(id, &mut search);
-            let applied = found.and_then(|handle| match handle {
-                Some(handle) => self.apply_attributes(id, &attributes, &handle),
-                None => Ok(()),
-            });
-            if let Err(error) = applied.map_err(self.failed_for(id)) {
-                refused.note_incomplete(id, error)?;
-            }
-            turn.step_ended();
+pub(super) fn zero_ranges<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    ranges: &RangeSet,
+    handle: &L::Handle,
+) -> Result<(), StoreError> {
+    let failed = || StoreError::lower(format!("zeroing in {id}"));
+    // The size shrinks as ranges without end are cut off, so ask each time.
+    for range in ranges.iter() {
+        let stat = overlay.lower().stat(handle).map_err(failed())?;
+        let size = stat.size;
+        // The program that asked for room behind the end has given it back.
+        let cuts_off = range.end == u64::MAX && (range.start < size || has_room_behind(&stat));
+        if range.start >= size && !cuts_off {
+            continue;
         }
-        Ok(())
-    }
-
-    pub(super) fn zero_ranges(
-        &self,
-        id: ObjectId,
-        ranges: &RangeSet,
-        handle: &L::Handle,
-    ) -> Result<(), StoreError> {
-        let failed = || StoreError::lower(format!("zeroing in {id}"));
-        // The size shrinks as ranges without end are cut off, so ask each time.
-        for range in ranges.iter() {
-            let stat = self.lower.stat(handle).map_err(failed())?;
-            let size = stat.size;
-            // The program that asked for room behind the end has given it back.
-            let cuts_off = range.end == u64::MAX && (range.start < size || has_room_behind(&stat));
-            if range.start >= size && !cuts_off {
-                continue;
-            }
-            if cuts_off {
-                let size = range.start.min(size);
-                self.lower.truncate(handle, size).map_err(failed())?;
-            } else {
-                let range = ByteRange::new(range.start, range.end.min(size));
-                self.lower.zero_range(handle, range).map_err(failed())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Sets the size and writes pending pages in runs as long as possible.
-    pub(super) fn write_pages(
-        &self,
-        id: ObjectId,
-        object: &PendingObject,
-        size: u64,
-        handle: &L::Handle,
-    ) -> Result<(), StoreError> {
-        let failed = || StoreError::lower(format!("writing {id}"));
-        let before = self.lower.stat(handle).map_err(failed())?.size;
-        self.allocate(object, before, size, handle);
-        if before != size {
-            self.lower.truncate(handle, size).map_err(failed())?;
-        }
-        let mut written = 0;
-        let mut buffer: Vec<u8> = Vec::new();
-        let mut start = 0;
-        for (&index, page) in &object.pages {
-            let offset = index.offset();
-            if offset >= size || object.is_written_ahead(index) {
-                continue;
-            }
-            let length = (size - offset).min(PAGE_BYTES_U64) as usize;
-            if let PendingPage::Runs { fresh: false, runs } = page
-                && !object.hides_lower(index)
-            {
-                for (within, bytes) in runs {
-                    let at = usize::from(*within);
-                    let bytes = &bytes[..bytes.len().min(length.saturating_sub(at))];
-                    self.lower
-                        .write_at(handle, bytes, offset + at as u64)
-                        .map_err(failed())?;
-                    written += bytes.len() as u64;
-                }
-                continue;
-            }
-            if start + buffer.len() as u64 != offset || buffer.len() >= WRITE_BYTES_MAX {
-                if !buffer.is_empty() {
-                    self.lower
-                        .write_at(handle, &buffer, start)
-                        .map_err(failed())?;
-                }
-                written += buffer.len() as u64;
-                buffer.clear();
-                start = offset;
-            }
-            let lower = Some(handle).filter(|_| !object.hides_lower(index));
-            let page = self.resolve_page(PageIndex::of_offset(offset), page, lower)?;
-            let end = buffer.len() + length;
-            buffer.extend_from_slice(&page.stored()[..page.stored_bytes().min(length)]);
-            buffer.resize(end, 0);
-        }
-        if !buffer.is_empty() {
-            self.lower
-                .write_at(handle, &buffer, start)
+        if cuts_off {
+            let size = range.start.min(size);
+            overlay.lower().truncate(handle, size).map_err(failed())?;
+        } else {
+            let range = ByteRange::new(range.start, range.end.min(size));
+            overlay
+                .lower()
+                .zero_range(handle, range)
                 .map_err(failed())?;
         }
-        self.count_applied(written + buffer.len() as u64);
-        Ok(())
     }
+    Ok(())
+}
 
-    /// Room that was asked for, and room for long runs of pages that make the file grow. Where the
-    /// filesystem cannot allocate ahead, writing allocates, in more pieces. Holes get none: they
-    /// were not budgeted when the writes were acknowledged, and a sparse file stays sparse.
-    fn allocate(&self, object: &PendingObject, before: u64, size: u64, handle: &L::Handle) {
-        for range in object.allocated.iter() {
-            let _ = self.lower.preallocate(handle, range);
+/// Sets the size and writes pending pages in runs as long as possible.
+pub(super) fn write_pages<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    id: ObjectId,
+    object: &PendingObject,
+    size: u64,
+    handle: &L::Handle,
+) -> Result<(), StoreError> {
+    let failed = || StoreError::lower(format!("writing {id}"));
+    let before = overlay.lower().stat(handle).map_err(failed())?.size;
+    allocate(overlay, applier, object, before, size, handle);
+    if before != size {
+        overlay.lower().truncate(handle, size).map_err(failed())?;
+    }
+    let mut written = 0;
+    let mut buffer: Vec<u8> = Vec::new();
+    let mut start = 0;
+    for (&index, page) in &object.pages {
+        let offset = index.offset();
+        if offset >= size || object.is_written_ahead(index) {
+            continue;
         }
-        if size <= before {
-            return;
-        }
-        let ahead = before >= PREALLOCATE_BYTES || object.is_database();
-        for run in growing_runs(object, before) {
-            // A forged journal has pages and sizes that no file can have.
-            let mut end = run.end.min(size);
-            if ahead && end == size && self.has_room_ahead() {
-                end = size
-                    .checked_next_multiple_of(PREALLOCATE_BYTES)
-                    .unwrap_or(size);
+        let length = (size - offset).min(PAGE_BYTES_U64) as usize;
+        if let PendingPage::Runs { fresh: false, runs } = page
+            && !object.hides_lower(index)
+        {
+            for (within, bytes) in runs {
+                let at = usize::from(*within);
+                let bytes = &bytes[..bytes.len().min(length.saturating_sub(at))];
+                overlay
+                    .lower()
+                    .write_at(handle, bytes, offset + at as u64)
+                    .map_err(failed())?;
+                written += bytes.len() as u64;
             }
-            let range = ByteRange::new(run.start, end.max(run.start));
-            if range.len() >= PREALLOCATED_BYTES_MIN {
-                let _ = self.lower.preallocate(handle, range);
+            continue;
+        }
+        if start + buffer.len() as u64 != offset || buffer.len() >= WRITE_BYTES_MAX {
+            if !buffer.is_empty() {
+                overlay
+                    .lower()
+                    .write_at(handle, &buffer, start)
+                    .map_err(failed())?;
             }
+            written += buffer.len() as u64;
+            buffer.clear();
+            start = offset;
+        }
+        let lower = Some(handle).filter(|_| !object.hides_lower(index));
+        let page = read::resolve_page(overlay, PageIndex::of_offset(offset), page, lower)?;
+        let end = buffer.len() + length;
+        buffer.extend_from_slice(&page.stored()[..page.stored_bytes().min(length)]);
+        buffer.resize(end, 0);
+    }
+    if !buffer.is_empty() {
+        overlay
+            .lower()
+            .write_at(handle, &buffer, start)
+            .map_err(failed())?;
+    }
+    applier
+        .counters()
+        .add_written(written + buffer.len() as u64);
+    Ok(())
+}
+
+/// Room that was asked for, and room for long runs of pages that make the file grow. Where the
+/// filesystem cannot allocate ahead, writing allocates, in more pieces. Holes get none: they
+/// were not budgeted when the writes were acknowledged, and a sparse file stays sparse.
+fn allocate<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    object: &PendingObject,
+    before: u64,
+    size: u64,
+    handle: &L::Handle,
+) {
+    for range in object.allocated.iter() {
+        let _ = overlay.lower().preallocate(handle, range);
+    }
+    if size <= before {
+        return;
+    }
+    let ahead = before >= PREALLOCATE_BYTES || object.is_database();
+    for run in growing_runs(object, before) {
+        // A forged journal has pages and sizes that no file can have.
+        let mut end = run.end.min(size);
+        if ahead && end == size && has_room_ahead(overlay, applier) {
+            end = size
+                .checked_next_multiple_of(PREALLOCATE_BYTES)
+                .unwrap_or(size);
+        }
+        let range = ByteRange::new(run.start, end.max(run.start));
+        if range.len() >= PREALLOCATED_BYTES_MIN {
+            let _ = overlay.lower().preallocate(handle, range);
         }
     }
+}
 
-    /// Whether there is so much room that some may be taken for which nobody asked, without
-    /// touching what was promised: here to what is committed, in the engine to what is not.
-    fn has_room_ahead(&self) -> bool {
-        let promised = self.state.read().pending.reserved_bytes;
-        let margin = self.held_bytes_max.saturating_mul(4).max(ROOM_AHEAD_BYTES);
-        let space = self.lower.space();
-        space.is_ok_and(|space| space.available_bytes > promised.saturating_add(margin))
-    }
+/// Whether there is so much room that some may be taken for which nobody asked, without
+/// touching what was promised: here to what is committed, in the engine to what is not.
+fn has_room_ahead<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -> bool {
+    let promised = overlay.state().pending.reserved_bytes;
+    let margin = applier
+        .held_bytes_max()
+        .saturating_mul(4)
+        .max(ROOM_AHEAD_BYTES);
+    let space = overlay.lower().space();
+    space.is_ok_and(|space| space.available_bytes > promised.saturating_add(margin))
+}
 
-    pub(super) fn apply_xattrs(
-        &self,
-        id: ObjectId,
-        object: &PendingObject,
-        handle: &L::Handle,
-    ) -> Result<(), StoreError> {
-        let set = |name: &[u8], value: Option<&[u8]>| {
-            self.lower.set_xattr(handle, name, value).map_err(|error| {
+pub(super) fn apply_xattrs<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    object: &PendingObject,
+    handle: &L::Handle,
+) -> Result<(), StoreError> {
+    let set = |name: &[u8], value: Option<&[u8]>| {
+        overlay
+            .lower()
+            .set_xattr(handle, name, value)
+            .map_err(|error| {
                 let name = name.escape_ascii();
                 StoreError::lower(format!("setting extended attribute \"{name}\" of {id}"))(error)
             })
-        };
-        let changes = &object.xattrs;
-        // There is room for all together, but what goes must have gone before more comes.
-        for (name, _) in changes.iter().filter(|(_, value)| value.is_none()) {
-            set(name, None)?;
-        }
-        let new = || {
-            let values = changes.iter();
-            values.filter_map(|(name, value)| Some((name, value.as_deref()?)))
-        };
-        let set_all = || new().try_for_each(|(name, value)| set(name, Some(value)));
-        match set_all() {
-            // The room that other old values still take is needed, too.
-            Err(error) if error.has_no_room() => {
-                new().try_for_each(|(name, _)| set(name, None))?;
-                set_all()
-            }
-            other => other,
-        }
+    };
+    let changes = &object.xattrs;
+    // There is room for all together, but what goes must have gone before more comes.
+    for (name, _) in changes.iter().filter(|(_, value)| value.is_none()) {
+        set(name, None)?;
     }
+    let new = || {
+        let values = changes.iter();
+        values.filter_map(|(name, value)| Some((name, value.as_deref()?)))
+    };
+    let set_all = || new().try_for_each(|(name, value)| set(name, Some(value)));
+    match set_all() {
+        // The room that other old values still take is needed, too.
+        Err(error) if error.has_no_room() => {
+            new().try_for_each(|(name, _)| set(name, None))?;
+            set_all()
+        }
+        other => other,
+    }
+}
 
-    pub(crate) fn apply_attributes(
-        &self,
-        id: ObjectId,
-        attributes: &Attributes,
-        handle: &L::Handle,
-    ) -> Result<(), StoreError> {
-        let set = SetAttributes {
-            mode: attributes.mode,
-            uid: attributes.uid,
-            gid: attributes.gid,
-            atime: attributes.atime,
-            mtime: attributes.mtime,
-        };
-        self.lower
-            .set_attributes(handle, &set)
-            .map_err(StoreError::lower(format!("setting attributes of {id}")))
-    }
+pub(crate) fn apply_attributes<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    attributes: &Attributes,
+    handle: &L::Handle,
+) -> Result<(), StoreError> {
+    let set = SetAttributes {
+        mode: attributes.mode,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        atime: attributes.atime,
+        mtime: attributes.mtime,
+    };
+    overlay
+        .lower()
+        .set_attributes(handle, &set)
+        .map_err(StoreError::lower(format!("setting attributes of {id}")))
 }
 
 /// Whether a file has more room behind its end than we leave there ourselves: a program has asked

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use mobifs_base::{FileKind, Name, ObjectId};
 
 use crate::StoreError;
-use crate::journal_store::JournalStore;
 use crate::lower::{Lower, LowerStat};
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
 use crate::overlay::search::Search;
+
+/// Objects that have no name any more and that no program uses: their content needs no place.
+pub(crate) type Deleted = HashSet<ObjectId>;
 
 /// A file, and how many of its names the journal takes away.
 struct Candidate {
@@ -20,95 +24,96 @@ struct Candidate {
     names: u32,
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// Gives back the blocks of files that the journal deletes and that no program uses; the
-    /// files themselves stay until the next epoch, because the journal may mention their inodes.
-    /// No state that a crash can leave shows their content. Answers which
-    /// files that are, as far as they are known, and whether any had blocks.
-    pub(crate) fn free_deleted(&self) -> Result<(HashSet<ObjectId>, bool), StoreError> {
-        let _tree = self.tree.read();
-        let mut deleted = HashSet::new();
-        let mut had_blocks = false;
-        for candidate in self.files_without_names()? {
-            if let Some(id) = self.state.read().table.id_of(candidate.stat.inode) {
-                deleted.insert(id);
-            }
-            if candidate.stat.allocated_bytes == 0 {
-                continue;
-            }
-            let failed = || StoreError::lower("emptying a deleted file");
-            let directory = match candidate.directory {
-                Some(id) => self.require_handle(id)?,
-                None => Arc::clone(&self.own.limbo),
-            };
-            let file = self.lower.open(&directory, &candidate.name, true);
-            let file = file.map_err(failed())?;
-            self.lower.truncate(&file, 0).map_err(failed())?;
-            had_blocks = true;
+/// Gives back the blocks of files that the journal deletes and that no program uses; the
+/// files themselves stay until the next epoch, because the journal may mention their inodes.
+/// No state that a crash can leave shows their content. Answers which
+/// files that are, as far as they are known, and whether any had blocks.
+pub(crate) fn free_deleted<L: Lower>(
+    overlay: &Overlay<L>,
+) -> Result<(HashSet<ObjectId>, bool), StoreError> {
+    let _tree = overlay.hold_names();
+    let mut deleted = HashSet::new();
+    let mut had_blocks = false;
+    for candidate in files_without_names(overlay)? {
+        if let Some(id) = overlay.state().table.id_of(candidate.stat.inode) {
+            deleted.insert(id);
         }
-        if had_blocks {
-            // They are free when the filesystem's own journal says so.
-            self.lower
-                .sync_all()
-                .map_err(StoreError::lower("emptying deleted files"))?;
+        if candidate.stat.allocated_bytes == 0 {
+            continue;
         }
-        Ok((deleted, had_blocks))
-    }
-
-    /// Files of which every name is one that the journal takes away, or one in `limbo/`.
-    fn files_without_names(&self) -> Result<Vec<Candidate>, StoreError> {
-        let changed: Vec<(ObjectId, Name)> = {
-            let state = self.state.read();
-            state.pending.dentries.keys().cloned().collect()
+        let failed = || StoreError::lower("emptying a deleted file");
+        let directory = match candidate.directory {
+            Some(id) => lookup::require_handle(overlay, id)?,
+            None => Arc::clone(overlay.limbo()),
         };
-        let kept = self.inodes_in_use();
-        let mut candidates: HashMap<u64, Candidate> = HashMap::new();
-        let mut look = |at, directory: &L::Handle, name: &[u8]| -> Result<(), StoreError> {
-            let stat = self.stat_at(directory, name)?;
-            let is_ours = |stat: &LowerStat| {
-                stat.kind == FileKind::Regular
-                    && stat.device == self.device
-                    && !kept.contains(&stat.inode)
-            };
-            if let Some(stat) = stat.filter(is_ours) {
-                let found = candidates.entry(stat.inode).or_insert_with(|| Candidate {
-                    directory: at,
-                    name: name.to_vec(),
-                    stat,
-                    names: 0,
-                });
-                found.names += 1;
-            }
-            Ok(())
-        };
-        let mut search = Search::default();
-        for (parent, name) in changed {
-            if let Some(directory) = self.handle_in(parent, &mut search)? {
-                look(Some(parent), &directory, name.as_bytes())?;
-            }
-        }
-        let waiting = self.lower.list(&self.own.limbo);
-        for entry in waiting.map_err(StoreError::lower("listing limbo"))? {
-            look(None, &self.own.limbo, &entry.name)?;
-        }
-        // Others have names that stay, or at which the store has not looked.
-        let candidates = candidates.into_values();
-        let mut found: Vec<_> = candidates
-            .filter(|candidate| candidate.stat.nlink <= candidate.names)
-            .collect();
-        // In a fixed order, so that a simulated crash can be repeated.
-        found.sort_unstable_by_key(|candidate| candidate.stat.inode);
-        Ok(found)
+        let file = overlay.lower().open(&directory, &candidate.name, true);
+        let file = file.map_err(failed())?;
+        overlay.lower().truncate(&file, 0).map_err(failed())?;
+        had_blocks = true;
     }
+    if had_blocks {
+        // They are free when the filesystem's own journal says so.
+        overlay
+            .lower()
+            .sync_all()
+            .map_err(StoreError::lower("emptying deleted files"))?;
+    }
+    Ok((deleted, had_blocks))
+}
 
-    /// Inodes of what the journal gives a name, and of what programs use without one.
-    fn inodes_in_use(&self) -> HashSet<u64> {
-        let state = self.state.read();
-        let named = state.pending.dentries.values().flatten().copied();
-        let used = state.used();
-        named
-            .chain(used)
-            .filter_map(|id| state.inode_of(id))
-            .collect()
+/// Files of which every name is one that the journal takes away, or one in `limbo/`.
+fn files_without_names<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<Candidate>, StoreError> {
+    let changed: Vec<(ObjectId, Name)> = {
+        let state = overlay.state();
+        state.pending.dentries.keys().cloned().collect()
+    };
+    let kept = inodes_in_use(overlay);
+    let mut candidates: HashMap<u64, Candidate> = HashMap::new();
+    let mut look = |at, directory: &L::Handle, name: &[u8]| -> Result<(), StoreError> {
+        let stat = overlay.stat_at(directory, name)?;
+        let is_ours = |stat: &LowerStat| {
+            stat.kind == FileKind::Regular
+                && stat.device == overlay.device()
+                && !kept.contains(&stat.inode)
+        };
+        if let Some(stat) = stat.filter(is_ours) {
+            let found = candidates.entry(stat.inode).or_insert_with(|| Candidate {
+                directory: at,
+                name: name.to_vec(),
+                stat,
+                names: 0,
+            });
+            found.names += 1;
+        }
+        Ok(())
+    };
+    let mut search = Search::default();
+    for (parent, name) in changed {
+        if let Some(directory) = lookup::handle_in(overlay, parent, &mut search)? {
+            look(Some(parent), &directory, name.as_bytes())?;
+        }
     }
+    let waiting = overlay.lower().list(overlay.limbo());
+    for entry in waiting.map_err(StoreError::lower("listing limbo"))? {
+        look(None, overlay.limbo(), &entry.name)?;
+    }
+    // Others have names that stay, or at which the store has not looked.
+    let candidates = candidates.into_values();
+    let mut found: Vec<_> = candidates
+        .filter(|candidate| candidate.stat.nlink <= candidate.names)
+        .collect();
+    // In a fixed order, so that a simulated crash can be repeated.
+    found.sort_unstable_by_key(|candidate| candidate.stat.inode);
+    Ok(found)
+}
+
+/// Inodes of what the journal gives a name, and of what programs use without one.
+fn inodes_in_use<L: Lower>(overlay: &Overlay<L>) -> HashSet<u64> {
+    let state = overlay.state();
+    let named = state.pending.dentries.values().flatten().copied();
+    let used = state.used();
+    named
+        .chain(used)
+        .filter_map(|id| state.inode_of(id))
+        .collect()
 }

@@ -1,73 +1,72 @@
 //! Objects that somebody moved or removed in the store's directory, against the rule.
 
-use std::sync::atomic::Ordering;
-
 use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
-use crate::journal_store::JournalStore;
+use crate::apply::work::Applier;
 use crate::lower::Lower;
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
 use crate::overlay::search::Search;
 
 /// Deeper paths are told in part.
 const TOLD_DEPTH_MAX: usize = 64;
 
-impl<L: Lower> JournalStore<L> {
-    /// Tells and counts an object that is open and is not at any of the names at which it
-    /// should be: what was committed to it goes where it is now.
-    pub(super) fn note_if_strayed(
-        &self,
-        id: ObjectId,
-        search: &mut Search,
-    ) -> Result<(), StoreError> {
-        let Some((parent, name)) = self.undisputed_name(id) else {
-            return Ok(());
-        };
-        if self.place_in(id, search)?.is_none() {
-            self.counters.strays.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(
-                path = self.told_path(parent, &name),
-                "somebody moved or removed this in the store's directory while it was mounted; \
-                 what was committed to it went with it"
-            );
-        }
-        Ok(())
-    }
-
-    /// Tells and counts an object that should have a name and is nowhere.
-    pub(super) fn note_lost(&self, id: ObjectId) {
-        self.counters.strays.fetch_add(1, Ordering::Relaxed);
-        let name = self.undisputed_name(id);
-        // Who has looked for it under its name knows that it is not there.
-        let path = name.map(|(parent, name)| self.told_path(parent, &name));
+/// Tells and counts an object that is open and is not at any of the names at which it
+/// should be: what was committed to it goes where it is now.
+pub(super) fn note_if_strayed<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    id: ObjectId,
+    search: &mut Search,
+) -> Result<(), StoreError> {
+    let Some((parent, name)) = undisputed_name(overlay, id) else {
+        return Ok(());
+    };
+    if lookup::place_in(overlay, id, search)?.is_none() {
+        applier.counters().add_stray();
         tracing::error!(
-            %id,
-            path,
-            "somebody moved or removed this in the store's directory; what was committed to it \
-             is lost"
+            path = told_path(overlay, parent, &name),
+            "somebody moved or removed this in the store's directory while it was mounted; \
+             what was committed to it went with it"
         );
     }
+    Ok(())
+}
 
-    /// A name of the object in the lower tree that nothing pending takes away.
-    fn undisputed_name(&self, id: ObjectId) -> Option<(ObjectId, Name)> {
-        let state = self.state.read();
-        let location = state.table.get(id)?;
-        let stays = |name: &&(ObjectId, Name)| !state.pending.dentries.contains_key(*name);
-        location.names.iter().find(stays).cloned()
-    }
+/// Tells and counts an object that should have a name and is nowhere.
+pub(super) fn note_lost<L: Lower>(overlay: &Overlay<L>, applier: &Applier, id: ObjectId) {
+    applier.counters().add_stray();
+    let name = undisputed_name(overlay, id);
+    // Who has looked for it under its name knows that it is not there.
+    let path = name.map(|(parent, name)| told_path(overlay, parent, &name));
+    tracing::error!(
+        %id,
+        path,
+        "somebody moved or removed this in the store's directory; what was committed to it \
+         is lost"
+    );
+}
 
-    fn told_path(&self, mut parent: ObjectId, name: &Name) -> String {
-        let state = self.state.read();
-        let mut names = vec![name.as_bytes().escape_ascii().to_string()];
-        while parent != ObjectId::ROOT && names.len() < TOLD_DEPTH_MAX {
-            let location = state.table.get(parent);
-            let Some((above, name)) = location.and_then(|location| location.names.first()) else {
-                break;
-            };
-            names.push(name.as_bytes().escape_ascii().to_string());
-            parent = *above;
-        }
-        names.reverse();
-        names.join("/")
+/// A name of the object in the lower tree that nothing pending takes away.
+fn undisputed_name<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<(ObjectId, Name)> {
+    let state = overlay.state();
+    let location = state.table.get(id)?;
+    let stays = |name: &&(ObjectId, Name)| !state.pending.dentries.contains_key(*name);
+    location.names.iter().find(stays).cloned()
+}
+
+fn told_path<L: Lower>(overlay: &Overlay<L>, mut parent: ObjectId, name: &Name) -> String {
+    let state = overlay.state();
+    let mut names = vec![name.as_bytes().escape_ascii().to_string()];
+    while parent != ObjectId::ROOT && names.len() < TOLD_DEPTH_MAX {
+        let location = state.table.get(parent);
+        let Some((above, name)) = location.and_then(|location| location.names.first()) else {
+            break;
+        };
+        names.push(name.as_bytes().escape_ascii().to_string());
+        parent = *above;
     }
+    names.reverse();
+    names.join("/")
 }

@@ -2,264 +2,278 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::Ordering;
 
 use mobifs_base::{FileKind, ObjectId};
 
 use crate::StoreError;
-use crate::apply::Unnamed;
-use crate::journal_store::JournalStore;
 use crate::lower::Lower;
+use crate::overlay::Overlay;
 use crate::overlay::state::State;
 use crate::overlay::table::Location;
 
-impl<L: Lower> JournalStore<L> {
-    /// Deletes what has no name any more and is not to be kept. A failure leaves it for
-    /// the next time.
-    pub(crate) fn empty_limbo(&self, keeps: Unnamed) {
-        let waiting = self.state.read().table.in_limbo();
-        let (kept, gone): (Vec<ObjectId>, Vec<ObjectId>) = waiting
-            .into_iter()
-            .partition(|id| self.is_kept_in_limbo(*id, keeps));
-        let kept_names: HashSet<Vec<u8>> = {
-            let state = self.state.read();
-            let inodes = kept.iter().filter_map(|id| state.table.get(*id));
-            inodes
-                .map(|location| location.inode.to_string().into_bytes())
-                .collect()
-        };
-        match self.lower.list(&self.own.limbo) {
-            Ok(entries) => {
-                for entry in entries
-                    .iter()
-                    .filter(|entry| !kept_names.contains(&entry.name))
-                {
-                    if let Err(error) = self.delete_from_limbo(&entry.name) {
-                        tracing::warn!(%error, "emptying limbo failed, will be retried");
-                    }
+/// Which objects without a known name are kept in `limbo/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unnamed {
+    /// Those in use.
+    Pinned,
+    /// Also those that have a name in the lower filesystem at which nobody looked yet, and
+    /// through which they may be used any time.
+    PinnedOrLinked,
+}
+
+/// Deletes what has no name any more and is not to be kept. A failure leaves it for
+/// the next time.
+pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) {
+    let waiting = overlay.state().table.in_limbo();
+    let (kept, gone): (Vec<ObjectId>, Vec<ObjectId>) = waiting
+        .into_iter()
+        .partition(|id| is_kept_in_limbo(overlay, *id, keeps));
+    let kept_names: HashSet<Vec<u8>> = {
+        let state = overlay.state();
+        let inodes = kept.iter().filter_map(|id| state.table.get(*id));
+        inodes
+            .map(|location| location.inode.to_string().into_bytes())
+            .collect()
+    };
+    match overlay.lower().list(overlay.limbo()) {
+        Ok(entries) => {
+            for entry in entries
+                .iter()
+                .filter(|entry| !kept_names.contains(&entry.name))
+            {
+                if let Err(error) = delete_from_limbo(overlay, &entry.name) {
+                    tracing::warn!(%error, "emptying limbo failed, will be retried");
                 }
             }
-            Err(error) => tracing::warn!(%error, "listing limbo failed, will be retried"),
         }
-        self.forget_limbo_of(gone);
+        Err(error) => tracing::warn!(%error, "listing limbo failed, will be retried"),
     }
+    forget_limbo_of(overlay, gone);
+}
 
-    /// Takes note that these have no name in `limbo/` any more. Where deleting it failed,
-    /// nothing relies on the note: see [`Self::shown_attributes`].
-    fn forget_limbo_of(&self, ids: Vec<ObjectId>) {
-        let mut state = self.state.write();
-        for id in ids {
-            let is_named = |location: &Location| !location.names.is_empty();
-            if state.table.get(id).is_some_and(is_named) {
-                if let Some(location) = state.table.get_mut(id) {
-                    location.in_limbo = false;
-                }
-            } else {
-                state.table.remove(id);
-                self.lower.handles().remove(id);
+/// Takes note that these have no name in `limbo/` any more. Where deleting it failed,
+/// nothing relies on the note: see [`shown_attributes`].
+fn forget_limbo_of<L: Lower>(overlay: &Overlay<L>, ids: Vec<ObjectId>) {
+    let mut state = overlay.state_mut();
+    for id in ids {
+        let is_named = |location: &Location| !location.names.is_empty();
+        if state.table.get(id).is_some_and(is_named) {
+            if let Some(location) = state.table.get_mut(id) {
+                location.in_limbo = false;
             }
-        }
-    }
-
-    fn is_kept_in_limbo(&self, id: ObjectId, keeps: Unnamed) -> bool {
-        let (location, is_used) = {
-            let state = self.state.read();
-            // What could not be applied may give it a name.
-            let is_used = state.is_pinned(id) || state.pending.mentions(id);
-            (state.table.get(id).cloned(), is_used)
-        };
-        let Some(location) = location.filter(|location| location.names.is_empty()) else {
-            return false;
-        };
-        let name = location.inode.to_string().into_bytes();
-        let is_linked = || {
-            let stat = self.stat_at(&self.own.limbo, &name).unwrap_or_default();
-            stat.is_some_and(|stat| stat.kind != FileKind::Directory && stat.nlink > 1)
-        };
-        is_used || (keeps == Unnamed::PinnedOrLinked && is_linked())
-    }
-
-    /// Deletes everything: nobody uses any of it.
-    ///
-    /// # Errors
-    /// [`StoreError::Lower`]; the rest is left for the next time.
-    pub(crate) fn clear_limbo(&self) -> Result<(), StoreError> {
-        let entries = self.lower.list(&self.own.limbo);
-        for entry in entries.map_err(StoreError::lower("listing limbo"))? {
-            self.delete_from_limbo(&entry.name)?;
-        }
-        Ok(())
-    }
-
-    /// Deletes one entry of `limbo/`. A directory that is not empty holds something
-    /// that somebody else put there meanwhile: it is kept in `lost/`.
-    pub(crate) fn delete_from_limbo(&self, name: &[u8]) -> Result<(), StoreError> {
-        let shown = name.escape_ascii();
-        let failed = || StoreError::lower(format!("deleting limbo/{shown}"));
-        let Some(stat) = self.stat_at(&self.own.limbo, name)? else {
-            return Ok(());
-        };
-        if stat.kind != FileKind::Directory {
-            return self.lower.unlink(&self.own.limbo, name).map_err(failed());
-        }
-        let directory = self
-            .lower
-            .open(&self.own.limbo, name, true)
-            .map_err(failed())?;
-        if self.lower.list(&directory).map_err(failed())?.is_empty() {
-            return self
-                .lower
-                .remove_directory(&self.own.limbo, name)
-                .map_err(failed());
-        }
-        tracing::warn!("a deleted directory was not empty; it is kept as .mobifs/lost/{shown}");
-        self.lower
-            .rename(&self.own.limbo, name, &self.own.lost, name)
-            .map_err(failed())
-    }
-
-    /// Deletes one entry of `stage/`, which is of this kind.
-    pub(crate) fn delete_from_stage(&self, name: &[u8], kind: FileKind) -> io::Result<()> {
-        match kind {
-            // Nothing is ever in it: entries are made once it has its place.
-            FileKind::Directory => self.lower.remove_directory(&self.own.stage, name),
-            _ => self.lower.unlink(&self.own.stage, name),
-        }
-    }
-
-    /// Before what was found is applied: deletes what lies in `stage/` and is not `ours`.
-    /// Its deletion by the mount before may not have become durable, and that mount
-    /// numbered its objects from the same start, so it would be taken for a new object of
-    /// this journal. Of overflow files those go that no transaction mentions.
-    pub(crate) fn sweep_foreign_stage(
-        &self,
-        is_ours: impl Fn(&State, ObjectId) -> bool,
-    ) -> Result<(), StoreError> {
-        let failed = || StoreError::lower("removing what an earlier mount left in stage");
-        let next_overflow = self.writer.lock().next_overflow;
-        for entry in self.lower.list(&self.own.stage).map_err(failed())? {
-            let name = std::str::from_utf8(&entry.name).unwrap_or_default();
-            let number = name.strip_prefix('t').unwrap_or(name).parse();
-            let Ok(number) = number else { continue };
-            let is_needed = if name.starts_with('t') {
-                number < next_overflow
-            } else {
-                is_ours(&self.state.read(), ObjectId(number))
-            };
-            if is_needed {
-                continue;
-            }
-            let Some(stat) = self.stat_at(&self.own.stage, &entry.name)? else {
-                continue;
-            };
-            self.delete_from_stage(&entry.name, stat.kind)
-                .map_err(failed())?;
-        }
-        Ok(())
-    }
-
-    /// Deletes what is left in `stage/`: new objects that were removed again, and
-    /// overflow files. A failure leaves it for the next time; says whether there was none.
-    pub(crate) fn sweep_stage(&self) -> bool {
-        let entries = match self.lower.list(&self.own.stage) {
-            Ok(entries) => entries,
-            Err(error) => {
-                tracing::warn!(%error, "listing stage failed, will be retried");
-                return false;
-            }
-        };
-        let mut is_swept = true;
-        for entry in entries {
-            let id = std::str::from_utf8(&entry.name)
-                .ok()
-                .and_then(|name| name.parse().ok());
-            let id = id.map(ObjectId);
-            let is_new =
-                |state: &State, id| state.pending.object(id).is_some_and(|new| new.created);
-            let in_use = id.is_some_and(|id| {
-                let state = self.state.read();
-                state.is_pinned(id) || state.spilled(id).is_some() || is_new(&state, id)
-            });
-            let in_use = in_use || self.is_carried(&entry.name);
-            if in_use {
-                continue;
-            }
-            let Ok(Some(stat)) = self.stat_at(&self.own.stage, &entry.name) else {
-                is_swept = false;
-                continue;
-            };
-            let deleted = self.delete_from_stage(&entry.name, stat.kind);
-            if let Err(error) = &deleted {
-                tracing::warn!(%error, "emptying stage failed, will be retried");
-                is_swept = false;
-            }
-            if let Some(id) = id {
-                self.forget_stage_of(id, deleted.is_ok());
-            }
-        }
-        is_swept
-    }
-
-    /// Deletes new objects in `stage/` that an earlier attempt has made and that have lost their names
-    /// since, for an apply that finds no room. Those whose inodes the journal tells stay until the
-    /// next epoch. Answers whether there were any.
-    pub(crate) fn free_staged(&self) -> Result<bool, StoreError> {
-        let failed = || StoreError::lower("deleting what was made in vain");
-        let mut has_freed = false;
-        for entry in self.lower.list(&self.own.stage).map_err(failed())? {
-            let name = std::str::from_utf8(&entry.name).unwrap_or_default();
-            let Some(id) = name.parse().ok().map(ObjectId) else {
-                continue;
-            };
-            if !self.is_made_in_vain(id) {
-                continue;
-            }
-            let Some(stat) = self.stat_at(&self.own.stage, &entry.name)? else {
-                continue;
-            };
-            self.delete_from_stage(&entry.name, stat.kind)
-                .map_err(failed())?;
-            self.forget_stage_of(id, true);
-            has_freed = true;
-        }
-        if has_freed {
-            // Its blocks are free when the filesystem's own journal says so.
-            self.lower.sync_all().map_err(failed())?;
-        }
-        Ok(has_freed)
-    }
-
-    /// Whether a new object has no name, is not in use, and is not told of by its inode.
-    fn is_made_in_vain(&self, id: ObjectId) -> bool {
-        let state = self.state.read();
-        let is_in_use =
-            state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();
-        let object = state.pending.object(id);
-        !is_in_use && object.is_some_and(|object| object.created && object.bound.is_none())
-    }
-
-    /// Whether a name in `stage/` is that of the file that the epoch begins with.
-    fn is_carried(&self, name: &[u8]) -> bool {
-        let number = self.carried_file.load(Ordering::Relaxed);
-        number != 0 && name == format!("t{number}").as_bytes()
-    }
-
-    /// Takes note that an object is not in `stage/` any more, or that it should not be.
-    fn forget_stage_of(&self, id: ObjectId, is_deleted: bool) {
-        let mut state = self.state.write();
-        let is_unnamed = |location: &Location| location.names.is_empty();
-        if state.table.get(id).is_some_and(is_unnamed) {
-            state.table.remove(id);
-            self.lower.handles().remove(id);
-            state.note_left_in_stage(id, false);
-        } else if let Some(location) = state.table.get_mut(id) {
-            // Another link took its place in the tree.
-            location.in_stage = false;
-            state.note_left_in_stage(id, !is_deleted);
         } else {
-            // New data of a transaction that failed. The next attempt must not
-            // write to a file that is deleted but still open here.
-            self.lower.handles().remove(id);
+            state.table.remove(id);
+            overlay.lower().handles().remove(id);
         }
+    }
+}
+
+fn is_kept_in_limbo<L: Lower>(overlay: &Overlay<L>, id: ObjectId, keeps: Unnamed) -> bool {
+    let (location, is_used) = {
+        let state = overlay.state();
+        // What could not be applied may give it a name.
+        let is_used = state.is_pinned(id) || state.pending.mentions(id);
+        (state.table.get(id).cloned(), is_used)
+    };
+    let Some(location) = location.filter(|location| location.names.is_empty()) else {
+        return false;
+    };
+    let name = location.inode.to_string().into_bytes();
+    let is_linked = || {
+        let stat = overlay.stat_at(overlay.limbo(), &name).unwrap_or_default();
+        stat.is_some_and(|stat| stat.kind != FileKind::Directory && stat.nlink > 1)
+    };
+    is_used || (keeps == Unnamed::PinnedOrLinked && is_linked())
+}
+
+/// Deletes everything: nobody uses any of it.
+///
+/// # Errors
+/// [`StoreError::Lower`]; the rest is left for the next time.
+pub(crate) fn clear_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+    let entries = overlay.lower().list(overlay.limbo());
+    for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+        delete_from_limbo(overlay, &entry.name)?;
+    }
+    Ok(())
+}
+
+/// Deletes one entry of `limbo/`. A directory that is not empty holds something
+/// that somebody else put there meanwhile: it is kept in `lost/`.
+pub(crate) fn delete_from_limbo<L: Lower>(
+    overlay: &Overlay<L>,
+    name: &[u8],
+) -> Result<(), StoreError> {
+    let shown = name.escape_ascii();
+    let failed = || StoreError::lower(format!("deleting limbo/{shown}"));
+    let Some(stat) = overlay.stat_at(overlay.limbo(), name)? else {
+        return Ok(());
+    };
+    if stat.kind != FileKind::Directory {
+        return overlay
+            .lower()
+            .unlink(overlay.limbo(), name)
+            .map_err(failed());
+    }
+    let directory = overlay
+        .lower()
+        .open(overlay.limbo(), name, true)
+        .map_err(failed())?;
+    if overlay
+        .lower()
+        .list(&directory)
+        .map_err(failed())?
+        .is_empty()
+    {
+        return overlay
+            .lower()
+            .remove_directory(overlay.limbo(), name)
+            .map_err(failed());
+    }
+    tracing::warn!("a deleted directory was not empty; it is kept as .mobifs/lost/{shown}");
+    overlay
+        .lower()
+        .rename(overlay.limbo(), name, overlay.lost(), name)
+        .map_err(failed())
+}
+
+/// Deletes one entry of `stage/`, which is of this kind.
+pub(crate) fn delete_from_stage<L: Lower>(
+    overlay: &Overlay<L>,
+    name: &[u8],
+    kind: FileKind,
+) -> io::Result<()> {
+    match kind {
+        // Nothing is ever in it: entries are made once it has its place.
+        FileKind::Directory => overlay.lower().remove_directory(overlay.stage(), name),
+        _ => overlay.lower().unlink(overlay.stage(), name),
+    }
+}
+
+/// Before what was found is applied: deletes what lies in `stage/` and is not `ours`.
+/// Its deletion by the mount before may not have become durable, and that mount
+/// numbered its objects from the same start, so it would be taken for a new object of
+/// this journal. Of overflow files those go that no transaction mentions.
+pub(crate) fn sweep_foreign_stage<L: Lower>(
+    overlay: &Overlay<L>,
+    next_overflow: u64,
+    is_ours: impl Fn(&State, ObjectId) -> bool,
+) -> Result<(), StoreError> {
+    let failed = || StoreError::lower("removing what an earlier mount left in stage");
+    for entry in overlay.lower().list(overlay.stage()).map_err(failed())? {
+        let name = std::str::from_utf8(&entry.name).unwrap_or_default();
+        let number = name.strip_prefix('t').unwrap_or(name).parse();
+        let Ok(number) = number else { continue };
+        let is_needed = if name.starts_with('t') {
+            number < next_overflow
+        } else {
+            is_ours(&overlay.state(), ObjectId(number))
+        };
+        if is_needed {
+            continue;
+        }
+        let Some(stat) = overlay.stat_at(overlay.stage(), &entry.name)? else {
+            continue;
+        };
+        delete_from_stage(overlay, &entry.name, stat.kind).map_err(failed())?;
+    }
+    Ok(())
+}
+
+/// Deletes what is left in `stage/`: new objects that were removed again, and
+/// overflow files but the one that the epoch begins with (0: none). A failure leaves it for the next time; says whether there was none.
+pub(crate) fn sweep_stage<L: Lower>(overlay: &Overlay<L>, carried_file: u64) -> bool {
+    let carried_name = format!("t{carried_file}").into_bytes();
+    let entries = match overlay.lower().list(overlay.stage()) {
+        Ok(entries) => entries,
+        Err(error) => {
+            tracing::warn!(%error, "listing stage failed, will be retried");
+            return false;
+        }
+    };
+    let mut is_swept = true;
+    for entry in entries {
+        let id = std::str::from_utf8(&entry.name)
+            .ok()
+            .and_then(|name| name.parse().ok());
+        let id = id.map(ObjectId);
+        let is_new = |state: &State, id| state.pending.object(id).is_some_and(|new| new.created);
+        let in_use = id.is_some_and(|id| {
+            let state = overlay.state();
+            state.is_pinned(id) || state.spilled(id).is_some() || is_new(&state, id)
+        });
+        let in_use = in_use || entry.name == carried_name;
+        if in_use {
+            continue;
+        }
+        let Ok(Some(stat)) = overlay.stat_at(overlay.stage(), &entry.name) else {
+            is_swept = false;
+            continue;
+        };
+        let deleted = delete_from_stage(overlay, &entry.name, stat.kind);
+        if let Err(error) = &deleted {
+            tracing::warn!(%error, "emptying stage failed, will be retried");
+            is_swept = false;
+        }
+        if let Some(id) = id {
+            forget_stage_of(overlay, id, deleted.is_ok());
+        }
+    }
+    is_swept
+}
+
+/// Deletes new objects in `stage/` that an earlier attempt has made and that have lost their names
+/// since, for an apply that finds no room. Those whose inodes the journal tells stay until the
+/// next epoch. Answers whether there were any.
+pub(crate) fn free_staged<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreError> {
+    let failed = || StoreError::lower("deleting what was made in vain");
+    let mut has_freed = false;
+    for entry in overlay.lower().list(overlay.stage()).map_err(failed())? {
+        let name = std::str::from_utf8(&entry.name).unwrap_or_default();
+        let Some(id) = name.parse().ok().map(ObjectId) else {
+            continue;
+        };
+        if !is_made_in_vain(overlay, id) {
+            continue;
+        }
+        let Some(stat) = overlay.stat_at(overlay.stage(), &entry.name)? else {
+            continue;
+        };
+        delete_from_stage(overlay, &entry.name, stat.kind).map_err(failed())?;
+        forget_stage_of(overlay, id, true);
+        has_freed = true;
+    }
+    if has_freed {
+        // Its blocks are free when the filesystem's own journal says so.
+        overlay.lower().sync_all().map_err(failed())?;
+    }
+    Ok(has_freed)
+}
+
+/// Whether a new object has no name, is not in use, and is not told of by its inode.
+fn is_made_in_vain<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
+    let state = overlay.state();
+    let is_in_use =
+        state.pending.is_linked(id) || state.is_pinned(id) || state.spilled(id).is_some();
+    let object = state.pending.object(id);
+    !is_in_use && object.is_some_and(|object| object.created && object.bound.is_none())
+}
+
+/// Takes note that an object is not in `stage/` any more, or that it should not be.
+fn forget_stage_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId, is_deleted: bool) {
+    let mut state = overlay.state_mut();
+    let is_unnamed = |location: &Location| location.names.is_empty();
+    if state.table.get(id).is_some_and(is_unnamed) {
+        state.table.remove(id);
+        overlay.lower().handles().remove(id);
+        state.note_left_in_stage(id, false);
+    } else if let Some(location) = state.table.get_mut(id) {
+        // Another link took its place in the tree.
+        location.in_stage = false;
+        state.note_left_in_stage(id, !is_deleted);
+    } else {
+        // New data of a transaction that failed. The next attempt must not
+        // write to a file that is deleted but still open here.
+        overlay.lower().handles().remove(id);
     }
 }

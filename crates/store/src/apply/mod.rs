@@ -24,212 +24,239 @@
 pub(crate) mod ahead;
 mod carry;
 pub(crate) mod content;
-mod deleted;
+pub(crate) mod deleted;
 mod externally_modified;
-mod failure;
-mod limbo;
+pub(crate) mod limbo;
 mod name_moves;
 pub(crate) mod refused;
 pub(crate) mod reserve;
-mod stage;
+pub(crate) mod stage;
 mod tree;
+pub(crate) mod work;
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-
-use mobifs_base::{Name, ObjectId};
+use mobifs_base::ObjectId;
 
 use crate::StoreError;
-pub(crate) use crate::apply::carry::Carried;
+use crate::apply::deleted::Deleted;
+use crate::apply::limbo::Unnamed;
 use crate::apply::name_moves::MovingTurn;
-pub(crate) use crate::apply::refused::Refused;
-use crate::journal_store::{JournalStore, Writer};
+use crate::apply::refused::Refused;
+use crate::apply::reserve::Room;
+use crate::apply::work::{Applier, Work};
+use crate::log::epoch::{Epoch, Moves};
 use crate::log::record::Record;
 use crate::lower::Lower;
-use crate::overlay::pending::PendingObject;
-use crate::recovery::Moves;
+use crate::lower::gate::Gate;
+use crate::overlay::Overlay;
 
-/// Which objects without a known name are kept in `limbo/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unnamed {
-    /// Those in use.
-    Pinned,
-    /// Also those that have a name in the lower filesystem at which nobody looked yet, and
-    /// through which they may be used any time.
-    PinnedOrLinked,
-}
-
-/// What an apply has to do, taken at its start. Nothing is committed while it runs.
-struct Work {
-    objects: HashMap<ObjectId, Arc<PendingObject>>,
-    dentries: Vec<((ObjectId, Name), Option<ObjectId>)>,
-}
-
-/// Objects that have no name any more and that no program uses: their content needs no place.
-pub(crate) type Deleted = HashSet<ObjectId>;
-
-impl<L: Lower> JournalStore<L> {
-    /// Applies everything pending and starts a new epoch of the journal, if there is room.
-    ///
-    /// # Errors
-    /// [`StoreError::Unapplied`] if the new epoch has begun with what was `refused`.
-    pub(crate) fn apply_pending(
-        &self,
-        writer: &mut Writer<L>,
-        deleted: &Deleted,
-        refused: &mut Refused,
-    ) -> Result<(), StoreError> {
-        let mut content = self.content.lock();
-        content.begin_apply();
-        let work = self.take_work();
-        // Where only the new epoch failed, everything was applied and is durable. Doing it
-        // again would change files in place that no journal protects any more.
-        if !writer.log.is_unsettled() {
-            let is_nothing = work.objects.is_empty() && work.dentries.is_empty();
-            if is_nothing && writer.log.is_empty() && writer.log.carried().is_none() {
-                return Ok(());
-            }
-            // A record of inodes that failed may be found after a crash: not when other
-            // inodes have taken their place.
-            self.take_back(writer)?;
-            // What the journal calls done must not be begun again: in the middle of it a
-            // crash would leave what recovery does not look at.
-            if writer.moves != Moves::OnlyNamesAreLeft {
-                self.bring_to_place(writer, &work, deleted, refused)?;
-            }
-            self.move_names(writer, &work, refused)?;
-            if !refused.is_empty() {
-                self.carry_over(writer, &work, refused)?;
-            }
-        }
-        self.begin_epoch(writer, &work)
-    }
-
-    /// The journal is void from now on: all that it says is applied and durable, or carried over.
-    fn begin_epoch(&self, writer: &mut Writer<L>, work: &Work) -> Result<(), StoreError> {
-        match &writer.carried {
-            Some(carried) => writer.log.reset_carrying(&self.lower, carried.file)?,
-            None => writer.log.reset(&self.lower, false)?,
-        }
-        self.publish_log(&writer.log);
-        let file = writer.log.carried().map_or(0, |carried| carried.file);
-        self.carried_file.store(file, Ordering::Relaxed);
-        writer.moves = Moves::NotBegun;
-        writer.recorded.clear();
-        let (records, outcome) = match writer.carried.take() {
-            Some(carried) => {
-                writer.recorded = carried.recorded;
-                (carried.records, Err(carried.error))
-            }
-            None => (Vec::new(), Ok(())),
-        };
-        {
-            let _tree = self.tree.write();
-            self.settle(work, records);
-        }
-        writer.carried_bytes = self.state.read().pending.held_bytes();
-        self.empty_limbo(Unnamed::PinnedOrLinked);
-        self.sweep_stage();
-        self.keep_room_to_carry_again(writer);
-        outcome
-    }
-
-    fn take_work(&self) -> Work {
-        let state = self.state.read();
-        let dentries = state.pending.dentries.iter();
-        let mut dentries: Vec<_> = dentries.map(|(k, v)| (k.clone(), *v)).collect();
-        // From the root downwards: then the way to a directory is open already, or short, where
-        // others would make it as long as the tree is deep for each of them.
-        let depths = state.depths_of(dentries.iter().map(|((parent, _), _)| *parent));
-        dentries.sort_by_cached_key(|((parent, _), _)| depths.get(parent).copied());
-        Work {
-            objects: state.pending.objects.clone(),
-            dentries,
-        }
-    }
-
-    /// Everything but names, durable before any of these moves.
-    fn bring_to_place(
-        &self,
-        writer: &mut Writer<L>,
-        work: &Work,
-        deleted: &Deleted,
-        refused: &mut Refused,
-    ) -> Result<(), StoreError> {
-        let _tree = self.tree.read();
-        let mut bindings = self.stage_new_objects(work, refused)?;
-        self.apply_contents(work, deleted, refused)?;
-        if !refused.is_empty() {
-            bindings = self.keep_room_to_carry(writer, work, refused, bindings)?;
-        }
-        if work.dentries.is_empty() {
+/// Applies everything pending and starts a new epoch of the journal, if there is room.
+///
+/// # Errors
+/// [`StoreError::Unapplied`] if the new epoch has begun with what was `refused`.
+pub(crate) fn apply_pending<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &mut Epoch<Gate<L>>,
+    deleted: &Deleted,
+    refused: &mut Refused,
+) -> Result<(), StoreError> {
+    let mut content = applier.content();
+    content.begin_apply();
+    let work = Work::take(overlay);
+    // Where only the new epoch failed, everything was applied and is durable. Doing it
+    // again would change files in place that no journal protects any more.
+    if !epoch.log().is_unsettled() {
+        if work.is_empty() && epoch.log().is_empty() && epoch.log().carried().is_none() {
             return Ok(());
         }
-        self.announce_moves(writer, bindings, refused.is_empty())
-    }
-
-    /// Names, and what changes with them; all that was applied is durable on return.
-    fn move_names(
-        &self,
-        writer: &mut Writer<L>,
-        work: &Work,
-        refused: &mut Refused,
-    ) -> Result<(), StoreError> {
-        {
-            let mut turn = MovingTurn::begin(&self.tree);
-            writer.has_unsynced_moves = true;
-            // From here on objects move. Should something fail, the places that the
-            // journal has recorded are not theirs any more: transactions that come
-            // before the next attempt record the new ones.
-            writer.recorded.clear();
-            self.rearrange(work, refused, &mut turn)?;
-            self.apply_directory_attributes(work, refused, &mut turn)?;
-            self.park_nameless(refused, &mut turn)?;
+        // A record of inodes that failed may be found after a crash: not when other
+        // inodes have taken their place.
+        epoch.take_back(overlay.lower(), overlay.sink())?;
+        // What the journal calls done must not be begun again: in the middle of it a
+        // crash would leave what recovery does not look at.
+        if epoch.moves() != Moves::OnlyNamesAreLeft {
+            bring_to_place(overlay, applier, epoch, &work, deleted, refused)?;
         }
-        self.sync_moves(writer)
-    }
-
-    /// Makes names that have moved durable, if any are not.
-    ///
-    /// After an apply that failed while they moved, this comes before the next transaction:
-    /// recovery finds an object at a place that the journal records or gives it, and what is
-    /// committed next may take the names away at which a crash would leave it.
-    pub(crate) fn sync_moves(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
-        if writer.has_unsynced_moves {
-            self.lower
-                .sync_all()
-                .map_err(StoreError::lower("making applied changes durable"))?;
-            writer.has_unsynced_moves = false;
+        move_names(overlay, epoch, &work, refused)?;
+        if !refused.is_empty() {
+            carry::carry_over(overlay, applier, epoch, &work, refused)?;
         }
-        Ok(())
     }
+    begin_epoch(overlay, epoch, &work)
+}
 
-    /// The applied state is the lower tree's: nothing is pending any more but what is carried
-    /// over, and staged objects are ordinary ones.
-    fn settle(&self, work: &Work, carried: Vec<Record>) {
-        let mut state = self.state.write();
-        state.pending.clear();
-        for record in carried {
-            state.pending.merge_record(record);
+/// The journal is void from now on: all that it says is applied and durable, or carried over.
+fn begin_epoch<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &mut Epoch<Gate<L>>,
+    work: &Work,
+) -> Result<(), StoreError> {
+    let (records, outcome) = match epoch.begin_next(overlay.lower())? {
+        Some(carried) => (carried.records, Err(carried.error)),
+        None => (Vec::new(), Ok(())),
+    };
+    {
+        let _names = overlay.lock_names();
+        finish(overlay, work, records);
+    }
+    epoch.set_carried_bytes(overlay.state().pending.held_bytes());
+    limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked);
+    limbo::sweep_stage(overlay, epoch.carried_file());
+    carry::keep_room_to_carry_again(overlay, epoch);
+    outcome
+}
+
+/// Everything but names, durable before any of these moves.
+fn bring_to_place<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &mut Epoch<Gate<L>>,
+    work: &Work,
+    deleted: &Deleted,
+    refused: &mut Refused,
+) -> Result<(), StoreError> {
+    let _tree = overlay.hold_names();
+    let mut bindings = stage::stage_new_objects(overlay, applier, work, refused)?;
+    content::apply_contents(overlay, applier, work, deleted, refused)?;
+    if !refused.is_empty() {
+        bindings = carry::keep_room_to_carry(overlay, epoch, work, refused, bindings)?;
+    }
+    if work.dentries.is_empty() {
+        return Ok(());
+    }
+    stage::announce_moves(overlay, epoch, bindings, refused.is_empty())
+}
+
+/// Names, and what changes with them; all that was applied is durable on return.
+fn move_names<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &mut Epoch<Gate<L>>,
+    work: &Work,
+    refused: &mut Refused,
+) -> Result<(), StoreError> {
+    {
+        let mut turn = MovingTurn::begin(overlay.names());
+        assert!(
+            work.dentries.is_empty() || epoch.moves() != Moves::NotBegun,
+            "names move only after the journal says so"
+        );
+        epoch.note_moving();
+        tree::rearrange(overlay, work, refused, &mut turn)?;
+        content::apply_directory_attributes(overlay, work, refused, &mut turn)?;
+        carry::park_nameless(overlay, refused, &mut turn)?;
+    }
+    epoch.sync_moves(overlay.lower())
+}
+
+/// The applied state is the lower tree's: nothing is pending any more but what is carried
+/// over, and staged objects are ordinary ones.
+fn finish<L: Lower>(overlay: &Overlay<L>, work: &Work, carried: Vec<Record>) {
+    let mut state = overlay.state_mut();
+    state.pending.clear();
+    for record in carried {
+        state.pending.merge_record(record);
+    }
+    let gone: Vec<ObjectId> = work
+        .objects
+        .iter()
+        .filter(|(id, object)| {
+            let is_known = state.table.get(**id).is_some() || state.pending.mentions(**id);
+            object.created && !is_known
+        })
+        .map(|(&id, _)| id)
+        .collect();
+    drop(state);
+    let mut handles = overlay.lower().handles();
+    gone.into_iter().for_each(|id| handles.remove(id));
+}
+
+/// Applies what the lower filesystem does not refuse; the journal is empty then.
+pub(crate) fn apply_what_is_possible<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &mut Epoch<Gate<L>>,
+) -> Result<(), StoreError> {
+    match apply_all(overlay, applier, epoch) {
+        Err(error @ StoreError::Unapplied { .. }) => {
+            tracing::error!(%error, "going on without it");
+            Ok(())
         }
-        let gone: Vec<ObjectId> = work
-            .objects
-            .iter()
-            .filter(|(id, object)| {
-                let is_known = state.table.get(**id).is_some() || state.pending.mentions(**id);
-                object.created && !is_known
-            })
-            .map(|(&id, _)| id)
-            .collect();
-        drop(state);
-        let mut handles = self.lower.handles();
-        gone.into_iter().for_each(|id| handles.remove(id));
+        applied => applied,
     }
+}
 
-    fn count_applied(&self, bytes: u64) {
-        self.counters
-            .apply_written_bytes
-            .fetch_add(bytes, Ordering::Relaxed);
+/// Applies everything pending and starts a new epoch of the journal. What is refused is what
+/// the new epoch begins with, where there is room to write that down.
+///
+/// # Errors
+/// [`StoreError::Unapplied`]: all else is in its place.
+pub(crate) fn apply_all<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &mut Epoch<Gate<L>>,
+) -> Result<(), StoreError> {
+    let mut deleted = Deleted::new();
+    let may_go_on =
+        |error: &StoreError, epoch: &Epoch<Gate<L>>| error.is_refusal() && epoch.may_carry();
+    match apply_everything(overlay, applier, epoch, &mut deleted) {
+        Err(error) if may_go_on(&error, epoch) => {
+            match apply_pending(overlay, applier, epoch, &deleted, &mut Refused::anything()) {
+                Err(again) if may_go_on(&again, epoch) => {
+                    tracing::debug!(error = %again, "nor can it be kept beside the journal");
+                    Err(error)
+                }
+                applied => applied,
+            }
+        }
+        applied => applied,
+    }
+}
+
+/// Applies everything or fails; where there is no other room, with that of new objects that were
+/// made in vain, with the room that was kept, and with that of deleted files.
+pub(crate) fn apply_everything<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &mut Epoch<Gate<L>>,
+    deleted: &mut Deleted,
+) -> Result<(), StoreError> {
+    let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
+    for source in [Room::MadeInVain, Room::Reserve, Room::DeletedFiles] {
+        match &applied {
+            Err(error) if error.has_no_room() => {
+                if !gain_room(overlay, applier, source, epoch, deleted)? {
+                    continue;
+                }
+                tracing::info!(%error, "the disk is full: going on with the room of {source}");
+                applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
+            }
+            _ => break,
+        }
+    }
+    applied?;
+    reserve::keep_reserve(overlay, applier);
+    Ok(())
+}
+
+/// Answers whether there is any.
+pub(crate) fn gain_room<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    source: Room,
+    epoch: &Epoch<Gate<L>>,
+    deleted: &mut Deleted,
+) -> Result<bool, StoreError> {
+    // Everything is in its place then, and only the new epoch finds no room.
+    let is_applied = epoch.log().is_unsettled();
+    match source {
+        Room::Reserve => Ok(reserve::spend_reserve(overlay, applier)),
+        _ if is_applied => Ok(false),
+        Room::MadeInVain => limbo::free_staged(overlay),
+        Room::DeletedFiles => {
+            let (found, had_blocks) = deleted::free_deleted(overlay)?;
+            let has_any = had_blocks || !found.is_empty();
+            *deleted = found;
+            Ok(has_any)
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Moving many names without keeping readers waiting.
 
-use parking_lot::{RwLock, RwLockWriteGuard};
+use parking_lot::RwLockWriteGuard;
+
+use crate::locks::{Ranked, RankedRwLock};
 
 /// Steps after which readers have their turn; each is a few system calls.
 const STEPS: u32 = 32;
@@ -11,12 +13,12 @@ const STEPS: u32 = 32;
 /// at that point; so whoever waits to look something up may do so there. Without that, a look
 /// at any object of any app waited until all names had moved.
 pub(super) struct MovingTurn<'a> {
-    tree: RwLockWriteGuard<'a, ()>,
+    tree: Ranked<RwLockWriteGuard<'a, ()>>,
     steps: u32,
 }
 
 impl<'a> MovingTurn<'a> {
-    pub(super) fn begin(tree: &'a RwLock<()>) -> Self {
+    pub(super) fn begin(tree: &'a RankedRwLock<()>) -> Self {
         Self {
             tree: tree.write(),
             steps: 0,
@@ -26,14 +28,14 @@ impl<'a> MovingTurn<'a> {
     /// Between two steps, does something that moves no names and takes time: readers need not
     /// wait for it.
     pub(super) fn meanwhile<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        RwLockWriteGuard::unlocked_fair(&mut self.tree, work)
+        RwLockWriteGuard::unlocked_fair(self.tree.guard_mut(), work)
     }
 
     /// A step is complete: lets in whoever waits, from time to time.
     pub(super) fn step_ended(&mut self) {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS) {
-            RwLockWriteGuard::bump(&mut self.tree);
+            RwLockWriteGuard::bump(self.tree.guard_mut());
         }
     }
 }
@@ -43,11 +45,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+    use crate::locks::Rank;
 
     /// Lookups of any app waited while a filesystem made the names durable that had moved.
     #[test]
     fn readers_get_in_while_names_become_durable() {
-        let tree = RwLock::new(());
+        let tree = RankedRwLock::new(Rank::Names, ());
         let mut turn = MovingTurn::begin(&tree);
         assert!(tree.try_read().is_none());
         turn.meanwhile(|| assert!(tree.try_read().is_some()));
@@ -57,7 +60,7 @@ mod tests {
     /// An apply kept the lock from its first name to its last, for seconds.
     #[test]
     fn readers_get_in_between_two_steps() {
-        let tree = RwLock::new(());
+        let tree = RankedRwLock::new(Rank::Names, ());
         let was_in = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let mut turn = MovingTurn::begin(&tree);

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mobifs_base::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
 
 use crate::StoreError;
-use crate::apply::{Deleted, Refused};
-use crate::journal_store::{Directories, JournalStore, Writer};
+use crate::apply::work::Applier;
+use crate::lower::directories::Directories;
 use crate::lower::{Create, Lower};
+use crate::overlay::Overlay;
 
 const NAME: &[u8] = b"reserve";
 /// One of so many bytes of the reserve is promised: what moves is charged with a block for each
@@ -38,7 +39,7 @@ pub(crate) struct Reserve {
 
 /// Where an apply finds room on a full disk.
 #[derive(Clone, Copy, Debug)]
-enum Room {
+pub(crate) enum Room {
     MadeInVain,
     Reserve,
     DeletedFiles,
@@ -61,7 +62,7 @@ impl Reserve {
         own: &Directories<L>,
         bytes: u64,
     ) -> Result<Self, StoreError> {
-        let held_bytes = match lower.stat_at(&own.mobifs, NAME) {
+        let held_bytes = match lower.stat_at(own.mobifs(), NAME) {
             Ok(stat) if stat.kind == FileKind::Regular => stat.allocated_bytes.min(bytes),
             Ok(_) => 0,
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
@@ -85,7 +86,7 @@ impl Reserve {
             Err(error) if error.has_no_room() => error,
             done => return done,
         };
-        match lower.unlink(&own.mobifs, NAME) {
+        match lower.unlink(own.mobifs(), NAME) {
             Ok(()) => {
                 tracing::info!(%error, "the disk is full: mounting with the room that was kept");
                 // Its blocks are free when the filesystem's own journal says so.
@@ -112,155 +113,92 @@ impl Reserve {
     }
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// Keeps room, if there is any. Not while anything is pending: the file would
-    /// get an inode that the journal may name, of an object which a cut has taken.
-    pub(crate) fn keep_reserve(&self) {
-        let reserve = &self.reserve;
-        let held_bytes = reserve.held_bytes();
-        let is_pending = !self.state.read().pending.is_empty();
-        let is_done = self.read_only || is_pending || held_bytes == reserve.bytes;
-        if is_done || reserve.is_given_up.load(Ordering::Relaxed) {
-            return;
-        }
-        let available_bytes = self.lower.space().map_or(0, |space| space.available_bytes);
-        let bytes = reserve.bytes.min(held_bytes + available_bytes);
-        // Smaller ones come to nothing, and making one anew must be worth it.
-        if bytes < reserve.bytes / PARTS || bytes - held_bytes < reserve.bytes / PARTS {
-            return;
-        }
-        reserve.held_bytes.store(0, Ordering::Relaxed);
-        // Not all that is free can be allocated by everybody.
-        let sizes = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
-        let sizes = sizes.map(|bytes| bytes - bytes % PAGE_BYTES_U64);
-        for bytes in sizes.take_while(|&bytes| bytes >= reserve.bytes / PARTS) {
-            match self.make_reserve(bytes) {
-                Ok(()) => return reserve.held_bytes.store(bytes, Ordering::Relaxed),
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
-                Err(error) => {
-                    tracing::info!(%error, "no room can be kept for a full disk");
-                    reserve.is_given_up.store(true, Ordering::Relaxed);
-                    break;
-                }
-            }
-        }
-        let _gone = self.lower.unlink(&self.own.mobifs, NAME);
+/// Keeps room, if there is any. Not while anything is pending: the file would
+/// get an inode that the journal may name, of an object which a cut has taken.
+pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, applier: &Applier) {
+    let reserve = &applier.reserve();
+    let held_bytes = reserve.held_bytes();
+    let is_pending = !overlay.state().pending.is_empty();
+    let is_done = overlay.is_read_only() || is_pending || held_bytes == reserve.bytes;
+    if is_done || reserve.is_given_up.load(Ordering::Relaxed) {
+        return;
     }
-
-    fn make_reserve(&self, bytes: u64) -> io::Result<()> {
-        match self.lower.unlink(&self.own.mobifs, NAME) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        self.lower.create(&self.own.mobifs, NAME, Create::Regular)?;
-        let file = self.lower.open(&self.own.mobifs, NAME, true)?;
-        self.lower.preallocate(&file, ByteRange::new(0, bytes))
+    let available_bytes = overlay
+        .lower()
+        .space()
+        .map_or(0, |space| space.available_bytes);
+    let bytes = reserve.bytes.min(held_bytes + available_bytes);
+    // Smaller ones come to nothing, and making one anew must be worth it.
+    if bytes < reserve.bytes / PARTS || bytes - held_bytes < reserve.bytes / PARTS {
+        return;
     }
-
-    /// Gives the room back; false if there was none.
-    fn spend_reserve(&self) -> bool {
-        if self.reserve.held_bytes.swap(0, Ordering::Relaxed) == 0 {
-            return false;
-        }
-        // Its blocks are free when the filesystem's own journal says so.
-        let spent = self.lower.unlink(&self.own.mobifs, NAME);
-        spent.and_then(|()| self.lower.sync_all()).is_ok()
-    }
-
-    /// Applies everything pending and starts a new epoch of the journal. What is refused is what
-    /// the new epoch begins with, where there is room to write that down.
-    ///
-    /// # Errors
-    /// [`StoreError::Unapplied`]: all else is in its place.
-    pub(crate) fn apply_all(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
-        let mut deleted = Deleted::new();
-        let may_go_on = |error: &StoreError, writer: &Writer<L>| {
-            error.is_refusal() && !writer.log.is_unsettled() && writer.log.may_carry()
-        };
-        match self.apply_everything(writer, &mut deleted) {
-            Err(error) if may_go_on(&error, writer) => {
-                match self.apply_pending(writer, &deleted, &mut Refused::anything()) {
-                    Err(again) if may_go_on(&again, writer) => {
-                        tracing::debug!(error = %again, "nor can it be kept beside the journal");
-                        Err(error)
-                    }
-                    applied => applied,
-                }
-            }
-            applied => applied,
-        }
-    }
-
-    /// Applies everything or fails; where there is no other room, with that of new objects that were
-    /// made in vain, with the room that was kept, and with that of deleted files.
-    pub(crate) fn apply_everything(
-        &self,
-        writer: &mut Writer<L>,
-        deleted: &mut Deleted,
-    ) -> Result<(), StoreError> {
-        let mut applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
-        for source in [Room::MadeInVain, Room::Reserve, Room::DeletedFiles] {
-            match &applied {
-                Err(error) if error.has_no_room() => {
-                    if !self.gain_room(source, writer, deleted)? {
-                        continue;
-                    }
-                    tracing::info!(%error, "the disk is full: going on with the room of {source}");
-                    applied = self.apply_pending(writer, deleted, &mut Refused::nothing());
-                }
-                _ => break,
-            }
-        }
-        applied?;
-        self.keep_reserve();
-        Ok(())
-    }
-
-    /// Answers whether there is any.
-    fn gain_room(
-        &self,
-        source: Room,
-        writer: &Writer<L>,
-        deleted: &mut Deleted,
-    ) -> Result<bool, StoreError> {
-        // Everything is in its place then, and only the new epoch finds no room.
-        let is_applied = writer.log.is_unsettled();
-        match source {
-            Room::Reserve => Ok(self.spend_reserve()),
-            _ if is_applied => Ok(false),
-            Room::MadeInVain => self.free_staged(),
-            Room::DeletedFiles => {
-                let (found, had_blocks) = self.free_deleted()?;
-                let has_any = had_blocks || !found.is_empty();
-                *deleted = found;
-                Ok(has_any)
+    reserve.held_bytes.store(0, Ordering::Relaxed);
+    // Not all that is free can be allocated by everybody.
+    let sizes = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
+    let sizes = sizes.map(|bytes| bytes - bytes % PAGE_BYTES_U64);
+    for bytes in sizes.take_while(|&bytes| bytes >= reserve.bytes / PARTS) {
+        match make_reserve(overlay, bytes) {
+            Ok(()) => return reserve.held_bytes.store(bytes, Ordering::Relaxed),
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+            Err(error) => {
+                tracing::info!(%error, "no room can be kept for a full disk");
+                reserve.is_given_up.store(true, Ordering::Relaxed);
+                break;
             }
         }
     }
+    let _gone = overlay.lower().unlink(overlay.mobifs(), NAME);
+}
 
-    /// Does what was promised, once more if there was no room for it but that which is kept.
-    pub(crate) fn with_reserve<T>(
-        &self,
-        mut promised: impl FnMut() -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        match promised() {
-            Err(error) if error.has_no_room() && self.spend_reserve() => {
-                tracing::info!(%error, "the disk is full: going on with the room that was kept");
-                promised()
-            }
-            done => done,
-        }
+fn make_reserve<L: Lower>(overlay: &Overlay<L>, bytes: u64) -> io::Result<()> {
+    match overlay.lower().unlink(overlay.mobifs(), NAME) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
+    overlay
+        .lower()
+        .create(overlay.mobifs(), NAME, Create::Regular)?;
+    let file = overlay.lower().open(overlay.mobifs(), NAME, true)?;
+    overlay.lower().preallocate(&file, ByteRange::new(0, bytes))
+}
 
-    /// What of the lower filesystem's room others may have: not what the reserve had before it
-    /// was spent, which it gets again.
-    pub(crate) fn without_reserve(&self, mut space: SpaceInfo) -> SpaceInfo {
-        let reserve = &self.reserve;
-        if !self.read_only && !reserve.is_given_up.load(Ordering::Relaxed) {
-            let missing_bytes = reserve.bytes - reserve.held_bytes();
-            space.free_bytes = space.free_bytes.saturating_sub(missing_bytes);
-            space.available_bytes = space.available_bytes.saturating_sub(missing_bytes);
-        }
-        space
+/// Gives the room back; false if there was none.
+pub(crate) fn spend_reserve<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -> bool {
+    if applier.reserve().held_bytes.swap(0, Ordering::Relaxed) == 0 {
+        return false;
     }
+    // Its blocks are free when the filesystem's own journal says so.
+    let spent = overlay.lower().unlink(overlay.mobifs(), NAME);
+    spent.and_then(|()| overlay.lower().sync_all()).is_ok()
+}
+
+/// Does what was promised, once more if there was no room for it but that which is kept.
+pub(crate) fn with_reserve<L: Lower, T>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    mut promised: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    match promised() {
+        Err(error) if error.has_no_room() && spend_reserve(overlay, applier) => {
+            tracing::info!(%error, "the disk is full: going on with the room that was kept");
+            promised()
+        }
+        done => done,
+    }
+}
+
+/// What of the lower filesystem's room others may have: not what the reserve had before it
+/// was spent, which it gets again.
+pub(crate) fn without_reserve<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    mut space: SpaceInfo,
+) -> SpaceInfo {
+    let reserve = &applier.reserve();
+    if !overlay.is_read_only() && !reserve.is_given_up.load(Ordering::Relaxed) {
+        let missing_bytes = reserve.bytes - reserve.held_bytes();
+        space.free_bytes = space.free_bytes.saturating_sub(missing_bytes);
+        space.available_bytes = space.available_bytes.saturating_sub(missing_bytes);
+    }
+    space
 }

@@ -3,26 +3,28 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use mobifs_base::{
     Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
 };
 
 use crate::StoreError;
+use crate::apply::content;
 use crate::apply::content::has_room_behind;
-use crate::commit::{BIND_RESERVE_BYTES, Sorted};
-use crate::journal_store::{JournalStore, Writer};
+use crate::apply::stage;
+use crate::commit::counters::CommitCounters;
+use crate::commit::sorted::{MANY_FILES_BYTES, RUN_PAGES_MIN, Sorted};
+use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, Moves};
 use crate::log::record::Record;
-use crate::lower::{Create, Lower};
+use crate::lower::Lower;
+use crate::lower::gate::Gate;
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
+use crate::overlay::paths;
 use crate::overlay::pending::PendingObject;
-use crate::recovery::Moves;
+use crate::overlay::places;
+use crate::overlay::read;
 
-/// A run of new pages of this length is written to its place at once.
-const RUN_PAGES_MIN: usize = 16;
-/// With this much data of new files in one transaction, all of it is: they have to be
-/// made below anyway, and one sync serves them all.
-const MANY_FILES_BYTES: u64 = 1 << 20;
 /// With more files than this, one sync of the filesystem is cheaper than one each.
 const SYNCED_FILES_MAX: usize = 16;
 /// Largest single write of direct data.
@@ -118,268 +120,251 @@ impl DirectRun {
     }
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// Finds the runs of pages that may be written to their place before the
-    /// transaction is: where the journal says, durably, that nothing is there, so that
-    /// a crash in between leaves no trace. For files that grow, says so first.
-    pub(crate) fn choose_direct(
-        &self,
-        writer: &mut Writer<L>,
-        sorted: &Sorted,
-    ) -> Result<Vec<DirectRun>, StoreError> {
-        if writer.moves == Moves::OnlyNamesAreLeft {
-            // A crash before the transaction is in the journal must leave no trace in
-            // places that recovery does not look at.
-            return Ok(Vec::new());
-        }
-        let new_bytes = sorted.created_bytes();
-        let mut runs = Vec::new();
-        let mut guards = Vec::new();
-        for state in &sorted.states {
-            let Some(pages) = sorted.pages.get(&state.id) else {
-                continue;
-            };
-            let pending = self.state.read().pending.objects.get(&state.id).cloned();
-            let created = state.created || pending.as_ref().is_some_and(|object| object.created);
-            let length_min = if created && new_bytes >= MANY_FILES_BYTES {
-                1
-            } else {
-                RUN_PAGES_MIN
-            };
-            let is_new = state.created && pending.is_none();
-            for range in page_runs(pages, length_min) {
-                let mut empty = empty_parts(pending.as_deref(), created, range);
-                if !created && !empty.covers(range) {
-                    let guard = self.guard(state.id, pending.as_deref(), range, &mut empty);
-                    guards
-                        .extend(guard.map_err(self.failed_to_commit(state.id, &sorted.dentries))?);
-                }
-                let parts = empty.iter().map(whole_pages);
-                let parts = parts.filter(|part| is_run(*part, length_min));
-                runs.extend(parts.map(|part| DirectRun {
-                    object: state.id,
-                    range: part,
-                    attributes: state.attributes,
-                    created,
-                    is_everything: is_new
-                        && part.start == 0
-                        && part.end >= state.attributes.size
-                        && is_plain(state),
-                }));
-            }
-        }
-        self.write_guards(writer, guards)?;
-        Ok(runs)
+/// Finds the runs of pages that may be written to their place before the
+/// transaction is: where the journal says, durably, that nothing is there, so that
+/// a crash in between leaves no trace. For files that grow, says so first.
+pub(crate) fn choose_direct<L: Lower>(
+    overlay: &Overlay<L>,
+    counters: &CommitCounters,
+    epoch: &mut Epoch<Gate<L>>,
+    sorted: &Sorted,
+) -> Result<Vec<DirectRun>, StoreError> {
+    if epoch.moves() == Moves::OnlyNamesAreLeft {
+        // A crash before the transaction is in the journal must leave no trace in
+        // places that recovery does not look at.
+        return Ok(Vec::new());
     }
-
-    /// Adds what of the range lies behind the file's end to what is empty. Where that is
-    /// worth it and the journal does not say so yet: a state that says "behind its end this
-    /// file is empty".
-    fn guard(
-        &self,
-        id: ObjectId,
-        pending: Option<&PendingObject>,
-        range: ByteRange,
-        empty: &mut RangeSet,
-    ) -> Result<Option<ObjectState>, StoreError> {
-        let handle = self.require_handle(id)?;
-        let stat = self
-            .lower
-            .stat(&handle)
-            .map_err(StoreError::lower(format!("stat of {id}")))?;
-        let committed = match pending.and_then(|object| object.attributes) {
-            Some(attributes) => attributes,
-            None => self.shown_attributes(id, &stat)?,
+    let new_bytes = sorted.created_bytes();
+    let mut runs = Vec::new();
+    let mut guards = Vec::new();
+    for state in &sorted.states {
+        let Some(pages) = sorted.pages.get(&state.id) else {
+            continue;
         };
-        let end = committed
-            .size
-            .max(stat.size)
-            .next_multiple_of(PAGE_BYTES_U64);
-        let behind = ByteRange::new(range.start.max(end), range.end.max(end));
-        let has_pages_there = pending.is_some_and(|object| {
-            let last = object.pages.keys().next_back();
-            last.is_some_and(|last| last.offset() >= end)
-        });
-        // To say that nothing is behind the end would give back room that a program has asked for
-        // there, and that a full disk has no other of.
-        let is_allocated = has_room_behind(&stat);
-        if !is_run(behind, RUN_PAGES_MIN) || empty.covers(behind) || has_pages_there || is_allocated
-        {
-            return Ok(None);
-        }
-        empty.insert(behind);
-        Ok(Some(ObjectState {
-            id,
-            created: false,
-            attributes: committed,
-            symlink_target: None,
-            zeroed: vec![ByteRange::from(end)],
-            allocated: Vec::new(),
-            xattrs: Vec::new(),
-        }))
-    }
-
-    fn write_guards(
-        &self,
-        writer: &mut Writer<L>,
-        mut guards: Vec<ObjectState>,
-    ) -> Result<(), StoreError> {
-        guards.dedup_by_key(|guard| guard.id);
-        if guards.is_empty() {
-            return Ok(());
-        }
-        let mut recorded = HashSet::new();
-        let mut records = Vec::new();
-        let ids = guards.iter().map(|guard| guard.id);
-        self.record_places(writer, ids, &mut recorded, &mut records)?;
-        records.extend(guards.iter().cloned().map(Record::Object));
-        let written = self.append(writer, records, BIND_RESERVE_BYTES)?;
-        self.counters
-            .commit_written_bytes
-            .fetch_add(written, Ordering::Relaxed);
-        writer.recorded.extend(recorded);
-        let mut state = self.state.write();
-        guards
-            .iter()
-            .for_each(|guard| state.pending.merge_state(guard));
-        Ok(())
-    }
-
-    /// Writes direct runs to their place and makes them durable.
-    pub(crate) fn write_direct(
-        &self,
-        runs: &[DirectRun],
-        sorted: &Sorted,
-    ) -> Result<Direct, StoreError> {
-        let mut direct = Direct::default();
-        let mut unsynced = Unsynced::Files(Vec::new());
-        for run in runs {
-            let Some(pages) = sorted.pages.get(&run.object) else {
-                continue;
-            };
-            let failed = self.failed_to_commit(run.object, &sorted.dentries);
-            let handle = self.write_one(run, pages, &mut direct).map_err(failed)?;
-            unsynced.add(run, handle);
-        }
-        unsynced
-            .sync(&self.lower, &self.own.stage)
-            .map_err(StoreError::lower("making new data durable"))?;
-        Ok(direct)
-    }
-
-    /// Writes one run; returns the file, which is not durable yet.
-    fn write_one(
-        &self,
-        run: &DirectRun,
-        pages: &BTreeMap<PageIndex, Page>,
-        direct: &mut Direct,
-    ) -> Result<Arc<L::Handle>, StoreError> {
-        let handle = if run.created {
-            self.stage_file(run.object)?
+        let pending = overlay.state().pending.objects.get(&state.id).cloned();
+        let created = state.created || pending.as_ref().is_some_and(|object| object.created);
+        let length_min = if created && new_bytes >= MANY_FILES_BYTES {
+            1
         } else {
-            self.require_handle(run.object)?
+            RUN_PAGES_MIN
         };
-        direct.bytes += self.write_run(run, pages, &handle)?;
-        if run.is_everything && self.finish_new_file(run, &handle)? {
-            direct.whole.push(run.object);
-        }
-        Ok(handle)
-    }
-
-    /// Attributes of a file that has all its content. Not if there is more of it than that:
-    /// an earlier attempt to commit it, which failed, may have left something.
-    fn finish_new_file(&self, run: &DirectRun, handle: &L::Handle) -> Result<bool, StoreError> {
-        let stat = self
-            .lower
-            .stat(handle)
-            .map_err(StoreError::lower(format!("stat of {}", run.object)))?;
-        if stat.size != run.attributes.size {
-            return Ok(false);
-        }
-        self.apply_attributes(run.object, &run.attributes, handle)?;
-        Ok(true)
-    }
-
-    /// Writes one run to its place; returns the bytes.
-    fn write_run(
-        &self,
-        run: &DirectRun,
-        pages: &BTreeMap<PageIndex, Page>,
-        handle: &L::Handle,
-    ) -> Result<u64, StoreError> {
-        let failed = || StoreError::lower(format!("writing new data of {}", run.object));
-        let mut start = run.range.start;
-        let lower_bytes = self.lower.stat(handle).map_err(failed())?.size;
-        let content = ByteRange::new(start, run.end(lower_bytes));
-        let is_long = run.range.len() >= RUN_PAGES_MIN as u64 * PAGE_BYTES_U64;
-        if is_long && content.end > lower_bytes {
-            // Only against fragmentation: without it the write itself allocates. Inside of
-            // the file there mostly is room, and asking for it makes ext4 commit its own
-            // journal with the next sync.
-            let _ = self.lower.preallocate(handle, content);
-        }
-        let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(content.len() as usize));
-        for (index, page) in pages.range(PageIndex::of_offset(start)..) {
-            if index.offset() >= content.end {
-                break;
+        let is_new = state.created && pending.is_none();
+        for range in page_runs(pages, length_min) {
+            let mut empty = empty_parts(pending.as_deref(), created, range);
+            if !created && !empty.covers(range) {
+                let guard = guard(overlay, state.id, pending.as_deref(), range, &mut empty);
+                guards.extend(guard.map_err(paths::failed_to_commit(
+                    overlay,
+                    state.id,
+                    &sorted.dentries,
+                ))?);
             }
-            let end = content.end.min(index.offset() + PAGE_BYTES_U64);
-            let length = (end - index.offset()) as usize;
-            let stored = page.stored();
-            buffer.extend_from_slice(&stored[..stored.len().min(length)]);
-            buffer.resize((end - start) as usize, 0);
-            if buffer.len() >= WRITE_BYTES_MAX {
-                self.lower
-                    .write_at(handle, &buffer, start)
-                    .map_err(failed())?;
-                start += buffer.len() as u64;
-                buffer.clear();
-            }
+            let parts = empty.iter().map(whole_pages);
+            let parts = parts.filter(|part| is_run(*part, length_min));
+            runs.extend(parts.map(|part| DirectRun {
+                object: state.id,
+                range: part,
+                attributes: state.attributes,
+                created,
+                is_everything: is_new
+                    && part.start == 0
+                    && part.end >= state.attributes.size
+                    && is_plain(state),
+            }));
         }
-        if !buffer.is_empty() {
-            self.lower
-                .write_at(handle, &buffer, start)
-                .map_err(failed())?;
-        }
-        Ok(content.len())
     }
-
-    /// Remembers which new files an apply has nothing to do for but to name them.
-    pub(crate) fn note_whole(&self, files: &[ObjectId]) {
-        if files.is_empty() {
-            return;
-        }
-        let mut state = self.state.write();
-        files.iter().for_each(|&id| state.pending.note_whole(id));
-    }
-
-    /// The stage file of a new object, made if it is not there.
-    pub(crate) fn stage_file(&self, id: ObjectId) -> Result<Arc<L::Handle>, StoreError> {
-        if let Some(handle) = self.cached_handle(id) {
-            return Ok(handle);
-        }
-        let name = id.0.to_string();
-        match self
-            .lower
-            .create(&self.own.stage, name.as_bytes(), Create::Regular)
-        {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(StoreError::lower(format!("making stage file {name}"))(
-                    error,
-                ));
-            }
-            _ => {}
-        }
-        self.require_handle(id)
-    }
+    write_guards(overlay, counters, epoch, guards)?;
+    Ok(runs)
 }
 
-impl Sorted {
-    /// Whether some of it may be written to its place at once.
-    pub(crate) fn has_runs(&self) -> bool {
-        let mut pages = self.pages.values();
-        pages.any(|pages| pages.len() >= RUN_PAGES_MIN) || self.created_bytes() >= MANY_FILES_BYTES
+/// Adds what of the range lies behind the file's end to what is empty. Where that is
+/// worth it and the journal does not say so yet: a state that says "behind its end this
+/// file is empty".
+fn guard<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    pending: Option<&PendingObject>,
+    range: ByteRange,
+    empty: &mut RangeSet,
+) -> Result<Option<ObjectState>, StoreError> {
+    let handle = lookup::require_handle(overlay, id)?;
+    let stat = overlay
+        .lower()
+        .stat(&handle)
+        .map_err(StoreError::lower(format!("stat of {id}")))?;
+    let committed = match pending.and_then(|object| object.attributes) {
+        Some(attributes) => attributes,
+        None => read::shown_attributes(overlay, id, &stat)?,
+    };
+    let end = committed
+        .size
+        .max(stat.size)
+        .next_multiple_of(PAGE_BYTES_U64);
+    let behind = ByteRange::new(range.start.max(end), range.end.max(end));
+    let has_pages_there = pending.is_some_and(|object| {
+        let last = object.pages.keys().next_back();
+        last.is_some_and(|last| last.offset() >= end)
+    });
+    // To say that nothing is behind the end would give back room that a program has asked for
+    // there, and that a full disk has no other of.
+    let is_allocated = has_room_behind(&stat);
+    if !is_run(behind, RUN_PAGES_MIN) || empty.covers(behind) || has_pages_there || is_allocated {
+        return Ok(None);
     }
+    empty.insert(behind);
+    Ok(Some(ObjectState {
+        id,
+        created: false,
+        attributes: committed,
+        symlink_target: None,
+        zeroed: vec![ByteRange::from(end)],
+        allocated: Vec::new(),
+        xattrs: Vec::new(),
+    }))
+}
+
+fn write_guards<L: Lower>(
+    overlay: &Overlay<L>,
+    counters: &CommitCounters,
+    epoch: &mut Epoch<Gate<L>>,
+    mut guards: Vec<ObjectState>,
+) -> Result<(), StoreError> {
+    guards.dedup_by_key(|guard| guard.id);
+    if guards.is_empty() {
+        return Ok(());
+    }
+    let mut recorded = HashSet::new();
+    let mut records = Vec::new();
+    let ids = guards.iter().map(|guard| guard.id);
+    places::record_places(overlay, epoch.recorded(), ids, &mut recorded, &mut records);
+    records.extend(guards.iter().cloned().map(Record::Object));
+    let written = epoch.append(
+        overlay.lower(),
+        overlay.stage(),
+        &records,
+        BIND_RESERVE_BYTES,
+    )?;
+    counters.add_written(written);
+    epoch.add_recorded(recorded);
+    let mut state = overlay.state_mut();
+    guards
+        .iter()
+        .for_each(|guard| state.pending.merge_state(guard));
+    Ok(())
+}
+
+/// Writes direct runs to their place and makes them durable.
+pub(crate) fn write_direct<L: Lower>(
+    overlay: &Overlay<L>,
+    runs: &[DirectRun],
+    sorted: &Sorted,
+) -> Result<Direct, StoreError> {
+    let mut direct = Direct::default();
+    let mut unsynced = Unsynced::Files(Vec::new());
+    for run in runs {
+        let Some(pages) = sorted.pages.get(&run.object) else {
+            continue;
+        };
+        let failed = paths::failed_to_commit(overlay, run.object, &sorted.dentries);
+        let handle = write_one(overlay, run, pages, &mut direct).map_err(failed)?;
+        unsynced.add(run, handle);
+    }
+    unsynced
+        .sync(overlay.lower(), overlay.stage())
+        .map_err(StoreError::lower("making new data durable"))?;
+    Ok(direct)
+}
+
+/// Writes one run; returns the file, which is not durable yet.
+fn write_one<L: Lower>(
+    overlay: &Overlay<L>,
+    run: &DirectRun,
+    pages: &BTreeMap<PageIndex, Page>,
+    direct: &mut Direct,
+) -> Result<Arc<L::Handle>, StoreError> {
+    let handle = if run.created {
+        stage::stage_file(overlay, run.object)?
+    } else {
+        lookup::require_handle(overlay, run.object)?
+    };
+    direct.bytes += write_run(overlay, run, pages, &handle)?;
+    if run.is_everything && finish_new_file(overlay, run, &handle)? {
+        direct.whole.push(run.object);
+    }
+    Ok(handle)
+}
+
+/// Attributes of a file that has all its content. Not if there is more of it than that:
+/// an earlier attempt to commit it, which failed, may have left something.
+fn finish_new_file<L: Lower>(
+    overlay: &Overlay<L>,
+    run: &DirectRun,
+    handle: &L::Handle,
+) -> Result<bool, StoreError> {
+    let stat = overlay
+        .lower()
+        .stat(handle)
+        .map_err(StoreError::lower(format!("stat of {}", run.object)))?;
+    if stat.size != run.attributes.size {
+        return Ok(false);
+    }
+    content::apply_attributes(overlay, run.object, &run.attributes, handle)?;
+    Ok(true)
+}
+
+/// Writes one run to its place; returns the bytes.
+fn write_run<L: Lower>(
+    overlay: &Overlay<L>,
+    run: &DirectRun,
+    pages: &BTreeMap<PageIndex, Page>,
+    handle: &L::Handle,
+) -> Result<u64, StoreError> {
+    let failed = || StoreError::lower(format!("writing new data of {}", run.object));
+    let mut start = run.range.start;
+    let lower_bytes = overlay.lower().stat(handle).map_err(failed())?.size;
+    let content = ByteRange::new(start, run.end(lower_bytes));
+    let is_long = run.range.len() >= RUN_PAGES_MIN as u64 * PAGE_BYTES_U64;
+    if is_long && content.end > lower_bytes {
+        // Only against fragmentation: without it the write itself allocates. Inside of
+        // the file there mostly is room, and asking for it makes ext4 commit its own
+        // journal with the next sync.
+        let _ = overlay.lower().preallocate(handle, content);
+    }
+    let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(content.len() as usize));
+    for (index, page) in pages.range(PageIndex::of_offset(start)..) {
+        if index.offset() >= content.end {
+            break;
+        }
+        let end = content.end.min(index.offset() + PAGE_BYTES_U64);
+        let length = (end - index.offset()) as usize;
+        let stored = page.stored();
+        buffer.extend_from_slice(&stored[..stored.len().min(length)]);
+        buffer.resize((end - start) as usize, 0);
+        if buffer.len() >= WRITE_BYTES_MAX {
+            overlay
+                .lower()
+                .write_at(handle, &buffer, start)
+                .map_err(failed())?;
+            start += buffer.len() as u64;
+            buffer.clear();
+        }
+    }
+    if !buffer.is_empty() {
+        overlay
+            .lower()
+            .write_at(handle, &buffer, start)
+            .map_err(failed())?;
+    }
+    Ok(content.len())
+}
+
+/// Remembers which new files an apply has nothing to do for but to name them.
+pub(crate) fn note_whole<L: Lower>(overlay: &Overlay<L>, files: &[ObjectId]) {
+    if files.is_empty() {
+        return;
+    }
+    let mut state = overlay.state_mut();
+    files.iter().for_each(|&id| state.pending.note_whole(id));
 }
 
 /// Runs of at least `length_min` consecutive pages, as byte ranges.

@@ -2,6 +2,7 @@
 
 pub(crate) mod codec;
 mod create;
+pub(crate) mod epoch;
 pub(crate) mod header;
 mod identity;
 mod open;

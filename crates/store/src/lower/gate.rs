@@ -4,19 +4,20 @@
 use std::io;
 
 use mobifs_base::{ByteRange, SpaceInfo, Xattr};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{MutexGuard, RwLock};
 use rustix::io::Errno;
 
 use crate::Capabilities;
+use crate::locks::{Rank, Ranked, RankedMutex};
+use crate::lower::handles::Handles;
 use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
-use crate::overlay::lookup::Handles;
 
 /// Passes everything on to the filesystem below until the power is cut; from then on
 /// nothing that could change it.
 pub(crate) struct Gate<L: Lower> {
     lower: L,
     /// Handles on objects that may be used again.
-    handles: Mutex<Handles<L::Handle>>,
+    handles: RankedMutex<Handles<L::Handle>>,
     /// Read-held during every change, so that cutting waits for those under way.
     cut: RwLock<bool>,
 }
@@ -24,7 +25,7 @@ pub(crate) struct Gate<L: Lower> {
 impl<L: Lower> Gate<L> {
     pub(crate) fn new(lower: L) -> Self {
         Self {
-            handles: Mutex::new(Handles::new(lower.handles_max())),
+            handles: RankedMutex::new(Rank::Handles, Handles::new(lower.handles_max())),
             lower,
             cut: RwLock::new(false),
         }
@@ -36,7 +37,7 @@ impl<L: Lower> Gate<L> {
     }
 
     /// The handles that are kept. No call is made while they are locked.
-    pub(crate) fn handles(&self) -> MutexGuard<'_, Handles<L::Handle>> {
+    pub(crate) fn handles(&self) -> Ranked<MutexGuard<'_, Handles<L::Handle>>> {
         self.handles.lock()
     }
 

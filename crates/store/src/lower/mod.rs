@@ -5,7 +5,9 @@
 //! lead outside it. [`PosixLower`] is the real thing; tests put a simulated
 //! filesystem here whose unsynced effects land, vanish or tear.
 
+pub(crate) mod directories;
 pub(crate) mod gate;
+pub(crate) mod handles;
 mod posix;
 
 use std::io;
@@ -273,5 +275,17 @@ impl JournalBuffer {
     /// The content, to be filled.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         zerocopy::IntoBytes::as_mut_bytes(self.storage.as_mut_slice())
+    }
+}
+
+/// Name of the store's own directory in its root.
+pub(crate) const OWN_DIRECTORY: &[u8] = b".mobifs";
+
+/// None for "not there", the error for everything else.
+pub(crate) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }

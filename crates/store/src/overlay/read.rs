@@ -8,9 +8,10 @@ use mobifs_base::{
     PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, Whence, Xattr, search_layer, seek_content,
 };
 
-use crate::journal_store::JournalStore;
-use crate::lower::{Blocks, Lower, LowerStat};
-use crate::overlay::lookup::missing;
+use crate::error::missing;
+use crate::lower::{Blocks, Lower, LowerStat, OWN_DIRECTORY};
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
 use crate::overlay::pending::{PendingObject, PendingPage, write_runs};
 use crate::{Seek, StoreError};
 
@@ -34,347 +35,365 @@ impl Piece {
     }
 }
 
-impl<L: Lower> JournalStore<L> {
-    pub(crate) fn read_object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
-        let info = self.object_info(id)?;
-        if info.attributes.kind != FileKind::Directory && info.attributes.nlink > 1 {
-            let is_noted = self.state.read().table.has_had_several_names(id);
-            if !is_noted {
-                self.state.write().table.note_several_names(id);
-            }
+pub(crate) fn object<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> Result<ObjectInfo, StoreError> {
+    let info = object_info(overlay, id)?;
+    if info.attributes.kind != FileKind::Directory && info.attributes.nlink > 1 {
+        let is_noted = overlay.state().table.has_had_several_names(id);
+        if !is_noted {
+            overlay.state_mut().table.note_several_names(id);
         }
-        Ok(info)
     }
+    Ok(info)
+}
 
-    fn object_info(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
-        let _tree = self.tree.read();
-        let object = self.state.read().pending.objects.get(&id).cloned();
-        let stat = self.stat(id)?;
-        if object.is_none() && stat.is_none() {
-            return Err(StoreError::Unknown(id));
-        }
-        let lower_bytes = stat.map_or(0, |stat| stat.allocated_bytes);
-        if let Some(object) = object
-            && let Some(attributes) = object.attributes
-        {
-            let pages = object.pages.len() as u64 * PAGE_BYTES_U64;
-            let most = attributes.size.next_multiple_of(PAGE_BYTES_U64) + pages;
-            let allocated_bytes = (lower_bytes + pages).min(most.max(lower_bytes));
-            return Ok(ObjectInfo {
-                attributes,
-                allocated_bytes,
-                foreign: false,
-                immutable: false,
-            });
-        }
-        let stat = stat.ok_or(StoreError::Unknown(id))?;
-        Ok(ObjectInfo {
-            attributes: self.shown_attributes(id, &stat)?,
-            allocated_bytes: lower_bytes,
-            foreign: stat.device != self.device,
-            immutable: stat.immutable,
-        })
+fn object_info<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<ObjectInfo, StoreError> {
+    let _tree = overlay.hold_names();
+    let object = overlay.state().pending.objects.get(&id).cloned();
+    let stat = stat(overlay, id)?;
+    if object.is_none() && stat.is_none() {
+        return Err(StoreError::Unknown(id));
     }
+    let lower_bytes = stat.map_or(0, |stat| stat.allocated_bytes);
+    if let Some(object) = object
+        && let Some(attributes) = object.attributes
+    {
+        let pages = object.pages.len() as u64 * PAGE_BYTES_U64;
+        let most = attributes.size.next_multiple_of(PAGE_BYTES_U64) + pages;
+        let allocated_bytes = (lower_bytes + pages).min(most.max(lower_bytes));
+        return Ok(ObjectInfo {
+            attributes,
+            allocated_bytes,
+            foreign: false,
+            immutable: false,
+        });
+    }
+    let stat = stat.ok_or(StoreError::Unknown(id))?;
+    Ok(ObjectInfo {
+        attributes: shown_attributes(overlay, id, &stat)?,
+        allocated_bytes: lower_bytes,
+        foreign: stat.device != overlay.device(),
+        immutable: stat.immutable,
+    })
+}
 
-    /// What the mounted view shows of an object for which nothing is pending. Its names in
-    /// `limbo/` and `stage/` are no links: they wait to be deleted. Whether it has them is
-    /// looked at, because deleting them may have failed.
-    pub(crate) fn shown_attributes(
-        &self,
-        id: ObjectId,
-        stat: &LowerStat,
-    ) -> Result<Attributes, StoreError> {
-        let mut attributes = attributes_of(stat);
-        let is_linked = {
-            let state = self.state.read();
-            let location = state.table.get(id);
-            location.is_some_and(|location| !location.names.is_empty())
+/// What the mounted view shows of an object for which nothing is pending. Its names in
+/// `limbo/` and `stage/` are no links: they wait to be deleted. Whether it has them is
+/// looked at, because deleting them may have failed.
+pub(crate) fn shown_attributes<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    stat: &LowerStat,
+) -> Result<Attributes, StoreError> {
+    let mut attributes = attributes_of(stat);
+    let is_linked = {
+        let state = overlay.state();
+        let location = state.table.get(id);
+        location.is_some_and(|location| !location.names.is_empty())
+    };
+    if is_linked && stat.kind != FileKind::Directory && stat.nlink > 1 {
+        let own_names = overlay.count_own_names(id, stat.inode)?;
+        attributes.nlink = attributes.nlink.saturating_sub(own_names);
+    }
+    Ok(attributes)
+}
+
+/// What the lower filesystem says of an object, at one of its places.
+fn stat<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<Option<LowerStat>, StoreError> {
+    if id == ObjectId::ROOT {
+        let root = lookup::require_handle(overlay, id)?;
+        let stat = overlay.lower().stat(&root);
+        let mut stat = stat.map_err(StoreError::lower("stat of the root"))?;
+        // Our own directory is one that the mount does not show. Where subdirectories are not
+        // counted, there is one link.
+        if stat.nlink > 2 {
+            stat.nlink -= 1;
+        }
+        return Ok(Some(stat));
+    }
+    let location = overlay.state().table.get(id).cloned();
+    let (inode, names) = location.map_or((0, Vec::new()), |at| (at.inode, at.names));
+    for (parent, name) in names {
+        let Some(directory) = lookup::handle(overlay, parent)? else {
+            continue;
         };
-        if is_linked && stat.kind != FileKind::Directory && stat.nlink > 1 {
-            let own_names = self.count_own_names(id, stat.inode)?;
-            attributes.nlink = attributes.nlink.saturating_sub(own_names);
-        }
-        Ok(attributes)
-    }
-
-    /// What the lower filesystem says of an object, at one of its places.
-    fn stat(&self, id: ObjectId) -> Result<Option<LowerStat>, StoreError> {
-        if id == ObjectId::ROOT {
-            let root = self.require_handle(id)?;
-            let stat = self.lower.stat(&root);
-            let mut stat = stat.map_err(StoreError::lower("stat of the root"))?;
-            // Our own directory is one that the mount does not show. Where subdirectories are not
-            // counted, there is one link.
-            if stat.nlink > 2 {
-                stat.nlink -= 1;
-            }
+        // What lies on another filesystem is shown, to be told as foreign.
+        if let Some(stat) = overlay.stat_at(&directory, name.as_bytes())?
+            && (stat.device != overlay.device() || stat.inode == inode)
+        {
             return Ok(Some(stat));
         }
-        let location = self.state.read().table.get(id).cloned();
-        let (inode, names) = location.map_or((0, Vec::new()), |at| (at.inode, at.names));
-        for (parent, name) in names {
-            let Some(directory) = self.handle(parent)? else {
-                continue;
-            };
-            // What lies on another filesystem is shown, to be told as foreign.
-            if let Some(stat) = self.stat_at(&directory, name.as_bytes())?
-                && (stat.device != self.device || stat.inode == inode)
+    }
+    match lookup::place(overlay, id)? {
+        None => Ok(None),
+        Some(place) => overlay.stat_at(&place.directory, &place.name),
+    }
+}
+
+pub(crate) fn entries<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> Result<Vec<DirectoryEntry>, StoreError> {
+    let _tree = overlay.hold_names();
+    let mut entries: BTreeMap<Name, (u64, Option<FileKind>)> = BTreeMap::new();
+    let handle = lookup::handle(overlay, id)?;
+    if handle.is_none() && overlay.state().pending.object(id).is_none() {
+        return Err(StoreError::Unknown(id));
+    }
+    if let Some(handle) = &handle {
+        let listed = overlay.lower().list(handle);
+        for entry in listed.map_err(StoreError::lower(format!("listing {id}")))? {
+            let is_own = id == ObjectId::ROOT && entry.name == OWN_DIRECTORY;
+            // A name that no path can hold cannot be used by anyone either.
+            if let Ok(name) = Name::new(&entry.name)
+                && !is_own
             {
-                return Ok(Some(stat));
+                entries.insert(name, (entry.inode, entry.kind));
             }
         }
-        match self.place(id)? {
-            None => Ok(None),
-            Some(place) => self.stat_at(&place.directory, &place.name),
+        for (name, (_, kind)) in entries.iter_mut().filter(|(_, (_, kind))| kind.is_none()) {
+            *kind = overlay
+                .stat_at(handle, name.as_bytes())?
+                .map(|stat| stat.kind);
         }
     }
-
-    pub(crate) fn read_entries(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
-        let _tree = self.tree.read();
-        let mut entries: BTreeMap<Name, (u64, Option<FileKind>)> = BTreeMap::new();
-        let handle = self.handle(id)?;
-        if handle.is_none() && self.state.read().pending.object(id).is_none() {
-            return Err(StoreError::Unknown(id));
-        }
-        if let Some(handle) = &handle {
-            let listed = self.lower.list(handle);
-            for entry in listed.map_err(StoreError::lower(format!("listing {id}")))? {
-                let is_own =
-                    id == ObjectId::ROOT && entry.name == crate::journal_store::OWN_DIRECTORY;
-                // A name that no path can hold cannot be used by anyone either.
-                if let Ok(name) = Name::new(&entry.name)
-                    && !is_own
-                {
-                    entries.insert(name, (entry.inode, entry.kind));
-                }
-            }
-            for (name, (_, kind)) in entries.iter_mut().filter(|(_, (_, kind))| kind.is_none()) {
-                *kind = self.stat_at(handle, name.as_bytes())?.map(|stat| stat.kind);
-            }
-        }
-        let mut state = self.state.write();
-        let changed: Vec<(Name, Option<ObjectId>)> = state
-            .pending
-            .dentries_of(id)
-            .map(|(name, child)| (name.clone(), child))
-            .collect();
-        let mut result = Vec::with_capacity(entries.len());
-        for (name, _) in &changed {
-            entries.remove(name);
-        }
-        for (name, (inode, kind)) in entries {
-            // Gone between listing and looking: not ours to report.
-            let Some(kind) = kind else { continue };
-            let child = state.table.adopt(inode, kind, id, &name);
-            result.push(DirectoryEntry {
-                name,
-                id: child,
-                kind,
-            });
-        }
-        for (name, child) in changed {
-            let Some(child) = child else { continue };
-            let pending = state
-                .pending
-                .object(child)
-                .and_then(|object| object.attributes);
-            let kind = pending
-                .map(|attributes| attributes.kind)
-                .or_else(|| state.table.get(child).map(|location| location.kind));
-            let kind = kind.ok_or_else(|| missing(child))?;
-            result.push(DirectoryEntry {
-                name,
-                id: child,
-                kind,
-            });
-        }
-        Ok(result)
+    let mut state = overlay.state_mut();
+    let changed: Vec<(Name, Option<ObjectId>)> = state
+        .pending
+        .dentries_of(id)
+        .map(|(name, child)| (name.clone(), child))
+        .collect();
+    let mut result = Vec::with_capacity(entries.len());
+    for (name, _) in &changed {
+        entries.remove(name);
     }
-
-    pub(crate) fn read_xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
-        let _tree = self.tree.read();
-        let object = self.state.read().pending.objects.get(&id).cloned();
-        let mut xattrs: BTreeMap<Arc<[u8]>, Arc<[u8]>> = BTreeMap::new();
-        let lower = match &object {
-            Some(object) if object.created => None,
-            _ => self.handle(id)?,
-        };
-        if let Some(handle) = lower {
-            let found = self.lower.xattrs(&handle);
-            xattrs.extend(found.map_err(StoreError::lower(format!("attributes of {id}")))?);
-        } else if object.is_none() {
-            return Err(StoreError::Unknown(id));
-        }
-        for (name, value) in object.iter().flat_map(|object| &object.xattrs) {
-            match value {
-                Some(value) => xattrs.insert(Arc::clone(name), Arc::clone(value)),
-                None => xattrs.remove(name),
-            };
-        }
-        Ok(xattrs.into_iter().collect())
-    }
-
-    pub(crate) fn read_target(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
-        let _tree = self.tree.read();
-        let pending = self.state.read().pending.objects.get(&id).cloned();
-        if let Some(target) = pending.and_then(|object| object.symlink_target.clone()) {
-            return Ok(target.to_vec());
-        }
-        let place = self.place(id)?.ok_or(StoreError::Unknown(id))?;
-        self.lower
-            .read_link(&place.directory, &place.name)
-            .map_err(StoreError::lower(format!("target of {id}")))
-    }
-
-    pub(crate) fn read_content(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<(), StoreError> {
-        let object = self.state.read().pending.objects.get(&id).cloned();
-        let Some(object) = object else {
-            let handle = self
-                .handle_for_content(id)?
-                .ok_or(StoreError::Unknown(id))?;
-            return self.read_lower(&handle, offset, out);
-        };
-        // What is pending needs nothing from below, and there may be nothing: to look for a
-        // file that is not there takes a system call each time.
-        let mut opened = None;
-        let mut position = offset;
-        let mut rest = out;
-        while !rest.is_empty() {
-            let index = PageIndex::of_offset(position);
-            let within = (position - index.offset()) as usize;
-            let (mut length, piece) = (PAGE_BYTES - within, object.piece(index));
-            if matches!(piece, Piece::Lower) {
-                // Clean stretches go in one read.
-                let end = position + rest.len() as u64;
-                let mut next = PageIndex(index.0 + 1);
-                while next.offset() < end && matches!(object.piece(next), Piece::Lower) {
-                    next.0 += 1;
-                }
-                length = (next.offset() - position) as usize;
-            }
-            let (now, later) = rest.split_at_mut(length.min(rest.len()));
-            if piece.needs_lower() && opened.is_none() {
-                opened = Some(self.handle_for_content(id)?);
-            }
-            let handle = opened.as_ref().and_then(Option::as_deref);
-            match piece {
-                Piece::Zero => now.fill(0),
-                Piece::Lower => match handle {
-                    Some(handle) => self.read_lower(handle, position, now)?,
-                    None => now.fill(0),
-                },
-                Piece::Page(page, hidden) => {
-                    let lower = handle.filter(|_| !hidden);
-                    self.resolve_page(index, &page, lower)?.read(within, now);
-                }
-            }
-            position += now.len() as u64;
-            rest = later;
-        }
-        Ok(())
-    }
-
-    /// The content of a pending page, whatever form it has.
-    pub(crate) fn resolve_page(
-        &self,
-        index: PageIndex,
-        page: &PendingPage,
-        lower: Option<&L::Handle>,
-    ) -> Result<Page, StoreError> {
-        let mut content = [0; PAGE_BYTES];
-        match page {
-            PendingPage::Whole(page) => Ok(page.clone()),
-            PendingPage::Runs { fresh, runs } => {
-                if let Some(lower) = lower.filter(|_| !fresh) {
-                    self.read_lower(lower, index.offset(), &mut content)?;
-                }
-                let mut page = Page::new(&content);
-                write_runs(&mut page, runs);
-                Ok(page)
-            }
-        }
-    }
-
-    /// A handle on a file, without waiting for a rearrangement if it is open already.
-    fn handle_for_content(&self, id: ObjectId) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        if let Some(handle) = self.cached_handle(id) {
-            return Ok(Some(handle));
-        }
-        let _tree = self.tree.read();
-        self.handle(id)
-    }
-
-    /// Reads from a lower file; what lies behind its end is zeros.
-    pub(crate) fn read_lower(
-        &self,
-        handle: &L::Handle,
-        offset: u64,
-        out: &mut [u8],
-    ) -> Result<(), StoreError> {
-        let read = self.lower.read_at(handle, out, offset);
-        let length = read.map_err(StoreError::lower(format!("reading at offset {offset}")))?;
-        out[length..].fill(0);
-        Ok(())
-    }
-
-    /// What is pending gives back room only where it zeroes; and of a new object nothing may be
-    /// below yet. The few blocks that a filesystem needs for noting that others are written now
-    /// are there as long as the reserve is.
-    pub(crate) fn has_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
-        let object = self.state.read().pending.objects.get(&id).cloned();
-        if object.is_some_and(|object| object.created || object.zeroed.intersects(range)) {
-            return Ok(false);
-        }
-        let counted = if self.reserve.is_held() {
-            Blocks::Allocated
-        } else {
-            Blocks::Written
-        };
-        let handle = self.handle_for_content(id)?;
-        let looked = handle.map_or(Ok(false), |handle| {
-            self.lower.is_in_place(&handle, range, counted)
+    for (name, (inode, kind)) in entries {
+        // Gone between listing and looking: not ours to report.
+        let Some(kind) = kind else { continue };
+        let child = state.table.adopt(inode, kind, id, &name);
+        result.push(DirectoryEntry {
+            name,
+            id: child,
+            kind,
         });
-        looked.map_err(StoreError::lower(format!("asking for the blocks of {id}")))
     }
+    for (name, child) in changed {
+        let Some(child) = child else { continue };
+        let pending = state
+            .pending
+            .object(child)
+            .and_then(|object| object.attributes);
+        let kind = pending
+            .map(|attributes| attributes.kind)
+            .or_else(|| state.table.get(child).map(|location| location.kind));
+        let kind = kind.ok_or_else(|| missing(child))?;
+        result.push(DirectoryEntry {
+            name,
+            id: child,
+            kind,
+        });
+    }
+    Ok(result)
+}
 
-    pub(crate) fn seek_content(
-        &self,
-        id: ObjectId,
-        offset: u64,
-        what: Seek,
-    ) -> Result<Option<u64>, StoreError> {
-        let whence = match what {
-            Seek::Data => Whence::Data,
-            Seek::Hole => Whence::Hole,
+pub(crate) fn xattrs<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> Result<Vec<Xattr>, StoreError> {
+    let _tree = overlay.hold_names();
+    let object = overlay.state().pending.objects.get(&id).cloned();
+    let mut xattrs: BTreeMap<Arc<[u8]>, Arc<[u8]>> = BTreeMap::new();
+    let lower = match &object {
+        Some(object) if object.created => None,
+        _ => lookup::handle(overlay, id)?,
+    };
+    if let Some(handle) = lower {
+        let found = overlay.lower().xattrs(&handle);
+        xattrs.extend(found.map_err(StoreError::lower(format!("attributes of {id}")))?);
+    } else if object.is_none() {
+        return Err(StoreError::Unknown(id));
+    }
+    for (name, value) in object.iter().flat_map(|object| &object.xattrs) {
+        match value {
+            Some(value) => xattrs.insert(Arc::clone(name), Arc::clone(value)),
+            None => xattrs.remove(name),
         };
-        let object = self.state.read().pending.objects.get(&id).cloned();
-        let handle = self.handle_for_content(id)?;
-        let below = |offset: u64| {
-            let Some(handle) = &handle else {
-                return Ok(None);
-            };
-            match whence {
-                Whence::Data => self.lower.seek_data(handle, offset),
-                Whence::Hole => self.lower.seek_hole(handle, offset),
+    }
+    Ok(xattrs.into_iter().collect())
+}
+
+pub(crate) fn link_target<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> Result<Vec<u8>, StoreError> {
+    let _tree = overlay.hold_names();
+    let pending = overlay.state().pending.objects.get(&id).cloned();
+    if let Some(target) = pending.and_then(|object| object.symlink_target.clone()) {
+        return Ok(target.to_vec());
+    }
+    let place = lookup::place(overlay, id)?.ok_or(StoreError::Unknown(id))?;
+    overlay
+        .lower()
+        .read_link(&place.directory, &place.name)
+        .map_err(StoreError::lower(format!("target of {id}")))
+}
+
+pub(crate) fn content<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), StoreError> {
+    let object = overlay.state().pending.objects.get(&id).cloned();
+    let Some(object) = object else {
+        let handle = handle_for_content(overlay, id)?.ok_or(StoreError::Unknown(id))?;
+        return read_lower(overlay, &handle, offset, out);
+    };
+    // What is pending needs nothing from below, and there may be nothing: to look for a
+    // file that is not there takes a system call each time.
+    let mut opened = None;
+    let mut position = offset;
+    let mut rest = out;
+    while !rest.is_empty() {
+        let index = PageIndex::of_offset(position);
+        let within = (position - index.offset()) as usize;
+        let (mut length, piece) = (PAGE_BYTES - within, object.piece(index));
+        if matches!(piece, Piece::Lower) {
+            // Clean stretches go in one read.
+            let end = position + rest.len() as u64;
+            let mut next = PageIndex(index.0 + 1);
+            while next.offset() < end && matches!(object.piece(next), Piece::Lower) {
+                next.0 += 1;
             }
-            .map_err(StoreError::lower(format!("seeking in {id}")))
-        };
-        let attributes = object.as_ref().and_then(|object| object.attributes);
-        match (&object, attributes) {
-            (Some(object), Some(attributes)) => {
-                let size = attributes.size;
-                let layer = PendingContent { object, size };
-                let search = |offset| Ok(search_layer(&layer, offset, whence));
-                seek_content(offset, whence, search, below)
-            }
-            _ if handle.is_none() => Err(StoreError::Unknown(id)),
-            _ => below(offset),
+            length = (next.offset() - position) as usize;
         }
+        let (now, later) = rest.split_at_mut(length.min(rest.len()));
+        if piece.needs_lower() && opened.is_none() {
+            opened = Some(handle_for_content(overlay, id)?);
+        }
+        let handle = opened.as_ref().and_then(Option::as_deref);
+        match piece {
+            Piece::Zero => now.fill(0),
+            Piece::Lower => match handle {
+                Some(handle) => read_lower(overlay, handle, position, now)?,
+                None => now.fill(0),
+            },
+            Piece::Page(page, hidden) => {
+                let lower = handle.filter(|_| !hidden);
+                resolve_page(overlay, index, &page, lower)?.read(within, now);
+            }
+        }
+        position += now.len() as u64;
+        rest = later;
+    }
+    Ok(())
+}
+
+/// The content of a pending page, whatever form it has.
+pub(crate) fn resolve_page<L: Lower>(
+    overlay: &Overlay<L>,
+    index: PageIndex,
+    page: &PendingPage,
+    lower: Option<&L::Handle>,
+) -> Result<Page, StoreError> {
+    let mut content = [0; PAGE_BYTES];
+    match page {
+        PendingPage::Whole(page) => Ok(page.clone()),
+        PendingPage::Runs { fresh, runs } => {
+            if let Some(lower) = lower.filter(|_| !fresh) {
+                read_lower(overlay, lower, index.offset(), &mut content)?;
+            }
+            let mut page = Page::new(&content);
+            write_runs(&mut page, runs);
+            Ok(page)
+        }
+    }
+}
+
+/// A handle on a file, without waiting for a rearrangement if it is open already.
+fn handle_for_content<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> Result<Option<Arc<L::Handle>>, StoreError> {
+    if let Some(handle) = overlay.cached_handle(id) {
+        return Ok(Some(handle));
+    }
+    let _tree = overlay.hold_names();
+    lookup::handle(overlay, id)
+}
+
+/// Reads from a lower file; what lies behind its end is zeros.
+pub(crate) fn read_lower<L: Lower>(
+    overlay: &Overlay<L>,
+    handle: &L::Handle,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), StoreError> {
+    let read = overlay.lower().read_at(handle, out, offset);
+    let length = read.map_err(StoreError::lower(format!("reading at offset {offset}")))?;
+    out[length..].fill(0);
+    Ok(())
+}
+
+/// What is pending gives back room only where it zeroes; and of a new object nothing may be
+/// below yet. The few blocks that a filesystem needs for noting that others are written now
+/// are there as long as the reserve is.
+pub(crate) fn is_in_place<L: Lower>(
+    overlay: &Overlay<L>,
+    is_reserve_held: bool,
+    id: ObjectId,
+    range: ByteRange,
+) -> Result<bool, StoreError> {
+    let object = overlay.state().pending.objects.get(&id).cloned();
+    if object.is_some_and(|object| object.created || object.zeroed.intersects(range)) {
+        return Ok(false);
+    }
+    let counted = if is_reserve_held {
+        Blocks::Allocated
+    } else {
+        Blocks::Written
+    };
+    let handle = handle_for_content(overlay, id)?;
+    let looked = handle.map_or(Ok(false), |handle| {
+        overlay.lower().is_in_place(&handle, range, counted)
+    });
+    looked.map_err(StoreError::lower(format!("asking for the blocks of {id}")))
+}
+
+pub(crate) fn seek<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    offset: u64,
+    what: Seek,
+) -> Result<Option<u64>, StoreError> {
+    let whence = match what {
+        Seek::Data => Whence::Data,
+        Seek::Hole => Whence::Hole,
+    };
+    let object = overlay.state().pending.objects.get(&id).cloned();
+    let handle = handle_for_content(overlay, id)?;
+    let below = |offset: u64| {
+        let Some(handle) = &handle else {
+            return Ok(None);
+        };
+        match whence {
+            Whence::Data => overlay.lower().seek_data(handle, offset),
+            Whence::Hole => overlay.lower().seek_hole(handle, offset),
+        }
+        .map_err(StoreError::lower(format!("seeking in {id}")))
+    };
+    let attributes = object.as_ref().and_then(|object| object.attributes);
+    match (&object, attributes) {
+        (Some(object), Some(attributes)) => {
+            let size = attributes.size;
+            let layer = PendingContent { object, size };
+            let search = |offset| Ok(search_layer(&layer, offset, whence));
+            seek_content(offset, whence, search, below)
+        }
+        _ if handle.is_none() => Err(StoreError::Unknown(id)),
+        _ => below(offset),
     }
 }
 

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
-use crate::journal_store::JournalStore;
 use crate::lower::Lower;
-use crate::overlay::lookup::found;
+use crate::overlay::Overlay;
 
 /// What looking for one object after the other has found out. It holds as long as no name
 /// moves.
@@ -43,126 +42,118 @@ struct Ways<H> {
     entries: HashMap<ObjectId, Vec<Entry>>,
 }
 
-// Callers hold the `tree` lock in either mode, so that nothing moves meanwhile.
-impl<L: Lower> JournalStore<L> {
-    /// A handle on a directory, if it is at one of its places.
-    pub(crate) fn directory(
-        &self,
-        id: ObjectId,
-        search: &mut Search,
-    ) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        if search.nowhere.contains(&id) {
-            return Ok(None);
-        }
-        if let Some(handle) = self.open_handle(id)? {
+/// A handle on a directory, if it is at one of its places.
+pub(crate) fn directory<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    search: &mut Search,
+) -> Result<Option<Arc<L::Handle>>, StoreError> {
+    if search.nowhere.contains(&id) {
+        return Ok(None);
+    }
+    if let Some(handle) = overlay.open_handle(id)? {
+        return Ok(Some(handle));
+    }
+    let mut ways = ways_to(overlay, id, search)?;
+    let mut reached = HashSet::new();
+    // Below what waits in `limbo/` or `stage/` nothing needs to be in the tree.
+    let mut waiting = ways.unopened.clone();
+    loop {
+        let Some((at, handle)) = ways.open.pop() else {
+            let Some(next) = waiting.pop() else { break };
+            if !reached.contains(&next)
+                && let Some(handle) = open_own(overlay, next)?
+            {
+                reached.insert(next);
+                ways.open.push((next, handle));
+            }
+            continue;
+        };
+        if at == id {
             return Ok(Some(handle));
         }
-        let mut ways = self.ways_to(id, search)?;
-        let mut reached = HashSet::new();
-        // Below what waits in `limbo/` or `stage/` nothing needs to be in the tree.
-        let mut waiting = ways.unopened.clone();
-        loop {
-            let Some((at, handle)) = ways.open.pop() else {
-                let Some(next) = waiting.pop() else { break };
-                if !reached.contains(&next)
-                    && let Some(handle) = self.open_own(next)?
-                {
-                    reached.insert(next);
-                    ways.open.push((next, handle));
-                }
+        for (child, name, inode) in ways.entries.remove(&at).unwrap_or_default() {
+            if !reached.contains(&child)
+                && let Some(handle) = open_entry(overlay, &handle, &name, child, inode)?
+            {
+                reached.insert(child);
+                ways.open.push((child, handle));
+            }
+        }
+    }
+    let unopened = ways.unopened.into_iter();
+    let nowhere = unopened.filter(|id| !reached.contains(id));
+    search.nowhere.extend(nowhere);
+    Ok(None)
+}
+
+fn ways_to<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    search: &Search,
+) -> Result<Ways<L::Handle>, StoreError> {
+    let mut ways = Ways {
+        open: Vec::new(),
+        unopened: vec![id],
+        entries: HashMap::new(),
+    };
+    let mut seen = HashSet::from([id]);
+    let mut next = 0;
+    while let Some(&child) = ways.unopened.get(next) {
+        next += 1;
+        for (parent, name, inode) in places_of(overlay, child) {
+            if search.nowhere.contains(&parent) {
                 continue;
-            };
-            if at == id {
-                return Ok(Some(handle));
             }
-            for (child, name, inode) in ways.entries.remove(&at).unwrap_or_default() {
-                if !reached.contains(&child)
-                    && let Some(handle) = self.open_entry(&handle, &name, child, inode)?
-                {
-                    reached.insert(child);
-                    ways.open.push((child, handle));
+            let entries = ways.entries.entry(parent).or_default();
+            entries.push((child, name, inode));
+            if seen.insert(parent) {
+                match overlay.open_handle(parent)? {
+                    Some(handle) => ways.open.push((parent, handle)),
+                    None => ways.unopened.push(parent),
                 }
             }
         }
-        let unopened = ways.unopened.into_iter();
-        let nowhere = unopened.filter(|id| !reached.contains(id));
-        search.nowhere.extend(nowhere);
-        Ok(None)
     }
+    ways.open.reverse();
+    Ok(ways)
+}
 
-    fn ways_to(&self, id: ObjectId, search: &Search) -> Result<Ways<L::Handle>, StoreError> {
-        let mut ways = Ways {
-            open: Vec::new(),
-            unopened: vec![id],
-            entries: HashMap::new(),
-        };
-        let mut seen = HashSet::from([id]);
-        let mut next = 0;
-        while let Some(&child) = ways.unopened.get(next) {
-            next += 1;
-            for (parent, name, inode) in self.places_of(child) {
-                if search.nowhere.contains(&parent) {
-                    continue;
-                }
-                let entries = ways.entries.entry(parent).or_default();
-                entries.push((child, name, inode));
-                if seen.insert(parent) {
-                    match self.open_handle(parent)? {
-                        Some(handle) => ways.open.push((parent, handle)),
-                        None => ways.unopened.push(parent),
-                    }
-                }
-            }
-        }
-        ways.open.reverse();
-        Ok(ways)
+/// Where an object may be in the tree: directory, name, and the inode that it has.
+fn places_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Vec<(ObjectId, Name, u64)> {
+    let state = overlay.state();
+    let location = state.table.get(id);
+    let known = location.map_or(&[][..], |location| &location.names);
+    let Some(inode) = state.inode_of(id) else {
+        return Vec::new();
+    };
+    // An interrupted apply may have attached it at a name that is pending.
+    let names = known.iter().chain(state.pending.names_of(id));
+    names
+        .map(|(parent, name)| (*parent, name.clone(), inode))
+        .collect()
+}
+
+fn open_entry<L: Lower>(
+    overlay: &Overlay<L>,
+    directory: &L::Handle,
+    name: &Name,
+    id: ObjectId,
+    inode: u64,
+) -> Result<Option<Arc<L::Handle>>, StoreError> {
+    if !overlay.is_there(directory, name.as_bytes(), Some(inode))? {
+        return Ok(None);
     }
+    overlay.open_at(directory, name.as_bytes(), id)
+}
 
-    /// Where an object may be in the tree: directory, name, and the inode that it has.
-    fn places_of(&self, id: ObjectId) -> Vec<(ObjectId, Name, u64)> {
-        let state = self.state.read();
-        let location = state.table.get(id);
-        let known = location.map_or(&[][..], |location| &location.names);
-        let Some(inode) = state.inode_of(id) else {
-            return Vec::new();
-        };
-        // An interrupted apply may have attached it at a name that is pending.
-        let names = known.iter().chain(state.pending.names_of(id));
-        names
-            .map(|(parent, name)| (*parent, name.clone(), inode))
-            .collect()
-    }
-
-    fn open_entry(
-        &self,
-        directory: &L::Handle,
-        name: &Name,
-        id: ObjectId,
-        inode: u64,
-    ) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        if !self.is_there(directory, name.as_bytes(), Some(inode))? {
-            return Ok(None);
-        }
-        self.open_at(directory, name.as_bytes(), id)
-    }
-
-    fn open_own(&self, id: ObjectId) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        let inode = self.state.read().inode_of(id);
-        match self.own_place(id, inode)? {
-            Some(place) => self.open_at(&place.directory, &place.name, id),
-            None => Ok(None),
-        }
-    }
-
-    /// Opens what lies at a place, and keeps the handle.
-    pub(crate) fn open_at(
-        &self,
-        directory: &L::Handle,
-        name: &[u8],
-        id: ObjectId,
-    ) -> Result<Option<Arc<L::Handle>>, StoreError> {
-        let opened = found(self.lower.open(directory, name, !self.read_only));
-        let opened = opened.map_err(StoreError::lower(format!("opening {id}")))?;
-        Ok(opened.map(|handle| self.keep_handle(id, handle)))
+fn open_own<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> Result<Option<Arc<L::Handle>>, StoreError> {
+    let inode = overlay.state().inode_of(id);
+    match overlay.own_place(id, inode)? {
+        Some(place) => overlay.open_at(&place.directory, &place.name, id),
+        None => Ok(None),
     }
 }

@@ -5,8 +5,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use mobifs_base::{ByteRange, FileKind, ObjectId, RangeSet};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
+use crate::locks::{Rank, Ranked, RankedRwLock};
 use crate::overlay::pending::Pending;
 use crate::overlay::table::Table;
 use crate::{KnownObject, Saved, Witness};
@@ -241,15 +242,15 @@ impl State {
 /// The state behind its lock. There is no other way to change it than [`Watched::write`],
 /// so no change can escape the witness.
 pub(crate) struct Watched {
-    state: RwLock<State>,
+    state: RankedRwLock<State>,
     witness: Option<Arc<dyn Witness>>,
 }
 
 impl Watched {
     /// Nobody hears of changes.
-    pub(crate) fn new(state: State) -> Self {
+    pub(crate) const fn new(state: State) -> Self {
         Self {
-            state: RwLock::new(state),
+            state: RankedRwLock::new(Rank::State, state),
             witness: None,
         }
     }
@@ -266,7 +267,7 @@ impl Watched {
         self.witness.as_deref()
     }
 
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
+    pub(crate) fn read(&self) -> Ranked<RwLockReadGuard<'_, State>> {
         self.state.read()
     }
 
@@ -282,7 +283,7 @@ impl Watched {
 
 /// A change of the state; see [`Watched::write`].
 pub(crate) struct Change<'a> {
-    state: RwLockWriteGuard<'a, State>,
+    state: Ranked<RwLockWriteGuard<'a, State>>,
     witness: Option<&'a dyn Witness>,
 }
 

@@ -12,10 +12,13 @@ use std::num::NonZeroU64;
 use mobifs_base::{FileKind, Name, ObjectId, PAGE_BYTES_U64};
 
 use crate::StoreError;
-use crate::journal_store::JournalStore;
+use crate::apply::limbo;
+use crate::log::epoch::Epoch;
 use crate::log::record::Record;
-use crate::lower::Lower;
-use crate::overlay::lookup::found as if_there;
+use crate::lower::gate::Gate;
+use crate::lower::{Lower, found};
+use crate::overlay::Overlay;
+use crate::recovery::unapplied;
 
 /// Journal that is left for the next apply to say that names move.
 const RESERVE_BYTES: u64 = PAGE_BYTES_U64;
@@ -158,7 +161,7 @@ fn look_up<L: Lower>(
             continue;
         };
         let name = entry.name.as_bytes();
-        let stat = if_there(lower.stat_at(directory, name)).map_err(failed())?;
+        let stat = found(lower.stat_at(directory, name)).map_err(failed())?;
         let Some(stat) = stat.filter(|stat| (stat.device, stat.kind) == (device, entry.kind))
         else {
             continue;
@@ -179,43 +182,49 @@ fn look_up<L: Lower>(
     Ok(moved.collect())
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// Makes the copy a store like others, whose journal tells the inodes of its own tree.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] if something is missing without which the journal cannot be
-    /// applied, as when a part of a store was copied; [`StoreError::Lower`].
-    pub(crate) fn settle_copy(&self, located: Option<Located>) -> Result<(), StoreError> {
-        let mut writer = self.writer.lock();
-        self.check_found()?;
-        if let Some(located) = located {
-            if located.replaces_last {
-                // Should the power go before the new one is whole, none is there, and the next
-                // mount looks again.
-                writer.log.step_back();
-            }
-            self.append(&mut writer, located.records, RESERVE_BYTES)?;
+/// Makes the copy a store like others, whose journal tells the inodes of its own tree.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if something is missing without which the journal cannot be
+/// applied, as when a part of a store was copied; [`StoreError::Lower`].
+pub(crate) fn settle_copy<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &mut Epoch<Gate<L>>,
+    located: Option<Located>,
+) -> Result<(), StoreError> {
+    unapplied::check_found(overlay)?;
+    if let Some(located) = located {
+        if located.replaces_last {
+            // Should the power go before the new one is whole, none is there, and the next
+            // mount looks again.
+            epoch.step_back();
         }
-        self.clear_foreign_limbo()?;
-        // Not before: what the journal said until now must not be believed of this tree, nor
-        // that its limbo has no names of the original's.
-        writer.log.come_home(&self.lower)
+        epoch.append(
+            overlay.lower(),
+            overlay.stage(),
+            &located.records,
+            RESERVE_BYTES,
+        )?;
     }
+    clear_foreign_limbo(overlay)?;
+    // Not before: what the journal said until now must not be believed of this tree, nor
+    // that its limbo has no names of the original's.
+    epoch.come_home(overlay.lower())
+}
 
-    /// Deletes what lies in `limbo/` under the number that it had in the original, which may be
-    /// that of another object here. It was unlinked and in use when the power went: as long as
-    /// no names move, nothing is on its way through `limbo/`, and what is to get a name from
-    /// there was missing already. That they are gone is durable then.
-    fn clear_foreign_limbo(&self) -> Result<(), StoreError> {
-        let entries = self.lower.list(&self.own.limbo);
-        for entry in entries.map_err(StoreError::lower("listing limbo"))? {
-            if entry.name != entry.inode.to_string().as_bytes() {
-                self.delete_from_limbo(&entry.name)?;
-            }
+/// Deletes what lies in `limbo/` under the number that it had in the original, which may be
+/// that of another object here. It was unlinked and in use when the power went: as long as
+/// no names move, nothing is on its way through `limbo/`, and what is to get a name from
+/// there was missing already. That they are gone is durable then.
+fn clear_foreign_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+    let entries = overlay.lower().list(overlay.limbo());
+    for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+        if entry.name != entry.inode.to_string().as_bytes() {
+            limbo::delete_from_limbo(overlay, &entry.name)?;
         }
-        let synced = self.lower.sync(&self.own.limbo);
-        synced.map_err(StoreError::lower(
-            "making durable what was deleted from limbo",
-        ))
     }
+    let synced = overlay.lower().sync(overlay.limbo());
+    synced.map_err(StoreError::lower(
+        "making durable what was deleted from limbo",
+    ))
 }

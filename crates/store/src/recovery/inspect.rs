@@ -9,7 +9,7 @@ use crate::log::overflow;
 use crate::log::record::Record;
 use crate::log::{Log, LogOptions};
 use crate::lower::Lower;
-use crate::overlay::lookup::found;
+use crate::lower::found;
 use crate::overlay::table::NO_INODE;
 use crate::recovery::RecoveryReport;
 use crate::recovery::copied;
@@ -46,7 +46,7 @@ pub struct Inspection {
 /// Reads the journal and checks what it refers to; changes nothing.
 ///
 /// # Errors
-/// As [`crate::journal_store::JournalStore::open`].
+/// As [`crate::JournalStore::open`].
 pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     let mut found = Inspection::default();
     let Some(own) = Parts::find(lower)? else {
@@ -115,7 +115,7 @@ impl<H> Parts<H> {
         };
         let root = lower.root();
         let root = root.map_err(StoreError::lower("opening the store"))?;
-        let Some(mobifs) = open(&root, crate::journal_store::OWN_DIRECTORY)? else {
+        let Some(mobifs) = open(&root, crate::lower::OWN_DIRECTORY)? else {
             return Ok(None);
         };
         Ok(Some(Self {

@@ -12,25 +12,30 @@ mod validate;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use mobifs_base::{
     DeviceNumber, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, SYMLINK_BYTES_MAX,
 };
-use parking_lot::{Mutex, RwLock};
 
-use crate::apply::Deleted;
-use crate::apply::reserve::Reserve;
-use crate::journal_store::{Counters, Directories, JournalOptions, JournalStore, Writer};
+use crate::apply;
+use crate::apply::deleted::Deleted;
+use crate::apply::limbo::{self, Unnamed};
+use crate::apply::reserve::{self, Reserve};
+use crate::apply::work::Applier;
+use crate::log::epoch::{Epoch, Moves};
 use crate::log::overflow;
 use crate::log::record::Record;
 use crate::log::{Log, LogOptions, Scanned};
 use crate::lower::Lower;
+use crate::lower::directories::Directories;
 use crate::lower::gate::Gate;
+use crate::options::JournalOptions;
+use crate::overlay::Overlay;
 use crate::overlay::pending::Pending;
-use crate::overlay::state::{State, Watched};
+use crate::overlay::state::State;
 use crate::overlay::table::Table;
 use crate::recovery::copied::Located;
+use crate::recovery::resume::Resumed;
 use crate::recovery::validate::is_own;
 use crate::{Capabilities, Saved, StoreError, Witness};
 
@@ -82,226 +87,235 @@ impl RecoveryReport {
 /// It is applied at once: nothing can be counted on from them.
 const OBJECT_ID_MAX: u64 = 1 << 62;
 
-/// How far an apply of this epoch has got with the names of the tree, at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moves {
-    /// No name has moved.
-    NotBegun,
-    /// Some may have moved. Everything else is in its place, and nothing was committed
-    /// since.
-    OnlyNamesAreLeft,
-    /// Some may have moved.
-    MayHaveBegun,
+/// A store that is open, in its parts: [`crate::JournalStore`] puts them together.
+pub(crate) struct Opened<L: Lower> {
+    pub(crate) overlay: Overlay<L>,
+    pub(crate) applier: Applier,
+    pub(crate) epoch: Epoch<Gate<L>>,
+    pub(crate) capabilities: Capabilities,
+    /// What [`crate::Store::first_new_object`] says.
+    pub(crate) first_new: ObjectId,
 }
 
-/// A store as [`JournalStore::load`] leaves it.
-pub(crate) struct Loaded<L: Lower> {
-    pub(crate) store: JournalStore<L>,
-    pub(crate) report: RecoveryReport,
+/// What was scanned, before anything is done with it.
+struct Found<L: Lower> {
+    opened: Opened<L>,
+    report: RecoveryReport,
     /// The tag of the saved intent, if it was carried out.
-    pub(crate) committed: Option<u64>,
+    committed: Option<u64>,
     /// Of a copied store: what its journal does not say yet.
-    pub(crate) located: Option<Located>,
+    located: Option<Located>,
     /// The journal says what only a forged one does.
     is_doubtful: bool,
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// Opens the store at the root of `lower`, making it a store if it is none. What is
-    /// read is its last committed state, wherever that lies.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`], [`StoreError::NewerFormat`] (nothing was changed
-    /// then), [`StoreError::Unsuitable`], [`StoreError::Lower`].
-    pub fn open(lower: L, options: &JournalOptions) -> Result<(Self, RecoveryReport), StoreError> {
-        let Loaded {
-            mut store,
-            mut report,
-            located,
-            is_doubtful,
-            ..
-        } = Self::load(lower, options, None)?;
-        store.recover(&mut report, located, is_doubtful)?;
-        Ok((store, report))
-    }
-
-    /// As [`JournalStore::open`]; `witness` hears of everything that a successor of this
-    /// process needs for [`JournalStore::resume`].
-    ///
-    /// # Errors
-    /// As [`JournalStore::open`]; the witness has heard nothing then.
-    pub fn open_watched(
-        lower: L,
-        options: &JournalOptions,
-        witness: Arc<dyn Witness>,
-    ) -> Result<(Self, RecoveryReport), StoreError> {
-        let (mut store, report) = Self::open(lower, options)?;
-        store.state.watch(witness);
-        Ok((store, report))
-    }
-
-    /// The store with what its journal holds and, of a killed process, what `saved` says;
-    /// nothing of it is applied.
-    pub(crate) fn load(
-        lower: L,
-        options: &JournalOptions,
-        saved: Option<&Saved>,
-    ) -> Result<Loaded<L>, StoreError> {
-        let lower = Gate::new(lower);
-        let root = lower
-            .root()
-            .map_err(StoreError::lower("opening the store"))?;
-        let root_stat = lower
-            .stat(&root)
-            .map_err(StoreError::lower("stat of the store"))?;
-        let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(|| {
-            StoreError::Unsuitable(
-                "the directory is not a MobiFS store yet, and a read-only mount cannot make it \
-                 one; mount it once without `ro`"
-                    .to_owned(),
-            )
-        })?;
-        let capabilities = find_capabilities(&lower, &own, options.read_only)?;
-        let log_options = LogOptions {
-            journal_bytes: options.journal_bytes,
-            direct_bytes_max: options.direct_bytes_max,
-            uuid_if_new: options.uuid_if_new,
-            read_only: options.read_only,
-            keeps_size: saved.is_some(),
-        };
-        let (log, mut scanned) = Reserve::open_with(&lower, &own, || {
-            Log::open(&lower, &own.mobifs, &log_options)
-        })?;
-        let carried_file = log.carried().map_or(0, |carried| carried.file);
-        let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
-        let next_overflow = overflow::expand(&lower, &own.stage, &mut scanned.transactions)?;
-        let report = RecoveryReport::of(&scanned);
-        let located = if scanned.is_copied {
-            copied::locate(&lower, &mut scanned.transactions)?
-        } else {
-            None
-        };
-        let committed = saved
-            .and_then(|saved| saved.intent)
-            .filter(|intent| scanned.has(intent.epoch, intent.sequence))
-            .map(|intent| intent.tag);
-        let Replayed {
-            mut state,
-            recorded,
-            moves,
-            ids_max,
-            is_doubtful,
-        } = replay(scanned, root_stat.inode, log.tells_moves());
-        state.table.begin_fresh_above(ids_max);
-        if let Some(saved) = saved {
-            state.take_over(saved);
+/// Opens the store at the root of `lower`; see [`crate::JournalStore::open`].
+pub(crate) fn open<L: Lower>(
+    lower: L,
+    options: &JournalOptions,
+) -> Result<(Opened<L>, RecoveryReport), StoreError> {
+    let Found {
+        mut opened,
+        mut report,
+        located,
+        is_doubtful,
+        ..
+    } = scan(lower, options, None)?;
+    if !opened.overlay.is_read_only() {
+        validate::check_possible(&opened.overlay)?;
+        opened.settle_found(&report)?;
+        if report.copied {
+            copied::settle_copy(&opened.overlay, &mut opened.epoch, located)?;
         }
-        let store = Self {
-            device: root_stat.device,
-            capabilities,
-            read_only: options.read_only,
-            held_bytes_max: options.held_bytes_max,
-            ahead_pages_min: options.ahead_pages_min,
-            writer: Mutex::new(Writer {
-                log,
-                recorded,
-                next_ticket: 1,
-                next_overflow,
-                moves,
-                // What was found is made durable before anything is done with it.
-                has_unsynced_moves: false,
-                carried: None,
-                carried_bytes: 0,
-                has_open_intent: false,
-            }),
-            content: Mutex::default(),
-            tree: RwLock::new(()),
-            state: Watched::new(state),
-            counters: Counters::default(),
-            reserve,
-            first_new: first_above(ids_max),
-            carried_file: AtomicU64::new(carried_file),
-            journal_used_bytes: AtomicU64::new(0),
-            journal_total_bytes: AtomicU64::new(0),
-            own,
-            lower,
-        };
-        Ok(Loaded {
-            store,
-            report,
-            committed,
-            located,
-            is_doubtful,
-        })
-    }
-
-    /// Makes what was found ready to be served, and clears what an earlier mount left.
-    fn recover(
-        &mut self,
-        report: &mut RecoveryReport,
-        located: Option<Located>,
-        is_doubtful: bool,
-    ) -> Result<(), StoreError> {
-        if !self.read_only {
-            self.check_possible()?;
-            self.settle_found(report)?;
-            if report.copied {
-                self.settle_copy(located)?;
-            }
-            self.sweep_foreign_stage(|state, id| {
+        limbo::sweep_foreign_stage(
+            &opened.overlay,
+            opened.epoch.next_overflow(),
+            |state, id| {
                 let object = state.pending.object(id);
                 object.is_some_and(|object| object.bound.is_some() || !object.direct.is_empty())
-            })?;
-            self.apply_if_necessary(report, is_doubtful)?;
-            if report.applied {
-                self.clear_limbo()?;
-                self.keep_reserve();
-                // The numbers in the journal were those of the mount before: the one
-                // that begins now counts new objects from the start again, unless one
-                // that could not be deleted from `stage/` would be taken for its own.
-                if self.sweep_stage() {
-                    self.state.write().table.start_anew();
-                    self.lower.handles().clear();
-                    self.first_new = ObjectId::FIRST_NEW;
-                }
-            } else if self.writer.lock().moves == Moves::NotBegun {
-                self.clear_limbo_but_known()?;
-            }
+            },
+        )?;
+        report.applied = opened.apply_if_necessary(is_doubtful)?;
+        if report.applied {
+            opened.begin_empty()?;
+        } else if opened.epoch.moves() == Moves::NotBegun {
+            unapplied::clear_limbo_but_known(&opened.overlay)?;
         }
-        self.publish_log(&self.writer.lock().log);
-        report.lost = self.list_lost()?;
-        Ok(())
+    }
+    report.lost = list_lost(&opened.overlay)?;
+    Ok((opened, report))
+}
+
+/// Opens the store that a killed process had open; see [`crate::JournalStore::resume`].
+pub(crate) fn resume<L: Lower>(
+    lower: L,
+    options: &JournalOptions,
+    sink: Arc<dyn Witness>,
+    saved: Saved,
+) -> Result<(Opened<L>, Resumed), StoreError> {
+    let Found {
+        mut opened,
+        mut report,
+        committed,
+        ..
+    } = scan(lower, options, Some(&saved))?;
+    if report.copied {
+        return Err(StoreError::Copied);
+    }
+    if committed.is_none() && saved.intent.is_some() {
+        // Before a new epoch begins, which would make it look committed.
+        sink.intent(None);
+    }
+    drop(saved);
+    opened.overlay.watch(sink);
+    if !opened.overlay.is_read_only() {
+        validate::check_possible(&opened.overlay)?;
+        opened.settle_found(&report)?;
+        limbo::sweep_foreign_stage(
+            &opened.overlay,
+            opened.epoch.next_overflow(),
+            resume::is_staged_by_us,
+        )?;
+        moved::find_what_moved(&opened.overlay, &mut opened.epoch)?;
+        if opened.epoch.moves() != Moves::NotBegun {
+            opened.apply_if_possible()?;
+        }
+        report.applied = opened.is_applied();
+        if report.applied {
+            limbo::empty_limbo(&opened.overlay, Unnamed::PinnedOrLinked);
+            limbo::sweep_stage(&opened.overlay, opened.epoch.carried_file());
+        }
+    }
+    report.lost = list_lost(&opened.overlay)?;
+    Ok((opened, Resumed { report, committed }))
+}
+
+/// The store with what its journal holds and, of a killed process, what `saved` says;
+/// nothing of it is applied.
+fn scan<L: Lower>(
+    lower: L,
+    options: &JournalOptions,
+    saved: Option<&Saved>,
+) -> Result<Found<L>, StoreError> {
+    let lower = Gate::new(lower);
+    let root = lower
+        .root()
+        .map_err(StoreError::lower("opening the store"))?;
+    let root_stat = lower
+        .stat(&root)
+        .map_err(StoreError::lower("stat of the store"))?;
+    let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(|| {
+        StoreError::Unsuitable(
+            "the directory is not a MobiFS store yet, and a read-only mount cannot make it \
+             one; mount it once without `ro`"
+                .to_owned(),
+        )
+    })?;
+    let capabilities = find_capabilities(&lower, &own, options.read_only)?;
+    let log_options = LogOptions {
+        journal_bytes: options.journal_bytes,
+        direct_bytes_max: options.direct_bytes_max,
+        uuid_if_new: options.uuid_if_new,
+        read_only: options.read_only,
+        keeps_size: saved.is_some(),
+    };
+    let (log, mut scanned) = Reserve::open_with(&lower, &own, || {
+        Log::open(&lower, own.mobifs(), &log_options)
+    })?;
+    let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
+    let next_overflow = overflow::expand(&lower, own.stage(), &mut scanned.transactions)?;
+    let report = RecoveryReport::of(&scanned);
+    let located = if scanned.is_copied {
+        copied::locate(&lower, &mut scanned.transactions)?
+    } else {
+        None
+    };
+    let committed = saved
+        .and_then(|saved| saved.intent)
+        .filter(|intent| scanned.has(intent.epoch, intent.sequence))
+        .map(|intent| intent.tag);
+    let replayed = replay(scanned, root_stat.inode, log.tells_moves());
+    let mut state = replayed.state;
+    state.table.begin_fresh_above(replayed.ids_max);
+    if let Some(saved) = saved {
+        state.take_over(saved);
+    }
+    let opened = Opened {
+        epoch: Epoch::found(log, replayed.recorded, next_overflow, replayed.moves),
+        overlay: Overlay::new(lower, own, root_stat.device, options.read_only, state),
+        applier: Applier::new(reserve, options.held_bytes_max, options.ahead_pages_min),
+        capabilities,
+        first_new: first_above(replayed.ids_max),
+    };
+    Ok(Found {
+        opened,
+        report,
+        committed,
+        located,
+        is_doubtful: replayed.is_doubtful,
+    })
+}
+
+impl<L: Lower> Opened<L> {
+    /// Whoever wrote what is found now may have been killed before it was durable. It is
+    /// relied on from now on, and what is done next assumes that a power cut does not
+    /// take it back. What is left of a torn transaction is made void.
+    fn settle_found(&mut self, report: &RecoveryReport) -> Result<(), StoreError> {
+        let Self {
+            overlay,
+            applier,
+            epoch,
+            ..
+        } = self;
+        if report.transactions > 0 {
+            let synced = overlay.lower().sync_all();
+            synced.map_err(StoreError::lower("making durable what is there"))?;
+        }
+        // Where blocks are never overwritten this takes room.
+        reserve::with_reserve(overlay, applier, || epoch.settle(overlay.lower()))
     }
 
-    /// Applies what was found, unless that can wait. What the lower filesystem refuses has to
-    /// wait in any case: a full disk must not keep a store from being served, or nothing could be
-    /// deleted from it.
-    fn apply_if_necessary(
-        &self,
-        report: &mut RecoveryReport,
-        is_doubtful: bool,
-    ) -> Result<(), StoreError> {
-        let mut writer = self.writer.lock();
-        let is_bound_soundly = self.find_what_moved(&mut writer)?;
+    /// Applies what was found, unless that can wait; answers whether all of it is applied. What the
+    /// lower filesystem refuses has to wait in any case: a full disk must not keep a store from being
+    /// served, or nothing could be deleted from it.
+    fn apply_if_necessary(&mut self, is_doubtful: bool) -> Result<bool, StoreError> {
+        let is_bound_soundly = moved::find_what_moved(&self.overlay, &mut self.epoch)?;
+        let has_begun = self.epoch.moves() != Moves::NotBegun;
         // An apply could never say that names move; commits leave it the room.
-        let is_stuck = writer.moves == Moves::NotBegun && writer.log.free_bytes() < PAGE_BYTES_U64;
+        let is_stuck = !has_begun && self.epoch.log().free_bytes() < PAGE_BYTES_U64;
         let is_doubtful = is_doubtful || !is_bound_soundly || is_stuck;
-        let may_be_served = || Ok(!is_doubtful && self.is_sound() && self.check_found()?);
-        let may_wait = writer.moves == Moves::NotBegun && writer.has_room_to_apply();
-        if !may_wait || !may_be_served()? {
-            if may_be_served()? {
-                self.apply_if_possible(&mut writer)?;
+        let may_be_served = |opened: &Self| {
+            let Self {
+                overlay,
+                capabilities,
+                ..
+            } = opened;
+            Ok::<bool, StoreError>(
+                !is_doubtful
+                    && validate::is_sound(overlay, capabilities)
+                    && unapplied::check_found(overlay)?,
+            )
+        };
+        let may_wait = !has_begun && self.epoch.has_room_to_apply();
+        if !may_wait || !may_be_served(self)? {
+            if may_be_served(self)? {
+                self.apply_if_possible()?;
             } else {
-                self.apply_everything(&mut writer, &mut Deleted::new())?;
+                let Self {
+                    overlay,
+                    applier,
+                    epoch,
+                    ..
+                } = self;
+                apply::apply_everything(overlay, applier, epoch, &mut Deleted::new())?;
             }
         }
-        report.applied = self.is_applied(&writer);
-        Ok(())
+        Ok(self.is_applied())
     }
 
     /// Applies what was found, as far as the lower filesystem does not refuse it.
-    pub(crate) fn apply_if_possible(&self, writer: &mut Writer<L>) -> Result<(), StoreError> {
-        match self.apply_all(writer) {
+    fn apply_if_possible(&mut self) -> Result<(), StoreError> {
+        match apply::apply_all(&self.overlay, &self.applier, &mut self.epoch) {
             Err(error) if error.is_refusal() || matches!(error, StoreError::Unapplied { .. }) => {
                 tracing::error!(%error, "the store is served as it is");
                 Ok(())
@@ -311,32 +325,31 @@ impl<L: Lower> JournalStore<L> {
     }
 
     /// Whether nothing that is committed lacks its place.
-    pub(crate) fn is_applied(&self, writer: &Writer<L>) -> bool {
-        writer.log.is_empty() && self.state.read().pending.is_empty()
+    fn is_applied(&self) -> bool {
+        self.epoch.log().is_empty() && self.overlay.state().pending.is_empty()
     }
 
-    /// Whoever wrote what is found now may have been killed before it was durable. It is
-    /// relied on from now on, and what is done next assumes that a power cut does not
-    /// take it back. What is left of a torn transaction is made void.
-    pub(crate) fn settle_found(&self, report: &RecoveryReport) -> Result<(), StoreError> {
-        if report.transactions > 0 {
-            self.lower
-                .sync_all()
-                .map_err(StoreError::lower("making durable what is there"))?;
+    /// Everything is in its place: what an earlier mount left goes, and ids are counted anew.
+    fn begin_empty(&mut self) -> Result<(), StoreError> {
+        limbo::clear_limbo(&self.overlay)?;
+        reserve::keep_reserve(&self.overlay, &self.applier);
+        // The numbers in the journal were those of the mount before: the one
+        // that begins now counts new objects from the start again, unless one
+        // that could not be deleted from `stage/` would be taken for its own.
+        if limbo::sweep_stage(&self.overlay, self.epoch.carried_file()) {
+            self.overlay.state_mut().table.start_anew();
+            self.overlay.lower().handles().clear();
+            self.first_new = ObjectId::FIRST_NEW;
         }
-        let mut writer = self.writer.lock();
-        // Where blocks are never overwritten this takes room.
-        self.with_reserve(|| writer.log.settle(&self.lower))
+        Ok(())
     }
+}
 
-    pub(crate) fn list_lost(&self) -> Result<Vec<String>, StoreError> {
-        let lost = self
-            .lower
-            .list(&self.own.lost)
-            .map_err(StoreError::lower("listing lost"))?;
-        let names = lost.iter().map(|entry| entry.name.escape_ascii());
-        Ok(names.map(|name| name.to_string()).collect())
-    }
+fn list_lost<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<String>, StoreError> {
+    let lost = overlay.lower().list(overlay.lost());
+    let lost = lost.map_err(StoreError::lower("listing lost"))?;
+    let names = lost.iter().map(|entry| entry.name.escape_ascii());
+    Ok(names.map(|name| name.to_string()).collect())
 }
 
 /// What the journal's transactions say together.
@@ -441,7 +454,7 @@ fn find_capabilities<L: Lower>(
         return Ok(read_only_capabilities());
     }
     lower
-        .capabilities(&own.mobifs)
+        .capabilities(own.mobifs())
         .map_err(StoreError::lower("finding out what the filesystem can do"))
 }
 

@@ -5,148 +5,153 @@ use std::collections::{BTreeSet, HashMap};
 use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
-use crate::journal_store::{JournalStore, Writer};
+use crate::log::epoch::{Epoch, Moves};
 use crate::lower::Lower;
+use crate::lower::gate::Gate;
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
 use crate::overlay::search::Search;
-use crate::recovery::Moves;
 
-impl<L: Lower> JournalStore<L> {
-    /// Brings the table in line with where an apply that was cut off has left things: by a kill
-    /// between a call and the note of it, or by a power cut anywhere. What is committed from now
-    /// on records the places that were found, because it may take away the names that the journal
-    /// tells.
-    ///
-    /// Answers whether everything has an inode of its own, as it has where no journal is forged.
-    pub(crate) fn find_what_moved(&self, writer: &mut Writer<L>) -> Result<bool, StoreError> {
-        let _tree = self.tree.write();
-        let has_begun = writer.moves != Moves::NotBegun;
-        let is_sound = !has_begun || self.adopt_bound();
-        self.check_own_names()?;
-        if has_begun {
-            self.drop_names_left()?;
-            self.add_names_reached()?;
-            writer.recorded.clear();
-        }
-        Ok(is_sound)
+/// Brings the table in line with where an apply that was cut off has left things: by a kill
+/// between a call and the note of it, or by a power cut anywhere. What is committed from now
+/// on records the places that were found, because it may take away the names that the journal
+/// tells.
+///
+/// Answers whether everything has an inode of its own, as it has where no journal is forged.
+pub(crate) fn find_what_moved<L: Lower>(
+    overlay: &Overlay<L>,
+    epoch: &mut Epoch<Gate<L>>,
+) -> Result<bool, StoreError> {
+    let _tree = overlay.lock_names();
+    let has_begun = epoch.moves() != Moves::NotBegun;
+    let is_sound = !has_begun || adopt_bound(overlay);
+    check_own_names(overlay)?;
+    if has_begun {
+        drop_names_left(overlay)?;
+        add_names_reached(overlay)?;
+        epoch.forget_recorded();
     }
+    Ok(is_sound)
+}
 
-    /// New objects that the journal knows by their inodes are objects of the lower filesystem.
-    fn adopt_bound(&self) -> bool {
-        let mut state = self.state.write();
-        let objects = state.pending.objects.iter();
-        let bound = objects.filter_map(|(&id, object)| {
-            let kind = object.attributes?.kind;
-            Some((id, object.bound?, kind))
-        });
-        let mut bound: Vec<_> = bound.collect();
-        bound.sort_unstable_by_key(|(id, ..)| *id);
-        let mut is_sound = true;
-        for (id, inode, kind) in bound {
-            is_sound &= state.table.agrees(id, inode, kind);
-            if state.table.get(id).is_none() {
-                state.table.insert(id, inode, kind);
-            }
+/// New objects that the journal knows by their inodes are objects of the lower filesystem.
+fn adopt_bound<L: Lower>(overlay: &Overlay<L>) -> bool {
+    let mut state = overlay.state_mut();
+    let objects = state.pending.objects.iter();
+    let bound = objects.filter_map(|(&id, object)| {
+        let kind = object.attributes?.kind;
+        Some((id, object.bound?, kind))
+    });
+    let mut bound: Vec<_> = bound.collect();
+    bound.sort_unstable_by_key(|(id, ..)| *id);
+    let mut is_sound = true;
+    for (id, inode, kind) in bound {
+        is_sound &= state.table.agrees(id, inode, kind);
+        if state.table.get(id).is_none() {
+            state.table.insert(id, inode, kind);
         }
-        is_sound
     }
+    is_sound
+}
 
-    /// Which objects really have a name in `limbo/` or `stage/`. What had one, and has no
-    /// other, is gone, unless the journal gives it a name: then it has that one already.
-    fn check_own_names(&self) -> Result<(), StoreError> {
-        let list = |directory: &L::Handle, what: &str| {
-            let entries = self.lower.list(directory).map_err(StoreError::lower(what));
-            let named = |entries: Vec<crate::lower::LowerEntry>| {
-                let entries = entries.into_iter();
-                entries.map(|entry| (entry.name, entry.inode)).collect()
-            };
-            entries.map(named)
+/// Which objects really have a name in `limbo/` or `stage/`. What had one, and has no
+/// other, is gone, unless the journal gives it a name: then it has that one already.
+fn check_own_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+    let list = |directory: &L::Handle, what: &str| {
+        let entries = overlay
+            .lower()
+            .list(directory)
+            .map_err(StoreError::lower(what));
+        let named = |entries: Vec<crate::lower::LowerEntry>| {
+            let entries = entries.into_iter();
+            entries.map(|entry| (entry.name, entry.inode)).collect()
         };
-        let limbo: HashMap<Vec<u8>, u64> = list(&self.own.limbo, "listing limbo")?;
-        let stage: HashMap<Vec<u8>, u64> = list(&self.own.stage, "listing stage")?;
-        let mut state = self.state.write();
-        let ids: BTreeSet<ObjectId> = state.table.ids().collect();
-        for id in ids {
+        entries.map(named)
+    };
+    let limbo: HashMap<Vec<u8>, u64> = list(overlay.limbo(), "listing limbo")?;
+    let stage: HashMap<Vec<u8>, u64> = list(overlay.stage(), "listing stage")?;
+    let mut state = overlay.state_mut();
+    let ids: BTreeSet<ObjectId> = state.table.ids().collect();
+    for id in ids {
+        let Some(location) = state.table.get(id) else {
+            continue;
+        };
+        let inode = location.inode;
+        let is_in = |entries: &HashMap<Vec<u8>, u64>, name: u64| {
+            entries.get(name.to_string().as_bytes()) == Some(&inode)
+        };
+        // Of two objects that had the same inode number, one after the other, only
+        // the later one can be there.
+        let is_later = state.table.id_of(inode) == Some(id);
+        let in_limbo = is_later && is_in(&limbo, inode);
+        let in_stage = is_in(&stage, id.0);
+        let had_one = location.in_limbo || location.in_stage;
+        if (location.in_limbo, location.in_stage) == (in_limbo, in_stage) {
+            continue;
+        }
+        let is_nowhere = !in_limbo && !in_stage && location.names.is_empty();
+        if is_nowhere && had_one && !state.pending.is_linked(id) {
+            state.table.remove(id);
+        } else if let Some(location) = state.table.get_mut(id) {
+            (location.in_limbo, location.in_stage) = (in_limbo, in_stage);
+        }
+    }
+    Ok(())
+}
+
+/// Forgets names that the journal changes and that their objects do not have any more.
+fn drop_names_left<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+    let doubtful: Vec<(ObjectId, ObjectId, Name, u64)> = {
+        let state = overlay.state();
+        let mut doubtful = Vec::new();
+        for id in state.table.ids().collect::<BTreeSet<_>>() {
             let Some(location) = state.table.get(id) else {
                 continue;
             };
-            let inode = location.inode;
-            let is_in = |entries: &HashMap<Vec<u8>, u64>, name: u64| {
-                entries.get(name.to_string().as_bytes()) == Some(&inode)
-            };
-            // Of two objects that had the same inode number, one after the other, only
-            // the later one can be there.
-            let is_later = state.table.id_of(inode) == Some(id);
-            let in_limbo = is_later && is_in(&limbo, inode);
-            let in_stage = is_in(&stage, id.0);
-            let had_one = location.in_limbo || location.in_stage;
-            if (location.in_limbo, location.in_stage) == (in_limbo, in_stage) {
-                continue;
-            }
-            let is_nowhere = !in_limbo && !in_stage && location.names.is_empty();
-            if is_nowhere && had_one && !state.pending.is_linked(id) {
-                state.table.remove(id);
-            } else if let Some(location) = state.table.get_mut(id) {
-                (location.in_limbo, location.in_stage) = (in_limbo, in_stage);
-            }
-        }
-        Ok(())
-    }
-
-    /// Forgets names that the journal changes and that their objects do not have any more.
-    fn drop_names_left(&self) -> Result<(), StoreError> {
-        let doubtful: Vec<(ObjectId, ObjectId, Name, u64)> = {
-            let state = self.state.read();
-            let mut doubtful = Vec::new();
-            for id in state.table.ids().collect::<BTreeSet<_>>() {
-                let Some(location) = state.table.get(id) else {
-                    continue;
-                };
-                let changed = location
-                    .names
-                    .iter()
-                    .filter(|entry| state.pending.dentries.contains_key(*entry));
-                doubtful.extend(
-                    changed.map(|(parent, name)| (id, *parent, name.clone(), location.inode)),
-                );
-            }
+            let changed = location
+                .names
+                .iter()
+                .filter(|entry| state.pending.dentries.contains_key(*entry));
             doubtful
-        };
-        let mut search = Search::default();
-        for (id, parent, name, inode) in doubtful {
-            let there = match self.handle_in(parent, &mut search)? {
-                Some(directory) => self.stat_at(&directory, name.as_bytes())?,
-                None => None,
-            };
-            if there.is_none_or(|stat| stat.inode != inode) {
-                self.state.write().table.remove_name(id, parent, &name);
-            }
+                .extend(changed.map(|(parent, name)| (id, *parent, name.clone(), location.inode)));
         }
-        Ok(())
+        doubtful
+    };
+    let mut search = Search::default();
+    for (id, parent, name, inode) in doubtful {
+        let there = match lookup::handle_in(overlay, parent, &mut search)? {
+            Some(directory) => overlay.stat_at(&directory, name.as_bytes())?,
+            None => None,
+        };
+        if there.is_none_or(|stat| stat.inode != inode) {
+            overlay.state_mut().table.remove_name(id, parent, &name);
+        }
     }
+    Ok(())
+}
 
-    /// Notes the names that the journal gives to objects and that these have already.
-    fn add_names_reached(&self) -> Result<(), StoreError> {
-        let given: Vec<(ObjectId, Name, ObjectId, u64)> = {
-            let state = self.state.read();
-            let entries = state.pending.dentries.iter();
-            let given = entries.filter_map(|((parent, name), child)| {
-                let child = (*child)?;
-                Some((*parent, name.clone(), child, state.inode_of(child)?))
-            });
-            given.collect()
+/// Notes the names that the journal gives to objects and that these have already.
+fn add_names_reached<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+    let given: Vec<(ObjectId, Name, ObjectId, u64)> = {
+        let state = overlay.state();
+        let entries = state.pending.dentries.iter();
+        let given = entries.filter_map(|((parent, name), child)| {
+            let child = (*child)?;
+            Some((*parent, name.clone(), child, state.inode_of(child)?))
+        });
+        given.collect()
+    };
+    let mut search = Search::default();
+    let mut reached = Vec::new();
+    for (parent, name, child, inode) in given {
+        let Some(directory) = lookup::handle_in(overlay, parent, &mut search)? else {
+            continue;
         };
-        let mut search = Search::default();
-        let mut reached = Vec::new();
-        for (parent, name, child, inode) in given {
-            let Some(directory) = self.handle_in(parent, &mut search)? else {
-                continue;
-            };
-            let there = self.stat_at(&directory, name.as_bytes())?;
-            if there.is_some_and(|stat| (stat.device, stat.inode) == (self.device, inode)) {
-                reached.push((child, parent, name));
-            }
+        let there = overlay.stat_at(&directory, name.as_bytes())?;
+        if there.is_some_and(|stat| (stat.device, stat.inode) == (overlay.device(), inode)) {
+            reached.push((child, parent, name));
         }
-        self.state.write().table.add_names(reached.into_iter());
-        Ok(())
     }
+    overlay.state_mut().table.add_names(reached.into_iter());
+    Ok(())
 }

@@ -9,9 +9,11 @@ use std::collections::{BTreeSet, HashSet};
 use mobifs_base::{FileKind, ObjectId};
 
 use crate::StoreError;
-use crate::journal_store::JournalStore;
+use crate::apply::limbo;
+use crate::error::missing;
 use crate::lower::Lower;
-use crate::overlay::lookup::missing;
+use crate::overlay::Overlay;
+use crate::overlay::lookup;
 use crate::overlay::search::Search;
 
 /// Objects of the lower filesystem that a journal's changes belong to.
@@ -32,118 +34,120 @@ enum Found {
     Nothing,
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// Looks for the objects that the journal's changes belong to. Somebody may have
-    /// removed them while the store was not mounted; without this only the next apply
-    /// would notice, and another object under the same inode number would meanwhile be
-    /// taken for the one that is gone.
-    ///
-    /// Answers false if one is of another kind than the journal says, which only a forged one
-    /// does, or somebody who has put another object in its place.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] where applying would not be possible.
-    pub(crate) fn check_found(&self) -> Result<bool, StoreError> {
-        let _tree = self.tree.read();
-        let wanted = self.wanted()?;
-        let mut search = Search::default();
-        for id in wanted.needed {
-            match self.find(id, &mut search)? {
-                Found::AsTold => {}
-                Found::OtherKind => return Ok(false),
-                Found::Nothing => return Err(missing(id)),
-            }
+/// Looks for the objects that the journal's changes belong to. Somebody may have
+/// removed them while the store was not mounted; without this only the next apply
+/// would notice, and another object under the same inode number would meanwhile be
+/// taken for the one that is gone.
+///
+/// Answers false if one is of another kind than the journal says, which only a forged one
+/// does, or somebody who has put another object in its place.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] where applying would not be possible.
+pub(crate) fn check_found<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreError> {
+    let _tree = overlay.hold_names();
+    let wanted = wanted(overlay)?;
+    let mut search = Search::default();
+    for id in wanted.needed {
+        match find(overlay, id, &mut search)? {
+            Found::AsTold => {}
+            Found::OtherKind => return Ok(false),
+            Found::Nothing => return Err(missing(id)),
         }
-        for id in wanted.changed {
-            if self.find(id, &mut search)? == Found::Nothing {
-                tracing::warn!(%id, "a changed file was removed behind the back of the store");
-                self.state.write().table.lose(id);
-                // It may have been opened as a directory where others are.
-                self.lower.handles().remove(id);
-            }
-        }
-        Ok(true)
     }
+    for id in wanted.changed {
+        if find(overlay, id, &mut search)? == Found::Nothing {
+            tracing::warn!(%id, "a changed file was removed behind the back of the store");
+            overlay.state_mut().table.lose(id);
+            // It may have been opened as a directory where others are.
+            overlay.lower().handles().remove(id);
+        }
+    }
+    Ok(true)
+}
 
-    /// Looks for an object at its places. One of another kind than its changes are for has got
-    /// its inode number: it is nowhere.
-    fn find(&self, id: ObjectId, search: &mut Search) -> Result<Found, StoreError> {
-        let Some(place) = self.place_in(id, search)? else {
-            return Ok(Found::Nothing);
+/// Looks for an object at its places. One of another kind than its changes are for has got
+/// its inode number: it is nowhere.
+fn find<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    search: &mut Search,
+) -> Result<Found, StoreError> {
+    let Some(place) = lookup::place_in(overlay, id, search)? else {
+        return Ok(Found::Nothing);
+    };
+    let state = overlay.state();
+    let kind = state.pending.kind_of(id);
+    let is_directory = state.pending.dentries_of(id).next().is_some();
+    let is_other = kind.is_some_and(|kind| kind != place.kind)
+        || (is_directory && place.kind != FileKind::Directory);
+    let told = state.table.get(id).map(|location| location.kind);
+    Ok(if is_other {
+        Found::Nothing
+    } else if told.is_some_and(|told| told != place.kind) {
+        Found::OtherKind
+    } else {
+        Found::AsTold
+    })
+}
+
+fn wanted<L: Lower>(overlay: &Overlay<L>) -> Result<Wanted, StoreError> {
+    let staged = overlay.lower().list(overlay.stage());
+    let staged = staged.map_err(StoreError::lower("listing stage"))?;
+    let staged: HashSet<Vec<u8>> = staged.into_iter().map(|entry| entry.name).collect();
+    let state = overlay.state();
+    let pending = &state.pending;
+    let is_below = |id: ObjectId| {
+        id != ObjectId::ROOT && pending.object(id).is_none_or(|object| !object.created)
+    };
+    let mut wanted = Wanted::default();
+    for (&id, object) in &pending.objects {
+        if is_below(id) {
+            wanted.changed.insert(id);
+        } else if object.bound.is_some() {
+            // An apply has made it, and may have moved it.
+            if pending.is_linked(id) {
+                wanted.needed.insert(id);
+            }
+        } else if !object.direct.is_empty()
+            && pending.is_linked(id)
+            && !staged.contains(id.0.to_string().as_bytes())
+        {
+            return Err(missing(id));
+        }
+    }
+    for ((parent, _), child) in &pending.dentries {
+        match child {
+            Some(child) => {
+                let both = [*parent, *child].into_iter();
+                wanted.needed.extend(both.filter(|id| is_below(*id)));
+            }
+            None if is_below(*parent) => {
+                wanted.changed.insert(*parent);
+            }
+            None => {}
+        }
+    }
+    Ok(wanted)
+}
+
+/// Deletes what lies in `limbo/` and is not known to the journal: nobody uses it. An
+/// object that the journal knows may get a name by it.
+///
+/// # Errors
+/// [`StoreError::Lower`]; the rest is left for the next time.
+pub(crate) fn clear_limbo_but_known<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+    let entries = overlay.lower().list(overlay.limbo());
+    for entry in entries.map_err(StoreError::lower("listing limbo"))? {
+        let is_known = {
+            let mut state = overlay.state_mut();
+            let id = state.table.id_of(entry.inode);
+            let location = id.and_then(|id| state.table.get_mut(id));
+            location.map(|location| location.in_limbo = true).is_some()
         };
-        let state = self.state.read();
-        let kind = state.pending.kind_of(id);
-        let is_directory = state.pending.dentries_of(id).next().is_some();
-        let is_other = kind.is_some_and(|kind| kind != place.kind)
-            || (is_directory && place.kind != FileKind::Directory);
-        let told = state.table.get(id).map(|location| location.kind);
-        Ok(if is_other {
-            Found::Nothing
-        } else if told.is_some_and(|told| told != place.kind) {
-            Found::OtherKind
-        } else {
-            Found::AsTold
-        })
-    }
-
-    fn wanted(&self) -> Result<Wanted, StoreError> {
-        let staged = self.lower.list(&self.own.stage);
-        let staged = staged.map_err(StoreError::lower("listing stage"))?;
-        let staged: HashSet<Vec<u8>> = staged.into_iter().map(|entry| entry.name).collect();
-        let state = self.state.read();
-        let pending = &state.pending;
-        let is_below = |id: ObjectId| {
-            id != ObjectId::ROOT && pending.object(id).is_none_or(|object| !object.created)
-        };
-        let mut wanted = Wanted::default();
-        for (&id, object) in &pending.objects {
-            if is_below(id) {
-                wanted.changed.insert(id);
-            } else if object.bound.is_some() {
-                // An apply has made it, and may have moved it.
-                if pending.is_linked(id) {
-                    wanted.needed.insert(id);
-                }
-            } else if !object.direct.is_empty()
-                && pending.is_linked(id)
-                && !staged.contains(id.0.to_string().as_bytes())
-            {
-                return Err(missing(id));
-            }
+        if !is_known {
+            limbo::delete_from_limbo(overlay, &entry.name)?;
         }
-        for ((parent, _), child) in &pending.dentries {
-            match child {
-                Some(child) => {
-                    let both = [*parent, *child].into_iter();
-                    wanted.needed.extend(both.filter(|id| is_below(*id)));
-                }
-                None if is_below(*parent) => {
-                    wanted.changed.insert(*parent);
-                }
-                None => {}
-            }
-        }
-        Ok(wanted)
     }
-
-    /// Deletes what lies in `limbo/` and is not known to the journal: nobody uses it. An
-    /// object that the journal knows may get a name by it.
-    ///
-    /// # Errors
-    /// [`StoreError::Lower`]; the rest is left for the next time.
-    pub(crate) fn clear_limbo_but_known(&self) -> Result<(), StoreError> {
-        let entries = self.lower.list(&self.own.limbo);
-        for entry in entries.map_err(StoreError::lower("listing limbo"))? {
-            let is_known = {
-                let mut state = self.state.write();
-                let id = state.table.id_of(entry.inode);
-                let location = id.and_then(|id| state.table.get_mut(id));
-                location.map(|location| location.in_limbo = true).is_some()
-            };
-            if !is_known {
-                self.delete_from_limbo(&entry.name)?;
-            }
-        }
-        Ok(())
-    }
+    Ok(())
 }

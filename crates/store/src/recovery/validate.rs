@@ -11,8 +11,9 @@ use std::collections::{HashMap, HashSet};
 
 use mobifs_base::{Attributes, FileKind, Name, ObjectId, SYMLINK_BYTES_MAX};
 
-use crate::journal_store::{JournalStore, OWN_DIRECTORY};
 use crate::lower::Lower;
+use crate::lower::OWN_DIRECTORY;
+use crate::overlay::Overlay;
 use crate::overlay::pending::PendingObject;
 use crate::overlay::state::State;
 use crate::{Capabilities, StoreError};
@@ -22,46 +23,44 @@ const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Extended attributes that programs may set here.
 const XATTR_NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
-impl<L: Lower> JournalStore<L> {
-    /// Fails if the journal says what cannot be applied, whatever the lower tree is. This holds
-    /// for every state in which an apply may have left a tree: what names have moved changes
-    /// nothing of what is pending.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`], [`StoreError::Unsuitable`]; nothing was changed.
-    pub(crate) fn check_possible(&self) -> Result<(), StoreError> {
-        let state = self.state.read();
-        if let Some(name) = state.name_in_root(|name| !self.lower.is_in_scope(name)) {
-            return Err(StoreError::Unsuitable(format!(
-                "what it holds is for \"{name}\", which is not among its files; if they were \
-                 renamed before they were closed, give them their old names, open and close \
-                 them, and rename them then"
-            )));
-        }
-        let impossible = |(id, detail): (ObjectId, &str)| StoreError::Corrupt {
-            what: format!("what the journal says of {id}"),
-            detail: format!("{detail}; it cannot be applied, and nothing was changed"),
-        };
-        state
-            .impossible_object()
-            .map_or(Ok(()), |found| Err(impossible(found)))?;
-        state
-            .impossible_entry()
-            .map_or(Ok(()), |found| Err(impossible(found)))
+/// Fails if the journal says what cannot be applied, whatever the lower tree is. This holds
+/// for every state in which an apply may have left a tree: what names have moved changes
+/// nothing of what is pending.
+///
+/// # Errors
+/// [`StoreError::Corrupt`], [`StoreError::Unsuitable`]; nothing was changed.
+pub(crate) fn check_possible<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+    let state = overlay.state();
+    if let Some(name) = state.name_in_root(|name| !overlay.lower().is_in_scope(name)) {
+        return Err(StoreError::Unsuitable(format!(
+            "what it holds is for \"{name}\", which is not among its files; if they were \
+             renamed before they were closed, give them their old names, open and close \
+             them, and rename them then"
+        )));
     }
+    let impossible = |(id, detail): (ObjectId, &str)| StoreError::Corrupt {
+        what: format!("what the journal says of {id}"),
+        detail: format!("{detail}; it cannot be applied, and nothing was changed"),
+    };
+    state
+        .impossible_object()
+        .map_or(Ok(()), |found| Err(impossible(found)))?;
+    state
+        .impossible_entry()
+        .map_or(Ok(()), |found| Err(impossible(found)))
+}
 
-    /// Whether all that the journal says could have been written by a mount that had no name
-    /// moved yet; if so, applying it can wait.
-    pub(crate) fn is_sound(&self) -> bool {
-        let state = self.state.read();
-        let doubt = state
-            .doubtful_object(&self.capabilities)
-            .or_else(|| state.doubtful_tree());
-        if let Some((id, doubt)) = doubt {
-            tracing::warn!(%id, doubt, "no mount writes such a journal: it is applied first");
-        }
-        doubt.is_none()
+/// Whether all that the journal says could have been written by a mount that had no name
+/// moved yet; if so, applying it can wait.
+pub(crate) fn is_sound<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabilities) -> bool {
+    let state = overlay.state();
+    let doubt = state
+        .doubtful_object(capabilities)
+        .or_else(|| state.doubtful_tree());
+    if let Some((id, doubt)) = doubt {
+        tracing::warn!(%id, doubt, "no mount writes such a journal: it is applied first");
     }
+    doubt.is_none()
 }
 
 impl State {

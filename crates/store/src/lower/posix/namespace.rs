@@ -7,7 +7,7 @@ use mobifs_base::FileKind;
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::journal_store::OWN_DIRECTORY;
+use crate::lower::OWN_DIRECTORY;
 use crate::lower::posix::handle::{Access, reopen_directory};
 use crate::lower::posix::{PosixHandle, PosixLower, attributes, suitable};
 use crate::lower::{Create, LowerEntry, LowerStat};

@@ -21,7 +21,7 @@ use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::StoreError;
-use crate::journal_store::OWN_DIRECTORY;
+use crate::lower::OWN_DIRECTORY;
 use crate::lower::posix::probe::{OVERLAYFS_MAGIC, magic};
 
 const MARK: &str = "overlay";

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::journal_store::OWN_DIRECTORY;
+use crate::lower::OWN_DIRECTORY;
 
 /// What a store's own directory adds to the name of a file that alone is the store.
 const OWN_SUFFIX: &[u8] = b"-mobifs";

@@ -155,7 +155,7 @@ fn special_files_are_opened_by_reference_and_never_block() {
         );
     }
     for entry in lower.list(&root).unwrap() {
-        // Without the reference first, the pipe would wait for a writer for ever.
+        // Without the reference first, the pipe would wait for a epoch for ever.
         let handle = lower.open(&root, &entry.name, true).unwrap();
         let found = lower.stat(&handle).unwrap();
         assert_eq!((Some(found.kind), found.inode), (entry.kind, entry.inode));

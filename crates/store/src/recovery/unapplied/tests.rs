@@ -3,11 +3,11 @@ use std::path::{Path, PathBuf};
 use mobifs_base::{Entry, FileKind, Name, ObjectId, Page, PageIndex};
 
 use crate::fixtures::file_state;
-use crate::journal_store::{JournalOptions, JournalStore};
 use crate::log::header::Header;
 use crate::log::superblock::{FORMAT_VERSION, LOG_START, Slot, Superblock, parse};
 use crate::lower::{JOURNAL_BLOCK_BYTES, PosixLower};
 use crate::recovery::RecoveryReport;
+use crate::{JournalOptions, JournalStore};
 use crate::{Store, StoreError};
 
 const FIRST: ObjectId = ObjectId::FIRST_NEW;

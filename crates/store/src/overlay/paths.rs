@@ -1,74 +1,72 @@
-//! Which object an apply or a commit has failed at, in words for people.
+//! The path of an object that an apply or a commit failed for, for error messages.
 
 use std::collections::HashSet;
 
 use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
-use crate::journal_store::JournalStore;
 use crate::lower::Lower;
+use crate::overlay::Overlay;
 use crate::overlay::state::State;
 
 /// Longer paths are shown from this many directories above the object.
 const NAMES_MAX: usize = 64;
 
-impl<L: Lower> JournalStore<L> {
-    /// Adds the path of the object that something failed for.
-    pub(super) fn failed_for(&self, id: ObjectId) -> impl FnOnce(StoreError) -> StoreError {
-        move |error| match self.state.read().path_of(id) {
-            Some(path) => error.while_doing("applying", &path),
-            None => error,
-        }
-    }
-
-    /// As [`Self::failed_for`], for an entry.
-    pub(super) fn failed_at(
-        &self,
-        parent: ObjectId,
-        name: &Name,
-    ) -> impl FnOnce(StoreError) -> StoreError {
-        move |error| match self.state.read().path_of(parent) {
-            Some(path) if path.is_empty() => error.while_doing("applying", &name.to_string()),
-            Some(path) => error.while_doing("applying", &format!("{path}/{name}")),
-            None => error,
-        }
+/// Adds the path of the object that something failed for.
+pub(crate) fn failed_for<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+) -> impl FnOnce(StoreError) -> StoreError {
+    move |error| match overlay.state().path_of(id) {
+        Some(path) => error.while_doing("applying", &path),
+        None => error,
     }
 }
 
-impl<L: Lower> JournalStore<L> {
-    /// As [`Self::failed_for`], of a commit: `dentries` are the entries that it sets, where a new
-    /// object has its name.
-    pub(crate) fn failed_to_commit(
-        &self,
-        id: ObjectId,
-        dentries: &[(ObjectId, Name, Option<ObjectId>)],
-    ) -> impl FnOnce(StoreError) -> StoreError {
-        move |error| match self.path_in(id, dentries) {
-            Some(path) => error.while_doing("committing", &path),
-            None => error,
-        }
+/// As [`failed_for`], for an entry.
+pub(crate) fn failed_at<L: Lower>(
+    overlay: &Overlay<L>,
+    parent: ObjectId,
+    name: &Name,
+) -> impl FnOnce(StoreError) -> StoreError {
+    move |error| match overlay.state().path_of(parent) {
+        Some(path) if path.is_empty() => error.while_doing("applying", &name.to_string()),
+        Some(path) => error.while_doing("applying", &format!("{path}/{name}")),
+        None => error,
     }
+}
 
-    fn path_in(
-        &self,
-        id: ObjectId,
-        dentries: &[(ObjectId, Name, Option<ObjectId>)],
-    ) -> Option<String> {
-        let mut names: Vec<String> = Vec::new();
-        let mut at = id;
-        // Of what has another name already, the end of the path is the store's.
-        while names.len() < NAMES_MAX
-            && let Some((parent, name, _)) =
-                dentries.iter().find(|(_, _, child)| *child == Some(at))
-        {
-            names.push(name.to_string());
-            at = *parent;
-        }
-        let above = self.state.read().path_of(at)?;
-        names.extend(Some(above).filter(|above| !above.is_empty()));
-        names.reverse();
-        Some(names.join("/")).filter(|path| !path.is_empty())
+/// As [`failed_for`], of a commit: `dentries` are the entries that it sets, where a new
+/// object has its name.
+pub(crate) fn failed_to_commit<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    dentries: &[(ObjectId, Name, Option<ObjectId>)],
+) -> impl FnOnce(StoreError) -> StoreError {
+    move |error| match path_in(overlay, id, dentries) {
+        Some(path) => error.while_doing("committing", &path),
+        None => error,
     }
+}
+
+fn path_in<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    dentries: &[(ObjectId, Name, Option<ObjectId>)],
+) -> Option<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut at = id;
+    // Of what has another name already, the end of the path is the store's.
+    while names.len() < NAMES_MAX
+        && let Some((parent, name, _)) = dentries.iter().find(|(_, _, child)| *child == Some(at))
+    {
+        names.push(name.to_string());
+        at = *parent;
+    }
+    let above = overlay.state().path_of(at)?;
+    names.extend(Some(above).filter(|above| !above.is_empty()));
+    names.reverse();
+    Some(names.join("/")).filter(|path| !path.is_empty())
 }
 
 impl State {
@@ -105,8 +103,9 @@ mod tests {
 
     use super::*;
     use crate::fixtures::file_state;
-    use crate::journal_store::{JournalOptions, JournalStore};
+    use crate::journal_store::JournalStore;
     use crate::lower::PosixLower;
+    use crate::options::JournalOptions;
     use crate::{Store, StoreError};
     use mobifs_base::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
 
@@ -126,7 +125,7 @@ mod tests {
         let message = |id, dentries: &[_]| {
             let full = io::Error::from(io::ErrorKind::StorageFull);
             let error = StoreError::lower(format!("writing new data of {id}"))(full);
-            store.failed_to_commit(id, dentries)(error).to_string()
+            failed_to_commit(store.overlay(), id, dentries)(error).to_string()
         };
         // The app is committed, and what is in it is not yet.
         let mut transaction = store.begin_transaction();

@@ -1,0 +1,111 @@
+//! What an apply has to do, and what all applies share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mobifs_base::{Name, ObjectId};
+use parking_lot::MutexGuard;
+
+use crate::apply::ahead::Content;
+use crate::apply::reserve::Reserve;
+use crate::locks::{Rank, Ranked, RankedMutex};
+use crate::lower::Lower;
+use crate::overlay::Overlay;
+use crate::overlay::pending::PendingObject;
+
+/// Figures of applies since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    written_bytes: AtomicU64,
+    strays: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn add_written(&self, bytes: u64) {
+        self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_stray(&self) {
+        self.strays.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn written_bytes(&self) -> u64 {
+        self.written_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn strays(&self) -> u64 {
+        self.strays.load(Ordering::Relaxed)
+    }
+}
+
+/// What applies share with each other, and with commits.
+pub(crate) struct Applier {
+    content: RankedMutex<Content>,
+    reserve: Reserve,
+    /// Memory that committed, unapplied pages may hold.
+    held_bytes_max: u64,
+    /// Fewer pages of existing files are not written ahead.
+    ahead_pages_min: usize,
+    counters: Counters,
+}
+
+impl Applier {
+    pub(crate) fn new(reserve: Reserve, held_bytes_max: u64, ahead_pages_min: usize) -> Self {
+        Self {
+            content: RankedMutex::new(Rank::Content, Content::default()),
+            reserve,
+            held_bytes_max,
+            ahead_pages_min,
+            counters: Counters::default(),
+        }
+    }
+
+    /// To be held by whoever changes content in place.
+    pub(crate) fn content(&self) -> Ranked<MutexGuard<'_, Content>> {
+        self.content.lock()
+    }
+
+    pub(crate) const fn reserve(&self) -> &Reserve {
+        &self.reserve
+    }
+
+    pub(crate) const fn held_bytes_max(&self) -> u64 {
+        self.held_bytes_max
+    }
+
+    pub(crate) const fn ahead_pages_min(&self) -> usize {
+        self.ahead_pages_min
+    }
+
+    pub(crate) const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// What an apply has to do, taken at its start. Nothing is committed while it runs.
+pub(crate) struct Work {
+    pub(crate) objects: HashMap<ObjectId, Arc<PendingObject>>,
+    pub(crate) dentries: Vec<((ObjectId, Name), Option<ObjectId>)>,
+}
+
+impl Work {
+    /// All that is pending.
+    pub(crate) fn take<L: Lower>(overlay: &Overlay<L>) -> Self {
+        let state = overlay.state();
+        let dentries = state.pending.dentries.iter();
+        let mut dentries: Vec<_> = dentries.map(|(k, v)| (k.clone(), *v)).collect();
+        // From the root downwards: then the way to a directory is open already, or short, where
+        // others would make it as long as the tree is deep for each of them.
+        let depths = state.depths_of(dentries.iter().map(|((parent, _), _)| *parent));
+        dentries.sort_by_cached_key(|((parent, _), _)| depths.get(parent).copied());
+        Self {
+            objects: state.pending.objects.clone(),
+            dentries,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.dentries.is_empty()
+    }
+}

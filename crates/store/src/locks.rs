@@ -1,0 +1,209 @@
+//! The store's locks, and the order in which a thread takes them.
+//!
+//! Every lock of the store has a [`Rank`]; a thread takes only locks of a higher rank than all that
+//! it holds. Builds with debug assertions check that at each lock, so a test that takes two locks the
+//! wrong way round fails even if no other thread is in the way.
+
+use std::ops::{Deref, DerefMut};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The place of a lock in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// The journal's epoch: held by a commit, or an apply, from its beginning to its end.
+    Epoch,
+    /// Content in place: held by whatever writes to files of the lower tree.
+    Content,
+    /// Names of the lower tree: read-held to find objects, write-held while names move.
+    Names,
+    /// What is pending and what is known of the lower tree.
+    State,
+    /// Handles that are kept open; nothing is called while it is held.
+    Handles,
+}
+
+/// A lock that is held, for the check of the order.
+struct Held(#[cfg(debug_assertions)] Rank);
+
+#[cfg(debug_assertions)]
+mod order {
+    use std::cell::RefCell;
+
+    use super::{Held, Rank};
+
+    thread_local! {
+        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+    }
+
+    impl Held {
+        /// To be called before the lock is waited for.
+        pub(super) fn take(rank: Rank) -> Self {
+            HELD.with_borrow(|held| {
+                let highest = held.iter().max();
+                assert!(
+                    highest.is_none_or(|highest| *highest < rank),
+                    "the lock {rank:?} is taken while {highest:?} is held"
+                );
+            });
+            Self::note(rank)
+        }
+
+        /// A lock that is held, wherever it is in the order.
+        pub(super) fn note(rank: Rank) -> Self {
+            HELD.with_borrow_mut(|held| held.push(rank));
+            Self(rank)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.with_borrow_mut(|held| {
+                if let Some(at) = held.iter().rposition(|rank| *rank == self.0) {
+                    held.swap_remove(at);
+                }
+            });
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+impl Held {
+    const fn take(_rank: Rank) -> Self {
+        Self()
+    }
+
+    const fn note(_rank: Rank) -> Self {
+        Self()
+    }
+}
+
+/// A guard of a lock with a rank.
+pub(crate) struct Ranked<G> {
+    // Unlocked before its rank is given back.
+    guard: G,
+    _held: Held,
+}
+
+impl<G> Ranked<G> {
+    /// The guard itself, to give way to other threads for a moment.
+    pub(crate) const fn guard_mut(&mut self) -> &mut G {
+        &mut self.guard
+    }
+}
+
+impl<G: Deref> Deref for Ranked<G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &Self::Target {
+        &self.guard
+    }
+}
+
+impl<G: DerefMut> DerefMut for Ranked<G> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.guard
+    }
+}
+
+/// A mutex with a rank.
+#[derive(Debug)]
+pub(crate) struct RankedMutex<T> {
+    rank: Rank,
+    mutex: Mutex<T>,
+}
+
+impl<T> RankedMutex<T> {
+    pub(crate) const fn new(rank: Rank, value: T) -> Self {
+        Self {
+            rank,
+            mutex: Mutex::new(value),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> Ranked<MutexGuard<'_, T>> {
+        let held = Held::take(self.rank);
+        Ranked {
+            guard: self.mutex.lock(),
+            _held: held,
+        }
+    }
+
+    /// None where it is held already. Who does not wait cannot keep others waiting for ever, so this
+    /// may come after any other lock.
+    pub(crate) fn try_lock(&self) -> Option<Ranked<MutexGuard<'_, T>>> {
+        let guard = self.mutex.try_lock()?;
+        Some(Ranked {
+            guard,
+            _held: Held::note(self.rank),
+        })
+    }
+}
+
+/// A lock for readers and writers, with a rank.
+#[derive(Debug)]
+pub(crate) struct RankedRwLock<T> {
+    rank: Rank,
+    lock: RwLock<T>,
+}
+
+impl<T> RankedRwLock<T> {
+    pub(crate) const fn new(rank: Rank, value: T) -> Self {
+        Self {
+            rank,
+            lock: RwLock::new(value),
+        }
+    }
+
+    pub(crate) fn read(&self) -> Ranked<RwLockReadGuard<'_, T>> {
+        let held = Held::take(self.rank);
+        Ranked {
+            guard: self.lock.read(),
+            _held: held,
+        }
+    }
+
+    pub(crate) fn write(&self) -> Ranked<RwLockWriteGuard<'_, T>> {
+        let held = Held::take(self.rank);
+        Ranked {
+            guard: self.lock.write(),
+            _held: held,
+        }
+    }
+
+    /// None where a writer has it.
+    #[cfg(test)]
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        self.lock.try_read()
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.lock.get_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_taken_in_their_order() {
+        let state = RankedRwLock::new(Rank::State, ());
+        let epoch = RankedMutex::new(Rank::Epoch, ());
+        {
+            let _epoch = epoch.lock();
+            let _state = state.read();
+        }
+        let _state = state.write();
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "the lock Epoch is taken while Some(State) is held")]
+    fn the_wrong_order_is_found() {
+        let state = RankedRwLock::new(Rank::State, ());
+        let epoch = RankedMutex::new(Rank::Epoch, ());
+        let _state = state.read();
+        let _epoch = epoch.lock();
+    }
+}

@@ -1,0 +1,345 @@
+//! The journal's epoch under way, as commits and applies write it.
+//!
+//! An epoch begins when the superblock says so and ends when everything in it is applied, or carried
+//! over to the next one. Whoever has the epoch is the only writer.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mobifs_base::{ObjectId, PAGE_BYTES_U64};
+
+use crate::log::Log;
+use crate::log::overflow::{self, Overflow};
+use crate::log::record::Record;
+use crate::lower::Lower;
+use crate::{Intent, StoreError, Witness};
+
+/// Journal that every commit leaves free: apply records the inodes of new objects in one
+/// more transaction, or in an overflow file and one block that mentions it.
+pub(crate) const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
+
+/// How far an apply of this epoch has got with the names of the tree, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moves {
+    /// No name has moved.
+    NotBegun,
+    /// Some may have moved. Everything else is in its place, and nothing was committed
+    /// since.
+    OnlyNamesAreLeft,
+    /// Some may have moved.
+    MayHaveBegun,
+}
+
+/// What an epoch is to begin with, as soon as its superblock is in force.
+pub(crate) struct Carried {
+    /// The file that it is in.
+    pub(crate) file: Overflow,
+    pub(crate) records: Vec<Record>,
+    /// Objects whose places these record.
+    pub(crate) recorded: HashSet<ObjectId>,
+    /// What the apply fails with.
+    pub(crate) error: StoreError,
+}
+
+/// Copies of the journal's figures, so that asking does not wait for a commit.
+#[derive(Debug, Default)]
+pub(crate) struct Usage {
+    used_bytes: AtomicU64,
+    total_bytes: AtomicU64,
+}
+
+impl Usage {
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.total_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// The epoch under way.
+pub(crate) struct Epoch<L: Lower> {
+    log: Log<L>,
+    /// Objects whose place the journal's epoch records already.
+    recorded: HashSet<ObjectId>,
+    /// Number of the next overflow file.
+    next_overflow: u64,
+    /// What the epoch's journal says of names that move.
+    moves: Moves,
+    /// Names have moved since the lower filesystem was last made durable as a whole.
+    has_unsynced_moves: bool,
+    /// What the epoch that comes begins with, while its superblock is not in force.
+    carried: Option<Carried>,
+    /// Memory of what the epoch has begun with: applying does not give it back.
+    carried_bytes: u64,
+    /// The sink was told of a transaction that is not known to be in the journal.
+    has_open_intent: bool,
+    usage: Arc<Usage>,
+}
+
+impl<L: Lower> Epoch<L> {
+    /// The epoch that a journal was found in.
+    pub(crate) fn found(
+        log: Log<L>,
+        recorded: HashSet<ObjectId>,
+        next_overflow: u64,
+        moves: Moves,
+    ) -> Self {
+        let epoch = Self {
+            log,
+            recorded,
+            next_overflow,
+            moves,
+            // What was found is made durable before anything is done with it.
+            has_unsynced_moves: false,
+            carried: None,
+            carried_bytes: 0,
+            has_open_intent: false,
+            usage: Arc::default(),
+        };
+        epoch.publish();
+        epoch
+    }
+
+    pub(crate) const fn log(&self) -> &Log<L> {
+        &self.log
+    }
+
+    /// The journal's figures, as they are at any time.
+    pub(crate) fn usage(&self) -> Arc<Usage> {
+        Arc::clone(&self.usage)
+    }
+
+    pub(crate) const fn moves(&self) -> Moves {
+        self.moves
+    }
+
+    pub(crate) const fn recorded(&self) -> &HashSet<ObjectId> {
+        &self.recorded
+    }
+
+    /// These objects' places are in the journal, durably.
+    pub(crate) fn add_recorded(&mut self, recorded: HashSet<ObjectId>) {
+        self.recorded.extend(recorded);
+    }
+
+    /// Objects are not at the places that the journal has recorded any more: what is committed from
+    /// now on records the new ones.
+    pub(crate) fn forget_recorded(&mut self) {
+        self.recorded.clear();
+    }
+
+    pub(crate) const fn next_overflow(&self) -> u64 {
+        self.next_overflow
+    }
+
+    /// The number of an overflow file that does not exist yet.
+    pub(crate) fn take_overflow(&mut self) -> u64 {
+        let number = self.next_overflow;
+        self.next_overflow += 1;
+        number
+    }
+
+    /// Number of the overflow file that the epoch begins with; 0: none.
+    pub(crate) fn carried_file(&self) -> u64 {
+        self.log.carried().map_or(0, |carried| carried.file)
+    }
+
+    /// Memory of what the epoch has begun with.
+    pub(crate) const fn carried_bytes(&self) -> u64 {
+        self.carried_bytes
+    }
+
+    pub(crate) const fn set_carried_bytes(&mut self, bytes: u64) {
+        self.carried_bytes = bytes;
+    }
+
+    /// The next epoch begins with this.
+    pub(crate) fn carry(&mut self, carried: Carried) {
+        self.carried = Some(carried);
+    }
+
+    /// Whether the journal has the room that every commit leaves free.
+    pub(crate) fn has_room_to_apply(&self) -> bool {
+        self.log.free_bytes() >= BIND_RESERVE_BYTES
+    }
+
+    /// Whether an apply that cannot bring everything to its place may begin the next epoch with the
+    /// rest.
+    pub(crate) fn may_carry(&self) -> bool {
+        !self.log.is_unsettled() && self.log.may_carry()
+    }
+
+    /// Writes one transaction, durably, leaving some room behind it; returns the bytes
+    /// written. What the journal has no room for goes to an overflow file in `stage`.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`].
+    pub(crate) fn append(
+        &mut self,
+        lower: &L,
+        stage: &L::Handle,
+        records: &[Record],
+        reserve_bytes: u64,
+    ) -> Result<u64, StoreError> {
+        let room = self.log.free_bytes().saturating_sub(reserve_bytes);
+        let written = if Log::<L>::transaction_bytes(records) <= room {
+            self.log.append(lower, records)?
+        } else {
+            let file = self.take_overflow();
+            let (written, bytes) = overflow::write(lower, stage, file, records)?;
+            bytes + self.log.append(lower, &[written.into()])?
+        };
+        if self.moves == Moves::OnlyNamesAreLeft {
+            // Not of what this transaction says.
+            self.moves = Moves::MayHaveBegun;
+        }
+        self.publish();
+        Ok(written)
+    }
+
+    /// The journal says, durably, that names move from here on; `is_everything`: and that nothing
+    /// else is left to do.
+    pub(crate) fn begin_moves(&mut self, is_everything: bool) {
+        self.moves = if is_everything {
+            Moves::OnlyNamesAreLeft
+        } else {
+            Moves::MayHaveBegun
+        };
+    }
+
+    /// Names move now.
+    ///
+    /// Should something fail from here on, the places that the journal has recorded are not those of
+    /// the objects any more: transactions that come before the next attempt record the new ones.
+    pub(crate) fn note_moving(&mut self) {
+        self.has_unsynced_moves = true;
+        self.recorded.clear();
+    }
+
+    /// Makes names that have moved durable, if any are not.
+    ///
+    /// After an apply that failed while they moved, this comes before the next transaction:
+    /// recovery finds an object at a place that the journal records or gives it, and what is
+    /// committed next may take the names away at which a crash would leave it.
+    pub(crate) fn sync_moves(&mut self, lower: &L) -> Result<(), StoreError> {
+        if self.has_unsynced_moves {
+            lower
+                .sync_all()
+                .map_err(StoreError::lower("making applied changes durable"))?;
+            self.has_unsynced_moves = false;
+        }
+        Ok(())
+    }
+
+    /// The journal is void from now on: all that it says is applied and durable, or carried over;
+    /// answers what the new epoch begins with.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: the epoch under way goes on, and is applied again.
+    pub(crate) fn begin_next(&mut self, lower: &L) -> Result<Option<Carried>, StoreError> {
+        debug_assert!(
+            !self.has_unsynced_moves,
+            "a new epoch begins after a barrier"
+        );
+        match &self.carried {
+            Some(carried) => self.log.reset_carrying(lower, carried.file)?,
+            None => self.log.reset(lower, false)?,
+        }
+        self.publish();
+        self.moves = Moves::NotBegun;
+        let mut carried = self.carried.take();
+        self.recorded = carried.as_mut().map_or_else(HashSet::new, |carried| {
+            std::mem::take(&mut carried.recorded)
+        });
+        Ok(carried)
+    }
+
+    /// Marks the journal, in which nothing is left to be applied, as closed properly.
+    pub(crate) fn close(&mut self, lower: &L) -> Result<(), StoreError> {
+        self.log.reset(lower, true)?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Of a copied store: removes the last transaction, for one that says the same of this copy.
+    pub(crate) fn step_back(&mut self) {
+        self.log.step_back();
+    }
+
+    /// Of a copied store: the journal is this copy's from now on.
+    pub(crate) fn come_home(&mut self, lower: &L) -> Result<(), StoreError> {
+        self.log.come_home(lower)
+    }
+
+    /// Makes what was found durable, and void what is left of a torn transaction.
+    pub(crate) fn settle(&mut self, lower: &L) -> Result<(), StoreError> {
+        self.log.settle(lower)
+    }
+
+    fn publish(&self) {
+        let (used_bytes, total_bytes) = (self.log.used_bytes(), self.log.total_bytes());
+        debug_assert!(used_bytes <= total_bytes, "{used_bytes} of {total_bytes}");
+        self.usage.used_bytes.store(used_bytes, Ordering::Relaxed);
+        self.usage.total_bytes.store(total_bytes, Ordering::Relaxed);
+    }
+
+    // An intent tells the sink which tagged transaction is on its way to the journal. It names epoch
+    // and sequence, so it must not outlive a transaction that failed: the next one would get the
+    // same. But as long as a failed transaction may still be found on the medium, the successor of a
+    // killed process must be told that it was this one. So it is withdrawn when its place is void,
+    // and before anything else is written.
+
+    /// To be called directly before a transaction is written; `tag` 0 has no intent.
+    pub(crate) fn announce(&mut self, sink: Option<&dyn Witness>, tag: u64) {
+        debug_assert!(!self.has_open_intent, "one transaction at a time");
+        let Some(sink) = sink.filter(|_| tag != 0) else {
+            return;
+        };
+        let (epoch, sequence) = self.log.next();
+        self.has_open_intent = true;
+        sink.intent(Some(Intent {
+            tag,
+            epoch,
+            sequence,
+        }));
+    }
+
+    /// To be called directly after the transaction was written, or not.
+    pub(crate) fn conclude<T>(
+        &mut self,
+        sink: Option<&dyn Witness>,
+        written: &Result<T, StoreError>,
+    ) {
+        if written.is_ok() {
+            // It names a committed transaction from now on.
+            self.has_open_intent = false;
+        } else if !self.log.is_untidy() {
+            self.withdraw(sink);
+        }
+    }
+
+    /// Makes what a failed transaction may have left void, if that is still to be done.
+    ///
+    /// # Errors
+    /// [`StoreError::Lower`]: it is not known what is there, and nothing may follow.
+    pub(crate) fn take_back(
+        &mut self,
+        lower: &L,
+        sink: Option<&dyn Witness>,
+    ) -> Result<(), StoreError> {
+        self.log.take_back(lower)?;
+        self.withdraw(sink);
+        Ok(())
+    }
+
+    fn withdraw(&mut self, sink: Option<&dyn Witness>) {
+        if std::mem::take(&mut self.has_open_intent)
+            && let Some(sink) = sink
+        {
+            sink.intent(None);
+        }
+    }
+}

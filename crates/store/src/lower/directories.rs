@@ -1,0 +1,107 @@
+//! The store's own directory, `.mobifs`, and what lies in it.
+
+use std::sync::Arc;
+
+use mobifs_base::FileKind;
+
+use crate::lower::{Create, Lower, OWN_DIRECTORY, found};
+use crate::{StoreError, check_owner};
+
+/// Handles on `.mobifs` and what lies in it.
+#[derive(Debug)]
+pub(crate) struct Directories<L: Lower> {
+    mobifs: Arc<L::Handle>,
+    stage: Arc<L::Handle>,
+    limbo: Arc<L::Handle>,
+    lost: Arc<L::Handle>,
+}
+
+impl<L: Lower> Directories<L> {
+    /// Opens (and makes, unless `read_only`) the store's own directories. Those of
+    /// users who are not to be trusted are refused, if `believes` says that what they hold
+    /// is believed.
+    pub(crate) fn open(
+        lower: &L,
+        read_only: bool,
+        believes: bool,
+    ) -> Result<Option<Self>, StoreError> {
+        let open = |parent: &L::Handle, name: &[u8]| -> Result<Option<L::Handle>, StoreError> {
+            let shown = name.escape_ascii();
+            if let Some(handle) = found(lower.open(parent, name, true))
+                .map_err(StoreError::lower(format!("opening {shown}")))?
+            {
+                let stat = lower
+                    .stat(&handle)
+                    .map_err(StoreError::lower("looking at .mobifs"))?;
+                if stat.kind != FileKind::Directory {
+                    return Err(StoreError::Unsuitable(format!(
+                        "{shown} in the store is not a directory; it does not belong to MobiFS"
+                    )));
+                }
+                if believes {
+                    let around = lower.stat(parent);
+                    let around = around.map_err(StoreError::lower("looking at the store"))?;
+                    check_owner(&shown.to_string(), stat.uid, around.uid)?;
+                }
+                return Ok(Some(handle));
+            }
+            if read_only {
+                return Ok(None);
+            }
+            lower
+                .create(parent, name, Create::Directory)
+                .and_then(|()| lower.open(parent, name, true))
+                .map(Some)
+                .map_err(StoreError::lower(format!("making the directory {shown}")))
+        };
+        let root = lower
+            .root()
+            .map_err(StoreError::lower("opening the store"))?;
+        let Some(mobifs) = open(&root, OWN_DIRECTORY)? else {
+            return Ok(None);
+        };
+        let (Some(stage), Some(limbo), Some(lost)) = (
+            open(&mobifs, b"stage")?,
+            open(&mobifs, b"limbo")?,
+            open(&mobifs, b"lost")?,
+        ) else {
+            return Ok(None);
+        };
+        if !read_only {
+            // Also what was found may not be durable yet: these directories, or the
+            // journal's name, if the mount that made them failed or was killed. What is
+            // committed from now on must not go with them.
+            lower
+                .sync(&root)
+                .and_then(|()| lower.sync(&mobifs))
+                .map_err(StoreError::lower("making the store's directories durable"))?;
+        }
+        let [mobifs, stage, limbo, lost] = [mobifs, stage, limbo, lost].map(Arc::new);
+        Ok(Some(Self {
+            mobifs,
+            stage,
+            limbo,
+            lost,
+        }))
+    }
+
+    /// `.mobifs` itself: the journal and the reserve.
+    pub(crate) const fn mobifs(&self) -> &Arc<L::Handle> {
+        &self.mobifs
+    }
+
+    /// New objects that have no name yet, under their ids, and overflow files.
+    pub(crate) const fn stage(&self) -> &Arc<L::Handle> {
+        &self.stage
+    }
+
+    /// Objects on their way from one name to another, or to be deleted, under their inode numbers.
+    pub(crate) const fn limbo(&self) -> &Arc<L::Handle> {
+        &self.limbo
+    }
+
+    /// Deleted directories that other programs had put something into.
+    pub(crate) const fn lost(&self) -> &Arc<L::Handle> {
+        &self.lost
+    }
+}

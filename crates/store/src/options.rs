@@ -1,0 +1,37 @@
+//! How to open a journal store.
+
+/// How to open a [`JournalStore`](crate::JournalStore).
+#[derive(Clone, Copy, Debug)]
+pub struct JournalOptions {
+    /// Size of the journal, if it has to be made.
+    pub journal_bytes: u64,
+    /// Largest transaction that is written with one durable write instead of write
+    /// and flush; none: measured when the journal is made, and remembered.
+    pub direct_bytes_max: Option<u64>,
+    /// Identity of the store, if it has to be made.
+    pub uuid_if_new: [u8; 16],
+    /// Write nothing; what a journal holds is shown but not applied.
+    pub read_only: bool,
+    /// Memory that committed, unapplied pages may hold before a commit applies them.
+    pub held_bytes_max: u64,
+    /// Room that is kept below, also on a full disk, for directories and lists of extents that
+    /// grow; 0: none.
+    pub reserve_bytes: u64,
+    /// [`Store::apply`](crate::Store::apply) writes so many pages of existing files or more before it keeps commits
+    /// waiting.
+    pub ahead_pages_min: usize,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self {
+            journal_bytes: 64 << 20,
+            direct_bytes_max: None,
+            uuid_if_new: [0; 16],
+            read_only: false,
+            held_bytes_max: 256 << 20,
+            reserve_bytes: 0,
+            ahead_pages_min: 256,
+        }
+    }
+}
