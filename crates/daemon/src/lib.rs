@@ -1,0 +1,1 @@
+//! The MobiFS daemon: serves a volume as a FUSE mount.
