@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mobifs_daemon::VolumeMountError;
 use mobifs_fuse::{MountError, OptionError, UnmountError};
 use mobifs_store::StoreError;
 use mobifs_volume::{ConfigError, ControlError, ErrorKind, LimitError, PlaceError, VolumeError};
@@ -148,6 +149,15 @@ impl From<MountError> for Failure {
             MountError::Option(error) => error.into(),
             MountError::AlreadyMounted(_) => Self::new(Code::InUse, error.to_string()),
             _ => Self::new(Code::Failed, error.to_string()),
+        }
+    }
+}
+
+impl From<VolumeMountError> for Failure {
+    fn from(error: VolumeMountError) -> Self {
+        match error {
+            VolumeMountError::Mount(error) => error.into(),
+            VolumeMountError::Arena(error) => Self::new(Code::Failed, error.to_string()),
         }
     }
 }

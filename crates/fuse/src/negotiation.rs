@@ -42,24 +42,24 @@ const WANTED: u64 = init::ASYNC_READ
 
 /// How the kernel carries out calls with `O_DIRECT` on the files of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DirectIo {
+pub enum DirectIo {
     /// A call, an asynchronous one, too (`io_submit`, io_uring), lasts until its requests are
     /// answered, one after the other, and a write holds the file's lock meanwhile.
     ///
     /// Only so does the kernel drop what it has cached of a written range *after* the write:
     /// with `ASYNC_DIO` it does so before it sends the request and never again, and a page
     /// that another program reads meanwhile keeps the old content for as long as it is cached.
-    OneByOne,
+    Serial,
     /// The requests of a call are under way side by side, and an asynchronous call returns at
     /// once. Correct only where nothing else than `O_DIRECT` reads the files.
-    SideBySide,
+    Parallel,
 }
 
 impl DirectIo {
     const fn wanted(self) -> u64 {
         match self {
-            Self::OneByOne => 0,
-            Self::SideBySide => init::ASYNC_DIO,
+            Self::Serial => 0,
+            Self::Parallel => init::ASYNC_DIO,
         }
     }
 }
@@ -69,14 +69,14 @@ const REQUIRED: u64 = init::DONT_MASK | init::NO_OPEN_SUPPORT | init::NO_OPENDIR
 
 /// What both sides agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreement {
+pub struct Negotiated {
     /// The protocol's minor version in use.
-    pub(crate) minor: u32,
+    pub minor: u32,
     /// Capabilities in use.
-    pub(crate) flags: u64,
+    pub flags: u64,
 }
 
-impl Agreement {
+impl Negotiated {
     /// Whether SETXATTR requests have their newer form.
     pub(crate) const fn set_xattr_extended(self) -> bool {
         self.flags & init::SETXATTR_EXT != 0
@@ -87,7 +87,7 @@ impl Agreement {
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// Ready: send the reply, then serve.
-    Agreed(Agreement, InitReply),
+    Negotiated(Negotiated, InitReply),
     /// The kernel is of a newer major version: send the reply and expect another INIT.
     AskAgain(InitReply),
     /// The kernel is too old.
@@ -123,7 +123,7 @@ pub(crate) fn negotiate(request: &InitRequest, direct_io: DirectIo) -> Answer {
         max_pages: (PAYLOAD_BYTES_MAX / 4096) as u16,
         ..InitReply::default()
     };
-    Answer::Agreed(Agreement { minor, flags }, reply)
+    Answer::Negotiated(Negotiated { minor, flags }, reply)
 }
 
 /// Low and high word.
@@ -146,38 +146,38 @@ mod tests {
 
     #[test]
     fn nothing_is_used_that_the_kernel_did_not_offer() {
-        let Answer::Agreed(agreement, reply) =
-            negotiate(&kernel(45, REQUIRED), DirectIo::SideBySide)
+        let Answer::Negotiated(negotiated, reply) =
+            negotiate(&kernel(45, REQUIRED), DirectIo::Parallel)
         else {
             panic!("refused");
         };
-        assert_eq!(agreement.flags, REQUIRED);
+        assert_eq!(negotiated.flags, REQUIRED);
         assert_eq!(
             u64::from(reply.flags) | (u64::from(reply.flags2) << 32),
             REQUIRED
         );
-        assert!(!agreement.set_xattr_extended());
+        assert!(!negotiated.set_xattr_extended());
     }
 
     #[test]
     fn nothing_is_used_that_is_not_wanted() {
         for (direct_io, flags) in [
-            (DirectIo::OneByOne, WANTED),
-            (DirectIo::SideBySide, WANTED | init::ASYNC_DIO),
+            (DirectIo::Serial, WANTED),
+            (DirectIo::Parallel, WANTED | init::ASYNC_DIO),
         ] {
-            let Answer::Agreed(agreement, reply) = negotiate(&kernel(99, u64::MAX), direct_io)
+            let Answer::Negotiated(negotiated, reply) = negotiate(&kernel(99, u64::MAX), direct_io)
             else {
                 panic!("refused");
             };
             let minor = MINOR;
-            assert_eq!(agreement, Agreement { minor, flags });
+            assert_eq!(negotiated, Negotiated { minor, flags });
             assert_eq!((reply.max_write_bytes, reply.max_pages), (1 << 20, 256));
         }
     }
 
     #[test]
     fn old_kernels_are_refused_and_newer_majors_asked_again() {
-        let answer = |request: InitRequest| negotiate(&request, DirectIo::OneByOne);
+        let answer = |request: InitRequest| negotiate(&request, DirectIo::Serial);
         assert!(matches!(answer(kernel(30, u64::MAX)), Answer::TooOld));
         assert!(matches!(answer(kernel(45, 0)), Answer::TooOld));
         let newer = InitRequest {

@@ -5,58 +5,87 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::call::{Call, Delivery};
+use crate::connection::{Connection, DeferredReply};
 use crate::protocol::{
     InvalidateEntry, InvalidateInode, NOTIFY_INVALIDATE_ENTRY, NOTIFY_INVALIDATE_INODE,
     NOTIFY_PRUNE, Prune, ReplyHeader,
 };
 use crate::transport::Transport;
 
-/// Answers one request. Every request but FORGET is answered exactly once: the
-/// methods that send consume the value.
-pub(crate) struct Reply<'a> {
-    transport: &'a dyn Transport,
-    unique: u64,
+/// The answer to one request. The methods that send consume it, so a request is answered at most
+/// once; what they return says whether the kernel took the answer.
+pub struct Reply<'a> {
+    call: &'a Call<'a>,
+}
+
+impl std::fmt::Debug for Reply<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Reply").field(self.call).finish()
+    }
 }
 
 impl<'a> Reply<'a> {
-    pub(crate) fn new(transport: &'a dyn Transport, unique: u64) -> Self {
-        Self { transport, unique }
+    pub(crate) const fn new(call: &'a Call<'a>) -> Self {
+        Self { call }
     }
 
     /// Success with a structure.
-    pub(crate) fn value<T: IntoBytes + Immutable>(self, value: &T) {
-        self.bytes(value.as_bytes());
+    pub fn value<T: IntoBytes + Immutable>(self, value: &T) -> Delivery {
+        self.bytes(value.as_bytes())
     }
 
     /// Success with bytes, which may be none.
-    pub(crate) fn bytes(self, bytes: &[u8]) {
-        self.send(0, bytes);
+    pub fn bytes(self, bytes: &[u8]) -> Delivery {
+        self.send(0, bytes)
     }
 
     /// Success without content.
-    pub(crate) fn done(self) {
-        self.send(0, &[]);
+    pub fn done(self) -> Delivery {
+        self.send(0, &[])
     }
 
     /// Failure.
-    pub(crate) fn error(self, errno: Errno) {
-        self.send(-errno.raw_os_error(), &[]);
+    pub fn error(self, errno: Errno) -> Delivery {
+        self.send(-errno.raw_os_error(), &[])
     }
 
-    fn send(self, error: i32, payload: &[u8]) {
-        let header = header(error, self.unique, payload.len());
-        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
-        let parts = if payload.is_empty() {
-            &parts[..1]
-        } else {
-            &parts[..]
-        };
-        match self.transport.reply(parts) {
-            // Nobody waits any more: the sender was killed, or the mount is gone.
-            Ok(()) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => {}
-            Err(errno) => {
-                tracing::error!(%errno, unique = self.unique, "the kernel refused a reply");
-            }
+    /// For answering later, from any thread; none if the session has ended or has a
+    /// [`RequestLedger`](crate::RequestLedger), where a request stays in its slot only until its
+    /// handler returns. An observer does not learn of deferred replies.
+    pub fn defer(self, connection: &Connection) -> Option<DeferredReply> {
+        let deferred = connection.defer(self.call.header().unique)?;
+        self.call.set_delivery(Delivery::Deferred);
+        Some(deferred)
+    }
+
+    fn send(self, error: i32, payload: &[u8]) -> Delivery {
+        let unique = self.call.header().unique;
+        let delivery = send(self.call.transport(), unique, error, payload);
+        self.call.set_delivery(delivery);
+        delivery
+    }
+}
+
+/// Sends a reply; `error` is a negative errno or 0.
+pub(crate) fn send(transport: &dyn Transport, unique: u64, error: i32, payload: &[u8]) -> Delivery {
+    let header = header(error, unique, payload.len());
+    let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(payload)];
+    let parts = if payload.is_empty() {
+        &parts[..1]
+    } else {
+        &parts[..]
+    };
+    match transport.reply(parts) {
+        Ok(()) => Delivery::Delivered,
+        // The kernel has had a reply to each request that it does not wait for: it waits for
+        // one to every request that was read, also if the sender was killed.
+        Err(Errno::NOENT) => Delivery::NotAwaited,
+        // The mount is gone.
+        Err(Errno::NODEV | Errno::PERM | Errno::CONNABORTED) => Delivery::Delivered,
+        Err(errno) => {
+            tracing::error!(%errno, unique, "the kernel refused a reply");
+            Delivery::Delivered
         }
     }
 }
@@ -71,7 +100,7 @@ fn header(error: i32, unique: u64, payload_bytes: usize) -> ReplyHeader {
     }
 }
 
-/// Makes the kernel ask again for the attributes of `node`; its cached content stays.
+/// Has the kernel ask again for the attributes of `node`; its cached content stays.
 pub(crate) fn invalidate_attributes(transport: &dyn Transport, node: u64) {
     let notification = InvalidateInode {
         node,
@@ -122,11 +151,11 @@ fn notify(transport: &dyn Transport, code: i32, payload: &[&[u8]]) {
 mod tests {
     use super::*;
 
-    /// Keeps the replies that it gets.
+    /// Keeps the notifications that it gets.
     #[derive(Default)]
-    struct Told(parking_lot::Mutex<Vec<u8>>);
+    struct Notified(parking_lot::Mutex<Vec<u8>>);
 
-    impl Transport for Told {
+    impl Transport for Notified {
         fn try_receive(&self, _: &mut [u8]) -> Result<Option<usize>, Errno> {
             Ok(None)
         }
@@ -146,16 +175,16 @@ mod tests {
         }
     }
 
-    fn told(tell: impl Fn(&Told)) -> Vec<u8> {
-        let told = Told::default();
-        tell(&told);
-        told.0.into_inner()
+    fn notified(notify: impl Fn(&Notified)) -> Vec<u8> {
+        let transport = Notified::default();
+        notify(&transport);
+        transport.0.into_inner()
     }
 
     /// As `<linux/fuse.h>` has them: a length that is not right is refused as a whole.
     #[test]
     fn notifications_have_the_kernels_form() {
-        let bytes = told(|told| prune(told, &[7, 8]));
+        let bytes = notified(|to| prune(to, &[7, 8]));
         let words: Vec<u32> = bytes
             .chunks(4)
             .map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
@@ -164,7 +193,7 @@ mod tests {
         assert_eq!(words[..8], [48, 9, 0, 0, 2, 0, 0, 0]);
         assert_eq!(bytes[32..], [seven, eight].concat());
 
-        let bytes = told(|told| invalidate_entry(told, 5, b"name"));
+        let bytes = notified(|to| invalidate_entry(to, 5, b"name"));
         let length = u32::try_from(bytes.len()).unwrap();
         assert_eq!(
             bytes[..8],

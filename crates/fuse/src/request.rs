@@ -12,17 +12,17 @@ use crate::protocol::{
 
 /// A request and who sent it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+pub struct Request<'a> {
     /// Number, node and sender.
-    pub(crate) header: RequestHeader,
+    pub header: RequestHeader,
     /// What it asks for.
-    pub(crate) operation: Operation<'a>,
+    pub operation: Operation<'a>,
 }
 
 /// Bytes that are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Malformed {
-    /// Not even a header: nobody can be answered.
+pub enum Malformed {
+    /// Not even a header, so there is no number to answer to.
     Header,
     /// The header is there, the arguments are not what the opcode requires.
     Arguments {
@@ -36,7 +36,11 @@ pub(crate) enum Malformed {
 /// What a request asks for, with its arguments. Names and data borrow from the
 /// receive buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Operation<'a> {
+#[expect(
+    missing_docs,
+    reason = "the requests of <linux/fuse.h>, as fuse(4) documents them"
+)]
+pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
@@ -120,11 +124,12 @@ pub(crate) enum Operation<'a> {
 
 /// INIT with both words of flags joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InitRequest {
-    pub(crate) major: u32,
-    pub(crate) minor: u32,
-    pub(crate) max_readahead_bytes: u32,
-    pub(crate) flags: u64,
+#[expect(missing_docs, reason = "the fields of `fuse_init_in`")]
+pub struct InitRequest {
+    pub major: u32,
+    pub minor: u32,
+    pub max_readahead_bytes: u32,
+    pub flags: u64,
 }
 
 /// Walks over the arguments of a request.
@@ -154,7 +159,7 @@ impl<'a> Arguments<'a> {
 
 impl<'a> Request<'a> {
     /// Whether the kernel waits for an answer.
-    pub(crate) const fn expects_reply(&self) -> bool {
+    pub const fn expects_reply(&self) -> bool {
         !matches!(
             self.operation,
             Operation::Forget { .. } | Operation::BatchForget { .. }
@@ -166,7 +171,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// [`Malformed`]; the kernel never sends such requests.
-    pub(crate) fn parse(bytes: &'a [u8], set_xattr_extended: bool) -> Result<Self, Malformed> {
+    pub fn parse(bytes: &'a [u8], set_xattr_extended: bool) -> Result<Self, Malformed> {
         let (header, rest) =
             RequestHeader::read_from_prefix(bytes).map_err(|_| Malformed::Header)?;
         let opcode = Opcode::from_number(header.opcode);
@@ -245,7 +250,8 @@ fn parse_operation(
         },
         Opcode::Ioctl => Operation::Ioctl,
         Opcode::Destroy => Operation::Destroy,
-        // CREATE and OPEN: see `adapter`; the others have kernel fallbacks.
+        // No state is kept for open files (see the crate's documentation); for the others the
+        // kernel has fallbacks.
         Opcode::Create
         | Opcode::Open
         | Opcode::OpenDir
@@ -370,7 +376,7 @@ fn parse_init(mut arguments: Arguments<'_>) -> Option<InitRequest> {
 }
 
 /// The entries of a BATCH_FORGET.
-pub(crate) fn forget_entries(entries: &[u8]) -> impl Iterator<Item = ForgetOne> + '_ {
+pub fn forget_entries(entries: &[u8]) -> impl Iterator<Item = ForgetOne> + '_ {
     entries
         .chunks_exact(size_of::<ForgetOne>())
         .filter_map(|entry| ForgetOne::read_from_bytes(entry).ok())

@@ -2,68 +2,60 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
-use mobifs_volume::{Arena, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use thiserror::Error;
+use zerocopy::IntoBytes as _;
 
-use crate::adapter::Adapter;
+use crate::connection::Connection;
+use crate::dispatcher::Dispatcher;
+use crate::filesystem::Filesystem;
+use crate::in_flight::{RequestBuffers, RequestLedger};
 use crate::mount::{self, MountError, UnmountError};
-use crate::negotiation::{Agreement, Answer, DirectIo, negotiate};
-use crate::observer::OperationObserver;
+use crate::negotiation::{Answer, DirectIo, Negotiated, negotiate};
+use crate::observer::RequestObserver;
 use crate::options::{MountOptions, WorkerPlacement};
 use crate::protocol::REQUEST_BUFFER_BYTES;
-use crate::record::{SessionRecord, TakeoverError, complete_takeover};
-use crate::reply::Reply;
+use crate::reply;
 use crate::request::{Operation, Request};
-use crate::slots::Slots;
-use crate::transport::{DeviceTransport, NotedTransport, Transport};
+use crate::transport::{DeviceTransport, Transport};
 use crate::workers::Workers;
 
 /// How long the kernel may take for its first request; it is queued before `mount(2)`
 /// returns.
 const FIRST_REQUEST_SECONDS: i64 = 30;
 
-/// What answers requests. Any number of threads call it at the same time.
-pub(crate) trait Handler: Send + Sync {
-    /// Answers one request. `scratch` is memory of the calling thread, of
-    /// [`crate::adapter::SCRATCH_BYTES`] bytes and with any content.
-    fn handle(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]);
+/// What a session may have besides a filesystem.
+#[derive(Clone, Default)]
+pub struct SessionHooks {
+    /// Where requests lie while they are answered, so that a successor of this process finds
+    /// them. None: in memory of this process.
+    pub ledger: Option<Arc<dyn RequestLedger>>,
+    /// Learns of every request.
+    pub observer: Option<Arc<dyn RequestObserver>>,
+}
 
-    /// The same for a request in a slot of the arena: a successor must be able to tell
-    /// what was done of it.
-    fn handle_in_slot(
-        &self,
-        _slot: usize,
-        transport: &NotedTransport<'_>,
-        request: &Request<'_>,
-        scratch: &mut [u8],
-    ) {
-        self.handle(transport, request, scratch);
+impl std::fmt::Debug for SessionHooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionHooks")
+            .field("ledger", &self.ledger.is_some())
+            .field("observer", &self.observer.is_some())
+            .finish()
     }
+}
 
-    /// Answers a request that a predecessor left in a slot, executed or not.
-    fn finish_left(
-        &self,
-        slot: usize,
-        transport: &NotedTransport<'_>,
-        request: &Request<'_>,
-        scratch: &mut [u8],
-    ) {
-        self.handle_in_slot(slot, transport, request, scratch);
-    }
-
-    /// How the kernel may carry out calls with `O_DIRECT`.
-    fn direct_io(&self) -> DirectIo {
-        DirectIo::OneByOne
-    }
-
-    /// Tells, once and before the first request, what to keep in order to answer after
-    /// [`Handler::handle`] has returned.
-    fn connected(&self, _session: Weak<Shared>) {}
+/// A connection that another process has established.
+#[derive(Debug)]
+pub struct EstablishedConnection {
+    /// The `/dev/fuse` descriptor.
+    pub device: OwnedFd,
+    /// What that process negotiated: [`Session::negotiated`].
+    pub negotiated: Negotiated,
+    /// As it was there: [`Session::sync_reaches`].
+    pub sync_reaches: bool,
 }
 
 /// Why serving a mount ended other than by unmounting.
@@ -75,7 +67,7 @@ pub enum SessionError {
     /// A worker could not be started.
     #[error("cannot start a worker thread: {0}")]
     Spawn(#[source] std::io::Error),
-    /// A worker panicked; the mount was ended so that nobody waits for an answer.
+    /// A worker panicked; the mount was ended so that no program waits for an answer.
     #[error("a worker thread panicked; the mount was ended")]
     Panicked,
 }
@@ -83,13 +75,13 @@ pub enum SessionError {
 /// What a session and its handles share.
 pub(crate) struct Shared {
     pub(crate) transport: DeviceTransport,
-    pub(crate) handler: Box<dyn Handler>,
-    pub(crate) agreement: Agreement,
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) negotiated: Negotiated,
     pub(crate) placement: WorkerPlacement,
-    pub(crate) slots: Slots,
+    pub(crate) buffers: RequestBuffers,
     mountpoint: PathBuf,
-    /// The mount's own number, from before anybody could have taken it out of the tree; from
-    /// the kernel itself where it tells.
+    /// The mount's own number: from the kernel itself where it tells, else from the mount table
+    /// as it was right after the mount.
     connection: Option<u64>,
     /// Set by [`SessionHandle::abort`]: no request is executed any more.
     pub(crate) aborted: AtomicBool,
@@ -111,7 +103,7 @@ impl Shared {
         Err(UnmountError::NotMounted(self.mountpoint.clone()))
     }
 
-    /// Ends the mount because of a failure, so that nobody waits for an answer that
+    /// Ends the mount because of a failure, so that no program waits for an answer that
     /// will not come.
     pub(crate) fn abort_after_failure(&self) {
         if let Err(error) = self.abort() {
@@ -126,9 +118,6 @@ impl Shared {
 pub struct Session {
     shared: Arc<Shared>,
     sync_reaches: bool,
-    arena: Option<Arena>,
-    /// How often the mount was taken over.
-    takeovers: u64,
 }
 
 impl std::fmt::Debug for Session {
@@ -141,118 +130,96 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// Mounts `volume` at `mountpoint`. When this returns, the mount is in the tree and
-    /// both sides know how to talk; requests are answered from [`Session::run`] on.
-    ///
-    /// With the arena of `volume` a successor of this process can go on: what it needs
-    /// is in the arena when this returns. An `observer` is told of every operation.
+    /// Mounts `filesystem` at `mountpoint`. When this returns, the mount is in the tree and
+    /// both sides have negotiated; requests are answered from [`Session::run`] on.
     ///
     /// # Errors
     /// [`MountError`]; nothing stays mounted.
     pub fn mount(
-        volume: Arc<Volume>,
+        filesystem: impl Filesystem,
         mountpoint: &Path,
         options: &MountOptions,
-        arena: Option<&Arena>,
-        observer: Option<Arc<dyn OperationObserver>>,
-    ) -> Result<Self, MountError> {
-        let adapter = Box::new(Adapter::new(Arc::clone(&volume)).observed(observer));
-        let slots = arena.map_or_else(Slots::of_process, Slots::of_arena);
-        let mut session = Self::mount_with(adapter, mountpoint, options, slots)?;
-        if let Some(arena) = arena {
-            let record = SessionRecord::new(session.shared.agreement, session.sync_reaches);
-            if let Err(error) = record.write(arena) {
-                session.shared.abort_after_failure();
-                return Err(MountError::Arena(error));
-            }
-            session.arena = Some(arena.clone());
-        }
-        volume.set_sync_reaches(session.sync_reaches);
-        Ok(session)
-    }
-
-    /// Goes on with the mount of a process that has died, over the connection with the
-    /// kernel and the arena that it left. [`crate::begin_takeover`] comes first.
-    ///
-    /// From [`Session::run`] on, what the predecessor had read and not answered is
-    /// answered before anything else.
-    ///
-    /// # Errors
-    /// [`TakeoverError`]; the mount is as it was, for another attempt.
-    pub fn resume(
-        volume: Arc<Volume>,
-        device: OwnedFd,
-        mountpoint: &Path,
-        options: &MountOptions,
-        arena: &Arena,
-        observer: Option<Arc<dyn OperationObserver>>,
-    ) -> Result<Self, TakeoverError> {
-        let record = SessionRecord::read(arena)?;
-        let transport = DeviceTransport::from_descriptor(device).map_err(TakeoverError::Device)?;
-        volume.set_sync_reaches(record.sync_reaches());
-        let shared = Arc::new(Shared {
-            connection: connection_of(&transport, mountpoint),
-            transport,
-            handler: Box::new(Adapter::inheriting(volume).observed(observer)),
-            agreement: record.agreement(),
-            placement: options.workers,
-            slots: Slots::of_arena(arena),
-            mountpoint: mountpoint.to_owned(),
-            aborted: AtomicBool::new(false),
-        });
-        shared.handler.connected(Arc::downgrade(&shared));
-        tracing::debug!(agreement = ?shared.agreement, "taken over");
-        Ok(Self {
-            shared,
-            sync_reaches: record.sync_reaches(),
-            arena: Some(arena.clone()),
-            takeovers: record.takeovers(),
-        })
-    }
-
-    /// Mounts anything that answers requests.
-    pub(crate) fn mount_handler(
-        handler: Box<dyn Handler>,
-        mountpoint: &Path,
-        options: &MountOptions,
-    ) -> Result<Self, MountError> {
-        Self::mount_with(handler, mountpoint, options, Slots::of_process())
-    }
-
-    fn mount_with(
-        handler: Box<dyn Handler>,
-        mountpoint: &Path,
-        options: &MountOptions,
-        slots: Slots,
+        hooks: SessionHooks,
     ) -> Result<Self, MountError> {
         let mounted = mount::mount(mountpoint, options)?;
-        let agreement = match first_exchange(&mounted.transport, handler.direct_io()) {
-            Ok(agreement) => agreement,
-            Err(error) => {
-                if let Err(second) = mount::abort(&mounted.mountpoint) {
-                    tracing::warn!(error = %second, "a mount that failed could not be taken away");
-                }
-                return Err(error);
+        let exchanged = first_exchange(&mounted.transport, filesystem.direct_io());
+        let negotiated = exchanged.inspect_err(|_| {
+            if let Err(second) = mount::abort(&mounted.mountpoint) {
+                tracing::warn!(error = %second, "a mount that failed could not be taken away");
             }
-        };
-        tracing::debug!(?agreement, sync_reaches = mounted.sync_reaches, "mounted");
+        })?;
+        tracing::debug!(?negotiated, sync_reaches = mounted.sync_reaches, "mounted");
+        Ok(Self::over(
+            filesystem,
+            mounted.transport,
+            mounted.mountpoint,
+            (negotiated, mounted.sync_reaches),
+            options,
+            hooks,
+        ))
+    }
+
+    /// Goes on with the mount of a process that has died, over the connection with the kernel
+    /// that it left.
+    ///
+    /// From [`Session::run`] on, what the predecessor had read and not answered is finished;
+    /// it lies in the ledger.
+    ///
+    /// # Errors
+    /// If the descriptor cannot be used; the mount is as it was, for another attempt.
+    pub fn resume(
+        filesystem: impl Filesystem,
+        established: EstablishedConnection,
+        mountpoint: &Path,
+        options: &MountOptions,
+        hooks: SessionHooks,
+    ) -> std::io::Result<Self> {
+        let EstablishedConnection {
+            device,
+            negotiated,
+            sync_reaches,
+        } = established;
+        let transport = DeviceTransport::from_descriptor(device)?;
+        tracing::debug!(?negotiated, sync_reaches, "taken over");
+        Ok(Self::over(
+            filesystem,
+            transport,
+            mountpoint.to_owned(),
+            (negotiated, sync_reaches),
+            options,
+            hooks,
+        ))
+    }
+
+    fn over(
+        filesystem: impl Filesystem,
+        transport: DeviceTransport,
+        mountpoint: PathBuf,
+        (negotiated, sync_reaches): (Negotiated, bool),
+        options: &MountOptions,
+        hooks: SessionHooks,
+    ) -> Self {
         let shared = Arc::new(Shared {
-            connection: connection_of(&mounted.transport, &mounted.mountpoint),
-            transport: mounted.transport,
-            handler,
-            agreement,
+            connection: connection_of(&transport, &mountpoint),
+            transport,
+            dispatcher: Dispatcher::new(filesystem, hooks.observer),
+            negotiated,
             placement: options.workers,
-            slots,
-            mountpoint: mounted.mountpoint,
+            buffers: RequestBuffers::new(hooks.ledger),
+            mountpoint,
             aborted: AtomicBool::new(false),
         });
-        shared.handler.connected(Arc::downgrade(&shared));
-        Ok(Self {
+        let filesystem = shared.dispatcher.filesystem();
+        filesystem.connected(Connection::new(&shared));
+        Self {
             shared,
-            sync_reaches: mounted.sync_reaches,
-            arena: None,
-            takeovers: 0,
-        })
+            sync_reaches,
+        }
+    }
+
+    /// What both sides agreed on; a successor of this process needs it.
+    pub fn negotiated(&self) -> Negotiated {
+        self.shared.negotiated
     }
 
     /// Whether `sync(2)` and `syncfs(2)` reach this mount. Where they do not, only
@@ -273,22 +240,17 @@ impl Session {
         }
     }
 
-    /// How often this mount was taken over by a new process.
-    pub const fn takeovers(&self) -> u64 {
-        self.takeovers
-    }
-
-    /// The connection with the kernel; it lives as long as anybody holds it.
+    /// The connection with the kernel; it lives as long as any process holds it.
     pub fn device(&self) -> BorrowedFd<'_> {
         self.shared.transport.as_fd()
     }
 
-    /// Answers requests until the mount is ended, by whomever.
+    /// Answers requests until the mount is ended, by this process or another one.
     ///
     /// # Errors
     /// [`SessionError`]; the mount is then dead.
     pub fn run(self) -> Result<(), SessionError> {
-        self.run_and_tell(|| {})
+        self.run_and_report(|| {})
     }
 
     /// The same; `caught_up` is called once, when everything that a predecessor left is
@@ -296,18 +258,10 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError`]; the mount is then dead.
-    pub fn run_and_tell(
+    pub fn run_and_report(
         self,
         caught_up: impl FnOnce() + Send + 'static,
     ) -> Result<(), SessionError> {
-        let arena = self.arena;
-        let caught_up = move || {
-            let completed = arena.as_ref().map_or(Ok(()), complete_takeover);
-            if let Err(error) = completed {
-                tracing::error!(%error, "cannot note that the takeover is complete");
-            }
-            caught_up();
-        };
         Workers::run(&self.shared, Box::new(caught_up))
     }
 }
@@ -327,8 +281,8 @@ impl std::fmt::Debug for SessionHandle {
 }
 
 impl SessionHandle {
-    /// Unmounts; [`Session::run`] returns when the kernel has let go. `lazy`: out of
-    /// the tree now, and serve those who still use it until they finish.
+    /// Unmounts; [`Session::run`] returns when the kernel has ended the connection. `lazy`: takes
+    /// the mount out of the tree now, and serves the programs that use it until they finish.
     ///
     /// # Errors
     /// [`UnmountError::Busy`] if it is in use and not `lazy`; [`UnmountError::NotMounted`] if
@@ -349,15 +303,15 @@ impl SessionHandle {
 }
 
 fn connection_of(transport: &DeviceTransport, mountpoint: &Path) -> Option<u64> {
-    let told = transport.connection_number();
-    told.or_else(|| mount::connection_at(mountpoint))
+    let number = transport.connection_number();
+    number.or_else(|| mount::connection_at(mountpoint))
 }
 
 /// Waits for the kernel's INIT and answers it.
 fn first_exchange(
     transport: &DeviceTransport,
     direct_io: DirectIo,
-) -> Result<Agreement, MountError> {
+) -> Result<Negotiated, MountError> {
     let mut buffer = vec![0; REQUEST_BUFFER_BYTES];
     loop {
         wait_for_request(transport)?;
@@ -367,19 +321,22 @@ fn first_exchange(
         let Some(length) = received else { continue };
         let request = Request::parse(&buffer[..length], false)
             .map_err(|_| MountError::Handshake(Errno::PROTO))?;
-        let reply = Reply::new(transport, request.header.unique);
+        let unique = request.header.unique;
+        let refuse = |errno: Errno| reply::send(transport, unique, -errno.raw_os_error(), &[]);
         let Operation::Init(init) = request.operation else {
-            reply.error(Errno::IO);
+            refuse(Errno::IO);
             return Err(MountError::Handshake(Errno::PROTO));
         };
         match negotiate(&init, direct_io) {
-            Answer::Agreed(agreement, answer) => {
-                reply.value(&answer);
-                return Ok(agreement);
+            Answer::Negotiated(negotiated, answer) => {
+                reply::send(transport, unique, 0, answer.as_bytes());
+                return Ok(negotiated);
             }
-            Answer::AskAgain(answer) => reply.value(&answer),
+            Answer::AskAgain(answer) => {
+                reply::send(transport, unique, 0, answer.as_bytes());
+            }
             Answer::TooOld => {
-                reply.error(Errno::PROTO);
+                refuse(Errno::PROTO);
                 return Err(MountError::KernelTooOld);
             }
         }

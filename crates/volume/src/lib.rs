@@ -32,7 +32,7 @@ mod volume;
 
 pub use app_name::AppName;
 pub use app_selection::AppSelection;
-pub use arena::{Arena, ArenaError, Entered, LeftRequest, Refusal, RequestSlot, enter};
+pub use arena::{Arena, ArenaError, Entered, InFlightRequest, RequestSlot, enter};
 pub use clock::{Clock, SystemClock};
 pub use config::{
     Config, ConfigError, PolicyChange, PolicySettings, Rules, SettingError, Size, class_name,

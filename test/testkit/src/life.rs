@@ -328,7 +328,7 @@ impl Life {
         }
         medium.secure();
         let (volume, store, arena) = resume(&arena, after, medium, plan, clock)?;
-        let left = volume.left_by(SLOT, self.count.kills);
+        let left = volume.in_flight_request(SLOT, self.count.kills);
         if was_killed {
             let answers_object = answers_object(event);
             self.target

@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mobifs_bus::BusWatcher;
-use mobifs_fuse::{AccessTimes, MountOptions, Session, SessionError};
+use mobifs_daemon::VolumeSession;
+use mobifs_fuse::{AccessTimes, MountOptions, SessionError};
 use mobifs_volume::{
     Arena, ControlServer, EventWatcher, HolderState, OpenOptions, OpenedStore, Places, Volume,
     VolumeOptions, fault_point, handover, mount_at,
@@ -54,7 +55,7 @@ pub(crate) struct Plan {
 struct Serving {
     opened: OpenedStore,
     volume: Arc<Volume>,
-    session: Session,
+    session: VolumeSession,
     /// What a successor needs; none if there will be none.
     arena: Option<Arena>,
     recording: Option<Recording>,
@@ -159,7 +160,7 @@ fn note_serving(opened: &OpenedStore, mountpoint: &Path) {
 }
 
 /// Ends a mount that nobody has been told of yet.
-fn take_away(session: &Session, daemon: &Daemon) {
+fn take_away(session: &VolumeSession, daemon: &Daemon) {
     if let Err(error) = session.handle().unmount(true) {
         tracing::error!(%error, "cannot take the mount away again");
     }
@@ -168,10 +169,10 @@ fn take_away(session: &Session, daemon: &Daemon) {
     }
 }
 
-fn run(session: Session, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
+fn run(session: VolumeSession, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
     let telling = Arc::clone(daemon);
     fault_point("answer");
-    let served = session.run_and_tell(move || {
+    let served = session.run_and_report(move || {
         telling.keeper.ready("mounted");
         fault_point("ready");
     });
@@ -226,7 +227,7 @@ fn mount(
     let opened = after_predecessor(store, patience, || OpenedStore::open(store, &options))?;
     log_recovery(&opened);
     let volume = Volume::start(opened.store(), volume_options(plan, arena.as_ref()))?;
-    let session = Session::mount(
+    let session = VolumeSession::mount(
         Arc::clone(&volume),
         &plan.places.mountpoint,
         &mount_options(plan),
@@ -275,7 +276,7 @@ fn hand_over(
     daemon: &Daemon,
     config: &ConfigText,
     arena: &Arena,
-    session: &Session,
+    session: &VolumeSession,
     control: Option<&ControlServer>,
 ) {
     let opened = daemon.opened.lock();

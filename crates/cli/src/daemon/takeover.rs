@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_fuse::{Session, TakeoverError, begin_takeover, is_mounted, postpone_takeover};
+use mobifs_daemon::{TakeoverError, VolumeSession, begin_takeover, postpone_takeover};
+use mobifs_fuse::is_mounted;
 use mobifs_store::StoreError;
 use mobifs_volume::handover::{Inherited, is_last, kills_in_a_row, supervisor_pid};
 use mobifs_volume::{Arena, ArenaError, OpenedStore, Volume, arm_fault_points, fault_point};
@@ -140,7 +141,7 @@ impl Legacy {
         let recording = resume_recording(plan, &volume);
         let options = mount_options(plan);
         let mountpoint = &plan.places.mountpoint;
-        let session = Session::resume(
+        let session = VolumeSession::resume(
             Arc::clone(&volume),
             self.device,
             mountpoint,

@@ -82,9 +82,6 @@ pub enum MountError {
         /// The reason.
         errno: Errno,
     },
-    /// What a successor needs could not be kept.
-    #[error(transparent)]
-    Arena(#[from] mobifs_volume::ArenaError),
     /// The first exchange with the kernel failed.
     #[error("the kernel ended the connection before it was established: {0}")]
     Handshake(Errno),

@@ -1,12 +1,9 @@
 //! Answers that may come later.
 
-use std::sync::Arc;
-
 use rustix::io::Errno;
 
+use crate::connection::DeferredReply;
 use crate::protocol::WriteReply;
-use crate::reply::Reply;
-use crate::session::Shared;
 
 /// What a request waits for besides success or failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,69 +16,39 @@ pub(super) enum Wanted {
     Written(u32),
 }
 
-/// One caller who waits. Answered exactly once, by whatever thread; dropped without an
-/// answer, the caller gets `EIO`.
+/// The answer to one request for content. Sent exactly once, by any thread; dropped unsent, the
+/// caller gets `EIO`.
+#[derive(Debug)]
 pub struct Answer {
-    shared: Arc<Shared>,
-    unique: u64,
+    reply: DeferredReply,
     wanted: Wanted,
-    is_open: bool,
-}
-
-impl std::fmt::Debug for Answer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Answer")
-            .field("unique", &self.unique)
-            .field("wanted", &self.wanted)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Answer {
-    pub(super) fn new(shared: Arc<Shared>, unique: u64, wanted: Wanted) -> Self {
-        Self {
-            shared,
-            unique,
-            wanted,
-            is_open: true,
-        }
+    pub(super) const fn new(reply: DeferredReply, wanted: Wanted) -> Self {
+        Self { reply, wanted }
     }
 
     /// The bytes that a read asked for, all of them.
-    pub fn data(mut self, bytes: &[u8]) {
-        self.is_open = false;
+    pub fn data(self, bytes: &[u8]) {
         match self.wanted {
-            Wanted::Data => self.reply().bytes(bytes),
-            Wanted::Nothing | Wanted::Written(_) => self.reply().error(Errno::IO),
+            Wanted::Data => self.reply.bytes(bytes),
+            Wanted::Nothing | Wanted::Written(_) => self.reply.error(Errno::IO),
         }
     }
 
     /// It is done.
-    pub fn done(mut self) {
-        self.is_open = false;
+    pub fn done(self) {
         match self.wanted {
-            Wanted::Nothing => self.reply().done(),
-            Wanted::Written(size) => self.reply().value(&WriteReply { size, padding: 0 }),
+            Wanted::Nothing => self.reply.bytes(&[]),
+            Wanted::Written(size) => self.reply.value(&WriteReply { size, padding: 0 }),
             // A read is not done without its data.
-            Wanted::Data => self.reply().error(Errno::IO),
+            Wanted::Data => self.reply.error(Errno::IO),
         }
     }
 
     /// It could not be done.
-    pub fn fail(mut self, errno: Errno) {
-        self.is_open = false;
-        self.reply().error(errno);
-    }
-
-    fn reply(&self) -> Reply<'_> {
-        Reply::new(&self.shared.transport, self.unique)
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if self.is_open {
-            self.reply().error(Errno::IO);
-        }
+    pub fn fail(self, errno: Errno) {
+        self.reply.error(errno);
     }
 }

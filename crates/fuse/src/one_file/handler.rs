@@ -1,6 +1,6 @@
 //! From requests to the [`FileServer`].
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
@@ -8,14 +8,14 @@ use rustix::io::Errno;
 use super::answer::{Answer, Wanted};
 use super::listing::listing;
 use super::{Clear, FileServer, Incarnation};
+use crate::call::Call;
+use crate::connection::Connection;
+use crate::filesystem::Filesystem;
 use crate::negotiation::DirectIo;
 use crate::protocol::{
     Attr, AttrReply, EntryReply, FallocateArgs, ROOT_NODE, ReadArgs, StatFsReply, syscall,
 };
-use crate::reply::Reply;
-use crate::request::{Operation, Request};
-use crate::session::{Handler, Shared};
-use crate::transport::Transport;
+use crate::request::Operation;
 
 /// Node of the first incarnation; later ones follow.
 const FIRST_FILE_NODE: u64 = ROOT_NODE + 1;
@@ -33,7 +33,7 @@ pub(super) struct OneFile {
     made_at_seconds: i64,
     owner: (u32, u32),
     /// Known once the mount is made, before its first request.
-    session: OnceLock<Weak<Shared>>,
+    connection: OnceLock<Connection>,
 }
 
 impl OneFile {
@@ -47,7 +47,7 @@ impl OneFile {
                 rustix::process::geteuid().as_raw(),
                 rustix::process::getegid().as_raw(),
             ),
-            session: OnceLock::new(),
+            connection: OnceLock::new(),
         }
     }
 
@@ -74,22 +74,22 @@ impl OneFile {
         }
     }
 
-    fn look_up(&self, name: &[u8], reply: Reply<'_>) {
+    fn look_up(&self, name: &[u8]) -> Result<EntryReply, Errno> {
         if name != self.name {
-            return reply.error(Errno::NOENT);
+            return Err(Errno::NOENT);
         }
         let node = self.current_node();
         // The name may lead to another node any time.
-        reply.value(&EntryReply {
+        Ok(EntryReply {
             node,
             attr_valid_seconds: ATTR_VALID_SECONDS,
             attr: self.attr(node),
             ..EntryReply::default()
-        });
+        })
     }
 
-    fn list(&self, args: &ReadArgs, plus: bool, reply: Reply<'_>) {
-        reply.bytes(&listing(&self.name, self.current_node(), args, plus));
+    fn list(&self, args: &ReadArgs, plus: bool) -> Vec<u8> {
+        listing(&self.name, self.current_node(), args, plus)
     }
 
     fn stat_fs(&self) -> StatFsReply {
@@ -103,10 +103,12 @@ impl OneFile {
         }
     }
 
-    /// The end of the session may overtake a request; then nobody waits any more.
-    fn answer(&self, unique: u64, wanted: Wanted) -> Option<Answer> {
-        let shared = self.session.get()?.upgrade()?;
-        Some(Answer::new(shared, unique, wanted))
+    /// For answering later. The end of the session may overtake a request; then it is answered
+    /// with an error, which no caller waits for any more.
+    fn answer(&self, call: &Call<'_>, wanted: Wanted) -> Result<Answer, Errno> {
+        let connection = self.connection.get().ok_or(Errno::IO)?;
+        let reply = call.reply().defer(connection).ok_or(Errno::IO)?;
+        Ok(Answer::new(reply, wanted))
     }
 
     /// Bytes of `offset..offset + bytes` that lie in the file.
@@ -115,11 +117,11 @@ impl OneFile {
     }
 
     /// Requests for the content of a file.
-    fn content(&self, request: &Request<'_>) -> Result<(), Errno> {
-        let node = request.header.node;
+    fn content(&self, call: &Call<'_>) -> Result<(), Errno> {
+        let node = call.header().node;
         let file = Incarnation(node.checked_sub(FIRST_FILE_NODE).ok_or(Errno::ISDIR)?);
-        let later = |wanted| self.answer(request.header.unique, wanted).ok_or(Errno::IO);
-        match request.operation {
+        let later = |wanted| self.answer(call, wanted);
+        match *call.operation() {
             Operation::Read(args) => {
                 let bytes = self.clip(args.offset, u64::from(args.size));
                 // At most what the request says, which is a `u32`.
@@ -144,48 +146,23 @@ impl OneFile {
         }
         Ok(())
     }
-}
 
-fn clear_of(args: &FallocateArgs) -> Result<Clear, Errno> {
-    match args.mode & !syscall::FALLOC_KEEP_SIZE {
-        syscall::FALLOC_PUNCH_HOLE => Ok(Clear::Discard),
-        syscall::FALLOC_ZERO_RANGE => Ok(Clear::Zero),
-        _ => Err(Errno::OPNOTSUPP),
-    }
-}
-
-impl Handler for OneFile {
-    /// A loop device uses the file, past the cache, and its queue is as deep as a device's.
-    fn direct_io(&self) -> DirectIo {
-        DirectIo::SideBySide
-    }
-
-    fn connected(&self, session: Weak<Shared>) {
-        // Called once for each handler.
-        let _first = self.session.set(session);
-    }
-
-    fn handle(&self, transport: &dyn Transport, request: &Request<'_>, _: &mut [u8]) {
-        let reply = Reply::new(transport, request.header.unique);
-        match request.operation {
-            Operation::Forget { .. } | Operation::BatchForget { .. } => {}
-            Operation::Lookup { name } => self.look_up(name, reply),
+    /// Requests about names and attributes, which are answered at once.
+    fn metadata(&self, call: &Call<'_>) {
+        let reply = call.reply();
+        match *call.operation() {
+            Operation::Lookup { name } => match self.look_up(name) {
+                Ok(entry) => reply.value(&entry),
+                Err(errno) => reply.error(errno),
+            },
             Operation::GetAttr => reply.value(&AttrReply {
                 attr_valid_seconds: ATTR_VALID_SECONDS,
-                attr: self.attr(request.header.node),
+                attr: self.attr(call.header().node),
                 ..AttrReply::default()
             }),
-            Operation::ReadDir(args) => self.list(&args, false, reply),
-            Operation::ReadDirPlus(args) => self.list(&args, true, reply),
+            Operation::ReadDir(args) => reply.bytes(&self.list(&args, false)),
+            Operation::ReadDirPlus(args) => reply.bytes(&self.list(&args, true)),
             Operation::StatFs => reply.value(&self.stat_fs()),
-            Operation::Read(_)
-            | Operation::Write { .. }
-            | Operation::Fsync(_)
-            | Operation::Fallocate(_) => {
-                if let Err(errno) = self.content(request) {
-                    reply.error(errno);
-                }
-            }
             Operation::FsyncDir(_) | Operation::Release | Operation::Destroy => reply.done(),
             // One file of fixed size, and nothing else, ever.
             Operation::SetAttr(_)
@@ -199,6 +176,41 @@ impl Handler for OneFile {
             Operation::Init(_) => reply.error(Errno::INVAL),
             Operation::Ioctl => reply.error(Errno::NOTTY),
             _ => reply.error(Errno::NOSYS),
+        };
+    }
+}
+
+fn clear_of(args: &FallocateArgs) -> Result<Clear, Errno> {
+    match args.mode & !syscall::FALLOC_KEEP_SIZE {
+        syscall::FALLOC_PUNCH_HOLE => Ok(Clear::Discard),
+        syscall::FALLOC_ZERO_RANGE => Ok(Clear::Zero),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+impl Filesystem for OneFile {
+    /// A loop device uses the file, past the cache, and its queue is as deep as a device's.
+    fn direct_io(&self) -> DirectIo {
+        DirectIo::Parallel
+    }
+
+    fn connected(&self, connection: Connection) {
+        let first = self.connection.set(connection).is_ok();
+        debug_assert!(first, "a filesystem is served by one session");
+    }
+
+    fn handle(&self, call: &Call<'_>, _: &mut [u8]) {
+        match call.operation() {
+            Operation::Forget { .. } | Operation::BatchForget { .. } => {}
+            Operation::Read(_)
+            | Operation::Write { .. }
+            | Operation::Fsync(_)
+            | Operation::Fallocate(_) => {
+                if let Err(errno) = self.content(call) {
+                    call.reply().error(errno);
+                }
+            }
+            _ => self.metadata(call),
         }
     }
 }

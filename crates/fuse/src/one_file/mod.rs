@@ -1,12 +1,12 @@
-//! A filesystem of one file, for whoever serves a block device and not a tree.
+//! A filesystem of one file, for a server of a block device and not of a tree.
 //!
 //! The file has a fixed size. Requests for its content go to a [`FileServer`], which may
-//! answer each of them later and from any thread: an [`Answer`] stands for the caller
-//! who waits. So any number of requests can be under way while few threads serve them.
+//! answer each of them later and from any thread: an [`Answer`] stands for the waiting
+//! caller. So any number of requests can be under way while few threads serve them.
 //!
 //! A server may replace the file by a new one (a device that was taken out and put in
-//! again): its [`Incarnation`] then changes. The name leads to the newest; whoever holds
-//! an older one gets errors, and nothing that the kernel has cached of it is used again.
+//! again): its [`Incarnation`] then changes. The name leads to the newest; a program
+//! that holds an older one gets errors, and nothing that the kernel has cached of it is used again.
 
 mod answer;
 mod handler;
@@ -20,7 +20,7 @@ use handler::OneFile;
 
 use crate::mount::MountError;
 use crate::options::MountOptions;
-use crate::session::Session;
+use crate::session::{Session, SessionHooks};
 
 /// Which file of those that had the name one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,7 +71,7 @@ impl Session {
         mountpoint: &Path,
         options: &MountOptions,
     ) -> Result<Self, MountError> {
-        let handler = OneFile::new(server, name);
-        Self::mount_handler(Box::new(handler), mountpoint, options)
+        let filesystem = OneFile::new(server, name);
+        Self::mount(filesystem, mountpoint, options, SessionHooks::default())
     }
 }

@@ -8,7 +8,7 @@ macro_rules! incoming {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
-        pub(crate) struct $name { $(pub(crate) $field: $kind),* }
+        pub struct $name { $(pub $field: $kind),* }
     )*};
 }
 

@@ -6,25 +6,25 @@ mod incoming;
 mod opcode;
 mod outgoing;
 
-pub(crate) use flags::*;
-pub(crate) use incoming::*;
-pub(crate) use opcode::Opcode;
-pub(crate) use outgoing::*;
+pub use flags::*;
+pub use incoming::*;
+pub use opcode::Opcode;
+pub use outgoing::*;
 
 /// Protocol version that this crate speaks.
-pub(crate) const MAJOR: u32 = 7;
+pub const MAJOR: u32 = 7;
 /// Newest minor whose additions this crate knows (Linux 6.18).
-pub(crate) const MINOR: u32 = 45;
+pub const MINOR: u32 = 45;
 /// Oldest minor that offers what the adapter relies on: opens and directory opens
 /// without a message (7.29) and correct handling of large requests (7.31, Linux 5.4).
-pub(crate) const MINOR_MIN: u32 = 31;
+pub const MINOR_MIN: u32 = 31;
 
 /// Node number of the mount's root; the same as `ObjectId::ROOT`.
-pub(crate) const ROOT_NODE: u64 = 1;
+pub const ROOT_NODE: u64 = 1;
 
 /// Largest payload of one WRITE or READ.
-pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 /// Room for the structures in front of a payload.
 const HEADER_ROOM_BYTES: usize = 4096;
 /// A request buffer of this size takes every request.
-pub(crate) const REQUEST_BUFFER_BYTES: usize = PAYLOAD_BYTES_MAX + HEADER_ROOM_BYTES;
+pub const REQUEST_BUFFER_BYTES: usize = PAYLOAD_BYTES_MAX + HEADER_ROOM_BYTES;

@@ -5,13 +5,13 @@ macro_rules! opcodes {
         /// What a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
-        pub(crate) enum Opcode {
+        pub enum Opcode {
             $($name = $number),*
         }
 
         impl Opcode {
             /// The opcode of this number, if this crate knows it.
-            pub(crate) const fn from_number(number: u32) -> Option<Self> {
+            pub const fn from_number(number: u32) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$name),)*
                     _ => None,
@@ -71,7 +71,7 @@ opcodes! {
 
 impl Opcode {
     /// The kernel waits for no answer to these, and takes one as an error.
-    pub(crate) const fn expects_no_reply(self) -> bool {
+    pub const fn expects_no_reply(self) -> bool {
         matches!(self, Self::Forget | Self::BatchForget)
     }
 }

@@ -8,7 +8,7 @@ macro_rules! outgoing {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
-        pub(crate) struct $name { $(pub(crate) $field: $kind),* }
+        pub struct $name { $(pub $field: $kind),* }
     )*};
 }
 
@@ -99,11 +99,11 @@ outgoing! {
 }
 
 /// Notification code of [`InvalidateInode`].
-pub(crate) const NOTIFY_INVALIDATE_INODE: i32 = 2;
+pub const NOTIFY_INVALIDATE_INODE: i32 = 2;
 /// Notification code of [`InvalidateEntry`].
-pub(crate) const NOTIFY_INVALIDATE_ENTRY: i32 = 3;
+pub const NOTIFY_INVALIDATE_ENTRY: i32 = 3;
 /// Notification code of [`Prune`].
-pub(crate) const NOTIFY_PRUNE: i32 = 9;
+pub const NOTIFY_PRUNE: i32 = 9;
 
 #[cfg(test)]
 mod tests {

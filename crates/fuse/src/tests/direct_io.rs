@@ -11,10 +11,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{Gate, Served, Shared, attr, can_mount, ordinary};
 use crate::protocol::{AttrReply, EntryReply, WriteReply};
-use crate::reply::Reply;
-use crate::request::{Operation, Request};
-use crate::session::Handler;
-use crate::transport::Transport;
+use crate::request::Operation;
+use crate::{Call, Filesystem};
 
 const FILE_NAME: &[u8] = b"file";
 const FILE_NODE: u64 = 2;
@@ -36,11 +34,11 @@ impl Shared for HeldFile {
 
 struct Server(Arc<HeldFile>);
 
-impl Handler for Server {
-    fn handle(&self, transport: &dyn Transport, request: &Request<'_>, _: &mut [u8]) {
-        let reply = Reply::new(transport, request.header.unique);
-        match request.operation {
-            Operation::Forget { .. } | Operation::BatchForget { .. } => {}
+impl Filesystem for Server {
+    fn handle(&self, call: &Call<'_>, _: &mut [u8]) {
+        let reply = call.reply();
+        match *call.operation() {
+            Operation::Forget { .. } | Operation::BatchForget { .. } => return,
             Operation::Lookup { name: FILE_NAME } => reply.value(&EntryReply {
                 node: FILE_NODE,
                 entry_valid_seconds: VALID_SECONDS,
@@ -50,12 +48,12 @@ impl Handler for Server {
             }),
             Operation::GetAttr => reply.value(&AttrReply {
                 attr_valid_seconds: VALID_SECONDS,
-                attr: attr(request.header.node, PAGE_BYTES),
+                attr: attr(call.header().node, PAGE_BYTES),
                 ..AttrReply::default()
             }),
             Operation::Read(_) => {
                 let content = self.0.content.lock().clone();
-                reply.bytes(&content);
+                reply.bytes(&content)
             }
             Operation::Write { args, data } => {
                 self.0.writes.pass();
@@ -63,10 +61,10 @@ impl Handler for Server {
                 reply.value(&WriteReply {
                     size: args.size,
                     padding: 0,
-                });
+                })
             }
             _ => reply.error(Errno::NOSYS),
-        }
+        };
     }
 }
 
@@ -75,8 +73,8 @@ fn serve() -> Served<HeldFile> {
         content: Mutex::new(vec![1; PAGE_BYTES]),
         writes: Gate::default(),
     });
-    let handler = Box::new(Server(Arc::clone(&file)));
-    Served::serving(file, handler, &ordinary())
+    let filesystem = Server(Arc::clone(&file));
+    Served::serving(file, filesystem, &ordinary())
 }
 
 /// Writes the page asynchronously; `meanwhile` happens while the write is under way.
@@ -86,9 +84,9 @@ fn write_while(served: &Served<HeldFile>, file: &File, meanwhile: impl FnOnce())
         let data = AlignedBuffer::holding(&[2; PAGE_BYTES]);
         direct_io::write_together(&direct, 0, &data)
     });
-    served.witness.writes.wait_for(1);
+    served.seen.writes.wait_for(1);
     meanwhile();
-    served.witness.writes.open();
+    served.seen.writes.open();
     assert_eq!(writer.join().unwrap(), Ok(PAGE_BYTES as u64));
 }
 

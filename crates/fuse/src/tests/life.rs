@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use super::{FILE_CONTENT, Served, can_mount, ordinary};
 use crate::mount::{MountError, UnmountError, is_mounted, unmount};
 use crate::options::{MountOptions, WorkerPlacement};
-use crate::session::{Session, SessionError};
+use crate::session::{Session, SessionError, SessionHooks};
 
 #[test]
 fn a_mount_serves_until_it_is_unmounted() {
@@ -57,13 +57,13 @@ fn an_abort_ends_requests_under_way_and_all_later_ones() {
         let file = file.try_clone().unwrap();
         move || file.sync_all()
     });
-    served.witness.fsyncs.wait_for(1);
+    served.seen.fsyncs.wait_for(1);
     served.handle.abort().unwrap();
     waiting.join().unwrap().unwrap_err();
     file.metadata().unwrap_err();
     assert!(!path.exists());
     assert!(!is_mounted(served.path(), "mobifs"));
-    served.witness.fsyncs.open();
+    served.seen.fsyncs.open();
     served.join().unwrap();
 }
 
@@ -95,9 +95,9 @@ fn answers_while_blocked(mut served: Served) {
             std::thread::spawn(move || file.sync_all())
         })
         .collect();
-    served.witness.fsyncs.wait_for(blocked);
+    served.seen.fsyncs.wait_for(blocked);
     assert_eq!(fs::metadata(served.path().join("hello")).unwrap().ino(), 2);
-    served.witness.fsyncs.open();
+    served.seen.fsyncs.open();
     for thread in waiting {
         thread.join().unwrap().unwrap();
     }
@@ -148,8 +148,8 @@ fn bad_mountpoints_are_told_apart() {
         return;
     }
     let try_mount = |path: &std::path::Path| {
-        let handler = Box::new(super::OneFile(Default::default()));
-        Session::mount_handler(handler, path, &ordinary()).unwrap_err()
+        let filesystem = super::OneFile(Default::default());
+        Session::mount(filesystem, path, &ordinary(), SessionHooks::default()).unwrap_err()
     };
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");

@@ -1,5 +1,5 @@
-//! Tests on real mounts, served by a small handler instead of a volume: the mount, the
-//! transport, the negotiation and the workers are what is tested.
+//! Tests on real mounts of a small filesystem: the mount, the transport, the negotiation and
+//! the workers are what is tested.
 
 mod direct_io;
 mod life;
@@ -20,16 +20,15 @@ use tempfile::TempDir;
 use crate::mount::UnmountError;
 use crate::options::{MountOptions, SyncFsMode};
 use crate::protocol::{Attr, AttrReply, EntryReply, ROOT_NODE, StatFsReply};
-use crate::reply::Reply;
-use crate::request::{Operation, Request};
-use crate::session::{Handler, Session, SessionError, SessionHandle};
-use crate::transport::Transport;
+use crate::request::Operation;
+use crate::session::{Session, SessionError, SessionHandle, SessionHooks};
+use crate::{Call, Filesystem};
 
 /// Files are named `hello`, `hello1`, … `hello99`; their nodes count from here.
 const FILE_NODE: u64 = 2;
 const FILE_NAME: &[u8] = b"hello";
 const FILE_CONTENT: &[u8] = b"hello, world\n";
-/// Whoever looks this up makes the worker panic.
+/// A lookup of this makes the worker panic.
 const POISON_NAME: &[u8] = b"poison";
 
 /// Holds requests back until the test opens it.
@@ -69,21 +68,21 @@ impl Gate {
     }
 }
 
-/// What a test and its handler share.
+/// What a test and its filesystem share.
 trait Shared: Send + Sync + 'static {
     /// What holds requests back, to be opened when the test ends.
     fn gate(&self) -> &Gate;
 }
 
-/// What the handler saw, and what holds its answers back.
+/// What the filesystem saw, and what holds its answers back.
 #[derive(Default)]
-struct Witness {
+struct Seen {
     sync_fs: AtomicUsize,
     destroyed: AtomicUsize,
     fsyncs: Gate,
 }
 
-impl Shared for Witness {
+impl Shared for Seen {
     fn gate(&self) -> &Gate {
         &self.fsyncs
     }
@@ -102,7 +101,7 @@ fn file_node(name: &[u8]) -> Option<u64> {
     }
 }
 
-struct OneFile(Arc<Witness>);
+struct OneFile(Arc<Seen>);
 
 /// Of the root, or of a file of this size.
 fn attr(node: u64, file_bytes: usize) -> Attr {
@@ -120,11 +119,11 @@ fn attr(node: u64, file_bytes: usize) -> Attr {
     }
 }
 
-impl Handler for OneFile {
-    fn handle(&self, transport: &dyn Transport, request: &Request<'_>, _: &mut [u8]) {
-        let reply = Reply::new(transport, request.header.unique);
-        match request.operation {
-            Operation::Forget { .. } | Operation::BatchForget { .. } => {}
+impl Filesystem for OneFile {
+    fn handle(&self, call: &Call<'_>, _: &mut [u8]) {
+        let reply = call.reply();
+        match *call.operation() {
+            Operation::Forget { .. } | Operation::BatchForget { .. } => return,
             Operation::Lookup { name: POISON_NAME } => panic!("as the test wanted"),
             Operation::Lookup { name } => match file_node(name) {
                 Some(node) => {
@@ -133,17 +132,17 @@ impl Handler for OneFile {
                         node,
                         attr,
                         ..EntryReply::default()
-                    });
+                    })
                 }
                 None => reply.error(Errno::NOENT),
             },
             Operation::GetAttr => reply.value(&AttrReply {
-                attr: attr(request.header.node, FILE_CONTENT.len()),
+                attr: attr(call.header().node, FILE_CONTENT.len()),
                 ..AttrReply::default()
             }),
             Operation::Read(args) => {
                 let start = (args.offset as usize).min(FILE_CONTENT.len());
-                reply.bytes(&FILE_CONTENT[start..]);
+                reply.bytes(&FILE_CONTENT[start..])
             }
             Operation::StatFs => reply.value(&StatFsReply {
                 blocks: 1000,
@@ -154,24 +153,24 @@ impl Handler for OneFile {
             }),
             Operation::Fsync(_) => {
                 self.0.fsyncs.pass();
-                reply.done();
+                reply.done()
             }
             Operation::SyncFs => {
                 self.0.sync_fs.fetch_add(1, Ordering::SeqCst);
-                reply.done();
+                reply.done()
             }
             Operation::Destroy => {
                 self.0.destroyed.fetch_add(1, Ordering::SeqCst);
-                reply.done();
+                reply.done()
             }
             _ => reply.error(Errno::NOSYS),
-        }
+        };
     }
 }
 
 /// A mount that is served until the test ends it; a test that fails ends it, too.
-struct Served<S: Shared = Witness> {
-    witness: Arc<S>,
+struct Served<S: Shared = Seen> {
+    seen: Arc<S>,
     handle: SessionHandle,
     directory: TempDir,
     sync_reaches: bool,
@@ -180,14 +179,14 @@ struct Served<S: Shared = Witness> {
 
 impl Served {
     fn new(options: &MountOptions) -> Self {
-        let witness = Arc::new(Witness::default());
-        let handler = Box::new(OneFile(Arc::clone(&witness)));
-        Self::serving(witness, handler, options)
+        let seen = Arc::new(Seen::default());
+        let filesystem = OneFile(Arc::clone(&seen));
+        Self::serving(seen, filesystem, options)
     }
 }
 
 impl<S: Shared> Served<S> {
-    /// Unmounts. Whoever looks at all mounts of the machine (`df`, another daemon) may
+    /// Unmounts. A program that looks at all mounts of the machine (`df`, another daemon) may
     /// be inside for a moment, which makes the mount busy.
     fn unmount(&self) {
         for _ in 0..200 {
@@ -199,13 +198,14 @@ impl<S: Shared> Served<S> {
         panic!("the mount stays busy");
     }
 
-    fn serving(witness: Arc<S>, handler: Box<dyn Handler>, options: &MountOptions) -> Self {
+    fn serving(seen: Arc<S>, filesystem: impl Filesystem, options: &MountOptions) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let session = Session::mount_handler(handler, directory.path(), options).unwrap();
+        let hooks = SessionHooks::default();
+        let session = Session::mount(filesystem, directory.path(), options, hooks).unwrap();
         let (handle, sync_reaches) = (session.handle(), session.sync_reaches());
         let thread = Some(std::thread::spawn(move || session.run()));
         Self {
-            witness,
+            seen,
             handle,
             directory,
             sync_reaches,
@@ -225,7 +225,7 @@ impl<S: Shared> Served<S> {
 
 impl<S: Shared> Drop for Served<S> {
     fn drop(&mut self) {
-        self.witness.gate().open();
+        self.seen.gate().open();
         if let Some(thread) = self.thread.take() {
             let _ = self.handle.abort();
             let _ = thread.join();

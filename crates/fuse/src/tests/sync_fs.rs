@@ -40,11 +40,11 @@ fn reachable(list: &str) -> Option<Served> {
 }
 
 #[test]
-fn sync_and_syncfs_reach_the_handler_before_they_return() {
+fn sync_and_syncfs_reach_the_filesystem_before_they_return() {
     let Some(mut served) = reachable("fsname=/srv/some store") else {
         return;
     };
-    let seen = |served: &Served| served.witness.sync_fs.load(Ordering::SeqCst);
+    let seen = |served: &Served| served.seen.sync_fs.load(Ordering::SeqCst);
     let file = File::open(served.path().join("hello")).unwrap();
     assert_eq!(seen(&served), 0);
     rustix::fs::syncfs(&file).unwrap();
@@ -63,7 +63,7 @@ fn an_ordinary_mount_is_not_reached() {
     }
     let mut served = Served::new(&ordinary());
     rustix::fs::syncfs(File::open(served.path().join("hello")).unwrap()).unwrap();
-    assert_eq!(served.witness.sync_fs.load(Ordering::SeqCst), 0);
+    assert_eq!(served.seen.sync_fs.load(Ordering::SeqCst), 0);
     served.unmount();
     served.join().unwrap();
 }
@@ -100,13 +100,13 @@ fn a_source_name_that_is_no_path_still_mounts() {
 }
 
 #[test]
-fn unmounting_waits_for_the_handler_and_frees_the_loop_device() {
+fn unmounting_waits_for_the_filesystem_and_frees_the_loop_device() {
     let before = our_loop_devices();
     let Some(mut served) = reachable("") else {
         return;
     };
     served.unmount();
-    assert_eq!(served.witness.destroyed.load(Ordering::SeqCst), 1);
+    assert_eq!(served.seen.destroyed.load(Ordering::SeqCst), 1);
     served.join().unwrap();
     // Other tests run at the same time and have devices of their own; this mount's is
     // one more than there were only if it stayed.

@@ -12,7 +12,7 @@ use std::process::Command;
 use super::{FILE_CONTENT, OneFile, Served, can_mount};
 use crate::mount::{MountError, is_mounted};
 use crate::options::{MountOptions, SyncFsMode};
-use crate::session::Session;
+use crate::session::{Session, SessionHooks};
 
 /// An ordinary user that every system has.
 const NOBODY: u32 = 65_534;
@@ -131,8 +131,8 @@ fn as_user_refusals_are_told_apart() {
         return;
     }
     let try_mount = |path: &Path, options: &MountOptions| {
-        let handler = Box::new(OneFile(Default::default()));
-        Session::mount_handler(handler, path, options).unwrap_err()
+        let filesystem = OneFile(Default::default());
+        Session::mount(filesystem, path, options, SessionHooks::default()).unwrap_err()
     };
     // Somebody else's directory.
     let error = try_mount(Path::new("/usr"), &MountOptions::default());

@@ -40,7 +40,7 @@ impl DeviceTransport {
         Self::from_descriptor(file.into())
     }
 
-    /// Takes a descriptor that somebody else opened, and perhaps mounted.
+    /// Takes a descriptor that another process or function opened, and perhaps mounted.
     ///
     /// # Errors
     /// As `fcntl(2)`.

@@ -1,20 +1,20 @@
-//! How requests reach the daemon and replies leave it.
+//! How requests reach the process and replies leave it.
 
 mod device;
-mod noted;
+mod recorded;
 
 use std::io::IoSlice;
 
 use rustix::io::Errno;
 
 pub(crate) use device::{DEVICE, DeviceTransport};
-pub(crate) use noted::NotedTransport;
+pub(crate) use recorded::RecordedTransport;
 
-/// A way to talk with the kernel. The classic one is [`DeviceTransport`]; others
-/// (io_uring) can take its place without the rest noticing.
+/// A way to talk with the kernel. The classic one reads and writes `/dev/fuse`; another
+/// one (io_uring) can take its place without the rest noticing.
 ///
 /// Any number of threads may call any method at the same time.
-pub(crate) trait Transport: Send + Sync {
+pub trait Transport: Send + Sync {
     /// Reads a request that waits, whole, into `buffer`; none if there is none.
     ///
     /// # Errors
@@ -29,13 +29,13 @@ pub(crate) trait Transport: Send + Sync {
     /// A fault of the system.
     fn sleep(&self) -> Result<(), Errno>;
 
-    /// Answers one request; `parts` are a `ReplyHeader` and what belongs to it.
+    /// Answers one request; `parts` are a [`ReplyHeader`](crate::protocol::ReplyHeader) and what belongs to it.
     ///
     /// # Errors
-    /// What the kernel says; [`Errno::NOENT`] means that nobody waits any more.
+    /// What the kernel says; [`Errno::NOENT`] means that the request has been answered.
     fn reply(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno>;
 
-    /// Tells the kernel something it did not ask for; `parts` are a `ReplyHeader`
+    /// Tells the kernel something it did not ask for; `parts` are a [`ReplyHeader`](crate::protocol::ReplyHeader)
     /// with the notification code in place of the error, and the notification.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What was done of the request that a thread is answering.
+//! What has been executed of the request that a thread is answering.
 
 use std::cell::RefCell;
 
@@ -13,9 +13,9 @@ use crate::Volume;
 pub(super) const EXECUTED: u8 = 64;
 pub(super) const REFERENCE: u8 = 65;
 
-/// What a killed daemon had done of a request.
+/// What a killed daemon had executed of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftRequest {
+pub struct InFlightRequest {
     /// It was executed; with the id of the object that it made or linked, or the number
     /// of bytes that it wrote or copied, or 0.
     pub outcome: Option<u64>,
@@ -120,16 +120,16 @@ impl Volume {
         serve()
     }
 
-    /// What a killed daemon had done of request `unique` in request slot `slot`.
-    pub fn left_by(&self, slot: usize, unique: u64) -> LeftRequest {
+    /// What a killed daemon had executed of request `unique` in request slot `slot`.
+    pub fn in_flight_request(&self, slot: usize, unique: u64) -> InFlightRequest {
         self.arena()
-            .map(|arena| arena.left_by(slot, unique))
+            .map(|arena| arena.in_flight_request(slot, unique))
             .unwrap_or_default()
     }
 }
 
 impl Arena {
-    fn left_by(&self, slot: usize, unique: u64) -> LeftRequest {
+    fn in_flight_request(&self, slot: usize, unique: u64) -> InFlightRequest {
         let records = self.shared.records.lock();
         let content = |kind, second| {
             records.content_of(RawKey {
@@ -138,13 +138,13 @@ impl Arena {
                 second,
             })
         };
-        let mut left = LeftRequest::default();
+        let mut found = InFlightRequest::default();
         let executed = content(EXECUTED, 0);
         let mut from = Reader::new(&executed);
         if from.u64() == Some(unique) {
-            left.outcome = from.u64();
+            found.outcome = from.u64();
         }
-        // Those of this request come first; behind them are those of longer ones before.
+        // Those of this request come first; after them are those of longer ones before.
         for number in 0.. {
             let reference = content(REFERENCE, number);
             let mut from = Reader::new(&reference);
@@ -154,8 +154,8 @@ impl Arena {
             let (Some(id), Some(count)) = (from.u64(), from.u64()) else {
                 break;
             };
-            left.references.push((ObjectId(id), count.cast_signed()));
+            found.references.push((ObjectId(id), count.cast_signed()));
         }
-        left
+        found
     }
 }

@@ -42,12 +42,12 @@ use self::layout::{
 use self::records::{Records, layout_of};
 use self::region::Region;
 
-pub use self::current::LeftRequest;
+pub use self::current::InFlightRequest;
 pub(crate) use self::current::{executed, reference};
 pub(crate) use self::last_notes::LastNotes;
 pub(crate) use self::left::LeftArena;
 pub use self::left::{Entered, enter};
-pub use self::requests::{Refusal, RequestSlot};
+pub use self::requests::RequestSlot;
 pub(crate) use self::saved::SavedMount;
 
 /// The sizes that are tried, the largest first: only what is used takes memory.
@@ -242,11 +242,11 @@ impl Arena {
         Some(unsafe { region.bytes(offset + 8, length) }.to_vec())
     }
 
-    /// Slots in which a killed daemon has left a request.
-    pub fn left_slots(&self) -> Vec<usize> {
-        let is_left = |number: &usize| requests::left_bytes(&self.shared.region, *number).is_some();
-        (0..layout_of(&self.shared.region).request_slots)
-            .filter(is_left)
+    /// Slots with a request that a killed daemon had read and not answered.
+    pub fn in_flight_slots(&self) -> Vec<usize> {
+        let region = &self.shared.region;
+        (0..layout_of(region).request_slots)
+            .filter(|&number| requests::in_flight_bytes(region, number).is_some())
             .collect()
     }
 

@@ -7,8 +7,8 @@ use super::layout::{
 };
 use super::region::Region;
 
-/// A buffer for requests that outlives the process, with a note of how the request in it
-/// ends. Owned by one thread at a time.
+/// A buffer for requests that outlives the process, with a record of the error that the request
+/// in it ends with. Owned by one thread at a time.
 #[derive(Debug)]
 pub struct RequestSlot {
     region: Arc<Region>,
@@ -46,54 +46,39 @@ impl RequestSlot {
         unsafe { self.region.bytes_mut(offset, REQUEST_BUFFER_BYTES) }
     }
 
-    /// Length of the request that lies in the buffer; none if it is empty. Every FUSE
+    /// The same memory, to read the request.
+    pub fn bytes(&self) -> &[u8] {
+        let offset = self.offset() + REQUEST_BUFFER_AT;
+        // SAFETY: a slot is handed out once at a time, and `buffer` borrows `self` mutably, so
+        // nothing writes while this borrow lives.
+        unsafe { self.region.bytes(offset, REQUEST_BUFFER_BYTES) }
+    }
+
+    /// Length of the request that lies in the slot; none if it is empty. Every FUSE
     /// request begins with its length as a `u32`.
-    pub fn left_bytes(&self) -> Option<usize> {
-        left_bytes(&self.region, self.number)
+    pub fn in_flight_bytes(&self) -> Option<usize> {
+        in_flight_bytes(&self.region, self.number)
     }
 
-    /// The buffer, and where to note how the request in it ends while it is being
-    /// answered.
-    pub fn parts(&mut self) -> (&mut [u8], Refusal<'_>) {
-        let offset = self.offset();
-        // SAFETY: as in `buffer`; the note lies outside the buffer.
-        let buffer = unsafe {
-            self.region
-                .bytes_mut(offset + REQUEST_BUFFER_AT, REQUEST_BUFFER_BYTES)
-        };
-        let refusal = Refusal {
-            region: &self.region,
-            offset: offset + REFUSED_AT,
-        };
-        (buffer, refusal)
+    /// Records the error (a negative errno) that the request in the slot ends with, before the
+    /// kernel learns of it.
+    pub fn record_error(&self, error: i32) {
+        debug_assert!(error < 0, "{error} is no negative errno");
+        let offset = self.offset() + REFUSED_AT;
+        self.region.store(offset, u64::from(error.cast_unsigned()));
     }
 
-    /// The error that was noted.
-    pub fn refused(&self) -> Option<i32> {
+    /// The error that was recorded.
+    pub fn recorded_error(&self) -> Option<i32> {
         let word = self.region.load(self.offset() + REFUSED_AT);
         (word != 0).then_some((word as u32).cast_signed())
     }
 
-    /// Nothing is under way here any more.
+    /// Makes the slot empty: its request has been answered.
     pub fn clear(&mut self) {
         // In this order: a request without its error would be executed.
         self.region.store(self.offset() + REQUEST_BUFFER_AT, 0);
         self.region.store(self.offset() + REFUSED_AT, 0);
-    }
-}
-
-/// Where to note that a request ends with an error.
-#[derive(Debug)]
-pub struct Refusal<'a> {
-    region: &'a Region,
-    offset: usize,
-}
-
-impl Refusal<'_> {
-    /// Notes this error (a negative errno), before the kernel is told.
-    pub fn note(&self, error: i32) {
-        self.region
-            .store(self.offset, u64::from(error.cast_unsigned()));
     }
 }
 
@@ -102,7 +87,7 @@ const fn offset_of(number: usize) -> usize {
 }
 
 /// Length of the request that lies in a slot; none if there is none.
-pub(super) fn left_bytes(region: &Region, number: usize) -> Option<usize> {
+pub(super) fn in_flight_bytes(region: &Region, number: usize) -> Option<usize> {
     let word = region.load(offset_of(number) + REQUEST_BUFFER_AT);
     let length = (word & u64::from(u32::MAX)) as usize;
     (1..=REQUEST_BUFFER_BYTES)

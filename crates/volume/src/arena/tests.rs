@@ -284,14 +284,20 @@ fn a_request_stays_in_its_slot() {
     let mut slot = arena.request_slot(3).unwrap();
     assert!(arena.request_slot(3).is_none(), "somebody has it");
     assert!(arena.request_slot(Arena::REQUEST_SLOTS).is_none());
-    assert_eq!(slot.left_bytes(), None);
+    assert_eq!(slot.in_flight_bytes(), None);
     slot.buffer()[..8].copy_from_slice(&[48, 0, 0, 0, 9, 9, 9, 9]);
-    slot.parts().1.note(-2);
+    slot.record_error(-2);
     let next = successor(&arena);
     let mut left = next.request_slot(3).unwrap();
-    assert_eq!((left.left_bytes(), left.refused()), (Some(48), Some(-2)));
+    assert_eq!(
+        (left.in_flight_bytes(), left.recorded_error()),
+        (Some(48), Some(-2))
+    );
     left.clear();
-    assert_eq!((slot.left_bytes(), slot.refused()), (None, None));
+    assert_eq!(
+        (slot.in_flight_bytes(), slot.recorded_error()),
+        (None, None)
+    );
     drop(slot);
     assert!(arena.request_slot(3).is_some());
 }

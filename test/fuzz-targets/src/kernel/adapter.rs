@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use mobifs_fuse::fuzzing::Exchange;
+use mobifs_daemon::fuzzing::Exchange;
 use mobifs_store::MemoryStore;
 use mobifs_testkit::life::SteppingClock;
 use mobifs_volume::{Config, Volume, VolumeOptions};
@@ -221,8 +221,7 @@ impl Kernel {
         }
         let [reply] = &heard.replies[..] else {
             // What the parser refuses is answered by the worker.
-            let parsed = mobifs_fuse::fuzzing::parse(&bytes, true);
-            let is_whole = matches!(parsed, mobifs_fuse::fuzzing::Parsed::Whole { .. });
+            let is_whole = mobifs_fuse::Request::parse(&bytes, true).is_ok();
             let count = heard.replies.len();
             assert!(count == 0 && !is_whole, "{ask:?} has {count} answers");
             return;

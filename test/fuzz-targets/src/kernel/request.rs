@@ -1,7 +1,7 @@
 //! Parsing requests: what is understood and whether an answer is expected follows from the
 //! header alone, in both forms of SETXATTR.
 
-use mobifs_fuse::fuzzing::{Parsed, parse};
+use mobifs_fuse::{Malformed, Request};
 
 use super::layout::{BATCH_FORGET, FORGET, HEADER_BYTES, Opcode, fixed_bytes, header};
 use crate::{Target, Verdict};
@@ -29,28 +29,26 @@ fn run(input: &[u8]) -> Verdict {
 }
 
 fn check(bytes: &[u8], set_xattr_extended: bool) -> Verdict {
-    let parsed = parse(bytes, set_xattr_extended);
+    let parsed = Request::parse(bytes, set_xattr_extended);
     if bytes.len() < HEADER_BYTES {
-        assert_eq!(parsed, Parsed::NoHeader);
+        assert_eq!(parsed.unwrap_err(), Malformed::Header);
         return Verdict::Refused;
     }
     let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|step| bytes[at + step]));
     let expected_unique = u64::from(number(8)) | u64::from(number(12)) << 32;
     let expected_reply = ![FORGET, BATCH_FORGET].contains(&number(4));
     match parsed {
-        Parsed::NoHeader => panic!("there is a header"),
-        Parsed::Malformed {
+        Err(Malformed::Header) => panic!("there is a header"),
+        Err(Malformed::Arguments {
             unique,
             expects_reply,
-        } => {
+        }) => {
             assert_eq!((unique, expects_reply), (expected_unique, expected_reply));
             Verdict::Refused
         }
-        Parsed::Whole {
-            unique,
-            expects_reply,
-        } => {
-            assert_eq!((unique, expects_reply), (expected_unique, expected_reply));
+        Ok(request) => {
+            let found = (request.header.unique, request.expects_reply());
+            assert_eq!(found, (expected_unique, expected_reply));
             assert_eq!(number(0) as usize, bytes.len());
             Verdict::Taken
         }

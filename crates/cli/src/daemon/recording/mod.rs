@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use mobifs_base::{DeviceState, ObservedOperation, Operation, UserOperation};
-use mobifs_fuse::{OperationObserver, observation_clock};
+use mobifs_daemon::{OperationObserver, observation_clock};
 use mobifs_recording::{
     LogHeader, LogPart, Observation, apps_frame, part_bytes_max, resume_log, start_log,
 };

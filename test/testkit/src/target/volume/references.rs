@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mobifs_base::ObjectId;
-use mobifs_volume::{LeftRequest, References, Volume};
+use mobifs_volume::{InFlightRequest, References, Volume};
 
 use super::VolumeTarget;
 use crate::target::known_names::KnownNames;
@@ -50,7 +50,7 @@ impl VolumeTarget {
         &mut self,
         volume: Arc<Volume>,
         before: Option<KnownNames>,
-        left: &LeftRequest,
+        left: &InFlightRequest,
         answers_object: bool,
     ) {
         self.names = before.map(RefCell::new);

@@ -1,26 +1,25 @@
 //! Files whose set-user-id or set-group-id bit the kernel has seen.
 //!
-//! With HANDLE_KILLPRIV_V2 the kernel leaves it to us to take these bits away when
-//! somebody unprivileged writes, and the reply to WRITE has no room to say that we
-//! did. The kernel would go on to believe in the bits it remembers, and execute the
-//! changed file with its owner's rights. So it is told to ask again. This set makes
+//! With HANDLE_KILLPRIV_V2 the kernel leaves it to the daemon to take these bits
+//! away when an unprivileged caller writes, and the reply to WRITE has no room to say so. The
+//! kernel would go on to use the bits that it remembers, and execute the changed file with its
+//! owner's rights. So the daemon has it ask again. This set makes
 //! the usual case (no such bits) cost one load.
 //!
 //! A process that takes over a mount does not know what the kernel has seen. But a file
 //! that has such a bit now may be shown with it, and one that has none can be shown with
-//! it only if the predecessor took the bit away and died before it had told the kernel.
-//! It tells before it answers, so then the request is still there, and whoever finishes
-//! it tells (see [`super::left`]). So it is enough to look at the file itself before each
+//! it only if the predecessor took the bit away and died before it had notified the kernel.
+//! It notifies before it answers, so then the request is still in flight, and the
+//! successor that finishes it notifies (see [`super::in_flight`]). So it is enough to look at the file itself before each
 //! change that would take the bits away.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mobifs_base::{FileKind, ObjectId, S_ISGID, S_ISUID};
+use mobifs_fuse::protocol::RequestHeader;
 use mobifs_volume::Node;
 use parking_lot::Mutex;
-
-use crate::protocol::RequestHeader;
 
 /// A set that is nearly always empty. It may name files that have lost their bits or
 /// are gone, never the other way round: every attribute that goes to the kernel
@@ -39,8 +38,8 @@ pub(super) fn has_set_id(node: &Node) -> bool {
     attributes.kind == FileKind::Regular && attributes.mode & (S_ISUID | S_ISGID) != 0
 }
 
-/// Whether a caller is in a group. A request tells one group only, so the others are read from
-/// the caller, who waits for the answer. Who cannot be seen is taken for a stranger.
+/// Whether a caller is in a group. A request names one group only, so the others are read from
+/// `/proc`: the caller waits for the answer. A hidden caller is taken to be in none.
 pub(super) fn is_in_group(caller: &RequestHeader, group: u32) -> bool {
     let has_group = |status: String| {
         let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));

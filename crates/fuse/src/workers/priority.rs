@@ -1,7 +1,7 @@
 //! The priority of the worker that leads.
 //!
 //! A round trip is cheap when the sender is woken on the CPU where it fell asleep, which
-//! is the one where its request was answered (see [`crate::lead`]). But the kernel prefers
+//! is the one where its request was answered (see [`super::leader`]). But the kernel prefers
 //! an idle CPU, and that one is busy: with the worker. So it moves the sender away, and
 //! when the lead has followed, back again. A CPU that runs nothing but `SCHED_IDLE` threads
 //! counts as idle, though, and what is woken there runs at once. So a leader that finds
@@ -36,31 +36,31 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::alarm::Alarm;
-use crate::cpu;
-use crate::pause::Pause;
+use super::backoff::Backoff;
+use super::cpu;
+use super::watchdog::Watchdog;
 
 /// So many requests without sleep make a leader give up its priority.
 const UNBROKEN: u32 = 8;
 /// When the guard had to help, nobody gives up priority for so long; twice as long each
 /// time it happens again soon.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const SUSPENSION_MIN: Duration = Duration::from_millis(20);
+const SUSPENSION_MAX: Duration = Duration::from_secs(1);
 
 /// The policy is the default one.
 const NORMAL: u8 = 0;
 /// The policy is, or will be at once, `SCHED_IDLE`.
 const LOW: u8 = 1;
 /// As `LOW`; but the guard has set it back, and the worker does not know it yet.
-const LIFTED: u8 = 2;
+const RESTORED: u8 = 2;
 
 /// Which workers have given up their priority.
 pub(crate) struct Priorities {
     /// Those that may lead, by number; none if nobody can.
     workers: Vec<Worker>,
-    pause: Pause,
+    suspension: Backoff,
     /// No CPU is idle, as the guard saw it at its last tick.
-    crowded: AtomicBool,
+    saturated: AtomicBool,
     /// Held while the guard uses thread ids, and while a worker takes its own away:
     /// a thread that has ended could have left its id to another process.
     threads: Mutex<()>,
@@ -72,7 +72,7 @@ pub(crate) struct Priorities {
 struct Worker {
     /// Its thread's id; 0 before it begins and after it ends.
     thread: AtomicI32,
-    /// [`NORMAL`], [`LOW`] or [`LIFTED`]; the guard only turns the second into the third.
+    /// [`NORMAL`], [`LOW`] or [`RESTORED`]; the guard only turns the second into the third.
     standing: AtomicU8,
     /// Requests taken since it slept, up to [`UNBROKEN`].
     unbroken: AtomicU32,
@@ -92,8 +92,8 @@ impl Priorities {
     fn of(workers: usize) -> Self {
         Self {
             workers: (0..workers).map(|_| Worker::default()).collect(),
-            pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
-            crowded: AtomicBool::new(false),
+            suspension: Backoff::new(SUSPENSION_MIN, SUSPENSION_MAX),
+            saturated: AtomicBool::new(false),
             threads: Mutex::new(()),
         }
     }
@@ -112,9 +112,9 @@ impl Priorities {
     }
 
     /// The calling thread, so far `worker`, will end.
-    pub(crate) fn leave(&self, worker: usize, alarm: &Alarm) {
+    pub(crate) fn leave(&self, worker: usize, watchdog: &Watchdog) {
         if let Some(own) = self.workers.get(worker) {
-            own.restore(alarm);
+            own.restore(watchdog);
             let threads = self.threads.lock();
             own.thread.store(0, Ordering::SeqCst);
             drop(threads);
@@ -122,7 +122,7 @@ impl Priorities {
     }
 
     /// `worker`, the caller, has taken a request: what is its priority while it answers?
-    pub(crate) fn took(&self, worker: usize, leads: bool, alarm: &Alarm) {
+    pub(crate) fn request_taken(&self, worker: usize, leads: bool, watchdog: &Watchdog) {
         let Some(own) = self.workers.get(worker) else {
             return;
         };
@@ -136,47 +136,47 @@ impl Priorities {
                 if unbroken < UNBROKEN {
                     own.unbroken.store(unbroken + 1, Ordering::Relaxed);
                 } else if leads && self.is_useful() {
-                    own.give_up(alarm);
+                    own.lower(watchdog);
                 }
             }
-            _ => own.restore(alarm),
+            _ => own.restore(watchdog),
         }
     }
 
     /// `worker`, the caller, will sleep.
-    pub(crate) fn rest(&self, worker: usize, alarm: &Alarm) {
+    pub(crate) fn before_sleep(&self, worker: usize, watchdog: &Watchdog) {
         if let Some(own) = self.workers.get(worker) {
             own.unbroken.store(0, Ordering::Relaxed);
             if own.standing.load(Ordering::Relaxed) != NORMAL {
-                own.restore(alarm);
+                own.restore(watchdog);
             }
         }
     }
 
     fn is_useful(&self) -> bool {
-        !self.crowded.load(Ordering::Relaxed) && !self.pause.is_on()
+        !self.saturated.load(Ordering::Relaxed) && !self.suspension.is_active()
     }
 
     /// The guard's part, once a tick: gives every worker its priority back that has given
     /// it up and has taken nothing since the last tick, or all if no CPU is idle
-    /// (`crowded`). True if there was one that had taken nothing.
+    /// (`saturated`). True if there was one that had taken nothing.
     ///
     /// `sender` is the thread that sent the last request. It does so again at each tick,
     /// because the worker may have been about to give its priority up.
-    pub(crate) fn lift(&self, sender: u32, crowded: bool) -> bool {
-        self.crowded.store(crowded, Ordering::Relaxed);
+    pub(crate) fn restore_starved(&self, sender: u32, saturated: bool) -> bool {
+        self.saturated.store(saturated, Ordering::Relaxed);
         let mut stuck = false;
         let threads = self.threads.lock();
         for worker in &self.workers {
             let has_taken = worker.has_taken();
-            if worker.standing.load(Ordering::SeqCst) == NORMAL || (has_taken && !crowded) {
+            if worker.standing.load(Ordering::SeqCst) == NORMAL || (has_taken && !saturated) {
                 continue;
             }
             stuck |= !has_taken;
             // Before it is helped: afterwards everything may be different at once.
             let starved = !has_taken && worker.wants_cpu() && !cpu::is_wanted_by(sender);
-            if worker.lift() && starved {
-                self.pause.begin();
+            if worker.restore_from_outside() && starved {
+                self.suspension.begin();
             }
         }
         drop(threads);
@@ -199,28 +199,28 @@ impl Worker {
 
     /// Gives it its priority back, from another thread; true if it does not know yet. The
     /// worker has not ended.
-    fn lift(&self) -> bool {
+    fn restore_from_outside(&self) -> bool {
         let thread = self.thread.load(Ordering::SeqCst);
         if let Err(errno) = set_policy(thread, SCHED_OTHER) {
             tracing::error!(%errno, "cannot give a worker its priority back");
         }
         // If it takes it back itself at this moment, it has its way.
         self.standing
-            .compare_exchange(LOW, LIFTED, Ordering::SeqCst, Ordering::SeqCst)
+            .compare_exchange(LOW, RESTORED, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
     }
 
     /// The caller is this worker. The guard is awake before, and told first.
-    fn give_up(&self, alarm: &Alarm) {
-        alarm.hold();
+    fn lower(&self, watchdog: &Watchdog) {
+        watchdog.hold();
         self.standing.store(LOW, Ordering::SeqCst);
         if set_policy(0, libc::SCHED_IDLE).is_err() {
-            self.restore(alarm);
+            self.restore(watchdog);
         }
     }
 
     /// The caller is this worker.
-    fn restore(&self, alarm: &Alarm) {
+    fn restore(&self, watchdog: &Watchdog) {
         if self.standing.load(Ordering::SeqCst) == NORMAL {
             return;
         }
@@ -229,7 +229,7 @@ impl Worker {
         }
         self.unbroken.store(0, Ordering::Relaxed);
         self.standing.store(NORMAL, Ordering::SeqCst);
-        alarm.release();
+        watchdog.release();
     }
 }
 
@@ -335,9 +335,17 @@ mod tests {
             self.order(|| policy(0).unwrap())
         }
 
-        fn takes(&self, priorities: &Arc<Priorities>, alarm: &Arc<Alarm>, leads: bool, count: u32) {
-            let (priorities, alarm) = (Arc::clone(priorities), Arc::clone(alarm));
-            self.order(move || (0..count).for_each(|_| priorities.took(0, leads, &alarm)));
+        fn takes(
+            &self,
+            priorities: &Arc<Priorities>,
+            watchdog: &Arc<Watchdog>,
+            leads: bool,
+            count: u32,
+        ) {
+            let (priorities, watchdog) = (Arc::clone(priorities), Arc::clone(watchdog));
+            self.order(move || {
+                (0..count).for_each(|_| priorities.request_taken(0, leads, &watchdog))
+            });
         }
 
         fn end(self) {
@@ -346,8 +354,8 @@ mod tests {
         }
     }
 
-    fn is_held(alarm: &Alarm) -> bool {
-        alarm.watch().is_held()
+    fn is_held(watchdog: &Watchdog) -> bool {
+        watchdog.attend().is_held()
     }
 
     #[test]
@@ -355,18 +363,18 @@ mod tests {
         let Some(priorities) = priorities() else {
             return;
         };
-        let alarm = Arc::new(Alarm::default());
+        let watchdog = Arc::new(Watchdog::default());
         let worker = Puppet::start(&priorities);
         for _ in 0..2 {
-            worker.takes(&priorities, &alarm, true, UNBROKEN);
+            worker.takes(&priorities, &watchdog, true, UNBROKEN);
             assert_eq!(worker.policy(), SCHED_OTHER);
-            worker.takes(&priorities, &alarm, true, 1);
+            worker.takes(&priorities, &watchdog, true, 1);
             assert_eq!(worker.policy(), libc::SCHED_IDLE);
-            assert!(is_held(&alarm));
-            let (own, rested) = (Arc::clone(&priorities), Arc::clone(&alarm));
-            worker.order(move || own.rest(0, &rested));
+            assert!(is_held(&watchdog));
+            let (own, rested) = (Arc::clone(&priorities), Arc::clone(&watchdog));
+            worker.order(move || own.before_sleep(0, &rested));
             assert_eq!(worker.policy(), SCHED_OTHER);
-            assert!(!is_held(&alarm));
+            assert!(!is_held(&watchdog));
         }
         worker.end();
     }
@@ -376,15 +384,15 @@ mod tests {
         let Some(priorities) = priorities() else {
             return;
         };
-        let alarm = Arc::new(Alarm::default());
+        let watchdog = Arc::new(Watchdog::default());
         let worker = Puppet::start(&priorities);
-        worker.takes(&priorities, &alarm, false, 10 * UNBROKEN);
+        worker.takes(&priorities, &watchdog, false, 10 * UNBROKEN);
         assert_eq!(worker.policy(), SCHED_OTHER);
-        worker.takes(&priorities, &alarm, true, 1);
+        worker.takes(&priorities, &watchdog, true, 1);
         assert_eq!(worker.policy(), libc::SCHED_IDLE);
-        worker.takes(&priorities, &alarm, false, 1);
+        worker.takes(&priorities, &watchdog, false, 1);
         assert_eq!(worker.policy(), SCHED_OTHER, "it does not lead any more");
-        assert!(!is_held(&alarm));
+        assert!(!is_held(&watchdog));
         worker.end();
     }
 
@@ -393,18 +401,24 @@ mod tests {
         let Some(priorities) = priorities() else {
             return;
         };
-        let alarm = Arc::new(Alarm::default());
+        let watchdog = Arc::new(Watchdog::default());
         let worker = Puppet::start(&priorities);
-        worker.takes(&priorities, &alarm, true, UNBROKEN + 1);
-        assert!(!priorities.lift(NO_THREAD, false), "it has taken something");
+        worker.takes(&priorities, &watchdog, true, UNBROKEN + 1);
+        assert!(
+            !priorities.restore_starved(NO_THREAD, false),
+            "it has taken something"
+        );
         assert_eq!(worker.policy(), libc::SCHED_IDLE);
-        assert!(priorities.lift(NO_THREAD, false));
+        assert!(priorities.restore_starved(NO_THREAD, false));
         assert_eq!(worker.policy(), SCHED_OTHER);
-        assert!(is_held(&alarm), "the worker does not know yet");
+        assert!(is_held(&watchdog), "the worker does not know yet");
 
-        worker.takes(&priorities, &alarm, true, 1);
-        assert!(!is_held(&alarm));
-        assert!(!priorities.lift(NO_THREAD, false), "nothing is left to do");
+        worker.takes(&priorities, &watchdog, true, 1);
+        assert!(!is_held(&watchdog));
+        assert!(
+            !priorities.restore_starved(NO_THREAD, false),
+            "nothing is left to do"
+        );
         worker.end();
     }
 
@@ -413,17 +427,20 @@ mod tests {
         let Some(priorities) = priorities() else {
             return;
         };
-        let alarm = Arc::new(Alarm::default());
+        let watchdog = Arc::new(Watchdog::default());
         let worker = Puppet::start(&priorities);
-        worker.takes(&priorities, &alarm, true, UNBROKEN + 1);
-        assert!(!priorities.lift(NO_THREAD, true), "it was not stuck");
+        worker.takes(&priorities, &watchdog, true, UNBROKEN + 1);
+        assert!(
+            !priorities.restore_starved(NO_THREAD, true),
+            "it was not stuck"
+        );
         assert_eq!(worker.policy(), SCHED_OTHER);
-        worker.takes(&priorities, &alarm, true, 3 * UNBROKEN);
+        worker.takes(&priorities, &watchdog, true, 3 * UNBROKEN);
         assert_eq!(worker.policy(), SCHED_OTHER);
-        assert!(!is_held(&alarm));
+        assert!(!is_held(&watchdog));
 
-        priorities.lift(NO_THREAD, false);
-        worker.takes(&priorities, &alarm, true, 1);
+        priorities.restore_starved(NO_THREAD, false);
+        worker.takes(&priorities, &watchdog, true, 1);
         assert_eq!(worker.policy(), libc::SCHED_IDLE);
         worker.end();
     }
@@ -433,15 +450,15 @@ mod tests {
         let Some(priorities) = priorities() else {
             return;
         };
-        let alarm = Arc::new(Alarm::default());
+        let watchdog = Arc::new(Watchdog::default());
         let worker = Puppet::start(&priorities);
-        worker.takes(&priorities, &alarm, true, UNBROKEN + 1);
-        let (own, left) = (Arc::clone(&priorities), Arc::clone(&alarm));
+        worker.takes(&priorities, &watchdog, true, UNBROKEN + 1);
+        let (own, left) = (Arc::clone(&priorities), Arc::clone(&watchdog));
         worker.order(move || own.leave(0, &left));
         assert_eq!(worker.policy(), SCHED_OTHER);
-        assert!(!is_held(&alarm));
-        priorities.lift(NO_THREAD, false);
-        assert!(!priorities.lift(NO_THREAD, false));
+        assert!(!is_held(&watchdog));
+        priorities.restore_starved(NO_THREAD, false);
+        assert!(!priorities.restore_starved(NO_THREAD, false));
         worker.end();
     }
 

@@ -1,24 +1,24 @@
-//! Requests that a predecessor had read and not answered when it died.
+//! Requests in flight when a predecessor died: it had read and not answered them.
 //!
 //! The predecessor may have died anywhere: before the request was executed, after, or
 //! after the reply had left. What the arena knows is exact as far as single calls of the
-//! volume go: each of them, with the note that it was done for this request, is there
-//! whole or not at all. What the kernel knows shows when it is answered: a reply that it
-//! has had already is refused with `ENOENT`, which harms nobody.
+//! volume go: each of them, with the record that it was done for this request, is
+//! there whole or not at all. What the kernel knows shows when it is answered: a reply that it
+//! has had already is refused with `ENOENT`, which does no harm.
 //!
 //! * *Executed, with an outcome.* It is answered from the outcome and what the objects are
-//!   like now. Nobody else can have changed what the sender must see: for the rest of the
+//!   like now. No other program can have changed what the sender must see: for the rest of the
 //!   system, the request ended now. The second part of requests of two parts (an
-//!   `O_SYNC` write commits, a write by somebody unprivileged tells the kernel about lost
+//!   `O_SYNC` write commits, a write by an unprivileged caller notifies the kernel of lost
 //!   set-id bits) is repeated; doing it twice is as good as once.
-//! * *Not executed.* It is executed. An execution that failed has changed nothing, and was
-//!   noted as refused before the kernel heard of it, so it does not come here if the
+//! * *Not executed.* It is executed. An execution that failed has changed nothing, and its
+//!   error was recorded before the kernel learned of it, so it does not come here if the
 //!   sender can know.
-//! * *Only looked* (LOOKUP, READDIR, READ, …). It is executed anew. LOOKUP and
+//! * *Only read* (LOOKUP, READDIR, READ, …). It is executed anew. LOOKUP and
 //!   READDIRPLUS take references, which belong to the reply: those that the predecessor
 //!   took are given back if the kernel takes our reply; if it has had the predecessor's,
 //!   those taken now are. A process that dies between the reply and giving back makes its
-//!   successor keep references that nobody has, so an object stays in memory until the
+//!   successor keep references that the kernel does not have, so an object stays in memory until the
 //!   unmount; there is never one too few.
 //! * *FORGET* is never answered and consists of as many calls as it names objects. The
 //!   rest is done.
@@ -35,120 +35,96 @@
 use std::collections::BTreeMap;
 
 use mobifs_base::ObjectId;
-use mobifs_volume::{LeftRequest, Node};
+use mobifs_fuse::protocol::{EntryReply, ForgetOne, WriteArgs, WriteReply, syscall, write};
+use mobifs_fuse::{Call, Delivery, Operation, forget_entries};
+use mobifs_volume::{InFlightRequest, Node};
 use rustix::io::Errno;
 use zerocopy::FromBytes as _;
 
-use super::{Adapter, Context, Outcome, answer, data, directory, fs};
-use crate::observer::ObservedTransport;
-use crate::protocol::{EntryReply, ForgetOne, WriteArgs, WriteReply, syscall, write};
-use crate::reply::{Reply, invalidate_attributes};
-use crate::request::{Operation, Request, forget_entries};
-use crate::transport::{NotedTransport, Transport};
+use super::{Adapter, Outcome, answer, data, directory, fs, object};
 
 impl Adapter {
-    /// Finishes a request of which a predecessor had done `left`.
-    pub(super) fn finish(
-        &self,
-        transport: &NotedTransport<'_>,
-        request: &Request<'_>,
-        left: &LeftRequest,
-        scratch: &mut [u8],
-    ) {
-        let observed = self.observer.as_deref();
-        let observed = observed.map(|to| ObservedTransport::new(transport, to, request).left());
-        let seen: &dyn Transport = match &observed {
-            Some(observed) => observed,
-            None => transport,
-        };
-        let context = Context {
-            transport: seen,
-            header: request.header,
-        };
-        match (&request.operation, left.outcome) {
+    /// Finishes a request that a predecessor had in flight; `executed`: how far it came.
+    pub(super) fn finish(&self, call: &Call<'_>, executed: &InFlightRequest, scratch: &mut [u8]) {
+        match (call.operation(), executed.outcome) {
             (&Operation::Forget { lookups }, _) => {
-                let node = request.header.node;
-                self.forget_rest([ForgetOne { node, lookups }].into_iter(), left);
+                let node = call.header().node;
+                self.forget_rest([ForgetOne { node, lookups }].into_iter(), executed);
             }
             (Operation::BatchForget { entries }, _) => {
-                self.forget_rest(forget_entries(entries), left);
+                self.forget_rest(forget_entries(entries), executed);
             }
             (operation, Some(outcome)) if changes(operation) => {
-                self.answer_executed(&context, operation, outcome);
+                self.answer_executed(call, outcome);
             }
             (Operation::Lookup { name }, _) => {
-                let entry = self.lookup(context.object(), name);
+                let entry = self.lookup(object(call), name);
                 let taken: Vec<_> = entry.iter().map(|entry| entry.node).collect();
-                answer(reply(&context), entry, |r, entry| r.value(&entry));
-                self.settle(transport, left, &taken);
+                let delivery = answer(call, entry, |r, entry| r.value(&entry));
+                self.return_references(delivery, executed, &taken);
             }
             (Operation::ReadDirPlus(args), _) => {
-                let listing = self.read_directory_plus(&context, args);
+                let listing = self.read_directory_plus(call, args);
                 let taken = listing
                     .as_ref()
                     .map_or_else(|_| Vec::new(), |l| listed_nodes(l));
-                answer(reply(&context), listing, |r, listing| r.bytes(&listing));
-                self.settle(transport, left, &taken);
+                let delivery = answer(call, listing, |r, listing| r.bytes(&listing));
+                self.return_references(delivery, executed, &taken);
             }
             _ => {
-                self.execute(seen, request, scratch);
-                self.settle(transport, left, &[]);
+                self.execute(call, scratch);
+                self.return_references(call.delivery(), executed, &[]);
             }
         }
     }
 
     /// Answers a request that has been executed.
-    fn answer_executed(&self, context: &Context<'_>, operation: &Operation<'_>, outcome: u64) {
-        let reply = reply(context);
+    fn answer_executed(&self, call: &Call<'_>, outcome: u64) -> Delivery {
         let node = |id: ObjectId| self.volume.attributes(id).map_err(fs);
-        match operation {
+        match call.operation() {
             Operation::Write { args, .. } => {
-                let written = self.write_again(context, args, outcome);
-                answer(reply, written, |r, written| r.value(&written));
+                let written = self.write_again(call, args, outcome);
+                answer(call, written, |r, written| r.value(&written))
             }
             Operation::CopyFileRange { args, wide_reply } => {
-                if context.header.uid != 0 {
-                    invalidate_attributes(context.transport, args.node_out);
+                if call.header().uid != 0 {
+                    call.invalidate_attributes(args.node_out);
                 }
-                data::send_copied(reply, outcome, *wide_reply);
+                data::send_copied(call.reply(), outcome, *wide_reply)
             }
             Operation::Fallocate(_) => {
-                let object = context.object();
-                let changed = self.content_changed(context, object);
-                if context.header.uid != 0 {
-                    invalidate_attributes(context.transport, object.0);
+                let object = object(call);
+                let changed = self.content_changed(call, object);
+                if call.header().uid != 0 {
+                    call.invalidate_attributes(object.0);
                 }
-                answer(reply, changed, |r, ()| r.done());
+                answer(call, changed, |r, ()| r.done())
             }
-            Operation::SetAttr(_) => answer(reply, node(context.object()), |r, node: Node| {
-                r.value(&self.attr_reply(&node));
+            Operation::SetAttr(_) => answer(call, node(object(call)), |r, node: Node| {
+                r.value(&self.attr_reply(&node))
             }),
-            Operation::TmpFile(_) => answer(reply, node(ObjectId(outcome)), |r, node: Node| {
-                self.send_unnamed(&node, r);
-            }),
+            Operation::TmpFile(_) => match node(ObjectId(outcome)) {
+                Ok(node) => self.send_unnamed(&node, call),
+                Err(errno) => call.reply().error(errno),
+            },
             Operation::MkNod { .. }
             | Operation::MkDir { .. }
             | Operation::Symlink { .. }
-            | Operation::Link { .. } => answer(reply, node(ObjectId(outcome)), |r, node: Node| {
-                r.value(&self.entry(&node));
+            | Operation::Link { .. } => answer(call, node(ObjectId(outcome)), |r, node: Node| {
+                r.value(&self.entry(&node))
             }),
-            _ => reply.done(),
+            _ => call.reply().done(),
         }
     }
 
     /// What follows the change of a WRITE.
-    fn write_again(
-        &self,
-        context: &Context<'_>,
-        args: &WriteArgs,
-        written: u64,
-    ) -> Outcome<WriteReply> {
-        let object = context.object();
+    fn write_again(&self, call: &Call<'_>, args: &WriteArgs, written: u64) -> Outcome<WriteReply> {
+        let object = object(call);
         if args.flags & syscall::O_DSYNC != 0 {
             self.volume.fsync(object).map_err(fs)?;
         }
         if args.write_flags & write::KILL_SUIDGID != 0 {
-            invalidate_attributes(context.transport, object.0);
+            call.invalidate_attributes(object.0);
         }
         let size = u32::try_from(written).map_err(|_| Errno::IO)?;
         Ok(WriteReply { size, padding: 0 })
@@ -156,14 +132,14 @@ impl Adapter {
 
     /// After a reply: gives back the references that went with the reply that the kernel
     /// did not get, the predecessor's or ours.
-    fn settle(&self, transport: &NotedTransport<'_>, left: &LeftRequest, taken: &[u64]) {
-        if transport.nobody_waited() {
+    fn return_references(&self, delivery: Delivery, executed: &InFlightRequest, taken: &[u64]) {
+        if delivery == Delivery::NotAwaited {
             for &node in taken.iter().filter(|&&node| node != 0) {
                 self.forget(node, 1);
             }
             return;
         }
-        for (id, count) in net(left) {
+        for (id, count) in net(executed) {
             if let Ok(count @ 1..) = u64::try_from(count) {
                 self.volume.forget(id, count);
             }
@@ -171,8 +147,8 @@ impl Adapter {
     }
 
     /// Gives back what the predecessor had not given back yet.
-    fn forget_rest(&self, entries: impl Iterator<Item = ForgetOne>, left: &LeftRequest) {
-        let mut given_back = net(left);
+    fn forget_rest(&self, entries: impl Iterator<Item = ForgetOne>, executed: &InFlightRequest) {
+        let mut given_back = net(executed);
         for ForgetOne { node, mut lookups } in entries {
             if let Some(count) = given_back.get_mut(&ObjectId(node)) {
                 let done = lookups.min((*count).min(0).unsigned_abs());
@@ -187,19 +163,15 @@ impl Adapter {
 }
 
 /// References that were taken and not given back, or, negative, only given back.
-fn net(left: &LeftRequest) -> BTreeMap<ObjectId, i64> {
+fn net(executed: &InFlightRequest) -> BTreeMap<ObjectId, i64> {
     let mut net = BTreeMap::new();
-    for &(id, count) in &left.references {
+    for &(id, count) in &executed.references {
         *net.entry(id).or_default() += count;
     }
     net
 }
 
-fn reply<'a>(context: &Context<'a>) -> Reply<'a> {
-    Reply::new(context.transport, context.header.unique)
-}
-
-/// Whether the outcome of a request tells all that is needed to answer it. What others
+/// Whether the outcome of a request tells all that is needed to answer it. What other requests
 /// change in passing (READ: the time of access) does not matter.
 const fn changes(operation: &Operation<'_>) -> bool {
     matches!(
@@ -226,14 +198,14 @@ fn listed_nodes(mut listing: &[u8]) -> Vec<u64> {
     let mut nodes = Vec::new();
     while let Ok((entry, rest)) = EntryReply::read_from_prefix(listing) {
         nodes.push(entry.node);
-        let Some(behind) = directory::behind_name(rest) else {
+        let Some(next) = directory::after_name(rest) else {
             break;
         };
-        listing = behind;
+        listing = next;
     }
     nodes
 }
 
 #[cfg(test)]
-#[path = "left_tests.rs"]
+#[path = "in_flight_tests.rs"]
 mod tests;

@@ -1,25 +1,25 @@
-//! Something that is not done for a while, because it has just done harm.
+//! Exponential back-off: an optimisation that has just done harm is suspended for a while.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A pause becomes the shortest again when the one before is over for so many times its
-/// length.
-const FORGIVEN_AFTER: u64 = 4;
+/// A back-off starts again at its minimum when the one before has been over for so many times
+/// its length.
+const RESET_AFTER: u64 = 4;
 
-/// A pause that doubles when it is needed again soon. Any number of threads use it.
-pub(crate) struct Pause {
+/// A period that doubles when it is needed again soon. Any number of threads use it.
+pub(crate) struct Backoff {
     length_min_ns: u64,
     length_max_ns: u64,
     started: Instant,
-    /// End of the last pause, in nanoseconds since `started`; 0 if there was none.
+    /// End of the last period, in nanoseconds since `started`; 0 if there was none.
     until_ns: AtomicU64,
-    /// Length of the last pause.
+    /// Length of the last backoff.
     length_ns: AtomicU64,
 }
 
-impl Pause {
-    /// No pause yet.
+impl Backoff {
+    /// Not active yet.
     pub(crate) fn new(length_min: Duration, length_max: Duration) -> Self {
         Self {
             length_min_ns: nanoseconds(length_min),
@@ -30,12 +30,12 @@ impl Pause {
         }
     }
 
-    /// Begins one now.
+    /// Begins a period now.
     pub(crate) fn begin(&self) {
         let now_ns = nanoseconds(self.started.elapsed());
         let last_ns = self.length_ns.load(Ordering::Relaxed);
         let since_ns = now_ns.saturating_sub(self.until_ns.load(Ordering::Relaxed));
-        let length_ns = if since_ns > last_ns.saturating_mul(FORGIVEN_AFTER) {
+        let length_ns = if since_ns > last_ns.saturating_mul(RESET_AFTER) {
             self.length_min_ns
         } else {
             (last_ns * 2).clamp(self.length_min_ns, self.length_max_ns)
@@ -45,8 +45,8 @@ impl Pause {
             .store(now_ns.saturating_add(length_ns), Ordering::Relaxed);
     }
 
-    /// Whether there is one now.
-    pub(crate) fn is_on(&self) -> bool {
+    /// Whether a period is under way.
+    pub(crate) fn is_active(&self) -> bool {
         let until_ns = self.until_ns.load(Ordering::Relaxed);
         until_ns != 0 && nanoseconds(self.started.elapsed()) < until_ns
     }
@@ -61,27 +61,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_grows_up_to_its_maximum() {
-        let pause = Pause::new(Duration::from_secs(1000), Duration::from_secs(3000));
-        assert!(!pause.is_on());
+    fn a_backoff_grows_up_to_its_maximum() {
+        let backoff = Backoff::new(Duration::from_secs(1000), Duration::from_secs(3000));
+        assert!(!backoff.is_active());
         for expected in [1000, 2000, 3000, 3000] {
-            pause.begin();
-            assert!(pause.is_on());
+            backoff.begin();
+            assert!(backoff.is_active());
             assert_eq!(
-                pause.length_ns.load(Ordering::Relaxed),
+                backoff.length_ns.load(Ordering::Relaxed),
                 expected * 1_000_000_000
             );
         }
     }
 
     #[test]
-    fn a_pause_ends_and_is_forgiven() {
-        let pause = Pause::new(Duration::from_nanos(1), Duration::from_secs(1));
+    fn a_backoff_ends_and_starts_again_at_its_minimum() {
+        let backoff = Backoff::new(Duration::from_nanos(1), Duration::from_secs(1));
         for _ in 0..3 {
-            pause.begin();
+            backoff.begin();
             std::thread::sleep(Duration::from_millis(1));
-            assert!(!pause.is_on());
-            assert_eq!(pause.length_ns.load(Ordering::Relaxed), 1);
+            assert!(!backoff.is_active());
+            assert_eq!(backoff.length_ns.load(Ordering::Relaxed), 1);
         }
     }
 }

@@ -1,5 +1,8 @@
 use std::sync::Arc;
 
+use mobifs_fuse::protocol::{
+    FsyncArgs, MkNodArgs, Opcode, ROOT_NODE, ReadArgs, RequestHeader, WriteArgs,
+};
 use mobifs_store::MemoryStore;
 use mobifs_volume::{Config, Volume, VolumeOptions};
 use parking_lot::Mutex;
@@ -7,15 +10,12 @@ use zerocopy::IntoBytes as _;
 
 use super::*;
 use crate::fuzzing::Exchange;
-use crate::protocol::{
-    FsyncArgs, MkNodArgs, Opcode, ROOT_NODE, ReadArgs, RequestHeader, WriteArgs,
-};
 
-/// What was told, as text, without times.
+/// What was observed, as text, without times.
 #[derive(Default)]
-struct Told(Mutex<Vec<String>>);
+struct Recorded(Mutex<Vec<String>>);
 
-impl OperationObserver for Told {
+impl OperationObserver for Recorded {
     fn observe(&self, operation: &ObservedOperation<'_>) {
         assert_ne!(operation.begun_at, MonotonicNs(0));
         let ObservedOperation {
@@ -25,8 +25,8 @@ impl OperationObserver for Told {
             error,
             ..
         } = operation;
-        let told = format!("{thread} {} {operation:?} {error}", object.0);
-        self.0.lock().push(told);
+        let recorded = format!("{thread} {} {operation:?} {error}", object.0);
+        self.0.lock().push(recorded);
     }
 }
 
@@ -53,9 +53,9 @@ fn volume(config: &str) -> Arc<Volume> {
 }
 
 #[test]
-fn an_observer_is_told_what_was_asked_and_what_became_of_it() {
-    let told = Arc::new(Told::default());
-    let mut exchange = Exchange::observed(volume(""), Arc::clone(&told) as Arc<_>);
+fn an_observer_learns_what_was_asked_and_how_it_ended() {
+    let recorded = Arc::new(Recorded::default());
+    let mut exchange = Exchange::observed(volume(""), Arc::clone(&recorded) as Arc<_>);
     let make = MkNodArgs {
         mode: 0o100_666,
         umask: 0o022,
@@ -113,7 +113,7 @@ fn an_observer_is_told_what_was_asked_and_what_became_of_it() {
         ),
         format!("42 {node} Forget {{ lookups: 2 }} 0"),
     ];
-    assert_eq!(*told.0.lock(), expected);
+    assert_eq!(*recorded.0.lock(), expected);
 }
 
 fn read_from_start() -> ReadArgs {
@@ -124,7 +124,7 @@ fn read_from_start() -> ReadArgs {
 }
 
 #[test]
-fn a_sync_that_means_nothing_goes_on_being_told_where_somebody_listens() {
+fn a_sync_that_means_nothing_goes_on_being_recorded_where_somebody_listens() {
     let config = "allow_durable = false";
     let sync = request(Opcode::Fsync, ROOT_NODE, &[FsyncArgs::default().as_bytes()]);
     let error_of = |exchange: &mut Exchange| {
@@ -135,8 +135,8 @@ fn a_sync_that_means_nothing_goes_on_being_told_where_somebody_listens() {
     // The kernel does not ask again.
     let refused = -Errno::NOSYS.raw_os_error();
     assert_eq!(error_of(&mut Exchange::new(volume(config))), refused);
-    let told = Arc::new(Told::default());
-    let mut exchange = Exchange::observed(volume(config), Arc::clone(&told) as Arc<_>);
+    let recorded = Arc::new(Recorded::default());
+    let mut exchange = Exchange::observed(volume(config), Arc::clone(&recorded) as Arc<_>);
     assert_eq!(error_of(&mut exchange), 0);
-    assert_eq!(told.0.lock().len(), 1);
+    assert_eq!(recorded.0.lock().len(), 1);
 }

@@ -1,66 +1,60 @@
 //! File content.
 
 use mobifs_base::{ObjectId, S_ISGID};
+use mobifs_fuse::protocol::{
+    CopyFileRangeArgs, CopyFileRangeReply, FallocateArgs, LseekArgs, LseekReply, ReadArgs,
+    WriteArgs, WriteReply, syscall, write,
+};
+use mobifs_fuse::{Call, Delivery, Reply};
 use mobifs_volume::{AllocateMode, AttributeChange, FsError, SetIdBits, Whence, WriteAt};
 use rustix::io::Errno;
 
 use super::set_id::{has_set_id, is_in_group};
-use super::{Adapter, Context, Outcome, fs};
-use crate::protocol::{
-    CopyFileRangeArgs, CopyFileRangeReply, FallocateArgs, LseekArgs, LseekReply, ReadArgs,
-    WriteArgs, WriteReply, syscall, write,
-};
-use crate::reply::{Reply, invalidate_attributes};
+use super::{Adapter, Outcome, caller, fs, object};
 
 /// Most that one COPY_FILE_RANGE copies: enough to be worth the request, little enough
 /// to leave the worker to others soon. Callers go on by themselves.
 const COPY_BYTES_MAX: u64 = 8 << 20;
 
 impl Adapter {
-    pub(super) fn read(
-        &self,
-        context: &Context<'_>,
-        args: &ReadArgs,
-        scratch: &mut [u8],
-        reply: Reply<'_>,
-    ) {
+    pub(super) fn read(&self, call: &Call<'_>, args: &ReadArgs, scratch: &mut [u8]) -> Delivery {
         let Some(out) = scratch.get_mut(..args.size as usize) else {
             // More than was negotiated.
-            return reply.error(Errno::INVAL);
+            return call.reply().error(Errno::INVAL);
         };
-        let (object, offset) = (context.object(), args.offset);
+        let (object, offset) = (object(call), args.offset);
         let read = if args.flags & syscall::O_NOATIME != 0 {
             self.volume.read_unnoticed(object, offset, out)
         } else {
             self.volume.read(object, offset, out)
         };
         match read {
-            Ok(bytes) => reply.bytes(&out[..bytes]),
-            Err(error) => reply.error(fs(error)),
+            Ok(bytes) => call.reply().bytes(&out[..bytes]),
+            Err(error) => call.reply().error(fs(error)),
         }
     }
 
     pub(super) fn write(
         &self,
-        context: &Context<'_>,
+        call: &Call<'_>,
         args: &WriteArgs,
         data: &[u8],
     ) -> Outcome<WriteReply> {
-        let object = context.object();
+        let object = object(call);
         let kill = args.write_flags & write::KILL_SUIDGID != 0;
         let sync = args.flags & syscall::O_DSYNC != 0;
         // Always at the offset: the kernel resolved O_APPEND already, and for a page
         // written back late the flags are those of whoever has the file open.
         let at = WriteAt::Offset(args.offset);
-        let set_id = self.set_id_bits(context, object, kill);
-        // Two calls of the volume, the second of which can be repeated: see `left`.
+        let set_id = self.set_id_bits(call, object, kill);
+        // Two calls of the volume, the second of which can be repeated: see [`super::in_flight`].
         let was_set_id = kill && self.is_inherited_set_id(object);
         let written = self
             .volume
             .write(object, at, data, set_id, sync)
             .map_err(fs)?;
         if kill {
-            self.set_id_lost(context, object, was_set_id);
+            self.set_id_lost(call, object, was_set_id);
         }
         // At most the size of the request, which fits.
         Ok(WriteReply {
@@ -69,7 +63,7 @@ impl Adapter {
         })
     }
 
-    pub(super) fn seek(&self, context: &Context<'_>, args: &LseekArgs) -> Outcome<LseekReply> {
+    pub(super) fn seek(&self, call: &Call<'_>, args: &LseekArgs) -> Outcome<LseekReply> {
         let whence = match args.whence {
             syscall::SEEK_DATA => Whence::Data,
             syscall::SEEK_HOLE => Whence::Hole,
@@ -77,12 +71,12 @@ impl Adapter {
         };
         let offset = self
             .volume
-            .seek(context.object(), args.offset, whence)
+            .seek(object(call), args.offset, whence)
             .map_err(fs)?;
         Ok(LseekReply { offset })
     }
 
-    pub(super) fn allocate(&self, context: &Context<'_>, args: &FallocateArgs) -> Outcome<()> {
+    pub(super) fn allocate(&self, call: &Call<'_>, args: &FallocateArgs) -> Outcome<()> {
         const KEEP: u32 = syscall::FALLOC_KEEP_SIZE;
         let keep_size = args.mode & KEEP != 0;
         let mode = match args.mode & !KEEP {
@@ -91,44 +85,40 @@ impl Adapter {
             syscall::FALLOC_ZERO_RANGE => AllocateMode::ZeroRange { keep_size },
             _ => return Err(Errno::OPNOTSUPP),
         };
-        let object = context.object();
+        let object = object(call);
         self.volume
             .allocate(object, mode, args.offset, args.length)
             .map_err(fs)?;
-        self.content_changed(context, object)
+        self.content_changed(call, object)
     }
 
-    pub(super) fn copy_range(
-        &self,
-        context: &Context<'_>,
-        args: &CopyFileRangeArgs,
-    ) -> Outcome<u64> {
+    pub(super) fn copy_range(&self, call: &Call<'_>, args: &CopyFileRangeArgs) -> Outcome<u64> {
         let target = ObjectId(args.node_out);
         let length = args.length.min(COPY_BYTES_MAX);
         // With the copy in one change, so that a successor finds both or neither.
-        let kill = context.header.uid != 0;
+        let kill = call.header().uid != 0;
         let was_set_id = kill && self.is_inherited_set_id(target);
         let copied = self
             .volume
             .copy_range(
-                context.object(),
+                object(call),
                 args.offset_in,
                 target,
                 args.offset_out,
                 length,
-                self.set_id_bits(context, target, kill),
+                self.set_id_bits(call, target, kill),
             )
             .map_err(fs)?;
         if kill {
-            self.set_id_lost(context, target, was_set_id);
+            self.set_id_lost(call, target, was_set_id);
         }
         Ok(copied as u64)
     }
 
     /// Neither this request nor a copy says whether the set-id bits must go. They must
     /// unless the caller is privileged; root is the nearest that can be told.
-    pub(super) fn content_changed(&self, context: &Context<'_>, object: ObjectId) -> Outcome<()> {
-        if context.header.uid == 0 {
+    pub(super) fn content_changed(&self, call: &Call<'_>, object: ObjectId) -> Outcome<()> {
+        if call.header().uid == 0 {
             return Ok(());
         }
         let was_set_id = self.is_inherited_set_id(object);
@@ -136,41 +126,36 @@ impl Adapter {
             return Ok(());
         }
         let change = AttributeChange {
-            set_id: self.set_id_bits(context, object, true),
+            set_id: self.set_id_bits(call, object, true),
             ..AttributeChange::default()
         };
         match self
             .volume
-            .set_attributes(&context.caller(0), object, &change)
+            .set_attributes(&caller(call, 0), object, &change)
         {
             Ok(_) | Err(FsError::Stale) => {}
             Err(error) => return Err(fs(error)),
         }
-        self.set_id_lost(context, object, was_set_id);
+        self.set_id_lost(call, object, was_set_id);
         Ok(())
     }
 
-    /// What becomes of a file's set-id bits if they `go`. The kernel leaves it to us to find
-    /// out whether the caller is in the file's group.
-    pub(super) fn set_id_bits(
-        &self,
-        context: &Context<'_>,
-        object: ObjectId,
-        go: bool,
-    ) -> SetIdBits {
+    /// What becomes of a file's set-id bits if they `go`. The kernel leaves it to the daemon to
+    /// find out whether the caller is in the file's group.
+    pub(super) fn set_id_bits(&self, call: &Call<'_>, object: ObjectId, go: bool) -> SetIdBits {
         const GROUP_EXECUTE: u16 = 0o010;
         if !go {
             return SetIdBits::Stay;
         }
-        // Asked for with every write of somebody unprivileged.
+        // Asked for with every write of an unprivileged caller.
         let is_known = self.set_id_files.is_inherited() || self.set_id_files.contains(object);
-        if !is_known || context.header.uid == 0 {
+        if !is_known || call.header().uid == 0 {
             return SetIdBits::Go;
         }
         match self.volume.attributes(object) {
             Ok(node)
                 if node.attributes.mode & (S_ISGID | GROUP_EXECUTE) == S_ISGID
-                    && !is_in_group(&context.header, node.attributes.gid) =>
+                    && !is_in_group(&call.header(), node.attributes.gid) =>
             {
                 SetIdBits::BothGo
             }
@@ -190,24 +175,24 @@ impl Adapter {
 
     /// Makes the kernel see that a file has lost its set-id bits, if it has seen any.
     /// `inherited`: it may have seen them from a predecessor.
-    fn set_id_lost(&self, context: &Context<'_>, object: ObjectId, inherited: bool) {
+    fn set_id_lost(&self, call: &Call<'_>, object: ObjectId, inherited: bool) {
         if self.set_id_files.remove(object) || inherited {
-            invalidate_attributes(context.transport, object.0);
+            call.invalidate_attributes(object.0);
         }
     }
 }
 
 /// The two forms of the request want two forms of the answer.
-pub(super) fn send_copied(reply: Reply<'_>, bytes: u64, wide: bool) {
+pub(super) fn send_copied(reply: Reply<'_>, bytes: u64, wide: bool) -> Delivery {
     if wide {
         reply.value(&CopyFileRangeReply {
             bytes_copied: bytes,
-        });
+        })
     } else {
         // At most `COPY_BYTES_MAX`.
         reply.value(&WriteReply {
             size: bytes as u32,
             padding: 0,
-        });
+        })
     }
 }

@@ -17,7 +17,8 @@ use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mobifs_fuse::{MountOptions, Session, SessionError, SessionHandle, UnmountError};
+use mobifs_daemon::VolumeSession;
+use mobifs_fuse::{MountOptions, SessionError, SessionHandle, UnmountError};
 use mobifs_store::MemoryStore;
 use mobifs_volume::{Config, Volume, VolumeOptions};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
@@ -25,6 +26,8 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tempfile::TempDir;
 
+/// `st_mode` of a character device.
+const S_IFCHR: u32 = 0o020_000;
 /// An ordinary user that every system has.
 const NOBODY: u32 = 65_534;
 /// How long a mount that nobody uses may be busy.
@@ -58,7 +61,7 @@ impl Mounted {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let mut mount_options = MountOptions::default();
         mount_options.apply(options).unwrap();
-        let session = Session::mount(
+        let session = VolumeSession::mount(
             Arc::clone(&volume),
             directory.path(),
             &mount_options,
@@ -486,7 +489,7 @@ fn a_rename_may_leave_a_whiteout() {
     rename(RenameFlags::WHITEOUT).unwrap();
     assert_eq!(fs::read_to_string(&b).unwrap(), "a");
     let left = rustix::fs::lstat(&a).unwrap();
-    assert_eq!((left.st_mode, left.st_rdev), (libc::S_IFCHR, 0));
+    assert_eq!((left.st_mode, left.st_rdev), (S_IFCHR, 0));
     assert_eq!((left.st_nlink, left.st_size), (1, 0));
     fs::remove_file(&a).unwrap();
     mounted.end();

@@ -1,10 +1,9 @@
-//! What a session leaves for its successor.
+//! The record of a session in the arena, for a successor.
 
+use mobifs_fuse::Negotiated;
 use mobifs_volume::{Arena, ArenaError};
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-use crate::negotiation::Agreement;
 
 /// Raised when the meaning of [`SessionRecord`] changes.
 const VERSION: u32 = 1;
@@ -12,7 +11,7 @@ const VERSION: u32 = 1;
 /// Why a mount cannot be taken over.
 #[derive(Debug, Error)]
 pub enum TakeoverError {
-    /// The predecessor had not come so far that there is a session.
+    /// The predecessor died before there was a session.
     #[error("the predecessor left no session: it ended before its mount was made")]
     NoSession,
     /// Another version of this program wrote it.
@@ -26,11 +25,11 @@ pub enum TakeoverError {
     Device(#[source] std::io::Error),
 }
 
-/// What the kernel and the predecessors agreed on, and how often the session was taken
+/// What the kernel and the predecessors negotiated, and how often the session was taken
 /// over. Kept by [`Arena::set_session`], whole or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct SessionRecord {
+pub(super) struct SessionRecord {
     version: u32,
     minor: u32,
     flags: u64,
@@ -42,18 +41,18 @@ pub(crate) struct SessionRecord {
 }
 
 impl SessionRecord {
-    pub(crate) fn new(agreement: Agreement, sync_reaches: bool) -> Self {
+    pub(super) fn new(negotiated: Negotiated, sync_reaches: bool) -> Self {
         Self {
             version: VERSION,
-            minor: agreement.minor,
-            flags: agreement.flags,
+            minor: negotiated.minor,
+            flags: negotiated.flags,
             sync_reaches: sync_reaches.into(),
             attempts: 0,
             takeovers: 0,
         }
     }
 
-    pub(crate) fn read(arena: &Arena) -> Result<Self, TakeoverError> {
+    pub(super) fn read(arena: &Arena) -> Result<Self, TakeoverError> {
         let bytes = arena.session().ok_or(TakeoverError::NoSession)?;
         match Self::read_from_bytes(&bytes) {
             Ok(record) if record.version == VERSION => Ok(record),
@@ -61,27 +60,27 @@ impl SessionRecord {
         }
     }
 
-    pub(crate) fn write(&self, arena: &Arena) -> Result<(), ArenaError> {
+    pub(super) fn write(&self, arena: &Arena) -> Result<(), ArenaError> {
         arena.set_session(self.as_bytes())
     }
 
-    pub(crate) const fn agreement(&self) -> Agreement {
-        Agreement {
+    pub(super) const fn negotiated(&self) -> Negotiated {
+        Negotiated {
             minor: self.minor,
             flags: self.flags,
         }
     }
 
-    pub(crate) const fn sync_reaches(&self) -> bool {
+    pub(super) const fn sync_reaches(&self) -> bool {
         self.sync_reaches != 0
     }
 
-    pub(crate) const fn takeovers(&self) -> u64 {
+    pub(super) const fn takeovers(&self) -> u64 {
         self.takeovers
     }
 }
 
-/// Notes that a takeover begins, before anything that could end this process, too;
+/// Records that a takeover begins, before anything that could end this process, too;
 /// returns how many have begun since one was completed, this one included.
 ///
 /// # Errors
@@ -94,7 +93,7 @@ pub fn begin_takeover(arena: &Arena) -> Result<u32, TakeoverError> {
     Ok(record.attempts)
 }
 
-/// Notes that a takeover has failed for a reason that may pass, and does not count.
+/// Records that a takeover has failed for a reason that may pass, and does not count.
 ///
 /// # Errors
 /// [`TakeoverError`].
@@ -104,8 +103,8 @@ pub fn postpone_takeover(arena: &Arena) -> Result<(), TakeoverError> {
     Ok(record.write(arena)?)
 }
 
-/// Notes that the takeover is complete: what the predecessor left is answered.
-pub(crate) fn complete_takeover(arena: &Arena) -> Result<(), TakeoverError> {
+/// Records that the takeover is complete: the predecessor's requests are answered.
+pub(super) fn complete_takeover(arena: &Arena) -> Result<(), TakeoverError> {
     let mut record = SessionRecord::read(arena)?;
     record.attempts = 0;
     Ok(record.write(arena)?)
@@ -115,7 +114,7 @@ pub(crate) fn complete_takeover(arena: &Arena) -> Result<(), TakeoverError> {
 mod tests {
     use super::*;
 
-    const AGREEMENT: Agreement = Agreement {
+    const NEGOTIATED: Negotiated = Negotiated {
         minor: 45,
         flags: 1 << 40 | 7,
     };
@@ -125,17 +124,20 @@ mod tests {
         let arena = Arena::create().unwrap();
         let missing = SessionRecord::read(&arena).unwrap_err();
         assert!(matches!(missing, TakeoverError::NoSession), "{missing}");
-        let record = SessionRecord::new(AGREEMENT, true);
+        let record = SessionRecord::new(NEGOTIATED, true);
         record.write(&arena).unwrap();
         let found = SessionRecord::read(&arena).unwrap();
-        assert_eq!((found.agreement(), found.sync_reaches()), (AGREEMENT, true));
+        assert_eq!(
+            (found.negotiated(), found.sync_reaches()),
+            (NEGOTIATED, true)
+        );
         assert_eq!(found, record);
     }
 
     #[test]
     fn takeovers_are_counted_until_one_is_complete() {
         let arena = Arena::create().unwrap();
-        SessionRecord::new(AGREEMENT, false).write(&arena).unwrap();
+        SessionRecord::new(NEGOTIATED, false).write(&arena).unwrap();
         assert_eq!(begin_takeover(&arena).unwrap(), 1);
         assert_eq!(begin_takeover(&arena).unwrap(), 2);
         postpone_takeover(&arena).unwrap();
@@ -148,7 +150,7 @@ mod tests {
     #[test]
     fn a_record_of_another_version_is_refused() {
         let arena = Arena::create().unwrap();
-        let mut record = SessionRecord::new(AGREEMENT, false);
+        let mut record = SessionRecord::new(NEGOTIATED, false);
         record.version += 1;
         record.write(&arena).unwrap();
         let refused = begin_takeover(&arena).unwrap_err();

@@ -1,61 +1,21 @@
-//! What fuzz targets need of the adapter: the parser of requests, and a volume behind it
-//! with a kernel that is not there.
+//! What fuzz targets and tests need: a volume behind the adapter, with a kernel that is not
+//! there.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use mobifs_fuse::transport::Transport;
+use mobifs_fuse::{Dispatcher, Request, SCRATCH_BYTES};
 use mobifs_volume::Volume;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::adapter::{Adapter, SCRATCH_BYTES};
-use crate::observer::OperationObserver;
-use crate::request::{Malformed, Request};
-use crate::session::Handler as _;
-use crate::transport::Transport;
-
-/// What bytes are as a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parsed {
-    /// Too short for a header.
-    NoHeader,
-    /// Something else behind the header than the opcode requires.
-    Malformed {
-        /// Number of the request.
-        unique: u64,
-        /// Whether the kernel waits for an answer.
-        expects_reply: bool,
-    },
-    /// A request.
-    Whole {
-        /// Number of the request.
-        unique: u64,
-        /// Whether the kernel waits for an answer.
-        expects_reply: bool,
-    },
-}
-
-/// Parses bytes as a worker does.
-pub fn parse(bytes: &[u8], set_xattr_extended: bool) -> Parsed {
-    match Request::parse(bytes, set_xattr_extended) {
-        Err(Malformed::Header) => Parsed::NoHeader,
-        Err(Malformed::Arguments {
-            unique,
-            expects_reply,
-        }) => Parsed::Malformed {
-            unique,
-            expects_reply,
-        },
-        Ok(request) => Parsed::Whole {
-            unique: request.header.unique,
-            expects_reply: request.expects_reply(),
-        },
-    }
-}
+use crate::OperationObserver;
+use crate::adapter::{Adapter, OperationTranslator};
 
 /// Serves a volume to a kernel that hands in bytes and gets bytes back.
 pub struct Exchange {
-    adapter: Adapter,
+    dispatcher: Dispatcher,
     scratch: Vec<u8>,
 }
 
@@ -67,10 +27,10 @@ impl std::fmt::Debug for Exchange {
 
 /// What a request was answered with, header and all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct Sent {
     /// Replies.
     pub replies: Vec<Vec<u8>>,
-    /// What the kernel was told without having asked.
+    /// Notifications.
     pub notifications: Vec<Vec<u8>>,
 }
 
@@ -78,24 +38,26 @@ impl Exchange {
     /// Serves this volume.
     pub fn new(volume: Arc<Volume>) -> Self {
         Self {
-            adapter: Adapter::new(volume),
+            dispatcher: Dispatcher::new(Adapter::new(volume, false), None),
             scratch: vec![0; SCRATCH_BYTES],
         }
     }
 
-    /// The same, watched.
+    /// The same, observed.
     pub fn observed(volume: Arc<Volume>, observer: Arc<dyn OperationObserver>) -> Self {
+        let translator = Arc::new(OperationTranslator(observer));
         Self {
-            adapter: Adapter::new(volume).observed(Some(observer)),
+            dispatcher: Dispatcher::new(Adapter::new(volume, true), Some(translator)),
             scratch: vec![0; SCRATCH_BYTES],
         }
     }
 
     /// Hands one request in; bytes that are none are not answered here.
-    pub fn send(&mut self, bytes: &[u8]) -> Heard {
+    pub fn send(&mut self, bytes: &[u8]) -> Sent {
         let recorder = Recorder::default();
         if let Ok(request) = Request::parse(bytes, true) {
-            self.adapter.handle(&recorder, &request, &mut self.scratch);
+            self.dispatcher
+                .handle(&recorder, None, &request, &mut self.scratch);
         }
         recorder.0.into_inner()
     }
@@ -103,7 +65,7 @@ impl Exchange {
 
 /// Keeps what the kernel would get.
 #[derive(Default)]
-struct Recorder(Mutex<Heard>);
+struct Recorder(Mutex<Sent>);
 
 impl Transport for Recorder {
     fn try_receive(&self, _: &mut [u8]) -> Result<Option<usize>, Errno> {

@@ -11,40 +11,30 @@
 //! with, and what is mounted below would go. So there directories stay, and of the others only
 //! as many are named as must go.
 
-use std::sync::Weak;
-
+use mobifs_fuse::Connection;
 use mobifs_volume::{KernelCache, KernelHeld};
-
-use crate::reply::{invalidate_entry, prune};
-use crate::session::Shared;
-
-/// The first minor version of the protocol with the notification.
-const PRUNE_MINOR: u32 = 45;
 
 /// The kernel's side of one session.
 pub(super) struct SessionCache {
-    session: Weak<Shared>,
+    connection: Connection,
 }
 
 impl SessionCache {
-    pub(super) const fn new(session: Weak<Shared>) -> Self {
-        Self { session }
+    pub(super) const fn new(connection: Connection) -> Self {
+        Self { connection }
     }
 }
 
 impl KernelCache for SessionCache {
     fn forget(&self, objects: &[KernelHeld]) {
-        let Some(session) = self.session.upgrade() else {
-            return;
-        };
-        if session.agreement.minor >= PRUNE_MINOR {
-            let nodes: Vec<u64> = objects.iter().map(|object| object.id.0).collect();
-            prune(&session.transport, &nodes);
+        let nodes: Vec<u64> = objects.iter().map(|object| object.id.0).collect();
+        if self.connection.prune(&nodes) {
             return;
         }
         for object in objects.iter().filter(|object| !object.is_directory) {
             if let Some(name) = &object.name {
-                invalidate_entry(&session.transport, object.parent.0, name.as_bytes());
+                self.connection
+                    .invalidate_entry(object.parent.0, name.as_bytes());
             }
         }
     }

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mobifs_fuse::{MountOptions, Session};
+use mobifs_daemon::VolumeSession;
+use mobifs_fuse::MountOptions;
 use mobifs_store::MemoryStore;
 use mobifs_volume::{Config, Volume, VolumeOptions};
 
@@ -30,7 +31,7 @@ fn the_kernel_gives_back_what_no_program_uses() {
     let options = VolumeOptions::new(&config);
     let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let session = Session::mount(
+    let session = VolumeSession::mount(
         Arc::clone(&volume),
         directory.path(),
         &MountOptions::default(),

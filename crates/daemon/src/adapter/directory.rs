@@ -1,15 +1,18 @@
 //! Listing directories.
 //!
-//! An entry's offset is the volume's cookie plus two: offset 1 is behind `.`, offset 2
-//! behind `..`.
+//! An entry's offset is the volume's cookie plus two: offset 1 is after `.`, offset 2
+//! after `..`.
 
 use mobifs_base::{FileKind, ObjectId};
+use mobifs_fuse::Call;
+use mobifs_fuse::protocol::{
+    DirectoryEntryHeader, EntryReply, PAYLOAD_BYTES_MAX, ROOT_NODE, ReadArgs,
+};
 use mobifs_volume::{FsError, ReadDirEntry};
 use rustix::io::Errno;
 use zerocopy::{FromBytes as _, IntoBytes};
 
-use super::{Adapter, Context, Outcome, fs};
-use crate::protocol::{DirectoryEntryHeader, EntryReply, PAYLOAD_BYTES_MAX, ROOT_NODE, ReadArgs};
+use super::{Adapter, Outcome, fs, object};
 
 /// Entries asked of the volume at a time.
 const BATCH_ENTRIES: usize = 256;
@@ -72,31 +75,23 @@ impl Listing {
 
 /// What follows the entry that `bytes` start with, its header first; none if it is cut off.
 /// Both start at multiples of [`ALIGNMENT_BYTES`], so the alignment counts from here.
-pub(crate) fn behind_name(bytes: &[u8]) -> Option<&[u8]> {
+pub(crate) fn after_name(bytes: &[u8]) -> Option<&[u8]> {
     let (header, _) = DirectoryEntryHeader::read_from_prefix(bytes).ok()?;
     let entry = size_of::<DirectoryEntryHeader>() + header.name_bytes as usize;
     bytes.get(entry.next_multiple_of(ALIGNMENT_BYTES)..)
 }
 
 impl Adapter {
-    pub(super) fn read_directory(
-        &self,
-        context: &Context<'_>,
-        args: &ReadArgs,
-    ) -> Outcome<Vec<u8>> {
-        self.list(context, args, 0, |listing, entry| {
+    pub(super) fn read_directory(&self, call: &Call<'_>, args: &ReadArgs) -> Outcome<Vec<u8>> {
+        self.list(call, args, 0, |listing, entry| {
             let (id, kind) = (entry.id.0, entry.kind);
             Ok(listing.push(&[], id, entry.cookie + 2, kind, entry.name.as_bytes()))
         })
     }
 
-    pub(super) fn read_directory_plus(
-        &self,
-        context: &Context<'_>,
-        args: &ReadArgs,
-    ) -> Outcome<Vec<u8>> {
-        let directory = context.object();
-        self.list(context, args, size_of::<EntryReply>(), |listing, entry| {
+    pub(super) fn read_directory_plus(&self, call: &Call<'_>, args: &ReadArgs) -> Outcome<Vec<u8>> {
+        let directory = object(call);
+        self.list(call, args, size_of::<EntryReply>(), |listing, entry| {
             let name = entry.name.as_bytes();
             // A lookup counts, so it may only happen if the kernel gets to see it.
             if !listing.has_room(name, size_of::<EntryReply>()) {
@@ -121,12 +116,12 @@ impl Adapter {
     /// Fills a reply from the offset in `args` on; `add` says whether an entry fitted.
     fn list(
         &self,
-        context: &Context<'_>,
+        call: &Call<'_>,
         args: &ReadArgs,
         prefix: usize,
         mut add: impl FnMut(&mut Listing, &ReadDirEntry) -> Result<bool, FsError>,
     ) -> Outcome<Vec<u8>> {
-        let directory = context.object();
+        let directory = object(call);
         let mut listing = Listing::new(args);
         // `.` must not be invented for what is no directory, or none any more.
         let node = self.volume.attributes(directory).map_err(fs)?;
@@ -192,13 +187,13 @@ impl Adapter {
 mod tests {
     use std::sync::Arc;
 
+    use mobifs_fuse::protocol::{Opcode, ReplyHeader, RequestHeader};
     use mobifs_store::MemoryStore;
     use mobifs_volume::{Config, Volume, VolumeOptions};
     use zerocopy::FromBytes;
 
     use super::*;
     use crate::fuzzing::Exchange;
-    use crate::protocol::{Opcode, ReplyHeader, RequestHeader};
 
     /// What READDIR answers for a node, with room for so many bytes.
     fn read_directory_error(exchange: &mut Exchange, node: u64, size: u32) -> i32 {
@@ -221,8 +216,8 @@ mod tests {
 
     #[test]
     fn an_unknown_directory_is_refused_however_small_the_buffer() {
-        // Found by the fuzzer: where the buffer ended before the first entry, nobody asked
-        // whether there is such a directory.
+        // Found by the fuzzer: where the buffer ended before the first entry, the adapter did
+        // not ask whether there is such a directory.
         let options = VolumeOptions {
             background: false,
             ..VolumeOptions::new(&Config::defaults().unwrap())

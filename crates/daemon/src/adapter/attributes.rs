@@ -1,23 +1,20 @@
 //! Attributes of objects and of the filesystem.
 
 use mobifs_base::{MODE_MASK, Timestamp};
+use mobifs_fuse::Call;
+use mobifs_fuse::protocol::{SetAttrArgs, StatFsReply, set_attr};
 use mobifs_volume::{AttributeChange, Node, SetIdBits, TimeChange};
 
-use super::{Adapter, Context, Outcome, fs};
-use crate::protocol::{SetAttrArgs, StatFsReply, set_attr};
+use super::{Adapter, Outcome, caller, fs, object};
 
 impl Adapter {
-    pub(super) fn set_attributes(
-        &self,
-        context: &Context<'_>,
-        args: &SetAttrArgs,
-    ) -> Outcome<Node> {
+    pub(super) fn set_attributes(&self, call: &Call<'_>, args: &SetAttrArgs) -> Outcome<Node> {
         let change = AttributeChange {
-            set_id: self.set_id_bits(context, context.object(), takes_set_id(args)),
+            set_id: self.set_id_bits(call, object(call), takes_set_id(args)),
             ..attribute_change(args)
         };
         self.volume
-            .set_attributes(&context.caller(0), context.object(), &change)
+            .set_attributes(&caller(call, 0), object(call), &change)
             .map_err(fs)
     }
 
@@ -72,7 +69,7 @@ fn attribute_change(args: &SetAttrArgs) -> AttributeChange {
 /// Whether the set-id bits must go. A change of owner takes them in any case; the kernel says
 /// so only for a change of size, where it depends on the caller. A request that changes nothing
 /// is what it makes of its decision that the bits must go: for a chown to the owner that a file
-/// has, and before a fallocate or a copy by somebody who may not leave them.
+/// has, and before a fallocate or a copy by a caller that may not leave them.
 fn takes_set_id(args: &SetAttrArgs) -> bool {
     const OWNER: u32 = set_attr::UID | set_attr::GID;
     args.valid & (OWNER | set_attr::KILL_SUIDGID) != 0 || args.valid & set_attr::CHANGES == 0

@@ -1,14 +1,13 @@
 //! Names: lookup, new objects, links, renames.
 
 use mobifs_base::{DeviceNumber, FileKind, MODE_MASK, ObjectId};
+use mobifs_fuse::protocol::{CreateArgs, EntryReply, MkNodArgs, OpenReply, open, syscall};
+use mobifs_fuse::{Call, Delivery, Operation};
 use mobifs_volume::{Caller, FsError, Node, NodeSpec, RenameMode};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::{Adapter, Context, ENTRY_VALID_SECONDS, Outcome, fs};
-use crate::protocol::{CreateArgs, EntryReply, MkNodArgs, OpenReply, open, syscall};
-use crate::reply::Reply;
-use crate::request::Operation;
+use super::{Adapter, ENTRY_VALID_SECONDS, Outcome, caller, fs, object};
 
 /// What a rename does if its target exists, and what it leaves.
 pub(super) const fn rename_mode(flags: u32, caller: Caller) -> Result<RenameMode, Errno> {
@@ -29,18 +28,14 @@ const fn permission_bits(mode: u32) -> u16 {
 
 impl Adapter {
     /// Operations that end with a directory entry.
-    pub(super) fn make_entry(
-        &self,
-        context: &Context<'_>,
-        operation: &Operation<'_>,
-    ) -> Outcome<EntryReply> {
-        let parent = context.object();
-        let node = match *operation {
+    pub(super) fn make_entry(&self, call: &Call<'_>) -> Outcome<EntryReply> {
+        let parent = object(call);
+        let node = match *call.operation() {
             Operation::Lookup { name } => return self.lookup(parent, name),
             Operation::MkNod { args, name } => {
                 let spec = node_spec(&args)?;
                 self.volume
-                    .create(&context.caller(args.umask), parent, name, &spec)
+                    .create(&caller(call, args.umask), parent, name, &spec)
             }
             Operation::MkDir { args, name } => {
                 let spec = NodeSpec {
@@ -50,7 +45,7 @@ impl Adapter {
                     symlink_target: None,
                 };
                 self.volume
-                    .create(&context.caller(args.umask), parent, name, &spec)
+                    .create(&caller(call, args.umask), parent, name, &spec)
             }
             Operation::Symlink { name, target } => {
                 let spec = NodeSpec {
@@ -59,7 +54,7 @@ impl Adapter {
                     rdev: DeviceNumber::default(),
                     symlink_target: Some(target),
                 };
-                self.volume.create(&context.caller(0), parent, name, &spec)
+                self.volume.create(&caller(call, 0), parent, name, &spec)
             }
             Operation::Link { node, name } => self.volume.link(ObjectId(node), parent, name),
             _ => return Err(Errno::NOSYS),
@@ -80,22 +75,23 @@ impl Adapter {
     }
 
     /// `O_TMPFILE`.
-    pub(super) fn unnamed_file(&self, context: &Context<'_>, args: &CreateArgs, reply: Reply<'_>) {
-        let caller = context.caller(args.umask);
+    pub(super) fn unnamed_file(&self, call: &Call<'_>, args: &CreateArgs) -> Delivery {
+        let caller = caller(call, args.umask);
         let mode = permission_bits(args.mode);
-        match self.volume.create_unnamed(&caller, context.object(), mode) {
-            Ok(node) => self.send_unnamed(&node, reply),
-            Err(error) => reply.error(fs(error)),
+        match self.volume.create_unnamed(&caller, object(call), mode) {
+            Ok(node) => self.send_unnamed(&node, call),
+            Err(error) => call.reply().error(fs(error)),
         }
     }
 
     /// The reply to TMPFILE.
-    pub(super) fn send_unnamed(&self, node: &Node, reply: Reply<'_>) {
+    pub(super) fn send_unnamed(&self, node: &Node, call: &Call<'_>) -> Delivery {
         let open = OpenReply {
             open_flags: open::KEEP_CACHE,
             ..OpenReply::default()
         };
-        reply.bytes(&[self.entry(node).as_bytes(), open.as_bytes()].concat());
+        call.reply()
+            .bytes(&[self.entry(node).as_bytes(), open.as_bytes()].concat())
     }
 }
 

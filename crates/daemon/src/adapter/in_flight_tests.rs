@@ -1,21 +1,23 @@
-//! Each way in which a predecessor can leave a request.
+//! Each state in which a predecessor can leave a request.
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use mobifs_fuse::protocol::{
+    Attr, AttrReply, CopyFileRangeArgs, CopyFileRangeReply, CreateArgs, FallocateArgs, MkDirArgs,
+    MkNodArgs, OpenReply, ReadArgs, ReplyHeader, RequestHeader, SetAttrArgs, set_attr,
+};
+use mobifs_fuse::transport::Transport;
+use mobifs_fuse::{
+    Dispatcher, Filesystem, Request, RequestLedger as _, RequestSlot, SCRATCH_BYTES,
+};
 use mobifs_store::MemoryStore;
-use mobifs_volume::{Arena, Config, FsError, RequestSlot, Volume, VolumeOptions};
+use mobifs_volume::{Arena, Config, FsError, Volume, VolumeOptions};
 use parking_lot::Mutex;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::*;
-use crate::adapter::SCRATCH_BYTES;
-use crate::protocol::{Attr, AttrReply, CopyFileRangeReply};
-use crate::protocol::{
-    CopyFileRangeArgs, CreateArgs, FallocateArgs, MkDirArgs, MkNodArgs, OpenReply, ReadArgs,
-    ReplyHeader, RequestHeader, SetAttrArgs, set_attr,
-};
-use crate::transport::Transport;
+use crate::adapter::ledger::ArenaLedger;
 
 const ROOT: u64 = 1;
 const USER: u32 = 1000;
@@ -52,11 +54,28 @@ impl Transport for Kernel {
     }
 }
 
+/// An adapter that finishes requests of which the test says what was executed.
+struct Finishing {
+    adapter: Adapter,
+    executed: Arc<Mutex<InFlightRequest>>,
+}
+
+impl Filesystem for Finishing {
+    fn handle(&self, _: &Call<'_>, _: &mut [u8]) {
+        panic!("a request in flight is finished");
+    }
+
+    fn finish_in_flight(&self, call: &Call<'_>, scratch: &mut [u8]) {
+        self.adapter.finish(call, &self.executed.lock(), scratch);
+    }
+}
+
 /// A successor.
 struct Successor {
-    adapter: Adapter,
+    dispatcher: Dispatcher,
+    executed: Arc<Mutex<InFlightRequest>>,
     volume: Arc<Volume>,
-    slot: RequestSlot,
+    slot: Box<dyn RequestSlot>,
 }
 
 /// The answer to a request.
@@ -81,10 +100,12 @@ impl Successor {
             ..VolumeOptions::new(&config)
         };
         let volume = Volume::start(Arc::new(MemoryStore::new()), options).unwrap();
+        let executed = Arc::default();
         Self {
-            adapter: Adapter::inheriting(Arc::clone(&volume)),
+            dispatcher: inheriting(&volume, &executed),
+            executed,
             volume,
-            slot: Arena::create().unwrap().request_slot(0).unwrap(),
+            slot: ArenaLedger(Arena::create().unwrap()).take(0).unwrap(),
         }
     }
 
@@ -95,7 +116,7 @@ impl Successor {
         uid: u32,
         operation: Operation<'_>,
         node: u64,
-        left: &LeftRequest,
+        executed: &InFlightRequest,
     ) -> Option<Answered> {
         let header = RequestHeader {
             unique: 77,
@@ -103,12 +124,11 @@ impl Successor {
             uid,
             ..RequestHeader::default()
         };
-        let (_, refusal) = self.slot.parts();
-        let transport = NotedTransport::new(kernel, refusal);
         let mut scratch = vec![0; SCRATCH_BYTES];
         let request = Request { header, operation };
-        self.adapter
-            .finish(&transport, &request, left, &mut scratch);
+        *self.executed.lock() = executed.clone();
+        self.dispatcher
+            .finish_in_flight(kernel, &*self.slot, &request, &mut scratch);
         let replies = std::mem::take(&mut *kernel.replies.lock());
         assert!(replies.len() <= 1, "one reply at most");
         replies.first().map(|reply| {
@@ -122,9 +142,14 @@ impl Successor {
     }
 
     /// Finishes a request that the kernel waits for.
-    fn answer(&mut self, operation: Operation<'_>, node: u64, left: &LeftRequest) -> Answered {
+    fn answer(
+        &mut self,
+        operation: Operation<'_>,
+        node: u64,
+        executed: &InFlightRequest,
+    ) -> Answered {
         let kernel = Kernel::default();
-        self.finish(&kernel, 0, operation, node, left).unwrap()
+        self.finish(&kernel, 0, operation, node, executed).unwrap()
     }
 
     fn make(&mut self, name: &[u8]) -> u64 {
@@ -140,20 +165,28 @@ impl Successor {
     }
 }
 
-fn nothing() -> LeftRequest {
-    LeftRequest::default()
+fn inheriting(volume: &Arc<Volume>, executed: &Arc<Mutex<InFlightRequest>>) -> Dispatcher {
+    let finishing = Finishing {
+        adapter: Adapter::inheriting(Arc::clone(volume), false),
+        executed: Arc::clone(executed),
+    };
+    Dispatcher::new(finishing, None)
 }
 
-fn executed(outcome: u64) -> LeftRequest {
-    LeftRequest {
+fn nothing() -> InFlightRequest {
+    InFlightRequest::default()
+}
+
+fn executed(outcome: u64) -> InFlightRequest {
+    InFlightRequest {
         outcome: Some(outcome),
         references: Vec::new(),
     }
 }
 
-fn took(references: &[(u64, i64)]) -> LeftRequest {
+fn took(references: &[(u64, i64)]) -> InFlightRequest {
     let references = references.iter().map(|&(id, count)| (ObjectId(id), count));
-    LeftRequest {
+    InFlightRequest {
         outcome: None,
         references: references.collect(),
     }
@@ -182,9 +215,9 @@ fn what_was_not_executed_is_executed() {
     let again = successor.answer(mknod(b"f"), ROOT, &nothing());
     assert_eq!(again.error, -Errno::EXIST.raw_os_error());
     assert_eq!(
-        successor.slot.refused(),
+        successor.slot.recorded_error(),
         Some(-Errno::EXIST.raw_os_error()),
-        "noted before it is sent"
+        "recorded before it is sent"
     );
 }
 
@@ -267,7 +300,7 @@ fn an_unnamed_file_lives_as_long_as_its_reference() {
 }
 
 #[test]
-fn a_lookup_counts_once_whoever_has_answered_it() {
+fn a_lookup_counts_once_whichever_process_answered_it() {
     // The predecessor took a reference and its reply did not arrive.
     let mut successor = Successor::new();
     let node = successor.make(b"f");
@@ -278,7 +311,7 @@ fn a_lookup_counts_once_whoever_has_answered_it() {
     successor.volume.forget(ObjectId(node), 1);
     assert!(successor.is_in_use(node), "the kernel has two references");
     successor.volume.forget(ObjectId(node), 1);
-    assert!(!successor.is_in_use(node), "and nobody else has one");
+    assert!(!successor.is_in_use(node), "and nothing else has one");
 
     // Its reply did arrive.
     let node = successor.make(b"g");
@@ -396,17 +429,17 @@ fn forgetting_goes_on_where_it_stopped() {
         successor.volume.unlink(ObjectId::ROOT, name).unwrap();
         assert!(successor.is_in_use(*node));
     }
-    // Two references each. The predecessor gave back all of the first object's and went.
+    // Two references each. The predecessor gave back all of the first object's and died.
     let lookups = 2;
     let entries = nodes.map(|node| ForgetOne { node, lookups });
     successor.volume.forget(ObjectId(nodes[0]), 2);
     let kernel = Kernel::default();
-    let left = took(&[(nodes[0], -2)]);
+    let given_back = took(&[(nodes[0], -2)]);
     let batch = Operation::BatchForget {
         entries: entries.as_bytes(),
     };
-    let reply = successor.finish(&kernel, 0, batch, 0, &left);
-    assert_eq!(reply, None, "nobody waits for one");
+    let reply = successor.finish(&kernel, 0, batch, 0, &given_back);
+    assert_eq!(reply, None, "the kernel waits for none");
     assert!(nodes.iter().all(|&node| !successor.is_in_use(node)));
 
     let node = successor.make(b"d");
@@ -447,10 +480,10 @@ fn a_copy_is_answered_with_its_length_in_both_forms() {
     assert_eq!(size, 0, "it was not done again");
 }
 
-/// Whoever may not keep set-id bits when writing: the predecessor took them away (or not)
-/// and told the kernel (or not).
+/// A caller that may not keep set-id bits when it writes: the predecessor took them away (or
+/// not) and notified the kernel (or not).
 #[test]
-fn lost_set_id_bits_are_told_again() {
+fn the_kernel_is_notified_again_of_lost_set_id_bits() {
     let mut successor = Successor::new();
     let node = successor.make(b"f");
     let set = SetAttrArgs {
@@ -466,10 +499,10 @@ fn lost_set_id_bits_are_told_again() {
         write_flags: write::KILL_SUIDGID,
         ..WriteArgs::default()
     };
-    let told = |successor: &mut Successor, operation, left: &LeftRequest| {
+    let notifications = |successor: &mut Successor, operation, executed: &InFlightRequest| {
         let kernel = Kernel::default();
         let done = successor
-            .finish(&kernel, USER, operation, node, left)
+            .finish(&kernel, USER, operation, node, executed)
             .unwrap();
         assert_eq!(done.error, 0);
         *kernel.invalidated.lock()
@@ -478,22 +511,31 @@ fn lost_set_id_bits_are_told_again() {
         length: 10,
         ..FallocateArgs::default()
     };
-    // Executed, and the bits are gone: perhaps the kernel has not heard.
-    assert_eq!(told(&mut successor, write_of(args, b"x"), &executed(1)), 1);
+    // Executed, and the bits are gone: perhaps the kernel does not know.
     assert_eq!(
-        told(&mut successor, Operation::Fallocate(allocate), &executed(0)),
+        notifications(&mut successor, write_of(args, b"x"), &executed(1)),
+        1
+    );
+    assert_eq!(
+        notifications(&mut successor, Operation::Fallocate(allocate), &executed(0)),
         1
     );
     // Executed, and the second change is missing.
     successor.answer(Operation::SetAttr(set), node, &nothing());
-    assert!(told(&mut successor, Operation::Fallocate(allocate), &executed(0)) >= 1);
+    assert!(notifications(&mut successor, Operation::Fallocate(allocate), &executed(0)) >= 1);
     assert_eq!(mode(&successor), 0o755);
     // Not executed, and a predecessor has shown the bits.
     successor.answer(Operation::SetAttr(set), node, &nothing());
-    successor.adapter = Adapter::inheriting(Arc::clone(&successor.volume));
-    assert_eq!(told(&mut successor, write_of(args, b"x"), &nothing()), 1);
+    successor.dispatcher = inheriting(&successor.volume, &successor.executed);
+    assert_eq!(
+        notifications(&mut successor, write_of(args, b"x"), &nothing()),
+        1
+    );
     assert_eq!(mode(&successor), 0o755);
-    assert_eq!(told(&mut successor, write_of(args, b"x"), &nothing()), 0);
+    assert_eq!(
+        notifications(&mut successor, write_of(args, b"x"), &nothing()),
+        0
+    );
 }
 
 #[test]
@@ -502,6 +544,6 @@ fn an_object_that_is_gone_is_an_error_and_no_lie() {
     let gone = successor.answer(mknod(b"f"), ROOT, &executed(1 << 60));
     assert_eq!(
         gone.error,
-        -crate::errno::errno_of(FsError::Stale).raw_os_error()
+        -crate::adapter::errno_of(FsError::Stale).raw_os_error()
     );
 }

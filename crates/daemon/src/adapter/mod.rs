@@ -4,7 +4,7 @@
 //!
 //! OPEN, CREATE, OPENDIR and FLUSH are answered with `ENOSYS`, after which the kernel
 //! opens files without asking (it makes new ones with MKNOD) and no longer sends
-//! RELEASE. That is correct, because an open file needs nothing from us:
+//! RELEASE. That is correct, because an open file needs nothing from the daemon:
 //!
 //! * Permissions are checked by the kernel (`default_permissions`).
 //! * A file that is unlinked while open stays: its inode is in use, so the kernel does
@@ -18,11 +18,11 @@
 //! the file, as it keeps all others.
 //!
 //! It saves two requests for each file that is opened, and leaves a daemon that takes
-//! over a mount nothing to reconstruct; [`left`] tells what becomes of requests under way.
+//! over a mount nothing to reconstruct; [`in_flight`] says what becomes of requests in flight.
 //!
 //! # How long the kernel may remember
 //!
-//! Nobody else changes the tree, so what the kernel knows stays true until it sends a
+//! Only the kernel's requests change the tree, so what the kernel knows stays true until it sends a
 //! change itself; it invalidates by itself what its own requests change (times, sizes,
 //! link counts, parents). One exception is handled here, see [`set_id`]. Where its cache keeps
 //! too many objects in memory, it is asked to forget some, see [`kernel_cache`].
@@ -30,26 +30,30 @@
 mod attributes;
 mod data;
 mod directory;
+mod errno;
+mod in_flight;
 mod kernel_cache;
-mod left;
+mod ledger;
 mod namespace;
+mod observer;
+mod session;
+mod session_record;
 mod set_id;
 mod xattr;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use mobifs_base::ObjectId;
+use mobifs_fuse::protocol::{Attr, AttrReply, EntryReply};
+use mobifs_fuse::{Call, Connection, Delivery, Filesystem, Operation, Reply, forget_entries};
 use mobifs_volume::{Caller, FsError, Node, Volume};
 use rustix::io::Errno;
 
-use crate::errno::errno_of;
-use crate::observer::{ObservedTransport, OperationObserver};
-use crate::protocol::{Attr, AttrReply, EntryReply, PAYLOAD_BYTES_MAX, RequestHeader};
-use crate::reply::Reply;
-use crate::request::{Operation, Request, forget_entries};
-use crate::session::{Handler, Shared};
-use crate::transport::{NotedTransport, Transport};
-pub(crate) use directory::behind_name;
+use errno::errno_of;
+pub(crate) use observer::OperationTranslator;
+pub use observer::{OperationObserver, observation_clock};
+pub use session::{VolumeMountError, VolumeSession};
+pub use session_record::{TakeoverError, begin_takeover, postpone_takeover};
 use set_id::SetIdFiles;
 
 /// How long the kernel may keep a name, present or absent: as long as it likes.
@@ -64,32 +68,24 @@ const BLOCK_BYTES: u32 = 4096;
 pub(crate) struct Adapter {
     volume: Arc<Volume>,
     set_id_files: SetIdFiles,
-    /// Is told of everything.
-    observer: Option<Arc<dyn OperationObserver>>,
+    /// An observer wants to see each `fsync`, also where it has nothing to do.
+    is_observed: bool,
 }
 
 /// What an operation ends with: an errno is sent as such.
 type Outcome<T> = Result<T, Errno>;
 
-/// What every operation knows of its request.
-#[derive(Clone, Copy)]
-struct Context<'a> {
-    transport: &'a dyn Transport,
-    header: RequestHeader,
+fn object(call: &Call<'_>) -> ObjectId {
+    ObjectId(call.header().node)
 }
 
-impl Context<'_> {
-    fn object(&self) -> ObjectId {
-        ObjectId(self.header.node)
-    }
-
-    fn caller(&self, umask: u32) -> Caller {
-        // The mask covers permission bits only, so it fits.
-        Caller {
-            uid: self.header.uid,
-            gid: self.header.gid,
-            umask: (umask & 0o7777) as u16,
-        }
+fn caller(call: &Call<'_>, umask: u32) -> Caller {
+    let header = call.header();
+    // The mask covers permission bits only, so it fits.
+    Caller {
+        uid: header.uid,
+        gid: header.gid,
+        umask: (umask & 0o7777) as u16,
     }
 }
 
@@ -98,27 +94,21 @@ fn fs(error: FsError) -> Errno {
 }
 
 impl Adapter {
-    pub(crate) fn new(volume: Arc<Volume>) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, is_observed: bool) -> Self {
         Self {
             volume,
             set_id_files: SetIdFiles::default(),
-            observer: None,
+            is_observed,
         }
     }
 
     /// For a mount that another process has served before.
-    pub(crate) fn inheriting(volume: Arc<Volume>) -> Self {
+    pub(crate) fn inheriting(volume: Arc<Volume>, is_observed: bool) -> Self {
         Self {
             volume,
             set_id_files: SetIdFiles::inherited(),
-            observer: None,
+            is_observed,
         }
-    }
-
-    /// The same, watched.
-    pub(crate) fn observed(mut self, observer: Option<Arc<dyn OperationObserver>>) -> Self {
-        self.observer = observer;
-        self
     }
 
     fn entry(&self, node: &Node) -> EntryReply {
@@ -176,146 +166,119 @@ impl Adapter {
 }
 
 /// Sends what an operation ended with.
-fn answer<T>(reply: Reply<'_>, outcome: Outcome<T>, send: impl FnOnce(Reply<'_>, T)) {
+fn answer<T>(
+    call: &Call<'_>,
+    outcome: Outcome<T>,
+    send: impl FnOnce(Reply<'_>, T) -> Delivery,
+) -> Delivery {
     match outcome {
-        Ok(value) => send(reply, value),
-        Err(errno) => reply.error(errno),
+        Ok(value) => send(call.reply(), value),
+        Err(errno) => call.reply().error(errno),
     }
 }
 
-impl Handler for Adapter {
-    fn connected(&self, session: Weak<Shared>) {
-        let cache = kernel_cache::SessionCache::new(session);
+impl Filesystem for Adapter {
+    fn connected(&self, connection: Connection) {
+        let cache = kernel_cache::SessionCache::new(connection);
         if let Err(error) = self.volume.set_kernel_cache(Arc::new(cache)) {
             tracing::error!(%error, "objects leave memory only when commits are made");
         }
     }
 
-    fn handle_in_slot(
-        &self,
-        slot: usize,
-        transport: &NotedTransport<'_>,
-        request: &Request<'_>,
-        scratch: &mut [u8],
-    ) {
-        let handle = || self.handle(transport, request, scratch);
-        self.volume.serving(slot, request.header.unique, handle);
-    }
-
-    fn finish_left(
-        &self,
-        slot: usize,
-        transport: &NotedTransport<'_>,
-        request: &Request<'_>,
-        scratch: &mut [u8],
-    ) {
-        let unique = request.header.unique;
-        let left = self.volume.left_by(slot, unique);
-        let finish = || self.finish(transport, request, &left, scratch);
-        self.volume.serving(slot, unique, finish);
-    }
-
-    fn handle(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]) {
-        match &self.observer {
-            None => self.execute(transport, request, scratch),
-            Some(observer) => {
-                let observed = ObservedTransport::new(transport, &**observer, request);
-                self.execute(&observed, request, scratch);
-                observed.unanswered();
+    fn handle(&self, call: &Call<'_>, scratch: &mut [u8]) {
+        match call.slot() {
+            None => self.execute(call, scratch),
+            Some(slot) => {
+                let execute = || self.execute(call, scratch);
+                self.volume.serving(slot, call.header().unique, execute);
             }
         }
+    }
+
+    fn finish_in_flight(&self, call: &Call<'_>, scratch: &mut [u8]) {
+        let Some(slot) = call.slot() else {
+            return self.execute(call, scratch);
+        };
+        let unique = call.header().unique;
+        let executed = self.volume.in_flight_request(slot, unique);
+        let finish = || self.finish(call, &executed, scratch);
+        self.volume.serving(slot, unique, finish);
     }
 }
 
 impl Adapter {
-    fn execute(&self, transport: &dyn Transport, request: &Request<'_>, scratch: &mut [u8]) {
-        let context = Context {
-            transport,
-            header: request.header,
-        };
-        let context = &context;
-        let reply = Reply::new(transport, request.header.unique);
-        match request.operation {
-            Operation::Forget { lookups } => self.forget(context.header.node, lookups),
+    fn execute(&self, call: &Call<'_>, scratch: &mut [u8]) {
+        match call.operation() {
+            &Operation::Forget { lookups } => self.forget(call.header().node, lookups),
             Operation::BatchForget { entries } => {
                 forget_entries(entries).for_each(|one| self.forget(one.node, one.lookups));
             }
-            Operation::Read(args) => self.read(context, &args, scratch, reply),
+            _ => {
+                self.execute_and_answer(call, scratch);
+            }
+        }
+    }
+
+    fn execute_and_answer(&self, call: &Call<'_>, scratch: &mut [u8]) -> Delivery {
+        match *call.operation() {
+            Operation::Read(args) => self.read(call, &args, scratch),
             Operation::ReadDir(args) => {
-                answer(reply, self.read_directory(context, &args), |r, b| {
-                    r.bytes(&b)
-                });
+                answer(call, self.read_directory(call, &args), |r, b| r.bytes(&b))
             }
             Operation::ReadDirPlus(args) => {
-                answer(reply, self.read_directory_plus(context, &args), |r, b| {
+                answer(call, self.read_directory_plus(call, &args), |r, b| {
                     r.bytes(&b)
-                });
+                })
             }
             Operation::ReadLink => {
-                let target = self.volume.read_link(context.object()).map_err(fs);
-                answer(reply, target, |r, target| r.bytes(&target));
+                let target = self.volume.read_link(object(call)).map_err(fs);
+                answer(call, target, |r, target| r.bytes(&target))
             }
             Operation::Write { args, data } => {
-                answer(reply, self.write(context, &args, data), |r, w| r.value(&w));
+                answer(call, self.write(call, &args, data), |r, w| r.value(&w))
             }
-            Operation::Lseek(args) => {
-                answer(reply, self.seek(context, &args), |r, s| r.value(&s));
-            }
+            Operation::Lseek(args) => answer(call, self.seek(call, &args), |r, s| r.value(&s)),
             Operation::CopyFileRange { args, wide_reply } => {
-                let bytes = self.copy_range(context, &args);
-                answer(reply, bytes, |r, n| data::send_copied(r, n, wide_reply));
+                let bytes = self.copy_range(call, &args);
+                answer(call, bytes, |r, n| data::send_copied(r, n, wide_reply))
             }
             Operation::GetAttr => {
-                let node = self.volume.attributes(context.object()).map_err(fs);
-                answer(reply, node, |r, node| r.value(&self.attr_reply(&node)));
+                let node = self.volume.attributes(object(call)).map_err(fs);
+                answer(call, node, |r, node| r.value(&self.attr_reply(&node)))
             }
             Operation::SetAttr(args) => {
-                let node = self.set_attributes(context, &args);
-                answer(reply, node, |r, node| r.value(&self.attr_reply(&node)));
+                let node = self.set_attributes(call, &args);
+                answer(call, node, |r, node| r.value(&self.attr_reply(&node)))
             }
-            Operation::StatFs => answer(reply, self.stat_fs(), |r, s| r.value(&s)),
-            Operation::GetXattr { size, name } => self.get_xattr(context, size, name, reply),
-            Operation::ListXattr { size } => self.list_xattrs(context, size, reply),
+            Operation::StatFs => answer(call, self.stat_fs(), |r, s| r.value(&s)),
+            Operation::GetXattr { size, name } => self.get_xattr(call, size, name),
+            Operation::ListXattr { size } => self.list_xattrs(call, size),
             // The session negotiated long ago, and answers parsed requests only.
-            Operation::Init(_) => reply.error(Errno::INVAL),
-            Operation::Ioctl => reply.error(Errno::NOTTY),
-            Operation::NotOffered => reply.error(Errno::NOSYS),
-            Operation::Release => reply.done(),
+            Operation::Init(_) => call.reply().error(Errno::INVAL),
+            Operation::Ioctl => call.reply().error(Errno::NOTTY),
+            Operation::Release => call.reply().done(),
             Operation::Destroy => {
                 self.destroy();
-                reply.done();
+                call.reply().done()
             }
             Operation::Lookup { .. }
             | Operation::Symlink { .. }
             | Operation::MkNod { .. }
             | Operation::MkDir { .. }
             | Operation::Link { .. } => {
-                let entry = self.make_entry(context, &request.operation);
-                answer(reply, entry, |r, entry| r.value(&entry));
+                answer(call, self.make_entry(call), |r, entry| r.value(&entry))
             }
-            Operation::TmpFile(args) => self.unnamed_file(context, &args, reply),
-            Operation::Unlink { .. }
-            | Operation::RmDir { .. }
-            | Operation::Rename { .. }
-            | Operation::Fsync(_)
-            | Operation::FsyncDir(_)
-            | Operation::SyncFs
-            | Operation::SetXattr { .. }
-            | Operation::RemoveXattr { .. }
-            | Operation::Fallocate(_) => {
-                answer(reply, self.change(context, &request.operation), |r, ()| {
-                    r.done()
-                });
-            }
+            Operation::TmpFile(args) => self.unnamed_file(call, &args),
+            _ => answer(call, self.change(call), |r, ()| r.done()),
         }
     }
 }
 
 impl Adapter {
     /// Operations whose success says nothing more.
-    fn change(&self, context: &Context<'_>, operation: &Operation<'_>) -> Outcome<()> {
-        let object = context.object();
-        match *operation {
+    fn change(&self, call: &Call<'_>) -> Outcome<()> {
+        let object = object(call);
+        match *call.operation() {
             Operation::Unlink { name } => self.volume.unlink(object, name).map_err(fs),
             Operation::RmDir { name } => self.volume.remove_directory(object, name).map_err(fs),
             Operation::Rename {
@@ -324,30 +287,26 @@ impl Adapter {
                 name,
                 new_name,
             } => {
-                let mode = namespace::rename_mode(flags, context.caller(0))?;
+                let mode = namespace::rename_mode(flags, caller(call, 0))?;
                 let target = ObjectId(new_directory);
                 self.volume
                     .rename(object, name, target, new_name, mode)
                     .map_err(fs)
             }
             // Where no app is durable nor can become so, fsync has nothing to do, and
-            // the kernel need not ask again. An observer wants to hear of it.
+            // the kernel need not ask again.
             Operation::Fsync(_) | Operation::FsyncDir(_)
-                if !self.volume.has_durable_apps() && self.observer.is_none() =>
+                if !self.volume.has_durable_apps() && !self.is_observed =>
             {
                 Err(Errno::NOSYS)
             }
             Operation::Fsync(_) | Operation::FsyncDir(_) => self.volume.fsync(object).map_err(fs),
             Operation::SyncFs => self.volume.sync_all().map_err(fs),
-            Operation::SetXattr { args, name, value } => {
-                self.set_xattr(context, &args, name, value)
-            }
+            Operation::SetXattr { args, name, value } => self.set_xattr(call, &args, name, value),
             Operation::RemoveXattr { name } => self.volume.remove_xattr(object, name).map_err(fs),
-            Operation::Fallocate(args) => self.allocate(context, &args),
+            Operation::Fallocate(args) => self.allocate(call, &args),
+            // What this filesystem does not offer; the kernel does without from then on.
             _ => Err(Errno::NOSYS),
         }
     }
 }
-
-/// Room for the largest READ.
-pub(crate) const SCRATCH_BYTES: usize = PAYLOAD_BYTES_MAX;

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::cpu;
-use crate::pause::Pause;
+use super::backoff::Backoff;
+use super::cpu;
 
 /// In place of a worker's number: everybody looks for requests.
-const EVERYBODY: usize = usize::MAX;
+const ALL_WORKERS: usize = usize::MAX;
 /// The number of workers that never lead.
 pub(crate) const SPARE: usize = usize::MAX - 1;
 /// So many requests in a row from one thread make a leader.
@@ -33,51 +33,51 @@ const PATIENCE_MIN: u32 = 16;
 const PATIENCE_MAX: u32 = 1024;
 /// After a worker had to wait for its CPU, nobody leads for so long; twice as long each
 /// time it happens again soon.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const SUSPENSION_MIN: Duration = Duration::from_millis(5);
+const SUSPENSION_MAX: Duration = Duration::from_secs(1);
 
 /// What a worker knows of how a request reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// It was there already, or came while somebody else had this CPU: its sender.
-    Here,
+    Local,
     /// It came while the worker looked out or slept.
-    Elsewhere,
+    Remote,
 }
 
 /// Which workers look for requests; shared by all of them.
-pub(crate) struct Lead {
+pub(crate) struct Leadership {
     /// The CPU that each worker is bound to; empty if leading makes no sense.
     cpus: Vec<usize>,
-    /// The leader's number, or [`EVERYBODY`].
+    /// The leader's number, or [`ALL_WORKERS`].
     leader: AtomicUsize,
     /// The sender of the last request, and how many in a row are from it.
     sender: AtomicU32,
     streak: AtomicU32,
-    /// Requests from elsewhere in a row since the leader was made or last asked, and how
+    /// Requests from remote in a row since the leader was made or last asked, and how
     /// many make it ask.
-    elsewhere: AtomicU32,
+    remote: AtomicU32,
     patience: AtomicU32,
     /// Nobody leads now.
-    pause: Pause,
+    suspension: Backoff,
     ended: AtomicBool,
     /// Held while `leader` changes in a way that parked workers wait for.
     parked: Mutex<()>,
     changed: Condvar,
 }
 
-impl Lead {
+impl Leadership {
     /// For workers that are bound to these CPUs, in order; for one worker, or workers
     /// that are not bound, pass none.
     pub(crate) fn new(cpus: Vec<usize>) -> Self {
         Self {
             cpus: if cpus.len() > 1 { cpus } else { Vec::new() },
-            leader: AtomicUsize::new(EVERYBODY),
+            leader: AtomicUsize::new(ALL_WORKERS),
             sender: AtomicU32::new(0),
             streak: AtomicU32::new(0),
-            elsewhere: AtomicU32::new(0),
+            remote: AtomicU32::new(0),
             patience: AtomicU32::new(PATIENCE_MIN),
-            pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
+            suspension: Backoff::new(SUSPENSION_MIN, SUSPENSION_MAX),
             ended: AtomicBool::new(false),
             parked: Mutex::new(()),
             changed: Condvar::new(),
@@ -90,9 +90,9 @@ impl Lead {
     }
 
     /// Whether `worker` may look for requests now.
-    pub(crate) fn looks(&self, worker: usize) -> bool {
+    pub(crate) fn may_poll(&self, worker: usize) -> bool {
         let leader = self.leader.load(Ordering::Acquire);
-        leader == EVERYBODY || leader == worker || self.ended.load(Ordering::Acquire)
+        leader == ALL_WORKERS || leader == worker || self.ended.load(Ordering::Acquire)
     }
 
     /// The thread that sent the last request.
@@ -101,21 +101,21 @@ impl Lead {
     }
 
     /// Whether `worker` is the leader.
-    pub(crate) fn is_led_by(&self, worker: usize) -> bool {
+    pub(crate) fn is_leader(&self, worker: usize) -> bool {
         self.leader.load(Ordering::Acquire) == worker
     }
 
     /// Sleeps until `worker` may look for requests.
     pub(crate) fn park(&self, worker: usize) {
         let mut parked = self.parked.lock();
-        while !self.looks(worker) {
+        while !self.may_poll(worker) {
             self.changed.wait(&mut parked);
         }
     }
 
     /// Notes a request of `sender` that `worker` has taken, and with it who should look
     /// for the next one.
-    pub(crate) fn taken(&self, worker: usize, sender: u32, arrival: Arrival) {
+    pub(crate) fn request_taken(&self, worker: usize, sender: u32, arrival: Arrival) {
         // The kernel's own requests (memory to give back, objects to forget) tell
         // nothing about who waits for an answer.
         if self.cpus.is_empty() || sender == 0 {
@@ -124,28 +124,28 @@ impl Lead {
         let leader = self.leader.load(Ordering::Relaxed);
         if self.sender.swap(sender, Ordering::Relaxed) != sender {
             self.streak.store(0, Ordering::Relaxed);
-            if leader != EVERYBODY {
+            if leader != ALL_WORKERS {
                 self.dissolve();
             }
             return;
         }
-        if leader == EVERYBODY {
+        if leader == ALL_WORKERS {
             let streak = self.streak.fetch_add(1, Ordering::Relaxed);
-            if streak >= STREAK && worker < self.cpus.len() && !self.is_paused() {
-                self.elsewhere.store(0, Ordering::Relaxed);
+            if streak >= STREAK && worker < self.cpus.len() && !self.is_suspended() {
+                self.remote.store(0, Ordering::Relaxed);
                 self.patience.store(PATIENCE_MIN, Ordering::Relaxed);
                 self.leader.store(worker, Ordering::Release);
             }
         } else if leader == worker {
             match arrival {
-                Arrival::Here => {
-                    self.elsewhere.store(0, Ordering::Relaxed);
+                Arrival::Local => {
+                    self.remote.store(0, Ordering::Relaxed);
                     self.patience.store(PATIENCE_MIN, Ordering::Relaxed);
                 }
-                Arrival::Elsewhere => {
-                    let elsewhere = self.elsewhere.fetch_add(1, Ordering::Relaxed) + 1;
-                    if elsewhere >= self.patience.load(Ordering::Relaxed) {
-                        self.follow(worker, sender);
+                Arrival::Remote => {
+                    let remote = self.remote.fetch_add(1, Ordering::Relaxed) + 1;
+                    if remote >= self.patience.load(Ordering::Relaxed) {
+                        self.move_to_sender(worker, sender);
                     }
                 }
             }
@@ -153,8 +153,8 @@ impl Lead {
     }
 
     /// Makes the worker on the sender's CPU the leader.
-    fn follow(&self, worker: usize, sender: u32) {
-        self.elsewhere.store(0, Ordering::Relaxed);
+    fn move_to_sender(&self, worker: usize, sender: u32) {
+        self.remote.store(0, Ordering::Relaxed);
         let there =
             cpu::of_thread(sender).and_then(|cpu| self.cpus.iter().position(|&bound| bound == cpu));
         match there {
@@ -173,20 +173,20 @@ impl Lead {
     }
 
     /// A worker had to wait for its CPU.
-    pub(crate) fn contended(&self) {
-        self.pause.begin();
+    pub(crate) fn suspend(&self) {
+        self.suspension.begin();
         self.dissolve();
     }
 
     /// Whether CPUs are short, so that looking out would take them from others.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.pause.is_on()
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspension.is_active()
     }
 
     /// Everybody looks for requests; true if that is news.
     pub(crate) fn dissolve(&self) -> bool {
         let parked = self.parked.lock();
-        let news = self.leader.swap(EVERYBODY, Ordering::AcqRel) != EVERYBODY;
+        let news = self.leader.swap(ALL_WORKERS, Ordering::AcqRel) != ALL_WORKERS;
         drop(parked);
         if news {
             self.changed.notify_all();
@@ -195,7 +195,7 @@ impl Lead {
     }
 
     /// A worker stops: nobody is parked from now on.
-    pub(crate) fn end(&self) {
+    pub(crate) fn shut_down(&self) {
         self.ended.store(true, Ordering::Release);
         self.dissolve();
         drop(self.parked.lock());
@@ -209,10 +209,10 @@ mod tests {
 
     const SENDER: u32 = 4_000_000_000;
 
-    fn lead_of(worker: usize) -> Lead {
-        let lead = Lead::new(vec![0, 1]);
+    fn lead_of(worker: usize) -> Leadership {
+        let lead = Leadership::new(vec![0, 1]);
         for _ in 0..=STREAK + 1 {
-            lead.taken(worker, SENDER, Arrival::Here);
+            lead.request_taken(worker, SENDER, Arrival::Local);
         }
         lead
     }
@@ -220,29 +220,29 @@ mod tests {
     #[test]
     fn one_sender_makes_a_leader_and_a_second_ends_it() {
         let lead = lead_of(1);
-        assert!(lead.looks(1) && !lead.looks(0));
-        lead.taken(1, 0, Arrival::Elsewhere);
+        assert!(lead.may_poll(1) && !lead.may_poll(0));
+        lead.request_taken(1, 0, Arrival::Remote);
         assert!(
-            !lead.looks(0),
+            !lead.may_poll(0),
             "the kernel itself is nobody's second sender"
         );
-        lead.taken(1, 7, Arrival::Here);
-        assert!(lead.looks(1) && lead.looks(0));
+        lead.request_taken(1, 7, Arrival::Local);
+        assert!(lead.may_poll(1) && lead.may_poll(0));
     }
 
     #[test]
     fn a_single_worker_leads_nobody() {
-        let lead = Lead::new(vec![3]);
+        let lead = Leadership::new(vec![3]);
         for _ in 0..1000 {
-            lead.taken(0, SENDER, Arrival::Elsewhere);
+            lead.request_taken(0, SENDER, Arrival::Remote);
         }
-        assert!(lead.looks(0) && lead.looks(5));
+        assert!(lead.may_poll(0) && lead.may_poll(5));
     }
 
     #[test]
     fn a_spare_worker_does_not_lead() {
         let lead = lead_of(2);
-        assert!(lead.looks(0) && lead.looks(1) && lead.looks(2));
+        assert!(lead.may_poll(0) && lead.may_poll(1) && lead.may_poll(2));
     }
 
     #[test]
@@ -250,26 +250,26 @@ mod tests {
         let me = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
         let all = cpu::usable();
         cpu::pin_to(all[0]);
-        let lead = Lead::new(vec![all[0] + 1, all[0]]);
+        let lead = Leadership::new(vec![all[0] + 1, all[0]]);
         for _ in 0..=STREAK + 1 {
-            lead.taken(0, me, Arrival::Here);
+            lead.request_taken(0, me, Arrival::Local);
         }
-        assert!(lead.looks(0) && !lead.looks(1));
+        assert!(lead.may_poll(0) && !lead.may_poll(1));
         for _ in 0..PATIENCE_MIN {
-            lead.taken(0, me, Arrival::Elsewhere);
+            lead.request_taken(0, me, Arrival::Remote);
         }
-        assert!(lead.looks(1) && !lead.looks(0));
+        assert!(lead.may_poll(1) && !lead.may_poll(0));
     }
 
     #[test]
     fn contention_ends_a_lead_for_a_while() {
         let lead = lead_of(0);
-        lead.contended();
-        assert!(lead.is_paused() && lead.looks(1));
+        lead.suspend();
+        assert!(lead.is_suspended() && lead.may_poll(1));
         for _ in 0..100 {
-            lead.taken(0, SENDER, Arrival::Here);
+            lead.request_taken(0, SENDER, Arrival::Local);
         }
-        assert!(lead.looks(1));
+        assert!(lead.may_poll(1));
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
             let lead = std::sync::Arc::clone(&lead);
             std::thread::spawn(move || lead.park(1))
         };
-        lead.end();
+        lead.shut_down();
         parked.join().unwrap();
     }
 }

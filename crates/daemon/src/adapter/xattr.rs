@@ -1,48 +1,42 @@
 //! Extended attributes.
 
+use mobifs_fuse::protocol::{GetXattrReply, SetXattrArgs, set_xattr, syscall};
+use mobifs_fuse::{Call, Delivery};
 use mobifs_volume::XattrMode;
 use rustix::io::Errno;
 
-use super::{Adapter, Context, Outcome, fs};
-use crate::protocol::{GetXattrReply, SetXattrArgs, set_xattr, syscall};
-use crate::reply::Reply;
+use super::{Adapter, Outcome, fs, object};
 
 /// Names in this namespace are shown to the privileged only.
 const TRUSTED: &[u8] = b"trusted.";
 
 impl Adapter {
-    pub(super) fn get_xattr(
-        &self,
-        context: &Context<'_>,
-        size: u32,
-        name: &[u8],
-        reply: Reply<'_>,
-    ) {
-        match self.volume.get_xattr(context.object(), name) {
-            Ok(value) => send_sized(reply, size, &value),
-            Err(error) => reply.error(fs(error)),
+    pub(super) fn get_xattr(&self, call: &Call<'_>, size: u32, name: &[u8]) -> Delivery {
+        match self.volume.get_xattr(object(call), name) {
+            Ok(value) => send_sized(call, size, &value),
+            Err(error) => call.reply().error(fs(error)),
         }
     }
 
-    pub(super) fn list_xattrs(&self, context: &Context<'_>, size: u32, reply: Reply<'_>) {
-        let names = match self.volume.list_xattrs(context.object()) {
+    pub(super) fn list_xattrs(&self, call: &Call<'_>, size: u32) -> Delivery {
+        let names = match self.volume.list_xattrs(object(call)) {
             Ok(names) => names,
-            Err(error) => return reply.error(fs(error)),
+            Err(error) => return call.reply().error(fs(error)),
         };
         let mut list = Vec::new();
         for name in &names {
             // The kernel checks who may read or write these, not who sees the names.
-            if context.header.uid == 0 || !name.starts_with(TRUSTED) {
+            if call.header().uid == 0 || !name.starts_with(TRUSTED) {
                 list.extend_from_slice(name);
                 list.push(0);
             }
         }
-        send_sized(reply, size, &list);
+        send_sized(call, size, &list)
     }
 
     pub(super) fn set_xattr(
         &self,
-        context: &Context<'_>,
+        call: &Call<'_>,
         args: &SetXattrArgs,
         name: &[u8],
         value: &[u8],
@@ -54,20 +48,21 @@ impl Adapter {
             syscall::XATTR_REPLACE => XattrMode::Replace,
             // Allowed, and in one of its two ways impossible.
             NEVER => {
-                let there = self.volume.get_xattr(context.object(), name).map_err(fs);
+                let there = self.volume.get_xattr(object(call), name).map_err(fs);
                 return there.and(Err(Errno::EXIST));
             }
             _ => return Err(Errno::INVAL),
         };
         let kill_sgid = args.set_xattr_flags & set_xattr::ACL_KILL_SGID != 0;
         self.volume
-            .set_xattr(context.object(), name, value, mode, kill_sgid)
+            .set_xattr(object(call), name, value, mode, kill_sgid)
             .map_err(fs)
     }
 }
 
 /// A size of zero asks how much there is.
-fn send_sized(reply: Reply<'_>, size: u32, bytes: &[u8]) {
+fn send_sized(call: &Call<'_>, size: u32, bytes: &[u8]) -> Delivery {
+    let reply = call.reply();
     match usize::try_from(size) {
         // Values have at most 64 KiB and lists are bounded by the lower filesystem's
         // room for them, so the length fits.
