@@ -16,7 +16,7 @@ const BACKGROUND_REQUESTS_CONGESTED: u16 = 48;
 /// * `ATOMIC_O_TRUNC`: opens are not sent at all, so the kernel must truncate by
 ///   SETATTR.
 /// * `ASYNC_DIO`, unless the handler asks for it: see [`DirectIo`].
-/// * `AUTO_INVAL_DATA`: nobody but the kernel changes files, so nothing that it has
+/// * `AUTO_INVAL_DATA`: only requests of the kernel change files, so nothing that it has
 ///   cached goes stale by itself.
 /// * `POSIX_LOCKS`, `FLOCK_LOCKS`: all lockers are on this machine; the kernel's own
 ///   locks do, without a request each.
@@ -64,7 +64,7 @@ impl DirectIo {
     }
 }
 
-/// Without these the adapter would be wrong, not only slow.
+/// Without these the library would be wrong, not only slow.
 const REQUIRED: u64 = init::DONT_MASK | init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
 
 /// What both sides agreed on.

@@ -32,7 +32,7 @@ pub struct Completion<'a> {
     pub ended_at_ns: u64,
     /// The errno, positive; 0 for success.
     pub error: i32,
-    /// What the answer holds behind its header; of an answer in several parts, the first one.
+    /// What the answer holds after its header; of an answer in several parts, the first one.
     pub payload: &'a [u8],
     /// Length of the whole payload.
     pub payload_bytes: usize,

@@ -5,7 +5,7 @@ use thiserror::Error;
 /// What an option string cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OptionError {
-    /// Nobody knows this option.
+    /// There is no such option.
     #[error("unknown mount option '{0}'")]
     Unknown(String),
     /// The option needs a value.
@@ -45,8 +45,8 @@ pub enum SyncFsMode {
 }
 
 /// How access times are to be kept. The kernel only shows this in the mount table and
-/// leaves access times to the volume, which sees a read only if the page cache does not
-/// serve it; whoever makes the volume tells it about [`AccessTimes::Never`].
+/// leaves access times to the filesystem, which sees a read only if the page cache does not
+/// serve it; the filesystem has to be made with what [`AccessTimes::Never`] asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
     /// The kernel's default.
@@ -99,7 +99,7 @@ pub struct MountOptions {
     pub no_directory_access_times: bool,
     /// What the mount table shows as the source.
     pub source_name: String,
-    /// What the mount table shows behind `fuse.`.
+    /// What the mount table shows after `fuse.`.
     pub subtype: String,
     /// Largest READ, in bytes; none: as large as the protocol allows.
     pub max_read_bytes: Option<u32>,
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn others_may_enter_roots_mount_unless_told_otherwise() {
+    fn others_may_enter_roots_mount_unless_an_option_forbids_it() {
         let default = MountOptions::default();
         assert!(default.allows_others(true));
         assert!(!default.allows_others(false));

@@ -502,7 +502,7 @@ mod tests {
     }
 
     proptest! {
-        /// Hostile bytes behind a plausible header: an answer, never a panic.
+        /// Hostile bytes after a plausible header: an answer, never a panic.
         #[test]
         fn parsing_is_total(
             opcode in 0_u32..60,

@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     pub(crate) placement: WorkerPlacement,
     pub(crate) buffers: RequestBuffers,
     mountpoint: PathBuf,
-    /// The mount's own number: from the kernel itself where it tells, else from the mount table
+    /// The mount's own number: from the kernel itself where it shows it, else from the mount table
     /// as it was right after the mount.
     connection: Option<u64>,
     /// Set by [`SessionHandle::abort`]: no request is executed any more.

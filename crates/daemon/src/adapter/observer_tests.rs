@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
 use mobifs_fuse::protocol::{
-    FsyncArgs, MkNodArgs, Opcode, ROOT_NODE, ReadArgs, RequestHeader, WriteArgs,
+    FsyncArgs, MkNodArgs, Opcode, ROOT_NODE, ReadArgs, ReplyHeader, RequestHeader, WriteArgs,
 };
 use mobifs_store::MemoryStore;
 use mobifs_volume::{Config, Volume, VolumeOptions};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use zerocopy::IntoBytes as _;
 
 use super::*;

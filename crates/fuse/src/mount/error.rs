@@ -102,7 +102,7 @@ impl MountError {
 /// Why a mount could not be ended.
 #[derive(Debug, Error)]
 pub enum UnmountError {
-    /// Files are open or it is somebody's working directory.
+    /// Files are open or it is the working directory of a process.
     #[error("{} is in use", .0.display())]
     Busy(PathBuf),
     /// Nothing is mounted there.

@@ -131,7 +131,7 @@ fn receive_descriptor(socket: &OwnedFd) -> Result<Option<OwnedFd>, Errno> {
     }))
 }
 
-/// What the helper is told. It knows fewer options than `mount(2)`, so what is the
+/// The options for the helper. It knows fewer options than `mount(2)`, so what is the
 /// default anyway is not mentioned.
 fn option_list(options: &MountOptions) -> String {
     let mut list = vec![
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_is_told_from_one_that_is_not_permitted() {
+    fn a_missing_device_and_one_that_is_not_permitted_have_errors_of_their_own() {
         assert!(matches!(
             check_device(Path::new("/absent/fuse")),
             Err(MountError::Device(_))

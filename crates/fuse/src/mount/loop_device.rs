@@ -22,7 +22,7 @@ const LOOP_CONFIGURE: Opcode = 0x4C0A;
 const LOOP_CTL_GET_FREE: Opcode = 0x4C82;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
-/// Room in `LoopInfo` for a name and the NUL behind it.
+/// Room in `LoopInfo` for a name and the NUL after it.
 const NAME_BYTES: usize = 64;
 
 /// `struct loop_info64`.

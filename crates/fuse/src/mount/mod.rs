@@ -116,8 +116,8 @@ fn check_mountpoint(path: &Path, options: &MountOptions) -> Result<PathBuf, Moun
     Ok(mountpoint)
 }
 
-/// Ends the mount at `mountpoint`. `lazy`: take it out of the tree now and let those
-/// who still use it finish.
+/// Ends the mount at `mountpoint`. `lazy`: take it out of the tree now and let the
+/// programs that use it finish.
 ///
 /// # Errors
 /// [`UnmountError`].
@@ -134,7 +134,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
         .map_err(|errno| UnmountError::from_errno(mountpoint, errno))
 }
 
-/// Ends the mount now: everybody who uses it gets errors, nothing more is sent to the
+/// Ends the mount now: every program that uses it gets errors, nothing more is sent to the
 /// daemon. If that is not possible, at least takes it out of the tree.
 ///
 /// # Errors

@@ -14,13 +14,12 @@ const DESCRIPTORS_MAX: u64 = 1 << 16;
 
 /// Calls umount2(2) in a process of its own that holds no files.
 ///
-/// Whoever takes away the last use of a `fuseblk` mount sends FUSE_DESTROY within the system
-/// call, and waits for the answer in a way that no signal ends. If that is a thread of the
-/// daemon, and the daemon is killed before it has answered, the process cannot end before
-/// somebody else answers; and whoever would start a successor waits for its end. So the call
-/// is made by a child, which outlives the daemon until its successor has answered. Where
-/// there is no successor, the kernel gives up as soon as nobody holds `/dev/fuse`: the child
-/// does not.
+/// The process that takes away the last use of a `fuseblk` mount sends FUSE_DESTROY within the
+/// system call, and waits for the answer in a way that no signal ends. If that is a thread of the
+/// daemon, and the daemon is killed before it has answered, the process cannot end before another
+/// one answers; and the supervisor that would start a successor waits for its end. So a child
+/// makes the call, which outlives the daemon until its successor has answered. Where there is no
+/// successor, the kernel gives up as soon as no process holds `/dev/fuse`: the child does not.
 pub(super) fn unmount_elsewhere(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Errno> {
     let path = CString::new(mountpoint.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
     let limit = getrlimit(Resource::Nofile).current;

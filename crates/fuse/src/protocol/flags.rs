@@ -34,7 +34,7 @@ pub mod set_attr {
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
-    /// All that stand for a change somebody asked for; the time of the change itself is none.
+    /// All that stand for a change that a program asked for; the time of the change itself is none.
     pub const CHANGES: u32 = MODE | UID | GID | SIZE | ATIME | MTIME | ATIME_NOW | MTIME_NOW;
 }
 

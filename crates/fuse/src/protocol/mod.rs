@@ -15,11 +15,11 @@ pub use outgoing::*;
 pub const MAJOR: u32 = 7;
 /// Newest minor whose additions this crate knows (Linux 6.18).
 pub const MINOR: u32 = 45;
-/// Oldest minor that offers what the adapter relies on: opens and directory opens
+/// Oldest minor that offers what this crate relies on: opens and directory opens
 /// without a message (7.29) and correct handling of large requests (7.31, Linux 5.4).
 pub const MINOR_MIN: u32 = 31;
 
-/// Node number of the mount's root; the same as `ObjectId::ROOT`.
+/// Node number of the mount's root.
 pub const ROOT_NODE: u64 = 1;
 
 /// Largest payload of one WRITE or READ.

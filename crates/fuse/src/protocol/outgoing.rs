@@ -92,7 +92,7 @@ outgoing! {
     /// Notification: forget the attributes (and, from `offset` on if it is not
     /// negative, the cached content) of an inode.
     InvalidateInode { node: u64, offset: i64, length: i64 }
-    /// Notification: forget a name, which follows with a NUL byte behind.
+    /// Notification: forget a name, which follows, ended by a NUL byte.
     InvalidateEntry { parent: u64, name_bytes: u32, flags: u32 }
     /// Notification: forget these objects, whose node numbers follow, if no program uses them.
     Prune { count: u32, padding: u32, spare: u64 }

@@ -87,7 +87,7 @@ fn blocked_requests_do_not_hold_up_the_others() {
 }
 
 fn answers_while_blocked(mut served: Served) {
-    let blocked = crate::cpu::usable().len() + 3;
+    let blocked = crate::workers::cpu::usable().len() + 3;
     // A file each: the kernel lets one fsync of a file through at a time.
     let waiting: Vec<_> = (1..=blocked)
         .map(|number| {
@@ -106,7 +106,7 @@ fn answers_while_blocked(mut served: Served) {
 }
 
 #[test]
-fn a_panic_ends_the_mount_and_leaves_nobody_waiting() {
+fn a_panic_ends_the_mount_and_every_request() {
     if !can_mount() {
         return;
     }
@@ -143,7 +143,7 @@ fn mount_options_show_in_the_mount_table() {
 }
 
 #[test]
-fn bad_mountpoints_are_told_apart() {
+fn each_bad_mountpoint_has_its_error() {
     if !can_mount() {
         return;
     }

@@ -1,7 +1,7 @@
 //! Mounts of ordinary users.
 //!
 //! The tests run as root like the others, start this test program again as another
-//! user, and there run the test of the same name behind `as_user_`.
+//! user, and there run the test of the same name after `as_user_`.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -122,11 +122,11 @@ fn as_user_an_abort_ends_the_mount() {
 
 #[test]
 fn a_user_is_told_why_a_mount_is_refused() {
-    run_as_user("as_user_refusals_are_told_apart");
+    run_as_user("as_user_each_refusal_has_its_error");
 }
 
 #[test]
-fn as_user_refusals_are_told_apart() {
+fn as_user_each_refusal_has_its_error() {
     if !is_second_run() {
         return;
     }

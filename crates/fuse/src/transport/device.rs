@@ -54,7 +54,7 @@ impl DeviceTransport {
     }
 
     /// The number by which `/sys/fs/fuse/connections` and the mount table know the mount, from
-    /// kernels that tell.
+    /// kernels that show it.
     pub(crate) fn connection_number(&self) -> Option<u64> {
         let about = format!("/proc/self/fdinfo/{}", self.device.as_raw_fd());
         let about = std::fs::read_to_string(about).ok()?;
@@ -89,7 +89,7 @@ impl Transport for DeviceTransport {
                 // A signal came; or the request was withdrawn because its sender was
                 // interrupted.
                 Err(Errno::INTR | Errno::NOENT) => {}
-                // An aborted connection, if the kernel was asked to tell them apart.
+                // An aborted connection, if the kernel was asked to distinguish them.
                 Err(Errno::CONNABORTED) => return Err(Errno::NODEV),
                 Ok(0) => return Err(Errno::NODEV),
                 Ok(length) => return Ok(Some(length)),

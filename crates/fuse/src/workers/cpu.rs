@@ -41,12 +41,12 @@ pub(crate) fn is_wanted_by(thread: u32) -> bool {
 
 /// A field of a thread's line in `/proc`, the third or a later one, counted from 1.
 fn status_field(thread: u32, field: usize) -> Option<String> {
-    const FIRST_BEHIND_NAME: usize = 3;
+    const FIRST_AFTER_NAME: usize = 3;
     let line = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
     // The name may contain anything, also blanks and parentheses.
-    let (_, behind_name) = line.rsplit_once(')')?;
-    let mut fields = behind_name.split_ascii_whitespace();
-    fields.nth(field - FIRST_BEHIND_NAME).map(str::to_owned)
+    let (_, after_name) = line.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace();
+    fields.nth(field - FIRST_AFTER_NAME).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! Which workers look for requests.
+//! Which workers poll for requests.
 //!
 //! A round trip costs the least when the worker that answers runs on its sender's CPU:
 //! the sender falls asleep, the worker, still awake from the request before, goes on,
-//! and nobody has to be woken on another CPU. The kernel does not wake the right worker
-//! by itself, so while all requests come from one thread, only one worker looks for
-//! them, the *leader*, and the others are parked here, where no request disturbs them.
+//! and no thread has to be woken on another CPU. The kernel does not wake the right worker
+//! by itself, so while all requests come from one thread, only one worker polls
+//! for them, the *leader*, and the others are parked here, where no request disturbs them.
 //! A leader that keeps finding its sender on another CPU hands over to the worker that
 //! is bound to that one.
 //!
-//! As soon as a second thread sends requests, everybody looks again; so it is when the
-//! leader is stuck in a request, which the pool's guard finds out, or when its CPU is
-//! wanted by others: then the worker that gets a CPU first should answer.
+//! As soon as a second thread sends requests, all workers poll again. They also do when the
+//! leader is stuck in a request, which the watchdog finds out, or when other programs want its
+//! CPU: then the worker that gets a CPU first should answer.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -20,9 +20,9 @@ use parking_lot::{Condvar, Mutex};
 use super::backoff::Backoff;
 use super::cpu;
 
-/// In place of a worker's number: everybody looks for requests.
+/// In place of a worker's number: all of them poll.
 const ALL_WORKERS: usize = usize::MAX;
-/// The number of workers that never lead.
+/// The number of workers that never leadership.
 pub(crate) const SPARE: usize = usize::MAX - 1;
 /// So many requests in a row from one thread make a leader.
 const STREAK: u32 = 32;
@@ -31,7 +31,7 @@ const STREAK: u32 = 32;
 /// much as a request.
 const PATIENCE_MIN: u32 = 16;
 const PATIENCE_MAX: u32 = 1024;
-/// After a worker had to wait for its CPU, nobody leads for so long; twice as long each
+/// After a worker had to wait for its CPU, no worker leads for so long; twice as long each
 /// time it happens again soon.
 const SUSPENSION_MIN: Duration = Duration::from_millis(5);
 const SUSPENSION_MAX: Duration = Duration::from_secs(1);
@@ -39,13 +39,13 @@ const SUSPENSION_MAX: Duration = Duration::from_secs(1);
 /// What a worker knows of how a request reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It was there already, or came while somebody else had this CPU: its sender.
+    /// It was there already, or came while another thread had this CPU: its sender.
     Local,
-    /// It came while the worker looked out or slept.
+    /// It came while the worker spun or slept.
     Remote,
 }
 
-/// Which workers look for requests; shared by all of them.
+/// Which workers poll for requests; shared by all of them.
 pub(crate) struct Leadership {
     /// The CPU that each worker is bound to; empty if leading makes no sense.
     cpus: Vec<usize>,
@@ -54,11 +54,11 @@ pub(crate) struct Leadership {
     /// The sender of the last request, and how many in a row are from it.
     sender: AtomicU32,
     streak: AtomicU32,
-    /// Requests from remote in a row since the leader was made or last asked, and how
+    /// Remote requests in a row since the leader was made or last asked, and how
     /// many make it ask.
     remote: AtomicU32,
     patience: AtomicU32,
-    /// Nobody leads now.
+    /// No worker leads while it is active.
     suspension: Backoff,
     ended: AtomicBool,
     /// Held while `leader` changes in a way that parked workers wait for.
@@ -89,7 +89,7 @@ impl Leadership {
         self.cpus.len()
     }
 
-    /// Whether `worker` may look for requests now.
+    /// Whether `worker` may poll now.
     pub(crate) fn may_poll(&self, worker: usize) -> bool {
         let leader = self.leader.load(Ordering::Acquire);
         leader == ALL_WORKERS || leader == worker || self.ended.load(Ordering::Acquire)
@@ -105,7 +105,7 @@ impl Leadership {
         self.leader.load(Ordering::Acquire) == worker
     }
 
-    /// Sleeps until `worker` may look for requests.
+    /// Sleeps until `worker` may poll.
     pub(crate) fn park(&self, worker: usize) {
         let mut parked = self.parked.lock();
         while !self.may_poll(worker) {
@@ -113,11 +113,11 @@ impl Leadership {
         }
     }
 
-    /// Notes a request of `sender` that `worker` has taken, and with it who should look
+    /// Records a request of `sender` that `worker` has taken, and with it which workers poll
     /// for the next one.
     pub(crate) fn request_taken(&self, worker: usize, sender: u32, arrival: Arrival) {
-        // The kernel's own requests (memory to give back, objects to forget) tell
-        // nothing about who waits for an answer.
+        // The kernel's own requests (memory to give back, objects to forget) say
+        // nothing of the threads that wait for answers.
         if self.cpus.is_empty() || sender == 0 {
             return;
         }
@@ -159,6 +159,7 @@ impl Leadership {
             cpu::of_thread(sender).and_then(|cpu| self.cpus.iter().position(|&bound| bound == cpu));
         match there {
             Some(leader) if leader != worker => {
+                debug_assert!(leader < self.cpus.len(), "a spare worker leads");
                 let parked = self.parked.lock();
                 self.leader.store(leader, Ordering::Release);
                 drop(parked);
@@ -178,23 +179,23 @@ impl Leadership {
         self.dissolve();
     }
 
-    /// Whether CPUs are short, so that looking out would take them from others.
+    /// Whether CPUs are short, so that spinning would take them from other programs.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspension.is_active()
     }
 
-    /// Everybody looks for requests; true if that is news.
+    /// All workers poll from now on; true if one led until now.
     pub(crate) fn dissolve(&self) -> bool {
         let parked = self.parked.lock();
-        let news = self.leader.swap(ALL_WORKERS, Ordering::AcqRel) != ALL_WORKERS;
+        let had_leader = self.leader.swap(ALL_WORKERS, Ordering::AcqRel) != ALL_WORKERS;
         drop(parked);
-        if news {
+        if had_leader {
             self.changed.notify_all();
         }
-        news
+        had_leader
     }
 
-    /// A worker stops: nobody is parked from now on.
+    /// A worker stops: none is parked from now on.
     pub(crate) fn shut_down(&self) {
         self.ended.store(true, Ordering::Release);
         self.dissolve();
@@ -209,40 +210,40 @@ mod tests {
 
     const SENDER: u32 = 4_000_000_000;
 
-    fn lead_of(worker: usize) -> Leadership {
-        let lead = Leadership::new(vec![0, 1]);
+    fn led_by(worker: usize) -> Leadership {
+        let leadership = Leadership::new(vec![0, 1]);
         for _ in 0..=STREAK + 1 {
-            lead.request_taken(worker, SENDER, Arrival::Local);
+            leadership.request_taken(worker, SENDER, Arrival::Local);
         }
-        lead
+        leadership
     }
 
     #[test]
     fn one_sender_makes_a_leader_and_a_second_ends_it() {
-        let lead = lead_of(1);
-        assert!(lead.may_poll(1) && !lead.may_poll(0));
-        lead.request_taken(1, 0, Arrival::Remote);
+        let leadership = led_by(1);
+        assert!(leadership.may_poll(1) && !leadership.may_poll(0));
+        leadership.request_taken(1, 0, Arrival::Remote);
         assert!(
-            !lead.may_poll(0),
-            "the kernel itself is nobody's second sender"
+            !leadership.may_poll(0),
+            "the kernel itself does not count as a sender"
         );
-        lead.request_taken(1, 7, Arrival::Local);
-        assert!(lead.may_poll(1) && lead.may_poll(0));
+        leadership.request_taken(1, 7, Arrival::Local);
+        assert!(leadership.may_poll(1) && leadership.may_poll(0));
     }
 
     #[test]
-    fn a_single_worker_leads_nobody() {
-        let lead = Leadership::new(vec![3]);
+    fn a_single_worker_does_not_lead() {
+        let leadership = Leadership::new(vec![3]);
         for _ in 0..1000 {
-            lead.request_taken(0, SENDER, Arrival::Remote);
+            leadership.request_taken(0, SENDER, Arrival::Remote);
         }
-        assert!(lead.may_poll(0) && lead.may_poll(5));
+        assert!(leadership.may_poll(0) && leadership.may_poll(5));
     }
 
     #[test]
     fn a_spare_worker_does_not_lead() {
-        let lead = lead_of(2);
-        assert!(lead.may_poll(0) && lead.may_poll(1) && lead.may_poll(2));
+        let leadership = led_by(2);
+        assert!(leadership.may_poll(0) && leadership.may_poll(1) && leadership.may_poll(2));
     }
 
     #[test]
@@ -250,36 +251,36 @@ mod tests {
         let me = u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap();
         let all = cpu::usable();
         cpu::pin_to(all[0]);
-        let lead = Leadership::new(vec![all[0] + 1, all[0]]);
+        let leadership = Leadership::new(vec![all[0] + 1, all[0]]);
         for _ in 0..=STREAK + 1 {
-            lead.request_taken(0, me, Arrival::Local);
+            leadership.request_taken(0, me, Arrival::Local);
         }
-        assert!(lead.may_poll(0) && !lead.may_poll(1));
+        assert!(leadership.may_poll(0) && !leadership.may_poll(1));
         for _ in 0..PATIENCE_MIN {
-            lead.request_taken(0, me, Arrival::Remote);
+            leadership.request_taken(0, me, Arrival::Remote);
         }
-        assert!(lead.may_poll(1) && !lead.may_poll(0));
+        assert!(leadership.may_poll(1) && !leadership.may_poll(0));
     }
 
     #[test]
     fn contention_ends_a_lead_for_a_while() {
-        let lead = lead_of(0);
-        lead.suspend();
-        assert!(lead.is_suspended() && lead.may_poll(1));
+        let leadership = led_by(0);
+        leadership.suspend();
+        assert!(leadership.is_suspended() && leadership.may_poll(1));
         for _ in 0..100 {
-            lead.request_taken(0, SENDER, Arrival::Local);
+            leadership.request_taken(0, SENDER, Arrival::Local);
         }
-        assert!(lead.may_poll(1));
+        assert!(leadership.may_poll(1));
     }
 
     #[test]
     fn the_end_frees_the_parked() {
-        let lead = std::sync::Arc::new(lead_of(0));
+        let leadership = std::sync::Arc::new(led_by(0));
         let parked = {
-            let lead = std::sync::Arc::clone(&lead);
-            std::thread::spawn(move || lead.park(1))
+            let leadership = std::sync::Arc::clone(&leadership);
+            std::thread::spawn(move || leadership.park(1))
         };
-        lead.shut_down();
+        leadership.shut_down();
         parked.join().unwrap();
     }
 }

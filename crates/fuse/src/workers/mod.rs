@@ -20,7 +20,7 @@
 //! after it, as ever.
 
 mod backoff;
-mod cpu;
+pub(crate) mod cpu;
 mod cpu_load;
 mod leader;
 mod priority;

@@ -1,28 +1,28 @@
-//! The priority of the worker that leads.
+//! The scheduling priority of the leader.
 //!
 //! A round trip is cheap when the sender is woken on the CPU where it fell asleep, which
 //! is the one where its request was answered (see [`super::leader`]). But the kernel prefers
 //! an idle CPU, and that one is busy: with the worker. So it moves the sender away, and
-//! when the lead has followed, back again. A CPU that runs nothing but `SCHED_IDLE` threads
+//! when the leadership has followed, back again. A CPU that runs nothing but `SCHED_IDLE` threads
 //! counts as idle, though, and what is woken there runs at once. So a leader that finds
 //! request after request runs under that policy, and the sender stays.
 //!
-//! Such a thread gets next to nothing of a CPU that somebody else wants, and it may hold a
+//! Such a thread gets next to nothing of a CPU that another one wants, and it may hold a
 //! lock. Therefore:
-//! * The leader gives its priority up only to answer and to look out. It takes it back
+//! * The leader lowers its priority only to answer and to spin. It takes it back
 //!   before it sleeps: woken on a busy CPU it would wait.
-//! * It keeps the pool's guard awake meanwhile. If it takes no request from one tick to the
-//!   next, the guard gives it its priority back, from outside, and needs for that no lock
-//!   that the leader could hold. So what anybody waits for is delayed by two ticks at most.
-//! * Nobody gives it up for a while when the leader was stuck while somebody waited for it,
+//! * It keeps the watchdog awake meanwhile. If it takes no request from one tick to the
+//!   next, the watchdog restores its priority, from outside, and needs for that no lock
+//!   that the leader could hold. So a waiting thread is delayed by two ticks at most.
+//! * No leader lowers it for a while after one was stuck while a sender waited for it,
 //!   or while no CPU is idle: then there is none to which the sender would be moved.
 //! * The two system calls cost about as much as a request, so requests without sleep have
 //!   to come first.
 //! * A process that may not take the old policy back (`RLIMIT_NICE`, seccomp), or that was
 //!   started with another one than the default, never does it.
 //!
-//! With one usable CPU nobody leads. The policy belongs to the thread, so spare workers,
-//! which the guard starts, and a successor of this process have the default one. A leader
+//! With one usable CPU no worker leads. The policy belongs to the thread, so spare workers,
+//! which the watchdog starts, and a successor of this process have the default one. A leader
 //! that is killed ends with the policy it has; that can take long only if others begin to
 //! want its CPU at that moment.
 //!
@@ -42,7 +42,7 @@ use super::watchdog::Watchdog;
 
 /// So many requests without sleep make a leader give up its priority.
 const UNBROKEN: u32 = 8;
-/// When the guard had to help, nobody gives up priority for so long; twice as long each
+/// When the watchdog had to help, no leader lowers its priority for so long; twice as long each
 /// time it happens again soon.
 const SUSPENSION_MIN: Duration = Duration::from_millis(20);
 const SUSPENSION_MAX: Duration = Duration::from_secs(1);
@@ -51,17 +51,17 @@ const SUSPENSION_MAX: Duration = Duration::from_secs(1);
 const NORMAL: u8 = 0;
 /// The policy is, or will be at once, `SCHED_IDLE`.
 const LOW: u8 = 1;
-/// As `LOW`; but the guard has set it back, and the worker does not know it yet.
+/// As `LOW`; but the watchdog has restored it, and the worker does not know it yet.
 const RESTORED: u8 = 2;
 
-/// Which workers have given up their priority.
+/// Which workers have lowered their priority.
 pub(crate) struct Priorities {
-    /// Those that may lead, by number; none if nobody can.
+    /// Those that may lead, by number; none if none can.
     workers: Vec<Worker>,
     suspension: Backoff,
-    /// No CPU is idle, as the guard saw it at its last tick.
+    /// No CPU is idle, as the watchdog saw it at its last tick.
     saturated: AtomicBool,
-    /// Held while the guard uses thread ids, and while a worker takes its own away:
+    /// Held while the watchdog uses thread ids, and while a worker takes its own away:
     /// a thread that has ended could have left its id to another process.
     threads: Mutex<()>,
 }
@@ -72,11 +72,11 @@ pub(crate) struct Priorities {
 struct Worker {
     /// Its thread's id; 0 before it begins and after it ends.
     thread: AtomicI32,
-    /// [`NORMAL`], [`LOW`] or [`RESTORED`]; the guard only turns the second into the third.
+    /// [`NORMAL`], [`LOW`] or [`RESTORED`]; the watchdog only turns the second into the third.
     standing: AtomicU8,
     /// Requests taken since it slept, up to [`UNBROKEN`].
     unbroken: AtomicU32,
-    /// Requests taken so far, and what the guard saw of it at its last tick.
+    /// Requests taken so far, and what the watchdog saw of it at its last tick.
     taken: AtomicU64,
     taken_before: AtomicU64,
 }
@@ -98,7 +98,7 @@ impl Priorities {
         }
     }
 
-    /// Whether anybody may ever give its priority up.
+    /// Whether any worker may ever lower its priority.
     pub(crate) fn is_used(&self) -> bool {
         !self.workers.is_empty()
     }
@@ -126,7 +126,7 @@ impl Priorities {
         let Some(own) = self.workers.get(worker) else {
             return;
         };
-        // Nobody else writes it.
+        // No other thread writes it.
         let taken = own.taken.load(Ordering::Relaxed);
         own.taken.store(taken + 1, Ordering::Relaxed);
         match own.standing.load(Ordering::Relaxed) {
@@ -157,8 +157,8 @@ impl Priorities {
         !self.saturated.load(Ordering::Relaxed) && !self.suspension.is_active()
     }
 
-    /// The guard's part, once a tick: gives every worker its priority back that has given
-    /// it up and has taken nothing since the last tick, or all if no CPU is idle
+    /// The watchdog's part, once a tick: restores the priority of every worker that has lowered
+    /// it and has taken nothing since the last tick, or all if no CPU is idle
     /// (`saturated`). True if there was one that had taken nothing.
     ///
     /// `sender` is the thread that sent the last request. It does so again at each tick,
@@ -197,12 +197,12 @@ impl Worker {
         u32::try_from(thread).is_ok_and(cpu::is_wanted_by)
     }
 
-    /// Gives it its priority back, from another thread; true if it does not know yet. The
+    /// Restores its priority, from another thread; true if it does not know yet. The
     /// worker has not ended.
     fn restore_from_outside(&self) -> bool {
         let thread = self.thread.load(Ordering::SeqCst);
         if let Err(errno) = set_policy(thread, SCHED_OTHER) {
-            tracing::error!(%errno, "cannot give a worker its priority back");
+            tracing::error!(%errno, "cannot restore the priority of a worker");
         }
         // If it takes it back itself at this moment, it has its way.
         self.standing
@@ -210,7 +210,7 @@ impl Worker {
             .is_ok()
     }
 
-    /// The caller is this worker. The guard is awake before, and told first.
+    /// The caller is this worker. It holds the watchdog first.
     fn lower(&self, watchdog: &Watchdog) {
         watchdog.hold();
         self.standing.store(LOW, Ordering::SeqCst);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_helps_who_takes_nothing() {
+    fn the_watchdog_restores_a_worker_that_takes_nothing() {
         let Some(priorities) = priorities() else {
             return;
         };
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gives_up_where_no_cpu_is_idle() {
+    fn no_leader_lowers_its_priority_where_no_cpu_is_idle() {
         let Some(priorities) = priorities() else {
             return;
         };
