@@ -1,7 +1,7 @@
 //! `mobifs-lab workload` and other benches: one per call, its measurement as one line of JSON.
 
 use clap::{Args, Subcommand};
-use mobifs_simulator::workload::{Limit, Measured, WorkloadError, files, pages, sqlite, stream};
+use mobifs_workloads::workload::{Limit, Measured, WorkloadError, files, pages, sqlite, stream};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -132,12 +132,14 @@ fn measure(command: &BenchCommand) -> Result<String, WorkloadError> {
         BenchCommand::Workload { dir, workload } => perform(dir, workload).and_then(|measured| {
             serde_json::to_string(&measured).map_err(|e| WorkloadError::Wrong(e.to_string()))
         }),
-        BenchCommand::EngineWrite => mobifs_simulator::engine_write::measure()
+        BenchCommand::EngineWrite => mobifs_workloads::bench::engine_write::measure()
             .and_then(|measured| serde_json::to_string(&measured).map_err(|e| e.to_string()))
             .map_err(WorkloadError::Wrong),
-        BenchCommand::Policy => serde_json::to_string(&mobifs_simulator::policy_cost::measure())
-            .map_err(|e| WorkloadError::Wrong(e.to_string())),
-        BenchCommand::Outlive => mobifs_simulator::outlive::measure()
+        BenchCommand::Policy => {
+            serde_json::to_string(&mobifs_workloads::bench::policy_cost::measure())
+                .map_err(|e| WorkloadError::Wrong(e.to_string()))
+        }
+        BenchCommand::Outlive => mobifs_workloads::bench::outlive::measure()
             .and_then(|measured| serde_json::to_string(&measured).map_err(|e| e.to_string()))
             .map_err(WorkloadError::Wrong),
         BenchCommand::CheckSqlite { database } => {

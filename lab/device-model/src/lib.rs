@@ -11,9 +11,9 @@ mod address;
 mod config;
 mod device;
 mod ftl;
+mod host;
 mod model;
 mod packed;
-mod random;
 
 pub use address::{Lpn, PAGE_BYTES, SECTOR_BYTES, SECTORS_PER_PAGE, Sector};
 pub use config::{
@@ -23,6 +23,7 @@ pub use config::{
 };
 pub use device::{CutReport, Device, DeviceError, Keep, Medium, MemoryMedium};
 pub use ftl::{CauseCounters, FlashCounters, InvariantError, LoadError};
+pub use host::Host;
 pub use mobifs_base::VirtualNs;
 pub use model::{
     Command, CommandError, CommandKind, CommandStats, Completion, EnergyStats, LatencyStats, Model,

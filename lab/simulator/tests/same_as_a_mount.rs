@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, ObjectId, Timestamp};
 use mobifs_device_model::Preset;
 use mobifs_engine::{AppRules as _, Caller, Moment, NodeSpec, RenameMode, WriteAt};
-use mobifs_simulator::random::Random;
+use mobifs_numerics::Random;
 use mobifs_simulator::sim::{
     Action, Contender, DeviceChoice, ObjectNumber, Step, Stream, simulate,
 };

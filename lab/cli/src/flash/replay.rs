@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use mobifs_device_model::{Config, ConfigError, Preset};
-use mobifs_simulator::flash::Host;
-use mobifs_simulator::flash::replay::{
+use mobifs_device_model::{Config, ConfigError, Host, Preset};
+use mobifs_experiments::replay::{
     Fill, Options, Pace, Phase, ReadOptions, Replay, ReplayError, replay,
 };
 use mobifs_volume::parse_size;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mobifs_device_model::{Config, Preset};
-use mobifs_simulator::flash::{DeviceUnderTest, Extent, Validation, svg, table, validate};
+use mobifs_experiments::{DeviceUnderTest, Extent, Validation, svg, table, validate};
 use serde::Serialize;
 
 use super::serve;

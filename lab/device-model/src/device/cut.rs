@@ -3,12 +3,12 @@
 use std::io;
 
 use mobifs_base::VirtualNs;
+use mobifs_numerics::Random;
 
 use super::volatile::Version;
 use super::{Device, Medium};
 use crate::address::{Lpn, PAGE_BYTES, SECTORS_PER_PAGE, SectorMask};
 use crate::model::WriteKind;
-use crate::random::Random;
 
 /// Which of the unflushed content survives a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,9 +1,10 @@
 //! Who is busy until when: dies and channels, each serving one operation at a time in
 //! the order in which they are asked.
 
+use mobifs_numerics::Random;
+
 use super::geometry::Geometry;
 use crate::config::Config;
-use crate::random::Random;
 
 /// Nanoseconds since the device was first switched on.
 pub(crate) type Ns = u64;

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
+use mobifs_numerics::Random;
+
 use super::geometry::Owner;
 use super::{Cause, Ftl, Ns, Stream};
 use crate::config::{Config, Preset};
-use crate::random::Random;
 
 const CAPACITY_BYTES: u64 = 6 << 20;
 

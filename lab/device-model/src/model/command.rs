@@ -3,7 +3,7 @@
 use mobifs_base::VirtualNs;
 use thiserror::Error;
 
-use crate::address::Sector;
+use crate::address::{SECTORS_PER_PAGE, Sector};
 
 /// What a write promises when it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,6 +75,34 @@ pub enum Command<'a> {
         /// Number of sectors, whole pages.
         sectors: u32,
     },
+}
+
+impl Command<'static> {
+    /// A read of `pages` whole pages from `page` on.
+    pub fn read_pages(page: u64, pages: u64) -> Self {
+        Self::Read {
+            start: first_sector(page),
+            sectors: sectors_of(pages),
+        }
+    }
+
+    /// A write of `pages` whole pages from `page` on.
+    pub fn write_pages(page: u64, pages: u64, kind: WriteKind) -> Self {
+        Self::Write {
+            start: first_sector(page),
+            sectors: sectors_of(pages),
+            kind,
+        }
+    }
+}
+
+/// What is too many for a command is so for any device, which then refuses it.
+fn sectors_of(pages: u64) -> u32 {
+    u32::try_from(pages.saturating_mul(u64::from(SECTORS_PER_PAGE))).unwrap_or(u32::MAX)
+}
+
+const fn first_sector(page: u64) -> Sector {
+    Sector(page.saturating_mul(SECTORS_PER_PAGE as u64))
 }
 
 /// Kinds of commands in statistics.

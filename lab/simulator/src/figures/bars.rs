@@ -1,9 +1,8 @@
 //! Figures of bars, with their data.
 
-use plotters::prelude::SeriesLabelPosition;
+use mobifs_charts::{Bars, Frame, Legend, PlotError, draw_bars, names_height, picture};
 
 use super::Figure;
-use crate::plot::{Bars, Frame, PlotError, draw_bars, names_height, picture};
 
 /// Of the bars; their names come below.
 const HEIGHT: u32 = 360;
@@ -31,7 +30,7 @@ impl BarFigure<'_> {
             x_label: "",
             y_label,
             x_is_logarithmic: false,
-            legend: SeriesLabelPosition::UpperRight,
+            legend: Legend::UpperRight,
         };
         let height = HEIGHT + names_height(&bars.categories);
         let heads = bars.series.iter().map(|(name, _)| name);

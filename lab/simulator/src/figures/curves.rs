@@ -1,9 +1,8 @@
 //! e over staleness: S0 Figures 1, 3 and 7.
 
-use plotters::prelude::SeriesLabelPosition;
+use mobifs_charts::{Curve, Frame, Legend, PlotError, draw, picture};
 
 use super::{Figure, Unit, UserRun};
-use crate::plot::{Curve, Frame, PlotError, draw, picture};
 use crate::sim::{AppOutcome, Contender, CurvePoint};
 
 const WIDTH: u32 = 860;
@@ -49,7 +48,7 @@ fn e_curves(caption: &str, x_label: &'static str, curves: &[Curve]) -> Result<St
         x_label,
         y_label: "e, %",
         x_is_logarithmic: false,
-        legend: SeriesLabelPosition::LowerRight,
+        legend: Legend::LowerRight,
     };
     picture(WIDTH, HEIGHT, |canvas| draw(canvas, &frame, curves))
 }

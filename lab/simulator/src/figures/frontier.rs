@@ -1,9 +1,8 @@
 //! Flushed data against what is at risk, for every policy.
 
-use plotters::prelude::SeriesLabelPosition;
+use mobifs_charts::{Curve, Frame, Legend, PlotError, draw, picture};
 
 use super::Figure;
-use crate::plot::{Curve, Frame, PlotError, draw, picture};
 use crate::sim::{Frontier, FrontierPoint, Standing};
 
 const WIDTH: u32 = 860;
@@ -81,7 +80,7 @@ fn draw_one(
         x_label: "mean age of the oldest change at risk, s",
         y_label: "flushed, parts of what ext4 flushed",
         x_is_logarithmic: false,
-        legend: SeriesLabelPosition::UpperRight,
+        legend: Legend::UpperRight,
     };
     let rows = frontier.points.iter().map(|point| {
         let standing = of(point);

@@ -9,11 +9,11 @@ mod per_app;
 mod prediction;
 mod published;
 
+use mobifs_charts::PlotError;
 use mobifs_engine::AppPolicy;
 use mobifs_engine::policy::transactioning::TransactioningName;
 use serde::Serialize;
 
-use crate::plot::PlotError;
 use crate::sim::{
     AppOutcome, ComparisonError, Contender, DeviceChoice, Frontier, Intervals, Member, NamedStream,
     Outcome, PAGES_MIN, Storage, app_groups, candidates, counted, frontier as sweep, run_all,

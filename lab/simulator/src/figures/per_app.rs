@@ -1,10 +1,11 @@
 //! One value for each app: S0 Figures 5, 6 and 13. An app that several people used has one value
 //! for all of them.
 
+use mobifs_charts::{Bars, PlotError};
+
 use super::bars::BarFigure;
 use super::published::{APPS, FOOTPRINT_KB_PER_SECOND, FOOTPRINT_WORST_KB_PER_SECOND};
 use super::{Figure, Of, Unit};
-use crate::plot::{Bars, PlotError};
 use crate::sim::{Contender, Intervals, PAGES_MIN, TimeHistogram};
 
 const PAGE_BYTES: f64 = 4096.0;

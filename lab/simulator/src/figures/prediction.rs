@@ -1,10 +1,10 @@
 //! How well pauses are predicted: S0 Figures 8 and 9.
 
+use mobifs_charts::{Bars, PlotError};
 use mobifs_engine::policy::prediction::{PredictionRules, PredictorName};
 
 use super::Figure;
 use super::bars::BarFigure;
-use crate::plot::{Bars, PlotError};
 use crate::sim::{NamedStream, PROFILES, PredictionReport, USERS, user_operations, watch};
 
 const GROUP_WIDTH: u32 = 56;

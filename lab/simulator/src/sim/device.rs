@@ -4,12 +4,12 @@
 use std::collections::{HashMap, HashSet};
 
 use mobifs_base::PAGE_BYTES_U64;
+use mobifs_device_model::Host;
 use mobifs_device_model::{Command, Config, SECTORS_PER_PAGE, Sector, VirtualNs, WriteKind};
 
 use super::SimulationError;
 use super::page_cache::FlushShape;
 use super::stream::{AppNumber, ObjectNumber};
-use crate::flash::Host;
 
 /// Commands under way at a time.
 const QUEUE_DEPTH: usize = 8;

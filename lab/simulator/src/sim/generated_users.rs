@@ -5,7 +5,7 @@
 //! long intervals in turn, both log-normal, at a pace of their own. Figures show them apart from
 //! what was recorded.
 
-use crate::random::Random;
+use mobifs_numerics::Random;
 
 /// Users of each kind, as in S0.
 pub const USERS: u64 = 5;

@@ -17,7 +17,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use clap::ValueEnum;
-pub use mobifs_simulator::workload::sqlite::JournalMode;
+pub use mobifs_workloads::workload::sqlite::JournalMode;
 pub use postmark::{Phase, PostMark};
 pub use running::Running;
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use mobifs_simulator::workload::sqlite::{JournalMode, check_prefix, insert, open};
+use mobifs_workloads::workload::sqlite::{JournalMode, check_prefix, insert, open};
 
 use super::returned;
 

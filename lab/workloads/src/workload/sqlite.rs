@@ -1,0 +1,183 @@
+//! SQLite, one small transaction after another with `synchronous=FULL`.
+
+use super::{Limit, Measured, WorkloadError};
+use clap::ValueEnum;
+use mobifs_numerics::Random;
+use rusqlite::{Connection, params};
+use std::path::Path;
+use std::time::Instant;
+
+/// Rows that are there before updates and deletes are measured.
+const ROWS: u64 = 20_000;
+/// Bytes of the text in a row.
+const TEXT_BYTES: usize = 100;
+
+/// SQLite's journal modes that survive a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum JournalMode {
+    /// The rollback journal is deleted at each commit.
+    Delete,
+    /// It is truncated.
+    Truncate,
+    /// Its header is overwritten.
+    Persist,
+    /// A write-ahead log.
+    Wal,
+}
+
+impl JournalMode {
+    /// As the PRAGMA spells it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Delete => "delete",
+            Self::Truncate => "truncate",
+            Self::Persist => "persist",
+            Self::Wal => "wal",
+        }
+    }
+}
+
+/// The statement of each transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Statement {
+    /// One new row.
+    Insert,
+    /// One row chosen at random gets a new text.
+    Update,
+    /// One row goes; they are deleted in random order.
+    Delete,
+}
+
+/// Opens the database with the journal mode and full synchronisation, and makes the table.
+pub fn open(path: &Path, mode: JournalMode) -> Result<Connection, WorkloadError> {
+    let connection = Connection::open(path)?;
+    let chosen: String =
+        connection.query_row(&format!("PRAGMA journal_mode={}", mode.name()), [], |row| {
+            row.get(0)
+        })?;
+    if chosen != mode.name() {
+        return Err(WorkloadError::Wrong(format!(
+            "asked SQLite for journal mode {}, got {chosen}",
+            mode.name()
+        )));
+    }
+    connection.execute_batch(
+        "PRAGMA synchronous=FULL;
+         CREATE TABLE IF NOT EXISTS item (id INTEGER PRIMARY KEY, stamp INTEGER, body TEXT);
+         CREATE INDEX IF NOT EXISTS item_stamp ON item (stamp);",
+    )?;
+    Ok(connection)
+}
+
+/// The text of row `id` at version `stamp`: what a check after a crash compares with.
+#[must_use]
+pub fn body(id: u64, stamp: u64) -> String {
+    let mut random = Random::new(id.wrapping_mul(1_000_003) ^ stamp);
+    let mut text = String::with_capacity(TEXT_BYTES + 16);
+    while text.len() < TEXT_BYTES {
+        text.push_str(&format!("{:016x}", random.next_u64()));
+    }
+    text.truncate(TEXT_BYTES);
+    text
+}
+
+/// Transactions of one row each, as many as `limit` allows.
+pub fn transactions(
+    directory: &Path,
+    mode: JournalMode,
+    statement: Statement,
+    limit: Limit,
+) -> Result<Measured, WorkloadError> {
+    let path = directory.join(format!("{}-{statement:?}.db", mode.name()));
+    let mut connection = open(&path, mode)?;
+    if statement != Statement::Insert {
+        fill(&mut connection, ROWS)?;
+    }
+    let mut doomed: Vec<u64> = (1..=ROWS).collect();
+    let mut random = Random::new(7);
+    for index in (1..doomed.len()).rev() {
+        doomed.swap(index, random.below(index as u64 + 1) as usize);
+    }
+
+    let mut times = Vec::new();
+    let mut operations = 0;
+    let start = Instant::now();
+    while limit.goes_on(operations, start) {
+        let before = Instant::now();
+        match statement {
+            Statement::Insert => insert(&connection, operations + 1)?,
+            Statement::Update => update(&connection, 1 + random.below(ROWS), operations)?,
+            Statement::Delete => {
+                // Only a limit by time can meet this end: every row has gone.
+                let Some(id) = doomed.pop() else { break };
+                connection
+                    .prepare_cached("DELETE FROM item WHERE id=?1")?
+                    .execute([id])?;
+            }
+        }
+        times.push(before.elapsed());
+        operations += 1;
+    }
+    let measured = Measured::new(operations, operations * TEXT_BYTES as u64, start.elapsed());
+    Ok(measured.with_median(times))
+}
+
+/// Appends row `id` in a transaction of its own.
+pub fn insert(connection: &Connection, id: u64) -> Result<(), WorkloadError> {
+    connection
+        .prepare_cached("INSERT INTO item (id, stamp, body) VALUES (?1, ?2, ?3)")?
+        .execute(params![id, id, body(id, id)])?;
+    Ok(())
+}
+
+fn update(connection: &Connection, id: u64, stamp: u64) -> Result<(), WorkloadError> {
+    connection
+        .prepare_cached("UPDATE item SET stamp=?2, body=?3 WHERE id=?1")?
+        .execute(params![id, stamp, body(id, stamp)])?;
+    Ok(())
+}
+
+fn fill(connection: &mut Connection, rows: u64) -> Result<(), WorkloadError> {
+    let transaction = connection.transaction()?;
+    for id in 1..=rows {
+        insert(&transaction, id)?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Checks a database that [`insert`] filled in order and a crash cut short: sound, and the
+/// rows are exactly 1 to n, each with its own text. Returns n.
+pub fn check_prefix(path: &Path) -> Result<u64, WorkloadError> {
+    let connection = Connection::open(path)?;
+    let verdict: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+    if verdict != "ok" {
+        return Err(WorkloadError::Wrong(format!(
+            "{}: {verdict}",
+            path.display()
+        )));
+    }
+    let tables: u64 = connection.query_row(
+        "SELECT count(*) FROM sqlite_master WHERE name='item'",
+        [],
+        |row| row.get(0),
+    )?;
+    if tables == 0 {
+        return Ok(0);
+    }
+    let mut query = connection.prepare("SELECT id, stamp, body FROM item ORDER BY id")?;
+    let mut rows = query.query([])?;
+    let mut count = 0;
+    while let Some(row) = rows.next()? {
+        count += 1;
+        let (id, stamp, text): (u64, u64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        if id != count || stamp != count || text != body(count, count) {
+            return Err(WorkloadError::Wrong(format!(
+                "{}: row {id} where row {count} was written",
+                path.display()
+            )));
+        }
+    }
+    Ok(count)
+}
