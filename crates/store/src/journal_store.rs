@@ -24,8 +24,8 @@ use crate::lower::Lower;
 use crate::lower::gate::Gate;
 use crate::options::JournalOptions;
 use crate::overlay::{Overlay, read};
-use crate::recovery::resume::Resumed;
-use crate::recovery::{self, Opened, RecoveryReport};
+use crate::recovery::report::{RecoveryReport, Resumed};
+use crate::recovery::{self, Opened};
 use crate::unlinked;
 use crate::{
     Capabilities, PendingWork, Saved, Seek, Store, StoreError, Ticket, Transaction, Witness,
@@ -200,7 +200,7 @@ impl<L: Lower> Store for JournalStore<L> {
     fn space(&self) -> Result<SpaceInfo, StoreError> {
         let space = self.overlay.lower().space();
         space
-            .map(|space| reserve::without_reserve(&self.overlay, &self.applier, space))
+            .map(|space| reserve::without_reserve(&self.overlay, self.applier.reserve(), space))
             .map_err(StoreError::lower("asking for free space"))
     }
 

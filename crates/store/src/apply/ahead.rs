@@ -34,22 +34,6 @@ const SYNC_PAGES: usize = 1024;
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// What all share who change content in place.
-#[derive(Debug, Default)]
-pub(crate) struct Content {
-    /// Applies that have begun.
-    applies: u64,
-    /// A thread writes ahead; one at a time.
-    is_ahead: bool,
-}
-
-impl Content {
-    /// An apply begins: whoever writes ahead ends, because it does not know what is pending now.
-    pub(crate) const fn begin_apply(&mut self) {
-        self.applies += 1;
-    }
-}
-
 /// Pages of an object to be written in one step.
 struct Step<H> {
     handle: Arc<H>,

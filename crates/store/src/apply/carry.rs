@@ -11,9 +11,9 @@ use mobifs_base::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSe
 use rustix::io::Errno;
 
 use crate::StoreError;
-use crate::apply::limbo;
 use crate::apply::name_moves::MovingTurn;
 use crate::apply::refused::Refused;
+use crate::apply::stage;
 use crate::apply::stage::{PART_RESERVE_BYTES, bind_records};
 use crate::apply::work::{Applier, Work};
 use crate::log::Log;
@@ -146,7 +146,7 @@ fn give_some_back<L: Lower>(
 ) -> Result<bool, StoreError> {
     let can_be_made_again = |(id, _): &(ObjectId, u64)| {
         let object = work.objects.get(id);
-        object.is_some_and(|object| can_be_unstaged(overlay, *id, object))
+        object.is_some_and(|object| stage::can_be_unstaged(overlay, *id, object))
     };
     let (mut again, kept): (Vec<_>, Vec<_>) = std::mem::take(staged)
         .into_iter()
@@ -156,7 +156,7 @@ fn give_some_back<L: Lower>(
     *staged = again;
     staged.extend(kept);
     for (id, _) in &gone {
-        unstage(overlay, *id)?;
+        stage::unstage(overlay, *id)?;
         let full = StoreError::lower(format!("making new object {id}"))(Errno::NOSPC.into());
         refused.note_absent(*id, paths::failed_for(overlay, *id)(full))?;
     }
@@ -168,28 +168,6 @@ fn give_some_back<L: Lower>(
             .map_err(StoreError::lower("giving back what new objects have taken"))?;
     }
     Ok(!gone.is_empty())
-}
-
-/// Whether all about a new object is in the journal, and neither its inode nor its content below.
-pub(super) fn can_be_unstaged<L: Lower>(
-    overlay: &Overlay<L>,
-    id: ObjectId,
-    object: &PendingObject,
-) -> bool {
-    let is_in_journal = object.bound.is_none() && object.direct.is_empty() && !object.is_whole;
-    is_in_journal && overlay.state().spilled(id).is_none()
-}
-
-/// Deletes a new object, or what there is of it, from `stage/`.
-pub(super) fn unstage<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<(), StoreError> {
-    let name = id.0.to_string();
-    if let Some(stat) = overlay.stat_at(overlay.stage(), name.as_bytes())? {
-        limbo::delete_from_stage(overlay, name.as_bytes(), stat.kind)
-            .map_err(StoreError::lower(format!("giving back {id}")))?;
-    }
-    overlay.state_mut().table.remove(id);
-    overlay.lower().handles().remove(id);
-    Ok(())
 }
 
 /// Writes what was refused, durably, for the epoch that comes.

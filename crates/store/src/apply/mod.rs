@@ -234,7 +234,7 @@ pub(crate) fn apply_everything<L: Lower>(
         }
     }
     applied?;
-    reserve::keep_reserve(overlay, applier);
+    reserve::keep_reserve(overlay, applier.reserve());
     Ok(())
 }
 
@@ -249,7 +249,7 @@ pub(crate) fn gain_room<L: Lower>(
     // Everything is in its place then, and only the new epoch finds no room.
     let is_applied = epoch.log().is_unsettled();
     match source {
-        Room::Reserve => Ok(reserve::spend_reserve(overlay, applier)),
+        Room::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),
         Room::MadeInVain => limbo::free_staged(overlay),
         Room::DeletedFiles => {

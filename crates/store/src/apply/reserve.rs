@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mobifs_base::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
 
 use crate::StoreError;
-use crate::apply::work::Applier;
 use crate::lower::directories::Directories;
 use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
@@ -115,8 +114,7 @@ impl Reserve {
 
 /// Keeps room, if there is any. Not while anything is pending: the file would
 /// get an inode that the journal may name, of an object which a cut has taken.
-pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, applier: &Applier) {
-    let reserve = &applier.reserve();
+pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
     let held_bytes = reserve.held_bytes();
     let is_pending = !overlay.state().pending.is_empty();
     let is_done = overlay.is_read_only() || is_pending || held_bytes == reserve.bytes;
@@ -163,8 +161,8 @@ fn make_reserve<L: Lower>(overlay: &Overlay<L>, bytes: u64) -> io::Result<()> {
 }
 
 /// Gives the room back; false if there was none.
-pub(crate) fn spend_reserve<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -> bool {
-    if applier.reserve().held_bytes.swap(0, Ordering::Relaxed) == 0 {
+pub(crate) fn spend_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -> bool {
+    if reserve.held_bytes.swap(0, Ordering::Relaxed) == 0 {
         return false;
     }
     // Its blocks are free when the filesystem's own journal says so.
@@ -175,11 +173,11 @@ pub(crate) fn spend_reserve<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -
 /// Does what was promised, once more if there was no room for it but that which is kept.
 pub(crate) fn with_reserve<L: Lower, T>(
     overlay: &Overlay<L>,
-    applier: &Applier,
+    reserve: &Reserve,
     mut promised: impl FnMut() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
     match promised() {
-        Err(error) if error.has_no_room() && spend_reserve(overlay, applier) => {
+        Err(error) if error.has_no_room() && spend_reserve(overlay, reserve) => {
             tracing::info!(%error, "the disk is full: going on with the room that was kept");
             promised()
         }
@@ -191,10 +189,9 @@ pub(crate) fn with_reserve<L: Lower, T>(
 /// was spent, which it gets again.
 pub(crate) fn without_reserve<L: Lower>(
     overlay: &Overlay<L>,
-    applier: &Applier,
+    reserve: &Reserve,
     mut space: SpaceInfo,
 ) -> SpaceInfo {
-    let reserve = &applier.reserve();
     if !overlay.is_read_only() && !reserve.is_given_up.load(Ordering::Relaxed) {
         let missing_bytes = reserve.bytes - reserve.held_bytes();
         space.free_bytes = space.free_bytes.saturating_sub(missing_bytes);

@@ -6,7 +6,6 @@ use mobifs_base::{Attributes, FileKind, ObjectId, PAGE_BYTES_U64};
 use rustix::io::Errno;
 
 use crate::StoreError;
-use crate::apply::carry;
 use crate::apply::content;
 use crate::apply::limbo;
 use crate::apply::refused::Refused;
@@ -68,8 +67,8 @@ pub(super) fn stage_new_objects<L: Lower>(
             Err(error) => {
                 refused.note_absent(id, error)?;
                 // What there is of it takes room that others may do with.
-                if carry::can_be_unstaged(overlay, id, object) {
-                    carry::unstage(overlay, id)?;
+                if can_be_unstaged(overlay, id, object) {
+                    unstage(overlay, id)?;
                 }
                 continue;
             }
@@ -245,4 +244,26 @@ pub(crate) fn stage_file<L: Lower>(
         _ => {}
     }
     lookup::require_handle(overlay, id)
+}
+
+/// Whether all about a new object is in the journal, and neither its inode nor its content below.
+pub(super) fn can_be_unstaged<L: Lower>(
+    overlay: &Overlay<L>,
+    id: ObjectId,
+    object: &PendingObject,
+) -> bool {
+    let is_in_journal = object.bound.is_none() && object.direct.is_empty() && !object.is_whole;
+    is_in_journal && overlay.state().spilled(id).is_none()
+}
+
+/// Deletes a new object, or what there is of it, from `stage/`.
+pub(super) fn unstage<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<(), StoreError> {
+    let name = id.0.to_string();
+    if let Some(stat) = overlay.stat_at(overlay.stage(), name.as_bytes())? {
+        limbo::delete_from_stage(overlay, name.as_bytes(), stat.kind)
+            .map_err(StoreError::lower(format!("giving back {id}")))?;
+    }
+    overlay.state_mut().table.remove(id);
+    overlay.lower().handles().remove(id);
+    Ok(())
 }

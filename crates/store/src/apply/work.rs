@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{Name, ObjectId};
 use parking_lot::MutexGuard;
 
-use crate::apply::ahead::Content;
 use crate::apply::reserve::Reserve;
 use crate::locks::{Rank, Ranked, RankedMutex};
 use crate::lower::Lower;
@@ -36,6 +35,22 @@ impl Counters {
 
     pub(crate) fn strays(&self) -> u64 {
         self.strays.load(Ordering::Relaxed)
+    }
+}
+
+/// What all share who change content in place.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    /// Applies that have begun.
+    pub(super) applies: u64,
+    /// A thread writes ahead; one at a time.
+    pub(super) is_ahead: bool,
+}
+
+impl Content {
+    /// An apply begins: whoever writes ahead ends, because it does not know what is pending now.
+    pub(crate) const fn begin_apply(&mut self) {
+        self.applies += 1;
     }
 }
 

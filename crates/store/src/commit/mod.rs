@@ -53,7 +53,7 @@ pub(crate) fn commit<L: Lower>(
     let _content = sorted.has_runs().then(|| applier.content());
     let _tree = overlay.hold_names();
     let runs = direct::choose_direct(overlay, counters, epoch, &sorted)?;
-    let written_directly = reserve::with_reserve(overlay, applier, || {
+    let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {
         direct::write_direct(overlay, &runs, &sorted)
     })?;
     let mut recorded = HashSet::new();

@@ -5,7 +5,7 @@ mod create;
 pub(crate) mod epoch;
 pub(crate) mod header;
 mod identity;
-mod open;
+pub(crate) mod open;
 pub(crate) mod overflow;
 mod read_ahead;
 pub(crate) mod record;
@@ -126,22 +126,6 @@ impl Scanned {
 }
 
 impl<L: Lower> Log<L> {
-    /// Opens the journal in the `.mobifs` directory and reads what it holds. Makes it
-    /// if the directory has none.
-    ///
-    /// # Errors
-    /// [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it
-    /// was once made, or belongs to another store, and [`StoreError::NewerFormat`]:
-    /// nothing was changed then. [`StoreError::Unsuitable`] for a size that cannot
-    /// work, [`StoreError::Lower`].
-    pub(crate) fn open(
-        lower: &L,
-        directory: &L::Handle,
-        options: &LogOptions,
-    ) -> Result<(Self, Scanned), StoreError> {
-        open::open(lower, directory, options)
-    }
-
     /// Bytes that one transaction of these records takes in the journal.
     pub(crate) fn transaction_bytes(records: &[Record]) -> u64 {
         transaction_bytes(codec::encoded_bytes(records))

@@ -20,8 +20,15 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerStat};
 const JOURNAL_BYTES_MAX: u64 = (1 << 62) - JOURNAL_BLOCK_BYTES as u64;
 /// A log that may reach no further is read without a thread.
 const READ_AHEAD_BYTES_MIN: u64 = 2 << 20;
-
-pub(super) fn open<L: Lower>(
+/// Opens the journal in the `.mobifs` directory and reads what it holds. Makes it
+/// if the directory has none.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it
+/// was once made, or belongs to another store, and [`StoreError::NewerFormat`]:
+/// nothing was changed then. [`StoreError::Unsuitable`] for a size that cannot
+/// work, [`StoreError::Lower`].
+pub(crate) fn open<L: Lower>(
     lower: &L,
     directory: &L::Handle,
     options: &LogOptions,

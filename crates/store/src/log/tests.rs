@@ -60,7 +60,7 @@ impl Place {
 
     fn open(&self, options: &LogOptions) -> Opened {
         let (lower, root) = self.lower();
-        Log::open(&lower, &root, options)
+        open::open(&lower, &root, options)
     }
 
     /// What the next mount would find.
@@ -160,7 +160,7 @@ fn a_new_journal_is_whole_and_empty() {
 fn transactions_come_back_in_order() {
     let place = Place::new();
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     let sizes = [1, 3, 1, 2, 1];
     let mut expected = Vec::new();
     for (number, blocks) in (1..).zip(sizes) {
@@ -171,7 +171,7 @@ fn transactions_come_back_in_order() {
     }
     assert_eq!(log.used_bytes(), 8 * BLOCK);
     // Opened again, it goes on where it was.
-    let (mut log, scanned) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, scanned) = open::open(&lower, &root, &OPTIONS).unwrap();
     assert_eq!(
         (scanned.bytes, scanned.discarded_tail_bytes, scanned.clean),
         (8 * BLOCK, 0, false)
@@ -186,7 +186,7 @@ fn transactions_come_back_in_order() {
 fn a_full_journal_refuses_and_stays_whole() {
     let place = Place::new();
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     assert_eq!(log.total_bytes(), 14 * BLOCK);
     assert_eq!(errno(log.append(&lower, &transaction(1, 15))), Errno::NOSPC);
     log.append(&lower, &transaction(1, 10)).unwrap();
@@ -211,7 +211,7 @@ fn a_transaction_of_several_reads_comes_back() {
         journal_bytes: 4 << 20,
         ..OPTIONS
     };
-    let (mut log, _) = Log::open(&lower, &root, &options).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &options).unwrap();
     // Across the first read, as large as the largest, and larger.
     let sizes = [15, 3, 256, 257, 300, 1];
     let mut expected = Vec::new();
@@ -227,7 +227,7 @@ fn a_transaction_of_several_reads_comes_back() {
 fn a_reset_voids_what_was_and_leftovers_stay_void() {
     let place = Place::new();
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     for number in 1..=6 {
         log.append(&lower, &transaction(number, 2)).unwrap();
     }
@@ -247,7 +247,7 @@ fn a_reset_voids_what_was_and_leftovers_stay_void() {
     }
     log.reset(&lower, true).unwrap();
     assert!(place.found().clean);
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.append(&lower, &transaction(20, 1)).unwrap();
     let found = place.found();
     assert_eq!(
@@ -260,7 +260,7 @@ fn a_reset_voids_what_was_and_leftovers_stay_void() {
 fn writes_are_durable_by_one_write_or_by_a_flush() {
     let place = Place::new();
     let (lower, root) = place.faulty();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     lower.take_log();
     log.append(&lower, &transaction(1, 1)).unwrap();
     // The clean mark goes first.
@@ -308,7 +308,7 @@ fn the_threshold_is_measured_once_and_may_be_overridden() {
 fn an_empty_clean_journal_takes_another_size() {
     let place = Place::new();
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.append(&lower, &transaction(1, 1)).unwrap();
     let larger = LogOptions {
         journal_bytes: 128 * 1024 + 5,
@@ -320,11 +320,11 @@ fn an_empty_clean_journal_takes_another_size() {
         (log.total_bytes(), scanned.transactions.len()),
         (56 * 1024, 1)
     );
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.reset(&lower, false).unwrap();
     assert_eq!(place.open(&larger).unwrap().0.total_bytes(), 56 * 1024);
     log.reset(&lower, true).unwrap();
-    let (mut log, scanned) = Log::open(&lower, &root, &larger).unwrap();
+    let (mut log, scanned) = open::open(&lower, &root, &larger).unwrap();
     assert_eq!((log.total_bytes(), scanned.clean), (120 * 1024, true));
     assert_eq!((log.uuid(), log.direct_bytes_max()), (UUID, 8192));
     assert_eq!(place.names(), ["id", "journal"]);
@@ -354,7 +354,7 @@ fn read_only_changes_nothing() {
     let place = Place::new();
     let (lower, root) = place.faulty();
     lower.cut_power_after(0);
-    let (mut log, scanned) = Log::open(&lower, &root, &READ_ONLY).unwrap();
+    let (mut log, scanned) = open::open(&lower, &root, &READ_ONLY).unwrap();
     assert!(scanned.clean && scanned.transactions.is_empty() && log.is_empty());
     assert_eq!((log.total_bytes(), log.free_bytes()), (0, 0));
     assert_eq!(errno(log.append(&lower, &[])), Errno::ROFS);
@@ -362,20 +362,20 @@ fn read_only_changes_nothing() {
     assert!(place.names().is_empty());
 
     lower.cut_power_after(u64::MAX);
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.append(&lower, &transaction(1, 2)).unwrap();
     // One superblock to be mended and an unfinished journal to be removed.
     place.overwrite(0, &[0; 4096]);
     fs::write(place.path("journal.new"), b"").unwrap();
     let image = place.image();
     lower.cut_power_after(0);
-    let (mut log, scanned) = Log::open(&lower, &root, &READ_ONLY).unwrap();
+    let (mut log, scanned) = open::open(&lower, &root, &READ_ONLY).unwrap();
     assert_eq!(scanned.transactions, [(1, transaction(1, 2))]);
     assert_eq!(errno(log.append(&lower, &[])), Errno::ROFS);
     assert_eq!(errno(log.reset(&lower, true)), Errno::ROFS);
     assert!(place.image() == image);
     lower.cut_power_after(u64::MAX);
-    Log::open(&lower, &root, &OPTIONS).unwrap();
+    open::open(&lower, &root, &OPTIONS).unwrap();
     let mended = place.image();
     assert!(mended[..4096] == mended[4096..8192]);
     assert!(matches!(
@@ -389,7 +389,7 @@ fn read_only_changes_nothing() {
 fn records_that_could_not_be_read_again_are_not_written() {
     let place = Place::new();
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     let runs = vec![(4000, vec![1; 97])];
     let (object, index) = (ObjectId(9), PageIndex(0));
     let bad = Record::Bytes {

@@ -11,11 +11,13 @@ mod extents;
 mod flagged;
 mod handle;
 mod journal;
+mod magic;
 #[expect(unsafe_code, reason = "a system call that no crate wraps")]
 mod metadata;
 mod namespace;
 mod overlay;
 mod probe;
+mod root;
 mod scope;
 mod suitable;
 #[cfg(test)]
@@ -30,35 +32,15 @@ use std::sync::Arc;
 
 use mobifs_base::{ByteRange, SpaceInfo, Xattr};
 use parking_lot::RwLock;
-use rustix::fs::{self, IFlags, OFlags};
+use rustix::fs::{self, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 use crate::{Capabilities, StoreError};
 
 pub use handle::PosixHandle;
+pub use root::PosixLower;
 pub use scope::StoreScope;
-
-/// A directory tree of a mounted filesystem.
-///
-/// *Permissions.* A daemon with privileges is never refused. A daemon without may
-/// meet objects of its own whose mode refuses their owner (a file with mode 0400
-/// that must be written, a directory with mode 0 whose entry must be removed): it
-/// then raises the owner's bits for the length of one system call. A process killed
-/// inside that window leaves the raised mode behind until the object's attributes
-/// are next applied; within the process nobody sees it, because [`Lower::stat`]
-/// waits for the window to close.
-#[derive(Debug)]
-pub struct PosixLower {
-    root: Arc<File>,
-    scope: StoreScope,
-    /// The file of a store of one file, if others have it open anyway.
-    file: Option<Arc<File>>,
-    /// What keeps the root's directory apart from others.
-    apart: IFlags,
-    /// Held for writing while some object's mode is raised, for reading by `stat`.
-    modes: RwLock<()>,
-}
 
 impl PosixLower {
     /// Opens the directory at `path` as the root of a store that is all of it.
@@ -291,9 +273,9 @@ impl Lower for PosixLower {
         let found = fs::fstatvfs(&self.root)?;
         let unit = found.f_frsize;
         let available_bytes = found.f_bavail.saturating_mul(unit);
-        let magic = probe::magic(fs::fstatfs(&self.root)?.f_type);
+        let magic = magic::magic(fs::fstatfs(&self.root)?.f_type);
         let total_bytes = found.f_blocks.saturating_mul(unit);
-        let metadata_bytes = if magic == probe::BTRFS_MAGIC {
+        let metadata_bytes = if magic == magic::BTRFS_MAGIC {
             metadata::btrfs_bytes(self.root.as_fd(), total_bytes, available_bytes)
         } else {
             None

@@ -7,12 +7,12 @@ use mobifs_base::{FileKind, Name, ObjectId};
 use crate::StoreError;
 use crate::log::overflow;
 use crate::log::record::Record;
-use crate::log::{Log, LogOptions};
+use crate::log::{self, LogOptions};
 use crate::lower::Lower;
 use crate::lower::found;
 use crate::overlay::table::NO_INODE;
-use crate::recovery::RecoveryReport;
 use crate::recovery::copied;
+use crate::recovery::report::RecoveryReport;
 
 /// What [`inspect`] found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
         read_only: true,
         keeps_size: true,
     };
-    let (log, mut scanned) = Log::open(lower, &own.mobifs, &options)?;
+    let (log, mut scanned) = log::open::open(lower, &own.mobifs, &options)?;
     own.expand(lower, &mut scanned.transactions)?;
     found.uuid = log.is_there().then(|| log.uuid());
     found.journal_bytes = log.total_bytes();

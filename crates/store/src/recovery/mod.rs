@@ -6,7 +6,8 @@
 mod copied;
 pub(crate) mod inspect;
 mod moved;
-pub(crate) mod resume;
+pub(crate) mod report;
+mod resume;
 mod unapplied;
 mod validate;
 
@@ -25,7 +26,7 @@ use crate::apply::work::Applier;
 use crate::log::epoch::{Epoch, Moves};
 use crate::log::overflow;
 use crate::log::record::Record;
-use crate::log::{Log, LogOptions, Scanned};
+use crate::log::{self, LogOptions, Scanned};
 use crate::lower::Lower;
 use crate::lower::directories::Directories;
 use crate::lower::gate::Gate;
@@ -35,53 +36,9 @@ use crate::overlay::pending::Pending;
 use crate::overlay::state::State;
 use crate::overlay::table::Table;
 use crate::recovery::copied::Located;
-use crate::recovery::resume::Resumed;
+use crate::recovery::report::{RecoveryReport, Resumed};
 use crate::recovery::validate::is_own;
 use crate::{Capabilities, Saved, StoreError, Witness};
-
-/// What opening a store found and did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RecoveryReport {
-    /// The store was closed properly (or is new): there was nothing to do.
-    pub clean: bool,
-    /// Committed transactions found in the journal.
-    pub transactions: u64,
-    /// Records in them.
-    pub records: u64,
-    /// Bytes of journal they take.
-    pub bytes: u64,
-    /// The transactions are in the tree already; else they are served from memory, and
-    /// the next apply brings them there.
-    pub applied: bool,
-    /// Bytes of a transaction that was being written when the power went.
-    pub discarded_tail_bytes: u64,
-    /// The store is a copy of one whose transactions were not in the tree yet: what they
-    /// belong to was looked for by its names.
-    pub copied: bool,
-    /// Names in `.mobifs/lost/`: directories that were deleted through the mount while
-    /// somebody put something into them behind its back.
-    pub lost: Vec<String>,
-}
-
-impl RecoveryReport {
-    /// What a look at the journal alone tells.
-    pub(crate) fn of(scanned: &Scanned) -> Self {
-        Self {
-            clean: scanned.clean && scanned.transactions.is_empty(),
-            transactions: scanned.transactions.len() as u64,
-            records: scanned
-                .transactions
-                .iter()
-                .map(|(_, r)| r.len() as u64)
-                .sum(),
-            bytes: scanned.bytes,
-            applied: false,
-            discarded_tail_bytes: scanned.discarded_tail_bytes,
-            copied: scanned.is_copied,
-            lost: Vec::new(),
-        }
-    }
-}
 
 /// Ids above this one are not reached by counting, so a journal that has them is forged.
 /// It is applied at once: nothing can be counted on from them.
@@ -220,7 +177,7 @@ fn scan<L: Lower>(
         keeps_size: saved.is_some(),
     };
     let (log, mut scanned) = Reserve::open_with(&lower, &own, || {
-        Log::open(&lower, own.mobifs(), &log_options)
+        log::open::open(&lower, own.mobifs(), &log_options)
     })?;
     let reserve = Reserve::find(&lower, &own, options.reserve_bytes)?;
     let next_overflow = overflow::expand(&lower, own.stage(), &mut scanned.transactions)?;
@@ -272,7 +229,7 @@ impl<L: Lower> Opened<L> {
             synced.map_err(StoreError::lower("making durable what is there"))?;
         }
         // Where blocks are never overwritten this takes room.
-        reserve::with_reserve(overlay, applier, || epoch.settle(overlay.lower()))
+        reserve::with_reserve(overlay, applier.reserve(), || epoch.settle(overlay.lower()))
     }
 
     /// Applies what was found, unless that can wait; answers whether all of it is applied. What the
@@ -332,7 +289,7 @@ impl<L: Lower> Opened<L> {
     /// Everything is in its place: what an earlier mount left goes, and ids are counted anew.
     fn begin_empty(&mut self) -> Result<(), StoreError> {
         limbo::clear_limbo(&self.overlay)?;
-        reserve::keep_reserve(&self.overlay, &self.applier);
+        reserve::keep_reserve(&self.overlay, self.applier.reserve());
         // The numbers in the journal were those of the mount before: the one
         // that begins now counts new objects from the start again, unless one
         // that could not be deleted from `stage/` would be taken for its own.

@@ -9,17 +9,6 @@
 use mobifs_base::ObjectId;
 
 use crate::overlay::state::State;
-use crate::recovery::RecoveryReport;
-
-/// What resuming a store found and did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resumed {
-    /// As of any opened store.
-    pub report: RecoveryReport,
-    /// The tag of the saved intent, if its transaction is committed; it must not be
-    /// handed over again. Else it left no trace and has to be.
-    pub committed: Option<u64>,
-}
 
 /// Whether a name in `stage/` belongs to an object that the killed process was making, or
 /// that is in use. Not so what was made for a transaction that did not get to the journal.

@@ -15,7 +15,7 @@ fn a_failed_write_leaves_no_trace_and_may_be_repeated() {
     ] {
         let place = Place::new();
         let (lower, root) = place.faulty();
-        let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+        let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
         log.append(&lower, &transaction(1, 2)).unwrap();
         lower.plan(outcomes);
         assert_eq!(
@@ -41,7 +41,7 @@ fn a_failed_write_leaves_no_trace_and_may_be_repeated() {
 fn a_log_that_cannot_take_back_takes_nothing_more_until_it_can() {
     let place = Place::new();
     let (lower, root) = place.faulty();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.append(&lower, &transaction(1, 1)).unwrap();
     lower.plan(&[Outcome::DoneButFails, FAILS, FAILS]);
     assert_eq!(errno(log.append(&lower, &transaction(2, 1))), Errno::IO);
@@ -72,7 +72,7 @@ fn after_a_failed_reset_nothing_is_taken_until_one_succeeds() {
     ] {
         let place = Place::new();
         let (lower, root) = place.faulty();
-        let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+        let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
         log.append(&lower, &transaction(1, 1)).unwrap();
         lower.plan(outcomes);
         assert_eq!(errno(log.reset(&lower, true)), Errno::IO);
@@ -100,7 +100,7 @@ fn after_a_failed_reset_nothing_is_taken_until_one_succeeds() {
 fn one_whole_superblock_exists_at_any_instant() {
     let place = Place::new();
     let (lower, root) = place.faulty();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.append(&lower, &transaction(1, 1)).unwrap();
     // The second slot is torn by the first attempt …
     lower.plan(&[Outcome::Done, FAILS]);
@@ -112,7 +112,7 @@ fn one_whole_superblock_exists_at_any_instant() {
     assert_eq!(errno(log.reset(&lower, false)), Errno::IO);
     assert_eq!(lower.take_log(), [Some((BLOCK, 4096, true))]);
     drop(log);
-    let (mut log, scanned) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, scanned) = open::open(&lower, &root, &OPTIONS).unwrap();
     assert!(scanned.transactions.is_empty());
     let (first, second) = (Some((0, 4096, true)), Some((BLOCK, 4096, true)));
     assert_eq!(lower.take_log(), [second, first]);
@@ -127,12 +127,12 @@ fn one_whole_superblock_exists_at_any_instant() {
 fn what_was_written_last_is_written_again_before_it_is_relied_on() {
     let place = Place::new();
     let (lower, root) = place.faulty();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.append(&lower, &transaction(1, 2)).unwrap();
     log.append(&lower, &transaction(2, 3)).unwrap();
     let before = place.image();
     lower.take_log();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     // Who only looks, or refuses what is there, changes nothing.
     assert_eq!(lower.take_log(), []);
     log.settle(&lower).unwrap();
@@ -149,12 +149,12 @@ fn what_was_written_last_is_written_again_before_it_is_relied_on() {
 fn a_full_journal_has_nothing_behind_its_last_transaction() {
     let place = Place::new();
     let (lower, root) = place.faulty();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     let blocks = (log.free_bytes() / BLOCK) as usize;
     log.append(&lower, &transaction(1, blocks)).unwrap();
     assert_eq!(log.free_bytes(), 0);
     let before = place.image();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.settle(&lower).unwrap();
     assert_eq!(place.image()[8192..], before[8192..]);
     assert_eq!(place.found().transactions.len(), 1);
@@ -195,7 +195,7 @@ fn cut_everywhere(
 
 #[test]
 fn a_journal_half_made_is_made_again() {
-    let act = |lower: &Faulty, root: &PosixHandle| Log::open(lower, root, &OPTIONS).map(drop);
+    let act = |lower: &Faulty, root: &PosixHandle| open::open(lower, root, &OPTIONS).map(drop);
     cut_everywhere(
         |_| {},
         act,
@@ -222,7 +222,7 @@ fn a_journal_half_replaced_stays_or_is_replaced() {
     };
     let prepare = |place: &Place| drop(place.open(&OPTIONS).unwrap());
     let act = |lower: &Faulty, root: &PosixHandle| {
-        let (log, _) = Log::open(lower, root, &larger)?;
+        let (log, _) = open::open(lower, root, &larger)?;
         // With the power gone early, keeping the old one is an answer too.
         if log.total_bytes() == 56 * 1024 {
             return Err(StoreError::Unsuitable("the size was kept".to_owned()));
@@ -239,11 +239,11 @@ fn a_journal_half_replaced_stays_or_is_replaced() {
 fn a_reset_cut_short_has_happened_or_not() {
     let prepare = |place: &Place| {
         let (lower, root) = place.lower();
-        let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+        let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
         log.append(&lower, &transaction(1, 2)).unwrap();
     };
     let act = |lower: &Faulty, root: &PosixHandle| {
-        let (mut log, _) = Log::open(lower, root, &OPTIONS)?;
+        let (mut log, _) = open::open(lower, root, &OPTIONS)?;
         log.reset(lower, true)
     };
     cut_everywhere(prepare, act, &OPTIONS, |_, scanned| {
@@ -261,7 +261,7 @@ fn without_room_nothing_stays_behind() {
         let mut outcomes = vec![Outcome::Done; fails_at];
         outcomes.push(Outcome::Refused(Errno::NOSPC));
         lower.plan(&outcomes);
-        let Err(error) = Log::open(&lower, &root, &OPTIONS) else {
+        let Err(error) = open::open(&lower, &root, &OPTIONS) else {
             panic!("it was made")
         };
         assert_eq!(error.errno(), Errno::NOSPC.raw_os_error());
@@ -279,13 +279,13 @@ fn without_room_nothing_stays_behind() {
 fn without_room_for_another_size_the_old_journal_stays() {
     let place = Place::new();
     let (lower, root) = place.faulty();
-    Log::open(&lower, &root, &OPTIONS).unwrap();
+    open::open(&lower, &root, &OPTIONS).unwrap();
     lower.plan(&[Outcome::Refused(Errno::NOSPC)]);
     let larger = LogOptions {
         journal_bytes: 128 * 1024,
         ..OPTIONS
     };
-    let (mut log, _) = Log::open(&lower, &root, &larger).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &larger).unwrap();
     assert_eq!(log.total_bytes(), 56 * 1024);
     assert_eq!(place.names(), ["id", "journal"]);
     log.append(&lower, &transaction(1, 1)).unwrap();
@@ -302,9 +302,9 @@ fn a_journal_that_was_replaced_is_not_written_any_more() {
     for changes in 0.. {
         let place = Place::new();
         let (lower, root) = place.faulty();
-        Log::open(&lower, &root, &OPTIONS).unwrap();
+        open::open(&lower, &root, &OPTIONS).unwrap();
         lower.cut_power_after(changes);
-        let opened = Log::open(&lower, &root, &larger);
+        let opened = open::open(&lower, &root, &larger);
         lower.cut_power_after(u64::MAX);
         if let Ok((mut log, _)) = opened {
             log.append(&lower, &transaction(1, 1)).unwrap();

@@ -15,7 +15,7 @@ use crate::log::window::READ_BYTES_MAX;
 fn place_with_three() -> (Place, Vec<(u64, Vec<Record>)>) {
     let place = Place::new();
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     for number in 1..=7 {
         log.append(&lower, &transaction(number, 1)).unwrap();
     }
@@ -125,12 +125,12 @@ fn a_torn_tail_of_several_blocks_is_discarded_and_counted() {
     for missing in [&[1][..], &[2], &[3], &[1, 2, 3], &[0], &[0, 2]] {
         let (place, mut three) = place_with_three();
         let (lower, root) = place.lower();
-        let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+        let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
         log.append(&lower, &transaction(14, 4)).unwrap();
         for block in missing {
             place.overwrite(log_offset(4 + block), &[0; 4096]);
         }
-        let (mut log, scanned) = Log::open(&lower, &root, &OPTIONS).unwrap();
+        let (mut log, scanned) = open::open(&lower, &root, &OPTIONS).unwrap();
         assert_eq!(scanned.transactions, three);
         let counted = if missing.contains(&0) { 0 } else { 4 * BLOCK };
         assert_eq!(
@@ -212,7 +212,7 @@ fn a_foreign_transaction_within_a_torn_one_is_no_damage() {
         uuid_if_new: [7; 16],
         ..OPTIONS
     };
-    let (mut log, _) = Log::open(&lower, &root, &foreign).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &foreign).unwrap();
     log.reset(&lower, false).unwrap();
     for number in 1..=9 {
         log.append(&lower, &transaction(number, 1)).unwrap();
@@ -243,7 +243,7 @@ fn a_lost_newer_superblock_is_noticed() {
     let (place, _) = place_with_three();
     let old = place.image()[..8192].to_vec();
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &OPTIONS).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.reset(&lower, false).unwrap();
     log.append(&lower, &transaction(21, 1)).unwrap();
     place.overwrite(0, &old);
@@ -382,7 +382,7 @@ fn what_earlier_epochs_left_beyond_the_reach_is_not_read() {
         },
     );
     let (lower, root) = place.lower();
-    let (mut log, _) = Log::open(&lower, &root, &options).unwrap();
+    let (mut log, _) = open::open(&lower, &root, &options).unwrap();
     let large = transaction(1, 256);
     let large_bytes = Log::<PosixLower>::transaction_bytes(&large);
     let mut count = 0;
@@ -396,7 +396,7 @@ fn what_earlier_epochs_left_beyond_the_reach_is_not_read() {
     }
     assert!(count as u64 * large_bytes > 6 << 20);
     assert_eq!(open_reading_once(&place.image()).transactions.len(), count);
-    let (_, scanned) = Log::open(&lower, &root, &options).unwrap();
+    let (_, scanned) = open::open(&lower, &root, &options).unwrap();
     assert!(
         scanned
             .transactions

@@ -4,7 +4,8 @@ use rustix::fs::{self, Mode};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
-use super::{PosixHandle, PosixLower};
+use super::handle::PosixHandle;
+use super::root::PosixLower;
 
 impl PosixLower {
     /// Runs `call`, again where a signal interrupted it (no filesystem on a local disk lets

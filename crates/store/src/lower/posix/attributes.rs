@@ -12,8 +12,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::access::change_mode;
+use super::handle::PosixHandle;
+use super::root::PosixLower;
 use super::scope::StoreScope;
-use super::{PosixHandle, PosixLower};
 use crate::lower::{LowerStat, SetAttributes};
 
 /// Unit of `stx_blocks`.

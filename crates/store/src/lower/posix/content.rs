@@ -7,7 +7,9 @@ use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, pwrite, retry_on_intr};
 
 use super::handle::Access;
-use super::{PosixHandle, PosixLower, flagged, journal};
+use super::handle::PosixHandle;
+use super::root::PosixLower;
+use super::{flagged, journal};
 
 /// How much is written at once where a filesystem has no holes.
 const ZERO_CHUNK_BYTES: usize = 256 * 1024;

@@ -9,7 +9,9 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
 use super::handle::Access;
-use super::{PosixHandle, PosixLower, probe};
+use super::handle::PosixHandle;
+use super::magic;
+use super::root::PosixLower;
 use crate::lower::Blocks;
 
 /// Extents asked for at a time.
@@ -85,7 +87,7 @@ impl PosixLower {
             Blocks::Allocated => EXTENT_NOT_PLAIN,
         };
         let fd = self.usable(file, Access::Read)?;
-        if !probe::overwrites_in_place(fs::fstatfs(fd)?.f_type) {
+        if !magic::overwrites_in_place(fs::fstatfs(fd)?.f_type) {
             return Ok(false);
         }
         let mut map = Map {

@@ -12,7 +12,7 @@ use rustix::fs::{self, Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 
-use super::PosixLower;
+use super::root::PosixLower;
 
 /// Handles kept at most, however many the process may have.
 const KEPT_MAX: u64 = 512;

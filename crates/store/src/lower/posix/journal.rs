@@ -7,7 +7,9 @@ use rustix::fs::{self, AtFlags, IFlags, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use super::handle::Access;
-use super::{PosixHandle, PosixLower, flagged, probe};
+use super::handle::PosixHandle;
+use super::root::PosixLower;
+use super::{flagged, magic};
 use crate::lower::{Create, JOURNAL_BLOCK_BYTES, JournalBuffer};
 
 /// [`JOURNAL_BLOCK_BYTES`] as an offset.
@@ -69,7 +71,7 @@ impl PosixLower {
 /// that, its checksums, the journal has by itself.
 fn overwrite_in_place(file: &PosixHandle) {
     let ask = || {
-        if probe::magic(fs::fstatfs(file.fd())?.f_type) != probe::BTRFS_MAGIC {
+        if magic::magic(fs::fstatfs(file.fd())?.f_type) != magic::BTRFS_MAGIC {
             return Ok(());
         }
         let flags = fs::ioctl_getflags(file.fd())?;
@@ -91,7 +93,7 @@ fn direct_block_bytes(file: &PosixHandle) -> io::Result<Option<u32>> {
     }
     // Kernels before 6.1 and filesystems that do not say: those in memory have no
     // device to go to directly, the others mean it when they accept the flag.
-    let in_memory = probe::is_memory_filesystem(fs::fstatfs(file.fd())?.f_type);
+    let in_memory = magic::is_memory_filesystem(fs::fstatfs(file.fd())?.f_type);
     Ok((!in_memory).then_some(512))
 }
 

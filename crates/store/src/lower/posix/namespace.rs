@@ -8,8 +8,10 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::lower::OWN_DIRECTORY;
+use crate::lower::posix::handle::PosixHandle;
 use crate::lower::posix::handle::{Access, reopen_directory};
-use crate::lower::posix::{PosixHandle, PosixLower, attributes, suitable};
+use crate::lower::posix::root::PosixLower;
+use crate::lower::posix::{attributes, suitable};
 use crate::lower::{Create, LowerEntry, LowerStat};
 
 /// Refuses everything that is not one component of a path. Longer names than usual

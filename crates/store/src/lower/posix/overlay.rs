@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::StoreError;
 use crate::lower::OWN_DIRECTORY;
-use crate::lower::posix::probe::{OVERLAYFS_MAGIC, magic};
+use crate::lower::posix::magic::{OVERLAYFS_MAGIC, magic};
 
 const MARK: &str = "overlay";
 const MARK_BYTES_MAX: u64 = 200;

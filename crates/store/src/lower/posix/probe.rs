@@ -7,7 +7,14 @@ use rustix::fs::{self, AtFlags, Gid, StatVfsMountFlags, Uid};
 use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use super::{PosixHandle, PosixLower, StoreScope, overlay};
+use super::handle::PosixHandle;
+use super::magic::{
+    BCACHEFS_MAGIC, BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, OVERLAYFS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC,
+    XFS_MAGIC, magic,
+};
+use super::overlay;
+use super::root::PosixLower;
+use super::scope::StoreScope;
 use crate::Capabilities;
 use crate::lower::{Create, Lower};
 
@@ -15,15 +22,6 @@ const PROBE_FILE: &[u8] = b"probe";
 const PROBE_NODE: &[u8] = b"probe-node";
 const PROBE_LINK: &[u8] = b"probe-link";
 const PROBE_XATTR: &[u8] = b"user.mobifs.probe";
-
-const EXT_MAGIC: u64 = 0xEF53;
-const XFS_MAGIC: u64 = 0x5846_5342;
-pub(super) const BTRFS_MAGIC: u64 = 0x9123_683E;
-const F2FS_MAGIC: u64 = 0xF2F5_2010;
-const TMPFS_MAGIC: u64 = 0x0102_1994;
-const RAMFS_MAGIC: u64 = 0x8584_58F6;
-pub(super) const OVERLAYFS_MAGIC: u64 = 0x794C_7630;
-const BCACHEFS_MAGIC: u64 = 0xCA45_1A4E;
 
 /// No filesystem in use has a smaller limit.
 const FILE_BYTES_MIN: u64 = 1 << 30;
@@ -40,21 +38,6 @@ const ROOM_BLOCKS_MIN: u64 = 64;
 const NAMESPACE_BYTES: usize = 8;
 /// Room for what overlayfs notes in attributes of its own.
 const OVERLAY_XATTR_BYTES: usize = 512;
-
-pub(super) fn magic(f_type: fs::FsWord) -> u64 {
-    // The field is signed on some machines; all known values have 32 bits.
-    (f_type as u64) & 0xffff_ffff
-}
-
-pub(super) fn is_memory_filesystem(f_type: fs::FsWord) -> bool {
-    matches!(magic(f_type), TMPFS_MAGIC | RAMFS_MAGIC)
-}
-
-/// Whether what has blocks is overwritten in them (f2fs has room of its own for writing it
-/// elsewhere), unless they are shared. Elsewhere, and where it is not known, writing takes room.
-pub(super) fn overwrites_in_place(f_type: fs::FsWord) -> bool {
-    matches!(magic(f_type), EXT_MAGIC | XFS_MAGIC | F2FS_MAGIC)
-}
 
 /// Most links of one file. Trying this out would take seconds, so it is a table (as
 /// `pathconf(_PC_LINK_MAX)` is); a filesystem not in it gets what Linux promises for

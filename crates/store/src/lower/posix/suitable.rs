@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::fd::AsFd;
 use rustix::fs::{self, IFlags};
 
+use super::magic::magic;
 use super::overlay;
-use super::probe::magic;
 use crate::StoreError;
 
 const MSDOS_MAGIC: u64 = 0x4D44;

@@ -6,7 +6,7 @@ use crate::fixtures::file_state;
 use crate::log::header::Header;
 use crate::log::superblock::{FORMAT_VERSION, LOG_START, Slot, Superblock, parse};
 use crate::lower::{JOURNAL_BLOCK_BYTES, PosixLower};
-use crate::recovery::RecoveryReport;
+use crate::recovery::report::RecoveryReport;
 use crate::{JournalOptions, JournalStore};
 use crate::{Store, StoreError};
 
