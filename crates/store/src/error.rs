@@ -51,13 +51,13 @@ pub enum StoreError {
     #[error(
         "{count} changes cannot be brought to their places, and stay in .mobifs until they can, or \
          what they concern is moved or deleted; everything else is in its place: {}",
-        told.join("; ")
+        shown.join("; ")
     )]
     Unapplied {
         /// How many were refused.
         count: usize,
         /// What some of them were, and why.
-        told: Vec<String>,
+        shown: Vec<String>,
         /// The error number of the first.
         errno: i32,
     },

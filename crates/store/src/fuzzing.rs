@@ -37,7 +37,7 @@ pub fn is_encodable(record: &Record) -> bool {
 pub struct Scanned {
     /// Sequence and records of each transaction.
     pub transactions: Vec<(u64, Vec<Record>)>,
-    /// Offset behind the last one.
+    /// Offset after the last one.
     pub end: u64,
     /// Size of an incomplete one at `end`.
     pub discarded_tail_bytes: u64,
@@ -80,7 +80,7 @@ pub struct ForgedSuperblock {
     pub generation: u64,
     /// The epoch has no transaction.
     pub clean: bool,
-    /// Nothing was written behind it in the epoch.
+    /// Nothing was written after it in the epoch.
     pub reach: u64,
 }
 
@@ -138,7 +138,7 @@ pub fn forge_transaction(forged: &ForgedTransaction<'_>) -> Vec<u8> {
     blocks
 }
 
-/// Writes a transaction behind the last one of a journal, as if a mount had committed it.
+/// Writes a transaction after the last one of a journal, as if a mount had committed it.
 /// Says whether there was room.
 ///
 /// # Errors

@@ -28,7 +28,8 @@ use crate::recovery::report::{RecoveryReport, Resumed};
 use crate::recovery::{self, Opened};
 use crate::unlinked;
 use crate::{
-    Capabilities, PendingWork, Saved, Seek, Store, StoreError, Ticket, Transaction, Witness,
+    Capabilities, PendingWork, RestartSink, RestartState, Seek, Store, StoreError, Ticket,
+    Transaction,
 };
 
 /// Facts about an open journal.
@@ -109,36 +110,36 @@ impl<L: Lower> JournalStore<L> {
         Ok((Self::new(opened), report))
     }
 
-    /// As [`JournalStore::open`]; `witness` hears of everything that a successor of this
+    /// As [`JournalStore::open`]; `sink` is told of everything that a successor of this
     /// process needs for [`JournalStore::resume`].
     ///
     /// # Errors
-    /// As [`JournalStore::open`]; the witness has heard nothing then.
-    pub fn open_watched(
+    /// As [`JournalStore::open`]; nothing was reported then.
+    pub fn open_with_sink(
         lower: L,
         options: &JournalOptions,
-        witness: Arc<dyn Witness>,
+        sink: Arc<dyn RestartSink>,
     ) -> Result<(Self, RecoveryReport), StoreError> {
         let (mut store, report) = Self::open(lower, options)?;
-        store.overlay.watch(witness);
+        store.overlay.watch(sink);
         Ok((store, report))
     }
 
     /// Opens the store that a killed process had open. Every id that it knew names the
-    /// same object as before, and what is pinned is readable. `witness` is taken to have heard
+    /// same object as before, and what is pinned is readable. `sink` is taken to know
     /// `saved` already, so that the successor of this process, should it be killed too, may be
-    /// given what the witness knows then.
+    /// given what the sink knows then.
     ///
     /// # Errors
-    /// As [`JournalStore::open`], and [`StoreError::Copied`]. The witness has heard what was
-    /// done until then.
+    /// As [`JournalStore::open`], and [`StoreError::Copied`]. What was done until then is
+    /// reported.
     pub fn resume(
         lower: L,
         options: &JournalOptions,
-        witness: Arc<dyn Witness>,
-        saved: Saved,
+        sink: Arc<dyn RestartSink>,
+        saved: RestartState,
     ) -> Result<(Self, Resumed), StoreError> {
-        let (opened, resumed) = recovery::resume(lower, options, witness, saved)?;
+        let (opened, resumed) = recovery::resume(lower, options, sink, saved)?;
         Ok((Self::new(opened), resumed))
     }
 
@@ -158,18 +159,18 @@ impl<L: Lower> JournalStore<L> {
             Err(StoreError::Unapplied { .. }) => {}
             Err(_) => return applied,
             Ok(()) => {
-                epoch.take_back(overlay.lower(), overlay.sink())?;
+                epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
                 epoch.close(overlay.lower())?;
             }
         }
-        // Nobody will find the names of an object any more that are not known yet.
+        // Names of an object that are not known yet will not be found any more.
         limbo::empty_limbo(overlay, Unnamed::Pinned);
         limbo::sweep_stage(overlay, epoch.carried_file());
         applied
     }
 
     /// Before [`JournalStore::close`] where the mount has ended: nothing is in use any more,
-    /// also what nobody has given back.
+    /// also what was never given back.
     pub fn unpin_all(&self) {
         self.overlay.state_mut().unpin_all();
     }
@@ -268,7 +269,7 @@ impl<L: Lower> Store for JournalStore<L> {
             reserved_inodes: state.pending.created,
             commit_written_bytes: self.counters.written_bytes(),
             apply_written_bytes: self.applier.counters().written_bytes(),
-            strays: self.applier.counters().strays(),
+            externally_modified: self.applier.counters().externally_modified(),
             commits: self.counters.commits(),
             overwritten_bytes_max: self.usage.total_bytes() / 2,
             entries_bytes_max: self.applier.reserve().promised_bytes(),

@@ -7,7 +7,7 @@
 //!
 //! * [`MemoryStore`]: no persistence; for tests and for measuring the engine.
 //! * [`JournalStore`]: any POSIX filesystem, reached through the [`lower::Lower`]
-//!   trait so that a test can put a simulated, crashing one below it.
+//!   trait so that a test can put a simulated, crashing one in its place.
 #![deny(unsafe_code)]
 
 mod apply;
@@ -26,10 +26,10 @@ mod memory;
 mod options;
 mod overlay;
 mod recovery;
+mod restart_state;
 mod store;
 mod trust;
 mod unlinked;
-mod witness;
 
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
@@ -38,6 +38,6 @@ pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use options::JournalOptions;
 pub use recovery::inspect::{Inspection, inspect};
 pub use recovery::report::{RecoveryReport, Resumed};
+pub use restart_state::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};
 pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};
 pub use trust::check_owner;
-pub use witness::{Intent, KnownLocation, KnownObject, Saved, Witness};

@@ -129,8 +129,8 @@ impl<T> RankedMutex<T> {
         }
     }
 
-    /// None where it is held already. Who does not wait cannot keep others waiting for ever, so this
-    /// may come after any other lock.
+    /// None where it is held already. A thread that does not wait cannot be part of a deadlock, so
+    /// this may come after any other lock.
     pub(crate) fn try_lock(&self) -> Option<Ranked<MutexGuard<'_, T>>> {
         let guard = self.mutex.try_lock()?;
         Some(Ranked {

@@ -426,7 +426,7 @@ impl Store for MemoryStore {
                 }
                 done += count;
             }
-            // What lies behind the end is zero whatever a page holds there.
+            // What lies after the end is zero whatever a page holds there.
             let inside = object
                 .attributes
                 .size
@@ -560,7 +560,7 @@ impl Store for MemoryStore {
                 ctime: Timestamp::default(),
             })
         });
-        // The engine knows the size and never asks behind it; here it only has to
+        // The engine knows the size and never asks after it; here it only has to
         // cover what is parked.
         for (index, page) in pages {
             let end = index.offset() + page.stored_bytes() as u64;

@@ -14,7 +14,7 @@ pub struct JournalOptions {
     pub read_only: bool,
     /// Memory that committed, unapplied pages may hold before a commit applies them.
     pub held_bytes_max: u64,
-    /// Room that is kept below, also on a full disk, for directories and lists of extents that
+    /// Room that is kept in the lower filesystem, also on a full disk, for directories and lists of extents that
     /// grow; 0: none.
     pub reserve_bytes: u64,
     /// [`Store::apply`](crate::Store::apply) writes so many pages of existing files or more before it keeps commits

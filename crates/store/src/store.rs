@@ -70,9 +70,9 @@ pub struct PendingWork {
     pub commit_written_bytes: u64,
     /// Bytes written by applying since the store was opened.
     pub apply_written_bytes: u64,
-    /// Objects with committed changes that somebody had moved or removed in the store's
+    /// Objects with committed changes that another program had moved or removed in the store's
     /// directory when the changes were applied; again for an apply that is repeated.
-    pub strays: u64,
+    pub externally_modified: u64,
     /// Commits since the store was opened.
     pub commits: u64,
     /// Changes that can be committed, together, without taking room in the lower filesystem
@@ -131,14 +131,14 @@ pub trait Store: Send + Sync {
     /// As [`Store::object`].
     fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError>;
 
-    /// Reads content at `offset`; holes and bytes behind the end read as zero, so
+    /// Reads content at `offset`; holes and bytes after the end read as zero, so
     /// `out` is always filled.
     ///
     /// # Errors
     /// As [`Store::object`].
     fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError>;
 
-    /// First offset at or behind `offset` that is data (or a hole), below the
+    /// First offset at or after `offset` that is data (or a hole), below the
     /// committed size; none if there is no more.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ pub(crate) fn spill<L: Lower>(
     Ok(())
 }
 
-/// Nobody uses an unlinked object any more: what is left of it may go.
+/// An unlinked object is not in use any more: what is left of it may go.
 pub(crate) fn release<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &RankedMutex<Epoch<Gate<L>>>,
@@ -85,7 +85,7 @@ pub(crate) fn release<L: Lower>(
     let Some(location) = take_orphan(overlay, id) else {
         return;
     };
-    // Freeing a large file takes long; who looks something up does not wait for it.
+    // Freeing a large file takes long; look-ups do not wait for it.
     let result = if location.in_limbo {
         limbo::delete_from_limbo(overlay, location.inode.to_string().as_bytes())
     } else if location.in_stage {
@@ -118,7 +118,7 @@ fn take_orphan<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<Location>
 /// Drops what is remembered of directories whose listing, and of deleted objects
 /// that, the engine does not have any more, and of what is known only as entries
 /// of these directories; unless it is `in_use`, or something committed, or something
-/// known below, still needs it.
+/// known in the lower filesystem, still needs it.
 pub(crate) fn forget<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &RankedMutex<Epoch<Gate<L>>>,
@@ -218,10 +218,10 @@ mod tests {
             let _applying = store.epoch().lock();
             store.forget(&[file], &BTreeSet::new());
         }
-        assert_eq!(in_limbo(), 1, "somebody else moves and deletes there");
+        assert_eq!(in_limbo(), 1, "an apply moves and deletes there");
         remove(&store, id(b"unseen"), b"nothing");
         store.apply().unwrap();
-        assert_eq!(in_limbo(), 0, "nobody knows it any more");
+        assert_eq!(in_limbo(), 0, "it is not known any more");
         assert_eq!(std::fs::read(path("unseen/file")).unwrap(), b"x");
     }
 }

@@ -12,7 +12,9 @@ use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Page,
     PageIndex, Timestamp,
 };
-use mobifs_store::{Intent, JournalOptions, JournalStore, KnownObject, PosixLower, Store, Witness};
+use mobifs_store::{
+    Intent, JournalOptions, JournalStore, KnownObject, PosixLower, RestartSink, Store,
+};
 
 fn options() -> JournalOptions {
     JournalOptions {
@@ -379,7 +381,7 @@ fn root_takes_no_store_that_somebody_else_could_have_forged() {
     open(root.path()).close().unwrap();
 }
 
-/// Found by the crash search: the file waits in `limbo/` because it has a name that nobody
+/// Found by the crash search: the file waits in `limbo/` because it has a name that was never
 /// looked at, and its name there was counted.
 #[test]
 fn a_file_kept_for_its_other_name_shows_the_links_that_it_has() {
@@ -443,7 +445,7 @@ fn an_entry_that_is_committed_alone_leaves_its_directory_as_it_was() {
     }
 }
 
-/// Found by the fault search: a journal names one place of a file, so after a recovery nobody
+/// Found by the fault search: a journal names one place of a file, so after a recovery it is not
 /// knew that it had two, and when it was found again by the other it was another file.
 #[test]
 fn a_recovered_file_is_the_same_by_each_of_its_names() {
@@ -542,7 +544,7 @@ fn many_new_files_are_written_once_and_as_they_will_be() {
 #[derive(Default)]
 struct Names(AtomicUsize);
 
-impl Witness for Names {
+impl RestartSink for Names {
     fn object(&self, _id: ObjectId, known: Option<&KnownObject>) {
         let location = known.and_then(|known| known.location.as_ref());
         let names = location.map_or(0, |location| location.names.len());
@@ -552,16 +554,16 @@ impl Witness for Names {
     fn intent(&self, _intent: Option<Intent>) {}
 }
 
-/// Found by an unmount that took minutes: with each name that a file got, the witness was told
+/// Found by an unmount that took minutes: with each name that a file got, the sink was told
 /// of all that it had.
 #[test]
-fn many_names_of_one_file_are_told_together() {
+fn many_names_of_one_file_are_recorded_together() {
     const NAMES: usize = 400;
     let directory = prepared();
-    let witness = Arc::new(Names::default());
+    let sink = Arc::new(Names::default());
     let lower = PosixLower::open(directory.path()).unwrap();
-    let told = Arc::clone(&witness) as Arc<dyn Witness>;
-    let (store, _) = JournalStore::open_watched(lower, &options(), told).unwrap();
+    let told = Arc::clone(&sink) as Arc<dyn RestartSink>;
+    let (store, _) = JournalStore::open_with_sink(lower, &options(), told).unwrap();
     let (new, old) = (
         new_id(1),
         store.list_directory(ObjectId::ROOT).unwrap()[0].id,
@@ -573,7 +575,7 @@ fn many_names_of_one_file_are_told_together() {
         commit(&store, entries);
     }
     store.apply().unwrap();
-    let heard = witness.0.load(Ordering::SeqCst);
+    let heard = sink.0.load(Ordering::SeqCst);
     assert!(heard < 10 * NAMES, "{heard}");
     store.close().unwrap();
     let links = |name: &str| {

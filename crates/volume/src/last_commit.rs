@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use mobifs_base::{Entry, ObjectId, TransactionId};
 use mobifs_engine::persist::{self, Key, Uncommitted};
-use mobifs_store::{JournalStore, PosixLower, Saved, Store as _, StoreError};
+use mobifs_store::{JournalStore, PosixLower, RestartState, Store as _, StoreError};
 
 use crate::arena::{LastNotes, LeftArena};
 use crate::{ArenaError, OpenOptions, StoreLock};
@@ -75,7 +75,7 @@ impl LastCommit {
         let mut arena = LeftArena::read(arena)?;
         let notes = arena.notes();
         let noted = notes.read();
-        let mut known: Saved = arena.store();
+        let mut known: RestartState = arena.store();
         noted.update(&mut known);
         let (store, resumed) = JournalStore::resume(
             options.lower(path)?,

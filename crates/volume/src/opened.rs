@@ -9,7 +9,8 @@ use std::sync::Arc;
 use mobifs_base::{FileKind, ObjectInfo, TransactionId};
 use mobifs_engine::{Engine, EngineConfig};
 use mobifs_store::{
-    JournalOptions, JournalStore, PosixLower, RecoveryReport, Saved, Store, StoreError, StoreScope,
+    JournalOptions, JournalStore, PosixLower, RecoveryReport, RestartState, Store, StoreError,
+    StoreScope,
 };
 
 use crate::arena::SavedMount;
@@ -69,7 +70,7 @@ impl Resumption {
     }
 
     /// What its store knew, for [`JournalStore::resume`].
-    pub const fn store(&self) -> &Saved {
+    pub const fn store(&self) -> &RestartState {
         &self.saved.store
     }
 
@@ -125,7 +126,9 @@ impl OpenedStore {
         let opened = options.lower(path).and_then(|lower| {
             let journal = options.journal(path)?;
             match options.arena {
-                Some(arena) => JournalStore::open_watched(lower, &journal, Arc::new(arena.clone())),
+                Some(arena) => {
+                    JournalStore::open_with_sink(lower, &journal, Arc::new(arena.clone()))
+                }
                 None => JournalStore::open(lower, &journal),
             }
         });

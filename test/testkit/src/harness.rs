@@ -139,7 +139,7 @@ pub fn demand_nothing_held(volume: &Volume, store: &dyn Store) -> Result<(), Str
         pending.reserved_bytes,
         pending.reserved_inodes,
         pending.journal_used_bytes,
-        pending.strays,
+        pending.externally_modified,
         memory.used_bytes,
         memory.deleted_in_use_bytes,
         memory.committed_held_bytes,

@@ -68,7 +68,7 @@ fn open_store<L: Lower + 'static>(
     arena: Option<&Arena>,
 ) -> Result<Arc<dyn Store>, String> {
     let opened = match arena {
-        Some(arena) => JournalStore::open_watched(lower, options, Arc::new(arena.clone())),
+        Some(arena) => JournalStore::open_with_sink(lower, options, Arc::new(arena.clone())),
         None => JournalStore::open(lower, options),
     };
     let (store, _report) = opened.map_err(|error| error.to_string())?;

@@ -17,7 +17,7 @@ use mobifs_store::fuzzing::{Record, append, encode};
 use mobifs_store::lower::{Create, Lower};
 use mobifs_store::{
     Capabilities, Intent, JournalOptions, JournalStore, KnownObject, MEMORY_CAPABILITIES,
-    PosixLower, RecoveryReport, Saved, Store as _, StoreError, StoreScope, Witness,
+    PosixLower, RecoveryReport, RestartSink, RestartState, Store as _, StoreError, StoreScope,
 };
 use mobifs_testkit::crash::{CrashHandle, CrashLower};
 
@@ -37,7 +37,7 @@ const CALLS_EACH: u64 = 12;
 /// A witness that nobody will ask.
 struct Forgetful;
 
-impl Witness for Forgetful {
+impl RestartSink for Forgetful {
     fn object(&self, _id: ObjectId, _known: Option<&KnownObject>) {}
     fn intent(&self, _intent: Option<Intent>) {}
 }
@@ -400,7 +400,7 @@ fn the_successor_of_a_killed_process_refuses_what_no_apply_could_do() {
         lower.clone(),
         &OPTIONS,
         Arc::new(Forgetful),
-        Saved::default(),
+        RestartState::default(),
     );
     assert!(matches!(resumed, Err(StoreError::Corrupt { .. })));
     assert!(lower.stat_at(&root, b"directory").is_ok());

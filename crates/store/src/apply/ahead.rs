@@ -4,12 +4,12 @@
 //! time goes to pages of existing files. These can be written before, while others commit, for
 //! the journal has every byte until the epoch ends: what is here is an apply that has not come
 //! far, and that transactions may follow upon ("Why a store is served before its journal is
-//! applied" in `docs/DESIGN.md`). Only whole pages inside the file below are written. Sizes,
+//! applied" in `docs/DESIGN.md`). Only whole pages inside the lower file are written. Sizes,
 //! ranges of zeros, new objects and names are left to the apply; it passes over the pages that
 //! were written here, are durable, and did not change since.
 //!
 //! What is written from here must not come to lie over something newer that no journal has any
-//! more. So each step holds the lock of all who change content in place: an apply, after which
+//! more. So each step holds the lock of all that change content in place: an apply, after which
 //! the pass ends, and a commit that writes new data to its place.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use mobifs_base::{FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
 use crate::apply::work::Applier;
 use crate::locks::RankedMutex;
-use crate::log::epoch::{Epoch, Moves};
+use crate::log::epoch::{Epoch, RenameMark};
 use crate::lower::Lower;
 use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
@@ -73,7 +73,7 @@ fn begin_ahead<L: Lower>(
 ) -> Option<(Vec<ObjectId>, u64)> {
     let epoch = epoch.lock();
     // No journal, or none that redoes content, would make good what a crash leaves torn.
-    if epoch.log().is_unsettled() || epoch.moves() != Moves::NotBegun {
+    if epoch.log().is_epoch_unknown() || epoch.rename_mark() != RenameMark::NotBegun {
         return None;
     }
     let mut content = applier.content();

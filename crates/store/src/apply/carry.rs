@@ -11,8 +11,8 @@ use mobifs_base::{ByteRange, FileKind, ObjectId, ObjectState, PageIndex, RangeSe
 use rustix::io::Errno;
 
 use crate::StoreError;
-use crate::apply::name_moves::MovingTurn;
 use crate::apply::refused::Refused;
+use crate::apply::rename_steps::RenameSteps;
 use crate::apply::stage;
 use crate::apply::stage::{PART_RESERVE_BYTES, bind_records};
 use crate::apply::work::{Applier, Work};
@@ -36,7 +36,7 @@ const NAMES_BYTES: u64 = 64 << 10;
 pub(super) fn park_nameless<L: Lower>(
     overlay: &Overlay<L>,
     refused: &Refused,
-    turn: &mut MovingTurn<'_>,
+    renames: &mut RenameSteps<'_>,
 ) -> Result<(), StoreError> {
     let children: BTreeSet<ObjectId> = refused
         .entries()
@@ -68,7 +68,7 @@ pub(super) fn park_nameless<L: Lower>(
         if let Some(location) = overlay.state_mut().table.get_mut(id) {
             (location.in_stage, location.in_limbo) = (false, true);
         }
-        turn.step_ended();
+        renames.end_step();
     }
     Ok(())
 }
@@ -98,7 +98,7 @@ pub(super) fn keep_room_to_carry<L: Lower>(
     }
 }
 
-/// Keeps room for the inodes of new objects, where the journal has none for these, and behind that
+/// Keeps room for the inodes of new objects, where the journal has none for these, and after that
 /// for so many bytes that are carried over.
 fn keep_room_for_files<L: Lower>(
     overlay: &Overlay<L>,
@@ -109,7 +109,7 @@ fn keep_room_for_files<L: Lower>(
     let keep = |file, bytes| overflow::keep_room(overlay.lower(), overlay.stage(), file, bytes);
     let first = epoch.next_overflow();
     let mut records = bind_records(staged);
-    records.push(Record::MovingInPart);
+    records.push(Record::RenameMarkInPart);
     let room = epoch.log().free_bytes().saturating_sub(PART_RESERVE_BYTES);
     if Log::<Gate<L>>::transaction_bytes(&records) <= room {
         return keep(first, bytes);
@@ -260,7 +260,7 @@ fn left_over<L: Lower>(
     Ok(records)
 }
 
-/// What has changed and still has a name below that it should not have: the filesystem counts
+/// What has changed and still has a lower name that it should not have: the filesystem counts
 /// that as a link.
 fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -> Vec<ObjectId> {
     let entries: HashSet<_> = refused.entries().iter().map(|(place, _)| place).collect();
@@ -273,7 +273,7 @@ fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -
     changed.filter(is_still_named).collect()
 }
 
-/// Whether an object below has no name, here or where the store has not looked yet, and is not in
+/// Whether a lower object has no name, here or where the store has not looked yet, and is not in
 /// use: it goes with this epoch.
 fn is_deleted<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, StoreError> {
     let location = {
@@ -294,7 +294,7 @@ fn is_deleted<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, Stor
     Ok(!has_other_names)
 }
 
-/// The state of an object; of one that is whole below only what changes again with its names.
+/// The state of an object; of one that is whole in the lower tree only what changes again with its names.
 fn state_of(id: ObjectId, object: &PendingObject, is_new: bool, is_whole: bool) -> Option<Record> {
     let mut state = ObjectState {
         id,
@@ -318,7 +318,7 @@ fn state_of(id: ObjectId, object: &PendingObject, is_new: bool, is_whole: bool) 
 }
 
 /// What of an object reads as zeros below its pages. One that this epoch has made and that is
-/// below by now has nothing but what was written to its place at once.
+/// in the lower tree by now has nothing but what was written to its place at once.
 fn zeroed(object: &PendingObject, is_new: bool) -> RangeSet {
     if !object.created || is_new {
         return object.zeroed.clone();

@@ -5,8 +5,8 @@ use mobifs_base::{Attributes, ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Pag
 use crate::StoreError;
 use crate::apply::deleted::Deleted;
 use crate::apply::externally_modified;
-use crate::apply::name_moves::MovingTurn;
 use crate::apply::refused::Refused;
+use crate::apply::rename_steps::RenameSteps;
 use crate::apply::work::{Applier, Work};
 use crate::error::missing;
 use crate::lower::{Lower, LowerStat, SetAttributes};
@@ -50,10 +50,10 @@ pub(super) fn apply_contents<L: Lower>(
         let handle = match lookup::handle_in(overlay, id, &mut search) {
             Ok(Some(handle)) => handle,
             // Its last name went in this epoch, and an interrupted apply (or
-            // somebody else) has removed it: there is nothing to bring up to date.
+            // another program) has removed it: there is nothing to bring up to date.
             Ok(None) if !overlay.state().pending.is_linked(id) => {
                 if attributes.nlink > 0 {
-                    externally_modified::note_lost(overlay, applier, id);
+                    externally_modified::report_lost(overlay, applier, id);
                 }
                 continue;
             }
@@ -63,7 +63,7 @@ pub(super) fn apply_contents<L: Lower>(
                 continue;
             }
         };
-        externally_modified::note_if_strayed(overlay, applier, id, &mut search)?;
+        externally_modified::report_if_modified(overlay, applier, id, &mut search)?;
         let applied = apply_existing(overlay, applier, id, object, &attributes, &handle);
         if let Err(error) = applied.map_err(paths::failed_for(overlay, id)) {
             refused.note_incomplete(id, error)?;
@@ -97,7 +97,7 @@ pub(super) fn apply_directory_attributes<L: Lower>(
     overlay: &Overlay<L>,
     work: &Work,
     refused: &mut Refused,
-    turn: &mut MovingTurn<'_>,
+    renames: &mut RenameSteps<'_>,
 ) -> Result<(), StoreError> {
     // In a fixed order, so that a simulated crash can be repeated.
     let mut objects: Vec<_> = work.objects.iter().collect();
@@ -118,7 +118,7 @@ pub(super) fn apply_directory_attributes<L: Lower>(
         if let Err(error) = applied.map_err(paths::failed_for(overlay, id)) {
             refused.note_incomplete(id, error)?;
         }
-        turn.step_ended();
+        renames.end_step();
     }
     Ok(())
 }
@@ -134,8 +134,8 @@ pub(super) fn zero_ranges<L: Lower>(
     for range in ranges.iter() {
         let stat = overlay.lower().stat(handle).map_err(failed())?;
         let size = stat.size;
-        // The program that asked for room behind the end has given it back.
-        let cuts_off = range.end == u64::MAX && (range.start < size || has_room_behind(&stat));
+        // The program that asked for room after the end has given it back.
+        let cuts_off = range.end == u64::MAX && (range.start < size || has_room_after_end(&stat));
         if range.start >= size && !cuts_off {
             continue;
         }
@@ -253,7 +253,7 @@ fn allocate<L: Lower>(
     }
 }
 
-/// Whether there is so much room that some may be taken for which nobody asked, without
+/// Whether there is so much room that some may be taken that no program asked for, without
 /// touching what was promised: here to what is committed, in the engine to what is not.
 fn has_room_ahead<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -> bool {
     let promised = overlay.state().pending.reserved_bytes;
@@ -319,13 +319,13 @@ pub(crate) fn apply_attributes<L: Lower>(
         .map_err(StoreError::lower(format!("setting attributes of {id}")))
 }
 
-/// Whether a file has more room behind its end than we leave there ourselves: a program has asked
+/// Whether a file has more room after its end than we leave there ourselves: a program has asked
 /// for it.
-pub(crate) fn has_room_behind(stat: &LowerStat) -> bool {
+pub(crate) fn has_room_after_end(stat: &LowerStat) -> bool {
     stat.allocated_bytes > stat.size.saturating_add(2 * PREALLOCATE_BYTES)
 }
 
-/// The runs of pages, each as long as possible, that reach behind the end of a file of `before`
+/// The runs of pages, each as long as possible, that reach past the end of a file of `before`
 /// bytes.
 fn growing_runs(object: &PendingObject, before: u64) -> impl Iterator<Item = ByteRange> {
     let mut pages = object

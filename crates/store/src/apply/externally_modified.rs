@@ -1,4 +1,4 @@
-//! Objects that somebody moved or removed in the store's directory, against the rule.
+//! Objects that another program moved or removed in the store's directory, against the rule.
 
 use mobifs_base::{Name, ObjectId};
 
@@ -10,11 +10,11 @@ use crate::overlay::lookup;
 use crate::overlay::search::Search;
 
 /// Deeper paths are told in part.
-const TOLD_DEPTH_MAX: usize = 64;
+const SHOWN_DEPTH_MAX: usize = 64;
 
 /// Tells and counts an object that is open and is not at any of the names at which it
 /// should be: what was committed to it goes where it is now.
-pub(super) fn note_if_strayed<L: Lower>(
+pub(super) fn report_if_modified<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     id: ObjectId,
@@ -24,10 +24,10 @@ pub(super) fn note_if_strayed<L: Lower>(
         return Ok(());
     };
     if lookup::place_in(overlay, id, search)?.is_none() {
-        applier.counters().add_stray();
+        applier.counters().add_externally_modified();
         tracing::error!(
-            path = told_path(overlay, parent, &name),
-            "somebody moved or removed this in the store's directory while it was mounted; \
+            path = shown_path(overlay, parent, &name),
+            "another program moved or removed this in the store's directory while it was mounted; \
              what was committed to it went with it"
         );
     }
@@ -35,15 +35,15 @@ pub(super) fn note_if_strayed<L: Lower>(
 }
 
 /// Tells and counts an object that should have a name and is nowhere.
-pub(super) fn note_lost<L: Lower>(overlay: &Overlay<L>, applier: &Applier, id: ObjectId) {
-    applier.counters().add_stray();
+pub(super) fn report_lost<L: Lower>(overlay: &Overlay<L>, applier: &Applier, id: ObjectId) {
+    applier.counters().add_externally_modified();
     let name = undisputed_name(overlay, id);
-    // Who has looked for it under its name knows that it is not there.
-    let path = name.map(|(parent, name)| told_path(overlay, parent, &name));
+    // A look-up under its name has shown that it is not there.
+    let path = name.map(|(parent, name)| shown_path(overlay, parent, &name));
     tracing::error!(
         %id,
         path,
-        "somebody moved or removed this in the store's directory; what was committed to it \
+        "another program moved or removed this in the store's directory; what was committed to it \
          is lost"
     );
 }
@@ -56,10 +56,10 @@ fn undisputed_name<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<(Obje
     location.names.iter().find(stays).cloned()
 }
 
-fn told_path<L: Lower>(overlay: &Overlay<L>, mut parent: ObjectId, name: &Name) -> String {
+fn shown_path<L: Lower>(overlay: &Overlay<L>, mut parent: ObjectId, name: &Name) -> String {
     let state = overlay.state();
     let mut names = vec![name.as_bytes().escape_ascii().to_string()];
-    while parent != ObjectId::ROOT && names.len() < TOLD_DEPTH_MAX {
+    while parent != ObjectId::ROOT && names.len() < SHOWN_DEPTH_MAX {
         let location = state.table.get(parent);
         let Some((above, name)) = location.and_then(|location| location.names.first()) else {
             break;

@@ -16,7 +16,7 @@ use crate::overlay::table::Location;
 pub(crate) enum Unnamed {
     /// Those in use.
     Pinned,
-    /// Also those that have a name in the lower filesystem at which nobody looked yet, and
+    /// Also those that have a name in the lower filesystem that was never looked up, and
     /// through which they may be used any time.
     PinnedOrLinked,
 }
@@ -86,7 +86,7 @@ fn is_kept_in_limbo<L: Lower>(overlay: &Overlay<L>, id: ObjectId, keeps: Unnamed
     is_used || (keeps == Unnamed::PinnedOrLinked && is_linked())
 }
 
-/// Deletes everything: nobody uses any of it.
+/// Deletes everything: none of it is in use.
 ///
 /// # Errors
 /// [`StoreError::Lower`]; the rest is left for the next time.
@@ -99,7 +99,7 @@ pub(crate) fn clear_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreErr
 }
 
 /// Deletes one entry of `limbo/`. A directory that is not empty holds something
-/// that somebody else put there meanwhile: it is kept in `lost/`.
+/// that another program put there meanwhile: it is kept in `lost/`.
 pub(crate) fn delete_from_limbo<L: Lower>(
     overlay: &Overlay<L>,
     name: &[u8],
@@ -266,11 +266,11 @@ fn forget_stage_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId, is_deleted: boo
     if state.table.get(id).is_some_and(is_unnamed) {
         state.table.remove(id);
         overlay.lower().handles().remove(id);
-        state.note_left_in_stage(id, false);
+        state.set_left_in_stage(id, false);
     } else if let Some(location) = state.table.get_mut(id) {
         // Another link took its place in the tree.
         location.in_stage = false;
-        state.note_left_in_stage(id, !is_deleted);
+        state.set_left_in_stage(id, !is_deleted);
     } else {
         // New data of a transaction that failed. The next attempt must not
         // write to a file that is deleted but still open here.

@@ -11,7 +11,7 @@
 //!    can be recognised wherever they are.
 //! 3. Every entry that does not name its final object is moved to `limbo/`, under
 //!    its inode number. *Barrier*: nothing can take a place that is not free. Further
-//!    names of what was moved are removed behind it, and have a barrier of their own.
+//!    names of what was moved are removed after it, and have a barrier of their own.
 //! 4. Every entry gets its final object, from `limbo/`, `stage/` or another name.
 //!    Directories get their final attributes.
 //! 5. *Barrier*, then the journal starts a new epoch. Only now is `limbo/` emptied:
@@ -27,8 +27,8 @@ pub(crate) mod content;
 pub(crate) mod deleted;
 mod externally_modified;
 pub(crate) mod limbo;
-mod name_moves;
 pub(crate) mod refused;
+mod rename_steps;
 pub(crate) mod reserve;
 pub(crate) mod stage;
 mod tree;
@@ -39,11 +39,11 @@ use mobifs_base::ObjectId;
 use crate::StoreError;
 use crate::apply::deleted::Deleted;
 use crate::apply::limbo::Unnamed;
-use crate::apply::name_moves::MovingTurn;
 use crate::apply::refused::Refused;
+use crate::apply::rename_steps::RenameSteps;
 use crate::apply::reserve::Room;
 use crate::apply::work::{Applier, Work};
-use crate::log::epoch::{Epoch, Moves};
+use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::Lower;
 use crate::lower::gate::Gate;
@@ -65,19 +65,19 @@ pub(crate) fn apply_pending<L: Lower>(
     let work = Work::take(overlay);
     // Where only the new epoch failed, everything was applied and is durable. Doing it
     // again would change files in place that no journal protects any more.
-    if !epoch.log().is_unsettled() {
+    if !epoch.log().is_epoch_unknown() {
         if work.is_empty() && epoch.log().is_empty() && epoch.log().carried().is_none() {
             return Ok(());
         }
         // A record of inodes that failed may be found after a crash: not when other
         // inodes have taken their place.
-        epoch.take_back(overlay.lower(), overlay.sink())?;
+        epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
         // What the journal calls done must not be begun again: in the middle of it a
         // crash would leave what recovery does not look at.
-        if epoch.moves() != Moves::OnlyNamesAreLeft {
+        if epoch.rename_mark() != RenameMark::OnlyNamesLeft {
             bring_to_place(overlay, applier, epoch, &work, deleted, refused)?;
         }
-        move_names(overlay, epoch, &work, refused)?;
+        rename_all(overlay, epoch, &work, refused)?;
         if !refused.is_empty() {
             carry::carry_over(overlay, applier, epoch, &work, refused)?;
         }
@@ -124,28 +124,28 @@ fn bring_to_place<L: Lower>(
     if work.dentries.is_empty() {
         return Ok(());
     }
-    stage::announce_moves(overlay, epoch, bindings, refused.is_empty())
+    stage::write_rename_mark(overlay, epoch, bindings, refused.is_empty())
 }
 
 /// Names, and what changes with them; all that was applied is durable on return.
-fn move_names<L: Lower>(
+fn rename_all<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &mut Epoch<Gate<L>>,
     work: &Work,
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
     {
-        let mut turn = MovingTurn::begin(overlay.names());
+        let mut renames = RenameSteps::begin(overlay.names());
         assert!(
-            work.dentries.is_empty() || epoch.moves() != Moves::NotBegun,
+            work.dentries.is_empty() || epoch.rename_mark() != RenameMark::NotBegun,
             "names move only after the journal says so"
         );
-        epoch.note_moving();
-        tree::rearrange(overlay, work, refused, &mut turn)?;
-        content::apply_directory_attributes(overlay, work, refused, &mut turn)?;
-        carry::park_nameless(overlay, refused, &mut turn)?;
+        epoch.begin_renames();
+        tree::rearrange(overlay, work, refused, &mut renames)?;
+        content::apply_directory_attributes(overlay, work, refused, &mut renames)?;
+        carry::park_nameless(overlay, refused, &mut renames)?;
     }
-    epoch.sync_moves(overlay.lower())
+    epoch.sync_renames(overlay.lower())
 }
 
 /// The applied state is the lower tree's: nothing is pending any more but what is carried
@@ -247,7 +247,7 @@ pub(crate) fn gain_room<L: Lower>(
     deleted: &mut Deleted,
 ) -> Result<bool, StoreError> {
     // Everything is in its place then, and only the new epoch finds no room.
-    let is_applied = epoch.log().is_unsettled();
+    let is_applied = epoch.log().is_epoch_unknown();
     match source {
         Room::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),

@@ -6,8 +6,8 @@ use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
 
-/// So many refusals are told in an error.
-const TOLD_MAX: usize = 3;
+/// So many refusals are shown in an error.
+const SHOWN_MAX: usize = 3;
 
 /// A pending entry: what a name in a directory is to name.
 pub(super) type Entry = ((ObjectId, Name), Option<ObjectId>);
@@ -24,7 +24,7 @@ pub(crate) struct Refused {
     incomplete: BTreeSet<ObjectId>,
     /// Entries that name what they named before, or nothing.
     entries: Vec<Entry>,
-    told: Vec<String>,
+    shown: Vec<String>,
     count: usize,
     errno: i32,
 }
@@ -110,8 +110,8 @@ impl Refused {
             self.errno = error.errno();
         }
         self.count += 1;
-        if self.told.len() < TOLD_MAX {
-            self.told.push(error.to_string());
+        if self.shown.len() < SHOWN_MAX {
+            self.shown.push(error.to_string());
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ impl Refused {
     pub(super) fn error(&self) -> StoreError {
         StoreError::Unapplied {
             count: self.count,
-            told: self.told.clone(),
+            shown: self.shown.clone(),
             errno: self.errno,
         }
     }

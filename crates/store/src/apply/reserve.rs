@@ -4,7 +4,7 @@
 //! takes none, but a directory that it comes to may have to grow, and so may `limbo/`, which it
 //! passes through, and the list of a file's extents where room that was allocated ahead is
 //! written to. A file of a megabyte in the store's own directory keeps the blocks for that: an
-//! apply or a commit that finds no room removes it and goes on. Nobody else is told of the room
+//! apply or a commit that finds no room removes it and goes on. The room that is
 //! that is free then, and the next apply makes the file anew, as large as can be. Without it a
 //! full disk takes no renames, and of writes only those to what was written before.
 

@@ -11,7 +11,7 @@ use crate::apply::limbo;
 use crate::apply::refused::Refused;
 use crate::apply::work::{Applier, Work};
 use crate::error::missing;
-use crate::log::epoch::{Epoch, Moves};
+use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::found;
 use crate::lower::gate::Gate;
@@ -21,7 +21,7 @@ use crate::overlay::lookup;
 use crate::overlay::paths;
 use crate::overlay::pending::PendingObject;
 
-/// Who says of a part that it has its place must leave the journal the room to say so once more, for
+/// A mark that a part has its place must leave the journal the room to say so once more, for
 /// everything.
 pub(super) const PART_RESERVE_BYTES: u64 = PAGE_BYTES_U64;
 
@@ -56,7 +56,7 @@ pub(super) fn stage_new_objects<L: Lower>(
             (state.pending.is_linked(id), state.is_pinned(id))
         };
         if !is_linked && !is_pinned {
-            // Created and removed again: it never needs to exist below.
+            // Created and removed again: it never needs to exist in the lower filesystem.
             continue;
         }
         let staged = stage_object(overlay, applier, id, object, &attributes);
@@ -92,21 +92,21 @@ pub(super) fn stage_new_objects<L: Lower>(
 /// Says in the journal that names move from here on, and under which inodes new
 /// objects can be recognised then. All that was done before is durable first; whether that
 /// is everything else, the journal says, too.
-pub(super) fn announce_moves<L: Lower>(
+pub(super) fn write_rename_mark<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &mut Epoch<Gate<L>>,
     bindings: Vec<(ObjectId, u64)>,
     is_everything: bool,
 ) -> Result<(), StoreError> {
     let mut records = bind_records(&bindings);
-    if epoch.moves() != Moves::NotBegun && records.is_empty() {
+    if epoch.rename_mark() != RenameMark::NotBegun && records.is_empty() {
         return Ok(());
     }
-    let is_told = epoch.log().tells_moves() && is_everything;
-    if is_told {
-        records.push(Record::Moving);
-    } else if epoch.moves() == Moves::NotBegun && epoch.log().may_carry() {
-        records.push(Record::MovingInPart);
+    let is_complete = epoch.log().has_rename_mark() && is_everything;
+    if is_complete {
+        records.push(Record::RenameMark);
+    } else if epoch.rename_mark() == RenameMark::NotBegun && epoch.log().may_carry() {
+        records.push(Record::RenameMarkInPart);
     }
     let reserve_bytes = if is_everything { 0 } else { PART_RESERVE_BYTES };
     if !records.is_empty() && epoch.log().free_bytes() < PAGE_BYTES_U64 + reserve_bytes {
@@ -120,7 +120,7 @@ pub(super) fn announce_moves<L: Lower>(
     if !records.is_empty() {
         epoch.append(overlay.lower(), overlay.stage(), &records, reserve_bytes)?;
     }
-    epoch.begin_moves(is_told);
+    epoch.set_rename_mark(is_complete);
     let mut state = overlay.state_mut();
     for (id, inode) in bindings {
         state.pending.object_mut(id).bound = Some(inode);
@@ -201,7 +201,7 @@ fn create_staged<L: Lower>(
         .lower()
         .create(overlay.stage(), name.as_bytes(), what)
         .map_err(failed())?;
-    // Who looked at one that was there before may have it open.
+    // A handle on one that was there before may be open.
     overlay.lower().handles().remove(id);
     Ok(())
 }
@@ -246,7 +246,7 @@ pub(crate) fn stage_file<L: Lower>(
     lookup::require_handle(overlay, id)
 }
 
-/// Whether all about a new object is in the journal, and neither its inode nor its content below.
+/// Whether all about a new object is in the journal, and neither its inode nor its content in the lower filesystem.
 pub(super) fn can_be_unstaged<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use mobifs_base::{FileKind, Name, ObjectId};
 
 use crate::StoreError;
-use crate::apply::name_moves::MovingTurn;
 use crate::apply::refused::Refused;
+use crate::apply::rename_steps::RenameSteps;
 use crate::apply::work::Work;
 use crate::error::missing;
 use crate::lower::Lower;
@@ -20,7 +20,7 @@ pub(super) fn rearrange<L: Lower>(
     overlay: &Overlay<L>,
     work: &Work,
     refused: &mut Refused,
-    turn: &mut MovingTurn<'_>,
+    renames: &mut RenameSteps<'_>,
 ) -> Result<(), StoreError> {
     let mut missing_names: Vec<(ObjectId, &Name, ObjectId)> = Vec::new();
     let mut detached = false;
@@ -33,7 +33,7 @@ pub(super) fn rearrange<L: Lower>(
             }
             continue;
         }
-        let there = settle_entry(overlay, *parent, name, *child, &mut search);
+        let there = detach_entry(overlay, *parent, name, *child, &mut search);
         let there = match there.map_err(paths::failed_at(overlay, *parent, name)) {
             Ok(there) => there,
             Err(error) => {
@@ -53,13 +53,14 @@ pub(super) fn rearrange<L: Lower>(
         {
             missing_names.push((*parent, name, child));
         }
-        turn.step_ended();
+        renames.end_step();
     }
     if detached {
-        turn.meanwhile(|| overlay.lower().sync_all())
+        renames
+            .meanwhile(|| overlay.lower().sync_all())
             .map_err(StoreError::lower("making detached entries durable"))?;
     }
-    let kept = drop_surplus(overlay, &surplus, refused, turn)?;
+    let kept = drop_surplus(overlay, &surplus, refused, renames)?;
     missing_names.retain(|(parent, name, _)| !kept.contains(&(*parent, *name)));
     let mut wanted: HashMap<ObjectId, usize> = HashMap::new();
     for (_, _, child) in &missing_names {
@@ -89,9 +90,9 @@ pub(super) fn rearrange<L: Lower>(
                 }
             }
         }
-        turn.step_ended();
+        renames.end_step();
     }
-    // All at once: each time, the witness hears of all names of an object.
+    // All at once: each time, the sink hears of all names of an object.
     overlay.state_mut().table.add_names(links.into_iter());
     outcome
 }
@@ -103,11 +104,11 @@ fn drop_surplus<'a, L: Lower>(
     overlay: &Overlay<L>,
     surplus: &[((ObjectId, &'a Name), Option<ObjectId>)],
     refused: &mut Refused,
-    turn: &mut MovingTurn<'_>,
+    renames: &mut RenameSteps<'_>,
 ) -> Result<HashSet<(ObjectId, &'a Name)>, StoreError> {
     let mut kept = HashSet::new();
     for &((parent, name), child) in surplus {
-        turn.step_ended();
+        renames.end_step();
         let dropped = drop_name(overlay, parent, name);
         if let Err(error) = dropped.map_err(paths::failed_at(overlay, parent, name)) {
             refused.note_entry(((parent, name.clone()), child), error)?;
@@ -116,7 +117,8 @@ fn drop_surplus<'a, L: Lower>(
     }
     if !surplus.is_empty() {
         // What is attached next may take one of these names.
-        turn.meanwhile(|| overlay.lower().sync_all())
+        renames
+            .meanwhile(|| overlay.lower().sync_all())
             .map_err(StoreError::lower("making detached entries durable"))?;
     }
     Ok(kept)
@@ -162,8 +164,8 @@ fn is_stuck<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, StoreE
     Ok(lookup::last_place(overlay, id)?.is_some_and(|place| !place.is_own))
 }
 
-/// Moves away what an entry names, unless it is its final object.
-fn settle_entry<L: Lower>(
+/// RenameMark away what an entry names, unless it is its final object.
+fn detach_entry<L: Lower>(
     overlay: &Overlay<L>,
     parent: ObjectId,
     name: &Name,
@@ -222,7 +224,7 @@ fn settle_entry<L: Lower>(
 /// Gives an object one of its final names. If it is the `last` one missing, a
 /// name that is only ours moves there, else another link is made. Answers whether the
 /// name is noted; of a further link it need not be at once, because the object is still
-/// found where it was, and who does all this again finds the link.
+/// found where it was, and the next attempt finds the link.
 fn attach<L: Lower>(
     overlay: &Overlay<L>,
     parent: ObjectId,
@@ -272,7 +274,7 @@ fn attach<L: Lower>(
     Ok(true)
 }
 
-/// What [`settle_entry`] found, and left.
+/// What [`detach_entry`] found, and left.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum There {
     /// No entry.

@@ -17,7 +17,7 @@ use crate::overlay::pending::PendingObject;
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     written_bytes: AtomicU64,
-    strays: AtomicU64,
+    externally_modified: AtomicU64,
 }
 
 impl Counters {
@@ -25,20 +25,20 @@ impl Counters {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_stray(&self) {
-        self.strays.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add_externally_modified(&self) {
+        self.externally_modified.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn written_bytes(&self) -> u64 {
         self.written_bytes.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn strays(&self) -> u64 {
-        self.strays.load(Ordering::Relaxed)
+    pub(crate) fn externally_modified(&self) -> u64 {
+        self.externally_modified.load(Ordering::Relaxed)
     }
 }
 
-/// What all share who change content in place.
+/// What is shared by all that change content in place.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     /// Applies that have begun.
@@ -48,7 +48,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// An apply begins: whoever writes ahead ends, because it does not know what is pending now.
+    /// An apply begins: writing ahead ends, because it does not know what is pending now.
     pub(crate) const fn begin_apply(&mut self) {
         self.applies += 1;
     }
@@ -76,7 +76,7 @@ impl Applier {
         }
     }
 
-    /// To be held by whoever changes content in place.
+    /// To be held while content is changed in place.
     pub(crate) fn content(&self) -> Ranked<MutexGuard<'_, Content>> {
         self.content.lock()
     }

@@ -10,11 +10,11 @@ use mobifs_base::{
 
 use crate::StoreError;
 use crate::apply::content;
-use crate::apply::content::has_room_behind;
+use crate::apply::content::has_room_after_end;
 use crate::apply::stage;
 use crate::commit::counters::CommitCounters;
 use crate::commit::sorted::{MANY_FILES_BYTES, RUN_PAGES_MIN, Sorted};
-use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, Moves};
+use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::Lower;
 use crate::lower::gate::Gate;
@@ -129,7 +129,7 @@ pub(crate) fn choose_direct<L: Lower>(
     epoch: &mut Epoch<Gate<L>>,
     sorted: &Sorted,
 ) -> Result<Vec<DirectRun>, StoreError> {
-    if epoch.moves() == Moves::OnlyNamesAreLeft {
+    if epoch.rename_mark() == RenameMark::OnlyNamesLeft {
         // A crash before the transaction is in the journal must leave no trace in
         // places that recovery does not look at.
         return Ok(Vec::new());
@@ -177,8 +177,8 @@ pub(crate) fn choose_direct<L: Lower>(
     Ok(runs)
 }
 
-/// Adds what of the range lies behind the file's end to what is empty. Where that is
-/// worth it and the journal does not say so yet: a state that says "behind its end this
+/// Adds what of the range lies after the file's end to what is empty. Where that is
+/// worth it and the journal does not say so yet: a state that says "after its end this
 /// file is empty".
 fn guard<L: Lower>(
     overlay: &Overlay<L>,
@@ -200,18 +200,18 @@ fn guard<L: Lower>(
         .size
         .max(stat.size)
         .next_multiple_of(PAGE_BYTES_U64);
-    let behind = ByteRange::new(range.start.max(end), range.end.max(end));
+    let after = ByteRange::new(range.start.max(end), range.end.max(end));
     let has_pages_there = pending.is_some_and(|object| {
         let last = object.pages.keys().next_back();
         last.is_some_and(|last| last.offset() >= end)
     });
-    // To say that nothing is behind the end would give back room that a program has asked for
+    // To say that nothing is after the end would give back room that a program has asked for
     // there, and that a full disk has no other of.
-    let is_allocated = has_room_behind(&stat);
-    if !is_run(behind, RUN_PAGES_MIN) || empty.covers(behind) || has_pages_there || is_allocated {
+    let is_allocated = has_room_after_end(&stat);
+    if !is_run(after, RUN_PAGES_MIN) || empty.covers(after) || has_pages_there || is_allocated {
         return Ok(None);
     }
-    empty.insert(behind);
+    empty.insert(after);
     Ok(Some(ObjectState {
         id,
         created: false,

@@ -48,7 +48,7 @@ pub(crate) fn commit<L: Lower>(
     let tag = transaction.tag;
     let mut sorted = Sorted::new(transaction);
     make_room(overlay, applier, epoch, &sorted)?;
-    epoch.sync_moves(overlay.lower())?;
+    epoch.sync_renames(overlay.lower())?;
     add_parents(overlay, &mut sorted)?;
     let _content = sorted.has_runs().then(|| applier.content());
     let _tree = overlay.hold_names();
@@ -140,7 +140,7 @@ fn add_parents<L: Lower>(overlay: &Overlay<L>, sorted: &mut Sorted) -> Result<()
     Ok(())
 }
 
-/// Applies what is pending if the transaction might not fit behind it; and makes good
+/// Applies what is pending if the transaction might not fit after it; and makes good
 /// a transaction or a new epoch that failed, before anything is written to its place
 /// that relies on what the journal says.
 fn make_room<L: Lower>(
@@ -149,12 +149,12 @@ fn make_room<L: Lower>(
     epoch: &mut Epoch<Gate<L>>,
     sorted: &Sorted,
 ) -> Result<(), StoreError> {
-    epoch.take_back(overlay.lower(), overlay.sink())?;
+    epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
     let held_bytes = overlay.state().pending.held_bytes();
     let held_bytes = held_bytes.saturating_sub(epoch.carried_bytes());
     let needed = sorted.journal_bytes_max() + BIND_RESERVE_BYTES;
     let is_full = !epoch.log().is_empty() && needed > epoch.log().free_bytes();
-    if epoch.log().is_unsettled() || is_full || held_bytes > applier.held_bytes_max() {
+    if epoch.log().is_epoch_unknown() || is_full || held_bytes > applier.held_bytes_max() {
         apply::apply_what_is_possible(overlay, applier, epoch)?;
     }
     Ok(())
@@ -277,7 +277,7 @@ struct Base<'a, L: Lower> {
     pending: Option<std::sync::Arc<crate::overlay::pending::PendingObject>>,
     /// Of a new object: ranges that its stage file holds already.
     spilled: Option<RangeSet>,
-    /// The object below, as soon as somebody asks for it.
+    /// The object in the lower filesystem, as soon as a page of it is needed.
     lower: OnceCell<LowerBase<L>>,
 }
 

@@ -9,7 +9,7 @@ use crate::Transaction;
 /// A run of new pages of this length is written to its place at once.
 pub(super) const RUN_PAGES_MIN: usize = 16;
 /// With this much data of new files in one transaction, all of it is: they have to be
-/// made below anyway, and one sync serves them all.
+/// made in the lower tree anyway, and one sync serves them all.
 pub(super) const MANY_FILES_BYTES: u64 = 1 << 20;
 
 /// A transaction sorted by what its entries are.

@@ -28,9 +28,9 @@ const BYTES_FRESH: u8 = 6;
 const DIRECT: u8 = 7;
 const EXTERNAL: u8 = 8;
 const BIND: u8 = 9;
-const MOVING: u8 = 10;
+const RENAME_MARK: u8 = 10;
 const FOUND: u8 = 11;
-const MOVING_IN_PART: u8 = 12;
+const RENAME_MARK_IN_PART: u8 = 12;
 
 /// [`OBJECT`] flag: the object is created by this transaction.
 const CREATED: u8 = 1;
@@ -46,7 +46,7 @@ const OBJECT_FLAGS: u8 = CREATED | HAS_TARGET | MTIME_IS_ATIME | CTIME_IS_MTIME;
 /// the numbers below it.
 const ID_LONG: u64 = 1 << 49;
 
-/// Bytes that the records take, one behind the other.
+/// Bytes that the records take, one after the other.
 pub(crate) fn encoded_bytes(records: &[Record]) -> u64 {
     let mut counter = Counter::default();
     records
@@ -91,7 +91,7 @@ pub(crate) fn decode(bytes: &[u8], count: u32) -> Result<Vec<Record>, Malformed>
         records.push(take_record(&mut cursor)?);
     }
     if !cursor.is_empty() {
-        return Err(Malformed("bytes are left behind the last record"));
+        return Err(Malformed("bytes are left after the last record"));
     }
     Ok(records)
 }
@@ -173,8 +173,8 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             put_id(sink, *id);
             put_varint(sink, *inode);
         }
-        Record::Moving => put_u8(sink, MOVING),
-        Record::MovingInPart => put_u8(sink, MOVING_IN_PART),
+        Record::RenameMark => put_u8(sink, RENAME_MARK),
+        Record::RenameMarkInPart => put_u8(sink, RENAME_MARK_IN_PART),
         Record::Found { id, inode } => {
             put_u8(sink, FOUND);
             put_id(sink, *id);
@@ -219,8 +219,8 @@ fn take_record(cursor: &mut Cursor<'_>) -> Result<Record, Malformed> {
             id: take_id(cursor)?,
             inode: cursor.varint()?,
         },
-        MOVING => Record::Moving,
-        MOVING_IN_PART => Record::MovingInPart,
+        RENAME_MARK => Record::RenameMark,
+        RENAME_MARK_IN_PART => Record::RenameMarkInPart,
         FOUND => Record::Found {
             id: take_id(cursor)?,
             inode: NonZeroU64::new(cursor.varint()?),
@@ -371,7 +371,7 @@ fn take_run(cursor: &mut Cursor<'_>) -> Result<(u16, Vec<u8>), Malformed> {
 fn take_page_index(cursor: &mut Cursor<'_>) -> Result<PageIndex, Malformed> {
     let index = PageIndex(cursor.varint()?);
     if !is_page(index) {
-        return Err(Malformed("a page lies behind the largest offset"));
+        return Err(Malformed("a page lies after the largest offset"));
     }
     Ok(index)
 }

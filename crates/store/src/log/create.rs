@@ -39,7 +39,7 @@ pub(super) fn first<L: Lower>(
         ))?;
     let made = unfinished(lower, directory, wanted, measure)?;
     // Order matters to a crash: the unfinished journal's entry, then the identity, then
-    // the rename. An identity with neither journal then means that somebody removed it.
+    // the rename. An identity with neither journal then means that another program removed it.
     let finish = || {
         lower.sync(directory)?;
         identity::write(lower, directory, made.superblock.uuid)?;

@@ -1,7 +1,7 @@
 //! The journal's epoch under way, as commits and applies write it.
 //!
 //! An epoch begins when the superblock says so and ends when everything in it is applied, or carried
-//! over to the next one. Whoever has the epoch is the only writer.
+//! over to the next one. The holder of the epoch is the only writer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::log::overflow::{self, Overflow};
 use crate::log::record::Record;
 use crate::lower::Lower;
-use crate::{Intent, StoreError, Witness};
+use crate::{Intent, RestartSink, StoreError};
 
 /// Journal that every commit leaves free: apply records the inodes of new objects in one
 /// more transaction, or in an overflow file and one block that mentions it.
@@ -21,12 +21,12 @@ pub(crate) const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
 
 /// How far an apply of this epoch has got with the names of the tree, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moves {
+pub(crate) enum RenameMark {
     /// No name has moved.
     NotBegun,
     /// Some may have moved. Everything else is in its place, and nothing was committed
     /// since.
-    OnlyNamesAreLeft,
+    OnlyNamesLeft,
     /// Some may have moved.
     MayHaveBegun,
 }
@@ -67,9 +67,9 @@ pub(crate) struct Epoch<L: Lower> {
     /// Number of the next overflow file.
     next_overflow: u64,
     /// What the epoch's journal says of names that move.
-    moves: Moves,
+    rename_mark: RenameMark,
     /// Names have moved since the lower filesystem was last made durable as a whole.
-    has_unsynced_moves: bool,
+    has_unsynced_renames: bool,
     /// What the epoch that comes begins with, while its superblock is not in force.
     carried: Option<Carried>,
     /// Memory of what the epoch has begun with: applying does not give it back.
@@ -85,15 +85,15 @@ impl<L: Lower> Epoch<L> {
         log: Log<L>,
         recorded: HashSet<ObjectId>,
         next_overflow: u64,
-        moves: Moves,
+        rename_mark: RenameMark,
     ) -> Self {
         let epoch = Self {
             log,
             recorded,
             next_overflow,
-            moves,
+            rename_mark,
             // What was found is made durable before anything is done with it.
-            has_unsynced_moves: false,
+            has_unsynced_renames: false,
             carried: None,
             carried_bytes: 0,
             has_open_intent: false,
@@ -112,8 +112,8 @@ impl<L: Lower> Epoch<L> {
         Arc::clone(&self.usage)
     }
 
-    pub(crate) const fn moves(&self) -> Moves {
-        self.moves
+    pub(crate) const fn rename_mark(&self) -> RenameMark {
+        self.rename_mark
     }
 
     pub(crate) const fn recorded(&self) -> &HashSet<ObjectId> {
@@ -169,10 +169,10 @@ impl<L: Lower> Epoch<L> {
     /// Whether an apply that cannot bring everything to its place may begin the next epoch with the
     /// rest.
     pub(crate) fn may_carry(&self) -> bool {
-        !self.log.is_unsettled() && self.log.may_carry()
+        !self.log.is_epoch_unknown() && self.log.may_carry()
     }
 
-    /// Writes one transaction, durably, leaving some room behind it; returns the bytes
+    /// Writes one transaction, durably, leaving some room after it; returns the bytes
     /// written. What the journal has no room for goes to an overflow file in `stage`.
     ///
     /// # Errors
@@ -192,9 +192,9 @@ impl<L: Lower> Epoch<L> {
             let (written, bytes) = overflow::write(lower, stage, file, records)?;
             bytes + self.log.append(lower, &[written.into()])?
         };
-        if self.moves == Moves::OnlyNamesAreLeft {
+        if self.rename_mark == RenameMark::OnlyNamesLeft {
             // Not of what this transaction says.
-            self.moves = Moves::MayHaveBegun;
+            self.rename_mark = RenameMark::MayHaveBegun;
         }
         self.publish();
         Ok(written)
@@ -202,11 +202,11 @@ impl<L: Lower> Epoch<L> {
 
     /// The journal says, durably, that names move from here on; `is_everything`: and that nothing
     /// else is left to do.
-    pub(crate) fn begin_moves(&mut self, is_everything: bool) {
-        self.moves = if is_everything {
-            Moves::OnlyNamesAreLeft
+    pub(crate) fn set_rename_mark(&mut self, is_everything: bool) {
+        self.rename_mark = if is_everything {
+            RenameMark::OnlyNamesLeft
         } else {
-            Moves::MayHaveBegun
+            RenameMark::MayHaveBegun
         };
     }
 
@@ -214,8 +214,8 @@ impl<L: Lower> Epoch<L> {
     ///
     /// Should something fail from here on, the places that the journal has recorded are not those of
     /// the objects any more: transactions that come before the next attempt record the new ones.
-    pub(crate) fn note_moving(&mut self) {
-        self.has_unsynced_moves = true;
+    pub(crate) fn begin_renames(&mut self) {
+        self.has_unsynced_renames = true;
         self.recorded.clear();
     }
 
@@ -224,12 +224,12 @@ impl<L: Lower> Epoch<L> {
     /// After an apply that failed while they moved, this comes before the next transaction:
     /// recovery finds an object at a place that the journal records or gives it, and what is
     /// committed next may take the names away at which a crash would leave it.
-    pub(crate) fn sync_moves(&mut self, lower: &L) -> Result<(), StoreError> {
-        if self.has_unsynced_moves {
+    pub(crate) fn sync_renames(&mut self, lower: &L) -> Result<(), StoreError> {
+        if self.has_unsynced_renames {
             lower
                 .sync_all()
                 .map_err(StoreError::lower("making applied changes durable"))?;
-            self.has_unsynced_moves = false;
+            self.has_unsynced_renames = false;
         }
         Ok(())
     }
@@ -241,7 +241,7 @@ impl<L: Lower> Epoch<L> {
     /// [`StoreError::Lower`]: the epoch under way goes on, and is applied again.
     pub(crate) fn begin_next(&mut self, lower: &L) -> Result<Option<Carried>, StoreError> {
         debug_assert!(
-            !self.has_unsynced_moves,
+            !self.has_unsynced_renames,
             "a new epoch begins after a barrier"
         );
         match &self.carried {
@@ -249,7 +249,7 @@ impl<L: Lower> Epoch<L> {
             None => self.log.reset(lower, false)?,
         }
         self.publish();
-        self.moves = Moves::NotBegun;
+        self.rename_mark = RenameMark::NotBegun;
         let mut carried = self.carried.take();
         self.recorded = carried.as_mut().map_or_else(HashSet::new, |carried| {
             std::mem::take(&mut carried.recorded)
@@ -265,18 +265,18 @@ impl<L: Lower> Epoch<L> {
     }
 
     /// Of a copied store: removes the last transaction, for one that says the same of this copy.
-    pub(crate) fn step_back(&mut self) {
-        self.log.step_back();
+    pub(crate) fn pop_last(&mut self) {
+        self.log.pop_last();
     }
 
     /// Of a copied store: the journal is this copy's from now on.
-    pub(crate) fn come_home(&mut self, lower: &L) -> Result<(), StoreError> {
-        self.log.come_home(lower)
+    pub(crate) fn rebind_to_copy(&mut self, lower: &L) -> Result<(), StoreError> {
+        self.log.rebind_to_copy(lower)
     }
 
     /// Makes what was found durable, and void what is left of a torn transaction.
-    pub(crate) fn settle(&mut self, lower: &L) -> Result<(), StoreError> {
-        self.log.settle(lower)
+    pub(crate) fn make_durable(&mut self, lower: &L) -> Result<(), StoreError> {
+        self.log.make_durable(lower)
     }
 
     fn publish(&self) {
@@ -293,7 +293,7 @@ impl<L: Lower> Epoch<L> {
     // and before anything else is written.
 
     /// To be called directly before a transaction is written; `tag` 0 has no intent.
-    pub(crate) fn announce(&mut self, sink: Option<&dyn Witness>, tag: u64) {
+    pub(crate) fn announce(&mut self, sink: Option<&dyn RestartSink>, tag: u64) {
         debug_assert!(!self.has_open_intent, "one transaction at a time");
         let Some(sink) = sink.filter(|_| tag != 0) else {
             return;
@@ -310,13 +310,13 @@ impl<L: Lower> Epoch<L> {
     /// To be called directly after the transaction was written, or not.
     pub(crate) fn conclude<T>(
         &mut self,
-        sink: Option<&dyn Witness>,
+        sink: Option<&dyn RestartSink>,
         written: &Result<T, StoreError>,
     ) {
         if written.is_ok() {
             // It names a committed transaction from now on.
             self.has_open_intent = false;
-        } else if !self.log.is_untidy() {
+        } else if !self.log.is_tail_unknown() {
             self.withdraw(sink);
         }
     }
@@ -325,17 +325,17 @@ impl<L: Lower> Epoch<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]: it is not known what is there, and nothing may follow.
-    pub(crate) fn take_back(
+    pub(crate) fn invalidate_tail(
         &mut self,
         lower: &L,
-        sink: Option<&dyn Witness>,
+        sink: Option<&dyn RestartSink>,
     ) -> Result<(), StoreError> {
-        self.log.take_back(lower)?;
+        self.log.invalidate_tail(lower)?;
         self.withdraw(sink);
         Ok(())
     }
 
-    fn withdraw(&mut self, sink: Option<&dyn Witness>) {
+    fn withdraw(&mut self, sink: Option<&dyn RestartSink>) {
         if std::mem::take(&mut self.has_open_intent)
             && let Some(sink) = sink
         {

@@ -25,7 +25,8 @@ use crate::log::header::{HEADER_BYTES, Header, KIND_RECORDS, transaction_bytes};
 use crate::log::overflow::Overflow;
 use crate::log::record::Record;
 use crate::log::superblock::{
-    FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_CARRIED, VERSION_WITH_MOVES,
+    FORMAT_VERSION, Home, LOG_START, SLOTS, Superblock, VERSION_WITH_CARRIED,
+    VERSION_WITH_RENAME_MARK,
 };
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
@@ -68,14 +69,14 @@ pub(crate) struct Log<L: Lower> {
 enum Access {
     ReadWrite,
     ReadOnly,
-    /// What is on the medium behind `position` is not known: a transaction failed, and
-    /// it could not be taken back; or part of one was found there when the journal was
+    /// What is on the medium after `position` is not known: a transaction failed, and
+    /// it could not be made void; or part of one was found there when the journal was
     /// opened, which must not become whole by a later one that is torn in its place and
     /// has some of the same blocks. Nothing may follow before it is void.
-    Untidy,
+    TailUnknown,
     /// Which superblock is in force on the medium is not known, so nothing may follow
     /// before a new epoch is.
-    Unsettled,
+    EpochUnknown,
 }
 
 /// How to open a [`Log`].
@@ -102,7 +103,7 @@ pub(crate) struct Scanned {
     pub(crate) transactions: Vec<(u64, Vec<Record>)>,
     /// Bytes of journal that they take.
     pub(crate) bytes: u64,
-    /// Bytes of an incomplete transaction behind them, which is ignored: its write
+    /// Bytes of an incomplete transaction after them, which is ignored: its write
     /// was cut short, so it was never acknowledged. What is left of one whose header
     /// did not reach the medium is not counted.
     pub(crate) discarded_tail_bytes: u64,
@@ -151,18 +152,18 @@ impl<L: Lower> Log<L> {
         (self.superblock.epoch, self.sequence)
     }
 
-    /// A transaction failed and could not be taken back: it may still be found.
-    pub(crate) fn is_untidy(&self) -> bool {
-        self.access == Access::Untidy
+    /// A transaction failed and the tail could not be made void: it may still be found.
+    pub(crate) fn is_tail_unknown(&self) -> bool {
+        self.access == Access::TailUnknown
     }
 
-    /// The format of this epoch has [`Record::Moving`]: where it is missing, nothing moved.
-    pub(crate) fn tells_moves(&self) -> bool {
-        self.superblock.version >= VERSION_WITH_MOVES
+    /// The format of this epoch has [`Record::RenameMark`]: where it is missing, nothing moved.
+    pub(crate) fn has_rename_mark(&self) -> bool {
+        self.superblock.version >= VERSION_WITH_RENAME_MARK
     }
 
     /// An epoch of this format may begin with what the one before could not apply, and has
-    /// [`Record::MovingInPart`].
+    /// [`Record::RenameMarkInPart`].
     pub(crate) fn may_carry(&self) -> bool {
         self.superblock.version >= VERSION_WITH_CARRIED
     }
@@ -180,8 +181,8 @@ impl<L: Lower> Log<L> {
     /// A [`Log::reset`] has failed. On the medium its epoch may be in force already, in
     /// which everything before is void; so nothing may be changed that the epoch before
     /// would have to make good, until a reset succeeds.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.access == Access::Unsettled
+    pub(crate) fn is_epoch_unknown(&self) -> bool {
+        self.access == Access::EpochUnknown
     }
 
     /// Largest transaction that is written with one durable write, in bytes.
@@ -217,7 +218,7 @@ impl<L: Lower> Log<L> {
     /// [`StoreError::Corrupt`] for records that could not be read again.
     pub(crate) fn append(&mut self, lower: &L, records: &[Record]) -> Result<u64, StoreError> {
         self.check_writable("appending to the journal")?;
-        self.take_back(lower)?;
+        self.invalidate_tail(lower)?;
         if !records.iter().all(codec::is_encodable) {
             return Err(StoreError::Corrupt {
                 what: "a record to be written".to_owned(),
@@ -262,7 +263,7 @@ impl<L: Lower> Log<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then,
-    /// so the log takes nothing until a later call succeeds ([`Log::is_unsettled`]).
+    /// so the log takes nothing until a later call succeeds ([`Log::is_epoch_unknown`]).
     pub(crate) fn reset(&mut self, lower: &L, clean: bool) -> Result<(), StoreError> {
         self.begin_epoch(lower, clean, None)
     }
@@ -304,7 +305,7 @@ impl<L: Lower> Log<L> {
                 .for_new_epoch(self.superblock.epoch + 1, self.home)
         };
         if let Err(source) = self.write_superblock(lower, next) {
-            self.access = Access::Unsettled;
+            self.access = Access::EpochUnknown;
             return Err(StoreError::lower("emptying the journal")(source));
         }
         self.access = Access::ReadWrite;
@@ -315,8 +316,8 @@ impl<L: Lower> Log<L> {
         Ok(())
     }
 
-    /// The next transaction takes the place of the last one, which nobody needs.
-    pub(crate) fn step_back(&mut self) {
+    /// The next transaction takes the place of the last one, which is not needed any more.
+    pub(crate) fn pop_last(&mut self) {
         if self.last < self.position {
             self.position = self.last;
             self.sequence -= 1;
@@ -328,7 +329,7 @@ impl<L: Lower> Log<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]; which superblock is in force is not known then, and both are whole.
-    pub(crate) fn come_home(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn rebind_to_copy(&mut self, lower: &L) -> Result<(), StoreError> {
         let superblock = Superblock {
             home: self.home,
             ..self.superblock
@@ -339,9 +340,9 @@ impl<L: Lower> Log<L> {
 
     fn check_writable(&self, action: &str) -> Result<(), StoreError> {
         let errno = match self.access {
-            Access::ReadWrite | Access::Untidy => return Ok(()),
+            Access::ReadWrite | Access::TailUnknown => return Ok(()),
             Access::ReadOnly => Errno::ROFS,
-            Access::Unsettled => Errno::IO,
+            Access::EpochUnknown => Errno::IO,
         };
         Err(StoreError::lower(action)(errno.into()))
     }
@@ -392,11 +393,11 @@ impl<L: Lower> Log<L> {
         };
         let Err(source) = written else { return Ok(()) };
         // What reached the medium is not known.
-        self.access = Access::Untidy;
-        if let Err(error) = self.take_back(lower) {
+        self.access = Access::TailUnknown;
+        if let Err(error) = self.invalidate_tail(lower) {
             tracing::error!(
                 sequence, offset, %error,
-                "a failed transaction cannot be taken back; nothing is committed before it is"
+                "a failed transaction cannot be made void; nothing is committed before it is"
             );
         }
         let action = format!("writing journal transaction {sequence} at byte {offset}");
@@ -409,27 +410,27 @@ impl<L: Lower> Log<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]: it is still not known what is there.
-    pub(crate) fn take_back(&mut self, lower: &L) -> Result<(), StoreError> {
-        if self.access != Access::Untidy {
+    pub(crate) fn invalidate_tail(&mut self, lower: &L) -> Result<(), StoreError> {
+        if self.access != Access::TailUnknown {
             return Ok(());
         }
         let void = JournalBuffer::zeroed(JOURNAL_BLOCK_BYTES);
         self.journal()
             .and_then(|journal| lower.journal_write(journal, &void, self.position, true))
-            .map_err(StoreError::lower("taking back a failed transaction"))?;
+            .map_err(StoreError::lower("making a failed transaction void"))?;
         self.access = Access::ReadWrite;
         Ok(())
     }
 
-    /// Makes what was found when the log was opened what is on the medium. Whoever wrote it may
+    /// Makes what was found when the log was opened what is on the medium. The process that wrote it may
     /// have been killed before it was durable; and where that had failed, the kernel may show
     /// what will never reach the medium unless it is written once more. Only the superblocks and
-    /// the last transaction can be so, and only what comes behind it can be one that was taken
-    /// back and is there in spite of that. To be called before anything else relies on it.
+    /// the last transaction can be so, and only what comes after it can be one that was made
+    /// void and is there in spite of that. To be called before anything else relies on it.
     ///
     /// # Errors
     /// [`StoreError::Lower`]: it is not known what a power cut would leave.
-    pub(crate) fn settle(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn make_durable(&mut self, lower: &L) -> Result<(), StoreError> {
         if self.pristine || self.access == Access::ReadOnly {
             return Ok(());
         }
@@ -437,8 +438,8 @@ impl<L: Lower> Log<L> {
         self.write_superblock(lower, self.superblock)
             .map_err(failed())?;
         let journal = self.journal().map_err(failed())?;
-        let has_block_behind = self.position < self.superblock.journal_bytes;
-        let void_bytes = if has_block_behind {
+        let has_block_after = self.position < self.superblock.journal_bytes;
+        let void_bytes = if has_block_after {
             JOURNAL_BLOCK_BYTES
         } else {
             0

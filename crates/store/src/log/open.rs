@@ -105,7 +105,7 @@ fn existing<L: Lower>(
         access: if options.read_only {
             Access::ReadOnly
         } else if found.discarded_tail_bytes > 0 {
-            Access::Untidy
+            Access::TailUnknown
         } else {
             Access::ReadWrite
         },

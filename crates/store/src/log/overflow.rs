@@ -219,11 +219,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let lower = PosixLower::open(directory.path()).unwrap();
         let stage = lower.root().unwrap();
-        let (external, _) = write(&lower, &stage, 1, &[Record::Moving]).unwrap();
+        let (external, _) = write(&lower, &stage, 1, &[Record::RenameMark]).unwrap();
         let external = Record::from(external);
         let mut once = [(1, vec![external.clone()])];
         assert_eq!(expand(&lower, &stage, &mut once).unwrap(), 2);
-        assert_eq!(once, [(1, vec![Record::Moving])]);
+        assert_eq!(once, [(1, vec![Record::RenameMark])]);
         let mut twice = [(1, vec![external.clone()]), (2, vec![external])];
         let error = expand(&lower, &stage, &mut twice).unwrap_err().to_string();
         assert!(error.contains("t1 of journal transaction 2"), "{error}");

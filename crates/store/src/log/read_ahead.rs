@@ -69,7 +69,7 @@ impl Blocks for ReadAhead<'_> {
             self.spare = std::mem::replace(buffer, content);
             return result;
         }
-        // Whether reading failed where nobody wants to read does not matter.
+        // A failure to read ahead does not matter: the read itself will meet it.
         self.spare = content;
         (self.read)(offset, buffer)
     }

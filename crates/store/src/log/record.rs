@@ -76,10 +76,10 @@ pub enum Record {
     /// From here on names of the lower tree may have moved. Before this record was
     /// written, all that earlier transactions say of anything else was in its place,
     /// durably: new objects in `stage/`, content and attributes.
-    Moving,
-    /// As [`Record::Moving`], and not everything else was in its place: who finds names moved does
+    RenameMark,
+    /// As [`Record::RenameMark`], and not everything else was in its place: a recovery that finds names moved does
     /// all of it anew.
-    MovingInPart,
+    RenameMarkInPart,
     /// The journal is a copy, and so is the tree around it: the object is at the place that an
     /// earlier record tells, and this is its inode there.
     Found {
@@ -141,7 +141,7 @@ impl Both<'_> {
     }
 
     /// Where the run that begins at `start`, where the two differ, ends, and the next
-    /// difference behind it, or `end`.
+    /// difference after it, or `end`.
     fn end_of_run(&self, start: usize, end: usize) -> (usize, usize) {
         // Behind the last byte that is known to belong to the run.
         let mut run_end = start + 1;

@@ -15,7 +15,7 @@ use crate::lower::JOURNAL_BLOCK_BYTES;
 const LOOK_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = JOURNAL_BLOCK_BYTES as u64;
 
-/// The first offset at or behind the given one (whole blocks both) that may hold data;
+/// The first offset at or after the given one (whole blocks both) that may hold data;
 /// what is passed over was never written.
 pub(crate) type NextData<'r> = dyn FnMut(u64) -> Result<u64, StoreError> + 'r;
 
@@ -26,7 +26,7 @@ pub(crate) struct Found {
     pub(crate) transactions: Vec<(u64, Vec<Record>)>,
     /// Offset of the last transaction; `end` if there is none.
     pub(crate) last: u64,
-    /// Offset behind the last transaction.
+    /// Offset after the last transaction.
     pub(crate) end: u64,
     /// Sequence that the next transaction gets.
     pub(crate) next_sequence: u64,
@@ -116,7 +116,7 @@ impl Scanner<'_, '_> {
             return Err(damaged(
                 sequence,
                 offset,
-                "it claims to go on behind the journal's end",
+                "it claims to go on after the journal's end",
             ));
         }
         let whole_bytes = HEADER_BYTES as u64 + u64::from(header.payload_bytes);

@@ -14,7 +14,7 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, LowerStat};
 /// begins; it goes on with an epoch of a lower one in that.
 pub(crate) const FORMAT_VERSION: u32 = 5;
 /// The first version whose epochs say when names begin to move.
-pub(crate) const VERSION_WITH_MOVES: u32 = 2;
+pub(crate) const VERSION_WITH_RENAME_MARK: u32 = 2;
 /// The first version whose superblocks say how far the log may reach.
 const VERSION_WITH_REACH: u32 = 3;
 /// The first version whose superblocks say which file they are in, and whose epochs say where
@@ -63,7 +63,7 @@ pub(crate) struct Superblock {
     pub(crate) direct_bytes_max: u64,
     /// The epoch has no transaction, and nothing is left to do at the next mount.
     pub(crate) clean: bool,
-    /// Nothing was written at or behind this offset in the epoch.
+    /// Nothing was written at or after this offset in the epoch.
     pub(crate) reach: u64,
     /// The journal's file, if it is known; what the epoch says of inodes holds beside it only.
     pub(crate) home: Option<Home>,
@@ -81,7 +81,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// None where the filesystem below numbers nothing: a time alone would be read as damage.
+    /// None where the lower filesystem numbers nothing: a time alone would be read as damage.
     pub(crate) fn of(journal: &LowerStat) -> Option<Self> {
         (journal.inode != 0).then_some(Self {
             inode: journal.inode,

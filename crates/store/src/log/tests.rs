@@ -236,7 +236,7 @@ fn a_reset_voids_what_was_and_leftovers_stay_void() {
     let scanned = place.found();
     assert!(scanned.transactions.is_empty() && !scanned.clean);
     assert_eq!(scanned.discarded_tail_bytes, 0);
-    // The leftovers start right behind these, once with fitting sequence.
+    // The leftovers start right after these, once with fitting sequence.
     for number in 11..=13 {
         log.append(&lower, &transaction(number, 2)).unwrap();
         let found = place.found();

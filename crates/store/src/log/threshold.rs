@@ -30,7 +30,7 @@ pub(super) fn measure<L: Lower>(
         let blocks = JournalBuffer::zeroed(bytes);
         let mut durable = [Duration::ZERO; ROUNDS];
         let mut flushed = [Duration::ZERO; ROUNDS];
-        // In turn, so that both meet the same moods of the device.
+        // In renames, so that both meet the same moods of the device.
         for round in 0..ROUNDS {
             let start = Instant::now();
             lower.journal_write(journal, &blocks, LOG_START, true)?;

@@ -12,7 +12,7 @@ use crate::locks::{Rank, Ranked, RankedMutex};
 use crate::lower::handles::Handles;
 use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 
-/// Passes everything on to the filesystem below until the power is cut; from then on
+/// Passes everything on to the lower filesystem until the power is cut; from then on
 /// nothing that could change it.
 pub(crate) struct Gate<L: Lower> {
     lower: L,
@@ -31,7 +31,7 @@ impl<L: Lower> Gate<L> {
         }
     }
 
-    /// From the return of this call on, nothing changes below.
+    /// From the return of this call on, nothing changes in the lower filesystem.
     pub(crate) fn cut_power(&self) {
         *self.cut.write() = true;
     }

@@ -43,7 +43,7 @@ pub struct LowerStat {
     pub allocated_bytes: u64,
     /// Number of links.
     pub nlink: u32,
-    /// Nobody may change it (`chattr +i`, and `+a`: what is only appended is not how changes
+    /// It may not be changed (`chattr +i`, and `+a`: what is only appended is not how changes
     /// are applied).
     pub immutable: bool,
     /// Last access.
@@ -109,7 +109,7 @@ pub struct SetAttributes {
     pub mtime: Timestamp,
 }
 
-/// A filesystem below the journal store.
+/// The lower filesystem: what the journal store is over.
 ///
 /// Nothing is durable before a `sync_*` call returns, except what
 /// [`Lower::journal_write`] is asked to make durable. What is assumed of a real one
@@ -189,9 +189,9 @@ pub trait Lower: Send + Sync {
         range: ByteRange,
         counted: Blocks,
     ) -> io::Result<bool>;
-    /// `lseek` with `SEEK_DATA`; none behind the last data.
+    /// `lseek` with `SEEK_DATA`; none after the last data.
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
-    /// `lseek` with `SEEK_HOLE`; none behind the end.
+    /// `lseek` with `SEEK_HOLE`; none after the end.
     fn seek_hole(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>>;
 
     /// Sets owner, mode and times of an open object.

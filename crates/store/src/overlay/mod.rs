@@ -2,7 +2,7 @@
 //!
 //! [`Overlay`] has what a read needs: the lower filesystem, what is [pending](pending) over it, and
 //! [where objects are](table). [`read`] answers with both; [`lookup`] and [`search`] find objects
-//! below. Commits and applies change it through [`Overlay::state_mut`].
+//! in the lower tree. Commits and applies change it through [`Overlay::state_mut`].
 
 pub(crate) mod lookup;
 pub(crate) mod paths;
@@ -22,8 +22,8 @@ use crate::locks::{Rank, Ranked, RankedRwLock};
 use crate::lower::directories::Directories;
 use crate::lower::gate::Gate;
 use crate::lower::{Lower, LowerStat, found};
-use crate::overlay::state::{Change, State, Watched};
-use crate::{StoreError, Witness};
+use crate::overlay::state::{Change, ReportedState, State};
+use crate::{RestartSink, StoreError};
 
 /// A name in a directory of the lower filesystem.
 pub(crate) struct Place<H> {
@@ -44,10 +44,10 @@ pub(crate) struct Overlay<L: Lower> {
     is_read_only: bool,
     /// Write-held while names in the lower tree move.
     names: RankedRwLock<()>,
-    state: Watched,
+    state: ReportedState,
 }
 
-// Whoever looks for an object holds the names, in either mode, so that nothing moves meanwhile.
+// Callers that look for an object hold the names, in either mode, so that nothing moves meanwhile.
 impl<L: Lower> Overlay<L> {
     pub(crate) const fn new(
         lower: Gate<L>,
@@ -62,7 +62,7 @@ impl<L: Lower> Overlay<L> {
             device,
             is_read_only,
             names: RankedRwLock::new(Rank::Names, ()),
-            state: Watched::new(state),
+            state: ReportedState::new(state),
         }
     }
 
@@ -120,12 +120,12 @@ impl<L: Lower> Overlay<L> {
     }
 
     /// From now on `sink` is told of every change.
-    pub(crate) fn watch(&mut self, sink: Arc<dyn Witness>) {
+    pub(crate) fn watch(&mut self, sink: Arc<dyn RestartSink>) {
         self.state.watch(sink);
     }
 
-    pub(crate) fn sink(&self) -> Option<&dyn Witness> {
-        self.state.witness()
+    pub(crate) fn sink(&self) -> Option<&dyn RestartSink> {
+        self.state.sink()
     }
 
     /// A handle that is open already.

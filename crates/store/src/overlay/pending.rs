@@ -37,7 +37,7 @@ pub(crate) enum PendingPage {
     /// Changes on top of what the lower file has, in order (after a recovery, where
     /// the whole pages of a journal full of small changes would not fit in memory).
     Runs {
-        /// The page below counts as zeros.
+        /// The lower filesystem's page counts as zeros.
         fresh: bool,
         runs: Runs,
     },
@@ -84,7 +84,7 @@ pub(crate) struct Pending {
     pub(crate) dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
     /// Pending entries that name an object.
     links: HashMap<ObjectId, u32>,
-    /// Which these are, once somebody has asked, until one changes.
+    /// Which these are, from the first question until one changes.
     names: OnceLock<HashMap<ObjectId, Vec<(ObjectId, Name)>>>,
     /// Memory of their content.
     page_bytes: u64,
@@ -298,8 +298,10 @@ impl Pending {
     /// Merges a record as recovery finds it; `Known` and `Found` are not for this.
     pub(crate) fn merge_record(&mut self, record: Record) {
         match record {
-            Record::Known { .. } | Record::Found { .. } | Record::Moving | Record::MovingInPart => {
-            }
+            Record::Known { .. }
+            | Record::Found { .. }
+            | Record::RenameMark
+            | Record::RenameMarkInPart => {}
             Record::Object(state) => self.merge_state(&state),
             Record::Dentry {
                 parent,
@@ -401,7 +403,7 @@ mod tests {
     use super::*;
     use crate::fixtures::file_state;
 
-    /// A program that made and deleted millions of small files filled memory that nobody
+    /// A program that made and deleted millions of small files filled memory that was never
     /// knew of, until the journal was.
     #[test]
     fn what_was_made_and_deleted_again_is_held_until_it_is_applied() {

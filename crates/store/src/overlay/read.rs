@@ -251,7 +251,7 @@ pub(crate) fn content<L: Lower>(
         let handle = handle_for_content(overlay, id)?.ok_or(StoreError::Unknown(id))?;
         return read_lower(overlay, &handle, offset, out);
     };
-    // What is pending needs nothing from below, and there may be nothing: to look for a
+    // What is pending needs nothing from the lower filesystem, and there may be nothing: to look for a
     // file that is not there takes a system call each time.
     let mut opened = None;
     let mut position = offset;
@@ -324,7 +324,7 @@ fn handle_for_content<L: Lower>(
     lookup::handle(overlay, id)
 }
 
-/// Reads from a lower file; what lies behind its end is zeros.
+/// Reads from a lower file; what lies after its end is zeros.
 pub(crate) fn read_lower<L: Lower>(
     overlay: &Overlay<L>,
     handle: &L::Handle,
@@ -338,7 +338,7 @@ pub(crate) fn read_lower<L: Lower>(
 }
 
 /// What is pending gives back room only where it zeroes; and of a new object nothing may be
-/// below yet. The few blocks that a filesystem needs for noting that others are written now
+/// in the lower filesystem yet. The few blocks that a filesystem needs for noting that others are written now
 /// are there as long as the reserve is.
 pub(crate) fn is_in_place<L: Lower>(
     overlay: &Overlay<L>,

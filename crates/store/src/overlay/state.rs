@@ -1,4 +1,4 @@
-//! What reads need, and the only way to change it: whoever does, a witness hears of it.
+//! What reads need, and the only way to change it, which reports every change to the restart-state sink.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::{Deref, DerefMut};
@@ -10,7 +10,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use crate::locks::{Rank, Ranked, RankedRwLock};
 use crate::overlay::pending::Pending;
 use crate::overlay::table::Table;
-use crate::{KnownObject, Saved, Witness};
+use crate::{KnownObject, RestartSink, RestartState};
 
 /// What is pending, and what is known of the lower filesystem.
 pub(crate) struct State {
@@ -88,7 +88,7 @@ impl State {
     }
 
     /// Notes whether the name in `stage/` of an object in the tree is still there.
-    pub(crate) fn note_left_in_stage(&mut self, id: ObjectId, is_left: bool) {
+    pub(crate) fn set_left_in_stage(&mut self, id: ObjectId, is_left: bool) {
         if is_left {
             self.left_in_stage.insert(id);
         } else {
@@ -105,7 +105,7 @@ impl State {
         self.table.touch(id);
     }
 
-    /// Nobody uses it any more, so what was spilled of it means nothing either.
+    /// It is not in use any more, so what was spilled of it means nothing either.
     pub(crate) fn unpin(&mut self, id: ObjectId) {
         self.pinned.remove(&id);
         self.take_spilled(id);
@@ -134,14 +134,14 @@ impl State {
         self.table.touch(id);
     }
 
-    /// A transaction says now what was spilled, or nobody needs it.
+    /// A transaction says now what was spilled, or it is not needed any more.
     pub(crate) fn take_spilled(&mut self, id: ObjectId) {
         self.spilled.remove(&id);
         self.table.touch(id);
     }
 
     /// Drops what is known of these objects and of what has names in them only; unless it is
-    /// `in_use`, or something committed, or something known below, still needs it. Returns what
+    /// `in_use`, or something committed, or something known in the lower filesystem, still needs it. Returns what
     /// was dropped, with the name that it has in `limbo/`.
     pub(crate) fn forget(
         &mut self,
@@ -196,7 +196,7 @@ impl State {
 
     /// Takes over what a killed process knew. What a journal record says of an object's
     /// place counts only for objects that it did not know.
-    pub(crate) fn take_over(&mut self, saved: &Saved) {
+    pub(crate) fn take_over(&mut self, saved: &RestartState) {
         let mut objects: Vec<&(ObjectId, KnownObject)> = saved.objects.iter().collect();
         objects.sort_unstable_by_key(|(id, _)| *id);
         self.table.note_changes();
@@ -210,7 +210,7 @@ impl State {
                 self.pinned.insert(*id);
             }
             // If the transaction that creates it is in the journal, that says what was
-            // spilled of it; only nobody noted that any more.
+            // spilled of it; the kill came before that was reported.
             if !known.spilled.is_empty() && self.pending.object(*id).is_none() {
                 let ranges = known.spilled.iter().copied().collect();
                 self.spilled.insert(*id, ranges);
@@ -239,52 +239,52 @@ impl State {
     }
 }
 
-/// The state behind its lock. There is no other way to change it than [`Watched::write`],
-/// so no change can escape the witness.
-pub(crate) struct Watched {
+/// The state, under its lock. There is no other way to change it than [`ReportedState::write`],
+/// so no change can escape the sink.
+pub(crate) struct ReportedState {
     state: RankedRwLock<State>,
-    witness: Option<Arc<dyn Witness>>,
+    sink: Option<Arc<dyn RestartSink>>,
 }
 
-impl Watched {
-    /// Nobody hears of changes.
+impl ReportedState {
+    /// Changes are not reported.
     pub(crate) const fn new(state: State) -> Self {
         Self {
             state: RankedRwLock::new(Rank::State, state),
-            witness: None,
+            sink: None,
         }
     }
 
-    /// From now on `witness` hears of every change; at once it hears of what is there, or
+    /// From now on every change is reported to `sink`; at once what is there, or
     /// of a state that was taken over, of what it did not know yet.
-    pub(crate) fn watch(&mut self, witness: Arc<dyn Witness>) {
+    pub(crate) fn watch(&mut self, sink: Arc<dyn RestartSink>) {
         self.state.get_mut().table.note_changes();
-        self.witness = Some(witness);
+        self.sink = Some(sink);
         drop(self.write());
     }
 
-    pub(crate) fn witness(&self) -> Option<&dyn Witness> {
-        self.witness.as_deref()
+    pub(crate) fn sink(&self) -> Option<&dyn RestartSink> {
+        self.sink.as_deref()
     }
 
     pub(crate) fn read(&self) -> Ranked<RwLockReadGuard<'_, State>> {
         self.state.read()
     }
 
-    /// The state, to be changed. The witness hears of all of it at once, before anybody
-    /// else can see it.
+    /// The state, to be changed. All of it is reported to the sink at once, before another
+    /// thread can see it.
     pub(crate) fn write(&self) -> Change<'_> {
         Change {
             state: self.state.write(),
-            witness: self.witness(),
+            sink: self.sink(),
         }
     }
 }
 
-/// A change of the state; see [`Watched::write`].
+/// A change of the state; see [`ReportedState::write`].
 pub(crate) struct Change<'a> {
     state: Ranked<RwLockWriteGuard<'a, State>>,
-    witness: Option<&'a dyn Witness>,
+    sink: Option<&'a dyn RestartSink>,
 }
 
 impl Deref for Change<'_> {
@@ -303,9 +303,9 @@ impl DerefMut for Change<'_> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        let Some(witness) = self.witness else { return };
+        let Some(sink) = self.sink else { return };
         for id in self.state.table.take_touched() {
-            witness.object(id, self.state.known(id).as_ref());
+            sink.object(id, self.state.known(id).as_ref());
         }
     }
 }

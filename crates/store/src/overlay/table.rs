@@ -57,17 +57,17 @@ impl Location {
     }
 }
 
-/// All objects of the lower filesystem that somebody was told of.
+/// All objects of the lower filesystem that the engine, or the journal, knows.
 #[derive(Debug)]
 pub(crate) struct Table {
     locations: HashMap<ObjectId, Location>,
     by_inode: HashMap<u64, ObjectId>,
     /// Ids, by inode, that forgotten objects have again when they are found: those which would
-    /// get others, and had several names. Who looks at one name after the other must find that
+    /// get others, and had several names. A look at one name after the other must find that
     /// they are one file's.
     remembered: HashMap<u64, ObjectId>,
     next_fresh: u64,
-    /// Objects of which something changed since somebody asked; none: nobody asks.
+    /// Objects of which something changed since the last report; none: changes are not reported.
     touched: Option<HashSet<ObjectId>>,
 }
 
@@ -234,7 +234,7 @@ impl Table {
 
     /// Records names in the tree: object, directory, name. A forged journal may give an object
     /// any number of them, so each is not compared with all before it. Some may be known,
-    /// because somebody has looked meanwhile.
+    /// because a look-up came in between.
     pub(crate) fn add_names(&mut self, names: impl Iterator<Item = (ObjectId, ObjectId, Name)>) {
         let mut added = HashSet::new();
         let mut seen = HashSet::new();
@@ -281,7 +281,7 @@ impl Table {
         location.is_some_and(|location| location.had_several_names)
     }
 
-    /// Takes note that an object has names that nobody has looked at yet.
+    /// Takes note that an object has names that were never looked up yet.
     pub(crate) fn note_several_names(&mut self, id: ObjectId) {
         if let Some(location) = self.locations.get_mut(&id) {
             location.had_several_names = true;
@@ -302,7 +302,7 @@ impl Table {
     }
 
     /// Forgets the names in a directory, except of objects that are needed or have
-    /// known objects below; returns the others.
+    /// known lower objects; returns the others.
     pub(crate) fn remove_names_in(
         &mut self,
         parent: ObjectId,

@@ -25,7 +25,7 @@ const RESERVE_BYTES: u64 = PAGE_BYTES_U64;
 
 /// What a journal says of the places of objects.
 #[derive(Default)]
-struct Told {
+struct Recorded {
     /// The inode of each; none: an earlier copy did not have it.
     inodes: BTreeMap<ObjectId, Option<NonZeroU64>>,
     /// By directory: what lies in it.
@@ -38,11 +38,11 @@ struct Entry {
     kind: FileKind,
 }
 
-impl Told {
+impl Recorded {
     /// # Errors
     /// [`StoreError::Unsuitable`] if names may not be where the journal says.
     fn by(transactions: &[(u64, Vec<Record>)]) -> Result<Self, StoreError> {
-        let mut told = Self::default();
+        let mut recorded = Self::default();
         // What waits in `limbo/`, under an inode number that it does not have here.
         let mut nameless = HashSet::new();
         let mut needed = Vec::new();
@@ -55,21 +55,22 @@ impl Told {
                     parent,
                     name,
                 } => {
-                    told.inodes
+                    recorded
+                        .inodes
                         .entry(*id)
                         .or_insert_with(|| NonZeroU64::new(*inode));
                     if let Ok(name) = Name::new(name) {
                         let (id, kind) = (*id, *kind);
-                        let entries = told.entries.entry(*parent).or_default();
+                        let entries = recorded.entries.entry(*parent).or_default();
                         entries.push(Entry { id, name, kind });
                     } else {
                         nameless.insert(*id);
                     }
                 }
                 Record::Found { id, inode } => {
-                    told.inodes.insert(*id, *inode);
+                    recorded.inodes.insert(*id, *inode);
                 }
-                Record::Moving | Record::MovingInPart | Record::Bind { .. } => {
+                Record::RenameMark | Record::RenameMarkInPart | Record::Bind { .. } => {
                     return Err(StoreError::Unsuitable(
                         "this is a copy that was made while files of the store were on their \
                          way to their places, and it cannot be told which of them had arrived; \
@@ -91,7 +92,7 @@ impl Told {
                     .to_owned(),
             ));
         }
-        Ok(told)
+        Ok(recorded)
     }
 }
 
@@ -147,14 +148,14 @@ fn look_up<L: Lower>(
     lower: &L,
     transactions: &[(u64, Vec<Record>)],
 ) -> Result<Vec<Record>, StoreError> {
-    let mut told = Told::by(transactions)?;
+    let mut recorded = Recorded::by(transactions)?;
     let failed = || StoreError::lower("looking for what the journal of a copied store changes");
     let root = lower.root().map_err(failed())?;
     let device = lower.stat(&root).map_err(failed())?.device;
-    let below = told.entries.remove(&ObjectId::ROOT).unwrap_or_default();
+    let inside = recorded.entries.remove(&ObjectId::ROOT).unwrap_or_default();
     let mut there: HashMap<ObjectId, u64> = HashMap::new();
     // The directories on the way down, and what is left to be looked for in each.
-    let mut open = vec![(root, below.into_iter())];
+    let mut open = vec![(root, inside.into_iter())];
     while let Some((directory, left)) = open.last_mut() {
         let Some(entry) = left.next() else {
             open.pop();
@@ -168,16 +169,16 @@ fn look_up<L: Lower>(
         };
         there.entry(entry.id).or_insert(stat.inode);
         if stat.kind == FileKind::Directory
-            && let Some(below) = told.entries.remove(&entry.id)
+            && let Some(inside) = recorded.entries.remove(&entry.id)
         {
             let handle = lower.open(directory, name, false).map_err(failed())?;
-            open.push((handle, below.into_iter()));
+            open.push((handle, inside.into_iter()));
         }
     }
-    let moved = told.inodes.into_iter().filter_map(|(id, told)| {
+    let moved = recorded.inodes.into_iter().filter_map(|(id, recorded)| {
         let inode = there.get(&id).copied().and_then(NonZeroU64::new);
         // What is gone is not known by its name any more.
-        (told.is_some() && told != inode).then_some(Record::Found { id, inode })
+        (recorded.is_some() && recorded != inode).then_some(Record::Found { id, inode })
     });
     Ok(moved.collect())
 }
@@ -187,7 +188,7 @@ fn look_up<L: Lower>(
 /// # Errors
 /// [`StoreError::Corrupt`] if something is missing without which the journal cannot be
 /// applied, as when a part of a store was copied; [`StoreError::Lower`].
-pub(crate) fn settle_copy<L: Lower>(
+pub(crate) fn bind_copy<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &mut Epoch<Gate<L>>,
     located: Option<Located>,
@@ -197,7 +198,7 @@ pub(crate) fn settle_copy<L: Lower>(
         if located.replaces_last {
             // Should the power go before the new one is whole, none is there, and the next
             // mount looks again.
-            epoch.step_back();
+            epoch.pop_last();
         }
         epoch.append(
             overlay.lower(),
@@ -209,7 +210,7 @@ pub(crate) fn settle_copy<L: Lower>(
     clear_foreign_limbo(overlay)?;
     // Not before: what the journal said until now must not be believed of this tree, nor
     // that its limbo has no names of the original's.
-    epoch.come_home(overlay.lower())
+    epoch.rebind_to_copy(overlay.lower())
 }
 
 /// Deletes what lies in `limbo/` under the number that it had in the original, which may be

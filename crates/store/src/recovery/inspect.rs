@@ -163,8 +163,8 @@ impl Inspection {
                 | Record::Bind { .. }
                 | Record::External { .. }
                 | Record::Found { .. }
-                | Record::Moving
-                | Record::MovingInPart => {}
+                | Record::RenameMark
+                | Record::RenameMarkInPart => {}
             }
         }
     }
@@ -194,7 +194,7 @@ impl Inspection {
             .any(|record| {
                 matches!(
                     record,
-                    Record::Bind { .. } | Record::Moving | Record::MovingInPart
+                    Record::Bind { .. } | Record::RenameMark | Record::RenameMarkInPart
                 )
             });
         loop {

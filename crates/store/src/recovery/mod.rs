@@ -5,7 +5,7 @@
 
 mod copied;
 pub(crate) mod inspect;
-mod moved;
+mod renamed;
 pub(crate) mod report;
 mod resume;
 mod unapplied;
@@ -23,7 +23,7 @@ use crate::apply::deleted::Deleted;
 use crate::apply::limbo::{self, Unnamed};
 use crate::apply::reserve::{self, Reserve};
 use crate::apply::work::Applier;
-use crate::log::epoch::{Epoch, Moves};
+use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::overflow;
 use crate::log::record::Record;
 use crate::log::{self, LogOptions, Scanned};
@@ -38,7 +38,7 @@ use crate::overlay::table::Table;
 use crate::recovery::copied::Located;
 use crate::recovery::report::{RecoveryReport, Resumed};
 use crate::recovery::validate::is_own;
-use crate::{Capabilities, Saved, StoreError, Witness};
+use crate::{Capabilities, RestartSink, RestartState, StoreError};
 
 /// Ids above this one are not reached by counting, so a journal that has them is forged.
 /// It is applied at once: nothing can be counted on from them.
@@ -80,9 +80,9 @@ pub(crate) fn open<L: Lower>(
     } = scan(lower, options, None)?;
     if !opened.overlay.is_read_only() {
         validate::check_possible(&opened.overlay)?;
-        opened.settle_found(&report)?;
+        opened.make_found_durable(&report)?;
         if report.copied {
-            copied::settle_copy(&opened.overlay, &mut opened.epoch, located)?;
+            copied::bind_copy(&opened.overlay, &mut opened.epoch, located)?;
         }
         limbo::sweep_foreign_stage(
             &opened.overlay,
@@ -95,7 +95,7 @@ pub(crate) fn open<L: Lower>(
         report.applied = opened.apply_if_necessary(is_doubtful)?;
         if report.applied {
             opened.begin_empty()?;
-        } else if opened.epoch.moves() == Moves::NotBegun {
+        } else if opened.epoch.rename_mark() == RenameMark::NotBegun {
             unapplied::clear_limbo_but_known(&opened.overlay)?;
         }
     }
@@ -107,8 +107,8 @@ pub(crate) fn open<L: Lower>(
 pub(crate) fn resume<L: Lower>(
     lower: L,
     options: &JournalOptions,
-    sink: Arc<dyn Witness>,
-    saved: Saved,
+    sink: Arc<dyn RestartSink>,
+    saved: RestartState,
 ) -> Result<(Opened<L>, Resumed), StoreError> {
     let Found {
         mut opened,
@@ -127,14 +127,14 @@ pub(crate) fn resume<L: Lower>(
     opened.overlay.watch(sink);
     if !opened.overlay.is_read_only() {
         validate::check_possible(&opened.overlay)?;
-        opened.settle_found(&report)?;
+        opened.make_found_durable(&report)?;
         limbo::sweep_foreign_stage(
             &opened.overlay,
             opened.epoch.next_overflow(),
             resume::is_staged_by_us,
         )?;
-        moved::find_what_moved(&opened.overlay, &mut opened.epoch)?;
-        if opened.epoch.moves() != Moves::NotBegun {
+        renamed::find_renamed(&opened.overlay, &mut opened.epoch)?;
+        if opened.epoch.rename_mark() != RenameMark::NotBegun {
             opened.apply_if_possible()?;
         }
         report.applied = opened.is_applied();
@@ -152,7 +152,7 @@ pub(crate) fn resume<L: Lower>(
 fn scan<L: Lower>(
     lower: L,
     options: &JournalOptions,
-    saved: Option<&Saved>,
+    saved: Option<&RestartState>,
 ) -> Result<Found<L>, StoreError> {
     let lower = Gate::new(lower);
     let root = lower
@@ -191,14 +191,14 @@ fn scan<L: Lower>(
         .and_then(|saved| saved.intent)
         .filter(|intent| scanned.has(intent.epoch, intent.sequence))
         .map(|intent| intent.tag);
-    let replayed = replay(scanned, root_stat.inode, log.tells_moves());
+    let replayed = replay(scanned, root_stat.inode, log.has_rename_mark());
     let mut state = replayed.state;
     state.table.begin_fresh_above(replayed.ids_max);
     if let Some(saved) = saved {
         state.take_over(saved);
     }
     let opened = Opened {
-        epoch: Epoch::found(log, replayed.recorded, next_overflow, replayed.moves),
+        epoch: Epoch::found(log, replayed.recorded, next_overflow, replayed.rename_mark),
         overlay: Overlay::new(lower, own, root_stat.device, options.read_only, state),
         applier: Applier::new(reserve, options.held_bytes_max, options.ahead_pages_min),
         capabilities,
@@ -214,10 +214,10 @@ fn scan<L: Lower>(
 }
 
 impl<L: Lower> Opened<L> {
-    /// Whoever wrote what is found now may have been killed before it was durable. It is
+    /// The process that wrote what is found now may have been killed before it was durable. It is
     /// relied on from now on, and what is done next assumes that a power cut does not
-    /// take it back. What is left of a torn transaction is made void.
-    fn settle_found(&mut self, report: &RecoveryReport) -> Result<(), StoreError> {
+    /// undo it. What is left of a torn transaction is made void.
+    fn make_found_durable(&mut self, report: &RecoveryReport) -> Result<(), StoreError> {
         let Self {
             overlay,
             applier,
@@ -229,18 +229,20 @@ impl<L: Lower> Opened<L> {
             synced.map_err(StoreError::lower("making durable what is there"))?;
         }
         // Where blocks are never overwritten this takes room.
-        reserve::with_reserve(overlay, applier.reserve(), || epoch.settle(overlay.lower()))
+        reserve::with_reserve(overlay, applier.reserve(), || {
+            epoch.make_durable(overlay.lower())
+        })
     }
 
     /// Applies what was found, unless that can wait; answers whether all of it is applied. What the
     /// lower filesystem refuses has to wait in any case: a full disk must not keep a store from being
     /// served, or nothing could be deleted from it.
     fn apply_if_necessary(&mut self, is_doubtful: bool) -> Result<bool, StoreError> {
-        let is_bound_soundly = moved::find_what_moved(&self.overlay, &mut self.epoch)?;
-        let has_begun = self.epoch.moves() != Moves::NotBegun;
+        let is_binding_valid = renamed::find_renamed(&self.overlay, &mut self.epoch)?;
+        let has_begun = self.epoch.rename_mark() != RenameMark::NotBegun;
         // An apply could never say that names move; commits leave it the room.
         let is_stuck = !has_begun && self.epoch.log().free_bytes() < PAGE_BYTES_U64;
-        let is_doubtful = is_doubtful || !is_bound_soundly || is_stuck;
+        let is_doubtful = is_doubtful || !is_binding_valid || is_stuck;
         let may_be_served = |opened: &Self| {
             let Self {
                 overlay,
@@ -249,7 +251,7 @@ impl<L: Lower> Opened<L> {
             } = opened;
             Ok::<bool, StoreError>(
                 !is_doubtful
-                    && validate::is_sound(overlay, capabilities)
+                    && validate::is_valid(overlay, capabilities)
                     && unapplied::check_found(overlay)?,
             )
         };
@@ -314,7 +316,7 @@ struct Replayed {
     state: State,
     /// Objects whose places the journal records.
     recorded: HashSet<ObjectId>,
-    moves: Moves,
+    rename_mark: RenameMark,
     /// The highest id in the journal.
     ids_max: u64,
     /// Something is said that no mount writes.
@@ -322,12 +324,12 @@ struct Replayed {
 }
 
 /// Merges the journal's transactions, in order.
-fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
+fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed {
     let mut pending = Pending::default();
     let mut table = Table::new(root_inode);
     let mut recorded = HashSet::new();
     let mut known = Vec::new();
-    let mut moves = Moves::NotBegun;
+    let mut rename_mark = RenameMark::NotBegun;
     // What only a forged journal says of places and inodes. It is tried out before anything is
     // served.
     let mut is_doubtful = false;
@@ -335,8 +337,8 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     let in_copy = copied::inodes(&scanned.transactions);
     for (_, records) in scanned.transactions {
         // More was committed after an apply that failed while names moved.
-        if moves != Moves::NotBegun || !tells_moves {
-            moves = Moves::MayHaveBegun;
+        if rename_mark != RenameMark::NotBegun || !has_rename_mark {
+            rename_mark = RenameMark::MayHaveBegun;
         }
         for record in records {
             match record {
@@ -356,8 +358,8 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
                     table.insert(id, inode, kind);
                     known.push((id, parent, name));
                 }
-                Record::Moving if tells_moves => moves = Moves::OnlyNamesAreLeft,
-                Record::MovingInPart => moves = Moves::MayHaveBegun,
+                Record::RenameMark if has_rename_mark => rename_mark = RenameMark::OnlyNamesLeft,
+                Record::RenameMarkInPart => rename_mark = RenameMark::MayHaveBegun,
                 other => {
                     is_bound |= matches!(other, Record::Bind { .. });
                     pending.merge_record(other);
@@ -373,9 +375,9 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     });
     table.add_names(known);
     // Only a journal that says that names move tells inodes of new objects.
-    is_doubtful |= is_bound && moves == Moves::NotBegun;
-    if is_doubtful && moves == Moves::NotBegun {
-        moves = Moves::MayHaveBegun;
+    is_doubtful |= is_bound && rename_mark == RenameMark::NotBegun;
+    if is_doubtful && rename_mark == RenameMark::NotBegun {
+        rename_mark = RenameMark::MayHaveBegun;
     }
     for id in pending.ids() {
         if pending.object(id).is_none_or(|object| !object.created) {
@@ -385,12 +387,12 @@ fn replay(scanned: Scanned, root_inode: u64, tells_moves: bool) -> Replayed {
     let ids_max = pending.ids().chain(table.ids()).max();
     let mut ids_max = ids_max.unwrap_or(ObjectId::ROOT).0;
     if ids_max > OBJECT_ID_MAX {
-        (moves, ids_max, is_doubtful) = (Moves::MayHaveBegun, ObjectId::ROOT.0, true);
+        (rename_mark, ids_max, is_doubtful) = (RenameMark::MayHaveBegun, ObjectId::ROOT.0, true);
     }
     Replayed {
         state: State::new(pending, table),
         recorded,
-        moves,
+        rename_mark,
         ids_max,
         is_doubtful,
     }

@@ -22,7 +22,7 @@ pub struct RecoveryReport {
     /// belong to was looked for by its names.
     pub copied: bool,
     /// Names in `.mobifs/lost/`: directories that were deleted through the mount while
-    /// somebody put something into them behind its back.
+    /// another program put something into them in the store's directory.
     pub lost: Vec<String>,
 }
 

@@ -28,19 +28,19 @@ struct Wanted {
 /// What is at the places of an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
-    AsTold,
+    AsRecorded,
     /// The object, and it is of another kind than the record of its place says.
     OtherKind,
     Nothing,
 }
 
-/// Looks for the objects that the journal's changes belong to. Somebody may have
+/// Looks for the objects that the journal's changes belong to. Another program may have
 /// removed them while the store was not mounted; without this only the next apply
 /// would notice, and another object under the same inode number would meanwhile be
 /// taken for the one that is gone.
 ///
 /// Answers false if one is of another kind than the journal says, which only a forged one
-/// does, or somebody who has put another object in its place.
+/// does, or another program that has put another object in its place.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] where applying would not be possible.
@@ -50,7 +50,7 @@ pub(crate) fn check_found<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreE
     let mut search = Search::default();
     for id in wanted.needed {
         match find(overlay, id, &mut search)? {
-            Found::AsTold => {}
+            Found::AsRecorded => {}
             Found::OtherKind => return Ok(false),
             Found::Nothing => return Err(missing(id)),
         }
@@ -81,13 +81,13 @@ fn find<L: Lower>(
     let is_directory = state.pending.dentries_of(id).next().is_some();
     let is_other = kind.is_some_and(|kind| kind != place.kind)
         || (is_directory && place.kind != FileKind::Directory);
-    let told = state.table.get(id).map(|location| location.kind);
+    let recorded = state.table.get(id).map(|location| location.kind);
     Ok(if is_other {
         Found::Nothing
-    } else if told.is_some_and(|told| told != place.kind) {
+    } else if recorded.is_some_and(|recorded| recorded != place.kind) {
         Found::OtherKind
     } else {
-        Found::AsTold
+        Found::AsRecorded
     })
 }
 
@@ -131,7 +131,7 @@ fn wanted<L: Lower>(overlay: &Overlay<L>) -> Result<Wanted, StoreError> {
     Ok(wanted)
 }
 
-/// Deletes what lies in `limbo/` and is not known to the journal: nobody uses it. An
+/// Deletes what lies in `limbo/` and is not known to the journal: it is not in use. An
 /// object that the journal knows may get a name by it.
 ///
 /// # Errors

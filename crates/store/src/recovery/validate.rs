@@ -52,7 +52,7 @@ pub(crate) fn check_possible<L: Lower>(overlay: &Overlay<L>) -> Result<(), Store
 
 /// Whether all that the journal says could have been written by a mount that had no name
 /// moved yet; if so, applying it can wait.
-pub(crate) fn is_sound<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabilities) -> bool {
+pub(crate) fn is_valid<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabilities) -> bool {
     let state = overlay.state();
     let doubt = state
         .doubtful_object(capabilities)
@@ -112,14 +112,14 @@ impl State {
             let Some(attributes) = object.attributes else {
                 return Some((id, "it is changed and has no attributes"));
             };
-            let is_told_otherwise = self.table.get(id).is_some_and(|location| {
+            let contradicts_table = self.table.get(id).is_some_and(|location| {
                 // A new object that an interrupted apply has made is one of the lower filesystem.
                 let is_another = object.created && object.bound != Some(location.inode);
                 is_another || (location.is_somewhere() && location.kind != attributes.kind)
             });
             let doubt = if object.created && id < ObjectId::FIRST_NEW {
                 "it is new and has the number of an inode"
-            } else if is_told_otherwise {
+            } else if contradicts_table {
                 "its place is that of another object"
             } else if attributes.kind == FileKind::Regular
                 && attributes.size > capabilities.file_bytes_max
@@ -137,7 +137,7 @@ impl State {
     }
 
     /// Every directory that the journal knows will have one name at most, none will be below
-    /// itself, and what gets entries will be below the root. Whoever lists a forged tree might
+    /// itself, and what gets entries will be below the root. Listing a forged tree might
     /// come to no end.
     fn doubtful_tree(&self) -> Option<(ObjectId, &'static str)> {
         let parents = match self.parents_of_directories() {
@@ -223,7 +223,7 @@ fn impossible(id: ObjectId, object: &PendingObject) -> Option<&'static str> {
         return Some("it is the root and no directory");
     }
     if uid == u32::MAX || gid == u32::MAX {
-        return Some("nobody can be its owner");
+        return Some("its owner is no user");
     }
     let target = object.symlink_target.as_deref();
     if object.created && kind == FileKind::Symlink && !target.is_some_and(is_target) {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use mobifs_base::{ObjectId, TransactionId};
-use mobifs_store::{Intent, KnownObject, Saved, Witness};
+use mobifs_store::{Intent, KnownObject, RestartSink, RestartState};
 use parking_lot::Mutex;
 
 use super::codec::{Reader, Writer};
@@ -45,7 +45,7 @@ pub(crate) struct Noted {
 
 impl Noted {
     /// Adds to what the daemon's store knew what has become of it since.
-    pub(crate) fn update(&self, known: &mut Saved) {
+    pub(crate) fn update(&self, known: &mut RestartState) {
         known
             .objects
             .retain(|(id, _)| !self.objects.contains_key(id));
@@ -162,7 +162,7 @@ impl LastNotes {
     }
 }
 
-impl Witness for LastNotes {
+impl RestartSink for LastNotes {
     fn object(&self, id: ObjectId, known: Option<&KnownObject>) {
         self.add(|out| {
             out.u8(if known.is_some() { OBJECT } else { NO_OBJECT });

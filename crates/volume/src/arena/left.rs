@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use mobifs_base::{ObjectId, Page, PageContent};
 use mobifs_engine::persist::{Key, Kind, SavedRecords};
-use mobifs_store::Saved;
+use mobifs_store::RestartState;
 
 use super::last_notes::LastNotes;
 use super::layout::{
@@ -186,8 +186,8 @@ impl LeftArena {
 
     /// What the store knew. An object of which that cannot be read is passed over: what is
     /// committed to it then finds it only where the journal says where it is.
-    pub(crate) fn store(&mut self) -> Saved {
-        let mut known = Saved::default();
+    pub(crate) fn store(&mut self) -> RestartState {
+        let mut known = RestartState::default();
         let mut unreadable = Vec::new();
         let of_kind = |kind| (key_of(kind, 0, 0), key_of(kind, u64::MAX, u64::MAX));
         let (from, to) = of_kind(saved::STORE_OBJECT);

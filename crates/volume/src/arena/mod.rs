@@ -2,7 +2,7 @@
 //!
 //! A memfd that somebody else holds too (a supervisor, systemd). In it are, as
 //! [`records`]: the engine's whole state ([`mobifs_engine::persist`]), what the store knows
-//! of objects ([`mobifs_store::Witness`]), and for each request under way what was done
+//! of objects ([`mobifs_store::RestartSink`]), and for each request under way what was done
 //! of it; beside them the content of dirty pages, and the buffers that requests are read
 //! into. All changes of one engine operation are one batch, so a daemon that is killed at
 //! any instruction leaves the state between two operations.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page};
 use mobifs_engine::persist::{Key, Kind};
 use mobifs_engine::{Class, Engine, EngineConfig, TransactioningName};
-use mobifs_store::{Intent, KnownLocation, KnownObject, Saved, Witness};
+use mobifs_store::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};
 
 use super::codec::{Reader, Writer};
 use super::records::{RawKey, layout_of};
@@ -27,7 +27,7 @@ pub(crate) struct SavedMount {
     /// What was set while mounted: app and change, in order.
     pub(crate) settings: Vec<(Vec<u8>, PolicyChange)>,
     /// What the store knew.
-    pub(crate) store: Saved,
+    pub(crate) store: RestartState,
 }
 
 impl Arena {
@@ -40,7 +40,7 @@ impl Arena {
         let mut saved = SavedMount {
             engine: Vec::new(),
             settings: Vec::new(),
-            store: Saved::default(),
+            store: RestartState::default(),
         };
         for (key, value) in records.all() {
             match key.kind {
@@ -178,7 +178,7 @@ impl Arena {
     }
 }
 
-impl Witness for Arena {
+impl RestartSink for Arena {
     fn object(&self, id: ObjectId, known: Option<&KnownObject>) {
         let key = RawKey {
             kind: STORE_OBJECT,

@@ -57,7 +57,7 @@ impl Volume {
                 commits: pending.commits,
                 commit_written_bytes: pending.commit_written_bytes,
                 apply_written_bytes: pending.apply_written_bytes,
-                strays: pending.strays,
+                strays: pending.externally_modified,
                 not_applied: shared.apply_failure.lock().clone(),
             },
             user: shared.user_report(now),

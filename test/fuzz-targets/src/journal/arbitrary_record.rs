@@ -73,7 +73,7 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
             crc32c: u.arbitrary()?,
         },
         // It is the last one where a mount writes it.
-        _ if u.is_empty() => Record::Moving,
+        _ if u.is_empty() => Record::RenameMark,
         _ => of_apply(id(u)?, number(u)?),
     })
 }
@@ -81,7 +81,7 @@ fn record(u: &mut Unstructured<'_>) -> Result<Record> {
 /// One of the records that say which inode an object has, or how far an apply has come.
 fn of_apply(id: ObjectId, inode: u64) -> Record {
     if inode % 16 == 9 {
-        Record::MovingInPart
+        Record::RenameMarkInPart
     } else if inode % 4 == 3 {
         let inode = NonZeroU64::new(inode / 4);
         Record::Found { id, inode }

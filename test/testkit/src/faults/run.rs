@@ -58,7 +58,7 @@ fn mount_to_be_killed(
 ) -> Result<Mounted, String> {
     let arena = Arena::create().map_err(|error| error.to_string())?;
     let witness = Arc::new(arena.clone());
-    let opened = JournalStore::open_watched(lower.clone(), &setting.journal_options(), witness);
+    let opened = JournalStore::open_with_sink(lower.clone(), &setting.journal_options(), witness);
     let (store, _report) = opened.map_err(|error| error.to_string())?;
     start(store, setting, clock, Some(arena))
 }

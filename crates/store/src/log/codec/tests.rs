@@ -190,8 +190,8 @@ pub(crate) fn record() -> BoxedStrategy<Record> {
         direct.boxed(),
         external.boxed(),
         bind.boxed(),
-        Just(Record::Moving).boxed(),
-        Just(Record::MovingInPart).boxed(),
+        Just(Record::RenameMark).boxed(),
+        Just(Record::RenameMarkInPart).boxed(),
         found.boxed(),
     ]
     .boxed()
@@ -281,7 +281,7 @@ fn a_difference_is_as_short_as_it_can_be() {
     (near[0], near[16]) = (2, 2);
     let expected = vec![(10, near), (43, vec![2, 2]), (4095, vec![2])];
     assert_eq!(diff(Some(&base), &page), expected);
-    // Zeros behind what a fresh page stores are not written.
+    // Zeros after what a fresh page stores are not written.
     assert_eq!(diff(None, &Page::new(&[0, 5, 0, 0])), vec![(1, vec![5])]);
     // A page that lost its tail says so.
     assert_eq!(

@@ -38,7 +38,7 @@ fn a_failed_write_leaves_no_trace_and_may_be_repeated() {
 }
 
 #[test]
-fn a_log_that_cannot_take_back_takes_nothing_more_until_it_can() {
+fn a_log_that_cannot_invalidate_its_tail_takes_nothing_more_until_it_can() {
     let place = Place::new();
     let (lower, root) = place.faulty();
     let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
@@ -116,8 +116,8 @@ fn one_whole_superblock_exists_at_any_instant() {
     assert!(scanned.transactions.is_empty());
     let (first, second) = (Some((0, 4096, true)), Some((BLOCK, 4096, true)));
     assert_eq!(lower.take_log(), [second, first]);
-    // Nothing was found, and nothing may be behind it.
-    log.settle(&lower).unwrap();
+    // Nothing was found, and nothing may follow it.
+    log.make_durable(&lower).unwrap();
     let (void, flush) = (Some((2 * BLOCK, 4096, false)), None);
     assert_eq!(lower.take_log(), [first, second, void, flush]);
 }
@@ -133,11 +133,11 @@ fn what_was_written_last_is_written_again_before_it_is_relied_on() {
     let before = place.image();
     lower.take_log();
     let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
-    // Who only looks, or refuses what is there, changes nothing.
+    // An inspection, or a mount that refuses what is there, changes nothing.
     assert_eq!(lower.take_log(), []);
-    log.settle(&lower).unwrap();
+    log.make_durable(&lower).unwrap();
     let (first, second) = (Some((0, 4096, true)), Some((BLOCK, 4096, true)));
-    // With the block behind it, where one may be that was taken back.
+    // With the block after it, where one may be that was made void.
     let (last, flush) = (Some((4 * BLOCK, 4 * 4096, false)), None);
     assert_eq!(lower.take_log(), [first, second, last, flush]);
     assert_eq!(place.image()[8192..], before[8192..]);
@@ -155,7 +155,7 @@ fn a_full_journal_has_nothing_behind_its_last_transaction() {
     assert_eq!(log.free_bytes(), 0);
     let before = place.image();
     let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
-    log.settle(&lower).unwrap();
+    log.make_durable(&lower).unwrap();
     assert_eq!(place.image()[8192..], before[8192..]);
     assert_eq!(place.found().transactions.len(), 1);
 }

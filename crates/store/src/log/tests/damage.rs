@@ -10,7 +10,7 @@ use crate::log::scan::{Found, scan};
 use crate::log::superblock::{choose, parse};
 use crate::log::window::READ_BYTES_MAX;
 
-/// Three transactions behind a reset, with leftovers of the epoch before: blocks 0, 1
+/// Three transactions after a reset, with leftovers of the epoch before: blocks 0, 1
 /// to 2 and 3 of the log are in force.
 fn place_with_three() -> (Place, Vec<(u64, Vec<Record>)>) {
     let place = Place::new();
@@ -43,7 +43,7 @@ fn open_image(image: &[u8]) -> Result<Found, StoreError> {
     scan(&superblock, &mut read, &mut |offset| Ok(offset))
 }
 
-/// As [`open_image`]; everything that is read is behind what was read before.
+/// As [`open_image`]; everything that is read comes after what was read before.
 fn open_reading_once(image: &[u8]) -> Found {
     let (superblock, _) = choose([parse(&image[..4096]), parse(&image[4096..8192])]).unwrap();
     let mut next = LOG_START;

@@ -163,7 +163,7 @@ impl PosixLower {
         if i64::try_from(offset).is_err() {
             return Ok(None);
         }
-        // The position that this moves is used by nobody: all I/O names its offset.
+        // The position that this moves is not used: all I/O names its offset.
         match fs::seek(self.usable(file, Access::Read)?, target) {
             Ok(found) => Ok(Some(found)),
             Err(Errno::NXIO) => Ok(None),

@@ -164,7 +164,7 @@ impl PosixHandle {
         }
     }
 
-    /// A handle on the root. Who lists a directory opens it anew for that, so the position of
+    /// A handle on the root. Listing a directory opens it anew, so the position of
     /// `root` does not matter.
     pub(super) fn root(root: &Arc<File>) -> Self {
         let held = Held::Shared(Arc::clone(root));

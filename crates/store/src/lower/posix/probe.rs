@@ -253,7 +253,7 @@ fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Re
 
 fn name_bytes_max(scratch: &PosixHandle) -> io::Result<usize> {
     let told = usize::try_from(fs::fstatvfs(scratch.fd())?.f_namemax).unwrap_or(0);
-    // Who tells nothing is believed to be as all others are.
+    // A filesystem that tells nothing is taken to be as all others are.
     Ok(match told {
         0 => NAME_BYTES_MAX,
         told => told.min(NAME_BYTES_MAX),

@@ -15,7 +15,7 @@ use super::scope::StoreScope;
 /// that must be written, a directory with mode 0 whose entry must be removed): it
 /// then raises the owner's bits for the length of one system call. A process killed
 /// inside that window leaves the raised mode behind until the object's attributes
-/// are next applied; within the process nobody sees it, because [`Lower::stat`](crate::lower::Lower::stat)
+/// are next applied; within the process it is not seen, because [`Lower::stat`](crate::lower::Lower::stat)
 /// waits for the window to close.
 #[derive(Debug)]
 pub struct PosixLower {

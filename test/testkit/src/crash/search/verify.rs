@@ -278,7 +278,7 @@ impl Search {
             .map_err(|what| format!("after applying what was found: {what}"))?;
         // There is room again.
         image.set_refusals(Refusals::default());
-        let strays = store.pending().strays;
+        let strays = store.pending().externally_modified;
         if strays > 0 {
             return Err(format!(
                 "nobody moved {strays} objects, and they are missing"

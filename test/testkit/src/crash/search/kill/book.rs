@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use mobifs_base::ObjectId;
-use mobifs_store::{Intent, KnownObject, Saved, Witness};
+use mobifs_store::{Intent, KnownObject, RestartSink, RestartState};
 use parking_lot::Mutex;
 
 /// Called after every telling.
@@ -24,7 +24,7 @@ struct Heard {
 
 impl Book {
     /// A witness that has heard this already.
-    pub(super) fn of(saved: &Saved) -> Self {
+    pub(super) fn of(saved: &RestartState) -> Self {
         let heard = Heard {
             objects: saved.objects.iter().cloned().collect(),
             intent: saved.intent,
@@ -35,10 +35,10 @@ impl Book {
         }
     }
 
-    pub(super) fn saved(&self) -> Saved {
+    pub(super) fn saved(&self) -> RestartState {
         let heard = self.heard.lock();
         let objects = heard.objects.iter();
-        Saved {
+        RestartState {
             objects: objects.map(|(id, known)| (*id, known.clone())).collect(),
             intent: heard.intent,
             ids_above: 0,
@@ -64,7 +64,7 @@ impl Book {
     }
 }
 
-impl Witness for Book {
+impl RestartSink for Book {
     fn object(&self, id: ObjectId, known: Option<&KnownObject>) {
         match known {
             Some(known) => self.heard.lock().objects.insert(id, known.clone()),

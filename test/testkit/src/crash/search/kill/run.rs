@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mobifs_base::{Entry, ObjectId};
-use mobifs_store::{JournalOptions, JournalStore, Saved, Store, Transaction};
+use mobifs_store::{JournalOptions, JournalStore, RestartState, Store, Transaction};
 use parking_lot::Mutex;
 
 use super::super::SearchOptions;
@@ -156,7 +156,7 @@ fn run_steps(hunt: &Arc<Hunt>, plan: &dyn Plan, has_faults: bool) -> Result<(), 
 fn survive(
     hunt: &Arc<Hunt>,
     lower: CrashLower,
-    saved: Saved,
+    saved: RestartState,
     moment: Moment,
     (depth, trail): (u32, String),
 ) -> Result<(), String> {
@@ -318,7 +318,7 @@ impl Life {
         self.book.clear_hook();
         self.book = Arc::new(Book::default());
         self.watch();
-        let opened = JournalStore::open_watched(
+        let opened = JournalStore::open_with_sink(
             self.lower.clone(),
             &self.hunt.cuts.journal,
             Arc::<Book>::clone(&self.book),

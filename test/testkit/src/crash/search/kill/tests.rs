@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mobifs_base::{Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
 use mobifs_store::{
-    JournalOptions, JournalStore, KnownLocation, KnownObject, Resumed, Saved, Store, StoreError,
-    Transaction,
+    JournalOptions, JournalStore, KnownLocation, KnownObject, RestartState, Resumed, Store,
+    StoreError, Transaction,
 };
 
 use super::book::Book;
@@ -28,7 +28,7 @@ fn options() -> JournalOptions {
 fn open() -> (CrashLower, Arc<Book>, TestStore) {
     let (lower, book) = (CrashLower::new(), Arc::new(Book::default()));
     let witness = Arc::<Book>::clone(&book);
-    let (store, _) = JournalStore::open_watched(lower.clone(), &options(), witness).unwrap();
+    let (store, _) = JournalStore::open_with_sink(lower.clone(), &options(), witness).unwrap();
     (lower, book, store)
 }
 
@@ -232,7 +232,7 @@ fn names_that_lead_through_endless_directories_lead_nowhere() {
         };
         (id(number), known)
     });
-    let saved = Saved {
+    let saved = RestartState {
         objects: chain.collect(),
         ..book.saved()
     };

@@ -1,19 +1,19 @@
 //! What a store must know again when its process is killed and another one goes on with
-//! the same object ids, and who hears of it.
+//! the same object ids, and the sink that it is reported to.
 
 use mobifs_base::{ByteRange, FileKind, Name, ObjectId};
 
-/// Hears what a store must know again if its process is killed and another one goes on
+/// Takes what a store must know again if its process is killed and another one goes on
 /// with the same ids.
 ///
 /// The store calls it while it holds its own locks, so it must not call the store. What
-/// it heard until the kill is handed over to the successor as a [`Saved`].
-pub trait Witness: Send + Sync {
+/// it took until the kill is handed over to the successor as a [`RestartState`].
+pub trait RestartSink: Send + Sync {
     /// What the store knows of an object now; none: nothing any more.
     fn object(&self, id: ObjectId, known: Option<&KnownObject>);
 
     /// The tagged transaction that is about to be written to the journal; none: it did
-    /// not get there. One that got there is not taken back: the intent then names a
+    /// not get there. One that got there is not withdrawn: the intent then names a
     /// committed transaction.
     fn intent(&self, intent: Option<Intent>);
 }
@@ -56,14 +56,14 @@ pub struct Intent {
     pub sequence: u64,
 }
 
-/// What a witness heard, for the successor of a killed process.
+/// What a sink took, for the successor of a killed process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
+pub struct RestartState {
     /// Every object that the store knew something of, in any order, each once.
     pub objects: Vec<(ObjectId, KnownObject)>,
     /// The last intent that was told and not withdrawn.
     pub intent: Option<Intent>,
-    /// The highest id that anybody else remembers (the engine, the kernel). What the
+    /// The highest id that the engine or the kernel remembers. What the
     /// store finds anew gets ids above it and above those of `objects`; 0: none.
     pub ids_above: u64,
 }

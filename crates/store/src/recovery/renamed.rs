@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
-use crate::log::epoch::{Epoch, Moves};
+use crate::log::epoch::{Epoch, RenameMark};
 use crate::lower::Lower;
 use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
@@ -18,20 +18,20 @@ use crate::overlay::search::Search;
 /// tells.
 ///
 /// Answers whether everything has an inode of its own, as it has where no journal is forged.
-pub(crate) fn find_what_moved<L: Lower>(
+pub(crate) fn find_renamed<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &mut Epoch<Gate<L>>,
 ) -> Result<bool, StoreError> {
     let _tree = overlay.lock_names();
-    let has_begun = epoch.moves() != Moves::NotBegun;
-    let is_sound = !has_begun || adopt_bound(overlay);
+    let has_begun = epoch.rename_mark() != RenameMark::NotBegun;
+    let is_valid = !has_begun || adopt_bound(overlay);
     check_own_names(overlay)?;
     if has_begun {
-        drop_names_left(overlay)?;
-        add_names_reached(overlay)?;
+        drop_stale_names(overlay)?;
+        add_reached_names(overlay)?;
         epoch.forget_recorded();
     }
-    Ok(is_sound)
+    Ok(is_valid)
 }
 
 /// New objects that the journal knows by their inodes are objects of the lower filesystem.
@@ -44,14 +44,14 @@ fn adopt_bound<L: Lower>(overlay: &Overlay<L>) -> bool {
     });
     let mut bound: Vec<_> = bound.collect();
     bound.sort_unstable_by_key(|(id, ..)| *id);
-    let mut is_sound = true;
+    let mut is_valid = true;
     for (id, inode, kind) in bound {
-        is_sound &= state.table.agrees(id, inode, kind);
+        is_valid &= state.table.agrees(id, inode, kind);
         if state.table.get(id).is_none() {
             state.table.insert(id, inode, kind);
         }
     }
-    is_sound
+    is_valid
 }
 
 /// Which objects really have a name in `limbo/` or `stage/`. What had one, and has no
@@ -100,7 +100,7 @@ fn check_own_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
 }
 
 /// Forgets names that the journal changes and that their objects do not have any more.
-fn drop_names_left<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+fn drop_stale_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let doubtful: Vec<(ObjectId, ObjectId, Name, u64)> = {
         let state = overlay.state();
         let mut doubtful = Vec::new();
@@ -131,7 +131,7 @@ fn drop_names_left<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
 }
 
 /// Notes the names that the journal gives to objects and that these have already.
-fn add_names_reached<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
+fn add_reached_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let given: Vec<(ObjectId, Name, ObjectId, u64)> = {
         let state = overlay.state();
         let entries = state.pending.dentries.iter();

@@ -10,14 +10,14 @@ const STEPS: u32 = 32;
 /// The right to move names, step by step.
 ///
 /// Between two steps the table says of every object where it is, as after an apply that failed
-/// at that point; so whoever waits to look something up may do so there. Without that, a look
+/// at that point; so a look-up that waits may go on there. Without that, a look
 /// at any object of any app waited until all names had moved.
-pub(super) struct MovingTurn<'a> {
+pub(super) struct RenameSteps<'a> {
     tree: Ranked<RwLockWriteGuard<'a, ()>>,
     steps: u32,
 }
 
-impl<'a> MovingTurn<'a> {
+impl<'a> RenameSteps<'a> {
     pub(super) fn begin(tree: &'a RankedRwLock<()>) -> Self {
         Self {
             tree: tree.write(),
@@ -31,8 +31,8 @@ impl<'a> MovingTurn<'a> {
         RwLockWriteGuard::unlocked_fair(self.tree.guard_mut(), work)
     }
 
-    /// A step is complete: lets in whoever waits, from time to time.
-    pub(super) fn step_ended(&mut self) {
+    /// A step is complete: lets waiting look-ups in, from time to time.
+    pub(super) fn end_step(&mut self) {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS) {
             RwLockWriteGuard::bump(self.tree.guard_mut());
@@ -51,9 +51,9 @@ mod tests {
     #[test]
     fn readers_get_in_while_names_become_durable() {
         let tree = RankedRwLock::new(Rank::Names, ());
-        let mut turn = MovingTurn::begin(&tree);
+        let mut renames = RenameSteps::begin(&tree);
         assert!(tree.try_read().is_none());
-        turn.meanwhile(|| assert!(tree.try_read().is_some()));
+        renames.meanwhile(|| assert!(tree.try_read().is_some()));
         assert!(tree.try_read().is_none());
     }
 
@@ -63,14 +63,14 @@ mod tests {
         let tree = RankedRwLock::new(Rank::Names, ());
         let was_in = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let mut turn = MovingTurn::begin(&tree);
+            let mut renames = RenameSteps::begin(&tree);
             scope.spawn(|| {
                 let _tree = tree.read();
                 was_in.store(true, Ordering::SeqCst);
             });
-            // Until the end of time if nobody is let in.
+            // For ever if no reader is let in.
             while !was_in.load(Ordering::SeqCst) {
-                turn.step_ended();
+                renames.end_step();
             }
             assert!(tree.try_read().is_none(), "it is ours again");
         });
