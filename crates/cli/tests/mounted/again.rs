@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use crate::alone::Alone;
 use crate::fixture::{
     Fixture, PROGRAM, as_helper, fails, message, mobifs, needs_mounts, succeeds, wait_until,
 };
@@ -100,6 +101,7 @@ fn a_store_is_checked_and_recovered_right_after_umount() {
 #[test]
 fn a_line_of_fstab_is_mounted_again_right_after_umount() {
     needs_mounts!();
+    let _alone = Alone::new();
     let fixture = Fixture::new();
     let helpers = fixture.directory("sbin");
     symlink(PROGRAM, helpers.join("mount.fuse.mobifs")).unwrap();

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::alone::Alone;
 use crate::fixture::{
     Fixture, PROGRAM, as_helper, is_mounted, message, mobifs, needs_mounts, succeeds, wait_until,
 };
@@ -130,6 +131,7 @@ impl Drop for Namespace {
 #[test]
 fn a_mount_of_which_another_namespace_has_a_copy_is_unmounted_and_the_copy_is_named() {
     needs_mounts!();
+    let _alone = Alone::new();
     let fixture = Fixture::new();
     fixture.mount(&[]);
     fs::write(fixture.mountpoint.join("f"), "1").unwrap();
@@ -149,6 +151,7 @@ fn a_mount_of_which_another_namespace_has_a_copy_is_unmounted_and_the_copy_is_na
 #[test]
 fn in_another_namespace_its_own_copy_is_unmounted() {
     needs_mounts!();
+    let _alone = Alone::new();
     let fixture = Fixture::new();
     fixture.mount(&[]);
     let namespace = Namespace::new(&fixture);

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::alone::Shared;
+
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs");
 /// How the program ends where a mount is in use.
 pub(crate) const IN_USE: i32 = 3;
@@ -50,10 +52,12 @@ pub(crate) struct Fixture {
     pub(crate) mountpoint: PathBuf,
     /// Other mounts to be taken away at the end, innermost last.
     others: Vec<PathBuf>,
+    _shared: Shared,
 }
 
 impl Fixture {
     pub(crate) fn new() -> Self {
+        let shared = Shared::new();
         let base = tempfile::tempdir().unwrap();
         let root = base.path().canonicalize().unwrap();
         let (store, mountpoint) = (root.join("store"), root.join("mount"));
@@ -64,6 +68,7 @@ impl Fixture {
             store,
             mountpoint,
             others: Vec::new(),
+            _shared: shared,
         }
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod again;
+mod alone;
 mod bad_input;
 mod binds;
 mod crashes;
@@ -27,5 +28,4 @@ mod shapes;
 mod stopped;
 mod systemd;
 mod unprivileged;
-
 mod users;

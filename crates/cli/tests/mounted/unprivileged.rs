@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::alone::Alone;
 use crate::fixture::{
     Fixture, PROGRAM, fails, is_mounted, message, mobifs, needs_mounts, succeeds,
 };
@@ -84,6 +85,7 @@ impl User {
 #[test]
 fn a_user_who_cannot_mount_is_told_why_and_leaves_nothing() {
     needs_mounts!();
+    let _alone = Alone::new();
     let fixture = Fixture::new();
     let base = fixture.store.parent().unwrap().to_owned();
     for path in [&base, &fixture.store, &fixture.mountpoint] {
