@@ -114,7 +114,10 @@ impl Failure {
             ),
             StoreError::InUse { pid } => Self::new(
                 Code::InUse,
-                format!("the store {path} is in use by process {pid}; unmount it there first"),
+                format!(
+                    "the store {path} is in use by process {pid}: unmount what it serves (`mobifs umount MOUNTPOINT`; \
+                     /proc/mounts lists mounts and bind mounts), or end it"
+                ),
             ),
             StoreError::Corrupt { .. } => Self::new(
                 Code::Damaged,

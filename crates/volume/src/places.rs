@@ -81,8 +81,8 @@ pub enum PlaceError {
     },
     /// The lower filesystem is mounted read-only.
     #[error(
-        "the store {path} is on a read-only filesystem; mount it with `-o ro`, or make the \
-         filesystem writable",
+        "the store {path} is on a read-only filesystem: make that writable (or, where the directory \
+         is a MobiFS store already, mount it with `-o ro`)",
         path = .0.display()
     )]
     StoreReadOnly(PathBuf),

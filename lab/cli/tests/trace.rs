@@ -224,3 +224,31 @@ fn a_command_is_recorded_with_what_the_user_does() {
         assert!(cat.contains(expected), "{expected}: {cat}");
     }
 }
+
+/// A user gave a directory that was not there, and got an empty trace without a word.
+#[test]
+fn a_recording_of_nothing_says_why() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        mobifs_skip::skip("strace is not installed");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (root, out) = (directory.path().join("missing"), directory.path().join("t"));
+    let output = Command::new(env!("CARGO_BIN_EXE_mobifs-lab"))
+        .args([
+            "trace",
+            "record",
+            "--root",
+            text(&root),
+            "--out",
+            text(&out),
+        ])
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    let said = errors(&output);
+    assert!(
+        said.contains("did nothing below") && said.contains("no directory"),
+        "{said}"
+    );
+}

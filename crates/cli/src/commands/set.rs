@@ -42,7 +42,13 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
         settings: Box::new(settings),
     };
     match ask(&arguments.mountpoint, &request)?.1 {
-        Reply::Done => Ok(()),
+        Reply::Done => {
+            eprintln!(
+                "mobifs: in force until this mount ends or `mobifs reload`; to keep it, write it into \
+                 the configuration file"
+            );
+            Ok(())
+        }
         other => Err(unexpected(&other)),
     }
 }

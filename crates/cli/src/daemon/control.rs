@@ -243,7 +243,12 @@ impl Daemon {
         // First of all, because after the unmount nobody could do anything about a
         // failure any more.
         if let Err(error) = self.volume.sync_app(None, true) {
-            return Reply::error(ErrorKind::Failed, format!("not unmounted: {error}"));
+            let message = format!(
+                "not unmounted: {error}. `mobifs drill power-cut --yes {}` gives up what is not \
+                 committed, and ends the mount",
+                self.places.mountpoint.display()
+            );
+            return Reply::error(ErrorKind::Failed, message);
         }
         let unmounted = if lazy {
             let detached = self.handle.unmount(true);

@@ -164,7 +164,7 @@ fn scan<L: Lower>(
     let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(|| {
         StoreError::Unsuitable(
             "the directory is not a MobiFS store yet, and a read-only mount cannot make it \
-             one; mount it once without `ro`"
+             one; mount it once without `ro`, where its filesystem can be written to"
                 .to_owned(),
         )
     })?;

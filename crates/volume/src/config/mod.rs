@@ -618,7 +618,30 @@ mod tests {
             ),
             (
                 "class = \"durable\"",
-                &["line 1: class: there is no key `class` here"],
+                &[
+                    "line 1: class: there is no key `class` here: settings of all apps stand in the table [defaults]",
+                ],
+            ),
+            (
+                "[default]\nclass = \"durable\"",
+                &[
+                    "line 1: default: there is no key `default` here: ",
+                    "[defaults]",
+                ],
+            ),
+            (
+                "[defaults]\njournal_bytes = 1",
+                &[
+                    "line 2: defaults.journal_bytes: ",
+                    "a key of the whole mount",
+                ],
+            ),
+            (
+                "nokey = 1",
+                &[
+                    "line 1: nokey: there is no key `nokey` here; there are memory_budget_bytes",
+                    "[[app]]",
+                ],
             ),
             (
                 "battery_low_percent = 300",

@@ -233,11 +233,7 @@ impl Written {
         let line = line_of(text, key.span().start);
         let path = place.map_or_else(|| name.to_string(), |place| format!("{place}.{name}"));
         let Some((_, kind)) = known.iter().find(|(known, _)| known == name) else {
-            let names: Vec<&str> = known.iter().map(|(known, _)| *known).collect();
-            let message = format!(
-                "there is no key `{name}` here; there are {}",
-                names.join(", ")
-            );
+            let message = unknown_key(name, place, known);
             return Err(Fault::at(line, &path, message));
         };
         self.note(&path, line);
@@ -251,6 +247,35 @@ impl Written {
             Fault::at(line, &path, message)
         })
     }
+}
+
+/// Says that there is no such key in this table (`None`: the whole file), and what was meant where
+/// that can be known.
+fn unknown_key(name: &str, place: Option<&str>, known: &[Key]) -> String {
+    let has = |keys: &[Key]| keys.iter().any(|(key, _)| *key == name);
+    let hint = match place {
+        None if matches!(name, "default" | "class" | "policy") || has(&APP_KEYS) => {
+            "settings of all apps stand in the table [defaults], those of some in [[app]] with a \
+             key `match`"
+        }
+        None if name == "apps" || name.starts_with("app") => {
+            "settings of some apps stand in tables [[app]] with a key `match`"
+        }
+        Some(_) if has(&MOUNT_KEYS) => {
+            "it is a key of the whole mount: write it above the first table"
+        }
+        _ => {
+            let mut names: Vec<&str> = known.iter().map(|(known, _)| *known).collect();
+            if place.is_none() {
+                names.extend(["[defaults]", "[[app]]"]);
+            }
+            return format!(
+                "there is no key `{name}` here; there are {}",
+                names.join(", ")
+            );
+        }
+    };
+    format!("there is no key `{name}` here: {hint}")
 }
 
 /// The keys of a table in the order of the file.

@@ -42,6 +42,10 @@ impl Volume {
     pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
         self.change_rules(|rules| {
             let all_durable = rules.all_durable();
+            for (app, change) in rules.changes() {
+                let app = AppName::from(app.as_slice());
+                tracing::warn!(%app, ?change, "the configuration replaces what was set at run time");
+            }
             *rules = config.rules.clone();
             rules.set_all_durable(all_durable);
             Ok(())

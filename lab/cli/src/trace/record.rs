@@ -172,6 +172,22 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         .notes
         .insert(0, format!("command: {}", command.join(" ")));
     write_file(&loaded.trace, &arguments.out)?;
+    if let Some(root) = arguments
+        .root
+        .as_deref()
+        .filter(|_| loaded.trace.events.is_empty())
+    {
+        // The command may have made it, so this is known only now.
+        let fault = if root.is_dir() {
+            ""
+        } else {
+            ", which is no directory"
+        };
+        eprintln!(
+            "mobifs-lab: warning: the command did nothing below {}{fault}",
+            root.display()
+        );
+    }
     eprintln!(
         "mobifs-lab: recorded {} events in {:.1} s",
         loaded.trace.events.len(),
