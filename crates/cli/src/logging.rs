@@ -77,7 +77,7 @@ pub(crate) fn open(path: &Path) -> Result<File, Failure> {
 /// and those that are old.
 pub(crate) fn remove_old(directory: &Path) -> io::Result<()> {
     // A daemon of an older version has not locked its log.
-    let mounts = mobifs_volume::mounts()?.into_iter();
+    let mounts = mobifs_host::mounts()?.into_iter();
     let in_use: BTreeSet<_> = mounts.map(|mount| file_name(&mount.mountpoint)).collect();
     for entry in directory.read_dir()?.flatten() {
         let path = entry.path();
@@ -122,7 +122,7 @@ fn has_warnings(file: &File) -> io::Result<bool> {
 
 /// Where the daemon of a mount logs if nothing else was said.
 pub(crate) fn default_file(mountpoint: &Path) -> Result<PathBuf, Failure> {
-    let directory = mobifs_volume::runtime_directory().map_err(|error| {
+    let directory = mobifs_host::runtime_directory().map_err(|error| {
         Failure::new(
             Code::Failed,
             format!("there is no place for sockets and logs: {error}"),

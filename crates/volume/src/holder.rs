@@ -15,12 +15,12 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
+use mobifs_host::{MountEntry, mounts, mounts_of};
 use mobifs_store::StoreScope;
 
 use crate::control::maker_of_socket;
 use crate::lock::LOCK;
 use crate::lock_table::holders_of;
-use crate::mount_table::{MountEntry, mounts, mounts_of};
 use crate::mount_users::{MountUser, users_of_device};
 
 /// Lines of the lock file are shorter than this.

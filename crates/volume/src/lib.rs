@@ -23,7 +23,6 @@ mod limits;
 mod lock;
 mod lock_table;
 mod memory_budget;
-mod mount_table;
 mod mount_users;
 mod opened;
 mod places;
@@ -39,9 +38,8 @@ pub use config::{
     config_keys, parse_class, parse_policy, parse_size,
 };
 pub use control::{
-    AnswerPatience, ControlClient, ControlError, ControlHandler, ControlServer, DirectoryLock,
-    ErrorKind, LineHandler, LineServer, Reply, Request, exchange_line, find_mount,
-    remove_stale_sockets, runtime_directory,
+    AnswerPatience, ControlClient, ControlError, ControlHandler, ControlServer, ErrorKind, Reply,
+    Request, find_mount, remove_stale_sockets,
 };
 pub use events::{EventObserver, EventSources, EventWatcher, UserInput};
 #[cfg(feature = "fault-points")]
@@ -57,7 +55,6 @@ pub use mobifs_engine::{
     AllocateMode, AttributeChange, Caller, Class, FsError, KernelHeld, Node, NodeSpec,
     ReadDirEntry, References, RenameMode, SetIdBits, TimeChange, Whence, WriteAt, XattrMode,
 };
-pub use mount_table::{MountEntry, absolute_without_touching, mount_at, mounts, other_mounts_of};
 pub use mount_users::{MountUser, users_of, users_of_device};
 pub use opened::{OpenOptions, OpenedStore, Resumption};
 pub use places::{PlaceError, PlaceOptions, Places, check_store};

@@ -5,9 +5,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use mobifs_host::{MountEntry, mounts, read_mount_table};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
-
-use crate::mount_table::{MountEntry, mounts, read_table};
 
 /// The kernel's flag, which rustix does not name on Android.
 const AT_STATX_DONT_SYNC: u32 = 0x4000;
@@ -78,7 +77,7 @@ pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
             let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
             // What one process of a namespace says holds for all.
             namespaces.insert(namespace).then_some(())?;
-            let table = read_table(process.join("mountinfo")).ok()?;
+            let table = read_mount_table(process.join("mountinfo")).ok()?;
             let copy = table
                 .into_iter()
                 .find(|mount| (mount.device_major, mount.device_minor) == (major, minor))?;

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::mount_table::{MountEntry, mounts};
+use mobifs_host::{MountEntry, mounts};
 
 /// Why store and mount point cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use mobifs_fuse::{
     LoopDevice, MountError, MountOptions, Session, SessionError, SessionHandle, SyncFsMode,
     UnmountError,
 };
-use mobifs_volume::LineServer;
+use mobifs_host::LineServer;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 use serde_json::Value;

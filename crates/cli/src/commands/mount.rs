@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use mobifs_fuse::{AccessTimes, MountOptions};
+use mobifs_host::{absolute_without_touching, runtime_directory};
 use mobifs_volume::handover::Inherited;
 use mobifs_volume::{
-    PlaceOptions, Places, absolute_without_touching, check_store, find_mount, raise_limits,
-    remove_stale_sockets, runtime_directory,
+    PlaceOptions, Places, check_store, find_mount, raise_limits, remove_stale_sockets,
 };
 use rustix::mount::MountFlags;
 

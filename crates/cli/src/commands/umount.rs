@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::UnmountError;
+use mobifs_host::{MountEntry, other_mounts_of};
 use mobifs_store::StoreScope;
 use mobifs_volume::{
-    AnswerPatience, AppSelection, ControlClient, ControlError, ErrorKind, MountEntry, Reply,
-    Request, StoreLock, find_mount, other_mounts_of, users_of_device,
+    AnswerPatience, AppSelection, ControlClient, ControlError, ErrorKind, Reply, Request,
+    StoreLock, find_mount, users_of_device,
 };
 
 use super::{AS_LONG_AS_IT_TAKES, unexpected};

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::{SessionHandle, UnmountError};
+use mobifs_host::{MountEntry, mount_at};
 use mobifs_volume::handover::CONFIG_NAME;
 use mobifs_volume::{
-    AppName, AppSelection, Arena, ControlHandler, ErrorKind, MountEntry, MountUser, OpenedStore,
-    Places, PolicySettings, Reply, Request, Volume, VolumeError, mount_at, users_of_device,
+    AppName, AppSelection, Arena, ControlHandler, ErrorKind, MountUser, OpenedStore, Places,
+    PolicySettings, Reply, Request, Volume, VolumeError, users_of_device,
 };
 use parking_lot::{Condvar, Mutex};
 

@@ -19,9 +19,10 @@ use std::time::Duration;
 use mobifs_bus::BusWatcher;
 use mobifs_daemon::VolumeSession;
 use mobifs_fuse::{AccessTimes, MountOptions, SessionError};
+use mobifs_host::mount_at;
 use mobifs_volume::{
     Arena, ControlServer, EventWatcher, HolderState, OpenOptions, OpenedStore, Places, Volume,
-    VolumeOptions, fault_point, handover, mount_at,
+    VolumeOptions, fault_point, handover,
 };
 use signal_hook::consts::SIGHUP;
 

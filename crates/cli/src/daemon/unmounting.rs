@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mobifs_fuse::UnmountError;
-use mobifs_volume::{MountUser, mount_at, users_of};
+use mobifs_host::mount_at;
+use mobifs_volume::{MountUser, users_of};
 
 /// How long a mount whose users cannot be found may stay busy: the kernel drops its own last
 /// references a moment after the last user has left, and whoever looks at all mounts of a

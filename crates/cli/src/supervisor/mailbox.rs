@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-use mobifs_volume::DirectoryLock;
+use mobifs_host::DirectoryLock;
 use mobifs_volume::handover::NAMES;
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
@@ -42,7 +42,7 @@ pub(super) struct Mailbox {
 impl Mailbox {
     pub(super) fn open() -> io::Result<Self> {
         let name = format!("supervisor-{}.sock", std::process::id());
-        let directory = mobifs_volume::runtime_directory()?;
+        let directory = mobifs_host::runtime_directory()?;
         let path = directory.join(name);
         let _alone = DirectoryLock::acquire(&directory)?;
         // A killed supervisor's, with the same process id.

@@ -5,13 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mobifs_host::{MountEntry, absolute_without_touching, mounts};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 
 use super::place::socket_candidates;
 use super::protocol::{Reply, Request};
-use crate::MountEntry;
-use crate::mount_table::{absolute_without_touching, mounts};
 
 /// Why a mount could not be asked.
 #[derive(Debug, thiserror::Error)]

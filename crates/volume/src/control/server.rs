@@ -6,10 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::place::{runtime_directory, socket_name};
+use mobifs_host::{LineHandler, LineServer, MountEntry, runtime_directory};
+
+use super::place::socket_name;
 use super::protocol::{ErrorKind, Reply, Request};
-use super::socket::{LineHandler, LineServer};
-use crate::MountEntry;
 
 /// What answers requests; called from several threads.
 pub trait ControlHandler: Send + Sync + 'static {

@@ -1,34 +1,13 @@
 //! Sockets in the runtime directory whose processes have ended without removing them: killed ones.
 
-use std::fs::{DirEntry, File};
+use std::fs::DirEntry;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use mobifs_host::{DirectoryLock, mounts};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-
-use crate::mount_table::mounts;
-
-/// Keeps other processes that follow the same rule from changing what lies in the runtime directory,
-/// until it is dropped.
-#[derive(Debug)]
-pub struct DirectoryLock {
-    _locked: File,
-}
-
-impl DirectoryLock {
-    /// Waits for it.
-    ///
-    /// # Errors
-    /// If the directory cannot be opened or locked.
-    pub fn acquire(directory: &Path) -> io::Result<Self> {
-        let directory = File::open(directory)?;
-        flock(&directory, FlockOperation::LockExclusive)?;
-        Ok(Self { _locked: directory })
-    }
-}
 
 /// What a socket in the runtime directory is for, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +110,7 @@ mod tests {
         drop(UnixListener::bind(at(kept[2])).unwrap());
         std::fs::write(at(kept[3]), "").unwrap();
         // A mount that is in the tree.
-        let mount = crate::mount_table::mounts().unwrap().pop().unwrap();
+        let mount = mounts().unwrap().pop().unwrap();
         let mounted = super::super::place::socket_name(&mount);
         drop(UnixListener::bind(at(&mounted)).unwrap());
         assert_eq!(remove_stale_sockets(directory.path()).unwrap(), 2);

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use mobifs_volume::exchange_line;
+use mobifs_host::exchange_line;
 use thiserror::Error;
 
 use super::place::{image_of, socket_path};

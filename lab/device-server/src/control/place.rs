@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use mobifs_volume::{MountEntry, absolute_without_touching, mount_at, runtime_directory};
+use mobifs_host::{MountEntry, absolute_without_touching, mount_at, runtime_directory};
 use rustix::fs::{major, minor};
 
 use crate::SUBTYPE;

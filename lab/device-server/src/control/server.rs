@@ -2,7 +2,7 @@
 
 use std::sync::Weak;
 
-use mobifs_volume::LineHandler;
+use mobifs_host::LineHandler;
 use serde_json::{Value, json};
 
 use super::protocol::{ErrorKind, Reply, Request};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::stale::DirectoryLock;
+use crate::runtime_directory::DirectoryLock;
 
 /// Longest request.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;

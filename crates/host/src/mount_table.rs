@@ -113,15 +113,15 @@ fn unescape(field: &[u8]) -> PathBuf {
 /// # Errors
 /// If `/proc` is not mounted.
 pub fn mounts() -> io::Result<Vec<MountEntry>> {
-    read_table("/proc/self/mountinfo")
+    read_mount_table("/proc/self/mountinfo")
 }
 
 /// All mounts that another process sees.
 ///
 /// # Errors
 /// If there is no such process, or it is another user's.
-pub(crate) fn mounts_of(pid: u32) -> io::Result<Vec<MountEntry>> {
-    read_table(format!("/proc/{pid}/mountinfo"))
+pub fn mounts_of(pid: u32) -> io::Result<Vec<MountEntry>> {
+    read_mount_table(format!("/proc/{pid}/mountinfo"))
 }
 
 /// The other mounts of the same filesystem that this process sees: bind mounts, and what they were
@@ -136,8 +136,11 @@ pub fn other_mounts_of(mount: &MountEntry) -> io::Result<Vec<MountEntry>> {
         .collect())
 }
 
-/// Reads a table of `/proc`.
-pub(crate) fn read_table(path: impl AsRef<Path>) -> io::Result<Vec<MountEntry>> {
+/// The mounts in a table of `/proc`: the file `mountinfo` of a process.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read_mount_table(path: impl AsRef<Path>) -> io::Result<Vec<MountEntry>> {
     let table = std::fs::read(path)?;
     Ok(table
         .split(|&byte| byte == b'\n')

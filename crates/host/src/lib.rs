@@ -1,0 +1,15 @@
+//! What MobiFS programs share on one machine, and that knows nothing of a store: the directory
+//! for sockets and logs of a user's daemons, requests and replies as lines over a local socket,
+//! and the kernel's table of mounts.
+#![forbid(unsafe_code)]
+
+mod line_server;
+mod mount_table;
+mod runtime_directory;
+
+pub use line_server::{LineHandler, LineServer, exchange_line};
+pub use mount_table::{
+    MountEntry, absolute_without_touching, mount_at, mounts, mounts_of, other_mounts_of,
+    read_mount_table,
+};
+pub use runtime_directory::{DirectoryLock, runtime_directories_of, runtime_directory};
