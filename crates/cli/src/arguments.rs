@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-
-use crate::predecessor::WAIT_DEFAULT;
+use mobifs_daemon::predecessor::WAIT_DEFAULT;
 
 const EXIT_CODES: &str = "\
 Exit codes:

@@ -18,11 +18,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use mobifs_volume::{ControlClient, find_mount};
+use mobifs_daemon::control::{ControlClient, find_mount};
+use mobifs_daemon::{Code, Failure};
 
 use crate::arguments::{MountArguments, UmountArguments};
 use crate::commands;
-use crate::failure::{Code, Failure};
 
 /// What mount(8) documents for helpers: the command line is wrong.
 const EXIT_USAGE: u8 = 1;

@@ -1,33 +1,13 @@
-//! The laboratory (`mobifs-lab`), a program of its own: who uses a mount needs nothing of it.
+//! The laboratory (`mobifs-lab`), a program of its own: a user of a mount needs nothing of it.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
-use crate::failure::{Code, Failure};
-
-const PROGRAM: &str = "mobifs-lab";
-
-/// The laboratory's program: the one beside this program, else the first of the search path.
-pub(crate) fn installed() -> Option<PathBuf> {
-    let beside = std::env::current_exe()
-        .ok()
-        .map(|own| own.with_file_name(PROGRAM));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
-    let on_path = directories.map(|directory| directory.join(PROGRAM));
-    beside
-        .into_iter()
-        .chain(on_path)
-        .find(|file| is_executable(file))
-}
-
-fn is_executable(file: &Path) -> bool {
-    file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
-}
+use std::process::Command;
 
 /// Becomes the laboratory's program. Returns only if that fails.
+use mobifs_daemon::laboratory::{PROGRAM, installed};
+use mobifs_daemon::{Code, Failure};
+
 pub(crate) fn run(command: Option<&str>, words: &[OsString]) -> Result<(), Failure> {
     let Some(program) = installed() else {
         return Err(Failure::new(
@@ -44,19 +24,4 @@ pub(crate) fn run(command: Option<&str>, words: &[OsString]) -> Result<(), Failu
         Code::Failed,
         format!("{} cannot be run: {error}", program.display()),
     ))
-}
-
-/// Has a trace made of the log of a recording, and waits for it.
-pub(crate) fn finish_trace(program: &Path, trace: &Path) -> Result<(), String> {
-    let output = Command::new(program)
-        .args(["trace", "finish"])
-        .arg(trace)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{} cannot be run: {error}", program.display()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("{}, {}", said.trim(), output.status))
 }

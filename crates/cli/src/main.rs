@@ -3,26 +3,20 @@
 
 mod arguments;
 mod commands;
-mod daemon;
-mod failure;
 mod helper;
 mod laboratory;
-mod logging;
 mod mount_options;
-mod predecessor;
-mod rate_limit;
-mod supervisor;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use mobifs_daemon::{Failure, logging, supervisor};
 
 use arguments::{Arguments, Command};
-use failure::Failure;
 
 fn main() -> ExitCode {
-    mobifs_volume::reset_inherited();
+    mobifs_daemon::reset_inherited();
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(call) = helper::Call::recognise(&words) {
         return helper::run(call);

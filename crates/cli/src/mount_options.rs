@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use mobifs_daemon::predecessor::WAIT_DEFAULT;
+use mobifs_daemon::{Code, Failure};
 use mobifs_fuse::MountOptions;
-
-use crate::failure::{Code, Failure};
-use crate::predecessor::WAIT_DEFAULT;
 
 /// Everything that `-o` can say.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,46 @@
-//! The MobiFS daemon: serves a [`Volume`](mobifs_volume::Volume) as a FUSE mount.
+//! The daemon of a mount: what a process needs that serves a volume to the kernel and goes on
+//! doing so, whatever happens around it.
+//!
+//! [`serve`] mounts a store, or takes over the mount of a daemon that died, and serves it until it
+//! ends. [`launch`] starts that in a process of its own, below a [`supervisor`]. The commands of
+//! the `mobifs` program reach a daemon through [`control`].
+#![deny(unsafe_code)]
 
 mod adapter;
+mod bus;
+mod config_text;
+pub mod control;
+mod events;
+mod failure;
 #[doc(hidden)]
 pub mod fuzzing;
+mod handover;
+pub mod laboratory;
+pub mod launch;
+mod limits;
+mod lock_table;
+pub mod logging;
+mod mount_paths;
+mod mount_users;
+pub mod predecessor;
+mod process_state;
+mod rate_limit;
+mod recording;
+mod serve;
+mod store_owner;
+pub mod supervisor;
+mod unmount;
 
 pub use adapter::{
     OperationObserver, TakeoverError, VolumeMountError, VolumeSession, begin_takeover,
     observation_clock, postpone_takeover,
 };
+pub use config_text::ConfigText;
+pub use failure::{Code, Failure};
+pub use handover::{Inherited, Keeper};
+pub use limits::{LimitError, raise_limits};
+pub use mount_paths::{PlaceError, PlaceOptions, Places, check_store};
+pub use mount_users::{MountUser, describe, users_of, users_of_device};
+pub use process_state::reset_inherited;
+pub use serve::{Legacy, Plan, serve};
+pub use unmount::unmount_unused;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::limits;
+use rustix::process::{Resource, getrlimit};
 
 /// Never more than this without being told.
 const BUDGET_BYTES_MAX: u64 = 2 << 30;
@@ -16,7 +16,7 @@ pub(crate) fn default_bytes() -> u64 {
     let total = machine_bytes();
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group_limit(&groups, Path::new("/sys/fs/cgroup"));
-    let limits = [group, limits::memory_bytes()];
+    let limits = [group, limited_bytes()];
     budget(total, limits.into_iter().flatten().min())
 }
 
@@ -29,6 +29,12 @@ pub(crate) fn machine_bytes() -> u64 {
     )]
     let total = u64::from(machine.totalram).saturating_mul(u64::from(machine.mem_unit));
     total
+}
+
+/// The memory that the limits of this process leave it, if they do.
+fn limited_bytes() -> Option<u64> {
+    let limits = [Resource::As, Resource::Data].map(|resource| getrlimit(resource).current);
+    limits.into_iter().flatten().min()
 }
 
 fn budget(total_bytes: u64, limit_bytes: Option<u64>) -> u64 {

@@ -15,7 +15,7 @@ use mobifs_store::{
 
 use crate::arena::SavedMount;
 use crate::config::JOURNAL_BYTES_MIN;
-use crate::{Arena, ArenaError, Config, HolderState, Rules, StoreLock};
+use crate::{Arena, ArenaError, Config, OwnerState, Rules, StoreLock};
 
 /// Share of the memory budget that committed, unapplied changes may take: one part in.
 const HELD_SHARE: u64 = 4;
@@ -202,7 +202,7 @@ impl OpenedStore {
     }
 
     /// Says in the store's lock what this process is doing, for others who want the store.
-    pub fn note(&self, state: HolderState) {
+    pub fn note(&self, state: OwnerState) {
         self.lock.note(state);
     }
 

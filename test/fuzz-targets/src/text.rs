@@ -189,7 +189,7 @@ fn mount_options(input: &[u8]) -> Verdict {
 
 fn control_line(input: &[u8]) -> Verdict {
     use mobifs_device_server as flash;
-    use mobifs_volume as mount;
+    use mobifs_daemon::control as mount;
     let understood = [
         understand::<mount::Request>(input),
         understand::<mount::Reply>(input),

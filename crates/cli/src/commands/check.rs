@@ -4,12 +4,11 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mobifs_daemon::{Code, Failure, PlaceError, check_store, predecessor};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
-use mobifs_volume::{PlaceError, StoreLock, check_store};
+use mobifs_volume::StoreLock;
 
 use crate::arguments::CheckArguments;
-use crate::failure::{Code, Failure};
-use crate::predecessor;
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
     let path = existing(&arguments.store, true)?;

@@ -1,10 +1,10 @@
 //! `mobifs drill`
 
-use mobifs_volume::{Reply, Request};
+use mobifs_daemon::control::{Reply, Request};
+use mobifs_daemon::{Code, Failure};
 
 use super::{AS_LONG_AS_IT_TAKES, ask, unexpected};
 use crate::arguments::{Drill, PowerCutArguments};
-use crate::failure::{Code, Failure};
 
 pub(crate) fn run(drill: &Drill) -> Result<(), Failure> {
     match drill {

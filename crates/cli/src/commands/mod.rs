@@ -13,9 +13,9 @@ pub(crate) mod umount;
 
 use std::path::Path;
 
-use mobifs_volume::{AnswerPatience, ControlClient, Reply, Request};
+use mobifs_daemon::control::{AnswerPatience, ControlClient, Reply, Request};
 
-use crate::failure::{Code, Failure};
+use mobifs_daemon::{Code, Failure};
 
 /// Waits as long as the daemon takes: what was asked is done in the end.
 const AS_LONG_AS_IT_TAKES: AnswerPatience = AnswerPatience {

@@ -1,19 +1,20 @@
 //! `mobifs mount`
 
+use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use mobifs_daemon::control::{find_mount, remove_stale_sockets};
+use mobifs_daemon::launch::{Ready, start_in_background};
+use mobifs_daemon::{
+    Code, ConfigText, Failure, Inherited, Keeper, Legacy, PlaceOptions, Places, Plan, check_store,
+    logging, raise_limits, serve,
+};
 use mobifs_fuse::{AccessTimes, MountOptions};
 use mobifs_host::{absolute_without_touching, runtime_directory};
-use mobifs_volume::handover::Inherited;
-use mobifs_volume::{
-    PlaceOptions, Places, check_store, find_mount, raise_limits, remove_stale_sockets,
-};
 use rustix::mount::MountFlags;
 
 use crate::arguments::MountArguments;
-use crate::daemon::{self, ConfigText, Keeper, Legacy, Plan, Ready};
-use crate::failure::{Code, Failure};
-use crate::logging;
 use crate::mount_options::Options;
 
 pub(crate) fn run(arguments: &MountArguments) -> Result<(), Failure> {
@@ -76,22 +77,66 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     let record = arguments.record.as_ref().or(options.record.as_ref());
     let record = record.map(std::path::absolute).transpose();
     let record = record.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
-    let plan = Plan {
-        record,
-        places,
-        options,
-        config,
-        config_file,
-        log,
-    };
     if !arguments.background_child {
         remove_leftovers();
     }
-    if arguments.foreground {
-        daemon::serve(plan, ready, keeper, legacy)
-    } else {
-        daemon::start_in_background(&plan, arguments)
+    if !arguments.foreground {
+        let log = match &log {
+            Some(path) => std::path::absolute(path).map_err(cannot_start)?,
+            None => logging::default_file(&places.mountpoint)?,
+        };
+        let words = words_of_daemon(
+            arguments,
+            &places,
+            config_file.as_deref(),
+            record.as_deref(),
+        );
+        return start_in_background(&words.map_err(cannot_start)?, !options.unsupervised, &log);
     }
+    let plan = Plan {
+        places,
+        mount: options.mount,
+        has_source_name: options.has_source_name,
+        wait: options.wait,
+        config,
+        config_file,
+        record,
+    };
+    serve(plan, ready, keeper, legacy)
+}
+
+fn cannot_start(error: io::Error) -> Failure {
+    Failure::new(Code::Failed, format!("cannot start: {error}"))
+}
+
+/// The arguments of this program that make it serve the mount as these arguments want it.
+fn words_of_daemon(
+    arguments: &MountArguments,
+    places: &Places,
+    config_file: Option<&Path>,
+    record: Option<&Path>,
+) -> io::Result<Vec<OsString>> {
+    let mut words: Vec<OsString> = ["mount", "--foreground", "--background-child"]
+        .map(OsString::from)
+        .into();
+    if arguments.sloppy {
+        words.push("--sloppy".into());
+    }
+    if let Some(path) = config_file {
+        words.extend(["--config".into(), std::path::absolute(path)?.into()]);
+    }
+    if let Some(path) = record {
+        words.extend(["--record".into(), path.into()]);
+    }
+    for list in &arguments.options {
+        words.extend(["-o".into(), list.into()]);
+    }
+    words.extend([
+        "--".into(),
+        places.store.clone().into(),
+        places.mountpoint.clone().into(),
+    ]);
+    Ok(words)
 }
 
 /// Removes what mounts that have ended left in the runtime directory. A mount does without.

@@ -2,12 +2,11 @@
 
 use std::io::Write as _;
 
-use mobifs_volume::{Config, OpenOptions, OpenedStore, raise_limits};
+use mobifs_daemon::{Code, Failure, predecessor, raise_limits};
+use mobifs_volume::{Config, OpenOptions, OpenedStore};
 
 use super::check;
 use crate::arguments::RecoverArguments;
-use crate::failure::{Code, Failure};
-use crate::predecessor;
 
 pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let path = check::existing(&arguments.store, arguments.dry_run)?;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use mobifs_volume::{Config, Reply, Request};
+use mobifs_daemon::control::{Reply, Request};
+use mobifs_daemon::{Code, Failure};
+use mobifs_volume::Config;
 
 use super::{ask, unexpected};
 use crate::arguments::ReloadArguments;
-use crate::failure::{Code, Failure};
 
 pub(crate) fn run(arguments: &ReloadArguments) -> Result<(), Failure> {
     let config = arguments.config.clone().map(checked).transpose()?;

@@ -1,10 +1,11 @@
 //! `mobifs set`
 
-use mobifs_volume::{PolicySettings, Reply, Request, Size, parse_size};
+use mobifs_daemon::control::{Reply, Request};
+use mobifs_daemon::{Code, Failure};
+use mobifs_volume::{PolicySettings, Size, parse_size};
 
 use super::{ask, unexpected};
 use crate::arguments::SetArguments;
-use crate::failure::{Code, Failure};
 
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
     let usage = |message: String| Failure::new(Code::Usage, message);

@@ -5,13 +5,12 @@ use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use mobifs_volume::{
-    AnswerPatience, AppName, AppReport, AppSelection, RecordingStatus, Reply, Request, Status,
-};
+use mobifs_daemon::control::{AnswerPatience, Reply, Request};
+use mobifs_daemon::{Code, Failure};
+use mobifs_volume::{AppName, AppReport, AppSelection, RecordingStatus, Status};
 
 use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
 use crate::arguments::StatusArguments;
-use crate::failure::{Code, Failure};
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The status is there at once, or the daemon is stopped: programs that watch it must find out.

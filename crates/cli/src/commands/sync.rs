@@ -2,11 +2,12 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use mobifs_volume::{AppName, Reply, Request};
+use mobifs_daemon::Failure;
+use mobifs_daemon::control::{Reply, Request};
+use mobifs_volume::AppName;
 
 use super::{ask, unexpected};
 use crate::arguments::SyncArguments;
-use crate::failure::Failure;
 
 pub(crate) fn run(arguments: &SyncArguments) -> Result<(), Failure> {
     let app = arguments.app.as_deref().map(|name| {

@@ -1,10 +1,10 @@
 //! `mobifs touch`
 
-use mobifs_volume::{Reply, Request};
+use mobifs_daemon::Failure;
+use mobifs_daemon::control::{Reply, Request};
 
 use super::{ask, unexpected};
 use crate::arguments::{ScreenState, TouchArguments};
-use crate::failure::Failure;
 
 pub(crate) fn run(arguments: &TouchArguments) -> Result<(), Failure> {
     let request = match arguments.screen {

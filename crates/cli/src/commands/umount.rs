@@ -3,19 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mobifs_daemon::control::{
+    AnswerPatience, ControlClient, ControlError, ErrorKind, Reply, Request, find_mount,
+};
+use mobifs_daemon::{Code, Failure, describe, predecessor, unmount_unused, users_of_device};
 use mobifs_fuse::UnmountError;
 use mobifs_host::{MountEntry, other_mounts_of};
 use mobifs_store::StoreScope;
-use mobifs_volume::{
-    AnswerPatience, AppSelection, ControlClient, ControlError, ErrorKind, Reply, Request,
-    StoreLock, find_mount, users_of_device,
-};
+use mobifs_volume::{AppSelection, StoreLock};
 
 use super::{AS_LONG_AS_IT_TAKES, unexpected};
 use crate::arguments::UmountArguments;
-use crate::daemon::{describe, unmount_unused};
-use crate::failure::{Code, Failure};
-use crate::predecessor;
 
 /// How long the daemon is waited for before looking for what keeps it.
 const END_STEP: AnswerPatience = AnswerPatience {
@@ -201,10 +199,9 @@ fn wait_for_store(store: &Path) -> Result<(), Failure> {
     let scope = StoreScope::Tree;
     let look = || StoreLock::acquire(store, &scope, true).map(StoreLock::release);
     let waited = predecessor::for_command(store, predecessor::WAIT_DEFAULT, look);
-    let holder = StoreLock::holder(store, &scope).unwrap_or_default();
     match waited {
-        Err(failure) if holder.is_finishing(store) => Err(failure),
-        // Another mount has it by now, or nobody can tell.
+        Err(failure) if predecessor::has_store(store) => Err(failure),
+        // Another mount has it by now, or that cannot be found out.
         _ => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! The configuration file: TOML, every key known by name.
 
+mod events;
 mod pacing;
 mod raw;
 mod rules;
@@ -14,7 +15,8 @@ use mobifs_engine::PacingRules;
 use serde::Deserialize as _;
 use toml::de::{DeTable, Deserializer};
 
-use crate::{EventSources, memory_budget};
+use crate::memory_budget;
+pub use events::EventSources;
 use raw::RawConfig;
 pub(crate) use rules::AppGlob;
 pub use rules::{PolicyChange, Rules};
@@ -227,36 +229,10 @@ impl Config {
                 .map_or(200_000, |max| usize::try_from(max).unwrap_or(usize::MAX)),
             allow_durable,
             pacing: pacing::pacing(&raw)?,
-            events: events(&raw)?,
+            events: events::events(&raw)?,
             rules,
         })
     }
-}
-
-fn events(raw: &RawConfig) -> Result<EventSources, Fault> {
-    let mut sources = EventSources::default();
-    match raw.user_events.as_deref() {
-        None | Some("auto") => {}
-        Some("bursts") => sources.bursts = true,
-        Some("none") => sources.input = None,
-        Some(other) => {
-            let message = format!("\"{other}\" is none of \"auto\", \"bursts\" and \"none\"");
-            return Err(Fault::new("user_events", message));
-        }
-    }
-    sources.system_bus = raw.system_bus.unwrap_or(true);
-    if raw.screens == Some(false) {
-        sources.connectors = None;
-    }
-    if raw.memory_pressure == Some(false) {
-        sources.memory_pressure = None;
-    }
-    if let Some(percent) = raw.battery_low_percent {
-        let percent = u8::try_from(percent).ok().filter(|&percent| percent <= 100);
-        sources.battery_low_percent =
-            percent.ok_or_else(|| Fault::new("battery_low_percent", "must be at most 100"))?;
-    }
-    Ok(sources)
 }
 
 /// Line (from 1) of the byte at `offset`.

@@ -1,0 +1,175 @@
+//! systemd-logind: sleep and shutdown, which wait for us, and whether the sessions are idle.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use dbus::Message;
+use dbus::arg::{PropMap, prop_cast};
+
+use super::BusListener;
+use super::connection::{BusError, Connection};
+use super::service::{PROPERTIES, properties, property};
+
+pub(crate) const NAME: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+
+/// Sleep and shutdown are never held up for longer than this by us, whatever logind allows.
+const DELAY_MAX: Duration = Duration::from_secs(10);
+/// What logind allows if it does not say.
+const DELAY_DEFAULT: Duration = Duration::from_secs(5);
+
+/// What there is to do with logind while it is there.
+pub(crate) struct Logind {
+    listener: Arc<dyn BusListener>,
+    /// As long as it is open, sleep and shutdown wait, within a limit.
+    inhibitor: Option<OwnedFd>,
+    delay_max: Duration,
+    /// Whether idle sessions say something of the user.
+    is_user_watched: bool,
+    is_idle: Option<bool>,
+    /// A commit that was not done in time goes on; it says here when it is.
+    commit: Option<Receiver<()>>,
+}
+
+impl Logind {
+    pub(crate) const fn new(listener: Arc<dyn BusListener>, is_user_watched: bool) -> Self {
+        Self {
+            listener,
+            inhibitor: None,
+            delay_max: DELAY_DEFAULT,
+            is_user_watched,
+            is_idle: None,
+            commit: None,
+        }
+    }
+
+    /// What is to be heard of it.
+    pub(crate) fn match_rules() -> Vec<String> {
+        vec![format!("type='signal',sender='{NAME}',path='{PATH}'")]
+    }
+
+    /// It is there.
+    pub(crate) fn appeared(&mut self, connection: &Connection) -> Result<(), BusError> {
+        let manager = properties(connection, NAME, PATH, MANAGER)?;
+        if let Some(microseconds) = prop_cast(&manager, "InhibitDelayMaxUSec") {
+            self.delay_max = Duration::from_micros(*microseconds);
+        }
+        if let Some(is_idle) = prop_cast(&manager, "IdleHint") {
+            self.set_idle(*is_idle);
+        }
+        self.inhibit(connection)
+    }
+
+    /// It is gone, and with it whatever waited for us.
+    pub(crate) fn vanished(&mut self) {
+        self.inhibitor = None;
+        self.is_idle = None;
+    }
+
+    /// It says something.
+    pub(crate) fn signal(
+        &mut self,
+        connection: &Connection,
+        signal: &Message,
+    ) -> Result<(), BusError> {
+        if signal.path().as_deref() != Some(PATH) {
+            return Ok(());
+        }
+        let (interface, member) = (signal.interface(), signal.member());
+        match (interface.as_deref(), member.as_deref()) {
+            (Some(MANAGER), Some("PrepareForSleep" | "PrepareForShutdown")) => {
+                match signal.get1() {
+                    Some(true) => self.power_goes(),
+                    // Awake again, or it was called off.
+                    Some(false) => self.inhibit(connection)?,
+                    None => {}
+                }
+            }
+            (Some(PROPERTIES), Some("PropertiesChanged")) => {
+                let (of, changed): (Option<&str>, Option<PropMap>) = signal.get2();
+                if let (Some(MANAGER), Some(changed)) = (of, changed)
+                    && let Some(is_idle) = prop_cast(&changed, "IdleHint")
+                {
+                    self.set_idle(*is_idle);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a closed lid leaves no screen on; none if logind does not know.
+    pub(crate) fn is_docked(connection: &Connection) -> Result<Option<bool>, BusError> {
+        match property(connection, NAME, PATH, MANAGER, "Docked") {
+            Ok(is_docked) => Ok(Some(is_docked)),
+            Err(error) if error.is_of_one_call() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn inhibit(&mut self, connection: &Connection) -> Result<(), BusError> {
+        if self.inhibitor.is_some() {
+            return Ok(());
+        }
+        let arguments = (
+            "sleep:shutdown",
+            "MobiFS",
+            "Files are brought to the disk",
+            "delay",
+        );
+        let call = Message::call_with_args(NAME, PATH, MANAGER, "Inhibit", arguments);
+        self.inhibitor = Some(connection.ask(call)?.read1()?);
+        Ok(())
+    }
+
+    /// Commits everything, as far as there is time, and lets the machine go on.
+    fn power_goes(&mut self) {
+        let commit = self.commit.take().or_else(|| self.begin_commit());
+        let time = self.delay_max.min(DELAY_MAX);
+        if let Some(commit) = commit
+            && commit.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
+        {
+            tracing::warn!(
+                ?time,
+                "not everything was committed before the machine sleeps or goes off"
+            );
+            self.commit = Some(commit);
+        }
+        self.inhibitor = None;
+    }
+
+    /// In a thread of its own, which may be stuck for longer than anybody waits.
+    fn begin_commit(&self) -> Option<Receiver<()>> {
+        let (done, commit) = channel();
+        let listener = Arc::clone(&self.listener);
+        let thread = std::thread::Builder::new().name("last commit".into());
+        let started = thread.spawn(move || {
+            listener.power_goes();
+            // Who has waited for too long does not listen any more.
+            let _heard = done.send(());
+        });
+        match started {
+            Ok(_) => Some(commit),
+            Err(error) => {
+                tracing::error!(%error, "nothing is committed before the machine sleeps");
+                None
+            }
+        }
+    }
+
+    /// Only changes say something: somebody may well operate the machine all the time while
+    /// it says "not idle", and nobody for minutes.
+    fn set_idle(&mut self, is_idle: bool) {
+        if !self.is_user_watched {
+            return;
+        }
+        match (self.is_idle.replace(is_idle), is_idle) {
+            (Some(true), false) => self.listener.user_event(),
+            (Some(false) | None, true) => self.listener.user_left(),
+            _ => {}
+        }
+    }
+}

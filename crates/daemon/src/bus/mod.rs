@@ -1,0 +1,40 @@
+//! What the system bus tells of a machine: that it is about to sleep or to be switched off,
+//! that its sessions are idle, that its battery is low, that its lid is closed.
+//!
+//! One thread holds one connection. logind and UPower are heard where they are there, and
+//! found when they come later; a machine without a bus is looked at again now and then. A
+//! [`BusListener`] is told, which knows what follows.
+//!
+//! The client is libdbus, which is built with us (docs/DESIGN.md says why).
+
+mod connection;
+mod logind;
+mod service;
+#[cfg(test)]
+mod tests;
+mod upower;
+mod watcher;
+
+mod listener;
+
+pub(crate) use listener::watch;
+pub(crate) use watcher::{BusOptions, BusWatcher};
+
+/// Who is told what happens. Calls come from threads of the watcher and may take their time.
+pub(crate) trait BusListener: Send + Sync {
+    /// The user does something after having done nothing.
+    fn user_event(&self);
+
+    /// The user has gone: every session is idle.
+    fn user_left(&self);
+
+    /// The battery is low, or no longer.
+    fn set_battery_low(&self, is_low: bool);
+
+    /// No screen is on any more, or one is again.
+    fn set_screen(&self, is_on: bool);
+
+    /// The machine is about to sleep or to be switched off, and waits (for some seconds)
+    /// until this returns.
+    fn power_goes(&self);
+}

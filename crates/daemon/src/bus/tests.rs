@@ -1,0 +1,554 @@
+//! A real bus (`dbus-daemon`), on which the tests play logind and UPower.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dbus::Message;
+use dbus::arg::{PropMap, RefArg, Variant};
+use dbus::message::MessageType;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::connection::Connection;
+use super::logind;
+use super::service::PROPERTIES;
+use super::upower;
+use super::{BusListener, BusOptions, BusWatcher};
+
+const LOGIND_PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+const UPOWER_PATH: &str = "/org/freedesktop/UPower";
+const DISPLAY_PATH: &str = "/org/freedesktop/UPower/devices/DisplayDevice";
+const DEVICE: &str = "org.freedesktop.UPower.Device";
+
+/// Everybody may do everything on it.
+const CONFIG: &str = "<busconfig><type>session</type><listen>ADDRESS</listen>\
+    <auth>EXTERNAL</auth><policy context=\"default\"><allow send_destination=\"*\"/>\
+    <allow receive_sender=\"*\"/><allow own=\"*\"/><allow user=\"*\"/></policy></busconfig>";
+
+struct Bus {
+    directory: tempfile::TempDir,
+    daemon: Option<Child>,
+}
+
+impl Bus {
+    /// None (and a line that says so) where there is no `dbus-daemon`.
+    fn new() -> Option<Self> {
+        let found = Command::new("dbus-daemon").arg("--version").output();
+        if found.is_err() {
+            mobifs_skip::skip("there is no dbus-daemon here (Debian: dbus-daemon)");
+            return None;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        Some(Self {
+            directory,
+            daemon: None,
+        })
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn address(&self) -> String {
+        format!("unix:path={}", self.path("bus").display())
+    }
+
+    fn start(&mut self) {
+        let config = self.path("config");
+        std::fs::write(&config, CONFIG.replace("ADDRESS", &self.address())).unwrap();
+        let mut daemon = Command::new("dbus-daemon");
+        daemon.args(["--nofork", "--nopidfile", "--nosyslog"]);
+        daemon.arg(format!("--config-file={}", config.display()));
+        self.daemon = Some(daemon.stderr(Stdio::null()).spawn().unwrap());
+        while Connection::open(&self.address()).is_err() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn stop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+            std::fs::remove_file(self.path("bus")).unwrap();
+        }
+    }
+}
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Ends of the inhibitors that logind gave away.
+type Inhibitors = Arc<Mutex<Vec<OwnedFd>>>;
+
+/// Tells a test what the watcher told.
+struct Heard {
+    sender: Mutex<Sender<String>>,
+    inhibitors: Inhibitors,
+    /// Whether a commit takes for ever.
+    is_stuck: bool,
+}
+
+impl Heard {
+    fn tell(&self, news: String) {
+        // A test that has ended does not listen.
+        let _heard = self.sender.lock().unwrap().send(news);
+    }
+}
+
+impl BusListener for Heard {
+    fn user_event(&self) {
+        self.tell("user".into());
+    }
+
+    fn user_left(&self) {
+        self.tell("left".into());
+    }
+
+    fn set_battery_low(&self, is_low: bool) {
+        self.tell(format!("battery low: {is_low}"));
+    }
+
+    fn set_screen(&self, is_on: bool) {
+        self.tell(format!("screen: {is_on}"));
+    }
+
+    fn power_goes(&self) {
+        let held = held(&self.inhibitors);
+        self.tell(format!("commit, machine waits: {}", held > 0));
+        if self.is_stuck {
+            // Nobody lets go of it.
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+/// How many inhibitors whoever took them still has.
+fn held(inhibitors: &Mutex<Vec<OwnedFd>>) -> usize {
+    let inhibitors = inhibitors.lock().unwrap();
+    let open = inhibitors.iter().filter(|end| {
+        let mut polled = [PollFd::new(*end, PollFlags::empty())];
+        poll(&mut polled, Some(&Timespec::default())).unwrap();
+        polled[0].revents().is_empty()
+    });
+    open.count()
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    while !condition() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A bus, and what is watched and heard on it.
+struct Scene {
+    bus: Bus,
+    inhibitors: Inhibitors,
+    /// Whether a commit takes for ever.
+    is_stuck: bool,
+    heard: Option<Receiver<String>>,
+}
+
+impl Scene {
+    /// Without a bus yet. None where there is no `dbus-daemon`.
+    fn dark() -> Option<Self> {
+        Some(Self {
+            bus: Bus::new()?,
+            inhibitors: Arc::default(),
+            is_stuck: false,
+            heard: None,
+        })
+    }
+
+    /// With a bus on which nobody is.
+    fn new() -> Option<Self> {
+        let mut scene = Self::dark()?;
+        scene.bus.start();
+        Some(scene)
+    }
+
+    /// Somebody with a name and properties comes.
+    fn play(&self, name: &str, properties: Properties) -> Service {
+        Service::start(&self.bus, name, properties, &self.inhibitors)
+    }
+
+    /// Somebody listens.
+    fn watch(&mut self) -> BusWatcher {
+        let options = BusOptions {
+            address: self.bus.address(),
+            is_user_watched: true,
+            battery_low_percent: 10,
+        };
+        let (sender, receiver) = channel();
+        self.heard = Some(receiver);
+        let listener = Heard {
+            sender: Mutex::new(sender),
+            inhibitors: Arc::clone(&self.inhibitors),
+            is_stuck: self.is_stuck,
+        };
+        BusWatcher::start(Arc::new(listener), &options).unwrap()
+    }
+
+    /// Ends when so many inhibitors are held.
+    fn wait_for_inhibitors(&self, count: usize) {
+        wait_until(|| held(&self.inhibitors) == count);
+    }
+
+    /// What the listener is told next; if it never is, the runner's limit ends us.
+    fn news(&self) -> String {
+        self.heard.as_ref().unwrap().recv().unwrap()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.heard.as_ref().unwrap().try_recv().is_err()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Value {
+    Bool(bool),
+    U32(u32),
+    U64(u64),
+    Double(f64),
+}
+
+impl Value {
+    fn boxed(self) -> Variant<Box<dyn RefArg>> {
+        Variant(match self {
+            Self::Bool(value) => Box::new(value),
+            Self::U32(value) => Box::new(value),
+            Self::U64(value) => Box::new(value),
+            Self::Double(value) => Box::new(value),
+        })
+    }
+}
+
+type Properties = BTreeMap<(&'static str, &'static str), Value>;
+
+enum Order {
+    Set(&'static str, &'static str, Value),
+    /// logind's manager says something, with a word for it.
+    Say(&'static str, bool),
+    Leave,
+}
+
+/// A service with properties, which takes orders from a test.
+struct Service {
+    orders: Sender<Order>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    fn start(bus: &Bus, name: &str, properties: Properties, inhibitors: &Inhibitors) -> Self {
+        let connection = Connection::open(&bus.address()).unwrap();
+        connection.ask_bus("RequestName", (name, 4_u32)).unwrap();
+        let (sender, orders) = channel();
+        let acting = Acting {
+            connection,
+            properties,
+            inhibitors: Arc::clone(inhibitors),
+        };
+        Self {
+            orders: sender,
+            thread: Some(std::thread::spawn(move || acting.run(&orders))),
+        }
+    }
+
+    fn order(&self, order: Order) {
+        self.orders.send(order).unwrap();
+    }
+
+    fn say(&self, member: &'static str, word: bool) {
+        self.order(Order::Say(member, word));
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // It may have lost its bus.
+        let _told = self.orders.send(Order::Leave);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(matches!(ended, Some(Ok(()))));
+    }
+}
+
+struct Acting {
+    connection: Connection,
+    properties: Properties,
+    inhibitors: Inhibitors,
+}
+
+impl Acting {
+    fn run(mut self, orders: &Receiver<Order>) {
+        loop {
+            match orders.try_recv() {
+                Ok(Order::Set(interface, name, value)) => self.set(interface, name, value),
+                Ok(Order::Say(member, word)) => {
+                    self.send(signal(LOGIND_PATH, MANAGER, member).append1(word));
+                }
+                Ok(Order::Leave) => return,
+                Err(_) => {}
+            }
+            loop {
+                match self.connection.next() {
+                    Ok(Some(message)) => self.answer(&message),
+                    Ok(None) => break,
+                    // The bus is gone.
+                    Err(_) => return,
+                }
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn set(&mut self, interface: &'static str, name: &'static str, value: Value) {
+        self.properties.insert((interface, name), value);
+        let path = match interface {
+            MANAGER => LOGIND_PATH,
+            DEVICE => DISPLAY_PATH,
+            _ => UPOWER_PATH,
+        };
+        let changed = PropMap::from([(name.to_owned(), value.boxed())]);
+        let signal = signal(path, PROPERTIES, "PropertiesChanged");
+        self.send(signal.append3(interface, changed, Vec::<String>::new()));
+    }
+
+    fn send(&self, signal: Message) {
+        // The bus may be gone.
+        let _sent = self.connection.send(signal);
+    }
+
+    fn answer(&self, call: &Message) {
+        if call.msg_type() != MessageType::MethodCall {
+            return;
+        }
+        let answer = call.method_return();
+        let answer = match call.member().as_deref().unwrap() {
+            "GetAll" => {
+                let interface: &str = call.read1().unwrap();
+                let all = self.properties.iter();
+                let found = all.filter(|((of, _), _)| *of == interface);
+                let found = found.map(|((_, name), value)| ((*name).to_owned(), value.boxed()));
+                answer.append1(found.collect::<PropMap>())
+            }
+            "Get" => {
+                let wanted: (&str, &str) = call.read2().unwrap();
+                let mut all = self.properties.iter();
+                let (_, value) = all.find(|(known, _)| **known == wanted).unwrap();
+                answer.append1(value.boxed())
+            }
+            "Inhibit" => {
+                let (what, _, _, mode): (&str, &str, &str, &str) = call.read4().unwrap();
+                assert_eq!((what, mode), ("sleep:shutdown", "delay"));
+                let (ours, theirs) = rustix::pipe::pipe().unwrap();
+                self.inhibitors.lock().unwrap().push(ours);
+                answer.append1(theirs)
+            }
+            other => panic!("nobody should call {other}"),
+        };
+        self.connection.send(answer).unwrap();
+    }
+}
+
+fn signal(path: &str, interface: &str, member: &str) -> Message {
+    Message::signal(&path.into(), &interface.into(), &member.into())
+}
+
+fn manager(is_idle: bool, delay_max_ms: u64) -> Properties {
+    BTreeMap::from([
+        ((MANAGER, "IdleHint"), Value::Bool(is_idle)),
+        ((MANAGER, "Docked"), Value::Bool(false)),
+        (
+            (MANAGER, "InhibitDelayMaxUSec"),
+            Value::U64(delay_max_ms * 1_000),
+        ),
+    ])
+}
+
+fn battery(percent: f64) -> Properties {
+    BTreeMap::from([
+        ((upower::NAME, "OnBattery"), Value::Bool(true)),
+        ((upower::NAME, "LidIsPresent"), Value::Bool(true)),
+        ((upower::NAME, "LidIsClosed"), Value::Bool(false)),
+        ((DEVICE, "IsPresent"), Value::Bool(true)),
+        ((DEVICE, "Percentage"), Value::Double(percent)),
+        ((DEVICE, "WarningLevel"), Value::U32(1)),
+    ])
+}
+
+/// As long as a test needs, and longer.
+const LONG_MS: u64 = 3_600_000;
+
+#[test]
+fn sleep_waits_for_the_commit_and_not_for_longer() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
+    for member in ["PrepareForSleep", "PrepareForShutdown"] {
+        logind.say(member, true);
+        assert_eq!(scene.news(), "commit, machine waits: true");
+        scene.wait_for_inhibitors(0);
+        logind.say(member, false);
+        scene.wait_for_inhibitors(1);
+    }
+    drop(watcher);
+    scene.wait_for_inhibitors(0);
+    assert!(scene.is_quiet());
+}
+
+#[test]
+fn a_commit_that_does_not_end_keeps_no_machine_awake() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, 50));
+    scene.is_stuck = true;
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
+    logind.say("PrepareForSleep", true);
+    assert_eq!(scene.news(), "commit, machine waits: true");
+    scene.wait_for_inhibitors(0);
+    // The same commit is waited for, and no other begun.
+    logind.say("PrepareForSleep", false);
+    scene.wait_for_inhibitors(1);
+    logind.say("PrepareForSleep", true);
+    scene.wait_for_inhibitors(0);
+    assert!(scene.is_quiet());
+}
+
+#[test]
+fn sessions_that_are_no_longer_idle_have_a_user() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
+    let idle = |is_idle| logind.order(Order::Set(MANAGER, "IdleHint", Value::Bool(is_idle)));
+    idle(false);
+    idle(true);
+    assert_eq!(scene.news(), "left", "that it is not idle was no news");
+    idle(false);
+    assert_eq!(scene.news(), "user");
+    idle(true);
+    assert_eq!(scene.news(), "left");
+}
+
+#[test]
+fn nobody_else_can_speak_for_a_service() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
+    let other = Connection::open(&scene.bus.address()).unwrap();
+    // Unicast, so that no match rule keeps it away: the watcher is one of these.
+    for number in 0..20 {
+        let mut forged = signal(LOGIND_PATH, MANAGER, "PrepareForSleep").append1(true);
+        forged.set_destination(Some(format!(":1.{number}").into()));
+        other.send(forged).unwrap();
+    }
+    // The bus has delivered them when it answers.
+    other.ask_bus("GetId", ()).unwrap();
+    logind.say("PrepareForSleep", true);
+    assert_eq!(scene.news(), "commit, machine waits: true");
+    logind.say("PrepareForSleep", false);
+    scene.wait_for_inhibitors(1);
+    assert!(scene.is_quiet());
+}
+
+#[test]
+fn a_battery_is_low_when_upower_warns_or_little_is_left() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let upower = scene.play(upower::NAME, battery(60.0));
+    let _watcher = scene.watch();
+    let level = |level| upower.order(Order::Set(DEVICE, "WarningLevel", Value::U32(level)));
+    let percent = |percent| upower.order(Order::Set(DEVICE, "Percentage", Value::Double(percent)));
+    level(3);
+    assert_eq!(scene.news(), "battery low: true");
+    level(4);
+    level(1);
+    assert_eq!(scene.news(), "battery low: false");
+    percent(10.0);
+    assert_eq!(scene.news(), "battery low: true");
+    percent(14.0);
+    percent(15.5);
+    assert_eq!(scene.news(), "battery low: false");
+    percent(5.0);
+    assert_eq!(scene.news(), "battery low: true");
+    upower.order(Order::Set(upower::NAME, "OnBattery", Value::Bool(false)));
+    assert_eq!(scene.news(), "battery low: false");
+}
+
+#[test]
+fn a_closed_lid_is_a_screen_that_is_off_unless_there_are_others() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    let upower = scene.play(upower::NAME, battery(60.0));
+    let _watcher = scene.watch();
+    scene.wait_for_inhibitors(1);
+    let close = |is| upower.order(Order::Set(upower::NAME, "LidIsClosed", Value::Bool(is)));
+    close(true);
+    assert_eq!(scene.news(), "screen: false");
+    close(false);
+    assert_eq!(scene.news(), "screen: true");
+    logind.order(Order::Set(MANAGER, "Docked", Value::Bool(true)));
+    logind.order(Order::Set(MANAGER, "IdleHint", Value::Bool(true)));
+    assert_eq!(scene.news(), "left");
+    close(true);
+    close(false);
+    logind.order(Order::Set(MANAGER, "IdleHint", Value::Bool(false)));
+    assert_eq!(scene.news(), "user");
+}
+
+#[test]
+fn services_and_the_bus_itself_may_come_later_and_go() {
+    let Some(mut scene) = Scene::dark() else {
+        return;
+    };
+    let watcher = scene.watch();
+    // Where there is none yet, one is found.
+    scene.bus.start();
+    let logind = scene.play(logind::NAME, manager(true, LONG_MS));
+    scene.wait_for_inhibitors(1);
+    assert_eq!(scene.news(), "left");
+    // It is started anew.
+    drop(logind);
+    scene.wait_for_inhibitors(0);
+    let logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    scene.wait_for_inhibitors(1);
+    // The bus goes.
+    scene.bus.stop();
+    scene.wait_for_inhibitors(0);
+    drop(logind);
+    scene.bus.start();
+    let _logind = scene.play(logind::NAME, manager(false, LONG_MS));
+    scene.wait_for_inhibitors(1);
+    drop(watcher);
+}
+
+#[test]
+fn a_machine_without_a_bus_is_left_alone() {
+    let Some(mut scene) = Scene::dark() else {
+        return;
+    };
+    drop(scene.watch());
+    assert!(scene.is_quiet());
+}

@@ -1,0 +1,263 @@
+//! The thread that listens to the bus.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dbus::Message;
+use dbus::message::MessageType;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::BusListener;
+use super::connection::{BUS, BusError, Connection, system_address};
+use super::logind::{self, Logind};
+use super::upower::{self, Upower};
+
+/// A bus that is not there is looked for again after this; each time twice as late, because
+/// a machine without one should sleep.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// And at least so often.
+const RETRY_MAX: Duration = Duration::from_secs(300);
+
+/// What is listened to, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BusOptions {
+    /// Address of the bus, as D-Bus writes it; several with `;` between.
+    pub address: String,
+    /// Whether sessions that become idle, or busy again, say something of the user.
+    pub is_user_watched: bool,
+    /// Charge, in percent, at which a battery is low; 0: batteries are not looked at.
+    pub battery_low_percent: u8,
+}
+
+impl BusOptions {
+    /// The system bus, where the environment or the convention says it is.
+    pub(crate) fn system(is_user_watched: bool, battery_low_percent: u8) -> Self {
+        Self {
+            address: system_address(),
+            is_user_watched,
+            battery_low_percent,
+        }
+    }
+}
+
+/// Tells a listener what the bus tells, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct BusWatcher {
+    /// Closed to end the thread.
+    stop: Option<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BusWatcher {
+    /// Starts to listen, whether there is a bus or not.
+    ///
+    /// # Errors
+    /// If a thread or a pipe cannot be made.
+    pub(crate) fn start(listener: Arc<dyn BusListener>, options: &BusOptions) -> io::Result<Self> {
+        let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC)?;
+        let watch = Watch {
+            stopped,
+            address: options.address.clone(),
+            logind: Logind::new(Arc::clone(&listener), options.is_user_watched),
+            upower: Upower::new(listener, options.battery_low_percent),
+            owners: [None, None],
+        };
+        let thread = std::thread::Builder::new()
+            .name("bus".into())
+            .spawn(move || watch.run())?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for BusWatcher {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
+            tracing::error!("the thread that listens to the bus had panicked");
+        }
+    }
+}
+
+/// The services that are listened to, in the order of [`Watch::owners`].
+const SERVICES: [&str; 2] = [logind::NAME, upower::NAME];
+const LOGIND: usize = 0;
+const UPOWER: usize = 1;
+
+/// What the thread has.
+struct Watch {
+    /// Hangs up when the thread is to end.
+    stopped: OwnedFd,
+    address: String,
+    logind: Logind,
+    upower: Upower,
+    /// Who has each service's name. Anybody may send us a signal that looks like one of
+    /// theirs; only what comes from the owner counts.
+    owners: [Option<String>; 2],
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    Stop,
+    Other,
+}
+
+impl Watch {
+    fn run(mut self) {
+        let mut retry = RETRY_MIN;
+        loop {
+            match self.serve() {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(%error, "the system bus is not listened to"),
+            }
+            if self.owners.iter().any(Option::is_some) {
+                // It was there a moment ago.
+                retry = RETRY_MIN;
+            }
+            self.owners = [None, None];
+            self.logind.vanished();
+            match self.wait(None, Some(retry)) {
+                Ok(Woken::Stop) => return,
+                Ok(Woken::Other) => retry = (retry * 2).min(RETRY_MAX),
+                Err(error) => {
+                    tracing::warn!(%error, "no longer listening to the system bus");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Listens as long as the bus is there; ends well when it is told to.
+    fn serve(&mut self) -> Result<(), BusError> {
+        let connection = &Connection::open(&self.address)?;
+        // First of all, so that nobody comes between the question and the answer.
+        for name in SERVICES {
+            add_match(
+                connection,
+                &format!("type='signal',sender='{BUS}',member='NameOwnerChanged',arg0='{name}'"),
+            )?;
+        }
+        let rules = Logind::match_rules().into_iter();
+        for rule in rules.chain(Upower::match_rules()) {
+            add_match(connection, &rule)?;
+        }
+        for (service, name) in SERVICES.into_iter().enumerate() {
+            match connection.ask_bus("GetNameOwner", (name,)) {
+                Ok(answer) => self.set_owner(connection, service, answer.read1()?)?,
+                // Nobody has the name.
+                Err(error) if error.is_of_one_call() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        loop {
+            while let Some(message) = connection.next()? {
+                let handled = self.handle(connection, &message);
+                passed_over(handled)?;
+            }
+            if self.wait(Some(connection), None)? == Woken::Stop {
+                return Ok(());
+            }
+        }
+    }
+
+    fn handle(&mut self, connection: &Connection, message: &Message) -> Result<(), BusError> {
+        if message.msg_type() != MessageType::Signal {
+            return Ok(());
+        }
+        let sender = message.sender();
+        let sender = sender.as_deref();
+        if sender == Some(BUS) && message.member().as_deref() == Some("NameOwnerChanged") {
+            let (name, _, owner): (&str, &str, &str) = message.read3()?;
+            return match SERVICES.iter().position(|known| *known == name) {
+                Some(service) => self.set_owner(connection, service, owner),
+                None => Ok(()),
+            };
+        }
+        let is_from =
+            |service: usize| sender.is_some() && self.owners[service].as_deref() == sender;
+        if is_from(LOGIND) {
+            self.logind.signal(connection, message)
+        } else if is_from(UPOWER) && Upower::concerns(message) {
+            self.upower.look(connection)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A service has come, or (without an owner) gone.
+    fn set_owner(
+        &mut self,
+        connection: &Connection,
+        service: usize,
+        owner: &str,
+    ) -> Result<(), BusError> {
+        let owner = (!owner.is_empty()).then(|| owner.to_owned());
+        if self.owners[service] == owner {
+            return Ok(());
+        }
+        tracing::debug!(service = SERVICES[service], ?owner, "on the system bus");
+        let is_there = owner.is_some();
+        self.owners[service] = owner;
+        let looked = match service {
+            LOGIND => {
+                // What an owner before this one gave us is worth nothing.
+                self.logind.vanished();
+                if is_there {
+                    self.logind.appeared(connection)
+                } else {
+                    Ok(())
+                }
+            }
+            _ if is_there => self.upower.look(connection),
+            _ => Ok(()),
+        };
+        passed_over(looked)
+    }
+
+    /// Waits until something comes, the time is over, or it is time to end.
+    fn wait(
+        &self,
+        connection: Option<&Connection>,
+        timeout: Option<Duration>,
+    ) -> Result<Woken, BusError> {
+        const STOPPED: Token = Token(0);
+        const BUS: Token = Token(1);
+        // Made anew each time, which is seldom: what is readable already then counts.
+        let mut poll = Poll::new()?;
+        let readable = Interest::READABLE;
+        let registry = poll.registry();
+        registry.register(&mut SourceFd(&self.stopped.as_raw_fd()), STOPPED, readable)?;
+        if let Some(connection) = connection {
+            registry.register(&mut SourceFd(&connection.descriptor()?), BUS, readable)?;
+        }
+        let mut events = Events::with_capacity(2);
+        match poll.poll(&mut events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
+            _ if events.iter().any(|event| event.token() == STOPPED) => Ok(Woken::Stop),
+            _ => Ok(Woken::Other),
+        }
+    }
+}
+
+fn add_match(connection: &Connection, rule: &str) -> Result<(), BusError> {
+    connection.ask_bus("AddMatch", (rule,)).map(drop)
+}
+
+/// What a service refuses, or does not answer, concerns nothing else.
+fn passed_over(result: Result<(), BusError>) -> Result<(), BusError> {
+    match result {
+        Err(error) if error.is_of_one_call() => {
+            tracing::debug!(%error, "something on the system bus is passed over");
+            Ok(())
+        }
+        other => other,
+    }
+}

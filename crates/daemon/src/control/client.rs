@@ -1,0 +1,362 @@
+//! The command line's side of the control socket.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mobifs_host::{MountEntry, absolute_without_touching, mounts};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
+
+use super::protocol::{Reply, Request};
+use super::socket_path::socket_candidates;
+
+/// Why a mount could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The path cannot be resolved.
+    #[error("{path} cannot be looked at: {source}", path = path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No MobiFS is mounted there.
+    #[error("{path} is not a MobiFS mount", path = path.display())]
+    NotMounted {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Nothing is there.
+    #[error("{path} does not exist, so it is not a MobiFS mount", path = path.display())]
+    Missing {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The path lies in a MobiFS mount.
+    #[error(
+        "{path} is not a MobiFS mount itself, but lies in the one at {mount}: name that",
+        path = path.display(), mount = mount.display()
+    )]
+    InsideMount {
+        /// The path.
+        path: PathBuf,
+        /// The mount point.
+        mount: PathBuf,
+    },
+    /// The mount's daemon does not run any more.
+    #[error(
+        "the daemon of the mount {path} is gone; `mobifs umount {path}` takes the mount away",
+        path = path.display()
+    )]
+    DaemonGone {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The socket belongs to somebody else.
+    #[error("only root and the user who mounted {path} may do this", path = path.display())]
+    NotPermitted {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// The daemon runs, but does not answer.
+    #[error(
+        "no answer for {seconds} s from {daemon}: it is stopped, or waits for the store",
+        seconds = limit.as_secs()
+    )]
+    NoAnswer {
+        /// The daemon.
+        daemon: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// The conversation failed.
+    #[error("the daemon of the mount {path} did not answer: {source}", path = path.display())]
+    Io {
+        /// The mount point.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// How long to wait for an answer, and how to say so.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerPatience {
+    /// How long at most; none: as long as the daemon takes.
+    pub limit: Option<Duration>,
+    /// Shows the user, once, what is waited for.
+    pub tell: fn(&str),
+}
+
+/// Waiting for longer than this is explained.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// A connection to the daemon of a mount.
+#[derive(Debug)]
+pub struct ControlClient {
+    mount: MountEntry,
+    stream: UnixStream,
+    /// Who made the socket. A successor of that process answers on the same one; another
+    /// mount that got the device number meanwhile, and with it the place, has its own.
+    maker: Pid,
+}
+
+/// How often the mount may change between the look at it and the connection.
+const LOOKS_MAX: usize = 16;
+/// How often a request is sent to one more daemon because the one before died over it.
+const DAEMONS_MAX: usize = 100;
+
+/// The MobiFS mount at `path`, found without touching it.
+///
+/// # Errors
+/// [`ControlError::Path`], [`ControlError::NotMounted`], or more precisely why not.
+pub fn find_mount(path: &Path) -> Result<MountEntry, ControlError> {
+    let failed = |source| ControlError::Path {
+        path: path.to_owned(),
+        source,
+    };
+    let absolute = absolute_without_touching(path).map_err(failed)?;
+    let table = mounts().map_err(failed)?;
+    let mount = table.iter().rfind(|mount| mount.mountpoint == absolute);
+    match mount.filter(|mount| is_ours(mount)) {
+        Some(mount) => Ok(mount.clone()),
+        None => Err(why_not_mounted(absolute, &table)),
+    }
+}
+
+/// A mount with a subtype of its own is known by its socket.
+fn is_ours(mount: &MountEntry) -> bool {
+    mount.has_subtype("mobifs")
+        || (mount.is_fuse() && socket_candidates(mount).iter().any(|path| path.exists()))
+}
+
+/// No mount of ours is at `path`: where it is instead. Nothing in a mount is looked at, whose
+/// daemon may be dead.
+fn why_not_mounted(path: PathBuf, table: &[MountEntry]) -> ControlError {
+    let around = table
+        .iter()
+        .filter(|mount| path.starts_with(&mount.mountpoint))
+        .max_by_key(|mount| mount.mountpoint.components().count());
+    match around {
+        Some(mount) if mount.mountpoint != path && is_ours(mount) => ControlError::InsideMount {
+            path,
+            mount: mount.mountpoint.clone(),
+        },
+        Some(mount) if mount.is_fuse() => ControlError::NotMounted { path },
+        _ => match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => ControlError::Missing { path },
+            _ => ControlError::NotMounted { path },
+        },
+    }
+}
+
+impl ControlClient {
+    /// Connects to the daemon of the mount at `path`.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn connect(path: &Path) -> Result<Self, ControlError> {
+        let mut mount = find_mount(path)?;
+        for _ in 0..LOOKS_MAX {
+            let client = Self::connect_to(&mount)?;
+            // The mount may have ended before the connection was made, and its device number
+            // may belong to another one by now, whose daemon it is that listens.
+            let again = find_mount(path)?;
+            if again == mount {
+                return Ok(client);
+            }
+            mount = again;
+        }
+        Err(ControlError::NotMounted {
+            path: mount.mountpoint,
+        })
+    }
+
+    fn connect_to(mount: &MountEntry) -> Result<Self, ControlError> {
+        let mountpoint = mount.mountpoint.clone();
+        let mut refused = false;
+        for candidate in socket_candidates(mount) {
+            match UnixStream::connect(candidate) {
+                Ok(stream) => {
+                    if let Some(maker) = maker_of(&stream, mount) {
+                        let mount = mount.clone();
+                        return Ok(Self {
+                            mount,
+                            stream,
+                            maker,
+                        });
+                    }
+                    refused = true;
+                }
+                Err(error) => refused |= error.kind() == io::ErrorKind::PermissionDenied,
+            }
+        }
+        let own = rustix::process::geteuid().as_raw();
+        let stranger = own != 0 && mount.user_id.is_some_and(|owner| owner != own);
+        if refused || stranger {
+            return Err(ControlError::NotPermitted { path: mountpoint });
+        }
+        Err(ControlError::DaemonGone { path: mountpoint })
+    }
+
+    /// The mount.
+    pub const fn mount(&self) -> &MountEntry {
+        &self.mount
+    }
+
+    /// Where the mount is.
+    pub fn mountpoint(&self) -> &Path {
+        &self.mount.mountpoint
+    }
+
+    /// Sends a request and waits for the reply. If the daemon dies meanwhile and another
+    /// one takes over, it is asked again: every request may be repeated.
+    ///
+    /// # Errors
+    /// [`ControlError::Io`]; [`ControlError::DaemonGone`] if it died and no other took over;
+    /// [`ControlError::NoAnswer`] if there is no reply within the limit.
+    pub fn ask(
+        &mut self,
+        request: &Request,
+        patience: &AnswerPatience,
+    ) -> Result<Reply, ControlError> {
+        let mut daemons = 1;
+        loop {
+            let source = match self.exchange(request, patience) {
+                Ok(reply) => return Ok(reply),
+                Err(source) => source,
+            };
+            if let (io::ErrorKind::TimedOut, Some(limit)) = (source.kind(), patience.limit) {
+                let daemon = self.daemon();
+                return Err(ControlError::NoAnswer { daemon, limit });
+            }
+            if has_died(&source) && daemons < DAEMONS_MAX {
+                match Self::connect_to(&self.mount) {
+                    // A socket that outlives the daemon leads to its successor.
+                    Ok(next) if next.maker == self.maker => {
+                        self.stream = next.stream;
+                        daemons += 1;
+                        continue;
+                    }
+                    // It died between the connection and its answer, and has no successor that
+                    // commands can reach.
+                    Err(gone @ ControlError::DaemonGone { .. }) => return Err(gone),
+                    // What answers there now belongs to another mount.
+                    _ if !self.mount.is_in_table() => {
+                        let path = self.mount.mountpoint.clone();
+                        return Err(ControlError::DaemonGone { path });
+                    }
+                    _ => {}
+                }
+            }
+            let path = self.mount.mountpoint.clone();
+            return Err(ControlError::Io { path, source });
+        }
+    }
+
+    /// The daemon in words. After a takeover its process is not known from here.
+    fn daemon(&self) -> String {
+        let mountpoint = self.mount.mountpoint.display();
+        let maker = self.maker.as_raw_nonzero();
+        let name = std::fs::read_to_string(format!("/proc/{maker}/comm"));
+        if name.is_ok_and(|name| name.trim_end() == "mobifs") {
+            format!("process {maker}, which serves {mountpoint}")
+        } else {
+            format!("the daemon of {mountpoint}")
+        }
+    }
+
+    fn exchange(&self, request: &Request, patience: &AnswerPatience) -> io::Result<Reply> {
+        let mut stream = &self.stream;
+        stream.write_all(&[&serde_json::to_vec(request)?[..], b"\n"].concat())?;
+        let mut reader = BufReader::new(stream);
+        let mut answer = Vec::new();
+        // What has come before a pause stays in `answer`.
+        let read = || reader.read_until(b'\n', &mut answer);
+        self.wait_patiently(patience, read)?;
+        if answer.pop().is_none() {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ended"));
+        }
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    /// Reads from the daemon; explains why that takes long, and gives up at the limit.
+    fn wait_patiently(
+        &self,
+        patience: &AnswerPatience,
+        mut read: impl FnMut() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let start = Instant::now();
+        let mut was_explained = false;
+        loop {
+            let left = match patience
+                .limit
+                .map(|limit| limit.saturating_sub(start.elapsed()))
+            {
+                Some(Duration::ZERO) => return Err(io::ErrorKind::TimedOut.into()),
+                left => left.unwrap_or(Duration::MAX),
+            };
+            let pause = if was_explained { left } else { left.min(QUIET) };
+            let endless = pause == Duration::MAX;
+            self.stream.set_read_timeout((!endless).then_some(pause))?;
+            match read() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !was_explained && start.elapsed() >= QUIET {
+                        was_explained = true;
+                        (patience.tell)(&format!("waiting for {}", self.daemon()));
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits until the daemon has ended (or closed the connection for another reason); false if
+    /// it has not at the limit.
+    pub fn wait_for_end(&self, patience: &AnswerPatience) -> bool {
+        let mut rest = [0; 64];
+        loop {
+            match self.wait_patiently(patience, || (&self.stream).read(&mut rest)) {
+                Ok(1..) => {}
+                Err(error) => return error.kind() != io::ErrorKind::TimedOut,
+                Ok(0) => return true,
+            }
+        }
+    }
+}
+
+/// The process that made the control socket of a mount, if that can be had at once. Successors of
+/// that process answer on the same one.
+pub(crate) fn maker_of_socket(mount: &MountEntry) -> Option<u32> {
+    socket_candidates(mount).iter().find_map(|path| {
+        let stream = connect_at_once(path).ok()?;
+        let maker = maker_of(&stream, mount)?;
+        u32::try_from(maker.as_raw_nonzero().get()).ok()
+    })
+}
+
+/// A daemon that accepts nothing lets who connects wait as soon as enough others do.
+fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
+/// Whether this is how the end of the other side shows.
+fn has_died(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// The process that made the socket, if it is of the user who mounted: in a directory that
+/// others may write to, somebody else could have put a socket.
+fn maker_of(stream: &UnixStream, mount: &MountEntry) -> Option<Pid> {
+    let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    let is_owner = mount.user_id.is_none_or(|owner| peer.uid.as_raw() == owner);
+    is_owner.then_some(peer.pid)
+}

@@ -1,0 +1,13 @@
+//! The control socket: how commands reach a mount's daemon.
+
+mod client;
+mod protocol;
+mod server;
+mod socket_path;
+mod stale;
+
+pub(crate) use client::maker_of_socket;
+pub use client::{AnswerPatience, ControlClient, ControlError, find_mount};
+pub use protocol::{ErrorKind, Reply, Request};
+pub use server::{ControlHandler, ControlServer};
+pub use stale::remove_stale_sockets;

@@ -1,0 +1,111 @@
+//! The daemon's side of being supervised: what is handed over, and when it is taken back.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use super::{NAMES, Notifier, SUPERVISOR_VARIABLE, supervisor_pid};
+
+use crate::failure::{Code, Failure};
+
+/// How long whoever watches over us may take to act upon what we send.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a process that takes over may take until it gives a sign of life again.
+const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(300);
+
+/// Who keeps what must outlive this process; perhaps nobody.
+#[derive(Debug)]
+pub struct Keeper {
+    notifier: Option<Notifier>,
+}
+
+impl Keeper {
+    /// Nobody.
+    pub const fn none() -> Self {
+        Self { notifier: None }
+    }
+
+    /// Whoever the environment names.
+    pub fn from_environment() -> Result<Self, Failure> {
+        let notifier = Notifier::from_environment().map_err(|error| {
+            let message = format!("cannot reach who supervises this daemon: {error}");
+            Failure::new(Code::Failed, message)
+        })?;
+        Ok(Self { notifier })
+    }
+
+    /// Whether somebody would start a new daemon if this one died.
+    pub const fn is_there(&self) -> bool {
+        self.notifier.is_some()
+    }
+
+    /// `mobifs`, `systemd` or nobody.
+    pub fn name(&self) -> Option<&'static str> {
+        self.notifier.as_ref()?;
+        if std::env::var_os(SUPERVISOR_VARIABLE).is_some() {
+            // Killed itself, perhaps.
+            return supervisor_pid().map(|_| "mobifs");
+        }
+        Some("systemd")
+    }
+
+    /// Hands over; when this returns, a successor would find it.
+    pub fn keep(&self, descriptors: &[(&str, BorrowedFd<'_>)]) {
+        let Some(notifier) = &self.notifier else {
+            return;
+        };
+        let kept = descriptors
+            .iter()
+            .try_for_each(|(name, descriptor)| notifier.keep(name, *descriptor))
+            .and_then(|()| notifier.wait(PATIENCE));
+        match kept {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("who supervises this daemon does not answer"),
+            Err(error) => tracing::warn!(%error, "nothing outlives this daemon"),
+        }
+    }
+
+    /// Hands something over in place of what had its name.
+    pub fn replace(&self, name: &str, descriptor: BorrowedFd<'_>) {
+        if let Some(notifier) = &self.notifier
+            && let Err(error) = notifier.drop_kept(name)
+        {
+            tracing::debug!(%error, "this daemon is not supervised any more");
+        }
+        self.keep(&[(name, descriptor)]);
+    }
+
+    /// From now on nobody takes over; when this returns, nobody but this process holds
+    /// what was handed over.
+    pub fn withdraw(&self, why: &str) {
+        let Some(notifier) = &self.notifier else {
+            return;
+        };
+        let withdrawn = notifier
+            .stopping(why)
+            .and_then(|()| NAMES.iter().try_for_each(|name| notifier.drop_kept(name)))
+            .and_then(|()| notifier.wait(PATIENCE));
+        match withdrawn {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("who supervises this daemon does not answer"),
+            Err(error) => tracing::debug!(%error, "this daemon is not supervised any more"),
+        }
+    }
+
+    /// This process is at work, and will tell so again or be ready before long.
+    pub fn alive(&self) {
+        if let Some(notifier) = &self.notifier
+            && let Err(error) = notifier.alive(SIGN_OF_LIFE_WITHIN)
+        {
+            tracing::debug!(%error, "this daemon is not supervised any more");
+        }
+    }
+
+    /// The mount is usable.
+    pub fn ready(&self, status: &str) {
+        if let Some(notifier) = &self.notifier
+            && let Err(error) = notifier.ready(status)
+        {
+            tracing::debug!(%error, "this daemon is not supervised any more");
+        }
+    }
+}

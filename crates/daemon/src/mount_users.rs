@@ -1,0 +1,324 @@
+//! Who uses a mount, found in `/proc` without touching the mount.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mobifs_host::{MountEntry, mounts, read_mount_table};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+
+/// The kernel's flag, which rustix does not name on Android.
+const AT_STATX_DONT_SYNC: u32 = 0x4000;
+/// What a process has without opening it.
+const LINKS: [(&str, &str); 3] = [
+    ("cwd", "its working directory"),
+    ("root", "its root directory"),
+    ("exe", "its program"),
+];
+
+/// So many users are named.
+const NAMED_MAX: usize = 5;
+
+/// Something that keeps a mount from being ended, or a mount that has left the tree alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountUser {
+    /// A process.
+    Process {
+        /// Its id.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// What it has there.
+        what: String,
+    },
+    /// Another filesystem is mounted in it, or the same one elsewhere.
+    Mount(PathBuf),
+    /// A loop device has its file there.
+    LoopDevice {
+        /// Name of the device.
+        device: String,
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+impl fmt::Display for MountUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { pid, name, what } => write!(f, "process {pid} ({name}: {what})"),
+            Self::Mount(path) => write!(f, "the mount at {}", path.display()),
+            Self::LoopDevice { device, file } => {
+                write!(f, "the loop device {device} ({})", file.display())
+            }
+        }
+    }
+}
+
+/// Who uses the mount, as far as this process may see it: for an ordinary user, that is only
+/// the user's own processes.
+pub fn users_of(mount: &MountEntry) -> Vec<MountUser> {
+    let mut users = mounts_in(mount);
+    users.extend(loop_devices_in(mount));
+    users.extend(processes(|process| use_by(process, mount)));
+    users
+}
+
+/// Who uses what is on a device, as far as this process may see it, also where no mount of it is
+/// in the tree any more: mounts of it, processes, and copies of the mount in other mount namespaces.
+pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
+    let device = rustix::fs::makedev(major, minor);
+    let table = mounts().unwrap_or_default().into_iter();
+    let here = table.filter(|mount| (mount.device_major, mount.device_minor) == (major, minor));
+    let mut users: Vec<MountUser> = here
+        .map(|mount| MountUser::Mount(mount.mountpoint))
+        .collect();
+    let own_namespace = fs::read_link("/proc/self/ns/mnt");
+    let mut namespaces: BTreeSet<_> = own_namespace.into_iter().collect();
+    users.extend(processes(|process| {
+        use_of_device(process, device).or_else(|| {
+            let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
+            // What one process of a namespace says holds for all.
+            namespaces.insert(namespace).then_some(())?;
+            let table = read_mount_table(process.join("mountinfo")).ok()?;
+            let copy = table
+                .into_iter()
+                .find(|mount| (mount.device_major, mount.device_minor) == (major, minor))?;
+            let place = copy.mountpoint.display();
+            Some(format!(
+                "a copy of the mount at {place} in its mount namespace"
+            ))
+        })
+    }));
+    users
+}
+
+/// The processes for which `what` has something to say.
+fn processes(mut what: impl FnMut(&Path) -> Option<String>) -> Vec<MountUser> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|process| {
+            let pid = process.file_name().to_str()?.parse::<u32>().ok()?;
+            let what = what(&process.path())?;
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            let name = name.trim_end().to_owned();
+            Some(MountUser::Process { pid, name, what })
+        })
+        .collect()
+}
+
+/// What a process has on a device, where paths are of no use: they do not lead there any more.
+fn use_of_device(process: &Path, device: u64) -> Option<String> {
+    let is_there = |link: &Path| device_of(link) == Some(device);
+    for (link, what) in LINKS {
+        if is_there(&process.join(link)) {
+            return Some(what.to_owned());
+        }
+    }
+    let descriptors = fs::read_dir(process.join("fd")).into_iter().flatten();
+    let open = descriptors
+        .flatten()
+        .map(|descriptor| descriptor.path())
+        .find(|path| is_there(path));
+    match open {
+        Some(path) => {
+            let file = fs::read_link(path).unwrap_or_default();
+            Some(format!("{} is open", file.display()))
+        }
+        None => mapped_file(
+            process,
+            rustix::fs::major(device),
+            rustix::fs::minor(device),
+        ),
+    }
+}
+
+/// The device of what a link of `/proc` leads to, as the kernel knows it without asking a daemon.
+fn device_of(link: &Path) -> Option<u64> {
+    let flags = AtFlags::from_bits_retain(AT_STATX_DONT_SYNC) | AtFlags::NO_AUTOMOUNT;
+    let about = rustix::fs::statx(CWD, link, flags, StatxFlags::empty()).ok()?;
+    Some(rustix::fs::makedev(
+        about.stx_dev_major,
+        about.stx_dev_minor,
+    ))
+}
+
+fn mounts_in(mount: &MountEntry) -> Vec<MountUser> {
+    let table = mounts().unwrap_or_default();
+    let children = table
+        .into_iter()
+        .filter(|other| other.parent_id == mount.id);
+    children
+        .map(|child| MountUser::Mount(child.mountpoint))
+        .collect()
+}
+
+fn loop_devices_in(mount: &MountEntry) -> Vec<MountUser> {
+    let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    devices
+        .filter_map(|device| {
+            let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
+            let file = PathBuf::from(backing.trim_end());
+            let device = device.file_name().to_string_lossy().into_owned();
+            file.starts_with(&mount.mountpoint)
+                .then_some(MountUser::LoopDevice { device, file })
+        })
+        .collect()
+}
+
+/// What a process has in the mount; none if nothing is seen.
+fn use_by(process: &Path, mount: &MountEntry) -> Option<String> {
+    for (link, what) in LINKS {
+        let target = fs::read_link(process.join(link));
+        if target.is_ok_and(|target| target.starts_with(&mount.mountpoint)) {
+            return Some(what.to_owned());
+        }
+    }
+    let (major, minor) = (mount.device_major, mount.device_minor);
+    open_file(process, mount).or_else(|| mapped_file(process, major, minor))
+}
+
+/// An open file by the number of its mount: names may be another namespace's.
+fn open_file(process: &Path, mount: &MountEntry) -> Option<String> {
+    let descriptors = fs::read_dir(process.join("fdinfo")).ok()?;
+    for descriptor in descriptors.flatten() {
+        let about = fs::read_to_string(descriptor.path()).unwrap_or_default();
+        let number = about
+            .lines()
+            .find_map(|line| line.strip_prefix("mnt_id:"))
+            .and_then(|number| number.trim().parse::<u64>().ok());
+        if number == Some(mount.id) {
+            let link = process.join("fd").join(descriptor.file_name());
+            let file = fs::read_link(link).unwrap_or_default();
+            return Some(format!("{} is open", file.display()));
+        }
+    }
+    None
+}
+
+/// A mapped file, which need not be open any more.
+fn mapped_file(process: &Path, major: u32, minor: u32) -> Option<String> {
+    let maps = fs::read_to_string(process.join("maps")).ok()?;
+    let device = format!("{major:02x}:{minor:02x}");
+    maps.lines().find_map(|line| {
+        // addresses permissions offset device inode path
+        let mut fields = line.splitn(6, ' ');
+        let is_here = fields.nth(3) == Some(&device);
+        let path = fields.nth(1).unwrap_or_default().trim();
+        is_here.then(|| format!("{path} is mapped"))
+    })
+}
+
+/// The users in words.
+pub fn describe(users: &[MountUser]) -> String {
+    if users.is_empty() {
+        return "something that cannot be seen from here (another user's process, another mount \
+                namespace, the kernel)"
+            .to_owned();
+    }
+    let named = users.iter().take(NAMED_MAX).map(ToString::to_string);
+    let named: Vec<String> = named.collect();
+    let more = users.len().saturating_sub(NAMED_MAX);
+    let rest = if more > 0 {
+        format!(", and {more} more")
+    } else {
+        String::new()
+    };
+    named.join(", ") + &rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    /// The mount that a directory lies on.
+    fn mount_of(path: &Path) -> MountEntry {
+        let path = path.canonicalize().unwrap();
+        let table = mounts().unwrap();
+        let around = table
+            .into_iter()
+            .filter(|mount| path.starts_with(&mount.mountpoint));
+        around
+            .max_by_key(|mount| mount.mountpoint.components().count())
+            .unwrap()
+    }
+
+    #[test]
+    fn a_process_that_has_a_file_open_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = mount_of(directory.path());
+        let file = directory.path().join("held");
+        let mut child = Command::new("sleep")
+            .arg("1000")
+            .stdin(Stdio::from(fs::File::create(&file).unwrap()))
+            .current_dir("/proc")
+            .spawn()
+            .unwrap();
+        let found = open_file(&PathBuf::from(format!("/proc/{}", child.id())), &mount);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found = found.unwrap();
+        assert!(found.ends_with("held is open"), "{found}");
+    }
+
+    #[test]
+    fn users_of_a_device_are_found_without_its_mount() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = Command::new("sleep")
+            .arg("1000")
+            .current_dir(directory.path())
+            .spawn()
+            .unwrap();
+        let device = rustix::fs::stat(directory.path()).unwrap().st_dev;
+        let process = PathBuf::from(format!("/proc/{}", child.id()));
+        let found = use_of_device(&process, device);
+        let not_found = use_of_device(&process, rustix::fs::makedev(4095, 77));
+        let open = use_of_device(
+            Path::new("/proc/self"),
+            device_of(Path::new("/proc/self/fd")).unwrap(),
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.as_deref(), Some("its working directory"));
+        assert_eq!(not_found, None);
+        assert!(open.unwrap().ends_with("is open"));
+        // Every mount namespace has the root's device.
+        let root = mount_of(Path::new("/"));
+        assert!(!users_of_device(root.device_major, root.device_minor).is_empty());
+    }
+
+    #[test]
+    fn mapped_programs_are_found() {
+        let own = std::env::current_exe().unwrap();
+        let mount = mount_of(&own);
+        let mapped = |major, minor| mapped_file(Path::new("/proc/self"), major, minor);
+        // Filesystems with subvolumes show another number in this list than in the table.
+        let device = rustix::fs::stat(&own).unwrap().st_dev;
+        let what = mapped(mount.device_major, mount.device_minor)
+            .or_else(|| mapped(rustix::fs::major(device), rustix::fs::minor(device)));
+        assert!(what.unwrap().contains("is mapped"));
+        assert_eq!(mapped(4095, mount.device_minor), None);
+    }
+
+    #[test]
+    fn mounts_inside_are_users() {
+        let root = mount_of(Path::new("/"));
+        let proc = MountUser::Mount("/proc".into());
+        assert!(mounts_in(&root).contains(&proc));
+    }
+
+    #[test]
+    fn users_are_named_and_many_are_counted() {
+        let user = |pid| MountUser::Process {
+            pid,
+            name: "cat".to_owned(),
+            what: "its working directory".to_owned(),
+        };
+        let one = describe(&[user(7)]);
+        assert_eq!(one, "process 7 (cat: its working directory)");
+        let many: Vec<MountUser> = (1..=8).map(user).collect();
+        assert!(describe(&many).ends_with(", and 3 more"), "{many:?}");
+        assert!(describe(&[]).contains("cannot be seen"));
+    }
+}

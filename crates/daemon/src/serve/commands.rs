@@ -1,0 +1,406 @@
+//! What commands and signals do to a mount.
+
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::control::{ControlHandler, ErrorKind, Reply, Request};
+use crate::handover::CONFIG_NAME;
+use crate::mount_paths::Places;
+use crate::mount_users::{MountUser, users_of_device};
+use mobifs_fuse::{SessionHandle, UnmountError};
+use mobifs_host::{MountEntry, mount_at};
+use mobifs_volume::{
+    AppName, AppSelection, Arena, OpenedStore, PolicySettings, Volume, VolumeError,
+};
+use parking_lot::{Condvar, Mutex};
+
+use crate::config_text::ConfigText;
+use crate::failure::Failure;
+use crate::handover::Keeper;
+use crate::mount_users::describe;
+use crate::recording::Recording;
+use crate::unmount::unmount_unused;
+
+/// How long a mount that should end is watched before it counts as still in use.
+const LAZY_WAIT: Duration = Duration::from_secs(2);
+/// How long the end of a mount is waited for before looking for what delays it.
+const END_STEP: Duration = Duration::from_millis(200);
+/// How long a filesystem may stay in use after its mount has ended without it being seen by what,
+/// before that is reported. The kernel is much faster where there is nothing.
+const UNSEEN_MOUNTS_WAIT: Duration = Duration::from_secs(10);
+/// How long requests under way may take to fail after a power cut.
+const CUT_WAIT: Duration = Duration::from_secs(2);
+/// How long a reply may take to reach who asked.
+const LAST_REPLY_WAIT: Duration = Duration::from_millis(300);
+
+/// The outcome of the mount, once there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    outcome: Mutex<Option<Result<(), Failure>>>,
+    changed: Condvar,
+    /// The kernel has no more requests: the rest is the daemon's work.
+    has_begun: AtomicBool,
+}
+
+impl Ended {
+    /// The filesystem has no mount any more.
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::SeqCst);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set(&self, outcome: Result<(), Failure>) {
+        *self.outcome.lock() = Some(outcome);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the outcome; none if it takes longer than `timeout`.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<Result<(), Failure>> {
+        let mut outcome = self.outcome.lock();
+        while outcome.is_none() {
+            match timeout {
+                None => self.changed.wait(&mut outcome),
+                Some(timeout) => {
+                    if self.changed.wait_for(&mut outcome, timeout).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        outcome.clone()
+    }
+}
+
+/// A mount being served.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) volume: std::sync::Arc<Volume>,
+    pub(crate) places: Places,
+    pub(crate) ended: Ended,
+    pub(crate) keeper: Keeper,
+    /// How often the mount was taken over.
+    restarts: u64,
+    pub(crate) recording: Option<Recording>,
+    /// Taken by who brings the mount to its end.
+    pub(crate) opened: Mutex<Option<OpenedStore>>,
+    handle: SessionHandle,
+    config_file: Option<PathBuf>,
+    power_cut: AtomicBool,
+    end_now: AtomicBool,
+}
+
+impl Daemon {
+    pub(crate) fn new(
+        volume: std::sync::Arc<Volume>,
+        handle: SessionHandle,
+        opened: OpenedStore,
+        restarts: u64,
+        keeper: Keeper,
+        places: Places,
+        config_file: Option<PathBuf>,
+    ) -> Self {
+        Self {
+            keeper,
+            recording: None,
+            restarts,
+            volume,
+            places,
+            ended: Ended::default(),
+            opened: Mutex::new(Some(opened)),
+            handle,
+            config_file,
+            power_cut: AtomicBool::new(false),
+            end_now: AtomicBool::new(false),
+        }
+    }
+
+    /// The same mount, recorded.
+    pub(crate) fn recorded(mut self, recording: Option<Recording>) -> Self {
+        self.recording = recording;
+        self
+    }
+
+    pub(crate) fn is_power_cut(&self) -> bool {
+        self.power_cut.load(Ordering::SeqCst)
+    }
+
+    /// Whether the process was told twice to end.
+    pub(crate) fn must_end_now(&self) -> bool {
+        self.end_now.load(Ordering::SeqCst)
+    }
+
+    /// SIGTERM, SIGINT: commit everything and unmount; if the mount is in use, take it
+    /// out of the tree and end when the last user has left.
+    pub(crate) fn terminate(&self) {
+        if let Err(error) = self.volume.sync_app(None, true) {
+            tracing::error!(
+                %error,
+                "not everything could be committed, so the mount stays; a second signal ends it \
+                 nevertheless"
+            );
+            return;
+        }
+        let mount = mount_at(&self.places.mountpoint).ok().flatten();
+        match self.unmount_unused() {
+            Ok(()) => {
+                if let Reply::Detached { used_by } = self.wait_for_end(false, mount.as_ref()) {
+                    tracing::warn!(
+                        by = used_by.join(", "),
+                        "unmounted, but the filesystem is in use elsewhere: everything is \
+                         committed, and it ends with its last user; a second signal ends it at once"
+                    );
+                }
+            }
+            Err((UnmountError::Busy(path), users)) => {
+                tracing::warn!(
+                    mountpoint = %path.display(),
+                    by = describe(&users),
+                    "in use: everything is committed, the mount leaves the tree and ends with its \
+                     last user; a second signal ends it at once"
+                );
+                self.detach();
+            }
+            // Somebody has unmounted it already: serving ends by itself.
+            Err((UnmountError::NotMounted(_), _)) => {}
+            Err((error, _)) => {
+                tracing::error!(%error, "cannot unmount; a second signal ends the mount at once");
+            }
+        }
+    }
+
+    /// A second SIGTERM or SIGINT: commit what can be committed and end, whoever uses
+    /// the mount.
+    pub(crate) fn terminate_now(&self) {
+        self.end_now.store(true, Ordering::SeqCst);
+        if let Err(error) = self.handle.abort() {
+            tracing::debug!(%error, "the mount has left the tree already");
+        }
+        if self.ended.wait(Some(LAZY_WAIT)).is_some() {
+            return;
+        }
+        // A mount that has left the tree cannot be aborted from outside: it ends with
+        // its daemon, which therefore does here what it does after serving.
+        let code = match super::finish(self) {
+            Ok(()) => 0,
+            Err(failure) => {
+                tracing::error!(%failure, "ended");
+                i32::from(failure.code.number())
+            }
+        };
+        std::process::exit(code)
+    }
+
+    fn unmount_unused(&self) -> Result<(), (UnmountError, Vec<MountUser>)> {
+        unmount_unused(&self.places.mountpoint, || self.handle.unmount(false))
+    }
+
+    fn detach(&self) {
+        if let Err(error) = self.handle.unmount(true) {
+            tracing::error!(%error, "cannot take the mount out of the tree");
+        }
+    }
+
+    /// SIGHUP: load the configuration again.
+    pub(crate) fn reload(&self, other: Option<&Path>) -> Result<(), Failure> {
+        let text = ConfigText::load(other.or(self.config_file.as_deref()))?;
+        self.volume.reload(&text.config)?;
+        if let Some(recording) = &self.recording {
+            recording.apps_changed(&text.config.rules);
+        }
+        match text.copy() {
+            Ok(copy) => self.keeper.replace(CONFIG_NAME, copy.as_fd()),
+            Err(error) => tracing::warn!(%error, "a successor would not know of this"),
+        }
+        tracing::info!("configuration loaded");
+        Ok(())
+    }
+
+    fn status(&self, select: &AppSelection) -> Reply {
+        let mut status = self.volume.status();
+        if let Err(fault) = select.apply(&mut status) {
+            return Reply::error(ErrorKind::Usage, fault);
+        }
+        // Without everything in the arena nobody could go on.
+        let outlives = self.volume.arena().is_some_and(Arena::is_complete);
+        let keeper = self.keeper.name().filter(|_| outlives);
+        status.supervised_by = keeper.map(str::to_owned);
+        status.restarts = self.restarts;
+        status.recording = self.recording.as_ref().map(Recording::status);
+        status.mountpoint = Some(self.places.mountpoint.to_string_lossy().into_owned());
+        status.store.path = Some(self.places.store.to_string_lossy().into_owned());
+        Reply::Status {
+            status: Box::new(status),
+        }
+    }
+
+    fn unmount(&self, lazy: bool, mount_id: Option<u64>) -> Reply {
+        let mount = mount_at(&self.places.mountpoint).ok().flatten();
+        let own_id = mount.as_ref().map(|mount| mount.id);
+        if mount_id.is_some() && mount_id != own_id {
+            return Reply::AnotherMount;
+        }
+        // First of all, because after the unmount nobody could do anything about a
+        // failure any more.
+        if let Err(error) = self.volume.sync_app(None, true) {
+            let message = format!(
+                "not unmounted: {error}. `mobifs drill power-cut --yes {}` gives up what is not \
+                 committed, and ends the mount",
+                self.places.mountpoint.display()
+            );
+            return Reply::error(ErrorKind::Failed, message);
+        }
+        let unmounted = if lazy {
+            let detached = self.handle.unmount(true);
+            detached.map_err(|error| (error, Vec::new()))
+        } else {
+            self.unmount_unused()
+        };
+        match unmounted {
+            Ok(()) => {}
+            Err((UnmountError::Busy(path), users)) => {
+                let (path, users) = (path.display(), describe(&users));
+                return Reply::error(
+                    ErrorKind::Busy,
+                    format!(
+                        "{path} is in use by {users}; everything is committed. Close what uses \
+                         it, or unmount with --lazy"
+                    ),
+                );
+            }
+            Err((UnmountError::NotMounted(_), _)) => {}
+            Err((error, _)) => return Reply::error(ErrorKind::Failed, error.to_string()),
+        }
+        self.wait_for_end(lazy, mount.as_ref())
+    }
+
+    /// Waits until the mount that has left the tree has ended. Its filesystem is served further as
+    /// long as it is mounted elsewhere, which must not keep the requester waiting.
+    fn wait_for_end(&self, lazy: bool, mount: Option<&MountEntry>) -> Reply {
+        let start = Instant::now();
+        loop {
+            if let Some(outcome) = self.ended.wait(Some(END_STEP)) {
+                return reply(outcome);
+            }
+            let mut used_by = Vec::new();
+            let waited = start.elapsed();
+            if lazy {
+                if waited < LAZY_WAIT {
+                    continue;
+                }
+            } else if self.ended.has_begun() {
+                continue;
+            } else {
+                let users =
+                    mount.map(|mount| users_of_device(mount.device_major, mount.device_minor));
+                used_by.extend(users.iter().flatten().map(ToString::to_string));
+                if used_by.is_empty() && waited < UNSEEN_MOUNTS_WAIT {
+                    continue;
+                }
+            }
+            return Reply::Detached { used_by };
+        }
+    }
+
+    fn cut_power(&self) -> Reply {
+        // Otherwise a new daemon could bring back what the cut is to take.
+        self.keeper.withdraw("power cut");
+        self.power_cut.store(true, Ordering::SeqCst);
+        self.volume.cut_power();
+        if let Err(error) = self.handle.abort() {
+            tracing::warn!(%error, "the mount is dead but could not be taken out of the tree");
+        }
+        match self.ended.wait(Some(CUT_WAIT)) {
+            Some(outcome) => reply(outcome),
+            None => {
+                // Somebody holds the dead mount, and it could not be aborted. Our end
+                // ends it: nothing will be written any more.
+                tracing::warn!("the mount is still in use; its daemon ends now");
+                let outcome = super::finish(self);
+                end_soon();
+                reply(outcome)
+            }
+        }
+    }
+
+    fn set(&self, app: &AppName, settings: &PolicySettings) -> Reply {
+        let change = match settings.change() {
+            Ok(change) => change,
+            Err(fault) => return Reply::error(ErrorKind::Usage, fault.to_string()),
+        };
+        match self.volume.set_app(app.as_bytes(), change) {
+            Ok(()) => {
+                tracing::info!(%app, %settings, "settings changed");
+                Reply::Done
+            }
+            Err(error) => Reply::error(kind_of(&error), error.to_string()),
+        }
+    }
+}
+
+impl ControlHandler for Daemon {
+    fn handle(&self, request: Request) -> Reply {
+        match request {
+            Request::Status { select } => self.status(&select),
+            Request::Sync { app, apply } => {
+                let app = app.as_ref().map(AppName::as_bytes);
+                match self.volume.sync_path(app, apply) {
+                    Ok(()) => Reply::Done,
+                    Err(error) => Reply::error(kind_of(&error), error.to_string()),
+                }
+            }
+            Request::Unmount { lazy, mount_id } => self.unmount(lazy, mount_id),
+            Request::PowerCut => self.cut_power(),
+            Request::Touch => {
+                self.volume.user_event();
+                if let Some(recording) = &self.recording {
+                    recording.touched();
+                }
+                Reply::Done
+            }
+            Request::Screen { on } => {
+                if let Some(recording) = &self.recording {
+                    recording.screen_changed(on);
+                }
+                match self.volume.set_screen(on) {
+                    Ok(()) => Reply::Done,
+                    Err(error) => Reply::error(kind_of(&error), error.to_string()),
+                }
+            }
+            Request::Reload { config } => match self.reload(config.as_deref().map(Path::new)) {
+                Ok(()) => Reply::Done,
+                Err(failure) => Reply::error(ErrorKind::Usage, failure.message),
+            },
+            Request::Set { app, settings } => self.set(&app, &settings),
+        }
+    }
+}
+
+/// Ends the process when the reply under way is sent.
+fn end_soon() {
+    let ender = || {
+        std::thread::sleep(LAST_REPLY_WAIT);
+        std::process::exit(0)
+    };
+    if std::thread::Builder::new().spawn(ender).is_err() {
+        std::process::exit(0)
+    }
+}
+
+fn reply(outcome: Result<(), Failure>) -> Reply {
+    match outcome {
+        Ok(()) => Reply::Done,
+        Err(failure) => Reply::error(ErrorKind::Failed, failure.message),
+    }
+}
+
+fn kind_of(error: &VolumeError) -> ErrorKind {
+    match error {
+        VolumeError::UnknownApp { .. } | VolumeError::Setting(_) => ErrorKind::Usage,
+        _ => ErrorKind::Failed,
+    }
+}

@@ -1,0 +1,211 @@
+//! The last process of a mount that no daemon can go on with.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::handover::is_end_wanted;
+use mobifs_fuse::is_mounted;
+use mobifs_store::StoreError;
+use mobifs_volume::{CommitPass, LastCommit, LastCommitError, OpenOptions};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::{Plan, RETRY_INTERVAL, open_options};
+use crate::failure::{Code, Failure};
+use crate::handover::Keeper;
+
+/// Nothing that ended a daemon for want of a stack ends this process for it, too.
+const STACK_BYTES: usize = 64 << 20;
+/// How long taking the mount away may hold up the rest.
+const PATIENCE_WITH_MOUNT: Duration = Duration::from_secs(5);
+/// How often requests to end are looked for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Takes the mount away, so that no program waits for answers that do not come, and commits what the
+/// daemons have left in the arena. What the store refuses is tried again until an end is
+/// requested, because with this process goes what is in memory.
+pub(super) fn commit_and_end(
+    plan: &Plan,
+    keeper: &Keeper,
+    arena: OwnedFd,
+    lock: Option<OwnedFd>,
+) -> Failure {
+    let mountpoint = &plan.places.mountpoint;
+    tracing::error!(
+        mountpoint = %mountpoint.display(),
+        "no daemon can go on with this mount: it ends, and what is in memory is committed"
+    );
+    let is_wanted = match end_requests() {
+        Ok(is_wanted) => is_wanted,
+        Err(error) => return try_again(mountpoint, &error),
+    };
+    keeper.alive();
+    take_away(mountpoint, &plan.mount.subtype);
+    let store = plan.places.store.clone();
+    let options = open_options(plan);
+    let committed = std::thread::scope(|scope| {
+        let work = || commit(&store, &options, keeper, (arena, lock), &is_wanted);
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, work).map(|thread| thread.join()) {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(try_again(mountpoint, &"it panicked")),
+            Err(error) => Err(try_again(mountpoint, &error)),
+        }
+    });
+    match committed {
+        Ok(outcome) => {
+            keeper.withdraw("the mount has ended");
+            outcome.told(&store, mountpoint)
+        }
+        Err(failure) => failure,
+    }
+}
+
+/// What became of what was left.
+struct Outcome {
+    transactions: u64,
+    /// So many things could not be read.
+    passed_over: usize,
+    /// Why something was given up; none: nothing was.
+    given_up: Option<String>,
+}
+
+impl Outcome {
+    fn told(&self, store: &Path, mountpoint: &Path) -> Failure {
+        let (store, mountpoint) = (store.display(), mountpoint.display());
+        let what = match (&self.given_up, self.passed_over) {
+            (Some(error), _) => format!(
+                "not everything that was in memory could be committed, and it was told to end \
+                 ({error}); what is committed is in {store}"
+            ),
+            (None, 0) => format!(
+                "everything that was in memory is committed ({} transactions), and {store} can be \
+                 mounted again",
+                self.transactions
+            ),
+            (None, lost) => format!(
+                "everything that was in memory is committed but {lost} things that could not be \
+                 read and are named in the log; {store} can be mounted again"
+            ),
+        };
+        let message =
+            format!("no daemon could go on with the mount {mountpoint}: it ended; {what}");
+        tracing::error!("{message}");
+        Failure::new(Code::Failed, message)
+    }
+}
+
+fn commit(
+    store: &Path,
+    options: &OpenOptions<'_>,
+    keeper: &Keeper,
+    (arena, lock): (OwnedFd, Option<OwnedFd>),
+    is_wanted: &AtomicBool,
+) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome {
+        transactions: 0,
+        passed_over: 0,
+        given_up: None,
+    };
+    let mut left = loop {
+        let descriptors = copies(&arena, lock.as_ref());
+        let (arena, lock) = descriptors.map_err(|error| try_again(store, &error))?;
+        match LastCommit::open(store, options, arena, lock) {
+            Ok(left) => break left,
+            Err(LastCommitError::Store(error @ StoreError::Lower { .. })) => {
+                tracing::error!(%error, "the store cannot be opened yet");
+                keeper.alive();
+                if !waits(is_wanted) {
+                    outcome.given_up = Some(error.to_string());
+                    return Ok(outcome);
+                }
+            }
+            Err(LastCommitError::Arena(error)) => {
+                outcome.given_up = Some(error.to_string());
+                return Ok(outcome);
+            }
+            Err(error) => return Err(try_again(store, &error)),
+        }
+    };
+    loop {
+        keeper.alive();
+        let CommitPass {
+            committed,
+            failure,
+            passed_over,
+        } = left.commit();
+        outcome.transactions += committed;
+        outcome.passed_over += passed_over.len();
+        for what in passed_over {
+            tracing::error!("not committed, because it cannot be read: {what}");
+        }
+        if left.is_done() {
+            break;
+        }
+        let error = failure.map_or_else(String::new, |error| error.to_string());
+        tracing::error!(%error, "not everything could be committed; it is tried again");
+        if !waits(is_wanted) {
+            outcome.given_up = Some(error);
+            break;
+        }
+    }
+    left.close();
+    Ok(outcome)
+}
+
+fn copies(arena: &OwnedFd, lock: Option<&OwnedFd>) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let lock = lock.map(OwnedFd::try_clone).transpose()?;
+    Ok((arena.try_clone()?, lock))
+}
+
+/// Waits before the next attempt; false if an end is requested.
+fn waits(is_wanted: &AtomicBool) -> bool {
+    let until = Instant::now() + RETRY_INTERVAL;
+    while Instant::now() < until {
+        if is_wanted.load(Ordering::Relaxed) {
+            return false;
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    true
+}
+
+/// Set when an end is requested.
+fn end_requests() -> io::Result<Arc<AtomicBool>> {
+    let is_wanted = Arc::new(AtomicBool::new(is_end_wanted()));
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&is_wanted))?;
+    }
+    Ok(is_wanted)
+}
+
+fn try_again(place: &Path, error: &dyn std::fmt::Display) -> Failure {
+    let message = format!(
+        "the uncommitted changes of the mount at {} are not committed yet: {error}",
+        place.display()
+    );
+    Failure::new(Code::TryAgain, message)
+}
+
+/// Takes the mount away; does not wait for long if that does not come to an end.
+fn take_away(mountpoint: &Path, subtype: &str) {
+    let (mountpoint, subtype) = (mountpoint.to_owned(), subtype.to_owned());
+    let (done, is_done) = std::sync::mpsc::channel();
+    let taking = move || {
+        if is_mounted(&mountpoint, &subtype)
+            && let Err(error) = mobifs_fuse::abort(&mountpoint)
+        {
+            tracing::warn!(%error, "the mount cannot be taken away");
+        }
+        // The receiver has gone if it took too long.
+        let _told = done.send(());
+    };
+    if std::thread::Builder::new().spawn(taking).is_err()
+        || is_done.recv_timeout(PATIENCE_WITH_MOUNT).is_err()
+    {
+        tracing::warn!("taking the mount away takes long; the rest goes on meanwhile");
+    }
+}

@@ -1,0 +1,430 @@
+//! Serving a mount, from its beginning to its end.
+
+mod commands;
+mod final_commit;
+mod signals;
+mod takeover;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mobifs_fuse::{AccessTimes, MountOptions, SessionError};
+use mobifs_host::mount_at;
+use mobifs_volume::{Arena, OpenOptions, OpenedStore, OwnerState, Volume, VolumeOptions, fault_point};
+use signal_hook::consts::SIGHUP;
+
+use crate::adapter::VolumeSession;
+use crate::bus::{self, BusWatcher};
+use crate::config_text::ConfigText;
+use crate::control::ControlServer;
+use crate::events::EventWatcher;
+use crate::failure::{Code, Failure};
+use crate::handover::{self, Keeper};
+use crate::launch::Ready;
+use crate::mount_paths::Places;
+use crate::predecessor::{Patience, after_predecessor};
+use crate::recording::Recording;
+use crate::store_owner::serving;
+use commands::Daemon;
+pub use takeover::Legacy;
+
+/// How long to wait before trying again to commit what could not be committed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Everything that a mount needs to know.
+#[derive(Debug)]
+pub struct Plan {
+    /// Store and mount point.
+    pub places: Places,
+    /// For the kernel.
+    pub mount: MountOptions,
+    /// Whether the mount table's source was named by the user.
+    pub has_source_name: bool,
+    /// How long to wait for a daemon whose mount of the store has ended and that still brings
+    /// its changes there.
+    pub wait: Duration,
+    /// The configuration in force.
+    pub config: ConfigText,
+    /// Where it is read again from.
+    pub config_file: Option<PathBuf>,
+    /// The trace that what programs do is recorded as; an absolute path.
+    pub record: Option<PathBuf>,
+}
+
+/// A mount that is made or taken over, and not served yet.
+struct Serving {
+    opened: OpenedStore,
+    volume: Arc<Volume>,
+    session: VolumeSession,
+    /// What a successor needs; none if there will be none.
+    arena: Option<Arena>,
+    recording: Option<Recording>,
+}
+
+/// Mounts, or takes over what a predecessor has left, and serves until the mount is
+/// ended.
+///
+/// # Errors
+/// [`Failure`]; its code says whether another attempt may succeed.
+pub fn serve(
+    plan: Plan,
+    ready: &Ready,
+    keeper: Keeper,
+    legacy: Option<Legacy>,
+) -> Result<(), Failure> {
+    // Started as /proc/self/exe, it would be "exe" in lists of processes.
+    let _named = rustix::thread::set_name(c"mobifs");
+    mobifs_volume::keep_few_heaps();
+    keep_out_of_core_dumps();
+    if keeper.is_there() {
+        die_of_panics();
+    }
+    let mut signals = signals::catch().map_err(no_control)?;
+    let mut control = None;
+    let is_new = legacy.is_none();
+    let serving = match legacy {
+        Some(mut legacy) => {
+            control = legacy.control.take();
+            legacy.take_over(&plan, &keeper)?
+        }
+        None => {
+            let mut patience = Patience {
+                limit: plan.wait,
+                option: "-o wait=SECONDS",
+                tell: &|why| ready.waiting(why),
+                must_end: &mut || signals.pending().any(|signal| signal != SIGHUP),
+            };
+            mount_recorded(&plan, &keeper, &mut patience)?
+        }
+    };
+    let Serving {
+        opened,
+        volume,
+        session,
+        arena,
+        recording,
+    } = serving;
+    let (handle, restarts) = (session.handle(), session.takeovers());
+    let (places, config_file) = (plan.places, plan.config_file);
+    let daemon = Daemon::new(
+        volume,
+        handle,
+        opened,
+        restarts,
+        keeper,
+        places,
+        config_file,
+    );
+    let daemon = Arc::new(daemon.recorded(recording));
+    fault_point("control");
+    let control = match start_control(&daemon, control) {
+        Err(failure) if is_new => {
+            take_away(&session, &daemon);
+            return Err(failure);
+        }
+        control => control.unwrap_or_else(|failure| {
+            tracing::error!(%failure, "commands do not reach this daemon");
+            None
+        }),
+    };
+    signals::watch(Arc::clone(&daemon), signals).map_err(no_control)?;
+    if is_new {
+        if let Some(arena) = &arena {
+            hand_over(&daemon, &plan.config, arena, &session, control.as_ref());
+        }
+        log_mounted(&daemon, session.sync_reaches());
+    }
+    let watcher = watch_events(&daemon, &plan.config);
+    let bus = watch_bus(&daemon, &plan.config);
+    ready.mounted();
+    let served = run(session, &daemon);
+    daemon.ended.begin();
+    drop(watcher);
+    let ended = finish(&daemon);
+    // Until here a machine that wants to sleep or to go off has waited a little.
+    drop(bus);
+    // Until here `mobifs umount` has waited.
+    daemon.ended.set(ended.clone());
+    if let Some(control) = control {
+        control.wait_for_replies();
+    }
+    served.map_err(|error| Failure::new(Code::Failed, error.to_string()))?;
+    ended
+}
+
+/// Says in the store's lock which mount this process serves, as soon as it is there: it may leave
+/// the tree before anything else is done. One that has left it already ends by itself.
+fn note_serving(opened: &OpenedStore, mountpoint: &Path) {
+    match mount_at(mountpoint) {
+        Ok(Some(mount)) => opened.note(serving(&mount)),
+        Ok(None) => opened.note(OwnerState::Finishing),
+        Err(error) => tracing::debug!(%error, "the store's lock does not name the mount"),
+    }
+}
+
+/// Ends a mount that nobody has been told of yet.
+fn take_away(session: &VolumeSession, daemon: &Daemon) {
+    if let Err(error) = session.handle().unmount(true) {
+        tracing::error!(%error, "cannot take the mount away again");
+    }
+    if let Some(recording) = &daemon.recording {
+        recording.discard();
+    }
+}
+
+fn run(session: VolumeSession, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
+    let telling = Arc::clone(daemon);
+    fault_point("answer");
+    let served = session.run_and_report(move || {
+        telling.keeper.ready("mounted");
+        fault_point("ready");
+    });
+    if let Err(error) = &served {
+        tracing::error!(%error, "the mount ended");
+    }
+    served
+}
+
+/// Makes a new mount, recorded if that is wanted.
+fn mount_recorded(
+    plan: &Plan,
+    keeper: &Keeper,
+    patience: &mut Patience<'_>,
+) -> Result<Serving, Failure> {
+    let recording = plan.record.as_deref();
+    let rules = &plan.config.config.rules;
+    let recording = recording.map(|file| Recording::start(file, &plan.places, rules));
+    let recording = recording.transpose()?;
+    match mount(plan, keeper, recording.as_ref(), patience) {
+        Ok(serving) => Ok(Serving {
+            recording,
+            ..serving
+        }),
+        Err(failure) => {
+            if let Some(recording) = recording {
+                recording.discard();
+            }
+            Err(failure)
+        }
+    }
+}
+
+fn mount(
+    plan: &Plan,
+    keeper: &Keeper,
+    recording: Option<&Recording>,
+    patience: &mut Patience<'_>,
+) -> Result<Serving, Failure> {
+    let store = &plan.places.store;
+    let arena = match keeper.is_there().then(Arena::create).transpose() {
+        Ok(arena) => arena,
+        Err(error) => {
+            tracing::warn!(%error, "nothing outlives this daemon");
+            None
+        }
+    };
+    let options = OpenOptions {
+        arena: arena.as_ref(),
+        ..open_options(plan)
+    };
+    let opened = after_predecessor(store, patience, || OpenedStore::open(store, &options))?;
+    log_recovery(&opened);
+    let volume = Volume::start(opened.store(), volume_options(plan, arena.as_ref()))?;
+    let session = VolumeSession::mount(
+        Arc::clone(&volume),
+        &plan.places.mountpoint,
+        &mount_options(plan),
+        arena.as_ref(),
+        recording.map(Recording::operations),
+    )?;
+    note_serving(&opened, &plan.places.mountpoint);
+    Ok(Serving {
+        opened,
+        volume,
+        session,
+        arena,
+        recording: None,
+    })
+}
+
+fn open_options(plan: &Plan) -> OpenOptions<'_> {
+    OpenOptions {
+        read_only: plan.mount.read_only,
+        ..OpenOptions::new(&plan.config.config)
+    }
+}
+
+fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOptions {
+    let mount = &plan.mount;
+    VolumeOptions {
+        read_only: mount.read_only,
+        no_access_time: mount.access_times == AccessTimes::Never,
+        no_directory_access_time: mount.no_directory_access_times,
+        arena: arena.cloned(),
+        ..VolumeOptions::new(&plan.config.config)
+    }
+}
+
+fn mount_options(plan: &Plan) -> MountOptions {
+    let mut options = plan.mount.clone();
+    if !plan.has_source_name {
+        options.source_name = plan.places.store.to_string_lossy().into_owned();
+    }
+    options
+}
+
+/// Gives away what a successor needs. The connection with the kernel comes last: where it
+/// is, everything is.
+fn hand_over(
+    daemon: &Daemon,
+    config: &ConfigText,
+    arena: &Arena,
+    session: &VolumeSession,
+    control: Option<&ControlServer>,
+) {
+    let opened = daemon.opened.lock();
+    let lock = opened.as_ref().and_then(OpenedStore::lock_descriptor);
+    let copy = config.copy();
+    let mut descriptors = Vec::new();
+    match &copy {
+        Ok(copy) => descriptors.push((handover::CONFIG_NAME, copy.as_fd())),
+        Err(error) => tracing::warn!(%error, "a successor will read the configuration file"),
+    }
+    descriptors.extend(lock.map(|lock| (handover::LOCK_NAME, lock)));
+    descriptors.extend(control.map(|socket| (handover::CONTROL_NAME, socket.listener())));
+    descriptors.push((handover::ARENA_NAME, arena.descriptor()));
+    descriptors.push((handover::DEVICE_NAME, session.device()));
+    daemon.keeper.keep(&descriptors);
+}
+
+fn no_control(error: std::io::Error) -> Failure {
+    Failure::new(
+        Code::Failed,
+        format!("cannot make the control socket: {error}"),
+    )
+}
+
+/// Lets commands reach the mount: over a predecessor's socket, if there is one. None if
+/// the mount has left the tree, so that no command can name it.
+fn start_control(
+    daemon: &Arc<Daemon>,
+    inherited: Option<OwnedFd>,
+) -> Result<Option<ControlServer>, Failure> {
+    let mount = mount_at(&daemon.places.mountpoint).map_err(no_control)?;
+    let handler = Arc::clone(daemon) as Arc<_>;
+    let control = match (mount, inherited) {
+        (Some(mount), None) => ControlServer::start(&mount, handler),
+        (mount, Some(socket)) => ControlServer::resume(mount.as_ref(), socket.into(), handler),
+        (None, None) => return Ok(None),
+    };
+    control.map(Some).map_err(no_control)
+}
+
+/// When nobody is served any more: brings everything to the store, and a recording to its
+/// end.
+fn finish(daemon: &Daemon) -> Result<(), Failure> {
+    let ended = finish_store(daemon);
+    if let Some(recording) = &daemon.recording {
+        recording.finish();
+    }
+    ended
+}
+
+/// Brings everything to the store, unless the power was cut. What cannot be committed is
+/// tried again until somebody tells the process to end, because with it goes what is in
+/// memory.
+fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
+    // Whoever comes second finds that the first is at it, and waits for the end.
+    let Some(opened) = daemon.opened.lock().take() else {
+        return daemon.ended.wait(None).unwrap_or(Ok(()));
+    };
+    if daemon.is_power_cut() {
+        // A drill writes nothing any more, not even whether this process is about to end.
+        opened.abandon();
+        tracing::warn!("the power was cut by a drill");
+        return Ok(());
+    }
+    opened.note(OwnerState::Finishing);
+    while let Err(error) = daemon.volume.shutdown() {
+        tracing::error!(%error, "not everything could be committed");
+        if daemon.must_end_now() {
+            daemon.keeper.withdraw("ended by two signals");
+            let is_committed = daemon.volume.sync_app(None, false).is_ok();
+            opened.abandon();
+            let what = if is_committed {
+                "everything is committed, but could not be brought to its place, which the next \
+                 mount tries again"
+            } else {
+                "changes that could not be committed are lost"
+            };
+            return Err(Failure::new(Code::Failed, format!("{what}: {error}")));
+        }
+        std::thread::sleep(RETRY_INTERVAL);
+    }
+    // From here on a successor would find nothing to do but what a mount does.
+    daemon.keeper.withdraw("unmounted");
+    let path = daemon.places.store.clone();
+    opened
+        .close()
+        .map_err(|error| Failure::of_store(&path, &error))?;
+    tracing::info!(store = %path.display(), "unmounted");
+    Ok(())
+}
+
+/// None if there is no way to watch.
+fn watch_bus(daemon: &Daemon, config: &ConfigText) -> Option<BusWatcher> {
+    let observer = daemon.recording.as_ref().map(Recording::events);
+    bus::watch(&daemon.volume, &config.config.events, observer)
+}
+
+fn watch_events(daemon: &Daemon, config: &ConfigText) -> Option<EventWatcher> {
+    let observer = daemon.recording.as_ref().map(Recording::events);
+    EventWatcher::start(Arc::clone(&daemon.volume), &config.config.events, observer)
+        .inspect_err(|error| tracing::warn!(%error, "not watching for events"))
+        .ok()
+}
+
+fn log_mounted(daemon: &Daemon, sync_reaches: bool) {
+    let (store, mountpoint) = (&daemon.places.store, &daemon.places.mountpoint);
+    tracing::info!(?store, ?mountpoint, sync_reaches, "mounted");
+}
+
+fn log_recovery(opened: &OpenedStore) {
+    let report = opened.report();
+    if !report.clean {
+        tracing::info!(
+            transactions = report.transactions,
+            bytes = report.bytes,
+            discarded_tail_bytes = report.discarded_tail_bytes,
+            applied = report.applied,
+            copied = report.copied,
+            "the store was not properly closed and was recovered"
+        );
+    }
+    if !report.lost.is_empty() {
+        tracing::warn!(
+            names = ?report.lost,
+            "files that appeared behind the mount's back are kept in .mobifs/lost"
+        );
+    }
+}
+
+/// A panic of any thread ends the process. Without the thread that commits, for one, the mount
+/// would go on, and nothing would reach the store any more; a successor has all threads again.
+fn die_of_panics() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
+/// What users wrote is in our memory; a core dump may lie where others can read it. So it
+/// gets no memory at all, only registers and the list of mappings (core(5)).
+fn keep_out_of_core_dumps() {
+    if let Err(error) = std::fs::write("/proc/self/coredump_filter", "0") {
+        tracing::debug!(%error, "a core dump of this process will have its memory");
+    }
+}

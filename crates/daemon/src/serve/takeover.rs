@@ -1,0 +1,220 @@
+//! Going on with the mount of a daemon that has died.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use mobifs_fuse::is_mounted;
+use mobifs_store::StoreError;
+use mobifs_volume::{Arena, ArenaError, OpenedStore, Volume, arm_fault_points, fault_point};
+
+use super::{
+    Plan, RETRY_INTERVAL, Serving, final_commit, mount_options, note_serving, open_options,
+    volume_options,
+};
+use crate::adapter::{TakeoverError, VolumeSession, begin_takeover, postpone_takeover};
+use crate::config_text::ConfigText;
+use crate::failure::{Code, Failure};
+use crate::handover::{Inherited, Keeper, is_last, kills_in_a_row, supervisor_pid};
+use crate::recording::Recording;
+
+/// After so many daemons in a row died while they took over, the next process does not serve
+/// any more: it commits what the arena holds and ends the mount ([`final_commit`]).
+const ATTEMPTS_MAX: u32 = 5;
+/// Daemons that somebody killed count only if there were more of them in a row: it was not
+/// what they did, and whoever kills them (the kernel, when memory is short) may stop.
+const KILLS_MAX: u32 = 100;
+/// What a takeover starts from.
+#[derive(Debug)]
+pub struct Legacy {
+    device: OwnedFd,
+    arena: OwnedFd,
+    lock: Option<OwnedFd>,
+    /// The control socket.
+    pub(super) control: Option<OwnedFd>,
+    /// The text of the configuration in force.
+    config: Option<OwnedFd>,
+}
+
+impl Legacy {
+    /// What a predecessor has left; none if it had not made its mount yet, or there was
+    /// none. Then what it has left is dropped.
+    pub fn find(inherited: Inherited, keeper: &Keeper, mountpoint: &Path) -> Option<Self> {
+        let is_empty = inherited.is_empty();
+        let Inherited {
+            device,
+            arena,
+            lock,
+            control,
+            config,
+        } = inherited;
+        if let (Some(device), Some(arena)) = (device, arena) {
+            return Some(Self {
+                device,
+                arena,
+                lock,
+                control,
+                config,
+            });
+        }
+        if !is_empty {
+            tracing::warn!("the daemon before this one died before its mount was usable");
+            // The lock would keep us from the store.
+            drop((lock, control));
+            keeper.withdraw("starting afresh");
+            if is_mounted(mountpoint, "mobifs")
+                && let Err(error) = mobifs_fuse::unmount(mountpoint, true)
+            {
+                tracing::warn!(%error, "its mount cannot be taken away");
+            }
+        }
+        None
+    }
+
+    /// The configuration that was in force; none if it was not left.
+    pub fn config(&mut self) -> Option<ConfigText> {
+        let inherited = self.config.take().map(ConfigText::inherit)?;
+        inherited
+            .inspect_err(|error| tracing::error!(%error, "it is read from its file"))
+            .ok()
+    }
+
+    /// Brings the volume and the session to life again.
+    ///
+    /// # Errors
+    /// If that is not possible; where no other process can do it either, what was left is
+    /// committed first, and the mount has ended.
+    pub(super) fn take_over(self, plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
+        if is_last() {
+            return Err(self.commit_and_end(plan, keeper));
+        }
+        arm_fault_points();
+        let entered = mobifs_volume::enter(&self.arena);
+        let entered = entered.map_err(|error| hopeless(keeper, &error))?;
+        fault_point("enter");
+        // Our own supervisor counts deaths itself, and knows how they came about.
+        let is_counted = supervisor_pid().is_none();
+        if entered.has_last || (is_counted && entered.in_a_row > u64::from(ATTEMPTS_MAX)) {
+            return Err(self.commit_and_end(plan, keeper));
+        }
+        let copy = self.arena.try_clone();
+        let copy = copy.map_err(|error| try_again(&error))?;
+        let arena = match Arena::attach(copy) {
+            Ok(arena) => arena,
+            Err(error @ ArenaError::Damaged(_)) => {
+                tracing::error!(%error, "no daemon can go on from here");
+                return Err(self.commit_and_end(plan, keeper));
+            }
+            Err(error) => return Err(hopeless(keeper, &error)),
+        };
+        fault_point("attach");
+        let attempt = begin_attempt(&arena).map_err(|error| hopeless(keeper, &error))?;
+        arena.is_entered();
+        if attempt > ATTEMPTS_MAX {
+            drop(arena);
+            return Err(self.commit_and_end(plan, keeper));
+        }
+        self.go_on(plan, keeper, arena)
+    }
+
+    fn go_on(self, plan: &Plan, keeper: &Keeper, arena: Arena) -> Result<Serving, Failure> {
+        let store = &plan.places.store;
+        let is_noted = self.lock.is_some();
+        let opened = OpenedStore::resume(store, &open_options(plan), &arena, self.lock).map_err(
+            |error| {
+                if matches!(error, StoreError::Lower { .. }) {
+                    postpone(&arena);
+                }
+                try_again(&Failure::of_store(store, &error))
+            },
+        )?;
+        keeper.alive();
+        fault_point("store");
+        let options = volume_options(plan, Some(&arena));
+        let volume = match opened.resumption() {
+            Some(resumption) => Volume::resume(opened.store(), options, resumption),
+            None => Volume::start(opened.store(), options),
+        }
+        .map_err(|error| try_again(&error))?;
+        keeper.alive();
+        fault_point("engine");
+        let recording = resume_recording(plan, &volume);
+        let options = mount_options(plan);
+        let mountpoint = &plan.places.mountpoint;
+        let session = VolumeSession::resume(
+            Arc::clone(&volume),
+            self.device,
+            mountpoint,
+            &options,
+            &arena,
+            recording.as_ref().map(Recording::operations),
+        )
+        .map_err(|error| try_again(&error))?;
+        fault_point("session");
+        if !is_noted {
+            note_serving(&opened, mountpoint);
+        }
+        tracing::info!(
+            mountpoint = %mountpoint.display(),
+            restarts = session.takeovers(),
+            "took over from the daemon that died"
+        );
+        Ok(Serving {
+            opened,
+            volume,
+            session,
+            arena: Some(arena),
+            recording,
+        })
+    }
+
+    /// No daemon can go on: commits what the arena holds, and ends the mount.
+    fn commit_and_end(self, plan: &Plan, keeper: &Keeper) -> Failure {
+        // After that only the supervisor holds the connection, and it does not answer either.
+        drop((self.device, self.control, self.config));
+        final_commit::commit_and_end(plan, keeper, self.arena, self.lock)
+    }
+}
+
+/// The number of this attempt.
+fn begin_attempt(arena: &Arena) -> Result<u32, TakeoverError> {
+    let attempt = begin_takeover(arena)?;
+    if attempt > 1 && (1..=KILLS_MAX).contains(&kills_in_a_row()) {
+        postpone_takeover(arena)?;
+        return Ok(attempt - 1);
+    }
+    Ok(attempt)
+}
+
+/// Goes on with the predecessor's recording, if there was one and that is possible.
+fn resume_recording(plan: &Plan, volume: &Volume) -> Option<Recording> {
+    let file = plan.record.as_deref()?;
+    Recording::resume(file, &plan.config.config.rules, volume)
+        .inspect_err(|failure| tracing::warn!(%failure, "nothing is recorded any more"))
+        .ok()
+}
+
+/// Another process may be able to take over.
+fn try_again(error: &dyn std::fmt::Display) -> Failure {
+    let message = format!("cannot go on with the mount of the daemon that died: {error}");
+    Failure::new(Code::TryAgain, message)
+}
+
+/// The lower filesystem has failed, which may pass: nothing is lost as long as there is
+/// another attempt.
+fn postpone(arena: &Arena) {
+    if let Err(error) = postpone_takeover(arena) {
+        tracing::warn!(%error, "this attempt counts");
+    }
+    std::thread::sleep(RETRY_INTERVAL);
+}
+
+/// Nothing more can be tried: whoever watches over us need not start anybody again.
+fn hopeless(keeper: &Keeper, reason: &dyn std::fmt::Display) -> Failure {
+    keeper.withdraw("giving up");
+    let message = format!(
+        "the daemon died, and its mount cannot be taken over: {reason}; what was committed is in \
+         the store, everything else is lost"
+    );
+    Failure::new(Code::Failed, message)
+}

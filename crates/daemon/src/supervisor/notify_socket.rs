@@ -1,0 +1,173 @@
+//! The socket that the daemon sends its messages to.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use crate::handover::NAMES;
+use mobifs_host::DirectoryLock;
+use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+/// Longest message; longer ones are cut off, and then mean nothing.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// What the daemon says.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// To be kept for the next daemon.
+    Keep { name: String, descriptor: OwnedFd },
+    /// No longer to be kept.
+    Drop { name: String },
+    /// The mount is usable.
+    Ready,
+    /// It does something, and is not ready yet.
+    Alive,
+    /// It waits until everything before is done.
+    Barrier,
+    /// Nothing to act upon, or from somebody else.
+    Other,
+}
+
+/// A socket in a directory that only this user may enter. Dropping removes it.
+pub(super) struct Mailbox {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Mailbox {
+    pub(super) fn open() -> io::Result<Self> {
+        let name = format!("supervisor-{}.sock", std::process::id());
+        let directory = mobifs_host::runtime_directory()?;
+        let path = directory.join(name);
+        let _alone = DirectoryLock::acquire(&directory)?;
+        // A killed supervisor's, with the same process id.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = UnixDatagram::bind(&path)?;
+        let mailbox = Self { socket, path };
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&mailbox.path, private)?;
+        set_socket_passcred(&mailbox.socket, true)?;
+        Ok(mailbox)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next message; none if there is none yet. Only what process `sender` says
+    /// counts.
+    pub(super) fn next(&self, sender: u32) -> io::Result<Option<Message>> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4), ScmCredentials(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.socket, &mut parts, &mut ancillary, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                other => break other?.bytes,
+            }
+        };
+        let mut descriptor = None;
+        let mut is_sender = false;
+        for message in ancillary.drain() {
+            match message {
+                RecvAncillaryMessage::ScmRights(mut rights) => descriptor = rights.next(),
+                RecvAncillaryMessage::ScmCredentials(who) => {
+                    let pid = u32::try_from(who.pid.as_raw_nonzero().get());
+                    is_sender = pid == Ok(sender);
+                }
+                _ => {}
+            }
+        }
+        if !is_sender {
+            return Ok(Some(Message::Other));
+        }
+        Ok(Some(meaning(&bytes[..received], descriptor)))
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        // Nothing depends on its being gone.
+        let _gone = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What the lines of a message mean to us.
+fn meaning(bytes: &[u8], descriptor: Option<OwnedFd>) -> Message {
+    let text = std::str::from_utf8(bytes).unwrap_or_default();
+    let has = |wanted: &str| text.lines().any(|line| line == wanted);
+    let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
+    let name = name.filter(|name| NAMES.contains(name)).map(str::to_owned);
+    match (name, descriptor) {
+        (Some(name), Some(descriptor)) if has("FDSTORE=1") => Message::Keep { name, descriptor },
+        (Some(name), _) if has("FDSTOREREMOVE=1") => Message::Drop { name },
+        _ if has("READY=1") => Message::Ready,
+        _ if text
+            .lines()
+            .any(|line| line.starts_with("EXTEND_TIMEOUT_USEC=")) =>
+        {
+            Message::Alive
+        }
+        _ if has("BARRIER=1") => Message::Barrier,
+        _ => Message::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    #[test]
+    fn messages_are_understood_and_others_passed_over() {
+        let store = b"FDSTORE=1\nFDNAME=mobifs-arena\nFDPOLL=0";
+        assert!(matches!(
+            meaning(store, Some(descriptor())),
+            Message::Keep { name, .. } if name == "mobifs-arena"
+        ));
+        let remove = b"FDSTOREREMOVE=1\nFDNAME=mobifs-lock";
+        assert!(matches!(
+            meaning(remove, None),
+            Message::Drop { name } if name == "mobifs-lock"
+        ));
+        assert!(matches!(
+            meaning(b"READY=1\nSTATUS=x", None),
+            Message::Ready
+        ));
+        let alive = meaning(b"EXTEND_TIMEOUT_USEC=300000000", None);
+        assert!(matches!(alive, Message::Alive));
+        let barrier = meaning(b"BARRIER=1", Some(descriptor()));
+        assert!(matches!(barrier, Message::Barrier));
+        for other in [
+            &b"FDSTORE=1\nFDNAME=mobifs-arena"[..],
+            b"FDNAME=mobifs-arena",
+            b"STATUS=READY=1",
+            b"\xff\xfe",
+        ] {
+            assert!(matches!(meaning(other, None), Message::Other));
+        }
+        let foreign = meaning(b"FDSTORE=1\nFDNAME=stored", Some(descriptor()));
+        assert!(matches!(foreign, Message::Other));
+    }
+}
