@@ -7,7 +7,7 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build install install-lab install-sqlite uninstall demo test check explore lint targets bench bench-flash bench-recovery \
+.PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-record room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
@@ -20,6 +20,9 @@ setup: ## Install what is missing (system packages, test suites)
 
 build: ## Build the release binaries
 	cargo build --release --locked
+
+static: ## Build mobifs as one static program for x86_64 and aarch64 (musl; no C compiler needed)
+	scripts/build-static.sh
 
 # umount.fuse, which umount(8) looks for, belongs to all FUSE filesystems: what another package has
 # put there stays. Ours hands what is not MobiFS back to umount(8).

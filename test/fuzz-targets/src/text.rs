@@ -188,8 +188,8 @@ fn mount_options(input: &[u8]) -> Verdict {
 }
 
 fn control_line(input: &[u8]) -> Verdict {
-    use mobifs_device_server as flash;
     use mobifs_daemon::control as mount;
+    use mobifs_device_server as flash;
     let understood = [
         understand::<mount::Request>(input),
         understand::<mount::Reply>(input),

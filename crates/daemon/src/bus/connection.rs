@@ -2,115 +2,156 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use dbus::Message;
-use dbus::arg::{AppendAll, TypeMismatchError};
-use dbus::channel::Channel;
-use dbus::message::MessageType;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 
-/// Where the system bus is if nobody says otherwise.
-const DEFAULT_ADDRESS: &str = "unix:path=/run/dbus/system_bus_socket";
-/// What the environment says it with.
-const ADDRESS_VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
+use super::address;
+use super::message::{Kind, Message, PREFIX_BYTES};
+use super::wire::{Malformed, Value};
+
 /// How long an answer may take.
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Signals that are kept while an answer is waited for.
 const BACKLOG_MAX: usize = 1_000;
+/// Longer messages are passed over. What the services here say has some thousand bytes; the bus
+/// lets through 32 MiB, from any user of the machine.
+const MESSAGE_BYTES_MAX: usize = 256 << 10;
+/// So much is read at a time.
+const READ_BYTES: usize = 4096;
+/// The most that the kernel hands over at a time (`SCM_MAX_FD`).
+const DESCRIPTORS_MAX: usize = 253;
+/// Longest line of the authentication.
+const LINE_BYTES_MAX: usize = 1024;
 /// The bus itself.
-pub(crate) const BUS: &str = "org.freedesktop.DBus";
+pub(super) const BUS: &str = "org.freedesktop.DBus";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
 
 /// Why something that a bus is needed for cannot be done.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BusError {
+pub(super) enum BusError {
     /// There is no bus at an address.
     #[error("no connection: {0}")]
-    Unreachable(dbus::Error),
-    /// The connection is gone.
+    Unreachable(String),
+    /// The connection is gone, or the other side does not speak D-Bus.
     #[error("the bus is gone")]
     Gone,
-    /// Somebody answered that it cannot be done.
-    #[error(transparent)]
-    Answer(#[from] dbus::Error),
+    /// A service answered that it cannot be done.
+    #[error("{name}: {text}")]
+    Answer {
+        /// The error's name.
+        name: String,
+        /// What it says, if it does.
+        text: String,
+    },
     /// An answer did not come in time.
     #[error("no answer in time")]
     Late,
-    /// Somebody answered something else than was asked for.
-    #[error(transparent)]
-    Type(#[from] TypeMismatchError),
+    /// An answer is something else than was asked for.
+    #[error("an answer of another type")]
+    Type,
     /// The system does not let us wait.
     #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Io(#[from] io::Error),
 }
 
 impl BusError {
     /// Whether the connection is still good.
-    pub(crate) const fn is_of_one_call(&self) -> bool {
-        matches!(self, Self::Answer(_) | Self::Type(_) | Self::Late)
+    pub(super) const fn is_of_one_call(&self) -> bool {
+        matches!(self, Self::Answer { .. } | Self::Type | Self::Late)
     }
 }
 
-/// The address of the system bus.
-pub(crate) fn system_address() -> String {
-    std::env::var(ADDRESS_VARIABLE).unwrap_or_else(|_| DEFAULT_ADDRESS.to_owned())
+impl From<Malformed> for BusError {
+    /// The bus has checked each message before it passes it on.
+    fn from(_: Malformed) -> Self {
+        Self::Gone
+    }
 }
 
 /// A connection that has said hello.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    channel: Channel,
+pub(super) struct Connection {
+    stream: UnixStream,
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of the message that was sent last.
+    serial: u32,
+    input: Input,
     /// Came while an answer was waited for.
-    backlog: RefCell<VecDeque<Message>>,
+    backlog: VecDeque<Message>,
 }
 
 impl Connection {
     /// Connects to the first bus of an address that is there.
-    pub(crate) fn open(address: &str) -> Result<Self, BusError> {
-        let mut channel = Channel::open_private(address).map_err(BusError::Unreachable)?;
-        channel.set_watch_enabled(true);
+    pub(super) fn open(address: &str) -> Result<Self, BusError> {
         let connection = Self {
-            channel,
-            backlog: RefCell::default(),
+            stream: address::connect_to_first(address)?,
+            state: RefCell::default(),
         };
-        connection.ask_bus("Hello", ())?;
+        connection.authenticate()?;
+        connection.ask_bus("Hello", Vec::new())?;
         Ok(connection)
     }
 
+    /// As the user that this process belongs to, which the bus learns from the kernel.
+    fn authenticate(&self) -> Result<(), BusError> {
+        let until = Instant::now() + ANSWER_WAIT;
+        let user = rustix::process::geteuid().as_raw().to_string();
+        let user: String = user.bytes().map(|digit| format!("{digit:02x}")).collect();
+        self.write(format!("\0AUTH EXTERNAL {user}\r\n").as_bytes(), &[], until)?;
+        if !self.read_line(until)?.starts_with("OK ") {
+            return Err(BusError::Unreachable("this user is refused".to_owned()));
+        }
+        self.write(b"NEGOTIATE_UNIX_FD\r\n", &[], until)?;
+        // Without it logind's inhibitor cannot be had, and everything else can.
+        let _answer = self.read_line(until)?;
+        self.write(b"BEGIN\r\n", &[], until)
+    }
+
+    fn read_line(&self, until: Instant) -> Result<String, BusError> {
+        loop {
+            let mut state = self.state.borrow_mut();
+            if let Some(line) = state.input.take_line()? {
+                return Ok(line);
+            }
+            drop(state);
+            if !self.read(until)? {
+                return Err(BusError::Late);
+            }
+        }
+    }
+
     /// Asks the bus itself.
-    pub(crate) fn ask_bus(
-        &self,
-        member: &str,
-        arguments: impl AppendAll,
-    ) -> Result<Message, BusError> {
-        let call = Message::call_with_args(BUS, BUS_PATH, BUS, member, arguments);
-        self.ask(call)
+    pub(super) fn ask_bus(&self, member: &str, body: Vec<Value>) -> Result<Message, BusError> {
+        self.ask(&Message::call(BUS, BUS_PATH, BUS, member, body))
     }
 
     /// Sends a call and waits for the answer.
-    ///
-    /// (The library's calls that do both wait without end for a bus that is there and does
-    /// not say who it is.)
-    pub(crate) fn ask(&self, call: Message) -> Result<Message, BusError> {
-        let serial = self.channel.send(call).map_err(|()| BusError::Gone)?;
+    pub(super) fn ask(&self, call: &Message) -> Result<Message, BusError> {
         let until = Instant::now() + ANSWER_WAIT;
+        let serial = self.send(call, until)?;
         loop {
-            let rest = until.saturating_duration_since(Instant::now());
-            let Some(mut message) = self.receive(rest)? else {
-                if rest.is_zero() {
-                    return Err(BusError::Late);
-                }
-                continue;
+            let Some(message) = self.receive(until)? else {
+                return Err(BusError::Late);
             };
-            match message.msg_type() {
-                MessageType::MethodReturn | MessageType::Error
-                    if message.get_reply_serial() == Some(serial) =>
-                {
-                    message.as_result()?;
-                    return Ok(message);
-                }
-                MessageType::Signal | MessageType::MethodCall => self.put_off(message),
+            let is_answer = message.reply_serial == Some(serial);
+            match message.kind {
+                Kind::Return if is_answer => return Ok(message),
+                Kind::Error if is_answer => return Err(refusal(&message)),
+                Kind::Signal | Kind::Call => self.put_off(message),
                 // The answer to a question that was given up.
                 _ => {}
             }
@@ -118,51 +159,203 @@ impl Connection {
     }
 
     fn put_off(&self, message: Message) {
-        let mut backlog = self.backlog.borrow_mut();
-        if backlog.len() < BACKLOG_MAX {
-            backlog.push_back(message);
+        let mut state = self.state.borrow_mut();
+        if state.backlog.len() < BACKLOG_MAX {
+            state.backlog.push_back(message);
         }
+    }
+
+    /// Sends a message; its number.
+    fn send(&self, message: &Message, until: Instant) -> Result<u32, BusError> {
+        let serial = {
+            let mut state = self.state.borrow_mut();
+            // No message has the number 0.
+            state.serial = state.serial.checked_add(1).unwrap_or(1);
+            state.serial
+        };
+        let descriptors: Vec<_> = message.descriptors.iter().map(OwnedFd::as_fd).collect();
+        self.write(&message.encode(serial), &descriptors, until)?;
+        Ok(serial)
     }
 
     /// What has come; none if nothing has.
-    pub(crate) fn next(&self) -> Result<Option<Message>, BusError> {
-        let first = self.backlog.borrow_mut().pop_front();
+    pub(super) fn next(&self) -> Result<Option<Message>, BusError> {
+        let first = self.state.borrow_mut().backlog.pop_front();
         match first {
             Some(message) => Ok(Some(message)),
-            None => self.receive(Duration::ZERO),
+            None => self.receive(Instant::now()),
         }
     }
 
-    /// The next message from the bus; none if none comes in time, or something else does.
-    fn receive(&self, timeout: Duration) -> Result<Option<Message>, BusError> {
-        if let Some(message) = self.channel.pop_message() {
-            return Ok(Some(message));
+    /// The next message from the bus; none if none comes in time.
+    fn receive(&self, until: Instant) -> Result<Option<Message>, BusError> {
+        loop {
+            if let Some(message) = self.state.borrow_mut().input.take_message()? {
+                return Ok(Some(message));
+            }
+            if !self.read(until)? {
+                return Ok(None);
+            }
         }
-        // Fails if the connection is gone; what came before may still be there.
-        let read = self.channel.read_write(Some(timeout));
-        match self.channel.pop_message() {
-            None if read.is_err() => Err(BusError::Gone),
-            message => Ok(message),
+    }
+
+    /// Reads some bytes; false if none come in time.
+    fn read(&self, until: Instant) -> Result<bool, BusError> {
+        loop {
+            match self.state.borrow_mut().input.read(&self.stream) {
+                Ok(()) => return Ok(true),
+                Err(Errno::AGAIN) => {}
+                Err(Errno::INTR) => continue,
+                Err(_) => return Err(BusError::Gone),
+            }
+            if !self.wait(PollFlags::IN, until)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn write(
+        &self,
+        mut bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        until: Instant,
+    ) -> Result<(), BusError> {
+        let mut descriptors = descriptors;
+        while !bytes.is_empty() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if !descriptors.is_empty() {
+                ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+            }
+            let parts = [IoSlice::new(bytes)];
+            match sendmsg(&self.stream, &parts, &mut ancillary, SendFlags::NOSIGNAL) {
+                Ok(sent) => {
+                    bytes = bytes.get(sent..).unwrap_or_default();
+                    // They go with the first byte.
+                    descriptors = &[];
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if !self.wait(PollFlags::OUT, until)? {
+                        return Err(BusError::Gone);
+                    }
+                }
+                Err(_) => return Err(BusError::Gone),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the connection is ready; false if it is not in time.
+    fn wait(&self, flags: PollFlags, until: Instant) -> Result<bool, BusError> {
+        let rest = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(rest).map_err(io::Error::other)?;
+        let mut waited = [PollFd::new(&self.stream, flags)];
+        match poll(&mut waited, Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(true),
+            Err(errno) => Err(io::Error::from(errno).into()),
         }
     }
 
     /// Readable when something has come, or the connection is gone.
-    pub(crate) fn descriptor(&self) -> Result<RawFd, BusError> {
-        if self.channel.is_connected() {
-            Ok(self.channel.watch().fd)
-        } else {
-            Err(BusError::Gone)
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn refusal(message: &Message) -> BusError {
+    let text = message.first().and_then(Value::as_text);
+    BusError::Answer {
+        name: message.error_name.clone().unwrap_or_default(),
+        text: text.unwrap_or_default().to_owned(),
+    }
+}
+
+/// What has come from the bus and is not a whole message yet.
+#[derive(Debug, Default)]
+struct Input {
+    bytes: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+    /// Bytes that still come of a message that is passed over.
+    passed_over: usize,
+}
+
+impl Input {
+    /// Reads what is there, at least one byte.
+    fn read(&mut self, stream: &UnixStream) -> rustix::io::Result<()> {
+        let mut bytes = [0; READ_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = recvmsg(stream, &mut parts, &mut ancillary, flags)?.bytes;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                self.descriptors.extend(rights);
+            }
         }
+        if received == 0 {
+            return Err(Errno::PIPE);
+        }
+        let skipped = received.min(self.passed_over);
+        self.passed_over -= skipped;
+        self.bytes.extend(&bytes[skipped..received]);
+        Ok(())
+    }
+
+    /// A line of the authentication, without what ends it.
+    fn take_line(&mut self) -> Result<Option<String>, BusError> {
+        let Some(end) = self.bytes.windows(2).position(|pair| pair == b"\r\n") else {
+            // The other side speaks something else.
+            let is_too_long = self.bytes.len() > LINE_BYTES_MAX;
+            return if is_too_long {
+                Err(BusError::Gone)
+            } else {
+                Ok(None)
+            };
+        };
+        let line = self.bytes.drain(..end + 2).take(end).collect();
+        String::from_utf8(line)
+            .map(Some)
+            .map_err(|_| BusError::Gone)
+    }
+
+    /// The first whole message.
+    fn take_message(&mut self) -> Result<Option<Message>, BusError> {
+        loop {
+            let Some(prefix) = self.bytes.first_chunk::<PREFIX_BYTES>() else {
+                return Ok(None);
+            };
+            let length = Message::length(prefix)?;
+            if length > MESSAGE_BYTES_MAX {
+                self.pass_over(length);
+                continue;
+            }
+            if self.bytes.len() < length {
+                return Ok(None);
+            }
+            let bytes: Vec<u8> = self.bytes.drain(..length).collect();
+            let mut descriptors = std::iter::from_fn(|| self.descriptors.pop_front());
+            return Ok(Some(Message::decode(&bytes, &mut descriptors)?));
+        }
+    }
+
+    /// Drops a message that is too long; the descriptors that came with its first bytes, too.
+    fn pass_over(&mut self, length: usize) {
+        tracing::debug!(length, "a message of the system bus is passed over");
+        let here = length.min(self.bytes.len());
+        self.bytes.drain(..here);
+        self.passed_over = length - here;
+        self.descriptors.clear();
     }
 }
 
 #[cfg(test)]
 impl Connection {
-    /// Sends what nobody answers.
-    pub(crate) fn send(&self, message: Message) -> Result<(), BusError> {
-        self.channel.send(message).map_err(|()| BusError::Gone)?;
-        self.channel.flush();
-        Ok(())
+    /// Sends what is not answered.
+    pub(super) fn tell(&self, message: &Message) -> Result<(), BusError> {
+        self.send(message, Instant::now() + ANSWER_WAIT).map(drop)
     }
 }
 
@@ -196,6 +389,7 @@ mod tests {
     enum Failing {
         Silent,
         Closing,
+        Endless,
         ClosingAfterAuthentication,
     }
 
@@ -204,6 +398,7 @@ mod tests {
         match how {
             Failing::Silent => return Some(stream),
             Failing::Closing => {}
+            Failing::Endless => while stream.write_all(&[b'x'; 1024]).is_ok() {},
             Failing::ClosingAfterAuthentication => {
                 for answer in ["OK 1234567890abcdef1234567890abcdef", "AGREE_UNIX_FD"] {
                     let _line = stream.read(&mut line).unwrap();
@@ -217,8 +412,8 @@ mod tests {
 
     #[test]
     fn a_bus_that_does_not_answer_is_given_up() {
-        use Failing::{Closing, ClosingAfterAuthentication, Silent};
-        for how in [Closing, ClosingAfterAuthentication, Silent] {
+        use Failing::{Closing, ClosingAfterAuthentication, Endless, Silent};
+        for how in [Closing, ClosingAfterAuthentication, Endless, Silent] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("bus");
             let socket = UnixListener::bind(&path).unwrap();
@@ -230,5 +425,29 @@ mod tests {
             );
             drop(bus.join().unwrap());
         }
+    }
+
+    #[test]
+    fn messages_that_are_too_long_are_passed_over() {
+        let text = |bytes| vec![Value::Text("x".repeat(bytes))];
+        let long = Message::signal("/a", "b.c", "Long", text(MESSAGE_BYTES_MAX));
+        let short = Message::signal("/a", "b.c", "Short", text(3));
+        let bytes = [long.encode(1), short.encode(2), short.encode(3)].concat();
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let writing = std::thread::spawn(move || ours.write_all(&bytes));
+        let mut input = Input::default();
+        let mut serials = Vec::new();
+        while serials.len() < 2 {
+            match input.take_message().unwrap() {
+                Some(message) => serials.push(message.serial),
+                None => match input.read(&theirs) {
+                    Ok(()) | Err(Errno::AGAIN) => {}
+                    Err(errno) => panic!("{errno}"),
+                },
+            }
+            assert!(input.bytes.len() <= READ_BYTES + MESSAGE_BYTES_MAX);
+        }
+        assert_eq!(serials, [2, 3]);
+        writing.join().unwrap().unwrap();
     }
 }

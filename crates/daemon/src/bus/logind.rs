@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use dbus::Message;
-use dbus::arg::{PropMap, prop_cast};
-
 use super::BusListener;
 use super::connection::{BusError, Connection};
+use super::message::Message;
 use super::service::{PROPERTIES, properties, property};
+use super::wire::Value;
 
-pub(crate) const NAME: &str = "org.freedesktop.login1";
+pub(super) const NAME: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 
@@ -22,7 +21,7 @@ const DELAY_MAX: Duration = Duration::from_secs(10);
 const DELAY_DEFAULT: Duration = Duration::from_secs(5);
 
 /// What there is to do with logind while it is there.
-pub(crate) struct Logind {
+pub(super) struct Logind {
     listener: Arc<dyn BusListener>,
     /// As long as it is open, sleep and shutdown wait, within a limit.
     inhibitor: Option<OwnedFd>,
@@ -35,7 +34,7 @@ pub(crate) struct Logind {
 }
 
 impl Logind {
-    pub(crate) const fn new(listener: Arc<dyn BusListener>, is_user_watched: bool) -> Self {
+    pub(super) const fn new(listener: Arc<dyn BusListener>, is_user_watched: bool) -> Self {
         Self {
             listener,
             inhibitor: None,
@@ -47,41 +46,41 @@ impl Logind {
     }
 
     /// What is to be heard of it.
-    pub(crate) fn match_rules() -> Vec<String> {
+    pub(super) fn match_rules() -> Vec<String> {
         vec![format!("type='signal',sender='{NAME}',path='{PATH}'")]
     }
 
     /// It is there.
-    pub(crate) fn appeared(&mut self, connection: &Connection) -> Result<(), BusError> {
+    pub(super) fn appeared(&mut self, connection: &Connection) -> Result<(), BusError> {
         let manager = properties(connection, NAME, PATH, MANAGER)?;
-        if let Some(microseconds) = prop_cast(&manager, "InhibitDelayMaxUSec") {
-            self.delay_max = Duration::from_micros(*microseconds);
+        let delay_max = manager.property("InhibitDelayMaxUSec");
+        if let Some(microseconds) = delay_max.and_then(Value::as_u64) {
+            self.delay_max = Duration::from_micros(microseconds);
         }
-        if let Some(is_idle) = prop_cast(&manager, "IdleHint") {
-            self.set_idle(*is_idle);
+        if let Some(is_idle) = idle_hint(&manager) {
+            self.set_idle(is_idle);
         }
         self.inhibit(connection)
     }
 
     /// It is gone, and with it whatever waited for us.
-    pub(crate) fn vanished(&mut self) {
+    pub(super) fn vanished(&mut self) {
         self.inhibitor = None;
         self.is_idle = None;
     }
 
     /// It says something.
-    pub(crate) fn signal(
+    pub(super) fn signal(
         &mut self,
         connection: &Connection,
         signal: &Message,
     ) -> Result<(), BusError> {
-        if signal.path().as_deref() != Some(PATH) {
+        if signal.path.as_deref() != Some(PATH) {
             return Ok(());
         }
-        let (interface, member) = (signal.interface(), signal.member());
-        match (interface.as_deref(), member.as_deref()) {
+        match (signal.interface.as_deref(), signal.member.as_deref()) {
             (Some(MANAGER), Some("PrepareForSleep" | "PrepareForShutdown")) => {
-                match signal.get1() {
+                match signal.first().and_then(Value::as_bool) {
                     Some(true) => self.power_goes(),
                     // Awake again, or it was called off.
                     Some(false) => self.inhibit(connection)?,
@@ -89,11 +88,11 @@ impl Logind {
                 }
             }
             (Some(PROPERTIES), Some("PropertiesChanged")) => {
-                let (of, changed): (Option<&str>, Option<PropMap>) = signal.get2();
-                if let (Some(MANAGER), Some(changed)) = (of, changed)
-                    && let Some(is_idle) = prop_cast(&changed, "IdleHint")
+                if let [of, changed, ..] = &signal.body[..]
+                    && of.as_text() == Some(MANAGER)
+                    && let Some(is_idle) = idle_hint(changed)
                 {
-                    self.set_idle(*is_idle);
+                    self.set_idle(is_idle);
                 }
             }
             _ => {}
@@ -102,9 +101,9 @@ impl Logind {
     }
 
     /// Whether a closed lid leaves no screen on; none if logind does not know.
-    pub(crate) fn is_docked(connection: &Connection) -> Result<Option<bool>, BusError> {
+    pub(super) fn is_docked(connection: &Connection) -> Result<Option<bool>, BusError> {
         match property(connection, NAME, PATH, MANAGER, "Docked") {
-            Ok(is_docked) => Ok(Some(is_docked)),
+            Ok(is_docked) => Ok(is_docked.as_bool()),
             Err(error) if error.is_of_one_call() => Ok(None),
             Err(error) => Err(error),
         }
@@ -114,14 +113,15 @@ impl Logind {
         if self.inhibitor.is_some() {
             return Ok(());
         }
-        let arguments = (
+        let body = [
             "sleep:shutdown",
             "MobiFS",
             "Files are brought to the disk",
             "delay",
-        );
-        let call = Message::call_with_args(NAME, PATH, MANAGER, "Inhibit", arguments);
-        self.inhibitor = Some(connection.ask(call)?.read1()?);
+        ];
+        let body = body.map(|text| Value::Text(text.to_owned())).into();
+        let mut answer = connection.ask(&Message::call(NAME, PATH, MANAGER, "Inhibit", body))?;
+        self.inhibitor = Some(answer.descriptors.pop().ok_or(BusError::Type)?);
         Ok(())
     }
 
@@ -141,14 +141,14 @@ impl Logind {
         self.inhibitor = None;
     }
 
-    /// In a thread of its own, which may be stuck for longer than anybody waits.
+    /// In a thread of its own, which may be stuck for longer than the machine waits.
     fn begin_commit(&self) -> Option<Receiver<()>> {
         let (done, commit) = channel();
         let listener = Arc::clone(&self.listener);
         let thread = std::thread::Builder::new().name("last commit".into());
         let started = thread.spawn(move || {
             listener.power_goes();
-            // Who has waited for too long does not listen any more.
+            // The receiver is gone where the wait was too long.
             let _heard = done.send(());
         });
         match started {
@@ -160,8 +160,8 @@ impl Logind {
         }
     }
 
-    /// Only changes say something: somebody may well operate the machine all the time while
-    /// it says "not idle", and nobody for minutes.
+    /// Only changes say something: while the machine says "not idle", a user may operate it all
+    /// the time or not for minutes.
     fn set_idle(&mut self, is_idle: bool) {
         if !self.is_user_watched {
             return;
@@ -172,4 +172,8 @@ impl Logind {
             _ => {}
         }
     }
+}
+
+fn idle_hint(manager: &Value) -> Option<bool> {
+    manager.property("IdleHint").and_then(Value::as_bool)
 }

@@ -5,15 +5,19 @@
 //! found when they come later; a machine without a bus is looked at again now and then. A
 //! [`BusListener`] is told, which knows what follows.
 //!
-//! The client is libdbus, which is built with us (docs/DESIGN.md says why).
+//! The client of the bus is our own (docs/DESIGN.md says why): [`wire`] has values, [`message`]
+//! messages, [`connection`] calls and their answers.
 
+mod address;
 mod connection;
 mod logind;
+mod message;
 mod service;
 #[cfg(test)]
 mod tests;
 mod upower;
 mod watcher;
+mod wire;
 
 mod listener;
 

@@ -1,32 +1,37 @@
 //! What all services on the bus have in common: their properties.
 
-use dbus::Message;
-use dbus::arg::{Arg, Get, PropMap, Variant};
-
 use super::connection::{BusError, Connection};
+use super::message::Message;
+use super::wire::Value;
 
-pub(crate) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+pub(super) const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// All properties of an interface, by name.
-pub(crate) fn properties(
+pub(super) fn properties(
     connection: &Connection,
     name: &str,
     path: &str,
     interface: &str,
-) -> Result<PropMap, BusError> {
-    let call = Message::call_with_args(name, path, PROPERTIES, "GetAll", (interface,));
-    Ok(connection.ask(call)?.read1()?)
+) -> Result<Value, BusError> {
+    let body = vec![Value::Text(interface.to_owned())];
+    let answer = connection.ask(&Message::call(name, path, PROPERTIES, "GetAll", body))?;
+    match answer.body.into_iter().next() {
+        Some(properties @ Value::Map(_)) => Ok(properties),
+        _ => Err(BusError::Type),
+    }
 }
 
 /// One property.
-pub(crate) fn property<T: Arg + for<'answer> Get<'answer>>(
+pub(super) fn property(
     connection: &Connection,
     name: &str,
     path: &str,
     interface: &str,
     property: &str,
-) -> Result<T, BusError> {
-    let call = Message::call_with_args(name, path, PROPERTIES, "Get", (interface, property));
-    let value: Variant<T> = connection.ask(call)?.read1()?;
-    Ok(value.0)
+) -> Result<Value, BusError> {
+    let body = [interface, property].map(|text| Value::Text(text.to_owned()));
+    let call = Message::call(name, path, PROPERTIES, "Get", body.into());
+    let answer = connection.ask(&call)?;
+    let value = answer.first().ok_or(BusError::Type)?;
+    Ok(value.inner().clone())
 }

@@ -8,15 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dbus::Message;
-use dbus::arg::{PropMap, RefArg, Variant};
-use dbus::message::MessageType;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::connection::Connection;
 use super::logind;
+use super::message::{Kind, Message};
 use super::service::PROPERTIES;
 use super::upower;
+use super::wire::Value;
 use super::{BusListener, BusOptions, BusWatcher};
 
 const LOGIND_PATH: &str = "/org/freedesktop/login1";
@@ -213,25 +212,6 @@ impl Scene {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Value {
-    Bool(bool),
-    U32(u32),
-    U64(u64),
-    Double(f64),
-}
-
-impl Value {
-    fn boxed(self) -> Variant<Box<dyn RefArg>> {
-        Variant(match self {
-            Self::Bool(value) => Box::new(value),
-            Self::U32(value) => Box::new(value),
-            Self::U64(value) => Box::new(value),
-            Self::Double(value) => Box::new(value),
-        })
-    }
-}
-
 type Properties = BTreeMap<(&'static str, &'static str), Value>;
 
 enum Order {
@@ -250,7 +230,8 @@ struct Service {
 impl Service {
     fn start(bus: &Bus, name: &str, properties: Properties, inhibitors: &Inhibitors) -> Self {
         let connection = Connection::open(&bus.address()).unwrap();
-        connection.ask_bus("RequestName", (name, 4_u32)).unwrap();
+        let request = vec![text(name), Value::U32(4)];
+        connection.ask_bus("RequestName", request).unwrap();
         let (sender, orders) = channel();
         let acting = Acting {
             connection,
@@ -293,7 +274,8 @@ impl Acting {
             match orders.try_recv() {
                 Ok(Order::Set(interface, name, value)) => self.set(interface, name, value),
                 Ok(Order::Say(member, word)) => {
-                    self.send(signal(LOGIND_PATH, MANAGER, member).append1(word));
+                    let word = vec![Value::Bool(word)];
+                    self.tell(&Message::signal(LOGIND_PATH, MANAGER, member, word));
                 }
                 Ok(Order::Leave) => return,
                 Err(_) => {}
@@ -311,56 +293,62 @@ impl Acting {
     }
 
     fn set(&mut self, interface: &'static str, name: &'static str, value: Value) {
-        self.properties.insert((interface, name), value);
+        self.properties.insert((interface, name), value.clone());
         let path = match interface {
             MANAGER => LOGIND_PATH,
             DEVICE => DISPLAY_PATH,
             _ => UPOWER_PATH,
         };
-        let changed = PropMap::from([(name.to_owned(), value.boxed())]);
-        let signal = signal(path, PROPERTIES, "PropertiesChanged");
-        self.send(signal.append3(interface, changed, Vec::<String>::new()));
+        let changed = Value::Map(vec![(name.to_owned(), value)]);
+        let body = vec![text(interface), changed, Value::Texts(Vec::new())];
+        self.tell(&Message::signal(
+            path,
+            PROPERTIES,
+            "PropertiesChanged",
+            body,
+        ));
     }
 
-    fn send(&self, signal: Message) {
+    fn tell(&self, signal: &Message) {
         // The bus may be gone.
-        let _sent = self.connection.send(signal);
+        let _sent = self.connection.tell(signal);
     }
 
     fn answer(&self, call: &Message) {
-        if call.msg_type() != MessageType::MethodCall {
+        if call.kind != Kind::Call {
             return;
         }
-        let answer = call.method_return();
-        let answer = match call.member().as_deref().unwrap() {
-            "GetAll" => {
-                let interface: &str = call.read1().unwrap();
+        let mut descriptors = Vec::new();
+        let words: Vec<&str> = call.body.iter().filter_map(Value::as_text).collect();
+        let answer = match (call.member.as_deref().unwrap(), &words[..]) {
+            ("GetAll", [interface]) => {
                 let all = self.properties.iter();
-                let found = all.filter(|((of, _), _)| *of == interface);
-                let found = found.map(|((_, name), value)| ((*name).to_owned(), value.boxed()));
-                answer.append1(found.collect::<PropMap>())
+                let found = all.filter(|((of, _), _)| of == interface);
+                let found = found.map(|((_, name), value)| ((*name).to_owned(), value.clone()));
+                Value::Map(found.collect())
             }
-            "Get" => {
-                let wanted: (&str, &str) = call.read2().unwrap();
+            ("Get", [interface, name]) => {
                 let mut all = self.properties.iter();
-                let (_, value) = all.find(|(known, _)| **known == wanted).unwrap();
-                answer.append1(value.boxed())
+                let found = all.find(|(known, _)| **known == (*interface, *name));
+                Value::Variant(Box::new(found.unwrap().1.clone()))
             }
-            "Inhibit" => {
-                let (what, _, _, mode): (&str, &str, &str, &str) = call.read4().unwrap();
-                assert_eq!((what, mode), ("sleep:shutdown", "delay"));
+            ("Inhibit", [what, _, _, mode]) => {
+                assert_eq!((*what, *mode), ("sleep:shutdown", "delay"));
                 let (ours, theirs) = rustix::pipe::pipe().unwrap();
                 self.inhibitors.lock().unwrap().push(ours);
-                answer.append1(theirs)
+                descriptors.push(theirs);
+                Value::Descriptor(0)
             }
-            other => panic!("nobody should call {other}"),
+            other => panic!("no client should call {other:?}"),
         };
-        self.connection.send(answer).unwrap();
+        let mut reply = Message::reply(call, vec![answer]);
+        reply.descriptors = descriptors;
+        self.connection.tell(&reply).unwrap();
     }
 }
 
-fn signal(path: &str, interface: &str, member: &str) -> Message {
-    Message::signal(&path.into(), &interface.into(), &member.into())
+fn text(text: &str) -> Value {
+    Value::Text(text.to_owned())
 }
 
 fn manager(is_idle: bool, delay_max_ms: u64) -> Properties {
@@ -457,12 +445,13 @@ fn nobody_else_can_speak_for_a_service() {
     let other = Connection::open(&scene.bus.address()).unwrap();
     // Unicast, so that no match rule keeps it away: the watcher is one of these.
     for number in 0..20 {
-        let mut forged = signal(LOGIND_PATH, MANAGER, "PrepareForSleep").append1(true);
-        forged.set_destination(Some(format!(":1.{number}").into()));
-        other.send(forged).unwrap();
+        let body = vec![Value::Bool(true)];
+        let mut forged = Message::signal(LOGIND_PATH, MANAGER, "PrepareForSleep", body);
+        forged.destination = Some(format!(":1.{number}"));
+        other.tell(&forged).unwrap();
     }
     // The bus has delivered them when it answers.
-    other.ask_bus("GetId", ()).unwrap();
+    other.ask_bus("GetId", Vec::new()).unwrap();
     logind.say("PrepareForSleep", true);
     assert_eq!(scene.news(), "commit, machine waits: true");
     logind.say("PrepareForSleep", false);

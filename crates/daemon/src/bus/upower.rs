@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use dbus::Message;
-use dbus::arg::{PropMap, prop_cast};
-
 use super::BusListener;
 use super::connection::{BusError, Connection};
 use super::logind::Logind;
+use super::message::Message;
 use super::service::{PROPERTIES, properties};
+use super::wire::Value;
 
-pub(crate) const NAME: &str = "org.freedesktop.UPower";
+pub(super) const NAME: &str = "org.freedesktop.UPower";
 const PATH: &str = "/org/freedesktop/UPower";
 /// Stands for all batteries of the machine together.
 const DISPLAY_PATH: &str = "/org/freedesktop/UPower/devices/DisplayDevice";
@@ -22,7 +21,7 @@ const WARNING_LOW: u32 = 3;
 const RECOVERED_PERCENT: f64 = 5.0;
 
 /// What there is to do with UPower while it is there.
-pub(crate) struct Upower {
+pub(super) struct Upower {
     listener: Arc<dyn BusListener>,
     /// Charge, in percent, at which a battery is low; 0: batteries are not looked at.
     low_percent: u8,
@@ -31,7 +30,7 @@ pub(crate) struct Upower {
 }
 
 impl Upower {
-    pub(crate) const fn new(listener: Arc<dyn BusListener>, low_percent: u8) -> Self {
+    pub(super) const fn new(listener: Arc<dyn BusListener>, low_percent: u8) -> Self {
         Self {
             listener,
             low_percent,
@@ -41,7 +40,7 @@ impl Upower {
     }
 
     /// What is to be heard of it.
-    pub(crate) fn match_rules() -> Vec<String> {
+    pub(super) fn match_rules() -> Vec<String> {
         [PATH, DISPLAY_PATH]
             .map(|path| {
                 format!("type='signal',sender='{NAME}',path='{path}',interface='{PROPERTIES}'")
@@ -51,9 +50,9 @@ impl Upower {
 
     /// It is there, or says that something has changed. (When it goes, the last that it said
     /// holds: it comes again.)
-    pub(crate) fn look(&mut self, connection: &Connection) -> Result<(), BusError> {
+    pub(super) fn look(&mut self, connection: &Connection) -> Result<(), BusError> {
         let machine = properties(connection, NAME, PATH, NAME)?;
-        let is_true = |name: &str| prop_cast(&machine, name) == Some(&true);
+        let is_true = |name| is_true(&machine, name);
         if self.low_percent > 0 {
             let battery = properties(connection, NAME, DISPLAY_PATH, DEVICE)?;
             self.set_low(is_true("OnBattery") && self.is_nearly_empty(&battery));
@@ -71,21 +70,20 @@ impl Upower {
     }
 
     /// Whether a signal is about what is looked at.
-    pub(crate) fn concerns(signal: &Message) -> bool {
-        signal.interface().as_deref() == Some(PROPERTIES)
-            && signal
-                .path()
-                .is_some_and(|path| [PATH, DISPLAY_PATH].contains(&&*path))
+    pub(super) fn concerns(signal: &Message) -> bool {
+        let path = signal.path.as_deref();
+        signal.interface.as_deref() == Some(PROPERTIES)
+            && path.is_some_and(|path| [PATH, DISPLAY_PATH].contains(&path))
     }
 
-    fn is_nearly_empty(&self, battery: &PropMap) -> bool {
-        let level: Option<&u32> = prop_cast(battery, "WarningLevel");
-        let percent: Option<&f64> = prop_cast(battery, "Percentage");
-        let is_present = prop_cast(battery, "IsPresent") == Some(&true);
+    fn is_nearly_empty(&self, battery: &Value) -> bool {
+        let level = battery.property("WarningLevel").and_then(Value::as_u32);
+        let percent = battery.property("Percentage").and_then(Value::as_double);
+        let is_present = is_true(battery, "IsPresent");
         let enough =
             f64::from(self.low_percent) + if self.is_low { RECOVERED_PERCENT } else { 0.0 };
-        let has_little = percent.is_some_and(|percent| *percent <= enough);
-        level.is_some_and(|level| *level >= WARNING_LOW) || (is_present && has_little)
+        let has_little = percent.is_some_and(|percent| percent <= enough);
+        level.is_some_and(|level| level >= WARNING_LOW) || (is_present && has_little)
     }
 
     fn set_low(&mut self, is_low: bool) {
@@ -94,4 +92,8 @@ impl Upower {
             self.listener.set_battery_low(is_low);
         }
     }
+}
+
+fn is_true(properties: &Value, name: &str) -> bool {
+    properties.property(name).and_then(Value::as_bool) == Some(true)
 }

@@ -1,21 +1,22 @@
 //! The thread that listens to the bus.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dbus::Message;
-use dbus::message::MessageType;
-use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::BusListener;
-use super::connection::{BUS, BusError, Connection, system_address};
+use super::address;
+use super::connection::{BUS, BusError, Connection};
 use super::logind::{self, Logind};
+use super::message::{Kind, Message};
 use super::upower::{self, Upower};
+use super::wire::Value;
 
 /// A bus that is not there is looked for again after this; each time twice as late, because
 /// a machine without one should sleep.
@@ -38,7 +39,7 @@ impl BusOptions {
     /// The system bus, where the environment or the convention says it is.
     pub(crate) fn system(is_user_watched: bool, battery_low_percent: u8) -> Self {
         Self {
-            address: system_address(),
+            address: address::system(),
             is_user_watched,
             battery_low_percent,
         }
@@ -98,7 +99,7 @@ struct Watch {
     address: String,
     logind: Logind,
     upower: Upower,
-    /// Who has each service's name. Anybody may send us a signal that looks like one of
+    /// The owner of each service's name. Any process may send us a signal that looks like one of
     /// theirs; only what comes from the owner counts.
     owners: [Option<String>; 2],
 }
@@ -138,7 +139,7 @@ impl Watch {
     /// Listens as long as the bus is there; ends well when it is told to.
     fn serve(&mut self) -> Result<(), BusError> {
         let connection = &Connection::open(&self.address)?;
-        // First of all, so that nobody comes between the question and the answer.
+        // First of all, so that no owner comes between the question and the answer.
         for name in SERVICES {
             add_match(
                 connection,
@@ -150,9 +151,12 @@ impl Watch {
             add_match(connection, &rule)?;
         }
         for (service, name) in SERVICES.into_iter().enumerate() {
-            match connection.ask_bus("GetNameOwner", (name,)) {
-                Ok(answer) => self.set_owner(connection, service, answer.read1()?)?,
-                // Nobody has the name.
+            match connection.ask_bus("GetNameOwner", vec![Value::Text(name.to_owned())]) {
+                Ok(answer) => {
+                    let owner = answer.first().and_then(Value::as_text);
+                    self.set_owner(connection, service, owner.unwrap_or_default())?;
+                }
+                // The name has no owner.
                 Err(error) if error.is_of_one_call() => {}
                 Err(error) => return Err(error),
             }
@@ -169,14 +173,15 @@ impl Watch {
     }
 
     fn handle(&mut self, connection: &Connection, message: &Message) -> Result<(), BusError> {
-        if message.msg_type() != MessageType::Signal {
+        if message.kind != Kind::Signal {
             return Ok(());
         }
-        let sender = message.sender();
-        let sender = sender.as_deref();
-        if sender == Some(BUS) && message.member().as_deref() == Some("NameOwnerChanged") {
-            let (name, _, owner): (&str, &str, &str) = message.read3()?;
-            return match SERVICES.iter().position(|known| *known == name) {
+        let sender = message.sender.as_deref();
+        if sender == Some(BUS) && message.member.as_deref() == Some("NameOwnerChanged") {
+            let [Value::Text(name), _, Value::Text(owner)] = &message.body[..] else {
+                return Err(BusError::Type);
+            };
+            return match SERVICES.iter().position(|known| known == name) {
                 Some(service) => self.set_owner(connection, service, owner),
                 None => Ok(()),
             };
@@ -228,27 +233,22 @@ impl Watch {
         connection: Option<&Connection>,
         timeout: Option<Duration>,
     ) -> Result<Woken, BusError> {
-        const STOPPED: Token = Token(0);
-        const BUS: Token = Token(1);
-        // Made anew each time, which is seldom: what is readable already then counts.
-        let mut poll = Poll::new()?;
-        let readable = Interest::READABLE;
-        let registry = poll.registry();
-        registry.register(&mut SourceFd(&self.stopped.as_raw_fd()), STOPPED, readable)?;
-        if let Some(connection) = connection {
-            registry.register(&mut SourceFd(&connection.descriptor()?), BUS, readable)?;
-        }
-        let mut events = Events::with_capacity(2);
-        match poll.poll(&mut events, timeout) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error.into()),
-            _ if events.iter().any(|event| event.token() == STOPPED) => Ok(Woken::Stop),
-            _ => Ok(Woken::Other),
+        let mut waited = vec![PollFd::new(&self.stopped, PollFlags::IN)];
+        let bus = connection.map(Connection::descriptor);
+        waited.extend(bus.as_ref().map(|bus| PollFd::new(bus, PollFlags::IN)));
+        let timeout = timeout.map(Timespec::try_from).transpose();
+        match poll(&mut waited, timeout.map_err(io::Error::other)?.as_ref()) {
+            Err(Errno::INTR) => Ok(Woken::Other),
+            Err(errno) => Err(io::Error::from(errno).into()),
+            Ok(_) if !waited[0].revents().is_empty() => Ok(Woken::Stop),
+            Ok(_) => Ok(Woken::Other),
         }
     }
 }
 
 fn add_match(connection: &Connection, rule: &str) -> Result<(), BusError> {
-    connection.ask_bus("AddMatch", (rule,)).map(drop)
+    let body = vec![Value::Text(rule.to_owned())];
+    connection.ask_bus("AddMatch", body).map(drop)
 }
 
 /// What a service refuses, or does not answer, concerns nothing else.
