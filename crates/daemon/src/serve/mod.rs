@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use mobifs_fuse::{AccessTimes, MountOptions, SessionError};
 use mobifs_host::mount_at;
-use mobifs_volume::{Arena, OpenOptions, OpenedStore, OwnerState, Volume, VolumeOptions, fault_point};
+use mobifs_volume::{
+    Arena, OpenOptions, OpenedStore, OwnerState, Volume, VolumeOptions, fault_point,
+};
 use signal_hook::consts::SIGHUP;
 
 use crate::adapter::VolumeSession;
