@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod attributes;
+pub mod codec;
 mod content;
 mod entry;
 mod id;

@@ -1,10 +1,5 @@
 //! Apps: whose write log a change goes to, and under which limits.
 
-use alloc::vec::Vec;
-
-use mobifs_base::TransactionId;
-
-use crate::FsError;
 use crate::policy::transactioning::{Transactioning as _, TransactioningRule};
 
 /// What an app is promised when it calls `fsync`.
@@ -89,41 +84,5 @@ impl AppRules for TopLevelApps {
 
     fn policy(&self, _path: &[u8]) -> AppPolicy {
         self.0
-    }
-}
-
-/// One app of a mount.
-#[derive(Debug)]
-pub(crate) struct App {
-    /// Path of its directory, relative to the mount.
-    pub(crate) path: Vec<u8>,
-    pub(crate) policy: AppPolicy,
-    /// The transaction that accepts this app's changes; none while nothing changed.
-    pub(crate) open: Option<TransactionId>,
-    /// A commit failed: no changes until one succeeds; requests for one are refused with this.
-    pub(crate) refusal: Option<FsError>,
-    /// Bytes that write calls brought, in closed transactions.
-    pub(crate) written_bytes: u64,
-    /// Bytes of pages handed to the store.
-    pub(crate) committed_bytes: u64,
-    pub(crate) committed_transactions: u64,
-    /// Pages written and overwritten in committed transactions.
-    pub(crate) committed_written_pages: u64,
-    pub(crate) committed_overwritten_pages: u64,
-}
-
-impl App {
-    pub(crate) fn new(path: Vec<u8>, policy: AppPolicy) -> Self {
-        Self {
-            path,
-            policy,
-            open: None,
-            refusal: None,
-            written_bytes: 0,
-            committed_bytes: 0,
-            committed_transactions: 0,
-            committed_written_pages: 0,
-            committed_overwritten_pages: 0,
-        }
     }
 }

@@ -1,57 +1,21 @@
 //! One filesystem object in memory.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mobifs_base::{
     AppId, Attributes, ByteRange, ContentLayer, FileKind, Name, ObjectId, ObjectInfo,
-    PAGE_BYTES_U64, Page, PageIndex, TransactionId,
+    PAGE_BYTES_U64, PageIndex, TransactionId,
 };
 
 use crate::directory::{Directory, Displaced, Listing};
-use crate::persist::dirty_tracking::{Pages, Ranges};
 use crate::request::{Node, SetIdBits};
+use crate::versions::{Change, Pages};
 
 /// Extended attributes, name to value.
 pub(crate) type Xattrs = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
-
-/// Marks changes that no transaction will carry: the object has no link.
-pub(crate) const ORPHAN: TransactionId = TransactionId(0);
-
-/// The newest version of a page: the page reverse-mapping (S0 §4.2).
-#[derive(Debug)]
-pub(crate) struct PageSlot {
-    pub(crate) page: Page,
-    /// The transaction that this version belongs to, open or closed, or [`ORPHAN`].
-    pub(crate) transaction: TransactionId,
-}
-
-/// What one open transaction (or none, for an orphan) changes of an object.
-#[derive(Debug)]
-pub(crate) struct Change {
-    pub(crate) transaction: TransactionId,
-    /// Ranges whose earlier content is gone; pages written since lie on top.
-    pub(crate) zeroed: Ranges,
-    pub(crate) allocated: Ranges,
-    /// The write log: pages in the order of their first write in this transaction.
-    /// May name pages that were dropped since; the slot decides.
-    pub(crate) log: Vec<PageIndex>,
-    pub(crate) xattrs: BTreeSet<Arc<[u8]>>,
-}
-
-impl Change {
-    pub(crate) fn new(transaction: TransactionId, is_tracked: bool) -> Self {
-        Self {
-            transaction,
-            zeroed: Ranges::new(is_tracked),
-            allocated: Ranges::new(is_tracked),
-            log: Vec::new(),
-            xattrs: BTreeSet::new(),
-        }
-    }
-}
 
 /// What an inode holds besides attributes.
 #[derive(Debug)]
@@ -218,8 +182,8 @@ impl Inode {
         }
     }
 
-    /// Takes out the listing of a directory. Only [`crate::persist::dirty_tracking::Inodes::unload`] may
-    /// call it, which unsaved what goes.
+    /// Takes out the listing of a directory. Only [`crate::namespace::Namespace`] may call it,
+    /// which marks what goes as unsaved.
     pub(crate) fn take_directory(&mut self) -> Option<Box<Directory>> {
         match &mut self.body {
             Body::Directory(listing) => listing.take(),

@@ -12,25 +12,31 @@
 
 extern crate alloc;
 
+mod accounting;
 mod acl;
 mod app;
+mod apps;
 mod directory;
 mod engine;
 mod error;
 mod inode;
+mod namespace;
 pub mod persist;
 pub mod policy;
 mod request;
-mod transaction;
+mod transactions;
+mod versions;
 
+pub use accounting::FullDisk;
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
-    AppStatus, ClosedUntil, Engine, EngineConfig, EngineStatus, FullDisk, KernelHeld, Limits,
-    Overdue, ReadPlan, ReadSegment, References, RemovalMemory, SyncPoint, Trimmed,
+    AppStatus, Engine, EngineConfig, EngineStatus, Limits, Overdue, ReadPlan, ReadSegment,
+    RemovalMemory, SyncPoint,
 };
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::search_content`].
 pub use mobifs_base::{ContentSearch, Whence};
+pub use namespace::{KernelHeld, References, Trimmed};
 pub use policy::machine::{Machine, MachineEvent};
 pub use policy::pacing::{Next, Pacing, PacingRules};
 pub use policy::transactioning::{TransactioningName, TransactioningRule};
@@ -38,7 +44,7 @@ pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,
     SetIdBits, TimeChange, WriteAt, XattrMode,
 };
-pub use transaction::Commit;
+pub use transactions::{ClosedUntil, Commit};
 
 /// Name of the store's own directory in the root; it cannot be seen or made through
 /// the mount.

@@ -21,11 +21,11 @@ impl Engine {
         id: ObjectId,
         change: &AttributeChange,
     ) -> Result<Node, Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         if inode.foreign {
             return Err(FsError::CrossDevice.into());
         }
-        self.check_changeable(id)?;
+        self.namespace.check_changeable(id)?;
         let gives_away = change.uid.is_some_and(|uid| uid != inode.attributes.uid);
         if gives_away && !self.limits.privileged {
             return Err(FsError::NotPermitted.into());
@@ -34,7 +34,7 @@ impl Engine {
             // A chmod changes the ACL too, if there is one.
             return Err(Stop::Need(Need::Xattrs {
                 id,
-                epoch: self.departures.epoch(),
+                epoch: self.namespace.epoch(),
             }));
         }
         if let Some(size) = change.size {
@@ -48,7 +48,7 @@ impl Engine {
             self.resize(id, transaction, size)?;
             self.content_changed(id, moment, SetIdBits::Stay)?;
         }
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         apply(inode, change, moment);
         let node = inode.node(id);
         self.finish(transaction, moment.now);

@@ -10,10 +10,11 @@ use mobifs_base::{Attributes, FileKind, ObjectId, S_ISGID, TransactionId};
 use super::Engine;
 use super::rename::Side;
 use crate::acl::{self, Acl};
-use crate::directory::{Directory, Listing};
+use crate::directory::Listing;
 use crate::error::{FsError, Need, Stop};
-use crate::inode::{Body, Change, Inode, ORPHAN};
+use crate::inode::{Body, Inode};
 use crate::request::{Caller, Moment, Node, NodeSpec};
+use crate::versions::{Change, ORPHAN};
 
 /// Owner, mode and ACLs that a new object gets.
 struct Inheritance {
@@ -37,8 +38,8 @@ impl Engine {
         name: &[u8],
         spec: &NodeSpec<'_>,
     ) -> Result<Node, Stop> {
-        self.check_directory(parent)?;
-        if self.entry(parent, name)?.is_some() {
+        self.namespace.check_directory(parent)?;
+        if self.namespace.entry(parent, name)?.is_some() {
             return Err(FsError::Exists.into());
         }
         let name = self.new_name(parent, name)?;
@@ -53,21 +54,21 @@ impl Engine {
         // What can still fail (an app that is read-only) must fail before anything
         // is in memory.
         self.check_apps(parent, name.as_bytes(), spec.kind)?;
-        let id = self.new_object_id();
+        let id = self.namespace.new_object_id();
         let is_directory = spec.kind == FileKind::Directory;
         let nlink = if is_directory { 2 } else { 1 };
         let mut inode = self.new_inode(caller, moment, parent, spec, inheritance, nlink);
         inode.name = Some(name.clone());
         inode.lookups = 1;
-        self.insert_inode(id, inode)?;
+        self.namespace.insert_inode(id, inode)?;
         let transaction = self.begin_entry(parent, id, moment)?;
         let transaction = self.touch_new(transaction, id)?;
         self.charge(transaction, target_bytes, 0);
         let (transaction, parent_transaction) =
             self.touch_parent(transaction, parent, moment, i32::from(is_directory))?;
-        self.set_entry(parent, &name, id, spec.kind)?;
+        self.namespace.set_entry(parent, &name, id, spec.kind)?;
         let transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
-        let node = self.inode(id)?.node(id);
+        let node = self.namespace.inode(id)?.node(id);
         self.finish(parent_transaction, moment.now);
         self.finish(transaction, moment.now);
         Ok(node)
@@ -86,7 +87,7 @@ impl Engine {
         parent: ObjectId,
         mode: u16,
     ) -> Result<Node, Stop> {
-        self.check_directory(parent)?;
+        self.namespace.check_directory(parent)?;
         let spec = NodeSpec {
             kind: FileKind::Regular,
             mode,
@@ -95,18 +96,19 @@ impl Engine {
         };
         let inheritance = self.inherit(caller, parent, &spec)?;
         self.require_entries(parent, 1, 1)?;
-        let id = self.new_object_id();
+        let id = self.namespace.new_object_id();
         let mut inode = self.new_inode(caller, moment, parent, &spec, inheritance, 0);
         inode.unnamed = true;
         inode.lookups = 1;
-        (inode.app, inode.app_epoch) = (self.app_of(parent), self.app_epoch);
-        let mut change = Change::new(ORPHAN, self.inodes.is_tracked());
+        let app = self.namespace.app_of(parent, &mut self.apps);
+        (inode.app, inode.app_epoch) = self.namespace.current_app(app);
+        let mut change = Change::new(ORPHAN, self.namespace.is_tracked());
         change
             .xattrs
             .extend(inode.xattrs.iter().flatten().map(|(key, _)| key.clone()));
         inode.change = Some(Box::new(change));
         let node = inode.node(id);
-        self.insert_inode(id, inode)?;
+        self.namespace.insert_inode(id, inode)?;
         Ok(node)
     }
 
@@ -138,7 +140,7 @@ impl Engine {
         id: ObjectId,
     ) -> Result<TransactionId, Stop> {
         let transaction = self.touch(transaction, id)?;
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
         let inherited: Vec<_> = inherited.collect();
         if let Some(change) = inode.change.as_mut() {
@@ -168,12 +170,12 @@ impl Engine {
 
     /// Whether the apps that a new entry would belong to accept changes.
     fn check_apps(&mut self, parent: ObjectId, name: &[u8], kind: FileKind) -> Result<(), Stop> {
-        let app = self.app_of(parent);
+        let app = self.namespace.app_of(parent, &mut self.apps);
         self.check_app(app)?;
         if kind == FileKind::Directory
-            && let Some(path) = self.app_place(parent, name)
+            && let Some(path) = self.namespace.app_place(parent, name, &self.apps)
         {
-            let app = self.app_at(path);
+            let app = self.apps.at(path);
             self.check_app(app)?;
         }
         Ok(())
@@ -205,10 +207,7 @@ impl Engine {
         };
         let body = match spec.kind {
             FileKind::Regular => Body::File,
-            FileKind::Directory => {
-                let directory = Directory::new(self.hasher.clone(), self.inodes.is_tracked());
-                Body::Directory(Listing::Loaded(Box::new(directory)))
-            }
+            FileKind::Directory => Body::Directory(Listing::Loaded(self.namespace.new_directory())),
             FileKind::Symlink => Body::Symlink(target.map(Arc::from)),
             _ => Body::Special,
         };
@@ -229,7 +228,7 @@ impl Engine {
             // It could not be given to the caller.
             return Err(FsError::NotPermitted.into());
         }
-        let directory = self.inode(parent)?;
+        let directory = self.namespace.inode(parent)?;
         let mut mode = spec.mode & mobifs_base::MODE_MASK;
         let mut gid = caller.gid;
         if directory.attributes.mode & S_ISGID != 0 {
@@ -249,7 +248,7 @@ impl Engine {
         let default = if self.limits.xattr_bytes_max == 0 {
             None
         } else {
-            let epoch = self.departures.epoch();
+            let epoch = self.namespace.epoch();
             let known = directory.xattrs.as_ref();
             let known = known.ok_or(Stop::Need(Need::Xattrs { id: parent, epoch }))?;
             known.get(acl::DEFAULT).cloned()

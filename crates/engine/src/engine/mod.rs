@@ -1,55 +1,50 @@
 //! The engine: one mount's state, and what every operation needs.
 //!
 //! Every operation first makes sure that all it needs is in memory (else it stops
-//! with [`Need`] having changed nothing), then changes everything at once, then lets
+//! with [`Need`](crate::Need) having changed nothing), then changes everything at once, then lets
 //! the policy look at the transaction. So a transaction never ends inside an
 //! operation.
+//!
+//! [`Engine`] is made of parts that own their state, each with a module of its own: the apps, the
+//! namespace, the transactions, the accounting of memory and room, and what arrived from the
+//! store. The operations here are what spans them.
 
 mod attributes;
-mod checkpoint;
+mod change;
+mod commit;
 mod create;
-mod file;
-mod loading;
-mod memory;
-mod namespace;
+mod limits;
+mod names;
 mod range;
 mod read;
 mod rename;
-mod schedule;
 mod status;
-mod transaction;
-mod trim;
+mod write;
 mod xattr;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use foldhash::fast::FixedState;
 use mobifs_base::{
-    AppId, ByteRange, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, TransactionId,
+    ByteRange, DirectoryEntry, MonotonicNs, Name, ObjectId, ObjectInfo, Page, PageIndex, Xattr,
 };
 
-pub(crate) use checkpoint::object_state;
-pub use checkpoint::{ClosedUntil, SyncPoint};
-pub(crate) use memory::Room;
-pub use memory::{FullDisk, Limits, RemovalMemory};
+pub(crate) use commit::object_state;
+pub use commit::{Overdue, SyncPoint};
+pub use limits::{Limits, RemovalMemory};
 pub use read::{ReadPlan, ReadSegment};
-pub use schedule::Overdue;
 pub use status::{AppStatus, EngineStatus};
-pub use trim::{KernelHeld, References, Trimmed};
 
-use crate::app::{App, AppRules, Class};
+use crate::RESERVED_NAME;
+use crate::accounting::Accounting;
+use crate::app::AppRules;
+use crate::apps::Apps;
 use crate::error::{FsError, Stop};
-use crate::inode::Inode;
-use crate::persist::dirty_tracking::{Closed, Inodes, Open, UnsavedKeys};
-use crate::{HashMap, RESERVED_NAME};
-
-/// Bytes of an object, and the object's version.
-type PlaceAsked = (ObjectId, ByteRange, u64);
-
-/// The app of everything that lies in no app directory.
-const ROOT_APP: AppId = AppId(0);
+use crate::namespace::{Namespace, References, Trimmed};
+use crate::persist::save::SaveState;
+use crate::transactions::Transactions;
+use crate::versions::Arrivals;
 
 /// What an [`Engine`] is made with.
 pub struct EngineConfig {
@@ -66,153 +61,60 @@ pub struct EngineConfig {
 
 /// One mount's state. See the crate documentation.
 pub struct Engine {
-    pub(crate) rules: Box<dyn AppRules>,
     pub(crate) limits: Limits,
-    pub(crate) hash_seed: u64,
-    pub(crate) hasher: FixedState,
-    pub(crate) inodes: Inodes,
-    pub(crate) apps: Vec<App>,
-    pub(crate) app_ids: BTreeMap<Vec<u8>, AppId>,
-    /// Some app is durable: its `fsync` waits for the commits of others.
-    pub(crate) has_durable_apps: bool,
-    /// Grows when a directory moves: cached apps are looked up anew.
-    pub(crate) app_epoch: u64,
-    pub(crate) open: Open,
-    pub(crate) closed: Closed,
-    /// The open transaction that all apps' changes go to, if there is one.
-    pub(crate) everywhere: Option<TransactionId>,
-    pub(crate) next_transaction: u64,
-    /// Transactions closed by this engine.
-    pub(crate) closings: u64,
-    pub(crate) next_object: u64,
-    /// What has left memory: answers about it that were asked for before are stale.
-    pub(crate) departures: loading::Departures,
-    /// Attributes that arrived for objects that the retried operation will adopt.
-    pub(crate) arrivals: HashMap<ObjectId, ObjectInfo>,
-    /// Committed pages that arrived for partial writes, with the inode's version.
-    pub(crate) page_arrivals: Vec<(ObjectId, PageIndex, u64, Page)>,
-    /// Whether bytes have their blocks below, of an object's version.
-    pub(crate) place_arrivals: Vec<(PlaceAsked, bool)>,
-    /// Directories and deleted objects that left memory since
-    /// [`Engine::take_forgotten`].
-    pub(crate) forgotten: BTreeSet<ObjectId>,
-    /// Objects in memory with [`Inode::had_several_names`].
-    pub(crate) several_names: BTreeSet<ObjectId>,
-    /// The store is forgetting what was taken.
-    pub(crate) is_forgetting: bool,
-    /// Pinned objects that went out of use since [`Engine::take_unpinned`].
-    pub(crate) unpinned: Vec<ObjectId>,
-    pub(crate) room: memory::Room,
-    /// Apps whose record in the restart image is not up to date.
-    pub(crate) unsaved_apps: UnsavedKeys<AppId>,
-    /// What the restart image's record of the engine itself says.
-    pub(crate) saved_counters: Option<crate::persist::Counters>,
-    /// Memory for records.
-    pub(crate) scratch: crate::persist::codec::Writer,
+    pub(crate) apps: Apps,
+    pub(crate) namespace: Namespace,
+    pub(crate) transactions: Transactions,
+    pub(crate) accounting: Accounting,
+    pub(crate) arrivals: Arrivals,
+    pub(crate) save_state: SaveState,
 }
 
 impl core::fmt::Debug for Engine {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Engine")
-            .field("objects", &self.inodes.len())
-            .field("open", &self.open.len())
-            .field("closed", &self.closed.len())
+            .field("objects", &self.namespace.len())
+            .field("transactions", &self.transactions)
             .finish_non_exhaustive()
     }
 }
 
+/// Making one, and its rules.
 impl Engine {
     /// An engine over a store whose root directory is `root`.
     pub fn new(config: EngineConfig, root: &ObjectInfo) -> Self {
-        let hasher = FixedState::with_seed(config.hash_seed);
-        let is_saved = config.is_saved;
-        let mut inodes = Inodes::new(hasher.clone(), is_saved);
-        let mut root_inode = Inode::from_store(root, ObjectId::ROOT, None);
-        root_inode.lookups = 1;
-        inodes.insert(ObjectId::ROOT, root_inode);
-        let root_app = App::new(b".".to_vec(), config.rules.policy(b"."));
-        let has_durable_apps = root_app.policy.class == Class::Durable;
-        let mut app_ids = BTreeMap::new();
-        app_ids.insert(b".".to_vec(), ROOT_APP);
-        let mut unsaved_apps = UnsavedKeys::new(is_saved);
-        unsaved_apps.mark(ROOT_APP);
+        let is_tracked = config.is_saved;
         Self {
-            rules: config.rules,
             limits: config.limits,
-            hash_seed: config.hash_seed,
-            hasher: hasher.clone(),
-            inodes,
-            apps: alloc::vec![root_app],
-            app_ids,
-            has_durable_apps,
-            app_epoch: 1,
-            open: Open::new(is_saved),
-            closed: Closed::new(is_saved),
-            everywhere: None,
-            next_transaction: 1,
-            closings: 0,
-            next_object: ObjectId::FIRST_NEW.0,
-            departures: loading::Departures::default(),
-            arrivals: HashMap::with_hasher(hasher),
-            page_arrivals: Vec::new(),
-            place_arrivals: Vec::new(),
-            forgotten: BTreeSet::new(),
-            several_names: BTreeSet::new(),
-            is_forgetting: false,
-            unpinned: Vec::new(),
-            room: memory::Room::default(),
-            unsaved_apps,
-            saved_counters: None,
-            scratch: crate::persist::codec::Writer::default(),
+            apps: Apps::new(config.rules, is_tracked),
+            namespace: Namespace::new(root, config.hash_seed, is_tracked),
+            transactions: Transactions::new(is_tracked),
+            accounting: Accounting::default(),
+            arrivals: Arrivals::default(),
+            save_state: SaveState::default(),
         }
     }
 
     /// Objects that are created from now on get ids from `first` on: an even offset, and
     /// above every id that the store knows. To be called before any is created.
     pub const fn number_objects_from(&mut self, first: ObjectId) {
-        self.next_object = first.0;
+        self.namespace.number_from(first);
     }
 
     /// Replaces the app rules while mounted; open transactions go on under the new
     /// limits.
     pub fn set_rules(&mut self, rules: Box<dyn AppRules>) {
-        self.rules = rules;
-        for app in &mut self.apps {
-            app.policy = self.rules.policy(&app.path);
-        }
-        let mut apps = self.apps.iter();
-        self.has_durable_apps = apps.any(|app| app.policy.class == Class::Durable);
+        self.apps.set_rules(rules);
         self.refresh_policies();
     }
 
-    /// Tells the open transactions what the policies of their apps are.
+    /// Lets the open transactions go by the current policies of their apps.
     pub(crate) fn refresh_policies(&mut self) {
-        let open: Vec<TransactionId> = self.open.keys().copied().collect();
-        for transaction in open {
-            if let Some(open) = self.open.get_mut(&transaction) {
-                let policies = open.apps.iter();
-                let policies = policies.map(|app| &self.apps[app.0 as usize].policy);
-                open.closing.set_policies(policies);
+        for id in self.transactions.open_ids() {
+            if let Some(open) = self.transactions.open_mut(id) {
+                open.closing.set_policies(self.apps.policies(&open.apps));
             }
         }
-    }
-
-    /// The inode of an object that must be in memory because the kernel (or another
-    /// caller) holds a reference to it.
-    fn inode(&self, id: ObjectId) -> Result<&Inode, Stop> {
-        self.inodes.get(&id).ok_or(Stop::Fail(FsError::Stale))
-    }
-
-    fn inode_mut(&mut self, id: ObjectId) -> Result<&mut Inode, Stop> {
-        self.inodes.get_mut(&id).ok_or(Stop::Fail(FsError::Stale))
-    }
-
-    /// The next id for a created object: even offsets are the engine's, odd ones the
-    /// store's.
-    fn new_object_id(&mut self) -> ObjectId {
-        let id = ObjectId(self.next_object);
-        self.next_object += 2;
-        id
     }
 
     /// Checks a name given for a new entry.
@@ -226,9 +128,155 @@ impl Engine {
         }
         Ok(name)
     }
+}
 
-    /// Milliseconds from an earlier moment.
-    fn age_ms(now: MonotonicNs, then: MonotonicNs) -> u64 {
-        now.ms_since(then)
+/// Answers to [`Need`](crate::Need)s.
+impl Engine {
+    /// Answers [`Need::Object`](crate::Need::Object).
+    pub fn provide_object(&mut self, id: ObjectId, epoch: u64, info: ObjectInfo) {
+        self.namespace.provide_object(id, epoch, info);
     }
+
+    /// Answers [`Need::Directory`](crate::Need::Directory).
+    pub fn provide_directory(&mut self, id: ObjectId, epoch: u64, entries: Vec<DirectoryEntry>) {
+        self.namespace.provide_directory(id, epoch, entries);
+    }
+
+    /// Answers [`Need::Xattrs`](crate::Need::Xattrs).
+    pub fn provide_xattrs(&mut self, id: ObjectId, epoch: u64, xattrs: Vec<Xattr>) {
+        self.namespace.provide_xattrs(id, epoch, xattrs);
+    }
+
+    /// Answers [`Need::SymlinkTarget`](crate::Need::SymlinkTarget).
+    pub fn provide_symlink_target(&mut self, id: ObjectId, epoch: u64, target: Vec<u8>) {
+        self.namespace.provide_symlink_target(id, epoch, target);
+    }
+
+    /// Answers [`Need::Page`](crate::Need::Page).
+    pub fn provide_page(&mut self, object: ObjectId, index: PageIndex, version: u64, page: Page) {
+        self.arrivals.add_page(object, index, version, page);
+    }
+
+    /// Answers [`Need::Place`](crate::Need::Place).
+    pub fn provide_place(
+        &mut self,
+        object: ObjectId,
+        range: ByteRange,
+        version: u64,
+        is_in_place: bool,
+    ) {
+        self.arrivals
+            .add_place((object, range, version), is_in_place);
+    }
+}
+
+/// What is in memory, and what leaves it.
+impl Engine {
+    /// Objects in memory.
+    pub fn objects(&self) -> u64 {
+        self.namespace.len() as u64
+    }
+
+    /// Objects that may be in memory although no program uses them.
+    pub fn objects_allowed(&self) -> u64 {
+        self.limits.objects_allowed() as u64
+    }
+
+    /// Entries of all listings in memory.
+    pub const fn listed_entries(&self) -> u64 {
+        self.namespace.listed_entries() as u64
+    }
+
+    /// Whether more objects, or more entries of directories, than allowed are in memory, so
+    /// that [`Engine::trim`] would look for some to evict.
+    pub fn is_crowded(&self) -> bool {
+        self.namespace.is_crowded(self.limits.objects_allowed())
+    }
+
+    /// Whether more objects than allowed are in memory.
+    pub fn has_many_objects(&self) -> bool {
+        self.namespace.len() > self.limits.objects_allowed()
+    }
+
+    /// One step towards the limits, if they are exceeded: looks at no more than `objects_max`
+    /// objects, lets those that nothing uses leave memory, and the listings of directories
+    /// that nothing in memory lies in, and names those that only the kernel still refers to.
+    ///
+    /// Above the limit an eighth more than necessary is taken, so that not each new object
+    /// makes a step necessary.
+    pub fn trim(&mut self, objects_max: usize) -> Trimmed {
+        let limit = self.limits.objects_allowed();
+        self.namespace
+            .trim(limit, objects_max, &mut self.accounting)
+    }
+
+    /// The kernel dropped `count` references to an object.
+    pub fn forget(&mut self, id: ObjectId, count: u64) {
+        self.namespace.forget(id, count);
+        self.dispose_if_unused(id);
+        let limit = self.limits.objects_allowed();
+        self.namespace
+            .evict_if_crowded(id, limit, &mut self.accounting);
+    }
+
+    fn dispose_if_unused(&mut self, id: ObjectId) {
+        self.namespace.dispose_if_unused(id, &mut self.accounting);
+    }
+
+    /// Objects that are looked up or open, and how often.
+    pub fn references(&self) -> impl Iterator<Item = (ObjectId, References)> {
+        self.namespace.references()
+    }
+
+    /// Directories whose listing, and deleted objects that, left memory since the last
+    /// call: the store may forget them, and what it knows only as entries of them.
+    ///
+    /// Until [`Engine::forgotten`] says that the store has done so, no answer that
+    /// names objects is accepted, because the store may be about to forget these.
+    pub fn take_forgotten(&mut self) -> Vec<ObjectId> {
+        self.namespace.take_forgotten()
+    }
+
+    /// Whether [`Engine::take_forgotten`] would name any.
+    pub fn has_forgotten(&self) -> bool {
+        self.namespace.has_forgotten()
+    }
+
+    /// The store has forgotten what [`Engine::take_forgotten`] named.
+    pub fn forgotten(&mut self) {
+        self.namespace.forgotten();
+    }
+
+    /// Objects in memory of which the directory whose listing is kept for them need not be one
+    /// that names them: the store must know these as long as they are here, whichever listings
+    /// leave memory.
+    pub const fn objects_with_several_names(&self) -> &BTreeSet<ObjectId> {
+        self.namespace.several_names()
+    }
+
+    /// Pinned objects that went out of use since the last call: to be unpinned.
+    pub fn take_unpinned(&mut self) -> Vec<ObjectId> {
+        self.namespace.take_unpinned()
+    }
+
+    /// Whether [`Engine::take_unpinned`] would name any.
+    pub const fn has_unpinned(&self) -> bool {
+        self.namespace.has_unpinned()
+    }
+
+    /// Whether the store keeps the content of this object for us.
+    pub fn has_pinned(&self, id: ObjectId) -> bool {
+        self.namespace.get(&id).is_some_and(|inode| inode.pinned)
+    }
+
+    /// Whether the listing of this directory is in memory.
+    pub fn has_listing(&self, id: ObjectId) -> bool {
+        let inode = self.namespace.get(&id);
+        inode.is_some_and(|inode| inode.directory().is_some())
+    }
+}
+
+/// Milliseconds from an earlier moment.
+const fn age_ms(now: MonotonicNs, then: MonotonicNs) -> u64 {
+    now.ms_since(then)
 }

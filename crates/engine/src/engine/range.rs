@@ -3,8 +3,7 @@
 use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, TransactionId};
 
 use super::Engine;
-use super::file::account;
-use super::memory::{OBJECT_ROOM_BYTES, content_room_bytes};
+use crate::accounting::{Charge, OBJECT_ROOM_BYTES, content_room_bytes};
 use crate::error::{FsError, Stop};
 use crate::request::{AllocateMode, Moment, SetIdBits};
 
@@ -22,8 +21,8 @@ impl Engine {
         offset: u64,
         length: u64,
     ) -> Result<(), Stop> {
-        self.check_file(id)?;
-        self.check_changeable(id)?;
+        self.namespace.check_file(id)?;
+        self.namespace.check_changeable(id)?;
         if length == 0 {
             return Err(FsError::InvalidArgument.into());
         }
@@ -54,22 +53,21 @@ impl Engine {
         if zeroes {
             self.zero(id, transaction, range)?;
         }
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         if extends {
             inode.attributes.size = inode.attributes.size.max(range.end);
         }
         if mode != AllocateMode::PunchHole {
             // Zeroing has let go of what was allocated before.
             let room = self.unallocated(id, range)?;
-            let inode = self.inode_mut(id)?;
+            let inode = self.namespace.inode_mut(id)?;
             inode.grow_allocated(room, range.end);
             let room = content_room_bytes(room);
             if let Some(change) = &mut inode.change {
                 change.allocated.insert(range);
             }
-            if let Some(open) = self.open.get_mut(&transaction) {
-                open.reserved_bytes += room;
-                self.room.reserved_bytes += room;
+            if let Some(open) = self.transactions.open_mut(transaction) {
+                self.accounting.charge(open, Charge::room(room));
             }
         }
         self.finish(transaction, moment.now);
@@ -79,7 +77,7 @@ impl Engine {
     /// Room that allocating a range takes: all of its blocks, less what this transaction has
     /// allocated there.
     fn unallocated(&self, id: ObjectId, range: ByteRange) -> Result<u64, Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         let first = PageIndex::of_offset(range.start).offset();
         let end = range.end.checked_next_multiple_of(PAGE_BYTES_U64);
         let range = ByteRange::new(first, end.unwrap_or(range.end));
@@ -91,11 +89,11 @@ impl Engine {
 
     /// Makes sure that a change of size can be carried out.
     pub(super) fn require_resize(&mut self, id: ObjectId, size: u64) -> Result<(), Stop> {
-        self.check_file(id)?;
+        self.namespace.check_file(id)?;
         if size > self.limits.file_bytes_max {
             return Err(FsError::FileTooBig.into());
         }
-        if size < self.inode(id)?.attributes.size {
+        if size < self.namespace.inode(id)?.attributes.size {
             self.require_edges(id, ByteRange::from(size))?;
             return self.require_cut(id);
         }
@@ -110,7 +108,7 @@ impl Engine {
         transaction: TransactionId,
         size: u64,
     ) -> Result<(), Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         let was = inode.attributes.size;
         if size < was {
             self.zero(id, transaction, ByteRange::from(size))?;
@@ -120,21 +118,21 @@ impl Engine {
             self.zero_pages(id, transaction, behind)?;
         }
         if size <= was {
-            let inode = self.inode_mut(id)?;
+            let inode = self.namespace.inode_mut(id)?;
             let most = size.next_multiple_of(PAGE_BYTES_U64);
             inode.allocated_bytes = inode.allocated_bytes.min(most);
             if let Some(change) = &mut inode.change {
                 change.allocated.remove(ByteRange::from(size));
             }
         }
-        self.inode_mut(id)?.attributes.size = size;
+        self.namespace.inode_mut(id)?.attributes.size = size;
         Ok(())
     }
 
     /// The pages that a range covers only in part must be known before they are
     /// zeroed in part.
     fn require_edges(&self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         for offset in [range.start, range.end] {
             if offset % PAGE_BYTES_U64 != 0 && offset != u64::MAX {
                 self.base_page(inode, id, PageIndex::of_offset(offset))?;
@@ -168,7 +166,7 @@ impl Engine {
         if !whole.is_empty() {
             self.zero_pages(id, transaction, whole)?;
         }
-        self.page_arrivals.retain(|arrival| arrival.0 != id);
+        self.arrivals.drop_pages_of(id);
         Ok(())
     }
 
@@ -182,7 +180,7 @@ impl Engine {
         let index = PageIndex::of_offset(range.start);
         let start = (range.start - index.offset()) as usize;
         let end = (range.end - index.offset()) as usize;
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         if !inode.pages.contains_key(&index) && inode.is_zero_below(index.offset()) {
             return Ok(());
         }
@@ -197,9 +195,12 @@ impl Engine {
         range: ByteRange,
     ) -> Result<(), Stop> {
         let Self {
-            inodes, open, room, ..
+            namespace,
+            transactions,
+            accounting,
+            ..
         } = self;
-        let inode = inodes.get_mut(&id).ok_or(FsError::Stale)?;
+        let inode = namespace.inode_mut(id)?;
         let end = (range.end != u64::MAX).then(|| PageIndex::of_offset(range.end));
         let tail = inode
             .pages
@@ -219,12 +220,11 @@ impl Engine {
                 change.zeroed.insert(range);
             }
         }
-        account(room, open.get_mut(&transaction), transaction, 0, bytes);
-        if let Some(open) = open.get_mut(&transaction) {
+        let mut open = transactions.open_mut(transaction);
+        accounting.resize_pages(open.as_deref_mut(), 0, bytes);
+        if let Some(open) = open {
             open.closing.pages_dropped(dropped);
-            let reserved = unreserved.min(open.reserved_bytes);
-            open.reserved_bytes -= reserved;
-            room.reserved_bytes -= reserved;
+            accounting.refund_room(open, unreserved);
         }
         Ok(())
     }

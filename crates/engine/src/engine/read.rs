@@ -50,8 +50,8 @@ impl Engine {
     /// # Errors
     /// `IsDirectory`, `InvalidArgument` for other kinds, `CrossDevice`, `Stale`.
     pub fn read_plan(&self, id: ObjectId, offset: u64, length: usize) -> Result<ReadPlan, Stop> {
-        self.check_file(id)?;
-        let inode = self.inode(id)?;
+        self.namespace.check_file(id)?;
+        let inode = self.namespace.inode(id)?;
         let available = inode.attributes.size.saturating_sub(offset);
         let length = usize::try_from(available).map_or(length, |available| available.min(length));
         let mut plan = ReadPlan {
@@ -106,8 +106,8 @@ impl Engine {
                 || times.atime <= times.ctime
                 || moment.wall.seconds - times.atime.seconds >= DAY_SECONDS
         };
-        if self.inodes.get(&id).is_some_and(moves)
-            && let Some(inode) = self.inodes.get_mut(&id)
+        if self.namespace.get(&id).is_some_and(moves)
+            && let Some(inode) = self.namespace.get_mut(&id)
         {
             inode.attributes.atime = moment.wall;
         }
@@ -124,8 +124,8 @@ impl Engine {
         offset: u64,
         whence: Whence,
     ) -> Result<ContentSearch, Stop> {
-        self.check_file(id)?;
-        Ok(search_layer(self.inode(id)?, offset, whence))
+        self.namespace.check_file(id)?;
+        Ok(search_layer(self.namespace.inode(id)?, offset, whence))
     }
 }
 

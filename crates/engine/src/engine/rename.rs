@@ -32,9 +32,12 @@ impl Engine {
         to: (ObjectId, &[u8]),
         mode: RenameMode,
     ) -> Result<(), Stop> {
-        self.check_directory(from.0)?;
-        self.check_directory(to.0)?;
-        let source = self.entry(from.0, from.1)?.ok_or(FsError::NotFound)?;
+        self.namespace.check_directory(from.0)?;
+        self.namespace.check_directory(to.0)?;
+        let source = self
+            .namespace
+            .entry(from.0, from.1)?
+            .ok_or(FsError::NotFound)?;
         let from = Side {
             parent: from.0,
             name: self.new_name(from.0, from.1)?,
@@ -43,7 +46,7 @@ impl Engine {
             parent: to.0,
             name: self.new_name(to.0, to.1)?,
         };
-        let target = self.entry(to.parent, to.name.as_bytes())?;
+        let target = self.namespace.entry(to.parent, to.name.as_bytes())?;
         let moved = self.adopt(from.parent, from.name.as_bytes(), source)?;
         let other = match target {
             Some(slot) => Some(self.adopt(to.parent, to.name.as_bytes(), slot)?),
@@ -86,18 +89,18 @@ impl Engine {
 
     /// Fails for what cannot move, or cannot move there.
     fn check_moved(&self, id: ObjectId, to_parent: ObjectId) -> Result<(), Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         if inode.foreign {
             return Err(FsError::Busy.into());
         }
-        self.check_changeable(id)?;
+        self.namespace.check_changeable(id)?;
         if inode.is_directory() {
             let mut at = to_parent;
             while at != ObjectId::ROOT {
                 if at == id {
                     return Err(FsError::InvalidArgument.into());
                 }
-                at = self.inode(at)?.home;
+                at = self.namespace.inode(at)?.home;
             }
         }
         Ok(())
@@ -105,17 +108,19 @@ impl Engine {
 
     /// Fails if an entry of kind `source` cannot take the place of `target`.
     fn check_replaced(&self, source: FileKind, target: Slot) -> Result<(), Stop> {
-        if self.inode(target.id)?.foreign {
+        if self.namespace.inode(target.id)?.foreign {
             return Err(FsError::Busy.into());
         }
-        self.check_changeable(target.id)?;
+        self.namespace.check_changeable(target.id)?;
         match (
             source == FileKind::Directory,
             target.kind == FileKind::Directory,
         ) {
             (true, false) => Err(FsError::NotDirectory.into()),
             (false, true) => Err(FsError::IsDirectory.into()),
-            (true, true) if !self.entries(target.id)?.is_empty() => Err(FsError::NotEmpty.into()),
+            (true, true) if !self.namespace.entries(target.id)?.is_empty() => {
+                Err(FsError::NotEmpty.into())
+            }
             _ => Ok(()),
         }
     }
@@ -145,14 +150,15 @@ impl Engine {
         if let Some(replaced) = replaced {
             transaction = self.touch(transaction, replaced)?;
         }
-        self.remove_entry(from.parent, &from.name)?;
-        self.set_entry(to.parent, &to.name, moved, kind)?;
+        self.namespace.remove_entry(from.parent, &from.name)?;
+        self.namespace.set_entry(to.parent, &to.name, moved, kind)?;
         let left = match left {
             Some(inode) => {
-                let (kind, id) = (inode.attributes.kind, self.new_object_id());
-                self.insert_inode(id, inode)?;
+                let (kind, id) = (inode.attributes.kind, self.namespace.new_object_id());
+                self.namespace.insert_inode(id, inode)?;
                 transaction = self.touch_new(transaction, id)?;
-                self.set_entry(from.parent, &from.name, id, kind)?;
+                self.namespace
+                    .set_entry(from.parent, &from.name, id, kind)?;
                 Some(id)
             }
             None => None,
@@ -186,8 +192,10 @@ impl Engine {
         transaction = self.touch(transaction, other)?;
         transaction = self.touch_entries(transaction, from.parent, moment, went - came)?;
         transaction = self.touch_entries(transaction, to.parent, moment, came - went)?;
-        self.set_entry(from.parent, &from.name, other, other_kind)?;
-        self.set_entry(to.parent, &to.name, moved, source.kind)?;
+        self.namespace
+            .set_entry(from.parent, &from.name, other, other_kind)?;
+        self.namespace
+            .set_entry(to.parent, &to.name, moved, source.kind)?;
         transaction = self.record_dentry(
             transaction,
             (from.parent, &from.name),
@@ -207,11 +215,11 @@ impl Engine {
 
     /// Gives an object its new place.
     fn place(&mut self, id: ObjectId, side: &Side, moment: Moment) -> Result<(), Stop> {
-        let is_directory = self.inode(id)?.is_directory();
-        let before = self.app_of(id);
-        self.set_home(id, side.parent)?;
-        let after = self.app_of(side.parent);
-        let inode = self.inode_mut(id)?;
+        let is_directory = self.namespace.inode(id)?.is_directory();
+        let before = self.namespace.app_of(id, &mut self.apps);
+        self.namespace.set_home(id, side.parent)?;
+        let after = self.namespace.app_of(side.parent, &mut self.apps);
+        let inode = self.namespace.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
         inode.name = Some(side.name.clone());
         inode.app_epoch = 0;
@@ -227,7 +235,7 @@ impl Engine {
     /// A directory moved: everything below may belong to another app now.
     fn after_rename(&mut self, directory_moved: bool) {
         if directory_moved {
-            self.app_epoch += 1;
+            self.namespace.forget_apps();
         }
     }
 
@@ -243,11 +251,11 @@ impl Engine {
     ) -> Result<TransactionId, Stop> {
         let mut apps: Vec<AppId> = Vec::new();
         for &id in objects {
-            apps.push(self.app_of(id));
-            apps.extend_from_slice(&self.inode(id)?.linked_apps);
+            apps.push(self.namespace.app_of(id, &mut self.apps));
+            apps.extend_from_slice(&self.namespace.inode(id)?.linked_apps);
         }
         for &(id, to) in moves {
-            if self.inode(id)?.is_directory() {
+            if self.namespace.inode(id)?.is_directory() {
                 apps.extend(self.apps_below(id));
                 apps.push(self.app_of_directory_at(to));
             }
@@ -265,40 +273,42 @@ impl Engine {
     /// which it would be at a place where it never was.
     fn moves_apps(&self, id: ObjectId, to: &Side) -> bool {
         if self
-            .inodes
+            .namespace
             .get(&id)
             .is_none_or(|inode| !inode.is_directory())
         {
             return false;
         }
         let places = [
-            self.app_path_of(id).map(|path| path.bytes),
-            self.path_in(to.parent, to.name.as_bytes()),
+            self.namespace
+                .app_path_of(id, &self.apps)
+                .map(|path| path.bytes),
+            self.namespace
+                .path_in(to.parent, to.name.as_bytes(), &self.apps),
         ];
         let mut places = places.into_iter().flatten();
-        places.any(|path| self.rules.has_apps_below(&path))
+        places.any(|path| self.apps.rules().has_apps_below(&path))
     }
 
     /// The apps that lie below a directory.
     fn apps_below(&self, id: ObjectId) -> Vec<AppId> {
         // Deeper than apps can lie there are none.
-        let Some(path) = self.app_path_of(id) else {
+        let Some(path) = self.namespace.app_path_of(id, &self.apps) else {
             return Vec::new();
         };
         let mut prefix = path.bytes;
         prefix.push(b'/');
-        let below = self.app_ids.range(prefix.clone()..);
-        below
-            .take_while(|(path, _)| path.starts_with(&prefix))
-            .map(|(_, &app)| app)
-            .collect()
+        self.apps.with_prefix(prefix)
     }
 
     /// The app that a directory has once it is there.
     fn app_of_directory_at(&mut self, to: &Side) -> AppId {
-        match self.app_place(to.parent, to.name.as_bytes()) {
-            Some(path) => self.app_at(path),
-            None => self.app_of(to.parent),
+        match self
+            .namespace
+            .app_place(to.parent, to.name.as_bytes(), &self.apps)
+        {
+            Some(path) => self.apps.at(path),
+            None => self.namespace.app_of(to.parent, &mut self.apps),
         }
     }
 
@@ -308,13 +318,16 @@ impl Engine {
     /// hence of all that may be such a file.
     fn tie_parted_files(&mut self, moved: ObjectId, to: &Side) {
         if self
-            .inodes
+            .namespace
             .get(&moved)
             .is_none_or(|inode| !inode.is_directory())
         {
             return;
         }
-        let (before, below) = (self.app_of(moved), self.apps_below(moved));
+        let (before, below) = (
+            self.namespace.app_of(moved, &mut self.apps),
+            self.apps_below(moved),
+        );
         let after = self.app_of_directory_at(to);
         if before == after && below.is_empty() {
             return;
@@ -323,10 +336,10 @@ impl Engine {
             let is_file = !inode.is_directory() && !inode.is_orphan();
             (is_file && inode.had_several_names).then_some(id)
         };
-        let candidates: Vec<ObjectId> = self.inodes.iter().filter_map(may_be_parted).collect();
+        let candidates: Vec<ObjectId> = self.namespace.iter().filter_map(may_be_parted).collect();
         for id in candidates {
-            let own = self.app_of(id);
-            let Some(inode) = self.inodes.get_mut(&id) else {
+            let own = self.namespace.app_of(id, &mut self.apps);
+            let Some(inode) = self.namespace.get_mut(&id) else {
                 continue;
             };
             let is_moved = |app: &AppId| *app == before || below.contains(app);

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use mobifs_base::{MonotonicNs, ObjectId};
 
-use super::Engine;
+use super::{Engine, age_ms};
 use crate::app::AppPolicy;
 
 /// One app's state.
@@ -57,16 +57,17 @@ impl Engine {
     /// Objects in memory that have a place in the tree, each with the directory that it was found
     /// in last; in no order, without the root.
     pub fn placed_objects(&self) -> impl Iterator<Item = (ObjectId, ObjectId)> {
-        let placed = self.inodes.iter().filter(|(_, inode)| !inode.is_orphan());
+        let placed = self
+            .namespace
+            .iter()
+            .filter(|(_, inode)| !inode.is_orphan());
         let placed = placed.map(|(&id, inode)| (id, inode.home));
         placed.filter(|(id, _)| *id != ObjectId::ROOT)
     }
 
     /// Whether some app's `fsync` waits.
-    pub fn has_durable_apps(&self) -> bool {
-        self.apps
-            .iter()
-            .any(|app| app.policy.class == crate::app::Class::Durable)
+    pub const fn has_durable_apps(&self) -> bool {
+        self.apps.has_durable()
     }
 
     /// Paths of the apps that accept no changes because a commit failed.
@@ -99,24 +100,25 @@ impl Engine {
                 committed_bytes: app.committed_bytes,
             })
             .collect();
-        for open in self.open.values() {
+        for (_, open) in self.transactions.all_open() {
             for app in &open.apps {
                 apps[app.0 as usize].written_bytes += open.written_bytes;
             }
         }
-        let open = self
-            .open
-            .values()
-            .map(|v| (&v.apps, v.opened_at, v.bytes, v.closing.efficiency(), true));
-        let closed = self
-            .closed
-            .values()
-            .map(|v| (&v.apps, v.opened_at, v.bytes, &v.efficiency, false));
-        for (of, opened_at, bytes, efficiency, is_open) in open.chain(closed) {
+        let open = self.transactions.all_open().map(|(_, open)| {
+            let efficiency = open.closing.efficiency();
+            (&open.apps, open.opened_at, open.charged, efficiency, true)
+        });
+        let closed = self.transactions.all_closed().map(|(_, closed)| {
+            let efficiency = &closed.efficiency;
+            let charged = closed.charged;
+            (&closed.apps, closed.opened_at, charged, efficiency, false)
+        });
+        for (of, opened_at, charged, efficiency, is_open) in open.chain(closed) {
             for app in of {
                 let status = &mut apps[app.0 as usize];
-                status.at_risk_bytes += bytes;
-                let age_ms = Self::age_ms(now, opened_at);
+                status.at_risk_bytes += charged.memory_bytes();
+                let age_ms = age_ms(now, opened_at);
                 status.at_risk_ms = Some(status.at_risk_ms.map_or(age_ms, |ms| ms.max(age_ms)));
                 let since = status.at_risk_since;
                 status.at_risk_since = Some(since.map_or(opened_at, |at| at.min(opened_at)));
@@ -128,8 +130,8 @@ impl Engine {
         }
         EngineStatus {
             apps,
-            dirty_bytes: self.room.dirty_bytes,
-            orphan_bytes: self.room.orphan_bytes,
+            dirty_bytes: self.accounting.dirty_bytes(),
+            orphan_bytes: self.accounting.orphan_bytes(),
             memory_budget_bytes: self.limits.memory_budget_bytes,
             objects: self.objects(),
         }

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use mobifs_base::{MODE_MASK, ObjectId, PAGE_BYTES_U64, S_ISGID, xattr_room_bytes};
 
 use super::Engine;
-use super::memory::{ENTRY_BYTES, OBJECT_ROOM_BYTES};
+use crate::accounting::{ENTRY_BYTES, OBJECT_ROOM_BYTES};
 use crate::acl::{self, Acl};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Xattrs;
@@ -19,7 +19,7 @@ const VALUE_BYTES_MAX: usize = 65_536;
 
 impl Engine {
     fn known_xattrs(&self, id: ObjectId) -> Result<&Xattrs, Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         if inode.foreign {
             return Err(FsError::CrossDevice.into());
         }
@@ -28,7 +28,7 @@ impl Engine {
         }
         let need = Stop::Need(Need::Xattrs {
             id,
-            epoch: self.departures.epoch(),
+            epoch: self.namespace.epoch(),
         });
         inode.xattrs.as_ref().ok_or(need)
     }
@@ -72,7 +72,7 @@ impl Engine {
     ) -> Result<(), Stop> {
         let known = self.known_xattrs(id)?;
         self.check_xattr_name(name)?;
-        self.check_changeable(id)?;
+        self.namespace.check_changeable(id)?;
         match (mode, known.contains_key(name)) {
             (XattrMode::Create, true) => return Err(FsError::Exists.into()),
             (XattrMode::Replace, false) => return Err(FsError::NoXattr.into()),
@@ -93,7 +93,7 @@ impl Engine {
         let list = is_acl
             .then(|| Acl::parse(value).ok_or(FsError::InvalidArgument))
             .transpose()?;
-        if name == acl::DEFAULT && !self.inode(id)?.is_directory() {
+        if name == acl::DEFAULT && !self.namespace.inode(id)?.is_directory() {
             return Err(FsError::AccessDenied.into());
         }
         let memory_bytes = ENTRY_BYTES + value.len() as u64;
@@ -101,7 +101,7 @@ impl Engine {
         self.require(id, memory_bytes, OBJECT_ROOM_BYTES + room_bytes, 0)?;
         let transaction = self.begin_change(id, moment.now)?;
         self.charge(transaction, memory_bytes, room_bytes);
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
         let mut keep = true;
         if let Some(list) = list.filter(|_| name == acl::ACCESS) {
@@ -135,7 +135,7 @@ impl Engine {
     pub fn remove_xattr(&mut self, moment: Moment, id: ObjectId, name: &[u8]) -> Result<(), Stop> {
         let known = self.known_xattrs(id)?;
         self.check_xattr_name(name)?;
-        self.check_changeable(id)?;
+        self.namespace.check_changeable(id)?;
         if !known.contains_key(name) {
             // Removing an ACL that is not there is no error (acl(5)).
             let is_acl = name == acl::ACCESS || name == acl::DEFAULT;
@@ -147,7 +147,7 @@ impl Engine {
         }
         self.require_change(id)?;
         let transaction = self.begin_change(id, moment.now)?;
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
         if let Some(xattrs) = &mut inode.xattrs
             && let Some((name, _)) = xattrs.remove_entry(name)

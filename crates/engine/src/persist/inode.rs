@@ -9,10 +9,11 @@ use alloc::sync::Arc;
 use foldhash::fast::FixedState;
 use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo};
 
-use super::codec::{Reader, Writer};
 use super::{Key, Kind, RestartImageError};
 use crate::directory::{Directory, Displaced, Listing, check_cookie};
-use crate::inode::{Body, Change, Inode, Xattrs};
+use crate::inode::{Body, Inode, Xattrs};
+use crate::versions::Change;
+use mobifs_base::codec::{CodecError, Reader, Writer};
 
 /// Which [`Body`].
 const FILE: u8 = 0;
@@ -158,12 +159,14 @@ pub(crate) fn read(
     inode.version = from.count()?;
     let change = from.option(|from| read_change(from, is_tracked))?;
     inode.change = change.map(Box::new);
-    inode.xattrs = from.option(|from| {
-        let list = from.list(|from| Ok((from.shared()?, from.shared()?)))?;
-        Ok(list.into_iter().collect::<Xattrs>())
-    })?;
+    inode.xattrs = from.option(read_xattrs)?;
     inode.body = read_body(from, hasher, is_tracked)?;
     Ok(inode)
+}
+
+fn read_xattrs(from: &mut Reader<'_>) -> Result<Xattrs, CodecError> {
+    let list = from.list(|from| Ok::<_, CodecError>((from.shared()?, from.shared()?)))?;
+    Ok(list.into_iter().collect())
 }
 
 /// How many ranges the open change of an object has, of each kind.
@@ -219,7 +222,7 @@ fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, RestartImageError>
     let displaced = from.list(|from| {
         let (name, cookie) = (from.name()?, from.u64()?);
         check_cookie(cookie)?;
-        Ok((name, cookie))
+        Ok::<_, RestartImageError>((name, cookie))
     })?;
     Ok(displaced.into_iter().collect())
 }

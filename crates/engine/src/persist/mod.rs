@@ -8,14 +8,14 @@
 //! The bytes are for the same build of this program only; nothing of it is a format. A change
 //! of them raises the version of the arena that keeps them (`crates/volume/src/arena/layout.rs`).
 
-pub(crate) mod codec;
 pub(crate) mod dirty_tracking;
 pub(crate) mod inode;
 mod restore;
-mod save;
+pub(crate) mod save;
 pub(crate) mod transaction;
 mod uncommitted;
 
+use mobifs_base::codec::{CodecError, Reader};
 use mobifs_base::{ObjectId, Page};
 use thiserror::Error;
 
@@ -96,7 +96,7 @@ impl Key {
 pub fn named_in(key: Key, value: &[u8]) -> Option<ObjectId> {
     match key.kind {
         Kind::Object => Some(ObjectId(key.first)),
-        Kind::Dentry => codec::Reader::new(value).id().ok(),
+        Kind::Dentry => Reader::new(value).id().ok(),
         _ => None,
     }
 }
@@ -117,10 +117,17 @@ pub trait RestartImage {
 #[error("the saved state of the mount does not make sense: {0}")]
 pub struct RestartImageError(pub &'static str);
 
+impl From<CodecError> for RestartImageError {
+    fn from(error: CodecError) -> Self {
+        Self(error.as_str())
+    }
+}
+
 /// The engine's own counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) next_transaction: u64,
     pub(crate) next_object: u64,
     pub(crate) app_epoch: u64,
+    pub(crate) hash_seed: u64,
 }

@@ -3,17 +3,16 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use foldhash::fast::FixedState;
-use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo, TransactionId};
+use mobifs_base::{ByteRange, ObjectId, ObjectInfo, TransactionId};
 
-use crate::app::{App, Class};
-use crate::engine::Room;
-use crate::inode::{Change, ORPHAN, PageSlot};
-use crate::persist::codec::{BEYOND, COUNT_MAX, Reader, page_index, within_bounds};
-use crate::persist::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
-use crate::persist::{Key, Kind, RestartImageError, inode};
-use crate::transaction::DentryChange;
+use super::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
+use super::{Key, Kind, RestartImageError, inode};
+use crate::apps::{App, NO_APP};
+use crate::inode::Inode;
+use crate::namespace::Namespace;
+use crate::versions::{Change, ORPHAN, PageSlot};
 use crate::{Engine, EngineConfig};
+use mobifs_base::codec::{Reader, page_index, within_bounds};
 
 impl Engine {
     /// Makes the engine whose records these are.
@@ -39,7 +38,7 @@ impl Engine {
         }
         for (key, value) in records {
             if key.kind == Kind::Object
-                && let Some(inode) = engine.inodes.get(&ObjectId(key.first))
+                && let Some(inode) = engine.namespace.get(&ObjectId(key.first))
             {
                 inode::check_ranges(inode, value)?;
             }
@@ -55,57 +54,26 @@ impl Engine {
         value: &[u8],
         page_at: PageAt<'_>,
     ) -> Result<(), RestartImageError> {
-        let mut from = Reader::new(value);
-        let from = &mut from;
-        let id = ObjectId(key.first);
+        let from = &mut Reader::new(value);
         let transaction = TransactionId(key.first);
         match key.kind {
             Kind::Engine => {
-                self.next_transaction = from.count()?;
-                self.next_object = from.count()?;
-                self.app_epoch = from.count()?;
-                // Listings go on where they were.
-                self.hash_seed = from.u64()?;
-                self.hasher = FixedState::with_seed(self.hash_seed);
+                self.transactions.restore_next(from.count()?);
+                let (next_object, app_epoch) = (from.count()?, from.count()?);
+                self.namespace
+                    .restore_counters(next_object, app_epoch, from.u64()?);
             }
-            Kind::App => self.restore_app(key.first, from)?,
-            Kind::Object => {
-                let inode = inode::read(value, &self.hasher, self.inodes.is_tracked())?;
-                self.inodes.insert(id, inode);
-            }
-            Kind::Dentry => {
-                let (child, kind, name) = (from.id()?, from.kind()?, from.name()?);
-                let mut restored = Err(RestartImageError("an entry is in no directory"));
-                self.inodes.edit_entries(id, |directory| {
-                    restored = directory.restore(name, child, kind, key.second);
-                });
-                restored?;
-            }
-            Kind::Page => {
-                let inode = self.inodes.get_mut(&id);
-                let inode = inode.ok_or(RestartImageError("a page is of no file"))?;
-                let of = from.transaction()?;
-                let page = transaction::read_page(from, page_at)?;
-                let index = page_index(key.second)?;
-                inode.pages.insert(
-                    index,
-                    PageSlot {
-                        page,
-                        transaction: of,
-                    },
-                );
-                if let Some(change) = &mut inode.change
-                    && change.transaction == of
-                {
-                    change.log.push(index);
-                }
+            Kind::App => self.apps.restore(key.first, read_app(from)?)?,
+            Kind::Object | Kind::Dentry | Kind::Page | Kind::Zeroed | Kind::Allocated => {
+                restore_object_record(&mut self.namespace, key, value, page_at)?;
             }
             Kind::Open => {
-                let open = transaction::read_open(value, self.open.is_tracked())?;
-                self.open.insert(transaction, open);
+                let open = transaction::read_open(value, self.transactions.is_tracked())?;
+                self.transactions.restore_open(transaction, open);
             }
             Kind::Member => {
-                let open = self.open.get_mut(&transaction).ok_or(NO_TRANSACTION)?;
+                let open = self.transactions.open_mut(transaction);
+                let open = open.ok_or(NO_TRANSACTION)?;
                 let (flags, member) = (from.u8()?, ObjectId(key.second));
                 let sets = [
                     (DIRTY, &mut open.dirty),
@@ -119,150 +87,93 @@ impl Engine {
                 }
             }
             Kind::DentryChange => {
-                let open = self.open.get_mut(&transaction).ok_or(NO_TRANSACTION)?;
-                let entry = (from.id()?, from.name()?);
-                let (before, now) = (from.option(Reader::id)?, from.option(Reader::id)?);
+                let open = self.transactions.open_mut(transaction);
+                let open = open.ok_or(NO_TRANSACTION)?;
                 let serial = within_bounds(key.second)?;
-                open.dentries.restore(
-                    entry,
-                    DentryChange {
-                        before,
-                        now,
-                        serial,
-                    },
-                );
+                let (entry, change) = transaction::read_dentry_change(from, serial)?;
+                open.dentries.restore(entry, change);
             }
             Kind::Closed => {
                 let closed = transaction::read_closed(value, page_at)?;
-                self.closed.insert(transaction, closed);
-            }
-            Kind::Zeroed | Kind::Allocated => {
-                let inode = self.inodes.get_mut(&id);
-                let inode = inode.ok_or(RestartImageError("a range is of no file"))?;
-                inode::restore_range(inode, key, from)?;
+                self.transactions.restore_closed(transaction, closed);
             }
         }
-        Ok(())
-    }
-
-    fn restore_app(&mut self, number: u64, from: &mut Reader<'_>) -> Result<(), RestartImageError> {
-        let path = from.bytes()?.to_vec();
-        let mut app = App::new(path.clone(), self.rules.policy(&path));
-        self.has_durable_apps |= app.policy.class == Class::Durable;
-        app.written_bytes = from.count()?;
-        app.committed_bytes = from.count()?;
-        app.committed_transactions = from.count()?;
-        app.committed_written_pages = from.count()?;
-        app.committed_overwritten_pages = from.count()?;
-        let id = AppId(u32::try_from(number).map_err(|_| NO_APP)?);
-        if let Some(known) = self.apps.get_mut(id.0 as usize) {
-            // The root's app is always there.
-            *known = app;
-        } else if self.apps.len() as u64 == number {
-            self.apps.push(app);
-        } else {
-            return Err(NO_APP);
-        }
-        self.app_ids.insert(path, id);
         Ok(())
     }
 
     /// Recomputes what follows from the records: holds, residents, memory and room.
     fn count_again(&mut self) -> Result<(), RestartImageError> {
-        for (transaction, open) in self.open.iter() {
-            for app in &open.apps {
-                let app = self.apps.get_mut(app.0 as usize).ok_or(NO_APP)?;
-                app.open = Some(*transaction);
-            }
-            if open.is_everywhere {
-                self.everywhere = Some(*transaction);
-            }
+        for charged in self.transactions.charged() {
+            self.accounting.restore(charged)?;
+        }
+        for (id, open) in self.transactions.all_open() {
             if !open.dentries.is_whole() {
                 return Err(RestartImageError("an entry of a transaction is missing"));
             }
-            let (bytes, inodes) = (open.reserved_bytes, open.reserved_inodes);
-            self.room.count(open.bytes, bytes, inodes)?;
+            if !open.holds_all() {
+                let error = "a transaction does not hold what it mentions";
+                return Err(RestartImageError(error));
+            }
+            self.apps.restore_open(&open.apps, id)?;
         }
         self.refresh_policies();
-        let apps = self.apps.len();
-        let is_known = |app: &AppId| (app.0 as usize) < apps;
-        let inodes = self.inodes.values();
-        if !inodes
-            .map(|inode| inode.linked_apps.iter().chain([&inode.app]))
-            .all(|mut of| of.all(is_known))
-        {
+        let has_apps = |apps: &[_]| apps.iter().all(|app| self.apps.has(*app));
+        let has_apps_of = |inode: &Inode| has_apps(&inode.linked_apps) && self.apps.has(inode.app);
+        let mut objects = self.namespace.values();
+        let mut closed = self.transactions.all_closed();
+        let is_whole = objects.all(has_apps_of) && closed.all(|(_, closed)| has_apps(&closed.apps));
+        drop((objects, closed));
+        if !is_whole {
             return Err(NO_APP);
         }
-        for closed in self.closed.values() {
-            if !closed.apps.iter().all(is_known) {
-                return Err(NO_APP);
-            }
-            let (bytes, inodes) = (closed.reserved_bytes, closed.reserved_inodes);
-            self.room.count(closed.bytes, bytes, inodes)?;
-        }
-        let open = self.open.values().flat_map(|open| open.held.iter());
-        let closed = self.closed.values().flat_map(|closed| closed.held.iter());
-        let held: Vec<ObjectId> = open.chain(closed).copied().collect();
-        for id in held {
-            self.known(id)?.holds += 1;
-        }
-        let several = self.inodes.iter().filter(|(_, i)| i.had_several_names);
-        self.several_names = several.map(|(&id, _)| id).collect();
+        self.count_references()?;
+        self.namespace.restore_several_names();
         self.hide_what_is_zeroed();
-        let homes = self.inodes.iter().filter(|(id, _)| **id != ObjectId::ROOT);
-        let homes: Vec<ObjectId> = homes.map(|(_, inode)| inode.home).collect();
-        for home in homes {
-            self.known(home)?.residents += 1;
-        }
-        let orphan_pages = self.inodes.values().flat_map(|inode| inode.pages.values());
-        let orphan_bytes: u64 = orphan_pages
+        let pages = self.namespace.values().flat_map(|i| i.pages.values());
+        let orphan_bytes: u64 = pages
             .filter(|slot| slot.transaction == ORPHAN)
             .map(|slot| slot.page.stored_bytes() as u64)
             .sum();
-        self.room.orphan_bytes = orphan_bytes;
-        self.room.count(orphan_bytes, 0, 0)
+        self.accounting.restore_orphans(orphan_bytes)
+    }
+
+    /// Who is held by transactions, and whose home each object has.
+    fn count_references(&mut self) -> Result<(), RestartImageError> {
+        let open = self.transactions.all_open();
+        let open = open.flat_map(|(_, open)| open.held.iter());
+        let closed = self.transactions.all_closed();
+        let closed = closed.flat_map(|(_, closed)| closed.held.iter());
+        let held: Vec<ObjectId> = open.chain(closed).copied().collect();
+        for id in held {
+            known(&mut self.namespace, id)?.holds += 1;
+        }
+        let placed = self.namespace.iter();
+        let placed = placed.filter(|(id, _)| **id != ObjectId::ROOT);
+        let homes: Vec<ObjectId> = placed.map(|(_, inode)| inode.home).collect();
+        for home in homes {
+            known(&mut self.namespace, home)?.residents += 1;
+        }
+        Ok(())
     }
 
     /// What closed transactions zero hides what the store has, until they are committed.
     fn hide_what_is_zeroed(&mut self) {
-        let mut closed: Vec<_> = self.closed.iter().collect();
-        closed.sort_unstable_by_key(|(_, closed)| closed.order);
-        for (transaction, closed) in closed {
+        for (id, closed) in self.transactions.closed_in_order() {
             let states = closed.content.objects.iter();
             for state in states.filter(|state| !state.zeroed.is_empty()) {
-                if let Some(inode) = self.inodes.get_mut(&state.id) {
-                    inode
-                        .closed_zeroed
-                        .push((*transaction, state.zeroed.clone()));
+                if let Some(inode) = self.namespace.get_mut(&state.id) {
+                    inode.closed_zeroed.push((id, state.zeroed.clone()));
                 }
             }
         }
-    }
-
-    fn known(&mut self, id: ObjectId) -> Result<&mut crate::inode::Inode, RestartImageError> {
-        let inode = self.inodes.get_mut(&id);
-        inode.ok_or(RestartImageError(
-            "something refers to an object that is not there",
-        ))
-    }
-
-    /// Whether the store keeps the content of this object for us.
-    pub fn has_pinned(&self, id: ObjectId) -> bool {
-        self.inodes.get(&id).is_some_and(|inode| inode.pinned)
-    }
-
-    /// Whether the listing of this directory is in memory.
-    pub fn has_listing(&self, id: ObjectId) -> bool {
-        let inode = self.inodes.get(&id);
-        inode.is_some_and(|inode| inode.directory().is_some())
     }
 
     /// The store has pages of this object that it took over. If the engine was killed
     /// before it heard so, it still has them itself: then what the store has counts as
     /// gone, so that it does not show when a page is dropped here.
     fn take_back_spilled(&mut self, id: ObjectId) {
-        let is_tracked = self.inodes.is_tracked();
-        let Some(inode) = self.inodes.get_mut(&id) else {
+        let is_tracked = self.namespace.is_tracked();
+        let Some(inode) = self.namespace.get_mut(&id) else {
             return;
         };
         if inode.known_to_store {
@@ -277,45 +188,80 @@ impl Engine {
     }
 }
 
-impl Room {
-    /// Counts what a transaction takes, and will need.
-    fn count(
-        &mut self,
-        bytes: u64,
-        reserved_bytes: u64,
-        inodes: u64,
-    ) -> Result<(), RestartImageError> {
-        let Self {
-            dirty_bytes,
-            reserved_bytes: promised_bytes,
-            reserved_inodes,
-            ..
-        } = self;
-        for (sum, more) in [
-            (dirty_bytes, bytes),
-            (promised_bytes, reserved_bytes),
-            (reserved_inodes, inodes),
-        ] {
-            let counted = sum.checked_add(more).filter(|sum| *sum <= COUNT_MAX);
-            *sum = counted.ok_or(BEYOND)?;
+fn read_app(from: &mut Reader<'_>) -> Result<App, RestartImageError> {
+    Ok(App {
+        path: from.bytes()?.to_vec(),
+        written_bytes: from.count()?,
+        committed_bytes: from.count()?,
+        committed_transactions: from.count()?,
+        committed_written_pages: from.count()?,
+        committed_overwritten_pages: from.count()?,
+        ..App::default()
+    })
+}
+
+fn restore_object_record(
+    namespace: &mut Namespace,
+    key: Key,
+    value: &[u8],
+    page_at: PageAt<'_>,
+) -> Result<(), RestartImageError> {
+    let from = &mut Reader::new(value);
+    let id = ObjectId(key.first);
+    match key.kind {
+        Kind::Dentry => {
+            let (child, kind, name) = (from.id()?, from.kind()?, from.name()?);
+            let mut restored = Err(RestartImageError("an entry is in no directory"));
+            namespace.edit_listing(id, |directory| {
+                restored = directory.restore(name, child, kind, key.second);
+            });
+            restored?;
         }
-        Ok(())
+        Kind::Page => {
+            let inode = namespace.get_mut(&id);
+            let inode = inode.ok_or(RestartImageError("a page is of no file"))?;
+            let transaction = from.transaction()?;
+            let page = transaction::read_page(from, page_at)?;
+            let index = page_index(key.second)?;
+            inode.pages.insert(index, PageSlot { page, transaction });
+            if let Some(change) = &mut inode.change
+                && change.transaction == transaction
+            {
+                change.log.push(index);
+            }
+        }
+        Kind::Zeroed | Kind::Allocated => {
+            let inode = namespace.get_mut(&id);
+            let inode = inode.ok_or(RestartImageError("a range is of no file"))?;
+            inode::restore_range(inode, key, from)?;
+        }
+        _ => {
+            let inode = inode::read(value, namespace.hasher(), namespace.is_tracked())?;
+            namespace.restore(id, inode);
+        }
     }
+    Ok(())
+}
+
+fn known(namespace: &mut Namespace, id: ObjectId) -> Result<&mut Inode, RestartImageError> {
+    let inode = namespace.get_mut(&id);
+    inode.ok_or(RestartImageError(
+        "something refers to an object that is not there",
+    ))
 }
 
 const NO_TRANSACTION: RestartImageError =
     RestartImageError("something is of a transaction that is not there");
-const NO_APP: RestartImageError = RestartImageError("something is of an app that is not there");
 
 #[cfg(test)]
 mod tests {
-    use mobifs_base::{Attributes, FileKind, MonotonicNs, Page, Timestamp};
+    use mobifs_base::{AppId, Attributes, FileKind, MonotonicNs, Page, Timestamp};
 
     use super::*;
-    use crate::inode::Inode;
-    use crate::persist::codec::Writer;
+    use crate::accounting::{Charge, Charged};
     use crate::policy::transactioning::Closing;
-    use crate::transaction::OpenTransaction;
+    use crate::transactions::OpenTransaction;
+    use mobifs_base::codec::{COUNT_MAX, CodecError, Writer};
 
     fn root() -> ObjectInfo {
         ObjectInfo {
@@ -340,12 +286,12 @@ mod tests {
     fn written(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
         let mut out = Writer::default();
         write(&mut out);
-        out.bytes
+        out.into_bytes()
     }
 
     fn open_transaction(bytes: u64) -> Vec<u8> {
         let mut open = OpenTransaction::new(AppId(0), Closing::default(), MonotonicNs(0), false);
-        open.bytes = bytes;
+        open.charged = Charged::restored(Charge::of(bytes, 0));
         written(|out| transaction::write_open(out, &open))
     }
 
@@ -370,11 +316,17 @@ mod tests {
             (key, open_transaction(bytes))
         };
         assert_eq!(refusal(&[open(3, COUNT_MAX)]), None);
-        assert_eq!(refusal(&[open(3, COUNT_MAX + 1)]), Some(BEYOND));
-        assert_eq!(refusal(&[open(3, COUNT_MAX), open(4, 1)]), Some(BEYOND));
+        assert_eq!(
+            refusal(&[open(3, COUNT_MAX + 1)]),
+            Some(CodecError::Beyond.into())
+        );
+        assert_eq!(
+            refusal(&[open(3, COUNT_MAX), open(4, 1)]),
+            Some(CodecError::Beyond.into())
+        );
         let counters = written(|out| (0..3).for_each(|_| out.u64(u64::MAX)));
         let counters = (Key::new(Kind::Engine, 0, 0), counters);
-        assert_eq!(refusal(&[counters]), Some(BEYOND));
+        assert_eq!(refusal(&[counters]), Some(CodecError::Beyond.into()));
         let file = Inode::from_store(&root(), ObjectId::ROOT, None);
         let file = written(|out| inode::write(out, &file));
         let page = written(|out| {
@@ -386,7 +338,10 @@ mod tests {
             [file, (Key::new(Kind::Page, 8, index), page.clone())]
         };
         assert_eq!(refusal(&at(COUNT_MAX / 4096)), None);
-        assert_eq!(refusal(&at(COUNT_MAX / 4096 + 1)), Some(BEYOND));
+        assert_eq!(
+            refusal(&at(COUNT_MAX / 4096 + 1)),
+            Some(CodecError::Beyond.into())
+        );
     }
 
     #[test]

@@ -1,24 +1,39 @@
 //! Saving: hands out what changed, for the restart image.
+//!
+//! Each part of the engine knows what of it changed ([`super::dirty_tracking`]); here it becomes
+//! records. What went is handed out before what came: an object may have left memory and come
+//! back between two saves.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, ObjectId, PageIndex, TransactionId};
+use mobifs_base::{ObjectId, Page, PageIndex, TransactionId};
 
+use super::transaction::{self, DIRTY, HELD, ORPHANED};
+use super::{Counters, Key, Kind, RestartImage, inode};
 use crate::Engine;
-use crate::persist::codec::Writer;
-use crate::persist::transaction::{self, DIRTY, HELD, ORPHANED};
-use crate::persist::{Counters, Key, Kind, RestartImage, inode};
-use crate::transaction::Content;
+use crate::apps::App;
+use crate::inode::Inode;
+use crate::namespace::Namespace;
+use crate::transactions::{ClosedTransaction, Content, OpenTransaction, Transactions};
+use mobifs_base::codec::Writer;
+
+/// What saving keeps between two saves.
+#[derive(Debug, Default)]
+pub(crate) struct SaveState {
+    /// What the restart image's record of the engine itself says.
+    counters: Option<Counters>,
+    /// Memory for records.
+    scratch: Writer,
+}
 
 impl Engine {
     /// Whether something changed since the last [`Engine::save`].
     pub fn is_unsaved(&self) -> bool {
-        !self.inodes.unsaved.is_empty()
-            || !self.open.unsaved.is_empty()
-            || !self.closed.unsaved.is_empty()
-            || !self.unsaved_apps.is_empty()
-            || self.saved_counters != Some(self.counters())
+        self.namespace.is_unsaved()
+            || self.transactions.is_unsaved()
+            || self.apps.is_unsaved()
+            || self.save_state.counters != Some(self.counters())
     }
 
     /// Hands out everything that changed since the last call. Dirty pages are given to
@@ -26,242 +41,246 @@ impl Engine {
     /// [`crate::EngineConfig::is_saved`].
     pub fn save(&mut self, image: &mut dyn RestartImage) {
         let counters = self.counters();
-        if self.saved_counters.replace(counters) != Some(counters) {
-            let mut out = self.writer();
-            out.u64(counters.next_transaction);
-            out.u64(counters.next_object);
-            out.u64(counters.app_epoch);
-            out.u64(self.hash_seed);
-            image.put(Key::new(Kind::Engine, 0, 0), &out.bytes);
-            self.scratch = out;
+        let mut out = core::mem::take(&mut self.save_state.scratch);
+        if self.save_state.counters.replace(counters) != Some(counters) {
+            out.clear();
+            write_counters(&mut out, &counters);
+            image.put(Key::new(Kind::Engine, 0, 0), out.as_bytes());
         }
-        let apps = self.unsaved_apps.take();
-        apps.iter().for_each(|&app| self.save_app(app, image));
-        self.unsaved_apps.recycle(apps);
-        // What went before what came: an object may have left memory and come back.
-        for (id, cookie) in core::mem::take(&mut self.inodes.gone_dentries) {
-            image.remove(Key::new(Kind::Dentry, id.0, cookie));
-        }
-        for (id, index) in core::mem::take(&mut self.inodes.gone_pages) {
-            image.remove(Key::new(Kind::Page, id.0, index.0));
-        }
-        for (kind, id, start) in core::mem::take(&mut self.inodes.gone_ranges) {
-            image.remove(Key::new(kind, id.0, start));
-        }
-        let objects = self.inodes.unsaved.take();
-        objects.iter().for_each(|&id| self.save_object(id, image));
-        self.inodes.unsaved.recycle(objects);
-        for (transaction, id) in core::mem::take(&mut self.open.gone_members) {
-            image.remove(Key::new(Kind::Member, transaction.0, id.0));
-        }
-        for (transaction, serial) in core::mem::take(&mut self.open.gone_dentries) {
-            image.remove(Key::new(Kind::DentryChange, transaction.0, serial));
-        }
-        let open = self.open.unsaved.take();
-        open.iter()
-            .for_each(|&transaction| self.save_open(transaction, image));
-        self.open.unsaved.recycle(open);
-        let closed = self.closed.unsaved.take();
-        closed
-            .iter()
-            .for_each(|&transaction| self.save_closed(transaction, image));
-        self.closed.unsaved.recycle(closed);
+        self.apps.take_unsaved(|id, app| {
+            out.clear();
+            write_app(&mut out, app);
+            image.put(Key::new(Kind::App, id.0.into(), 0), out.as_bytes());
+        });
+        save_namespace(&mut self.namespace, &mut out, image);
+        save_transactions(&mut self.transactions, &self.namespace, &mut out, image);
+        self.save_state.scratch = out;
     }
 
     /// Hands out everything, for a restart image that has nothing yet.
     pub fn save_all(&mut self, image: &mut dyn RestartImage) {
-        self.saved_counters = None;
-        for number in 0..self.apps.len() {
-            self.unsaved_apps.mark(AppId(number as u32));
-        }
-        self.inodes.mark_all_unsaved();
-        self.open.mark_all_unsaved();
-        self.closed.mark_all_unsaved();
+        self.save_state.counters = None;
+        self.apps.mark_all_unsaved();
+        self.namespace.mark_all_unsaved();
+        self.transactions.mark_all_unsaved();
         self.save(image);
     }
 
-    pub(super) const fn counters(&self) -> Counters {
+    const fn counters(&self) -> Counters {
+        let (next_object, app_epoch, hash_seed) = self.namespace.counters();
         Counters {
-            next_transaction: self.next_transaction,
-            next_object: self.next_object,
-            app_epoch: self.app_epoch,
+            next_transaction: self.transactions.next(),
+            next_object,
+            app_epoch,
+            hash_seed,
         }
     }
+}
 
-    /// An empty writer with memory that was used before.
-    fn writer(&mut self) -> Writer {
-        let mut out = core::mem::take(&mut self.scratch);
-        out.bytes.clear();
-        out
+fn write_counters(out: &mut Writer, counters: &Counters) {
+    let Counters {
+        next_transaction,
+        next_object,
+        app_epoch,
+        hash_seed,
+    } = *counters;
+    for number in [next_transaction, next_object, app_epoch, hash_seed] {
+        out.u64(number);
     }
+}
 
-    fn save_app(&mut self, id: AppId, image: &mut dyn RestartImage) {
-        let mut out = self.writer();
-        let Some(app) = self.apps.get(id.0 as usize) else {
-            return;
-        };
-        out.bytes(&app.path);
-        out.u64(app.written_bytes);
-        out.u64(app.committed_bytes);
-        out.u64(app.committed_transactions);
-        out.u64(app.committed_written_pages);
-        out.u64(app.committed_overwritten_pages);
-        image.put(Key::new(Kind::App, id.0.into(), 0), &out.bytes);
-        self.scratch = out;
+fn write_app(out: &mut Writer, app: &App) {
+    out.bytes(&app.path);
+    out.u64(app.written_bytes);
+    out.u64(app.committed_bytes);
+    out.u64(app.committed_transactions);
+    out.u64(app.committed_written_pages);
+    out.u64(app.committed_overwritten_pages);
+}
+
+fn save_namespace(namespace: &mut Namespace, out: &mut Writer, image: &mut dyn RestartImage) {
+    for (kind, id, second) in namespace.take_gone() {
+        image.remove(Key::new(kind, id.0, second));
     }
+    let objects = namespace.unsaved.take();
+    for &id in &objects {
+        match namespace.get_mut_untracked(&id) {
+            Some(inode) => save_object(id, inode, out, image),
+            None => image.remove(Key::new(Kind::Object, id.0, 0)),
+        }
+    }
+    namespace.unsaved.recycle(objects);
+}
 
-    fn save_object(&mut self, id: ObjectId, image: &mut dyn RestartImage) {
-        let key = Key::new(Kind::Object, id.0, 0);
-        let mut out = self.writer();
-        let Some(inode) = self.inodes.get_mut_untracked(&id) else {
+fn save_object(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
+    save_pages(id, inode, out, image);
+    save_ranges(id, inode, out, image);
+    save_entries(id, inode, out, image);
+    out.clear();
+    inode::write(out, inode);
+    image.put(Key::new(Kind::Object, id.0, 0), out.as_bytes());
+}
+
+fn save_pages(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
+    let indexes = inode.pages.unsaved.take();
+    for &index in &indexes {
+        let key = Key::new(Kind::Page, id.0, index.0);
+        let Some(slot) = inode.pages.get_mut_untracked(&index) else {
             image.remove(key);
-            return;
+            continue;
         };
-        let indexes = inode.pages.unsaved.take();
-        for &index in &indexes {
-            let key = Key::new(Kind::Page, id.0, index.0);
-            let Some(slot) = inode.pages.get_mut_untracked(&index) else {
+        image.keep(&mut slot.page);
+        out.clear();
+        out.u64(slot.transaction.0);
+        transaction::write_page(out, &slot.page);
+        image.put(key, out.as_bytes());
+    }
+    inode.pages.unsaved.recycle(indexes);
+}
+
+fn save_ranges(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
+    let Some(change) = &mut inode.change else {
+        return;
+    };
+    let ranges = [
+        (Kind::Zeroed, &mut change.zeroed),
+        (Kind::Allocated, &mut change.allocated),
+    ];
+    for (kind, ranges) in ranges {
+        ranges.take_changes(|start, end| {
+            let key = Key::new(kind, id.0, start);
+            let Some(end) = end else {
                 image.remove(key);
-                continue;
+                return;
             };
-            image.keep(&mut slot.page);
-            out.bytes.clear();
-            out.u64(slot.transaction.0);
-            transaction::write_page(&mut out, &slot.page);
-            image.put(key, &out.bytes);
-        }
-        inode.pages.unsaved.recycle(indexes);
-        if let Some(change) = &mut inode.change {
-            let ranges = [
-                (Kind::Zeroed, &mut change.zeroed),
-                (Kind::Allocated, &mut change.allocated),
-            ];
-            for (kind, ranges) in ranges {
-                ranges.take_changes(|start, end| {
-                    let key = Key::new(kind, id.0, start);
-                    let Some(end) = end else {
-                        image.remove(key);
-                        return;
-                    };
-                    out.bytes.clear();
-                    inode::write_range_end(&mut out, end);
-                    image.put(key, &out.bytes);
-                });
-            }
-        }
-        if let Some(directory) = inode.directory_mut() {
-            let cookies = directory.unsaved.take();
-            for &cookie in &cookies {
-                let key = Key::new(Kind::Dentry, id.0, cookie);
-                let Some((name, slot)) = directory.at(cookie) else {
-                    image.remove(key);
-                    continue;
-                };
-                out.bytes.clear();
-                out.u64(slot.id.0);
-                out.kind(slot.kind);
-                out.bytes(name.as_bytes());
-                image.put(key, &out.bytes);
-            }
-            directory.unsaved.recycle(cookies);
-        }
-        out.bytes.clear();
-        inode::write(&mut out, inode);
-        image.put(key, &out.bytes);
-        self.scratch = out;
+            out.clear();
+            inode::write_range_end(out, end);
+            image.put(key, out.as_bytes());
+        });
     }
+}
 
-    fn save_open(&mut self, transaction: TransactionId, image: &mut dyn RestartImage) {
-        let key = Key::new(Kind::Open, transaction.0, 0);
-        let mut out = self.writer();
-        let Some(open) = self.open.get_mut_untracked(&transaction) else {
+fn save_entries(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
+    let Some(directory) = inode.directory_mut() else {
+        return;
+    };
+    let cookies = directory.unsaved.take();
+    for &cookie in &cookies {
+        let key = Key::new(Kind::Dentry, id.0, cookie);
+        let Some((name, slot)) = directory.at(cookie) else {
             image.remove(key);
-            return;
+            continue;
         };
-        let mut members = Vec::new();
-        for marked in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
-            let keys = marked.unsaved.take();
-            members.extend_from_slice(&keys);
-            marked.unsaved.recycle(keys);
-        }
-        members.sort_unstable();
-        members.dedup();
-        for id in members {
-            let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
-            let flags = flag(open.dirty.contains(&id), DIRTY)
-                | flag(open.orphaned.contains(&id), ORPHANED)
-                | flag(open.held.contains(&id), HELD);
-            let key = Key::new(Kind::Member, transaction.0, id.0);
-            if flags == 0 {
-                image.remove(key);
-            } else {
-                image.put(key, &[flags]);
-            }
-        }
-        for entry in open.dentries.unsaved.take() {
-            // Entries leave only with the whole transaction.
-            let Some(change) = open.dentries.get(&entry) else {
-                continue;
-            };
-            out.bytes.clear();
-            out.u64(entry.0.0);
-            out.bytes(entry.1.as_bytes());
-            out.option(change.before, |out, id| out.u64(id.0));
-            out.option(change.now, |out, id| out.u64(id.0));
-            let key = Key::new(Kind::DentryChange, transaction.0, change.serial);
-            image.put(key, &out.bytes);
-        }
-        out.bytes.clear();
-        transaction::write_open(&mut out, open);
-        image.put(key, &out.bytes);
-        self.scratch = out;
+        out.clear();
+        out.u64(slot.id.0);
+        out.kind(slot.kind);
+        out.bytes(name.as_bytes());
+        image.put(key, out.as_bytes());
     }
+    directory.unsaved.recycle(cookies);
+}
 
-    /// A closed transaction is saved once: nothing of it changes.
-    fn save_closed(&mut self, transaction: TransactionId, image: &mut dyn RestartImage) {
-        let key = Key::new(Kind::Closed, transaction.0, 0);
-        let Some(closed) = self.closed.get_mut(&transaction) else {
-            image.remove(key);
-            return;
-        };
-        // Pages of the operation that closed it were not kept yet when it got them.
-        let content: &mut Content = match Arc::get_mut(&mut closed.content) {
-            Some(content) => content,
-            None => {
-                let copy = Content {
-                    objects: closed.content.objects.clone(),
-                    dentries: closed.content.dentries.clone(),
-                    pages: closed.content.pages.clone(),
-                };
-                closed.content = Arc::new(copy);
-                match Arc::get_mut(&mut closed.content) {
-                    Some(content) => content,
-                    // It was made one line above and is not shared.
-                    None => return,
-                }
-            }
-        };
-        for (id, index, page) in &mut content.pages {
-            if page.place().is_none() {
-                if let Some(kept) = newest_of(&self.inodes, *id, *index, transaction) {
-                    *page = kept;
-                }
-                image.keep(page);
-            }
-        }
-        let mut out = Writer::default();
-        transaction::write_closed(&mut out, closed);
-        image.put(key, &out.bytes);
+fn save_transactions(
+    transactions: &mut Transactions,
+    namespace: &Namespace,
+    out: &mut Writer,
+    image: &mut dyn RestartImage,
+) {
+    let (open, closed) = transactions.to_save();
+    for (id, member) in core::mem::take(&mut open.gone_members) {
+        image.remove(Key::new(Kind::Member, id.0, member.0));
     }
+    for (id, serial) in core::mem::take(&mut open.gone_dentries) {
+        image.remove(Key::new(Kind::DentryChange, id.0, serial));
+    }
+    let ids = open.unsaved.take();
+    for &id in &ids {
+        match open.get_mut_untracked(&id) {
+            Some(open) => save_open(id, open, out, image),
+            None => image.remove(Key::new(Kind::Open, id.0, 0)),
+        }
+    }
+    open.unsaved.recycle(ids);
+    let ids = closed.unsaved.take();
+    for &id in &ids {
+        match closed.get_mut(&id) {
+            Some(closed) => save_closed(id, closed, namespace, image),
+            None => image.remove(Key::new(Kind::Closed, id.0, 0)),
+        }
+    }
+    closed.unsaved.recycle(ids);
+}
+
+fn save_open(
+    id: TransactionId,
+    open: &mut OpenTransaction,
+    out: &mut Writer,
+    image: &mut dyn RestartImage,
+) {
+    let mut members = Vec::new();
+    for of in [&mut open.dirty, &mut open.orphaned, &mut open.held] {
+        let keys = of.unsaved.take();
+        members.extend_from_slice(&keys);
+        of.unsaved.recycle(keys);
+    }
+    members.sort_unstable();
+    members.dedup();
+    for member in members {
+        let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
+        let flags = flag(open.dirty.contains(&member), DIRTY)
+            | flag(open.orphaned.contains(&member), ORPHANED)
+            | flag(open.held.contains(&member), HELD);
+        let key = Key::new(Kind::Member, id.0, member.0);
+        if flags == 0 {
+            image.remove(key);
+        } else {
+            image.put(key, &[flags]);
+        }
+    }
+    for entry in open.dentries.unsaved.take() {
+        // Entries leave only with the whole transaction.
+        let Some(change) = open.dentries.get(&entry) else {
+            continue;
+        };
+        out.clear();
+        transaction::write_dentry_change(out, &entry, change);
+        let key = Key::new(Kind::DentryChange, id.0, change.serial);
+        image.put(key, out.as_bytes());
+    }
+    out.clear();
+    transaction::write_open(out, open);
+    image.put(Key::new(Kind::Open, id.0, 0), out.as_bytes());
+}
+
+/// A closed transaction is saved once: nothing of it changes.
+fn save_closed(
+    id: TransactionId,
+    closed: &mut ClosedTransaction,
+    namespace: &Namespace,
+    image: &mut dyn RestartImage,
+) {
+    // Pages of the operation that closed it were not kept yet when it got them.
+    let content: &mut Content = Arc::make_mut(&mut closed.content);
+    for (file, index, page) in &mut content.pages {
+        if page.place().is_none() {
+            if let Some(kept) = newest_of(namespace, *file, *index, id) {
+                *page = kept;
+            }
+            image.keep(page);
+        }
+    }
+    let mut out = Writer::default();
+    transaction::write_closed(&mut out, closed);
+    image.put(Key::new(Kind::Closed, id.0, 0), out.as_bytes());
 }
 
 /// The page as its file has it, if that is still the transaction's version.
 fn newest_of(
-    inodes: &crate::persist::dirty_tracking::Inodes,
+    namespace: &Namespace,
     id: ObjectId,
     index: PageIndex,
     transaction: TransactionId,
-) -> Option<mobifs_base::Page> {
-    let slot = inodes.get(&id)?.pages.get(&index)?;
+) -> Option<Page> {
+    let slot = namespace.get(&id)?.pages.get(&index)?;
     (slot.transaction == transaction).then(|| slot.page.clone())
 }

@@ -4,12 +4,13 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, MonotonicNs, ObjectId, ObjectState, Page};
+use mobifs_base::{AppId, MonotonicNs, Name, ObjectId, ObjectState, Page, XattrChange};
 
 use super::RestartImageError;
-use super::codec::{Reader, Writer};
+use crate::accounting::{Charge, Charged};
 use crate::policy::transactioning::{Closing, Efficiency};
-use crate::transaction::{ClosedTransaction, Content, OpenTransaction};
+use crate::transactions::{ClosedTransaction, Content, DentryChange, OpenTransaction};
+use mobifs_base::codec::{CodecError, Reader, Writer};
 
 /// What an object is to an open transaction.
 pub(crate) const DIRTY: u8 = 1;
@@ -54,18 +55,14 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenTransaction) {
         held: _,
         closing,
         written_bytes,
-        bytes,
-        reserved_bytes,
-        reserved_inodes,
+        charged,
     } = open;
     out.list(apps.iter(), |out, app| out.u32(app.0));
     out.flag(*is_everywhere);
     out.u64(opened_at.0);
     write_efficiency(out, closing.efficiency());
     out.u64(*written_bytes);
-    out.u64(*bytes);
-    out.u64(*reserved_bytes);
-    out.u64(*reserved_inodes);
+    write_charged(out, charged);
 }
 
 /// What the policies have seen begins anew: only what was counted is kept.
@@ -81,9 +78,7 @@ pub(crate) fn read_open(
     open.opened_at = MonotonicNs(from.u64()?);
     open.closing = Closing::counted(read_efficiency(&mut from)?);
     open.written_bytes = from.count()?;
-    open.bytes = from.count()?;
-    open.reserved_bytes = from.count()?;
-    open.reserved_inodes = from.count()?;
+    open.charged = read_charged(&mut from)?;
     Ok(open)
 }
 
@@ -96,9 +91,7 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedTransaction) {
         orphaned,
         held,
         efficiency,
-        bytes,
-        reserved_bytes,
-        reserved_inodes,
+        charged,
         content,
         in_flight: _,
         refusal: _,
@@ -110,9 +103,7 @@ pub(crate) fn write_closed(out: &mut Writer, closed: &ClosedTransaction) {
     write_ids(out, orphaned);
     write_ids(out, held);
     write_efficiency(out, efficiency);
-    out.u64(*bytes);
-    out.u64(*reserved_bytes);
-    out.u64(*reserved_inodes);
+    write_charged(out, charged);
     out.list(content.objects.iter(), write_state);
     out.list(content.dentries.iter(), |out, (parent, name, child)| {
         out.u64(parent.0);
@@ -138,9 +129,7 @@ pub(crate) fn read_closed_head(
         orphaned: read_ids(from)?,
         held: read_ids(from)?,
         efficiency: read_efficiency(from)?,
-        bytes: from.count()?,
-        reserved_bytes: from.count()?,
-        reserved_inodes: from.count()?,
+        charged: read_charged(from)?,
         content: Arc::default(),
         in_flight: false,
         refusal: None,
@@ -157,11 +146,54 @@ pub(crate) fn read_closed(
     Ok(ClosedTransaction {
         content: Arc::new(Content {
             objects: from.list(read_state)?,
-            dentries: from.list(|from| Ok((from.id()?, from.name()?, from.option(Reader::id)?)))?,
-            pages: from.list(|from| Ok((from.id()?, from.index()?, read_page(from, page_at)?)))?,
+            dentries: from.list(read_dentry)?,
+            pages: from.list(|from| {
+                let (id, index) = (from.id()?, from.index()?);
+                Ok::<_, RestartImageError>((id, index, read_page(from, page_at)?))
+            })?,
         }),
         ..head
     })
+}
+
+fn write_charged(out: &mut Writer, charged: &Charged) {
+    out.u64(charged.memory_bytes());
+    out.u64(charged.room_bytes());
+    out.u64(charged.inodes());
+}
+
+fn read_charged(from: &mut Reader<'_>) -> Result<Charged, RestartImageError> {
+    Ok(Charged::restored(Charge {
+        memory_bytes: from.count()?,
+        room_bytes: from.count()?,
+        inodes: from.count()?,
+    }))
+}
+
+/// An entry that an open transaction changes, without its number.
+pub(crate) fn write_dentry_change(
+    out: &mut Writer,
+    (parent, name): &(ObjectId, Name),
+    change: &DentryChange,
+) {
+    out.u64(parent.0);
+    out.bytes(name.as_bytes());
+    out.option(change.before, |out, id| out.u64(id.0));
+    out.option(change.now, |out, id| out.u64(id.0));
+}
+
+/// The entry that an open transaction changes under this number.
+pub(crate) fn read_dentry_change(
+    from: &mut Reader<'_>,
+    serial: u64,
+) -> Result<((ObjectId, Name), DentryChange), RestartImageError> {
+    let entry = (from.id()?, from.name()?);
+    let change = DentryChange {
+        before: from.option(Reader::id)?,
+        now: from.option(Reader::id)?,
+        serial,
+    };
+    Ok((entry, change))
 }
 
 fn write_efficiency(out: &mut Writer, efficiency: &Efficiency) {
@@ -197,6 +229,16 @@ fn write_state(out: &mut Writer, state: &ObjectState) {
     });
 }
 
+type ClosedDentry = (ObjectId, Name, Option<ObjectId>);
+
+fn read_dentry(from: &mut Reader<'_>) -> Result<ClosedDentry, CodecError> {
+    Ok((from.id()?, from.name()?, from.option(Reader::id)?))
+}
+
+fn read_xattr_change(from: &mut Reader<'_>) -> Result<XattrChange, CodecError> {
+    Ok((from.shared()?, from.option(Reader::shared)?))
+}
+
 pub(crate) fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, RestartImageError> {
     Ok(ObjectState {
         id: from.id()?,
@@ -205,6 +247,6 @@ pub(crate) fn read_state(from: &mut Reader<'_>) -> Result<ObjectState, RestartIm
         symlink_target: from.option(Reader::shared)?,
         zeroed: from.list(Reader::range)?,
         allocated: from.list(Reader::range)?,
-        xattrs: from.list(|from| Ok((from.shared()?, from.option(Reader::shared)?)))?,
+        xattrs: from.list(read_xattr_change)?,
     })
 }

@@ -11,11 +11,11 @@ use alloc::vec::Vec;
 use foldhash::fast::FixedState;
 use mobifs_base::{AppId, Entry, Name, ObjectId, Page, TransactionId};
 
-use super::codec::Reader;
 use super::transaction::{self, DIRTY, HELD, ORPHANED};
 use super::{Key, Kind, RestartImageError, inode};
 use crate::engine::object_state;
 use crate::inode::Inode;
+use mobifs_base::codec::{Reader, page_index};
 
 /// Names of a path that are shown at most.
 const PATH_DEPTH_MAX: usize = 64;
@@ -206,7 +206,7 @@ fn read_pages(
         let mut from = Reader::new(&value);
         let mut read = || {
             let of = from.transaction()?;
-            let index = super::codec::page_index(key.second)?;
+            let index = page_index(key.second)?;
             let (place, length) = transaction::read_page_place(&mut from)?;
             Ok((of, index, place, length))
         };
@@ -230,9 +230,8 @@ fn read_dentries(records: &dyn SavedRecords, transaction: u64, uncommitted: &mut
         let value = records.value(key);
         let mut from = Reader::new(&value);
         let mut read = || -> Result<_, RestartImageError> {
-            let (parent, name) = (from.id()?, from.name()?);
-            let (before, now) = (from.option(Reader::id)?, from.option(Reader::id)?);
-            Ok((parent, name, before, now))
+            let ((parent, name), change) = transaction::read_dentry_change(&mut from, key.second)?;
+            Ok((parent, name, change.before, change.now))
         };
         match read() {
             Ok((parent, name, before, child)) if before != child => {

@@ -7,6 +7,8 @@ use mobifs_base::{FileKind, ObjectId, TransactionId};
 
 use super::{Engine, RemovalMemory};
 use crate::RESERVED_NAME;
+use crate::accounting::Charge;
+use crate::directory::Slot;
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Body;
 use crate::request::{Moment, Node, ReadDirEntry};
@@ -21,9 +23,12 @@ impl Engine {
         if parent == ObjectId::ROOT && name == RESERVED_NAME {
             return Err(FsError::NotFound.into());
         }
-        let slot = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
+        let slot = self
+            .namespace
+            .entry(parent, name)?
+            .ok_or(FsError::NotFound)?;
         let id = self.adopt(parent, name, slot)?;
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         inode.lookups += 1;
         Ok(inode.node(id))
     }
@@ -33,7 +38,7 @@ impl Engine {
     /// # Errors
     /// `NotDirectory`, `Stale`.
     pub fn lookup_parent(&mut self, directory: ObjectId) -> Result<Node, Stop> {
-        let inode = self.inode(directory)?;
+        let inode = self.namespace.inode(directory)?;
         if !inode.is_directory() {
             return Err(FsError::NotDirectory.into());
         }
@@ -42,7 +47,7 @@ impl Engine {
         } else {
             inode.home
         };
-        let inode = self.inode_mut(parent)?;
+        let inode = self.namespace.inode_mut(parent)?;
         inode.lookups += 1;
         Ok(inode.node(parent))
     }
@@ -52,7 +57,7 @@ impl Engine {
     /// # Errors
     /// `Stale`.
     pub fn attributes(&self, id: ObjectId) -> Result<Node, Stop> {
-        Ok(self.inode(id)?.node(id))
+        Ok(self.namespace.inode(id)?.node(id))
     }
 
     /// Up to `entries_max` entries behind `after_cookie` (0: from the start).
@@ -65,10 +70,14 @@ impl Engine {
         after_cookie: u64,
         entries_max: usize,
     ) -> Result<Vec<ReadDirEntry>, Stop> {
-        if self.inode(id)?.is_orphan() {
+        if self.namespace.inode(id)?.is_orphan() {
             return Ok(Vec::new());
         }
-        let listed = self.entries(id)?.after(after_cookie).take(entries_max);
+        let listed = self
+            .namespace
+            .entries(id)?
+            .after(after_cookie)
+            .take(entries_max);
         Ok(listed
             .map(|(cookie, name, slot)| ReadDirEntry {
                 cookie,
@@ -84,11 +93,11 @@ impl Engine {
     /// # Errors
     /// `InvalidArgument` for other kinds, `Stale`, or a [`Need`].
     pub fn read_link(&self, id: ObjectId) -> Result<Arc<[u8]>, Stop> {
-        match &self.inode(id)?.body {
+        match &self.namespace.inode(id)?.body {
             Body::Symlink(Some(target)) => Ok(target.clone()),
             Body::Symlink(None) => Err(Stop::Need(Need::SymlinkTarget {
                 id,
-                epoch: self.departures.epoch(),
+                epoch: self.namespace.epoch(),
             })),
             _ => Err(FsError::InvalidArgument.into()),
         }
@@ -107,13 +116,13 @@ impl Engine {
         parent: ObjectId,
         name: &[u8],
     ) -> Result<Node, Stop> {
-        self.check_directory(parent)?;
+        self.namespace.check_directory(parent)?;
         let name = self.new_name(parent, name)?;
-        if self.entry(parent, name.as_bytes())?.is_some() {
+        if self.namespace.entry(parent, name.as_bytes())?.is_some() {
             return Err(FsError::Exists.into());
         }
         self.require_entry(parent, &name)?;
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         if inode.is_directory() {
             return Err(FsError::NotPermitted.into());
         }
@@ -123,7 +132,7 @@ impl Engine {
         if inode.is_orphan() && !inode.unnamed {
             return Err(FsError::NotFound.into());
         }
-        self.check_changeable(id)?;
+        self.namespace.check_changeable(id)?;
         if inode.attributes.nlink >= self.limits.links_max {
             return Err(FsError::TooManyLinks.into());
         }
@@ -132,23 +141,24 @@ impl Engine {
         if was_orphan {
             self.require_entries(parent, 3, 1)?;
             // It had no place so far; its app is that of its first link.
-            self.set_home(id, parent)?;
-            self.inode_mut(id)?.app_epoch = 0;
+            self.namespace.set_home(id, parent)?;
+            self.namespace.inode_mut(id)?.app_epoch = 0;
         } else {
             self.require_moves(parent, 3)?;
-            let app = self.app_of(parent);
-            if app != self.app_of(id) && !self.inode(id)?.linked_apps.contains(&app) {
-                self.inode_mut(id)?.linked_apps.push(app);
+            let app = self.namespace.app_of(parent, &mut self.apps);
+            if app != self.namespace.app_of(id, &mut self.apps)
+                && !self.namespace.inode(id)?.linked_apps.contains(&app)
+            {
+                self.namespace.inode_mut(id)?.linked_apps.push(app);
             }
         }
         let mut transaction = self.begin(&[id, parent], moment.now)?;
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         inode.attributes.nlink += 1;
         inode.attributes.ctime = moment.wall;
         inode.unnamed = false;
         if inode.attributes.nlink > 1 {
-            inode.had_several_names = true;
-            self.several_names.insert(id);
+            self.namespace.set_had_several_names(id)?;
         }
         if was_orphan {
             transaction = self.adopt_orphan(transaction, id)?;
@@ -158,19 +168,35 @@ impl Engine {
         }
         transaction = self.touch(transaction, id)?;
         transaction = self.touch_entries(transaction, parent, moment, 0)?;
-        self.set_entry(parent, &name, id, kind)?;
+        self.namespace.set_entry(parent, &name, id, kind)?;
         transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
         self.finish(transaction, moment.now);
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         inode.lookups += 1;
         Ok(inode.node(id))
     }
 
+    /// Makes sure that the object which `parent`/`name` names is in memory.
+    pub(super) fn adopt(
+        &mut self,
+        parent: ObjectId,
+        name: &[u8],
+        slot: Slot,
+    ) -> Result<ObjectId, Stop> {
+        let id = slot.id;
+        if self.namespace.load_named(parent, name, slot)? {
+            let inode = self.namespace.inode(id)?;
+            if !inode.is_directory() && inode.home != parent {
+                self.namespace.add_linked_app(id, parent, &mut self.apps)?;
+            }
+        }
+        Ok(id)
+    }
+
     /// Counts an inode that the transaction will create below.
     pub(super) fn reserve_inode(&mut self, transaction: TransactionId) {
-        if let Some(open) = self.open.get_mut(&transaction) {
-            open.reserved_inodes += 1;
-            self.room.reserved_inodes += 1;
+        if let Some(open) = self.transactions.open_mut(transaction) {
+            self.accounting.charge(open, Charge::INODE);
         }
     }
 
@@ -184,7 +210,7 @@ impl Engine {
         subdirectories: i32,
     ) -> Result<TransactionId, Stop> {
         let transaction = self.touch(transaction, directory)?;
-        let inode = self.inode_mut(directory)?;
+        let inode = self.namespace.inode_mut(directory)?;
         inode.attributes.mtime = moment.wall;
         inode.attributes.ctime = moment.wall;
         // Filesystems that do not count subdirectories show one link; leave it so.
@@ -236,8 +262,11 @@ impl Engine {
         directory: bool,
         memory: RemovalMemory,
     ) -> Result<(), Stop> {
-        self.check_directory(parent)?;
-        let slot = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
+        self.namespace.check_directory(parent)?;
+        let slot = self
+            .namespace
+            .entry(parent, name)?
+            .ok_or(FsError::NotFound)?;
         match (directory, slot.kind) {
             (true, FileKind::Directory) => {}
             (true, _) => return Err(FsError::NotDirectory.into()),
@@ -245,11 +274,11 @@ impl Engine {
             (false, _) => {}
         }
         let id = self.adopt(parent, name, slot)?;
-        if self.inode(id)?.foreign {
+        if self.namespace.inode(id)?.foreign {
             return Err(FsError::Busy.into());
         }
-        self.check_changeable(id)?;
-        if directory && !self.entries(id)?.is_empty() {
+        self.namespace.check_changeable(id)?;
+        if directory && !self.namespace.entries(id)?.is_empty() {
             return Err(FsError::NotEmpty.into());
         }
         let name = self.new_name(parent, name)?;
@@ -260,7 +289,7 @@ impl Engine {
         let transaction = self.touch(transaction, id)?;
         let (transaction, parent_transaction) =
             self.touch_parent(transaction, parent, moment, -i32::from(directory))?;
-        self.remove_entry(parent, &name)?;
+        self.namespace.remove_entry(parent, &name)?;
         let transaction = self.record_dentry(transaction, (parent, &name), Some(id), None);
         self.drop_link(transaction, id, moment)?;
         self.finish(parent_transaction, moment.now);
@@ -275,7 +304,7 @@ impl Engine {
         id: ObjectId,
         moment: Moment,
     ) -> Result<(), Stop> {
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         let links = inode.attributes.nlink;
         inode.attributes.nlink = if inode.is_directory() {
             0
@@ -300,7 +329,7 @@ impl Engine {
         child: ObjectId,
         moment: Moment,
     ) -> Result<TransactionId, Stop> {
-        if self.is_own_app(parent, child)? && self.inode(parent)?.known_to_store {
+        if self.is_own_app(parent, child)? && self.namespace.inode(parent)?.known_to_store {
             self.begin(&[child], moment.now)
         } else {
             self.begin(&[child, parent], moment.now)
@@ -309,7 +338,9 @@ impl Engine {
 
     /// Whether `child` is the root of an app while `parent` belongs to another.
     fn is_own_app(&mut self, parent: ObjectId, child: ObjectId) -> Result<bool, Stop> {
-        Ok(self.inode(child)?.is_directory() && self.app_of(parent) != self.app_of(child))
+        Ok(self.namespace.inode(child)?.is_directory()
+            && self.namespace.app_of(parent, &mut self.apps)
+                != self.namespace.app_of(child, &mut self.apps))
     }
 
     /// Changes the directory of an entry: in the entry's transaction, or, if the
@@ -322,11 +353,9 @@ impl Engine {
         moment: Moment,
         subdirectories: i32,
     ) -> Result<(TransactionId, TransactionId), Stop> {
-        let app = self.app_of(parent);
-        let takes_part = self
-            .open
-            .get(&transaction)
-            .is_some_and(|open| open.apps.contains(&app));
+        let app = self.namespace.app_of(parent, &mut self.apps);
+        let open = self.transactions.open(transaction);
+        let takes_part = open.is_some_and(|open| open.apps.contains(&app));
         if takes_part {
             let transaction = self.touch_entries(transaction, parent, moment, subdirectories)?;
             return Ok((transaction, transaction));
@@ -334,7 +363,7 @@ impl Engine {
         let own = self.begin(&[parent], moment.now)?;
         let own = self.touch_entries(own, parent, moment, subdirectories)?;
         // Touching may have joined the two.
-        let transaction = if self.open.contains_key(&transaction) {
+        let transaction = if self.transactions.is_open(transaction) {
             transaction
         } else {
             own
@@ -347,7 +376,7 @@ impl Engine {
     /// # Errors
     /// `Stale`, `CrossDevice`.
     pub fn open(&mut self, id: ObjectId) -> Result<(), Stop> {
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         if inode.foreign {
             return Err(FsError::CrossDevice.into());
         }
@@ -357,9 +386,7 @@ impl Engine {
 
     /// Ends [`Engine::open`].
     pub fn release(&mut self, id: ObjectId) {
-        if let Some(inode) = self.inodes.get_mut(&id) {
-            inode.opens = inode.opens.saturating_sub(1);
-        }
+        self.namespace.release(id);
         self.dispose_if_unused(id);
     }
 }

@@ -1,91 +1,32 @@
-//! Transactions: open, closed, committed.
-//!
-//! A transaction is what the paper calls a *versioned cache transaction* (VCT, S0 §4.2): all
-//! changes that the apps it belongs to made between two moments, of each changed object, entry
-//! and page one version, namely the last. While it is *open* it takes further changes, and a
-//! page written again is overwritten in place. Once it is *closed* its versions never change: who
-//! writes such a page again makes a new version, in the next open transaction. When the store has
-//! it durably it is *committed* and leaves memory.
+//! Closed transactions: their content, and what is committed before what.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Deref;
 
 use mobifs_base::{
     AppId, Entry, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, TransactionId,
 };
 
 use crate::FsError;
-use crate::persist::dirty_tracking::{Dentries, Members};
-use crate::policy::transactioning::{Closing, Efficiency};
-
-/// Net effect on one directory entry.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DentryChange {
-    /// What it named when the transaction opened.
-    pub(crate) before: Option<ObjectId>,
-    /// What it names now.
-    pub(crate) now: Option<ObjectId>,
-    /// Its number in the transaction.
-    pub(crate) serial: u64,
-}
-
-/// An open transaction: the active section of the write log. The pages themselves
-/// hang on their inodes; here is what belongs together.
-#[derive(Debug)]
-pub(crate) struct OpenTransaction {
-    /// Apps whose changes it takes: one, or several joined by an operation across.
-    pub(crate) apps: Vec<AppId>,
-    /// It changes an object that may have names in any app: all apps' changes go to it
-    /// as long as it is open, and none is committed before it once it is closed.
-    pub(crate) is_everywhere: bool,
-    /// Moment of its first change.
-    pub(crate) opened_at: MonotonicNs,
-    /// Linked objects with a change.
-    pub(crate) dirty: Members,
-    /// Net effect on directory entries: what each named before, and names now.
-    pub(crate) dentries: Dentries,
-    /// Objects that lost their last link in it.
-    pub(crate) orphaned: Members,
-    /// Objects that must stay in memory until it is committed: all that it mentions.
-    pub(crate) held: Members,
-    /// What it has written, and when it closes.
-    pub(crate) closing: Closing,
-    /// Bytes that write calls brought.
-    pub(crate) written_bytes: u64,
-    /// Memory of its pages and entries.
-    pub(crate) bytes: u64,
-    /// Room it will need in the lower filesystem at most.
-    pub(crate) reserved_bytes: u64,
-    /// Inodes it will need.
-    pub(crate) reserved_inodes: u64,
-}
-
-impl OpenTransaction {
-    pub(crate) fn new(app: AppId, closing: Closing, now: MonotonicNs, is_tracked: bool) -> Self {
-        Self {
-            apps: alloc::vec![app],
-            is_everywhere: false,
-            opened_at: now,
-            dirty: Members::new(is_tracked),
-            dentries: Dentries::new(is_tracked),
-            orphaned: Members::new(is_tracked),
-            held: Members::new(is_tracked),
-            closing,
-            written_bytes: 0,
-            bytes: 0,
-            reserved_bytes: 0,
-            reserved_inodes: 0,
-        }
-    }
-}
+use crate::accounting::Charged;
+use crate::persist::dirty_tracking::UnsavedKeys;
+use crate::policy::transactioning::Efficiency;
 
 /// What a closed transaction holds. It never changes.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     pub(crate) objects: Vec<ObjectState>,
     pub(crate) dentries: Vec<(ObjectId, Name, Option<ObjectId>)>,
     pub(crate) pages: Vec<(ObjectId, PageIndex, Page)>,
+}
+
+impl Content {
+    /// Whether everything that happened in the transaction was undone in it.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.dentries.is_empty()
+    }
 }
 
 /// A closed transaction: part of the closed section of the write log.
@@ -100,17 +41,20 @@ pub(crate) struct ClosedTransaction {
     pub(crate) orphaned: BTreeSet<ObjectId>,
     pub(crate) held: BTreeSet<ObjectId>,
     pub(crate) efficiency: Efficiency,
-    pub(crate) bytes: u64,
-    pub(crate) reserved_bytes: u64,
-    pub(crate) reserved_inodes: u64,
+    pub(crate) charged: Charged,
     pub(crate) content: Arc<Content>,
     /// Handed out by `next_commit`, not yet answered.
     pub(crate) in_flight: bool,
-    /// The last attempt failed; wait for a retry, and tell this meanwhile.
+    /// The last attempt failed; it waits for a retry, and requests are refused with this.
     pub(crate) refusal: Option<FsError>,
 }
 
 impl ClosedTransaction {
+    /// Whether it can be handed out, as far as it alone is concerned.
+    pub(crate) const fn is_waiting(&self) -> bool {
+        !self.in_flight && self.refusal.is_none()
+    }
+
     /// Whether this transaction must not be committed before `earlier` is: they
     /// mention a common object, or belong to a common app.
     pub(crate) fn depends_on(&self, earlier: &Self) -> bool {
@@ -173,5 +117,60 @@ impl Commit {
             .iter()
             .map(|(_, _, page)| page.stored_bytes() as u64)
             .sum()
+    }
+}
+
+/// The closed transactions. What they hold never changes; whether they are being committed
+/// does, and is not tracked.
+#[derive(Debug)]
+pub(crate) struct Closed {
+    map: BTreeMap<TransactionId, ClosedTransaction>,
+    pub(crate) unsaved: UnsavedKeys<TransactionId>,
+}
+
+impl Deref for Closed {
+    type Target = BTreeMap<TransactionId, ClosedTransaction>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.map
+    }
+}
+
+impl Closed {
+    pub(crate) const fn new(is_tracked: bool) -> Self {
+        Self {
+            map: BTreeMap::new(),
+            unsaved: UnsavedKeys::new(is_tracked),
+        }
+    }
+
+    /// UnsavedKeys everything.
+    pub(crate) fn mark_all_unsaved(&mut self) {
+        self.map
+            .keys()
+            .for_each(|transaction| self.unsaved.mark(*transaction));
+    }
+
+    /// For its state, not for its content.
+    pub(crate) fn get_mut(
+        &mut self,
+        transaction: &TransactionId,
+    ) -> Option<&mut ClosedTransaction> {
+        self.map.get_mut(transaction)
+    }
+
+    /// As [`Closed::get_mut`].
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut ClosedTransaction> {
+        self.map.values_mut()
+    }
+
+    pub(crate) fn insert(&mut self, transaction: TransactionId, closed: ClosedTransaction) {
+        self.unsaved.mark(transaction);
+        self.map.insert(transaction, closed);
+    }
+
+    pub(crate) fn remove(&mut self, transaction: &TransactionId) -> Option<ClosedTransaction> {
+        self.unsaved.mark(*transaction);
+        self.map.remove(transaction)
     }
 }

@@ -5,12 +5,13 @@ use alloc::vec::Vec;
 
 use mobifs_base::{AppId, MonotonicNs, Name, ObjectId, PAGE_BYTES_U64, TransactionId};
 
-use super::Engine;
-use super::memory::{DENTRY_ROOM_BYTES, ENTRY_BYTES, OBJECT_ROOM_BYTES};
+use super::{Engine, age_ms};
+use crate::accounting::{Charge, DENTRY_ROOM_BYTES, ENTRY_BYTES, OBJECT_ROOM_BYTES};
+use crate::apps::App;
 use crate::error::{FsError, Stop};
-use crate::inode::{Change, ORPHAN};
 use crate::policy::transactioning::Closing;
-use crate::transaction::OpenTransaction;
+use crate::transactions::OpenTransaction;
+use crate::versions::{Change, ORPHAN};
 
 /// A transaction that mentions so many objects closes, whatever its policy says. Closing it and
 /// letting go of it when it is committed take time for each of them, in which no other thread can do
@@ -34,9 +35,9 @@ impl Engine {
         }
         if let [id] = objects {
             // Nearly every operation: one object, one app.
-            let app = self.app_of(*id);
+            let app = self.namespace.app_of(*id, &mut self.apps);
             if self
-                .inodes
+                .namespace
                 .get(id)
                 .is_some_and(|inode| inode.linked_apps.is_empty() && !inode.has_unknown_names)
             {
@@ -45,8 +46,8 @@ impl Engine {
         }
         let mut apps: Vec<AppId> = Vec::with_capacity(objects.len());
         for &id in objects {
-            apps.push(self.app_of(id));
-            if let Some(inode) = self.inodes.get(&id) {
+            apps.push(self.namespace.app_of(id, &mut self.apps));
+            if let Some(inode) = self.namespace.get(&id) {
                 apps.extend_from_slice(&inode.linked_apps);
             }
         }
@@ -63,7 +64,7 @@ impl Engine {
         objects: &[ObjectId],
     ) -> TransactionId {
         let is_concerned = |id: &ObjectId| {
-            self.inodes
+            self.namespace
                 .get(id)
                 .is_some_and(|inode| inode.has_unknown_names)
         };
@@ -76,14 +77,11 @@ impl Engine {
     /// All that is changed at the same time, in whatever app, is committed with this
     /// transaction, and nothing later before it.
     pub(super) fn reach_everywhere(&mut self, transaction: TransactionId) -> TransactionId {
-        let all: Vec<TransactionId> = self.open.keys().copied().collect();
+        let all = self.transactions.open_ids();
         let transaction = all
             .into_iter()
             .fold(transaction, |joined, other| self.join(joined, other));
-        if let Some(open) = self.open.get_mut(&transaction) {
-            open.is_everywhere = true;
-            self.everywhere = Some(transaction);
-        }
+        self.transactions.set_everywhere(transaction);
         transaction
     }
 
@@ -94,8 +92,8 @@ impl Engine {
         id: ObjectId,
         now: MonotonicNs,
     ) -> Result<TransactionId, Stop> {
-        let is_tracked = self.inodes.is_tracked();
-        let inode = self.inode_mut(id)?;
+        let is_tracked = self.namespace.is_tracked();
+        let inode = self.namespace.inode_mut(id)?;
         if inode.is_orphan() {
             inode
                 .change
@@ -128,7 +126,7 @@ impl Engine {
 
     /// Whether an app accepts changes.
     pub(super) fn check_app(&self, app: AppId) -> Result<(), Stop> {
-        match self.apps[app.0 as usize].refusal {
+        match self.apps.get(app).refusal {
             Some(refusal) => Err(refusal.into()),
             None => Ok(()),
         }
@@ -136,24 +134,20 @@ impl Engine {
 
     fn begin_app(&mut self, app: AppId, now: MonotonicNs) -> Result<TransactionId, Stop> {
         self.check_app(app)?;
-        let state = &mut self.apps[app.0 as usize];
-        if let Some(transaction) = state.open {
+        let App { open, policy, .. } = self.apps.get(app);
+        if let Some(transaction) = *open {
             return Ok(transaction);
         }
-        if let Some(transaction) = self.everywhere
-            && let Some(open) = self.open.get_mut(&transaction)
+        let transaction = if let Some(everywhere) = self.transactions.everywhere()
+            && let Some(open) = self.transactions.open_mut(everywhere)
         {
             open.apps.push(app);
-            open.closing.add_policy(&state.policy);
-            state.open = Some(transaction);
-            return Ok(transaction);
-        }
-        let transaction = TransactionId(self.next_transaction);
-        self.next_transaction += 1;
-        state.open = Some(transaction);
-        let closing = Closing::new(&state.policy);
-        let open = OpenTransaction::new(app, closing, now, self.open.is_tracked());
-        self.open.insert(transaction, open);
+            open.closing.add_policy(policy);
+            everywhere
+        } else {
+            self.transactions.begin(app, Closing::new(policy), now)
+        };
+        self.apps.set_open(&[app], transaction);
         Ok(transaction)
     }
 
@@ -163,8 +157,8 @@ impl Engine {
             return one;
         }
         let mentions = |transaction| {
-            self.open
-                .get(&transaction)
+            self.transactions
+                .open(transaction)
                 .map_or(0, |open| open.held.len())
         };
         let one_is_smaller = mentions(one) < mentions(other);
@@ -173,22 +167,19 @@ impl Engine {
         } else {
             (other, one)
         };
-        let Some(absorbed) = self.open.remove(&gone) else {
+        let Some(absorbed) = self.transactions.take_open(gone) else {
             return stays;
         };
         for &id in absorbed.held.iter() {
             self.relabel(id, gone, stays);
         }
-        for &app in &absorbed.apps {
-            self.apps[app.0 as usize].open = Some(stays);
+        self.apps.set_open(&absorbed.apps, stays);
+        if absorbed.is_everywhere {
+            self.transactions.set_everywhere(stays);
         }
-        let Some(transaction) = self.open.get_mut(&stays) else {
+        let Some(transaction) = self.transactions.open_mut(stays) else {
             return stays;
         };
-        if absorbed.is_everywhere {
-            transaction.is_everywhere = true;
-            self.everywhere = Some(stays);
-        }
         transaction.apps.extend(absorbed.apps);
         transaction.opened_at = transaction.opened_at.min(absorbed.opened_at);
         transaction.dirty.extend(absorbed.dirty.iter().copied());
@@ -198,15 +189,11 @@ impl Engine {
             .extend(absorbed.orphaned.iter().copied());
         transaction.closing.absorb(absorbed.closing);
         transaction.written_bytes += absorbed.written_bytes;
-        transaction.bytes += absorbed.bytes;
-        transaction.reserved_bytes += absorbed.reserved_bytes;
-        transaction.reserved_inodes += absorbed.reserved_inodes;
+        transaction.charged.absorb(absorbed.charged);
         for id in absorbed.held.into_set() {
-            if !transaction.held.insert(id)
-                && let Some(inode) = self.inodes.get_mut(&id)
-            {
+            if !transaction.held.insert(id) {
                 // Both held it; one hold is left.
-                inode.holds -= 1;
+                self.namespace.release_hold(id);
             }
         }
         stays
@@ -214,7 +201,7 @@ impl Engine {
 
     /// Lets an object's uncommitted change and pages belong to another transaction.
     fn relabel(&mut self, id: ObjectId, from: TransactionId, to: TransactionId) {
-        let Some(inode) = self.inodes.get_mut(&id) else {
+        let Some(inode) = self.namespace.get_mut(&id) else {
             return;
         };
         let Some(change) = inode
@@ -236,9 +223,9 @@ impl Engine {
 
     /// Keeps an object in memory until the transaction is committed.
     pub(super) fn hold(&mut self, transaction: TransactionId, id: ObjectId) {
-        if let Some(open) = self.open.get_mut(&transaction)
+        if let Some(open) = self.transactions.open_mut(transaction)
             && open.held.insert(id)
-            && let Some(inode) = self.inodes.get_mut(&id)
+            && let Some(inode) = self.namespace.get_mut(&id)
         {
             inode.holds += 1;
         }
@@ -252,7 +239,7 @@ impl Engine {
         transaction: TransactionId,
         id: ObjectId,
     ) -> Result<TransactionId, Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         let mut transaction = transaction;
         match inode.change.as_ref().map(|change| change.transaction) {
             Some(ORPHAN) => return Ok(transaction),
@@ -264,21 +251,19 @@ impl Engine {
                 } else {
                     transaction
                 };
-                let change = Change::new(change_of, self.inodes.is_tracked());
-                self.inode_mut(id)?.change = Some(Box::new(change));
+                let change = Change::new(change_of, self.namespace.is_tracked());
+                self.namespace.inode_mut(id)?.change = Some(Box::new(change));
                 if change_of == ORPHAN {
                     return Ok(transaction);
                 }
             }
         }
         self.hold(transaction, id);
-        if let Some(open) = self.open.get_mut(&transaction) {
+        if let Some(open) = self.transactions.open_mut(transaction) {
             let is_new = open.dirty.insert(id);
             if is_new {
-                open.bytes += ENTRY_BYTES;
-                open.reserved_bytes += OBJECT_ROOM_BYTES;
-                self.room.dirty_bytes += ENTRY_BYTES;
-                self.room.reserved_bytes += OBJECT_ROOM_BYTES;
+                let charge = Charge::of(ENTRY_BYTES, OBJECT_ROOM_BYTES);
+                self.accounting.charge(open, charge);
             }
         }
         Ok(transaction)
@@ -297,7 +282,7 @@ impl Engine {
         for id in [Some(parent), before, now].into_iter().flatten() {
             self.hold(transaction, id);
         }
-        let Some(open) = self.open.get_mut(&transaction) else {
+        let Some(open) = self.transactions.open_mut(transaction) else {
             return transaction;
         };
         let overwritten = open.dentries.record((parent, name.clone()), before, now);
@@ -308,10 +293,8 @@ impl Engine {
             } else {
                 ENTRY_BYTES
             };
-            open.bytes += ENTRY_BYTES;
-            open.reserved_bytes += room_bytes;
-            self.room.dirty_bytes += ENTRY_BYTES;
-            self.room.reserved_bytes += room_bytes;
+            self.accounting
+                .charge(open, Charge::of(ENTRY_BYTES, room_bytes));
         }
         transaction
     }
@@ -325,31 +308,32 @@ impl Engine {
         parent: ObjectId,
         name: &Name,
     ) -> TransactionId {
-        if self.open.len() < 2 || self.app_place(parent, name.as_bytes()).is_none() {
+        let has_others = self.transactions.all_open().nth(1).is_some();
+        let namespace = &self.namespace;
+        if !has_others
+            || namespace
+                .app_place(parent, name.as_bytes(), &self.apps)
+                .is_none()
+        {
             return transaction;
         }
         let key = (parent, name.clone());
-        let other = self
-            .open
-            .iter()
-            .find(|&(&other, open)| other != transaction && open.dentries.contains_key(&key))
-            .map(|(&other, _)| other);
+        let has_entry = |(other, open): &(TransactionId, &OpenTransaction)| {
+            *other != transaction && open.dentries.contains_key(&key)
+        };
+        let other = self.transactions.all_open().find(has_entry);
+        let other = other.map(|(other, _)| other);
         other.map_or(transaction, |other| self.join(transaction, other))
-    }
-
-    /// Path of `name` in `parent`; none if that has no place, or one where no app can be.
-    pub(super) fn path_in(&self, parent: ObjectId, name: &[u8]) -> Option<Vec<u8>> {
-        let mut path = self.app_path_of(parent)?;
-        path.push(name);
-        Some(path.bytes)
     }
 
     /// The object lost its last link: nothing of it needs to reach the store any
     /// more. Its pages stay readable as long as it is in use; what the
     /// transaction had of them counts as overwritten.
     pub(super) fn orphan(&mut self, transaction: TransactionId, id: ObjectId) {
-        let (Some(inode), Some(open)) = (self.inodes.get_mut(&id), self.open.get_mut(&transaction))
-        else {
+        let (Some(inode), Some(open)) = (
+            self.namespace.get_mut(&id),
+            self.transactions.open_mut(transaction),
+        ) else {
             return;
         };
         open.orphaned.insert(id);
@@ -368,14 +352,10 @@ impl Engine {
             }
             change.transaction = ORPHAN;
             open.closing.pages_dropped(pages);
-            open.bytes -= bytes;
-            self.room.orphan_bytes += bytes;
-            let reserved = (pages * PAGE_BYTES_U64).min(open.reserved_bytes);
-            open.reserved_bytes -= reserved;
-            self.room.reserved_bytes -= reserved;
-            if !inode.announced && open.reserved_inodes > 0 {
-                open.reserved_inodes -= 1;
-                self.room.reserved_inodes -= 1;
+            self.accounting.orphan(open, bytes);
+            self.accounting.refund_room(open, pages * PAGE_BYTES_U64);
+            if !inode.announced {
+                self.accounting.refund_inode(open);
             }
         }
         self.dispose_if_unused(id);
@@ -388,7 +368,7 @@ impl Engine {
         transaction: TransactionId,
         id: ObjectId,
     ) -> Result<TransactionId, Stop> {
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         let Some(change) = inode
             .change
             .as_mut()
@@ -407,33 +387,24 @@ impl Engine {
             }
             is_adopted
         });
-        self.room.orphan_bytes -= bytes;
-        let reserved = pages * PAGE_BYTES_U64;
-        self.room.reserved_bytes += reserved;
-        if let Some(open) = self.open.get_mut(&transaction) {
-            open.bytes += bytes;
-            open.reserved_bytes += reserved;
+        if let Some(open) = self.transactions.open_mut(transaction) {
+            self.accounting.adopt(open, bytes, pages * PAGE_BYTES_U64);
         }
         self.touch(transaction, id)
     }
 
     /// Ends an operation: closes the transaction if its policy says so.
     pub(super) fn finish(&mut self, transaction: TransactionId, now: MonotonicNs) {
-        let due = self.open.get_mut(&transaction).is_some_and(|open| {
-            let age_ms = Self::age_ms(now, open.opened_at);
+        let due = self.transactions.open_mut(transaction).is_some_and(|open| {
+            let age_ms = age_ms(now, open.opened_at);
             open.closing.operation_ended(age_ms);
             open.closing.is_due(age_ms)
                 || open.held.len() >= MEMBERS_MAX
-                || self.has_durable_apps && open.bytes >= BYTES_BESIDE_DURABLE_MAX
+                || self.apps.has_durable()
+                    && open.charged.memory_bytes() >= BYTES_BESIDE_DURABLE_MAX
         });
         if due && !self.keeps_open() {
             self.close(transaction);
         }
-    }
-
-    /// Whether a transaction has reached a limit of one of its apps, or the policy of one
-    /// says that it closes.
-    pub(super) fn is_due(open: &OpenTransaction, now: MonotonicNs) -> bool {
-        open.closing.is_due(Self::age_ms(now, open.opened_at))
     }
 }

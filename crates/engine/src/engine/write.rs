@@ -5,10 +5,11 @@ use mobifs_base::{
 };
 
 use super::Engine;
-use super::memory::page_room_bytes;
+use crate::accounting::{Charge, page_room_bytes};
 use crate::error::{FsError, Need, Stop};
-use crate::inode::{Inode, ORPHAN, PageSlot};
+use crate::inode::Inode;
 use crate::request::{Moment, SetIdBits, WriteAt};
+use crate::versions::{ORPHAN, PageSlot};
 
 impl Engine {
     /// Writes `data`; returns how much was written: all of it, unless the largest
@@ -43,9 +44,9 @@ impl Engine {
         set_id: SetIdBits,
         replace: &mut dyn FnMut(&mut Page, &[u8]),
     ) -> Result<usize, Stop> {
-        self.check_file(id)?;
-        self.check_changeable(id)?;
-        let inode = self.inode(id)?;
+        self.namespace.check_file(id)?;
+        self.namespace.check_changeable(id)?;
+        let inode = self.namespace.inode(id)?;
         let offset = match at {
             WriteAt::Offset(offset) => offset,
             WriteAt::Append => inode.attributes.size,
@@ -92,17 +93,16 @@ impl Engine {
             position += chunk.len() as u64;
             rest = behind;
         }
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         inode.attributes.size = inode.attributes.size.max(end);
         let (app, written_bytes) = (inode.app, data.len() as u64);
-        if let Some(open) = self.open.get_mut(&transaction) {
+        if let Some(open) = self.transactions.open_mut(transaction) {
             open.written_bytes += written_bytes;
         } else {
-            self.apps[app.0 as usize].written_bytes += written_bytes;
-            self.unsaved_apps.mark(app);
+            self.apps.written(app, written_bytes);
         }
-        self.page_arrivals.retain(|arrival| arrival.0 != id);
-        self.place_arrivals.retain(|((of, ..), _)| *of != id);
+        self.arrivals.drop_pages_of(id);
+        self.arrivals.drop_places_of(id);
         self.finish(transaction, moment.now);
         Ok(data.len())
     }
@@ -122,10 +122,8 @@ impl Engine {
             return Ok(Page::zero());
         }
         let version = inode.version;
-        self.page_arrivals
-            .iter()
-            .find(|(object, at, seen, _)| (*object, *at, *seen) == (id, index, version))
-            .map(|(.., page)| page.clone())
+        self.arrivals
+            .page(id, index, version)
             .ok_or(Stop::Need(Need::Page {
                 object: id,
                 index,
@@ -136,14 +134,14 @@ impl Engine {
     /// Extended attributes must be known before content changes, because a file
     /// capability goes with it.
     pub(super) fn check_capability(&self, id: ObjectId) -> Result<(), Stop> {
-        let inode = self.inode(id)?;
+        let inode = self.namespace.inode(id)?;
         if inode.xattrs.is_none()
             && self.limits.xattr_bytes_max > 0
             && inode.attributes.kind == FileKind::Regular
         {
             return Err(Stop::Need(Need::Xattrs {
                 id,
-                epoch: self.departures.epoch(),
+                epoch: self.namespace.epoch(),
             }));
         }
         Ok(())
@@ -156,7 +154,7 @@ impl Engine {
         moment: Moment,
         set_id: SetIdBits,
     ) -> Result<(), Stop> {
-        let inode = self.inode_mut(id)?;
+        let inode = self.namespace.inode_mut(id)?;
         inode.attributes.mtime = moment.wall;
         inode.attributes.ctime = moment.wall;
         inode.change_set_id(set_id);
@@ -173,13 +171,18 @@ impl Engine {
         edit: impl FnOnce(&mut Page),
     ) -> Result<(), Stop> {
         let Self {
-            inodes,
-            open,
-            room,
-            page_arrivals,
+            namespace,
+            transactions,
+            accounting,
+            arrivals,
             ..
         } = self;
-        let inode = inodes.get_mut(&id).ok_or(FsError::Stale)?;
+        let inode = namespace.inode_mut(id)?;
+        let mut open = transactions.open_mut(transaction);
+        debug_assert!(
+            open.is_some() != (transaction == ORPHAN),
+            "pages are changed in an open transaction, or belong to an orphan"
+        );
         let overwritten;
         let mut grown_bytes = 0;
         match inode.pages.get_mut(&index) {
@@ -191,7 +194,7 @@ impl Engine {
                 let after = slot.page.stored_bytes() as u64;
                 grown_bytes = after.saturating_sub(before);
                 let shrunk = before.saturating_sub(after);
-                account(room, open.get_mut(&transaction), transaction, 0, shrunk);
+                accounting.resize_pages(open.as_deref_mut(), 0, shrunk);
                 overwritten = true;
             }
             // A closed section has it: the closed transaction keeps its copy, the
@@ -210,10 +213,7 @@ impl Engine {
                     Page::zero()
                 } else {
                     let version = inode.version;
-                    page_arrivals
-                        .iter()
-                        .find(|(object, at, seen, _)| (*object, *at, *seen) == (id, index, version))
-                        .map_or_else(Page::zero, |(.., page)| page.clone())
+                    arrivals.page(id, index, version).unwrap_or_else(Page::zero)
                 };
                 edit(&mut page);
                 inode.pages.insert(index, PageSlot { page, transaction });
@@ -228,40 +228,17 @@ impl Engine {
             if let Some(change) = &mut inode.change {
                 change.log.push(index);
             }
-            if let Some(open) = open.get_mut(&transaction) {
+            if let Some(open) = &mut open {
                 let before = index.0.checked_sub(1).map(PageIndex);
                 let follows_on = before.is_some_and(|before| inode.pages.contains_key(&before));
                 let room_bytes = page_room_bytes(follows_on);
-                open.reserved_bytes += room_bytes;
-                room.reserved_bytes += room_bytes;
+                accounting.charge(open, Charge::room(room_bytes));
             }
         }
-        account(
-            room,
-            open.get_mut(&transaction),
-            transaction,
-            grown_bytes,
-            0,
-        );
-        if let Some(open) = open.get_mut(&transaction) {
+        accounting.resize_pages(open.as_deref_mut(), grown_bytes, 0);
+        if let Some(open) = open {
             open.closing.page_written(overwritten);
         }
         Ok(())
-    }
-}
-
-/// Books memory that a transaction (or an orphan) gained or gave back.
-pub(super) fn account(
-    room: &mut super::memory::Room,
-    open: Option<&mut crate::transaction::OpenTransaction>,
-    transaction: TransactionId,
-    gained_bytes: u64,
-    freed_bytes: u64,
-) {
-    room.dirty_bytes = room.dirty_bytes + gained_bytes - freed_bytes;
-    if transaction == ORPHAN {
-        room.orphan_bytes = room.orphan_bytes + gained_bytes - freed_bytes;
-    } else if let Some(open) = open {
-        open.bytes = open.bytes + gained_bytes - freed_bytes;
     }
 }

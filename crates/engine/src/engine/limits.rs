@@ -1,0 +1,422 @@
+//! Limits: what an operation needs in memory and in the lower filesystem before it is
+//! acknowledged.
+
+use alloc::vec::Vec;
+
+use mobifs_base::{
+    ByteRange, DeviceNumber, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page,
+    PageIndex, SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
+};
+
+use super::Engine;
+use crate::accounting::{
+    Charge, Charged, ENTRY_BYTES, Fit, FullDisk, OBJECT_ROOM_BYTES, content_room_bytes,
+};
+use crate::error::{FsError, Need, Stop};
+use crate::inode::Inode;
+use crate::namespace::OBJECT_MEMORY_BYTES;
+use crate::versions::ORPHAN;
+
+/// One part in so many of the memory budget is kept for apps of which less than that is in memory;
+/// and of the room below, for those to which less than that is promised.
+const KEPT_SHARE: u64 = 8;
+/// Most pages handed out by one [`Engine::spill_candidate`].
+const SPILL_PAGES_MAX: usize = 4096;
+
+/// Limits that an operation must keep before it is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory for what is not committed, in bytes.
+    pub memory_budget_bytes: u64,
+    /// Objects kept in memory although no program uses them. A memory budget for which that
+    /// many are too many lowers it.
+    pub objects_max: usize,
+    /// Room for one object's extended attributes, each of which takes
+    /// [`mobifs_base::xattr_room_bytes`]; 0: none are supported.
+    pub xattr_bytes_max: usize,
+    /// Largest file.
+    pub file_bytes_max: u64,
+    /// Longest name of something new.
+    pub name_bytes_max: usize,
+    /// Longest target of a symlink; 0: there are none.
+    pub symlink_bytes_max: usize,
+    /// Most that the entries of a directory may take together, each of them
+    /// [`mobifs_base::dentry_room_bytes`].
+    pub directory_bytes_max: u64,
+    /// Most links of a file.
+    pub links_max: u32,
+    /// Largest major and largest minor number of a device node.
+    pub device_max: DeviceNumber,
+    /// The lower filesystem lets us make devices and give files away.
+    pub privileged: bool,
+    /// If it does not: whose everything new is.
+    pub owner_uid: u32,
+    /// Nothing may change.
+    pub read_only: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            memory_budget_bytes: 256 << 20,
+            objects_max: 200_000,
+            xattr_bytes_max: 64 << 10,
+            file_bytes_max: i64::MAX as u64,
+            name_bytes_max: NAME_BYTES_MAX,
+            symlink_bytes_max: SYMLINK_BYTES_MAX,
+            directory_bytes_max: u64::MAX,
+            links_max: 65_000,
+            device_max: DeviceNumber::MAX,
+            privileged: true,
+            owner_uid: 0,
+            read_only: false,
+        }
+    }
+}
+
+/// What a removal does where the memory budget is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovalMemory {
+    /// It stops with [`Need::Memory`], as any other change.
+    WithinBudget,
+    /// It takes the little that it needs. Only for where nothing can be committed, because the
+    /// disk is full or fails: removing must stay possible, for it is what makes room.
+    BeyondBudget,
+}
+
+impl Limits {
+    /// Most objects that stay in memory although no program uses them: as many as were asked
+    /// for, and no more than fit into the memory budget.
+    pub(crate) fn objects_allowed(&self) -> usize {
+        let fit = self.memory_budget_bytes / OBJECT_MEMORY_BYTES;
+        let fit = usize::try_from(fit).unwrap_or(usize::MAX);
+        self.objects_max.min(fit)
+    }
+}
+
+impl Engine {
+    /// Tells the engine how much room the lower filesystem has, and how much of it
+    /// the store needs for committed work.
+    pub fn set_space(&mut self, space: SpaceInfo, reserved_bytes: u64, reserved_inodes: u64) {
+        // What was applied meanwhile has blocks now.
+        self.arrivals.drop_places();
+        self.accounting
+            .set_space(space, reserved_bytes, reserved_inodes);
+    }
+
+    /// Tells the engine what it may promise where there is no room.
+    pub fn set_full_disk(&mut self, on_full_disk: FullDisk) {
+        self.accounting.set_full_disk(on_full_disk);
+    }
+
+    /// Room as a user of the mount sees it: everything acknowledged is taken off.
+    pub fn space(&self) -> SpaceInfo {
+        self.accounting.visible_space()
+    }
+
+    /// Whether all that was acknowledged can be committed and applied with the room that the
+    /// lower filesystem had when it was asked last. Other programs take what was promised.
+    pub fn has_promised_room(&self) -> bool {
+        self.accounting.has_promised_room()
+    }
+
+    /// Whether all that is uncommitted can be committed with that room. What only overwrites needs
+    /// none, even if another program has taken the room that committed changes are to be applied
+    /// with.
+    pub fn can_commit(&self) -> bool {
+        self.accounting.can_commit()
+    }
+
+    /// Says whether a program may still roll back what it is changing, by changing it again.
+    pub fn set_revocable(&mut self, is_revocable: bool) {
+        self.accounting.set_revocable(is_revocable);
+    }
+
+    /// Whether open transactions stay open, whatever their policies say: a program may roll back
+    /// what they hold, and there is no room to commit them. What is overwritten in an open
+    /// transaction takes no memory and no room again, as it does in one that was closed.
+    pub fn keeps_open(&self) -> bool {
+        self.accounting.is_revocable() && !self.can_commit()
+    }
+
+    /// Bytes of memory that uncommitted changes take.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.accounting.dirty_bytes()
+    }
+
+    /// Bytes of memory that belong to objects without a link: a commit does not free
+    /// them, [`Engine::spill_candidate`] does.
+    pub fn orphan_bytes(&self) -> u64 {
+        self.accounting.orphan_bytes()
+    }
+
+    /// Changes the memory budget while mounted.
+    pub fn set_memory_budget(&mut self, bytes: u64) {
+        self.limits.memory_budget_bytes = bytes;
+    }
+
+    /// Whether so much more may be changed at an object. The last part of the budget is for
+    /// apps that have little in memory: they do not wait for one that fills it.
+    fn fits_in_memory(&mut self, at: ObjectId, bytes: u64) -> bool {
+        let dirty_bytes = self.accounting.dirty_bytes();
+        let budget_bytes = self.limits.memory_budget_bytes;
+        let kept_bytes = budget_bytes / KEPT_SHARE;
+        // A single operation larger than the whole budget still goes through alone.
+        if dirty_bytes == 0 || dirty_bytes + bytes <= budget_bytes - kept_bytes {
+            return true;
+        }
+        // What a deleted file holds is in no app's transactions.
+        let is_orphan = self.namespace.get(&at).is_some_and(Inode::is_orphan);
+        if is_orphan || self.charged_at(at).memory_bytes() + bytes > kept_bytes {
+            return false;
+        }
+        // Where nothing can be committed, removals go beyond the budget. What is kept is there
+        // for the others all the same.
+        dirty_bytes + bytes <= budget_bytes
+            || self.transactions.memory_of_small_apps(kept_bytes) + bytes <= kept_bytes
+    }
+
+    /// What the uncommitted changes of an object's app are charged.
+    fn charged_at(&mut self, id: ObjectId) -> Charged {
+        let app = self.namespace.app_of(id, &mut self.apps);
+        self.transactions.charged_to(app, self.apps.open_of(app))
+    }
+
+    /// Whether a change that needs so much room may have it. The last part of the room is for apps
+    /// to which little is promised: they do not wait while one that fills the disk commits, which
+    /// takes back what it was promised too much. Nothing is withheld for long: what is committed
+    /// is not the app's any more, so the last block can be used, too.
+    fn leaves_room_to_others(&mut self, at: ObjectId, needed: u64, room_bytes: u64) -> bool {
+        let available_bytes = self.accounting.available_bytes();
+        let kept_bytes = available_bytes / KEPT_SHARE;
+        if needed <= available_bytes - kept_bytes {
+            return true;
+        }
+        let charged = self.charged_at(at);
+        charged.memory_bytes() == 0 || charged.room_bytes() + room_bytes <= kept_bytes
+    }
+
+    /// Checks that a change at an object fits in memory and below.
+    pub(crate) fn require(
+        &mut self,
+        at: ObjectId,
+        memory_bytes: u64,
+        room_bytes: u64,
+        inodes: u64,
+    ) -> Result<(), Stop> {
+        if self.limits.read_only {
+            return Err(FsError::ReadOnly.into());
+        }
+        if !self.fits_in_memory(at, memory_bytes) {
+            return Err(Stop::Need(Need::Memory));
+        }
+        let charge = Charge {
+            memory_bytes,
+            room_bytes,
+            inodes,
+        };
+        let fits = match self.accounting.fit(charge) {
+            Fit::Always => true,
+            Fit::Never => false,
+            Fit::With(needed) => self.leaves_room_to_others(at, needed, room_bytes),
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(Stop::Need(Need::Space))
+        }
+    }
+
+    /// Checks that a name fits into a directory.
+    pub(crate) fn require_entry(&self, parent: ObjectId, name: &Name) -> Result<(), Stop> {
+        let taken = self.namespace.entries(parent)?.room_bytes();
+        let name_bytes = dentry_room_bytes(name.as_bytes().len());
+        if taken + name_bytes > self.limits.directory_bytes_max {
+            return Err(FsError::NoSpace.into());
+        }
+        Ok(())
+    }
+
+    /// Checks a change of entries and objects, so many together, and perhaps a new inode, in a
+    /// directory.
+    pub(crate) fn require_entries(
+        &mut self,
+        parent: ObjectId,
+        entries: u64,
+        inodes: u64,
+    ) -> Result<(), Stop> {
+        let room_bytes = entries * OBJECT_ROOM_BYTES + inodes * PAGE_BYTES_U64;
+        self.require(parent, entries * ENTRY_BYTES, room_bytes, inodes)
+    }
+
+    /// Checks a new object, with a target where it is a symlink.
+    pub(crate) fn require_new(&mut self, parent: ObjectId, target_bytes: u64) -> Result<(), Stop> {
+        let room_bytes = 3 * OBJECT_ROOM_BYTES + PAGE_BYTES_U64;
+        self.require(parent, 3 * ENTRY_BYTES + target_bytes, room_bytes, 1)
+    }
+
+    /// Charges a transaction for what is neither an object, nor an entry, nor a page.
+    pub(crate) fn charge(
+        &mut self,
+        transaction: TransactionId,
+        memory_bytes: u64,
+        room_bytes: u64,
+    ) {
+        let Some(open) = self.transactions.open_mut(transaction) else {
+            return;
+        };
+        self.accounting
+            .charge(open, Charge::of(memory_bytes, room_bytes));
+    }
+
+    /// Checks a change of entries that are there, or of files that get more of them. On a full
+    /// disk the room that the store keeps is for these.
+    pub(crate) fn require_moves(&mut self, parent: ObjectId, entries: u64) -> Result<(), Stop> {
+        let Err(stop) = self.require_entries(parent, entries, 0) else {
+            return Ok(());
+        };
+        let needed = entries * OBJECT_ROOM_BYTES;
+        if stop == Stop::Need(Need::Space) && self.accounting.has_room_for_moves(needed) {
+            return self.require(parent, entries * ENTRY_BYTES, 0, 0);
+        }
+        Err(stop)
+    }
+
+    /// Checks a change of content. On a full disk what has its blocks below already may be
+    /// overwritten.
+    pub(crate) fn require_content(&mut self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
+        if self.is_in_open_transaction(id, range) {
+            // Its room is reserved. Others may have taken some since: that must not keep a
+            // program from undoing what it has just written.
+            return Ok(());
+        }
+        let bytes = range.len();
+        let room_bytes = content_room_bytes(bytes) + OBJECT_ROOM_BYTES;
+        let Err(stop) = self.require(id, bytes, room_bytes, 0) else {
+            return Ok(());
+        };
+        let is_overwritten = range.end <= self.namespace.inode(id)?.attributes.size;
+        if self.accounting.is_revocable() && stop == Stop::Need(Need::Space) && is_overwritten {
+            // A transaction is rolled back, of which a part was committed with room that others
+            // have taken since. A transaction that goes on writes to its journal first, which needs room.
+            return Ok(());
+        }
+        if self.accounting.fit(Charge::of(bytes, room_bytes)) != Fit::Never {
+            // There is room, for which others come first.
+            return Err(stop);
+        }
+        let inode = self.namespace.inode(id)?;
+        let fits = self.accounting.has_journal_for(bytes);
+        let is_known = inode.known_to_store && !inode.is_orphan() && !inode.gives_back(range);
+        if stop != Stop::Need(Need::Space) || !fits || !is_known {
+            return Err(stop);
+        }
+        let version = inode.version;
+        let asked = (id, range, version);
+        match self.arrivals.is_in_place(asked) {
+            Some(true) => self.require(id, bytes, 0, 0),
+            Some(false) => Err(stop),
+            None => Err(Stop::Need(Need::Place {
+                object: id,
+                range,
+                version,
+            })),
+        }
+    }
+
+    /// Whether the transaction that is open has all of these pages, and they can become no larger.
+    fn is_in_open_transaction(&self, id: ObjectId, range: ByteRange) -> bool {
+        let inode = self.namespace.get(&id);
+        let Some((inode, change)) = inode.and_then(|it| Some((it, it.change.as_ref()?))) else {
+            return false;
+        };
+        let is_whole = |index| {
+            let slot = inode.pages.get(&PageIndex(index));
+            slot.is_some_and(|slot| {
+                slot.transaction == change.transaction && slot.page.stored_bytes() == PAGE_BYTES
+            })
+        };
+        let mut pages = range.start / PAGE_BYTES_U64..range.end.div_ceil(PAGE_BYTES_U64);
+        self.transactions.is_open(change.transaction) && pages.all(is_whole)
+    }
+
+    /// Checks that an entry may go.
+    pub(crate) fn require_removal(
+        &mut self,
+        parent: ObjectId,
+        memory: RemovalMemory,
+    ) -> Result<(), Stop> {
+        match self.require_less(parent, ENTRY_BYTES) {
+            Err(Stop::Need(Need::Memory)) if memory == RemovalMemory::BeyondBudget => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Checks that content may be cut off.
+    pub(crate) fn require_cut(&mut self, id: ObjectId) -> Result<(), Stop> {
+        self.require_less(id, PAGE_BYTES_U64)
+    }
+
+    /// Checks what gives room back below. Where there is none, what is not committed must not become
+    /// more than the journal takes; unless it is more already, because others have taken the room
+    /// since: then it can only become less, but for so much memory.
+    fn require_less(&mut self, at: ObjectId, memory_bytes: u64) -> Result<(), Stop> {
+        let is_too_much = self.accounting.overflows_journal();
+        match self.require(at, memory_bytes, 0, 0) {
+            Err(Stop::Need(Need::Space)) if is_too_much => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Checks a change of what is there: it needs memory, and below nothing that is not
+    /// there already.
+    pub(crate) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
+        self.require(id, ENTRY_BYTES, 0, 0)
+    }
+
+    /// Pages of an object without links that may leave memory by
+    /// `Store::spill`: nothing uncommitted mentions it.
+    pub fn spill_candidate(&self) -> Option<(ObjectId, Vec<(PageIndex, Page)>)> {
+        self.namespace
+            .iter()
+            .filter(|(_, inode)| inode.is_orphan() && inode.holds == 0)
+            .map(|(&id, inode)| {
+                let pages: Vec<_> = inode
+                    .pages
+                    .iter()
+                    .filter(|(_, slot)| slot.transaction == ORPHAN)
+                    .take(SPILL_PAGES_MAX)
+                    .map(|(&index, slot)| (index, slot.page.clone()))
+                    .collect();
+                (id, pages)
+            })
+            // The choice must not depend on the order of a hash table.
+            .max_by_key(|(id, pages)| (pages.len(), id.0))
+            .filter(|(_, pages)| !pages.is_empty())
+    }
+
+    /// The store has these pages of an orphan now.
+    pub fn spilled(&mut self, id: ObjectId, pages: &[(PageIndex, Page)]) {
+        let Some(inode) = self.namespace.get_mut(&id) else {
+            return;
+        };
+        inode.known_to_store = true;
+        inode.pinned = true;
+        inode.version += 1;
+        for (index, page) in pages {
+            let end = index.offset() + PAGE_BYTES_U64;
+            inode.store_bytes = inode.store_bytes.max(end);
+            let unchanged = inode
+                .pages
+                .get(index)
+                .is_some_and(|slot| slot.transaction == ORPHAN && slot.page == *page);
+            if unchanged && let Some(slot) = inode.pages.remove(index) {
+                let bytes = slot.page.stored_bytes() as u64;
+                self.accounting.drop_orphan_pages(bytes);
+                if let Some(change) = &mut inode.change {
+                    change.zeroed.remove(ByteRange::new(index.offset(), end));
+                }
+            }
+        }
+    }
+}

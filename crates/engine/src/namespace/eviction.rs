@@ -1,0 +1,334 @@
+//! What leaves memory: unused objects, and deleted ones.
+//!
+//! Objects stay in memory when nothing uses them, because they may be used again, and as long
+//! as the kernel has them in its own caches, which can be for ever: a walk over a
+//! million files leaves a million references. So above a limit unused objects leave memory,
+//! and the kernel is asked to forget what only its caches refer to. All is done in steps that
+//! look at a bounded number of objects, in the order in which they came into memory.
+
+use alloc::vec::Vec;
+
+use mobifs_base::{Name, ObjectId};
+
+use super::Namespace;
+use crate::accounting::Accounting;
+use crate::directory::Directory;
+use crate::inode::Inode;
+use crate::versions::ORPHAN;
+
+/// What an object takes in memory without its content, roughly: here, in the arena, and what
+/// the store knows of it.
+pub(crate) const OBJECT_MEMORY_BYTES: u64 = 2048;
+/// Entries of listings that may be in memory for each object that may. An entry takes about a
+/// quarter of the memory of an object.
+const ENTRIES_PER_OBJECT: usize = 4;
+/// So many entries are worth looking an object up again.
+const ENTRIES_WORTH_AN_OBJECT: u64 = 64;
+
+/// An object that is in memory only because the kernel has it in its caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelHeld {
+    /// The object.
+    pub id: ObjectId,
+    /// A directory that had an entry for it, and probably has.
+    pub parent: ObjectId,
+    /// The name of that entry.
+    pub name: Option<Name>,
+    /// It is a directory.
+    pub is_directory: bool,
+}
+
+/// What an object is kept in memory for by the kernel and by programs, until they give it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct References {
+    /// How often it was looked up.
+    pub lookups: u64,
+    /// How often it is open.
+    pub opens: u64,
+}
+
+/// What one step of [`Engine::trim`] did.
+#[derive(Debug, Default)]
+pub struct Trimmed {
+    /// Objects that were looked at: 0 if there is no need to go on.
+    pub looked_at: usize,
+    /// Objects and listings that left memory.
+    pub evicted: usize,
+    /// Objects that would leave memory if the kernel forgot them.
+    pub kernel_held: Vec<KernelHeld>,
+}
+
+/// What the kernel and programs refer to.
+impl Namespace {
+    /// Objects that are looked up or open, and how often.
+    pub(crate) fn references(&self) -> impl Iterator<Item = (ObjectId, References)> {
+        let of = |inode: &Inode| References {
+            lookups: inode.lookups,
+            opens: inode.opens,
+        };
+        let counted = self.iter().map(move |(&id, inode)| (id, of(inode)));
+        counted.filter(|(_, references)| *references != References::default())
+    }
+
+    /// The kernel dropped `count` references to an object.
+    pub(crate) fn forget(&mut self, id: ObjectId, count: u64) {
+        if let Some(inode) = self.get_mut(&id) {
+            inode.lookups = inode.lookups.saturating_sub(count);
+        }
+    }
+
+    /// An open object is closed.
+    pub(crate) fn release(&mut self, id: ObjectId) {
+        if let Some(inode) = self.get_mut(&id) {
+            inode.opens = inode.opens.saturating_sub(1);
+        }
+    }
+}
+
+/// What leaves memory at once.
+impl Namespace {
+    /// Frees an object without links as soon as it is not in use: its pages at once,
+    /// itself when no transaction mentions it any more, and then the removed directories above
+    /// it, of which there may be any number, as far as nothing else needs them.
+    pub(crate) fn dispose_if_unused(&mut self, id: ObjectId, accounting: &mut Accounting) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            next = if self.frees_pages_of(id, accounting) {
+                self.take_out(id)
+            } else {
+                None
+            };
+        }
+    }
+
+    /// Frees the pages of an object without links that is not in use; whether the object itself
+    /// can leave memory, too.
+    fn frees_pages_of(&mut self, id: ObjectId, accounting: &mut Accounting) -> bool {
+        let Some(inode) = self.get_mut(&id) else {
+            return false;
+        };
+        if !inode.is_orphan() || inode.lookups > 0 || inode.opens > 0 || id == ObjectId::ROOT {
+            return false;
+        }
+        let mut freed_bytes = 0;
+        inode.pages.retain(|slot| {
+            let keep = slot.transaction != ORPHAN;
+            if !keep {
+                freed_bytes += slot.page.stored_bytes() as u64;
+            }
+            keep
+        });
+        accounting.drop_orphan_pages(freed_bytes);
+        inode.holds == 0 && inode.residents == 0
+    }
+
+    /// Takes an object out of memory, and the removed directories above it that were there only
+    /// for its sake.
+    fn evict(&mut self, id: ObjectId, accounting: &mut Accounting) {
+        if let Some(home) = self.take_out(id) {
+            self.dispose_if_unused(home, accounting);
+        }
+    }
+
+    /// Takes an object out of memory; the directory that it had its place in, if nothing else in
+    /// memory has.
+    fn take_out(&mut self, id: ObjectId) -> Option<ObjectId> {
+        debug_assert!(id != ObjectId::ROOT, "the root stays");
+        let inode = self.remove(&id)?;
+        debug_assert!(
+            inode.holds == 0 && inode.residents == 0 && inode.opens == 0,
+            "{id} is in use"
+        );
+        self.several_names.remove(&id);
+        self.departures.left(id);
+        self.arrivals.remove(&id);
+        if inode.pinned {
+            self.unpinned.push(id);
+        }
+        if inode.is_directory() || inode.is_orphan() {
+            // A file stays known to the store as long as its directory's listing,
+            // which names it, is in memory.
+            self.forgotten.insert(id);
+        }
+        let home = self.get_mut(&inode.home)?;
+        debug_assert!(home.residents > 0, "the home counted it");
+        home.residents -= 1;
+        (home.residents == 0).then_some(inode.home)
+    }
+
+    /// Directories whose listing, and deleted objects that, left memory since the last call. Until
+    /// [`Namespace::forgotten`], no answer that names objects is accepted.
+    pub(crate) fn take_forgotten(&mut self) -> Vec<ObjectId> {
+        self.is_forgetting = !self.forgotten.is_empty();
+        if self.is_forgetting {
+            self.arrivals.clear();
+        }
+        core::mem::take(&mut self.forgotten).into_iter().collect()
+    }
+
+    /// Whether [`Namespace::take_forgotten`] would name any.
+    pub(crate) fn has_forgotten(&self) -> bool {
+        !self.forgotten.is_empty()
+    }
+
+    /// The store has forgotten what [`Namespace::take_forgotten`] named.
+    pub(crate) fn forgotten(&mut self) {
+        self.is_forgetting = false;
+        self.departures.all_left();
+    }
+
+    /// Pinned objects that went out of use since the last call: to be unpinned.
+    pub(crate) fn take_unpinned(&mut self) -> Vec<ObjectId> {
+        core::mem::take(&mut self.unpinned)
+    }
+
+    /// Whether [`Namespace::take_unpinned`] would name any.
+    pub(crate) const fn has_unpinned(&self) -> bool {
+        !self.unpinned.is_empty()
+    }
+}
+
+/// What leaves memory where too much is in it.
+impl Namespace {
+    /// Whether more objects, or more entries of directories, than allowed are in memory.
+    pub(crate) fn is_crowded(&self, limit: usize) -> bool {
+        self.len() > limit || self.has_many_entries(limit)
+    }
+
+    const fn has_many_entries(&self, limit: usize) -> bool {
+        self.listed_entries() > limit.saturating_mul(ENTRIES_PER_OBJECT)
+    }
+
+    /// One step towards the limit; see [`crate::Engine::trim`].
+    pub(crate) fn trim(
+        &mut self,
+        limit: usize,
+        objects_max: usize,
+        accounting: &mut Accounting,
+    ) -> Trimmed {
+        let mut trimmed = Trimmed::default();
+        if !self.is_crowded(limit) {
+            return trimmed;
+        }
+        let target = limit - limit / 8;
+        while trimmed.looked_at < objects_max.min(self.len()) {
+            let excess = self.len().saturating_sub(target);
+            let is_enough = excess <= trimmed.kernel_held.len();
+            if is_enough && !self.has_many_entries(target) {
+                break;
+            }
+            let Some(id) = self.next_in_turn() else {
+                break;
+            };
+            trimmed.looked_at += 1;
+            let Some(inode) = self.get(&id) else {
+                continue;
+            };
+            if id != ObjectId::ROOT && is_unused(inode) {
+                // Those above become unused with it. Each in its turn would take a round for each.
+                let rest = objects_max - trimmed.looked_at;
+                let evicted = self.evict_upwards(id, rest + 1, accounting, |_| true);
+                trimmed.looked_at += evicted - 1;
+                trimmed.evicted += evicted;
+            } else if is_idle(inode) {
+                trimmed.evicted += 1;
+                self.unload_listing(id);
+            }
+            if let Some(inode) = self.get(&id)
+                && id != ObjectId::ROOT
+                && is_kernel_held(inode)
+                && (!is_enough || self.keeps_many_entries(inode))
+            {
+                trimmed.kernel_held.push(KernelHeld {
+                    id,
+                    parent: inode.home,
+                    name: inode.name.clone(),
+                    is_directory: inode.is_directory(),
+                });
+            }
+        }
+        trimmed
+    }
+
+    /// Whether an object is one of few that keep a large listing in memory. For the sake of
+    /// listings the kernel is asked only for these: of a large directory that is in use it would
+    /// forget everything again and again, for nothing.
+    fn keeps_many_entries(&self, inode: &Inode) -> bool {
+        self.get(&inode.home).is_some_and(|home| {
+            let entries = home.directory().map_or(0, Directory::len) as u64;
+            entries >= home.residents.saturating_mul(ENTRIES_WORTH_AN_OBJECT)
+        })
+    }
+
+    /// The entries of a directory that nothing in memory lies in leave memory.
+    fn unload_listing(&mut self, id: ObjectId) {
+        if self.unload(id) {
+            self.forgotten.insert(id);
+            self.departures.left(id);
+        }
+    }
+
+    /// If too much is in memory, an object that has lost its last user leaves it at once, and
+    /// so do the directories above that are there only for it.
+    pub(crate) fn evict_if_crowded(
+        &mut self,
+        id: ObjectId,
+        limit: usize,
+        accounting: &mut Accounting,
+    ) {
+        self.evict_upwards(id, usize::MAX, accounting, |this| this.is_crowded(limit));
+    }
+
+    /// Takes an unused object out of memory, and the directories above it that are unused then:
+    /// so many, and as long as there is need. Answers how many left.
+    fn evict_upwards(
+        &mut self,
+        id: ObjectId,
+        objects_max: usize,
+        accounting: &mut Accounting,
+        is_needed: impl Fn(&Self) -> bool,
+    ) -> usize {
+        let (mut at, mut evicted) = (id, 0);
+        while at != ObjectId::ROOT
+            && evicted < objects_max
+            && is_needed(self)
+            && let Some(inode) = self.get(&at)
+            && is_unused(inode)
+        {
+            let home = inode.home;
+            self.evict(at, accounting);
+            (at, evicted) = (home, evicted + 1);
+        }
+        evicted
+    }
+}
+
+/// Whether an object can be had from the store again at any time.
+fn is_unused(inode: &Inode) -> bool {
+    inode.lookups == 0 && is_only_looked_up(inode)
+}
+
+/// Whether only the kernel's caches, or programs through them, use an object.
+fn is_kernel_held(inode: &Inode) -> bool {
+    inode.lookups > 0 && is_only_looked_up(inode)
+}
+
+fn is_only_looked_up(inode: &Inode) -> bool {
+    inode.opens == 0
+        && inode.holds == 0
+        && inode.residents == 0
+        && inode.change.is_none()
+        && inode.pages.is_empty()
+        && inode.known_to_store
+        && !inode.is_orphan()
+}
+
+/// Whether a directory's listing can be had from the store again at any time.
+fn is_idle(inode: &Inode) -> bool {
+    inode.residents == 0
+        && inode.holds == 0
+        && inode.change.is_none()
+        && inode.known_to_store
+        && !inode.is_orphan()
+        && inode.directory().is_some()
+}

@@ -1,0 +1,146 @@
+//! Bringing objects into memory: answers of the store, and which of them still hold.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use mobifs_base::{DirectoryEntry, Name, ObjectId, ObjectInfo, Xattr};
+
+use super::Namespace;
+use crate::RESERVED_NAME;
+use crate::directory::{Listing, Slot};
+use crate::error::{Need, Stop};
+use crate::inode::{Body, Inode};
+
+/// Objects of which it is known when they left memory; more than answers are under way.
+const DEPARTURES_MAX: usize = 4096;
+
+/// Which objects (or their listings) have left memory since answers about them were asked for.
+/// While an object is not in memory, nothing that the store says of it can become wrong; but it
+/// may come, change and leave while an answer is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Departures {
+    /// Grows with every departure.
+    epoch: u64,
+    /// Answers asked for before are all stale.
+    floor: u64,
+    left_at: BTreeMap<ObjectId, u64>,
+}
+
+impl Departures {
+    /// What questions are asked at now.
+    pub(super) const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(super) fn left(&mut self, id: ObjectId) {
+        self.epoch += 1;
+        if self.left_at.len() >= DEPARTURES_MAX {
+            self.all_left();
+        }
+        self.left_at.insert(id, self.epoch);
+    }
+
+    /// No answer that is under way holds any more.
+    pub(super) fn all_left(&mut self) {
+        self.epoch += 1;
+        self.floor = self.epoch;
+        self.left_at.clear();
+    }
+
+    fn stayed_since(&self, id: ObjectId, epoch: u64) -> bool {
+        epoch >= self.floor && self.left_at.get(&id).is_none_or(|&left| left <= epoch)
+    }
+}
+
+impl Namespace {
+    /// What questions about an object are asked at now: its answer must come back with it.
+    pub(crate) const fn epoch(&self) -> u64 {
+        self.departures.epoch()
+    }
+
+    /// Answers [`Need::Object`].
+    pub(crate) fn provide_object(&mut self, id: ObjectId, epoch: u64, info: ObjectInfo) {
+        if self.accepts(id, epoch) && !self.contains_key(&id) {
+            self.arrivals.insert(id, info);
+        }
+    }
+
+    /// Answers [`Need::Directory`].
+    pub(crate) fn provide_directory(
+        &mut self,
+        id: ObjectId,
+        epoch: u64,
+        mut entries: Vec<DirectoryEntry>,
+    ) {
+        if !self.accepts(id, epoch) {
+            return;
+        }
+        let mut directory: Box<_> = self.new_directory();
+        let Some(inode) = self.get(&id) else {
+            return;
+        };
+        if let Body::Directory(Listing::NotLoaded(displaced)) = &inode.body {
+            if id == ObjectId::ROOT {
+                entries.retain(|entry| entry.name.as_bytes() != RESERVED_NAME);
+            }
+            directory.load(entries, displaced);
+            self.load_entries(id, directory);
+            // Known again before the store forgot it.
+            self.forgotten.remove(&id);
+        }
+    }
+
+    /// Whether an answer that names objects and was asked for at `epoch` still holds.
+    fn accepts(&self, id: ObjectId, epoch: u64) -> bool {
+        self.departures.stayed_since(id, epoch) && !self.is_forgetting
+    }
+
+    /// Answers [`Need::Xattrs`].
+    pub(crate) fn provide_xattrs(&mut self, id: ObjectId, epoch: u64, xattrs: Vec<Xattr>) {
+        if !self.departures.stayed_since(id, epoch) {
+            return;
+        }
+        if let Some(inode) = self.get_mut(&id)
+            && inode.xattrs.is_none()
+        {
+            inode.xattrs = Some(xattrs.into_iter().collect::<BTreeMap<_, _>>());
+        }
+    }
+
+    /// Answers [`Need::SymlinkTarget`].
+    pub(crate) fn provide_symlink_target(&mut self, id: ObjectId, epoch: u64, target: Vec<u8>) {
+        if !self.departures.stayed_since(id, epoch) {
+            return;
+        }
+        if let Some(Inode {
+            body: Body::Symlink(loaded @ None),
+            ..
+        }) = self.get_mut(&id)
+        {
+            *loaded = Some(Arc::from(target));
+        }
+    }
+
+    /// Makes sure that the object which `parent`/`name` names is in memory; true if it was
+    /// already.
+    pub(crate) fn load_named(
+        &mut self,
+        parent: ObjectId,
+        name: &[u8],
+        slot: Slot,
+    ) -> Result<bool, Stop> {
+        let id = slot.id;
+        if self.contains_key(&id) {
+            return Ok(true);
+        }
+        let Some(info) = self.arrivals.remove(&id) else {
+            let epoch = self.epoch();
+            return Err(Stop::Need(Need::Object { id, epoch }));
+        };
+        let inode = Inode::from_store(&info, parent, Some(Name::new(name)?));
+        self.insert_inode(id, inode)?;
+        Ok(false)
+    }
+}
