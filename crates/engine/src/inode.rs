@@ -11,6 +11,7 @@ use mobifs_base::{
 };
 
 use crate::directory::{Directory, Displaced, Listing};
+use crate::persist::dirty_tracking::Tracked;
 use crate::request::{Node, SetIdBits};
 use crate::versions::{Change, Pages};
 
@@ -82,8 +83,9 @@ pub(crate) struct Inode {
     pub(crate) change: Option<Box<Change>>,
     /// Zeroed ranges of closed, uncommitted transactions, in the order of their closing.
     pub(crate) closed_zeroed: Vec<(TransactionId, Vec<ByteRange>)>,
-    /// All extended attributes; none while not loaded.
-    pub(crate) xattrs: Option<Xattrs>,
+    /// All extended attributes; none while not loaded. They are a record of their own in the
+    /// restart image, with [`Change::xattrs`]: they may be many, and seldom change.
+    pub(crate) xattrs: Tracked<Option<Xattrs>>,
     pub(crate) body: Body,
 }
 
@@ -124,7 +126,7 @@ impl Inode {
             stamp: 0,
             change: None,
             closed_zeroed: Vec::new(),
-            xattrs: None,
+            xattrs: Tracked::saved(None),
             body,
         }
     }
@@ -146,7 +148,7 @@ impl Inode {
             announced: false,
             known_to_store: false,
             store_bytes: 0,
-            xattrs: Some(BTreeMap::new()),
+            xattrs: Tracked::saved(Some(BTreeMap::new())),
             body,
             ..Self::from_store(&info, home, name)
         }
@@ -250,12 +252,44 @@ impl Inode {
     /// Takes the file capability away, which every change of content does.
     pub(crate) fn kill_capability(&mut self) {
         const CAPABILITY: &[u8] = b"security.capability";
-        if let Some(xattrs) = &mut self.xattrs
-            && let Some((name, _)) = xattrs.remove_entry(CAPABILITY)
+        self.remove_xattr(CAPABILITY);
+    }
+
+    /// Sets an extended attribute, which the open change will carry; the attributes are loaded.
+    pub(crate) fn set_xattr(&mut self, name: Arc<[u8]>, value: Arc<[u8]>) {
+        if self.xattrs.is_none() {
+            return;
+        }
+        if let Some(change) = &mut self.change {
+            change.xattrs.insert(Arc::clone(&name));
+        }
+        if let Some(xattrs) = &mut *self.xattrs {
+            xattrs.insert(name, value);
+        }
+    }
+
+    /// Takes an extended attribute away, if there is one.
+    pub(crate) fn remove_xattr(&mut self, name: &[u8]) {
+        let has_it = self
+            .xattrs
+            .as_ref()
+            .is_some_and(|xattrs| xattrs.contains_key(name));
+        if has_it
+            && let Some(xattrs) = &mut *self.xattrs
+            && let Some((name, _)) = xattrs.remove_entry(name)
             && let Some(change) = &mut self.change
         {
             change.xattrs.insert(name);
         }
+    }
+
+    /// Whether the record of the extended attributes has anything to say.
+    pub(crate) fn has_xattr_record(&self) -> bool {
+        let change = self.change.as_ref();
+        self.xattrs
+            .as_ref()
+            .is_some_and(|xattrs| !xattrs.is_empty())
+            || change.is_some_and(|change| !change.xattrs.is_empty())
     }
 
     /// Takes away what a change of content by an unprivileged user must take away, and

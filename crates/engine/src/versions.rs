@@ -13,7 +13,7 @@ use core::ops::Deref;
 
 use mobifs_base::{ByteRange, ObjectId, Page, PageIndex, RangeSet, TransactionId};
 
-use crate::persist::dirty_tracking::UnsavedKeys;
+use crate::persist::dirty_tracking::{Tracked, UnsavedKeys};
 
 /// Marks changes that no transaction will carry: the object has no link.
 pub(crate) const ORPHAN: TransactionId = TransactionId(0);
@@ -36,7 +36,7 @@ pub(crate) struct Change {
     /// The write log: pages in the order of their first write in this transaction.
     /// May name pages that were dropped since; the slot decides.
     pub(crate) log: Vec<PageIndex>,
-    pub(crate) xattrs: BTreeSet<Arc<[u8]>>,
+    pub(crate) xattrs: Tracked<BTreeSet<Arc<[u8]>>>,
 }
 
 impl Change {
@@ -46,7 +46,7 @@ impl Change {
             zeroed: Ranges::new(is_tracked),
             allocated: Ranges::new(is_tracked),
             log: Vec::new(),
-            xattrs: BTreeSet::new(),
+            xattrs: Tracked::saved(BTreeSet::new()),
         }
     }
 }

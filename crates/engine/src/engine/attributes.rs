@@ -75,18 +75,12 @@ fn apply(inode: &mut Inode, change: &AttributeChange, moment: Moment) {
 
 /// Lets the ACL, if there is one, follow a chmod.
 fn follow_mode(inode: &mut Inode, mode: u16) {
-    let Some(xattrs) = &mut inode.xattrs else {
-        return;
-    };
-    let Some(mut list) = xattrs.get(acl::ACCESS).and_then(|value| Acl::parse(value)) else {
-        return;
-    };
-    list.set_permission_bits(mode);
-    let name = alloc::sync::Arc::from(acl::ACCESS);
-    if let Some(change) = &mut inode.change {
-        change.xattrs.insert(alloc::sync::Arc::clone(&name));
+    let xattrs = inode.xattrs.as_ref();
+    let value = xattrs.and_then(|xattrs| xattrs.get(acl::ACCESS));
+    if let Some(mut list) = value.and_then(|value| Acl::parse(value)) {
+        list.set_permission_bits(mode);
+        inode.set_xattr(alloc::sync::Arc::from(acl::ACCESS), list.to_bytes());
     }
-    xattrs.insert(name, list.to_bytes());
 }
 
 fn time(change: Option<TimeChange>, current: Timestamp, moment: Moment) -> Timestamp {

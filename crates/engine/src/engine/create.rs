@@ -103,9 +103,8 @@ impl Engine {
         let app = self.namespace.app_of(parent, &mut self.apps);
         (inode.app, inode.app_epoch) = self.namespace.current_app(app);
         let mut change = Change::new(ORPHAN, self.namespace.is_tracked());
-        change
-            .xattrs
-            .extend(inode.xattrs.iter().flatten().map(|(key, _)| key.clone()));
+        let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
+        change.xattrs.extend(inherited);
         inode.change = Some(Box::new(change));
         let node = inode.node(id);
         self.namespace.insert_inode(id, inode)?;
@@ -143,7 +142,9 @@ impl Engine {
         let inode = self.namespace.inode_mut(id)?;
         let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
         let inherited: Vec<_> = inherited.collect();
-        if let Some(change) = inode.change.as_mut() {
+        if !inherited.is_empty()
+            && let Some(change) = inode.change.as_mut()
+        {
             change.xattrs.extend(inherited);
         }
         self.reserve_inode(transaction);
@@ -212,7 +213,9 @@ impl Engine {
             _ => Body::Special,
         };
         let mut inode = Inode::created(attributes, body, parent, None);
-        inode.xattrs = Some(inheritance.xattrs);
+        if !inheritance.xattrs.is_empty() {
+            *inode.xattrs = Some(inheritance.xattrs);
+        }
         inode
     }
 

@@ -117,7 +117,7 @@ impl Engine {
         if let Some(change) = &mut inode.change {
             change.xattrs.insert(Arc::clone(&name));
         }
-        if let Some(xattrs) = &mut inode.xattrs {
+        if let Some(xattrs) = &mut *inode.xattrs {
             if keep {
                 xattrs.insert(name, Arc::from(value));
             } else {
@@ -149,12 +149,7 @@ impl Engine {
         let transaction = self.begin_change(id, moment.now)?;
         let inode = self.namespace.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
-        if let Some(xattrs) = &mut inode.xattrs
-            && let Some((name, _)) = xattrs.remove_entry(name)
-            && let Some(change) = &mut inode.change
-        {
-            change.xattrs.insert(name);
-        }
+        inode.remove_xattr(name);
         self.finish(transaction, moment.now);
         Ok(())
     }

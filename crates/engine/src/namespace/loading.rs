@@ -105,7 +105,7 @@ impl Namespace {
         if let Some(inode) = self.get_mut(&id)
             && inode.xattrs.is_none()
         {
-            inode.xattrs = Some(xattrs.into_iter().collect::<BTreeMap<_, _>>());
+            *inode.xattrs = Some(xattrs.into_iter().collect::<BTreeMap<_, _>>());
         }
     }
 

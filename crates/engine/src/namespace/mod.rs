@@ -128,6 +128,7 @@ impl Namespace {
         for (id, inode) in &mut self.map {
             self.unsaved.mark(*id);
             inode.pages.mark_all_unsaved();
+            inode.xattrs.mark_unsaved();
             if let Some(change) = &mut inode.change {
                 change.zeroed.mark_all_unsaved();
                 change.allocated.mark_all_unsaved();
@@ -202,7 +203,11 @@ impl Namespace {
 
     /// The change that an open transaction had of an object ends.
     pub(crate) fn take_change(&mut self, id: ObjectId) -> Option<Box<Change>> {
-        let mut change = self.get_mut(&id)?.change.take()?;
+        let inode = self.get_mut(&id)?;
+        let mut change = inode.change.take()?;
+        if !change.xattrs.is_empty() {
+            inode.xattrs.mark_unsaved();
+        }
         if self.is_tracked {
             let ranges = [
                 (Kind::Zeroed, &mut change.zeroed),
@@ -228,6 +233,9 @@ impl Namespace {
             let all = pages.keys().copied().chain(marked);
             self.gone
                 .extend(all.map(|index| (Kind::Page, *id, index.0)));
+            if inode.xattrs.take_unsaved() || inode.has_xattr_record() {
+                self.gone.push((Kind::Xattrs, *id, 0));
+            }
         }
         self.shrink();
         Some(inode)

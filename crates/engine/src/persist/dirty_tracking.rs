@@ -5,6 +5,49 @@
 //! operation can forget to. Where no restart image is kept they mark nothing.
 
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
+
+/// A value with a record of its own, which is not up to date once the value may have changed.
+#[derive(Debug, Default)]
+pub(crate) struct Tracked<T> {
+    value: T,
+    is_changed: bool,
+}
+
+impl<T> Tracked<T> {
+    /// A value whose record is up to date, or which has none because it is empty.
+    pub(crate) const fn saved(value: T) -> Self {
+        Self {
+            value,
+            is_changed: false,
+        }
+    }
+
+    /// Marks it as unsaved.
+    pub(crate) const fn mark_unsaved(&mut self) {
+        self.is_changed = true;
+    }
+
+    /// Whether it is unsaved; from now on it counts as saved.
+    pub(crate) const fn take_unsaved(&mut self) -> bool {
+        core::mem::replace(&mut self.is_changed, false)
+    }
+}
+
+impl<T> Deref for Tracked<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Tracked<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.is_changed = true;
+        &mut self.value
+    }
+}
 
 /// Room for so many keys stays allocated.
 const KEPT_KEYS: usize = 64;

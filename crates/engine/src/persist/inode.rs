@@ -1,5 +1,6 @@
-//! An object as a record. Not in it: its pages, the ranges of its change and its directory's
-//! entries, which are records of their own, so that an operation writes no more than it changes;
+//! An object as a record. Not in it: its pages, the ranges of its change, its extended
+//! attributes and its directory's entries, which are records of their own, so that an operation
+//! writes no more than it changes;
 //! and what can be had again from others (`residents`, `holds`, `closed_zeroed`).
 
 use alloc::boxed::Box;
@@ -12,6 +13,7 @@ use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo};
 use super::{Key, Kind, RestartImageError};
 use crate::directory::{Directory, Displaced, Listing, check_cookie};
 use crate::inode::{Body, Inode, Xattrs};
+use crate::persist::dirty_tracking::Tracked;
 use crate::versions::Change;
 use mobifs_base::codec::{CodecError, Reader, Writer};
 
@@ -52,9 +54,9 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         xattrs,
         body,
     } = inode;
-    let (zeroed, allocated) = ranges_of(inode);
-    out.u32(zeroed);
-    out.u32(allocated);
+    for count in parts_of(inode) {
+        out.u32(count);
+    }
     out.attributes(attributes);
     out.u64(*allocated_bytes);
     for flag in [
@@ -79,12 +81,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     out.u64(*opens);
     out.u64(*version);
     out.option(change.as_deref(), write_change);
-    out.option(xattrs.as_ref(), |out, xattrs| {
-        out.list(xattrs.iter(), |out, (name, value)| {
-            out.bytes(name);
-            out.bytes(value);
-        });
-    });
+    out.flag(xattrs.is_some());
     write_body(out, body);
 }
 
@@ -96,10 +93,9 @@ fn write_change(out: &mut Writer, change: &Change) {
         zeroed: _,
         allocated: _,
         log: _,
-        xattrs,
+        xattrs: _,
     } = change;
     out.u64(transaction.0);
-    out.list(xattrs.iter(), |out, name| out.bytes(name));
 }
 
 fn write_body(out: &mut Writer, body: &Body) {
@@ -133,8 +129,8 @@ pub(crate) fn read(
 ) -> Result<Inode, RestartImageError> {
     let mut from = Reader::new(bytes);
     let from = &mut from;
-    // How many ranges there are: they are records of their own, and checked when all are read.
-    let _ranges = (from.u32()?, from.u32()?);
+    // How many parts there are: they are records of their own, and checked when all are read.
+    read_parts(from)?;
     let info = ObjectInfo {
         attributes: from.attributes()?,
         allocated_bytes: from.count()?,
@@ -159,30 +155,66 @@ pub(crate) fn read(
     inode.version = from.count()?;
     let change = from.option(|from| read_change(from, is_tracked))?;
     inode.change = change.map(Box::new);
-    inode.xattrs = from.option(read_xattrs)?;
+    inode.xattrs = Tracked::saved(from.flag()?.then(Xattrs::new));
     inode.body = read_body(from, hasher, is_tracked)?;
     Ok(inode)
 }
 
-fn read_xattrs(from: &mut Reader<'_>) -> Result<Xattrs, CodecError> {
-    let list = from.list(|from| Ok::<_, CodecError>((from.shared()?, from.shared()?)))?;
-    Ok(list.into_iter().collect())
-}
-
-/// How many ranges the open change of an object has, of each kind.
-fn ranges_of(inode: &Inode) -> (u32, u32) {
+/// The extended attributes of an object, and the names of those that its open change carries.
+pub(crate) fn write_xattrs(out: &mut Writer, inode: &Inode) {
+    let empty = Xattrs::new();
+    let xattrs = inode.xattrs.as_ref().unwrap_or(&empty);
+    out.list(xattrs.iter(), |out, (name, value)| {
+        out.bytes(name);
+        out.bytes(value);
+    });
     let change = inode.change.as_ref();
-    change.map_or((0, 0), |change| {
-        (change.zeroed.len() as u32, change.allocated.len() as u32)
-    })
+    out.u32(change.map_or(0, |change| change.xattrs.len()) as u32);
+    for name in change.iter().flat_map(|change| change.xattrs.iter()) {
+        out.bytes(name);
+    }
 }
 
-/// Checks that all ranges are there that the record of an object counts: without one of them
-/// older content could show again.
-pub(crate) fn check_ranges(inode: &Inode, record: &[u8]) -> Result<(), RestartImageError> {
-    let mut from = Reader::new(record);
-    if (from.u32()?, from.u32()?) != ranges_of(inode) {
-        return Err(RestartImageError("a range of a change is missing"));
+/// Puts back what [`write_xattrs`] wrote.
+pub(crate) fn restore_xattrs(
+    inode: &mut Inode,
+    from: &mut Reader<'_>,
+) -> Result<(), RestartImageError> {
+    let xattrs = from.list(|from| Ok::<_, CodecError>((from.shared()?, from.shared()?)))?;
+    let names: BTreeSet<Arc<[u8]>> = from.list(Reader::shared)?.into_iter().collect();
+    if let Some(known) = &mut *inode.xattrs {
+        known.extend(xattrs);
+    } else if !xattrs.is_empty() {
+        return Err(RestartImageError("extended attributes are not loaded"));
+    }
+    match &mut inode.change {
+        Some(change) => *change.xattrs = names,
+        None if names.is_empty() => {}
+        None => return Err(RestartImageError("extended attributes are of no change")),
+    }
+    Ok(())
+}
+
+/// How many parts an object has that are records of their own and without which older content
+/// or attributes could show again: ranges that its open change zeroes, and allocates, extended
+/// attributes, and those of them that the change carries.
+fn parts_of(inode: &Inode) -> [u32; 4] {
+    let xattrs = inode.xattrs.as_ref().map_or(0, |xattrs| xattrs.len());
+    let of_change = inode.change.as_ref().map_or([0; 3], |change| {
+        let ranges = [change.zeroed.len(), change.allocated.len()];
+        [ranges[0], ranges[1], change.xattrs.len()]
+    });
+    [of_change[0], of_change[1], xattrs, of_change[2]].map(|count| count as u32)
+}
+
+fn read_parts(from: &mut Reader<'_>) -> Result<[u32; 4], CodecError> {
+    Ok([from.u32()?, from.u32()?, from.u32()?, from.u32()?])
+}
+
+/// Checks that all parts are there that the record of an object counts.
+pub(crate) fn check_parts(inode: &Inode, record: &[u8]) -> Result<(), RestartImageError> {
+    if read_parts(&mut Reader::new(record))? != parts_of(inode) {
+        return Err(RestartImageError("a part of an object is missing"));
     }
     Ok(())
 }
@@ -212,10 +244,7 @@ pub(crate) fn restore_range(
 }
 
 fn read_change(from: &mut Reader<'_>, is_tracked: bool) -> Result<Change, RestartImageError> {
-    let mut change = Change::new(from.transaction()?, is_tracked);
-    let names: BTreeSet<Arc<[u8]>> = from.list(Reader::shared)?.into_iter().collect();
-    change.xattrs = names;
-    Ok(change)
+    Ok(Change::new(from.transaction()?, is_tracked))
 }
 
 fn read_displaced(from: &mut Reader<'_>) -> Result<Displaced, RestartImageError> {

@@ -48,6 +48,9 @@ pub enum Kind {
     Zeroed = 10,
     /// A range that the open change of a file allocates, by the same.
     Allocated = 11,
+    /// The extended attributes of an object, and which of them its open change carries; there is
+    /// none where there are none.
+    Xattrs = 12,
 }
 
 impl Kind {
@@ -65,6 +68,7 @@ impl Kind {
             9 => Self::Closed,
             10 => Self::Zeroed,
             11 => Self::Allocated,
+            12 => Self::Xattrs,
             _ => return None,
         })
     }

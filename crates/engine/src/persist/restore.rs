@@ -40,7 +40,7 @@ impl Engine {
             if key.kind == Kind::Object
                 && let Some(inode) = engine.namespace.get(&ObjectId(key.first))
             {
-                inode::check_ranges(inode, value)?;
+                inode::check_parts(inode, value)?;
             }
         }
         engine.count_again()?;
@@ -64,7 +64,12 @@ impl Engine {
                     .restore_counters(next_object, app_epoch, from.u64()?);
             }
             Kind::App => self.apps.restore(key.first, read_app(from)?)?,
-            Kind::Object | Kind::Dentry | Kind::Page | Kind::Zeroed | Kind::Allocated => {
+            Kind::Object
+            | Kind::Dentry
+            | Kind::Page
+            | Kind::Zeroed
+            | Kind::Allocated
+            | Kind::Xattrs => {
                 restore_object_record(&mut self.namespace, key, value, page_at)?;
             }
             Kind::Open => {
@@ -234,6 +239,11 @@ fn restore_object_record(
             let inode = namespace.get_mut(&id);
             let inode = inode.ok_or(RestartImageError("a range is of no file"))?;
             inode::restore_range(inode, key, from)?;
+        }
+        Kind::Xattrs => {
+            let inode = namespace.get_mut(&id);
+            let inode = inode.ok_or(RestartImageError("extended attributes are of no object"))?;
+            inode::restore_xattrs(inode, from)?;
         }
         _ => {
             let inode = inode::read(value, namespace.hasher(), namespace.is_tracked())?;

@@ -116,6 +116,7 @@ fn save_object(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dy
     save_pages(id, inode, out, image);
     save_ranges(id, inode, out, image);
     save_entries(id, inode, out, image);
+    save_xattrs(id, inode, out, image);
     out.clear();
     inode::write(out, inode);
     image.put(Key::new(Kind::Object, id.0, 0), out.as_bytes());
@@ -157,6 +158,22 @@ fn save_ranges(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dy
             inode::write_range_end(out, end);
             image.put(key, out.as_bytes());
         });
+    }
+}
+
+fn save_xattrs(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
+    let change = inode.change.as_mut();
+    let is_changed = change.is_some_and(|change| change.xattrs.take_unsaved());
+    if !(inode.xattrs.take_unsaved() || is_changed) {
+        return;
+    }
+    let key = Key::new(Kind::Xattrs, id.0, 0);
+    if inode.has_xattr_record() {
+        out.clear();
+        inode::write_xattrs(out, inode);
+        image.put(key, out.as_bytes());
+    } else {
+        image.remove(key);
     }
 }
 

@@ -173,7 +173,7 @@ fn read_open(
     }
     let mut pages = Vec::new();
     for id in dirty {
-        match read_object(records, id).and_then(|object| with_ranges(records, id, object)) {
+        match read_object(records, id).and_then(|object| with_parts(records, id, object)) {
             Ok(object) => {
                 let Some(change) = object
                     .change
@@ -264,8 +264,8 @@ fn read_object(records: &dyn SavedRecords, id: ObjectId) -> Result<Inode, Restar
     inode::read(&value, &FixedState::with_seed(0), false)
 }
 
-/// An object with the ranges that its open change has.
-fn with_ranges(
+/// An object with the ranges that its open change has, and its extended attributes.
+fn with_parts(
     records: &dyn SavedRecords,
     id: ObjectId,
     mut object: Inode,
@@ -276,7 +276,11 @@ fn with_ranges(
             inode::restore_range(&mut object, key, &mut Reader::new(&value))?;
         }
     }
-    inode::check_ranges(&object, &records.value(Key::new(Kind::Object, id.0, 0)))?;
+    for key in records.keys(Kind::Xattrs, Some(id.0)) {
+        let value = records.value(key);
+        inode::restore_xattrs(&mut object, &mut Reader::new(&value))?;
+    }
+    inode::check_parts(&object, &records.value(Key::new(Kind::Object, id.0, 0)))?;
     Ok(object)
 }
 

@@ -4,7 +4,7 @@
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MobiFSar");
 /// Grows when anything in the arena means something else, the records of `mobifs_engine::persist`
 /// included: a program that was replaced while it ran finds what its predecessor left.
-pub(super) const VERSION: u64 = 7;
+pub(super) const VERSION: u64 = 8;
 
 // Words of the header.
 pub(super) const MAGIC_AT: usize = 0;
