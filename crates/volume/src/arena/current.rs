@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 
 use mobifs_base::ObjectId;
+use mobifs_base::codec::{Reader, Writer};
 
 use super::Arena;
-use super::codec::{Reader, Writer};
 use super::records::{RawKey, Records};
 use crate::Volume;
 
@@ -80,7 +80,7 @@ pub(super) fn save(records: &mut Records) {
                 first: slot,
                 second: 0,
             };
-            records.put(key, &out.bytes);
+            records.put(key, out.as_bytes());
         }
         for (id, count) in current.new_references.drain(..) {
             let mut out = Writer::default();
@@ -93,7 +93,7 @@ pub(super) fn save(records: &mut Records) {
                 second: current.references,
             };
             current.references += 1;
-            records.put(key, &out.bytes);
+            records.put(key, out.as_bytes());
         }
     });
 }
@@ -141,17 +141,17 @@ impl Arena {
         let mut found = InFlightRequest::default();
         let executed = content(EXECUTED, 0);
         let mut from = Reader::new(&executed);
-        if from.u64() == Some(unique) {
-            found.outcome = from.u64();
+        if from.u64() == Ok(unique) {
+            found.outcome = from.u64().ok();
         }
         // Those of this request come first; after them are those of longer ones before.
         for number in 0.. {
             let reference = content(REFERENCE, number);
             let mut from = Reader::new(&reference);
-            if from.u64() != Some(unique) {
+            if from.u64() != Ok(unique) {
                 break;
             }
-            let (Some(id), Some(count)) = (from.u64(), from.u64()) else {
+            let (Ok(id), Ok(count)) = (from.u64(), from.u64()) else {
                 break;
             };
             found.references.push((ObjectId(id), count.cast_signed()));

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use mobifs_base::codec::{Reader, Writer};
 use mobifs_base::{ObjectId, TransactionId};
 use mobifs_store::{Intent, KnownObject, RestartSink, RestartState};
 use parking_lot::Mutex;
 
-use super::codec::{Reader, Writer};
 use super::layout::{NOTES_AT, NOTES_BYTES_AT, NOTES_BYTES_MAX};
 use super::region::Region;
 use super::saved;
@@ -69,23 +69,23 @@ impl Noted {
 
     fn note(&mut self, note: &[u8]) -> Option<()> {
         let mut from = Reader::new(note);
-        match from.u8()? {
+        match from.u8().ok()? {
             OBJECT => {
-                let id = ObjectId(from.u64()?);
+                let id = ObjectId(from.u64().ok()?);
                 let known = saved::read_object(&mut from)?;
                 self.objects.insert(id, Some(known));
             }
             NO_OBJECT => {
-                self.objects.insert(ObjectId(from.u64()?), None);
+                self.objects.insert(ObjectId(from.u64().ok()?), None);
             }
             INTENT => self.intent = Some(Some(saved::read_intent(&mut from)?)),
             NO_INTENT => self.intent = Some(None),
-            BEGUN => *self.begun.entry(from.u64()?).or_default() += 1,
+            BEGUN => *self.begun.entry(from.u64().ok()?).or_default() += 1,
             DONE => {
-                self.done.insert(from.u64()?);
+                self.done.insert(from.u64().ok()?);
             }
             REFUSED => {
-                self.begun.remove(&from.u64()?);
+                self.begun.remove(&from.u64().ok()?);
             }
             _ => {}
         }
@@ -107,7 +107,7 @@ impl LastNotes {
         let list = unsafe { self.region.bytes(NOTES_AT, self.bytes()) };
         let mut noted = Noted::default();
         let mut from = Reader::new(list);
-        while let Some(note) = from.bytes() {
+        while let Ok(note) = from.long_bytes() {
             if noted.note(note).is_none() {
                 tracing::warn!("a note of the last process cannot be read");
             }
@@ -148,16 +148,16 @@ impl LastNotes {
         let mut note = Writer::default();
         write(&mut note);
         let mut out = Writer::default();
-        out.bytes(&note.bytes);
+        out.long_bytes(note.as_bytes());
         let _alone = self.adding.lock();
         let bytes = self.bytes();
-        if bytes + out.bytes.len() > NOTES_BYTES_MAX {
+        if bytes + out.as_bytes().len() > NOTES_BYTES_MAX {
             tracing::warn!("no room for notes: if this process dies, its work is done again");
             return;
         }
         // SAFETY: no process reads after the list's end, and no other one adds.
-        unsafe { self.region.write(NOTES_AT + bytes, &out.bytes) };
-        let bytes = (bytes + out.bytes.len()) as u64;
+        unsafe { self.region.write(NOTES_AT + bytes, out.as_bytes()) };
+        let bytes = (bytes + out.as_bytes().len()) as u64;
         self.region.store(NOTES_BYTES_AT, bytes);
     }
 }

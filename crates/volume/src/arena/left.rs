@@ -9,10 +9,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use mobifs_base::codec::Reader;
 use mobifs_base::{ObjectId, Page, PageContent};
 use mobifs_engine::persist::{Key, Kind, SavedRecords};
 use mobifs_store::RestartState;
 
+use super::ArenaError;
 use super::last_notes::LastNotes;
 use super::layout::{
     BATCH_AREA_AT, BATCH_AT, CHUNKS_AT, ENTRIES_AT, FIRST_AT, INCOMPLETE_AT, LENGTH_AT, LIVE_AT,
@@ -23,7 +25,6 @@ use super::records::RawKey;
 use super::region::Region;
 use super::saved;
 use super::slots::{Class, RECORD_BYTES_MAX, RUN};
-use super::{ArenaError, codec};
 
 const LAYOUT: Layout = Layout::MOUNT;
 
@@ -193,7 +194,7 @@ impl LeftArena {
         let (from, to) = of_kind(saved::STORE_OBJECT);
         for key in self.keys_between(from, to) {
             let value = self.raw_value(key);
-            match saved::read_object(&mut codec::Reader::new(&value)) {
+            match saved::read_object(&mut Reader::new(&value)) {
                 Some(object) => known.objects.push((ObjectId(key.first), object)),
                 None => unreadable.push(format!("where {} is", ObjectId(key.first))),
             }
@@ -201,7 +202,7 @@ impl LeftArena {
         let (from, to) = of_kind(saved::STORE_INTENT);
         for key in self.keys_between(from, to) {
             let value = self.raw_value(key);
-            known.intent = saved::read_intent(&mut codec::Reader::new(&value));
+            known.intent = saved::read_intent(&mut Reader::new(&value));
             if known.intent.is_none() {
                 unreadable.push("which transaction was committed last".to_owned());
             }

@@ -10,7 +10,6 @@
 //! `docs/DESIGN.md` argues why a successor that goes on from there loses nothing and does
 //! nothing twice.
 
-mod codec;
 mod current;
 mod image;
 #[cfg(any(test, feature = "kill-points"))]

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use mobifs_base::codec::{Reader, Writer};
 use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page};
 use mobifs_engine::persist::{Key, Kind};
 use mobifs_engine::{Class, Engine, EngineConfig, TransactioningName};
 use mobifs_store::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};
 
-use super::codec::{Reader, Writer};
 use super::records::{RawKey, layout_of};
 use super::{Arena, ArenaError};
 use crate::PolicyChange;
@@ -122,7 +122,7 @@ impl Arena {
         };
         let mut out = Writer::default();
         for (path, change) in settings {
-            out.bytes(path);
+            out.long_bytes(path);
             let class = change.class.map(|class| u64::from(class == Class::Durable));
             for value in [
                 class,
@@ -142,7 +142,7 @@ impl Arena {
                 out.u64(value.unwrap_or(0));
             }
         }
-        self.change_record(key, Some(&out.bytes));
+        self.change_record(key, Some(out.as_bytes()));
     }
 
     /// The keys of all records but those of entries, whose cookies differ each time; in order.
@@ -188,7 +188,7 @@ impl RestartSink for Arena {
         let value = known.map(|known| {
             let mut out = Writer::default();
             write_object(&mut out, known);
-            out.bytes
+            out.into_bytes()
         });
         self.change_record(key, value.as_deref());
     }
@@ -202,7 +202,7 @@ impl RestartSink for Arena {
         let value = intent.map(|intent| {
             let mut out = Writer::default();
             write_intent(&mut out, intent);
-            out.bytes
+            out.into_bytes()
         });
         self.change_record(key, value.as_deref());
     }
@@ -224,31 +224,31 @@ pub(super) fn write_object(out: &mut Writer, known: &KnownObject) {
     out.u8(u8::from(location.in_stage));
     for (parent, name) in &location.names {
         out.u64(parent.0);
-        out.bytes(name.as_bytes());
+        out.long_bytes(name.as_bytes());
     }
 }
 
 pub(super) fn read_object(from: &mut Reader<'_>) -> Option<KnownObject> {
     let mut known = KnownObject {
-        is_pinned: from.u8()? != 0,
+        is_pinned: from.u8().ok()? != 0,
         ..KnownObject::default()
     };
-    for _ in 0..from.u64()? {
-        let (start, end) = (from.u64()?, from.u64()?);
+    for _ in 0..from.u64().ok()? {
+        let (start, end) = (from.u64().ok()?, from.u64().ok()?);
         known.spilled.push(ByteRange { start, end });
     }
-    let Some(inode) = from.u64() else {
+    let Ok(inode) = from.u64() else {
         return Some(known);
     };
     let mut location = KnownLocation {
         inode,
-        kind: FileKind::from_mode(u32::from(from.u8()?) << 12)?,
+        kind: FileKind::from_mode(u32::from(from.u8().ok()?) << 12)?,
         names: Vec::new(),
-        in_limbo: from.u8()? != 0,
-        in_stage: from.u8()? != 0,
+        in_limbo: from.u8().ok()? != 0,
+        in_stage: from.u8().ok()? != 0,
     };
-    while let Some(parent) = from.u64() {
-        let name = Name::new(from.bytes()?).ok()?;
+    while let Ok(parent) = from.u64() {
+        let name = Name::new(from.long_bytes().ok()?).ok()?;
         location.names.push((ObjectId(parent), name));
     }
     known.location = Some(location);
@@ -258,10 +258,10 @@ pub(super) fn read_object(from: &mut Reader<'_>) -> Option<KnownObject> {
 fn read_settings(bytes: &[u8]) -> Option<Vec<(Vec<u8>, PolicyChange)>> {
     let mut from = Reader::new(bytes);
     let mut settings = Vec::new();
-    while let Some(path) = from.bytes() {
+    while let Ok(path) = from.long_bytes() {
         let mut value = || -> Option<Option<u64>> {
-            let is_there = from.u8()? != 0;
-            let value = from.u64()?;
+            let is_there = from.u8().ok()? != 0;
+            let value = from.u64().ok()?;
             Some(is_there.then_some(value))
         };
         let change = PolicyChange {
@@ -300,8 +300,8 @@ pub(super) fn write_intent(out: &mut Writer, intent: Intent) {
 
 pub(super) fn read_intent(from: &mut Reader<'_>) -> Option<Intent> {
     Some(Intent {
-        tag: from.u64()?,
-        epoch: from.u64()?,
-        sequence: from.u64()?,
+        tag: from.u64().ok()?,
+        epoch: from.u64().ok()?,
+        sequence: from.u64().ok()?,
     })
 }
