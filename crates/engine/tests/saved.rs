@@ -12,6 +12,7 @@ use mobifs_base::{
 use mobifs_engine::persist::{Key, Kind, RestartImage};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Engine, EngineConfig, Limits, ReadSegment, TopLevelApps,
+    XattrMode,
 };
 use support::{Bed, ROOT};
 
@@ -113,6 +114,15 @@ fn allocate(bed: &mut Bed, file: ObjectId, mode: AllocateMode, offset: u64, leng
     outcome.unwrap();
 }
 
+fn set_xattr(bed: &mut Bed, file: ObjectId, name: &str, bytes: usize) {
+    let (moment, value) = (bed.moment(), vec![7; bytes]);
+    let name = format!("user.{name}");
+    let outcome =
+        bed.engine
+            .set_xattr(moment, file, name.as_bytes(), &value, XattrMode::Any, false);
+    outcome.unwrap();
+}
+
 const PAGE: u64 = 4096;
 const KEEP: AllocateMode = AllocateMode::Allocate { keep_size: true };
 const ZERO: AllocateMode = AllocateMode::ZeroRange { keep_size: true };
@@ -160,6 +170,48 @@ fn an_operation_saves_what_it_changes_and_not_all_ranges_of_its_file() {
     }
 }
 
+/// Each change of a file wrote all of its extended attributes into the arena again.
+#[test]
+fn an_operation_saves_extended_attributes_only_if_it_changes_them() {
+    let cost = |attributes: usize, is_closed: bool| {
+        let mut bed = Bed::saved();
+        let mut records = Records::default();
+        let app = bed.directory(ROOT, "app");
+        let file = bed.file(app, "file");
+        for number in 0..attributes {
+            set_xattr(&mut bed, file, &number.to_string(), 2000);
+        }
+        if is_closed {
+            bed.engine.close_all();
+        }
+        let written = records.cost(&mut bed, |bed| bed.write(file, 0, b"content"));
+        let set = records.cost(&mut bed, |bed| set_xattr(bed, file, "0", 10));
+        (written, set)
+    };
+    for is_closed in [false, true] {
+        let (none, many) = (cost(0, is_closed), cost(20, is_closed));
+        assert_eq!(none.0, many.0, "a write saves none of 20 attributes");
+        assert!(many.1 > 19 * 2000, "changing one saves all: {}", many.1);
+    }
+}
+
+#[test]
+fn an_image_without_the_extended_attributes_of_an_object_is_refused() {
+    let mut bed = Bed::saved();
+    let mut records = Records::default();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    set_xattr(&mut bed, file, "name", 5);
+    bed.engine.save(&mut records);
+    assert!(records.restored().is_ok());
+    let mut keys = records.records.keys().copied();
+    let key = keys.find(|key| key.kind == Kind::Xattrs).unwrap();
+    assert_eq!(key.first, file.0);
+    drop(keys);
+    records.records.remove(&key);
+    assert!(records.restored().is_err());
+}
+
 /// What a kill must not turn into older content that shows again.
 #[test]
 fn an_image_without_one_of_its_ranges_is_refused() {
@@ -205,7 +257,7 @@ impl Dice {
     /// Changes the file in one of many ways; which file it is then.
     fn change(&mut self, bed: &mut Bed, app: ObjectId, file: ObjectId) -> ObjectId {
         let (at, length) = (self.roll(64) * PAGE, (1 + self.roll(8)) * PAGE);
-        match self.roll(24) {
+        match self.roll(28) {
             0..12 => {
                 let mode = [KEEP, ZERO, PUNCH][self.roll(3) as usize];
                 allocate(bed, file, mode, at, length);
@@ -214,6 +266,13 @@ impl Dice {
             15..18 => bed.write(file, at, &[7; 4096]),
             18..21 => drop(bed.engine.close_all()),
             21 => drop(bed.checkpoint()),
+            22..25 => set_xattr(bed, file, &self.roll(3).to_string(), 10),
+            25 => {
+                let name = format!("user.{}", self.roll(3));
+                let moment = bed.moment();
+                // It may not be there.
+                let _ = bed.engine.remove_xattr(moment, file, name.as_bytes());
+            }
             _ => {
                 bed.unlink(app, "file");
                 if self.roll(2) == 0 {
