@@ -533,8 +533,9 @@ impl Database {
         if change == PolicyChange::default() {
             return Ok(());
         }
+        let class = change.class();
         self.volume.set_app(".", change)?;
-        if let Some(class) = change.class {
+        if let Some(class) = class {
             let is_durable = class == Class::Durable;
             self.is_durable.store(is_durable, Ordering::Relaxed);
         }

@@ -201,9 +201,11 @@ mod tests {
         ]);
         let options = options.unwrap();
         let change = options.change().unwrap();
-        assert_eq!(change.class, Some(Class::Durable));
-        assert_eq!(change.age_max_ms, Some(2500));
-        assert_eq!(change.staleness_max_pages, Some(512));
+        let settings = change.settings();
+        assert_eq!(change.class(), Some(Class::Durable));
+        assert_eq!(settings.age_max_ms, Some(2500));
+        let staleness_max_bytes = settings.staleness_max_bytes.map(|size| size.0);
+        assert_eq!(staleness_max_bytes, Some(2 << 20));
         assert_eq!(options.config(None).unwrap().memory_budget_bytes, 16 << 20);
     }
 

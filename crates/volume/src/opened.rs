@@ -82,7 +82,7 @@ impl Resumption {
     /// What was set while mounted holds on.
     pub(crate) fn settings_into(&self, rules: &mut Rules) {
         for (path, change) in &self.saved.settings {
-            rules.set_app(path, *change);
+            rules.set_app(path, change.clone());
         }
     }
 

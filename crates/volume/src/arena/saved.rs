@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use mobifs_base::codec::{Reader, Writer};
 use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectInfo, Page};
 use mobifs_engine::persist::{Key, Kind};
-use mobifs_engine::{Class, Engine, EngineConfig, TransactioningName};
+use mobifs_engine::{Engine, EngineConfig};
 use mobifs_store::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};
 
 use super::records::{RawKey, layout_of};
 use super::{Arena, ArenaError};
-use crate::PolicyChange;
+use crate::{PolicyChange, PolicySettings};
 
 /// Kinds of the store's records.
 pub(super) const STORE_OBJECT: u8 = 80;
@@ -122,24 +122,13 @@ impl Arena {
         };
         let mut out = Writer::default();
         for (path, change) in settings {
-            out.long_bytes(path);
-            let class = change.class.map(|class| u64::from(class == Class::Durable));
-            for value in [
-                class,
-                change.age_max_ms,
-                change.staleness_max_pages,
-                change.policy.map(|policy| policy as u64),
-                change.staleness_min_pages,
-                change.slope_min_micropercent.map(i64::cast_unsigned),
-                change.window_points.map(|points| points as u64),
-                change.interval_ms,
-                change.quiet_ms,
-                change.quiet_age_min_ms,
-                change.staleness_pages,
-                change.flush_interval_ms,
-            ] {
-                out.u8(u8::from(value.is_some()));
-                out.u64(value.unwrap_or(0));
+            match serde_json::to_vec(change.settings()) {
+                Ok(settings) => {
+                    out.long_bytes(path);
+                    out.long_bytes(&settings);
+                }
+                // Integers and texts can always be written.
+                Err(error) => tracing::error!(%error, "settings are lost if this process dies"),
             }
         }
         self.change_record(key, Some(out.as_bytes()));
@@ -259,34 +248,8 @@ fn read_settings(bytes: &[u8]) -> Option<Vec<(Vec<u8>, PolicyChange)>> {
     let mut from = Reader::new(bytes);
     let mut settings = Vec::new();
     while let Ok(path) = from.long_bytes() {
-        let mut value = || -> Option<Option<u64>> {
-            let is_there = from.u8().ok()? != 0;
-            let value = from.u64().ok()?;
-            Some(is_there.then_some(value))
-        };
-        let change = PolicyChange {
-            class: value()?.map(|durable| match durable {
-                0 => Class::Relaxed,
-                _ => Class::Durable,
-            }),
-            age_max_ms: value()?,
-            staleness_max_pages: value()?,
-            policy: match value()? {
-                Some(number) => Some(*TransactioningName::ALL.get(usize::try_from(number).ok()?)?),
-                None => None,
-            },
-            staleness_min_pages: value()?,
-            slope_min_micropercent: value()?.map(u64::cast_signed),
-            window_points: match value()? {
-                Some(points) => Some(usize::try_from(points).ok()?),
-                None => None,
-            },
-            interval_ms: value()?,
-            quiet_ms: value()?,
-            quiet_age_min_ms: value()?,
-            staleness_pages: value()?,
-            flush_interval_ms: value()?,
-        };
+        let written: PolicySettings = serde_json::from_slice(from.long_bytes().ok()?).ok()?;
+        let change = written.change().ok()?;
         settings.push((path.to_vec(), change));
     }
     Some(settings)

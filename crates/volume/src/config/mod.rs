@@ -19,9 +19,11 @@ use crate::memory_budget;
 pub use events::EventSources;
 use raw::RawConfig;
 pub(crate) use rules::AppGlob;
-pub use rules::{PolicyChange, Rules};
+pub use rules::Rules;
 pub(crate) use settings::check_policy;
-pub use settings::{PolicySettings, SettingError, class_name, parse_class, parse_policy};
+pub use settings::{
+    PolicyChange, PolicySettings, SettingError, class_name, parse_class, parse_policy,
+};
 pub use size::{Size, parse as parse_size};
 use written::Written;
 pub use written::config_keys;
@@ -700,6 +702,6 @@ mod tests {
             sorted(&mount, &["defaults", "app"])
         );
         assert_eq!(listed("[defaults]\nno_such_key = 1"), sorted(&app, &[]));
-        assert_eq!(listed("[[app]]\nno_such_key = 1"), sorted(&app, &["match"]));
+        assert_eq!(listed("[[app]]\nno_such_key = 1"), sorted(&app, &[]));
     }
 }

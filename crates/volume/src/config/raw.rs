@@ -1,11 +1,15 @@
 //! The configuration as it is written in the file.
 
+use std::fmt;
+
 use mobifs_engine::AppPolicy;
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::Fault;
-use super::rules::{AppGlob, PolicyChange, Rules};
-use super::settings::{PolicySettings, check_policy};
+use super::rules::{AppGlob, Rules};
+use super::settings::{PolicyChange, PolicySettings, check_policy};
 use super::size::Size;
 
 #[derive(Debug, Deserialize)]
@@ -38,43 +42,68 @@ pub(super) struct RawConfig {
     app: Vec<RawApp>,
 }
 
-/// As [`PolicySettings`]; flattening would let unknown keys pass.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The settings of the apps that a glob matches.
+#[derive(Debug)]
 struct RawApp {
-    #[serde(rename = "match")]
     glob: String,
-    class: Option<String>,
-    age_max_ms: Option<u64>,
-    staleness_max_bytes: Option<Size>,
-    policy: Option<String>,
-    staleness_min_bytes: Option<Size>,
-    slope_min_micropercent: Option<i64>,
-    window_points: Option<u64>,
-    interval_ms: Option<u64>,
-    quiet_ms: Option<u64>,
-    quiet_age_min_ms: Option<u64>,
-    staleness_bytes: Option<Size>,
-    flush_interval_ms: Option<u64>,
+    settings: PolicySettings,
 }
 
-impl RawApp {
-    fn split(&self) -> (&str, PolicySettings) {
-        let settings = PolicySettings {
-            class: self.class.clone(),
-            age_max_ms: self.age_max_ms,
-            staleness_max_bytes: self.staleness_max_bytes,
-            policy: self.policy.clone(),
-            staleness_min_bytes: self.staleness_min_bytes,
-            slope_min_micropercent: self.slope_min_micropercent,
-            window_points: self.window_points,
-            interval_ms: self.interval_ms,
-            quiet_ms: self.quiet_ms,
-            quiet_age_min_ms: self.quiet_age_min_ms,
-            staleness_bytes: self.staleness_bytes,
-            flush_interval_ms: self.flush_interval_ms,
-        };
-        (&self.glob, settings)
+/// By hand, because what serde can flatten lets unknown keys pass and forgets where values are.
+impl<'de> Deserialize<'de> for RawApp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AppVisitor;
+
+        impl<'de> Visitor<'de> for AppVisitor {
+            type Value = RawApp;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a table")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<RawApp, A::Error> {
+                let mut glob = None;
+                let rest = WithoutMatch {
+                    map,
+                    glob: &mut glob,
+                };
+                let settings = PolicySettings::deserialize(MapAccessDeserializer::new(rest))?;
+                let glob = glob.ok_or_else(|| de::Error::missing_field(MATCH))?;
+                Ok(RawApp { glob, settings })
+            }
+        }
+
+        deserializer.deserialize_map(AppVisitor)
+    }
+}
+
+/// The key of an `[[app]]` that is no setting.
+const MATCH: &str = "match";
+
+/// A table without that key, whose value is put aside.
+struct WithoutMatch<'a, A> {
+    map: A,
+    glob: &'a mut Option<String>,
+}
+
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutMatch<'_, A> {
+    type Error = A::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, A::Error> {
+        while let Some(key) = self.map.next_key::<String>()? {
+            if key != MATCH {
+                return seed.deserialize(key.into_deserializer()).map(Some);
+            }
+            *self.glob = Some(self.map.next_value()?);
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, A::Error> {
+        self.map.next_value_seed(seed)
     }
 }
 
@@ -108,10 +137,10 @@ impl RawConfig {
         let (_, defaults) = checked("defaults", &self.defaults, AppPolicy::default())?;
         let mut matched = Vec::with_capacity(self.app.len());
         for app in &self.app {
-            let (glob, settings) = app.split();
+            let RawApp { glob, settings } = app;
             let key = format!("app \"{glob}\"");
-            let (change, _) = checked(&key, &settings, defaults)?;
-            let compiled = match glob {
+            let (change, _) = checked(&key, settings, defaults)?;
+            let compiled = match glob.as_str() {
                 // What lies in no app.
                 "." => AppGlob::new(glob),
                 glob => AppGlob::of_apps(glob),

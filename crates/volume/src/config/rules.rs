@@ -7,61 +7,9 @@ use std::sync::Arc;
 
 use globset::{GlobBuilder, GlobMatcher};
 use mobifs_engine::policy::transactioning::Transactioning as _;
-use mobifs_engine::{AppPolicy, AppRules, Class, TransactioningName};
+use mobifs_engine::{AppPolicy, AppRules, Class};
 
-/// Settings of one app or of the defaults; what is absent comes from further up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PolicyChange {
-    /// Meaning of `fsync`.
-    pub class: Option<Class>,
-    /// Age at which a transaction closes, in milliseconds.
-    pub age_max_ms: Option<u64>,
-    /// Staleness at which a transaction closes, in pages.
-    pub staleness_max_pages: Option<u64>,
-    /// What closes a transaction before it reaches these limits.
-    pub policy: Option<TransactioningName>,
-    /// Policy `tpl`: staleness below which a transaction stays open, in pages.
-    pub staleness_min_pages: Option<u64>,
-    /// Policy `tpl`: slope of the e curve below which a transaction closes.
-    pub slope_min_micropercent: Option<i64>,
-    /// Policy `tpl`: points of the curve that the slope is fitted through.
-    pub window_points: Option<usize>,
-    /// Policy `interval`: age at which a transaction closes, in milliseconds.
-    pub interval_ms: Option<u64>,
-    /// Policy `quiet`: a transaction closes when nothing changed for so long.
-    pub quiet_ms: Option<u64>,
-    /// Policy `quiet`: age below which a transaction stays open, in milliseconds.
-    pub quiet_age_min_ms: Option<u64>,
-    /// Policy `staleness`: staleness at which a transaction closes, in pages.
-    pub staleness_pages: Option<u64>,
-    /// Policy `fsync`: age at which a transaction closes without one, in milliseconds.
-    pub flush_interval_ms: Option<u64>,
-}
-
-impl PolicyChange {
-    /// `policy` with the settings that are present.
-    pub fn apply(&self, policy: AppPolicy) -> AppPolicy {
-        fn set<T: Copy>(value: &mut T, change: Option<T>) {
-            *value = change.unwrap_or(*value);
-        }
-        let mut changed = policy;
-        set(&mut changed.class, self.class);
-        set(&mut changed.age_max_ms, self.age_max_ms);
-        set(&mut changed.staleness_max_pages, self.staleness_max_pages);
-        let rule = &mut changed.transactioning;
-        set(&mut rule.name, self.policy);
-        set(&mut rule.tpl.staleness_min_pages, self.staleness_min_pages);
-        let slope = self.slope_min_micropercent;
-        set(&mut rule.tpl.slope_min_micropercent, slope);
-        set(&mut rule.tpl.window_points, self.window_points);
-        set(&mut rule.interval.interval_ms, self.interval_ms);
-        set(&mut rule.quiet.quiet_ms, self.quiet_ms);
-        set(&mut rule.quiet.quiet_age_min_ms, self.quiet_age_min_ms);
-        set(&mut rule.staleness.staleness_pages, self.staleness_pages);
-        set(&mut rule.fsync.flush_interval_ms, self.flush_interval_ms);
-        changed
-    }
-}
+use super::settings::PolicyChange;
 
 /// A glob over app paths: `*` and `?` stay within one directory, `**` does not.
 #[derive(Clone, Debug)]
@@ -254,14 +202,8 @@ mod tests {
     use super::*;
 
     fn rules() -> Rules {
-        let durable = PolicyChange {
-            class: Some(Class::Durable),
-            ..PolicyChange::default()
-        };
-        let slow = PolicyChange {
-            age_max_ms: Some(5),
-            ..PolicyChange::default()
-        };
+        let durable = PolicyChange::parse("class = \"durable\"");
+        let slow = PolicyChange::parse("age_max_ms = 5");
         Rules::new(
             vec![AppGlob::new("*").unwrap(), AppGlob::new("home/*").unwrap()],
             AppPolicy::default(),
@@ -337,10 +279,7 @@ mod tests {
         );
         assert_eq!(rules.policy(b"mail").age_max_ms, 5);
         assert_eq!(rules.policy(b"home/ann"), AppPolicy::default());
-        let durable = PolicyChange {
-            class: Some(Class::Durable),
-            ..PolicyChange::default()
-        };
+        let durable = PolicyChange::parse("class = \"durable\"");
         rules.set_app(b"mail", durable);
         assert_eq!(rules.policy(b"mail").class, Class::Durable);
         assert_eq!(rules.policy(b"mail").age_max_ms, 5);

@@ -2,18 +2,16 @@
 
 use std::fmt;
 
-use mobifs_base::PAGE_BYTES_U64;
 use mobifs_engine::policy::transactioning::{
     TransactioningName, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN,
 };
 use mobifs_engine::{AppPolicy, Class};
 use serde::{Deserialize, Serialize};
 
-use super::rules::PolicyChange;
 use super::size::Size;
 
-/// Settings as they are written: the keys of `[defaults]`, and of `mobifs set`. What is
-/// absent stays as it is.
+/// What can be set for one app, as it is written: the keys of `[defaults]` and of `[[app]]`, of
+/// `mobifs set`, of a database's URI, and of the restart state. What is absent stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicySettings {
@@ -92,47 +90,104 @@ impl SettingError {
 }
 
 impl PolicySettings {
-    /// The same for the engine.
+    /// The same, checked.
     ///
     /// # Errors
     /// [`SettingError`] for a value that makes no sense by itself.
     pub fn change(&self) -> Result<PolicyChange, SettingError> {
         let fault = |key| move |message| SettingError::new(key, message);
         let class = self.class.as_deref().map(parse_class).transpose();
+        class.map_err(fault("class"))?;
         let policy = self.policy.as_deref().map(parse_policy).transpose();
-        let window_points = self.window_points.map(window_points).transpose();
-        let pages = |size: Option<Size>| size.map(|size| size.0.div_ceil(PAGE_BYTES_U64));
-        let change = PolicyChange {
-            class: class.map_err(fault("class"))?,
-            age_max_ms: self.age_max_ms,
-            staleness_max_pages: pages(self.staleness_max_bytes),
-            policy: policy.map_err(fault("policy"))?,
-            staleness_min_pages: pages(self.staleness_min_bytes),
-            slope_min_micropercent: self.slope_min_micropercent,
-            window_points: window_points.map_err(fault("window_points"))?,
-            interval_ms: self.interval_ms,
-            quiet_ms: self.quiet_ms,
-            quiet_age_min_ms: self.quiet_age_min_ms,
-            staleness_pages: pages(self.staleness_bytes),
-            flush_interval_ms: self.flush_interval_ms,
-        };
-        if change.slope_min_micropercent.is_some_and(|slope| slope > 0) {
+        policy.map_err(fault("policy"))?;
+        let points = self.window_points.map(window_points).transpose();
+        points.map_err(fault("window_points"))?;
+        if self.slope_min_micropercent.is_some_and(|slope| slope > 0) {
             let message = "must not be positive: it is the steepest fall";
             return Err(SettingError::new("slope_min_micropercent", message));
         }
+        let bytes = |size: Option<Size>| size.map(|size| size.0);
         for (key, value) in [
-            ("age_max_ms", change.age_max_ms),
-            ("staleness_max_bytes", change.staleness_max_pages),
-            ("interval_ms", change.interval_ms),
-            ("quiet_ms", change.quiet_ms),
-            ("staleness_bytes", change.staleness_pages),
-            ("flush_interval_ms", change.flush_interval_ms),
+            ("age_max_ms", self.age_max_ms),
+            ("staleness_max_bytes", bytes(self.staleness_max_bytes)),
+            ("interval_ms", self.interval_ms),
+            ("quiet_ms", self.quiet_ms),
+            ("staleness_bytes", bytes(self.staleness_bytes)),
+            ("flush_interval_ms", self.flush_interval_ms),
         ] {
             if value == Some(0) {
                 return Err(SettingError::new(key, "must be at least 1"));
             }
         }
-        Ok(change)
+        Ok(PolicyChange(self.clone()))
+    }
+}
+
+/// Settings of one app or of the defaults of which each makes sense by itself
+/// ([`PolicySettings::change`]); what is absent comes from further up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyChange(PolicySettings);
+
+impl PolicyChange {
+    /// The settings.
+    pub const fn settings(&self) -> &PolicySettings {
+        &self.0
+    }
+
+    /// Meaning of `fsync`, if it is set.
+    pub fn class(&self) -> Option<Class> {
+        self.0
+            .class
+            .as_deref()
+            .and_then(|text| parse_class(text).ok())
+    }
+
+    /// `policy` with the settings that are present.
+    pub fn apply(&self, policy: AppPolicy) -> AppPolicy {
+        fn set<T>(value: &mut T, change: Option<T>) {
+            if let Some(change) = change {
+                *value = change;
+            }
+        }
+        let pages = |size: Option<Size>| size.map(Size::pages);
+        let settings = &self.0;
+        let name = settings
+            .policy
+            .as_deref()
+            .and_then(TransactioningName::from_name);
+        let points = settings
+            .window_points
+            .and_then(|points| window_points(points).ok());
+        let mut changed = policy;
+        set(&mut changed.class, self.class());
+        set(&mut changed.age_max_ms, settings.age_max_ms);
+        let staleness_max = &mut changed.staleness_max_pages;
+        set(staleness_max, pages(settings.staleness_max_bytes));
+        let rule = &mut changed.transactioning;
+        set(&mut rule.name, name);
+        let staleness_min = &mut rule.tpl.staleness_min_pages;
+        set(staleness_min, pages(settings.staleness_min_bytes));
+        let slope_min = &mut rule.tpl.slope_min_micropercent;
+        set(slope_min, settings.slope_min_micropercent);
+        set(&mut rule.tpl.window_points, points);
+        set(&mut rule.interval.interval_ms, settings.interval_ms);
+        set(&mut rule.quiet.quiet_ms, settings.quiet_ms);
+        set(&mut rule.quiet.quiet_age_min_ms, settings.quiet_age_min_ms);
+        let staleness = &mut rule.staleness.staleness_pages;
+        set(staleness, pages(settings.staleness_bytes));
+        set(
+            &mut rule.fsync.flush_interval_ms,
+            settings.flush_interval_ms,
+        );
+        changed
+    }
+
+    /// The settings of a text in the configuration's language.
+    #[cfg(test)]
+    #[expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
+    pub(crate) fn parse(text: &str) -> Self {
+        let settings: PolicySettings = toml::from_str(text).unwrap();
+        settings.change().unwrap()
     }
 }
 
@@ -154,15 +209,16 @@ pub(crate) fn check_policy(policy: &AppPolicy, change: &PolicyChange) -> Result<
     }
     let age = ("age_max_ms", policy.age_max_ms);
     let staleness = ("staleness_max_bytes", policy.staleness_max_pages);
-    let (interval, quiet, stale) = (change.interval_ms, change.quiet_ms, change.staleness_pages);
+    let given = change.settings();
+    let stale = given.staleness_bytes.map(Size::pages);
     let limits = match rule.name {
-        TransactioningName::Interval => vec![("interval_ms", interval, age)],
+        TransactioningName::Interval => vec![("interval_ms", given.interval_ms, age)],
         TransactioningName::Quiet => vec![
-            ("quiet_ms", quiet, age),
-            ("quiet_age_min_ms", change.quiet_age_min_ms, age),
+            ("quiet_ms", given.quiet_ms, age),
+            ("quiet_age_min_ms", given.quiet_age_min_ms, age),
         ],
         TransactioningName::Staleness => vec![("staleness_bytes", stale, staleness)],
-        TransactioningName::Fsync => vec![("flush_interval_ms", change.flush_interval_ms, age)],
+        TransactioningName::Fsync => vec![("flush_interval_ms", given.flush_interval_ms, age)],
         _ => Vec::new(),
     };
     for (key, given, (general_key, general)) in limits {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use mobifs_base::PAGE_BYTES_U64;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,13 @@ pub struct Size(
     /// Bytes.
     pub u64,
 );
+
+impl Size {
+    /// Pages that so many bytes fill, the last one perhaps in part.
+    pub(super) const fn pages(self) -> u64 {
+        self.0.div_ceil(PAGE_BYTES_U64)
+    }
+}
 
 const UNITS: &str = "B, K, KB, KiB, M, MB, MiB, G, GB, GiB, T, TB or TiB";
 

@@ -180,10 +180,7 @@ fn no_more_than_the_limit_of_staleness_waits() {
 fn whoever_needs_a_commit_now_does_not_wait_for_the_user() {
     let bed = Bed::new();
     bed.volume.user_event();
-    let durable = PolicyChange {
-        class: Some(Class::Durable),
-        ..PolicyChange::default()
-    };
+    let durable = PolicyChange::parse("class = \"durable\"");
     bed.volume.set_app("a", durable).unwrap();
     bed.write(0, 16);
     bed.volume.fsync(bed.files[0]).unwrap();
@@ -192,10 +189,7 @@ fn whoever_needs_a_commit_now_does_not_wait_for_the_user() {
     bed.volume.sync_all().unwrap();
     assert_eq!(bed.volume.status().memory.used_bytes, 0);
     // Memory: more than half of the budget, in transactions that wait.
-    let many = PolicyChange {
-        staleness_max_pages: Some(100_000),
-        ..PolicyChange::default()
-    };
+    let many = PolicyChange::parse("staleness_max_bytes = 409600000");
     bed.volume.set_app("b", many).unwrap();
     for _ in 0..40 {
         bed.write(1, 16);
@@ -244,10 +238,7 @@ fn standby_begins_with_a_commit_and_puts_off_what_comes_then() {
     );
     bed.volume.fsync(bed.files[0]).unwrap();
     assert_eq!(bed.step().0, 0, "nobody waits for a relaxed one");
-    let durable = PolicyChange {
-        class: Some(Class::Durable),
-        ..PolicyChange::default()
-    };
+    let durable = PolicyChange::parse("class = \"durable\"");
     bed.volume.set_app("b", durable).unwrap();
     bed.write(1, 16);
     let before = bed.store.pending().commits;

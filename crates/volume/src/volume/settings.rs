@@ -74,7 +74,7 @@ impl Volume {
             });
         }
         self.change_rules(|rules| {
-            rules.set_app(path, change);
+            rules.set_app(path, change.clone());
             check_policy(&rules.policy(path), &change)
                 .map_err(|fault| VolumeError::Setting(fault.to_string()))
         })

@@ -383,16 +383,13 @@ fn classes_change_while_mounted() {
     let id = file(&volume, app, "f", b"x");
     volume.fsync(id).unwrap();
     assert_eq!(store.pending().commits, 0);
-    let durable = PolicyChange {
-        class: Some(Class::Durable),
-        ..PolicyChange::default()
-    };
-    volume.set_app("app", durable).unwrap();
+    let durable = PolicyChange::parse("class = \"durable\"");
+    volume.set_app("app", durable.clone()).unwrap();
     volume.fsync(id).unwrap();
     assert!(store.pending().commits > 0);
     // Names that do not exist were accepted without a word.
     for unknown in ["app/below", "absent", "app/", "", "..", "/"] {
-        let error = volume.set_app(unknown, durable).unwrap_err();
+        let error = volume.set_app(unknown, durable.clone()).unwrap_err();
         assert!(
             matches!(error, VolumeError::UnknownApp { .. }),
             "{unknown}: {error}"
@@ -428,10 +425,9 @@ fn a_policy_may_commit_at_fsync_without_anybody_waiting() {
     let app = directory(&volume, ObjectId::ROOT, "app");
     let id = file(&volume, app, "f", b"x");
     volume.fsync(id).unwrap();
-    let policy = |name| PolicyChange {
-        policy: Some(name),
-        flush_interval_ms: Some(1_000_000),
-        ..PolicyChange::default()
+    let policy = |name: TransactioningName| {
+        let name = name.as_str();
+        PolicyChange::parse(&format!("policy = \"{name}\"\nflush_interval_ms = 1000000"))
     };
     volume
         .set_app("app", policy(TransactioningName::Fsync))
