@@ -17,7 +17,7 @@ fi
 metadata_dir=$(mktemp -d)
 trap 'rm -rf "$metadata_dir"' EXIT
 CARGO_TARGET_DIR="$metadata_dir" cargo build --quiet -p mobifs-engine
-library=$(find "$metadata_dir/debug" -maxdepth 1 -name 'libmobifs_core.rlib')
+library=$(find "$metadata_dir/debug" -maxdepth 1 -name 'libmobifs_engine.rlib')
 linked=$(RUSTC_BOOTSTRAP=1 rustc -Z ls=root "$library")
 if ! grep -q '=External Dependencies=' <<<"$linked"; then
   echo "cannot read the dependencies of $library" >&2

@@ -295,7 +295,7 @@ impl Namespace {
 
     /// Objects that are created from now on get ids from `first` on.
     pub(crate) const fn number_from(&mut self, first: ObjectId) {
-        assert!(first.0 % 2 == 0, "even offsets are the engine's");
+        assert!(first.0.is_multiple_of(2), "even offsets are the engine's");
         self.next_object = first.0;
     }
 

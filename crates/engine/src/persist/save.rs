@@ -203,7 +203,7 @@ fn save_transactions(
     out: &mut Writer,
     image: &mut dyn RestartImage,
 ) {
-    let (open, closed) = transactions.to_save();
+    let (open, closed) = transactions.parts_to_save();
     for (id, member) in core::mem::take(&mut open.gone_members) {
         image.remove(Key::new(Kind::Member, id.0, member.0));
     }

@@ -262,7 +262,7 @@ impl Transactions {
     }
 
     /// The containers of the transactions, for saving them.
-    pub(crate) const fn to_save(&mut self) -> (&mut Open, &mut Closed) {
+    pub(crate) const fn parts_to_save(&mut self) -> (&mut Open, &mut Closed) {
         (&mut self.open, &mut self.closed)
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, ObjectId, Timestamp};
-use mobifs_engine::{Caller, Class, Moment, NodeSpec, SetIdBits, WriteAt};
+use mobifs_engine::{Caller, Moment, NodeSpec, SetIdBits, WriteAt};
 use mobifs_store::{MemoryStore, Store as _};
 
 use super::{Volume, VolumeOptions};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_base::{DeviceNumber, FileKind, ObjectId};
-use mobifs_engine::{Caller, Class, FsError, NodeSpec, SetIdBits, TransactioningName, WriteAt};
+use mobifs_engine::{Caller, FsError, NodeSpec, SetIdBits, TransactioningName, WriteAt};
 use mobifs_store::{MemoryStore, Store};
 
 use super::faulty::Faulty;
