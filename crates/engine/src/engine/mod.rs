@@ -42,7 +42,9 @@ use crate::app::AppRules;
 use crate::apps::Apps;
 use crate::error::{FsError, Stop};
 use crate::namespace::{Namespace, References, Trimmed};
+use crate::persist::restore::{Parts, restore};
 use crate::persist::save::SaveState;
+use crate::persist::{Key, PageAt, RestartImage, RestartImageError};
 use crate::transactions::Transactions;
 use crate::versions::Arrivals;
 
@@ -61,13 +63,13 @@ pub struct EngineConfig {
 
 /// One mount's state. See the crate documentation.
 pub struct Engine {
-    pub(crate) limits: Limits,
-    pub(crate) apps: Apps,
-    pub(crate) namespace: Namespace,
-    pub(crate) transactions: Transactions,
-    pub(crate) accounting: Accounting,
-    pub(crate) arrivals: Arrivals,
-    pub(crate) save_state: SaveState,
+    limits: Limits,
+    apps: Apps,
+    namespace: Namespace,
+    transactions: Transactions,
+    accounting: Accounting,
+    arrivals: Arrivals,
+    save_state: SaveState,
 }
 
 impl core::fmt::Debug for Engine {
@@ -109,7 +111,7 @@ impl Engine {
     }
 
     /// Lets the open transactions go by the current policies of their apps.
-    pub(crate) fn refresh_policies(&mut self) {
+    fn refresh_policies(&mut self) {
         for id in self.transactions.open_ids() {
             if let Some(open) = self.transactions.open_mut(id) {
                 open.closing.set_policies(self.apps.policies(&open.apps));
@@ -127,6 +129,61 @@ impl Engine {
             return Err(FsError::NotPermitted.into());
         }
         Ok(name)
+    }
+}
+
+/// The restart image.
+impl Engine {
+    /// Whether something changed since the last [`Engine::save`].
+    pub fn is_unsaved(&self) -> bool {
+        let state = &self.save_state;
+        state.is_unsaved(&self.apps, &self.namespace, &self.transactions)
+    }
+
+    /// Hands out everything that changed since the last call. Dirty pages are given to
+    /// `image` to keep. The engine must have been made with [`EngineConfig::is_saved`].
+    pub fn save(&mut self, image: &mut dyn RestartImage) {
+        self.save_state.save(
+            &mut self.apps,
+            &mut self.namespace,
+            &mut self.transactions,
+            image,
+        );
+    }
+
+    /// Hands out everything, for a restart image that has nothing yet.
+    pub fn save_all(&mut self, image: &mut dyn RestartImage) {
+        self.save_state.mark_unsaved();
+        self.apps.mark_all_unsaved();
+        self.namespace.mark_all_unsaved();
+        self.transactions.mark_all_unsaved();
+        self.save(image);
+    }
+
+    /// Makes the engine whose records these are.
+    ///
+    /// `page_at` gives back the page that [`RestartImage::keep`] put at a place.
+    /// `spilled` are the objects of which the store took over pages ([`Engine::spilled`]).
+    ///
+    /// # Errors
+    /// [`RestartImageError`] if the records contradict each other.
+    pub fn restore(
+        config: EngineConfig,
+        root: &ObjectInfo,
+        records: &mut dyn Iterator<Item = (Key, &[u8])>,
+        page_at: PageAt<'_>,
+        spilled: &[ObjectId],
+    ) -> Result<Self, RestartImageError> {
+        let mut engine = Self::new(config, root);
+        let parts = Parts {
+            apps: &mut engine.apps,
+            namespace: &mut engine.namespace,
+            transactions: &mut engine.transactions,
+            accounting: &mut engine.accounting,
+        };
+        restore(parts, records, page_at, spilled)?;
+        engine.refresh_policies();
+        Ok(engine)
     }
 }
 

@@ -10,7 +10,7 @@
 
 pub(crate) mod dirty_tracking;
 pub(crate) mod inode;
-mod restore;
+pub(crate) mod restore;
 pub(crate) mod save;
 pub(crate) mod transaction;
 mod uncommitted;
@@ -19,6 +19,7 @@ use mobifs_base::codec::{CodecError, Reader};
 use mobifs_base::{ObjectId, Page};
 use thiserror::Error;
 
+pub use transaction::PageAt;
 pub use uncommitted::{SavedRecords, Uncommitted, Unreadable, last_known_path, read, uncommitted};
 
 /// What a record is about.

@@ -3,51 +3,52 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{ByteRange, ObjectId, ObjectInfo, TransactionId};
+use mobifs_base::{ByteRange, ObjectId, TransactionId};
 
 use super::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
 use super::{Key, Kind, RestartImageError, inode};
-use crate::apps::{App, NO_APP};
+use crate::accounting::Accounting;
+use crate::apps::{App, Apps, NO_APP};
 use crate::inode::Inode;
 use crate::namespace::Namespace;
+use crate::transactions::Transactions;
 use crate::versions::{Change, ORPHAN, PageSlot};
-use crate::{Engine, EngineConfig};
 use mobifs_base::codec::{Reader, page_index, within_bounds};
 
-impl Engine {
-    /// Makes the engine whose records these are.
-    ///
-    /// `page_at` gives back the page that [`crate::persist::RestartImage::keep`] put at a place.
-    /// `spilled` are the objects of which the store took over pages ([`Engine::spilled`]).
-    ///
-    /// # Errors
-    /// [`RestartImageError`] if the records contradict each other.
-    pub fn restore(
-        config: EngineConfig,
-        root: &ObjectInfo,
-        records: &mut dyn Iterator<Item = (Key, &[u8])>,
-        page_at: PageAt<'_>,
-        spilled: &[ObjectId],
-    ) -> Result<Self, RestartImageError> {
-        let mut engine = Self::new(config, root);
-        // In the order of kinds, so that what a record belongs to is there already.
-        let mut records: Vec<_> = records.collect();
-        records.sort_unstable_by_key(|(key, _)| *key);
-        for &(key, value) in &records {
-            engine.restore_record(key, value, page_at)?;
-        }
-        for (key, value) in records {
-            if key.kind == Kind::Object
-                && let Some(inode) = engine.namespace.get(&ObjectId(key.first))
-            {
-                inode::check_parts(inode, value)?;
-            }
-        }
-        engine.count_again()?;
-        spilled.iter().for_each(|&id| engine.take_back_spilled(id));
-        Ok(engine)
-    }
+/// The parts of an engine that a restart image says something of.
+pub(crate) struct Parts<'a> {
+    pub(crate) apps: &'a mut Apps,
+    pub(crate) namespace: &'a mut Namespace,
+    pub(crate) transactions: &'a mut Transactions,
+    pub(crate) accounting: &'a mut Accounting,
+}
 
+/// Puts back what the records say of a new engine's parts; see [`crate::Engine::restore`].
+pub(crate) fn restore(
+    mut parts: Parts<'_>,
+    records: &mut dyn Iterator<Item = (Key, &[u8])>,
+    page_at: PageAt<'_>,
+    spilled: &[ObjectId],
+) -> Result<(), RestartImageError> {
+    // In the order of kinds, so that what a record belongs to is there already.
+    let mut records: Vec<_> = records.collect();
+    records.sort_unstable_by_key(|(key, _)| *key);
+    for &(key, value) in &records {
+        parts.restore_record(key, value, page_at)?;
+    }
+    for (key, value) in records {
+        if key.kind == Kind::Object
+            && let Some(inode) = parts.namespace.get(&ObjectId(key.first))
+        {
+            inode::check_parts(inode, value)?;
+        }
+    }
+    parts.count_again()?;
+    spilled.iter().for_each(|&id| parts.take_back_spilled(id));
+    Ok(())
+}
+
+impl Parts<'_> {
     fn restore_record(
         &mut self,
         key: Key,
@@ -70,7 +71,7 @@ impl Engine {
             | Kind::Zeroed
             | Kind::Allocated
             | Kind::Xattrs => {
-                restore_object_record(&mut self.namespace, key, value, page_at)?;
+                restore_object_record(self.namespace, key, value, page_at)?;
             }
             Kind::Open => {
                 let open = transaction::read_open(value, self.transactions.is_tracked())?;
@@ -112,6 +113,9 @@ impl Engine {
             self.accounting.restore(charged)?;
         }
         for (id, open) in self.transactions.all_open() {
+            if id.0 >= self.transactions.next() {
+                return Err(NUMBERED_AGAIN);
+            }
             if !open.dentries.is_whole() {
                 return Err(RestartImageError("an entry of a transaction is missing"));
             }
@@ -121,7 +125,11 @@ impl Engine {
             }
             self.apps.restore_open(&open.apps, id)?;
         }
-        self.refresh_policies();
+        for (id, closed) in self.transactions.all_closed() {
+            if id.0.max(closed.order) >= self.transactions.next() {
+                return Err(NUMBERED_AGAIN);
+            }
+        }
         let has_apps = |apps: &[_]| apps.iter().all(|app| self.apps.has(*app));
         let has_apps_of = |inode: &Inode| has_apps(&inode.linked_apps) && self.apps.has(inode.app);
         let mut objects = self.namespace.values();
@@ -150,13 +158,13 @@ impl Engine {
         let closed = closed.flat_map(|(_, closed)| closed.held.iter());
         let held: Vec<ObjectId> = open.chain(closed).copied().collect();
         for id in held {
-            known(&mut self.namespace, id)?.holds += 1;
+            known(self.namespace, id)?.holds += 1;
         }
         let placed = self.namespace.iter();
         let placed = placed.filter(|(id, _)| **id != ObjectId::ROOT);
         let homes: Vec<ObjectId> = placed.map(|(_, inode)| inode.home).collect();
         for home in homes {
-            known(&mut self.namespace, home)?.residents += 1;
+            known(self.namespace, home)?.residents += 1;
         }
         Ok(())
     }
@@ -260,17 +268,20 @@ fn known(namespace: &mut Namespace, id: ObjectId) -> Result<&mut Inode, RestartI
     ))
 }
 
+const NUMBERED_AGAIN: RestartImageError =
+    RestartImageError("a transaction has a number that is given again");
 const NO_TRANSACTION: RestartImageError =
     RestartImageError("something is of a transaction that is not there");
 
 #[cfg(test)]
 mod tests {
-    use mobifs_base::{AppId, Attributes, FileKind, MonotonicNs, Page, Timestamp};
+    use mobifs_base::{AppId, Attributes, FileKind, MonotonicNs, ObjectInfo, Page, Timestamp};
 
     use super::*;
     use crate::accounting::{Charge, Charged};
     use crate::policy::transactioning::Closing;
     use crate::transactions::OpenTransaction;
+    use crate::{Engine, EngineConfig};
     use mobifs_base::codec::{COUNT_MAX, CodecError, Writer};
 
     fn root() -> ObjectInfo {
@@ -312,7 +323,12 @@ mod tests {
             hash_seed: 1,
             is_saved: true,
         };
-        let mut records = records.iter().map(|(key, value)| (*key, &value[..]));
+        let counters = written(|out| [9, 1 << 48, 1, 1].into_iter().for_each(|n| out.u64(n)));
+        let counters = (Key::new(Kind::Engine, 0, 0), counters);
+        let has_counters = records.iter().any(|(key, _)| key.kind == Kind::Engine);
+        let counters = (!has_counters).then_some(&counters);
+        let records = counters.into_iter().chain(records);
+        let mut records = records.map(|(key, value)| (*key, &value[..]));
         let mut page_at = |_: u64, length: usize| Some(Page::new(&alloc::vec![1; length]));
         Engine::restore(config, &root(), &mut records, &mut page_at, &[]).err()
     }
@@ -376,5 +392,14 @@ mod tests {
             let [first, second] = entries;
             assert!(refusal(&[open.clone(), first, second]).is_some());
         }
+    }
+
+    #[test]
+    fn a_number_of_a_transaction_is_never_given_again() {
+        let open = |number: u64| (Key::new(Kind::Open, number, 0), open_transaction(0));
+        assert_eq!(refusal(&[open(8)]), None);
+        assert_eq!(refusal(&[open(9)]), Some(NUMBERED_AGAIN));
+        // And an app changes only one at a time.
+        assert!(refusal(&[open(7), open(8)]).is_some());
     }
 }

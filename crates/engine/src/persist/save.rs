@@ -11,8 +11,7 @@ use mobifs_base::{ObjectId, Page, PageIndex, TransactionId};
 
 use super::transaction::{self, DIRTY, HELD, ORPHANED};
 use super::{Counters, Key, Kind, RestartImage, inode};
-use crate::Engine;
-use crate::apps::App;
+use crate::apps::{App, Apps};
 use crate::inode::Inode;
 use crate::namespace::Namespace;
 use crate::transactions::{ClosedTransaction, Content, OpenTransaction, Transactions};
@@ -27,53 +26,57 @@ pub(crate) struct SaveState {
     scratch: Writer,
 }
 
-impl Engine {
-    /// Whether something changed since the last [`Engine::save`].
-    pub fn is_unsaved(&self) -> bool {
-        self.namespace.is_unsaved()
-            || self.transactions.is_unsaved()
-            || self.apps.is_unsaved()
-            || self.save_state.counters != Some(self.counters())
+impl SaveState {
+    /// Whether something changed since the last [`SaveState::save`].
+    pub(crate) fn is_unsaved(
+        &self,
+        apps: &Apps,
+        namespace: &Namespace,
+        transactions: &Transactions,
+    ) -> bool {
+        namespace.is_unsaved()
+            || transactions.is_unsaved()
+            || apps.is_unsaved()
+            || self.counters != Some(counters(namespace, transactions))
     }
 
-    /// Hands out everything that changed since the last call. Dirty pages are given to
-    /// `image` to keep. The engine must have been made with
-    /// [`crate::EngineConfig::is_saved`].
-    pub fn save(&mut self, image: &mut dyn RestartImage) {
-        let counters = self.counters();
-        let mut out = core::mem::take(&mut self.save_state.scratch);
-        if self.save_state.counters.replace(counters) != Some(counters) {
+    /// Hands out everything that changed since the last call.
+    pub(crate) fn save(
+        &mut self,
+        apps: &mut Apps,
+        namespace: &mut Namespace,
+        transactions: &mut Transactions,
+        image: &mut dyn RestartImage,
+    ) {
+        let out = &mut self.scratch;
+        let counters = counters(namespace, transactions);
+        if self.counters.replace(counters) != Some(counters) {
             out.clear();
-            write_counters(&mut out, &counters);
+            write_counters(out, &counters);
             image.put(Key::new(Kind::Engine, 0, 0), out.as_bytes());
         }
-        self.apps.take_unsaved(|id, app| {
+        apps.take_unsaved(|id, app| {
             out.clear();
-            write_app(&mut out, app);
+            write_app(out, app);
             image.put(Key::new(Kind::App, id.0.into(), 0), out.as_bytes());
         });
-        save_namespace(&mut self.namespace, &mut out, image);
-        save_transactions(&mut self.transactions, &self.namespace, &mut out, image);
-        self.save_state.scratch = out;
+        save_namespace(namespace, out, image);
+        save_transactions(transactions, namespace, out, image);
     }
 
-    /// Hands out everything, for a restart image that has nothing yet.
-    pub fn save_all(&mut self, image: &mut dyn RestartImage) {
-        self.save_state.counters = None;
-        self.apps.mark_all_unsaved();
-        self.namespace.mark_all_unsaved();
-        self.transactions.mark_all_unsaved();
-        self.save(image);
+    /// The next save hands out the counters, whatever they are.
+    pub(crate) const fn mark_unsaved(&mut self) {
+        self.counters = None;
     }
+}
 
-    const fn counters(&self) -> Counters {
-        let (next_object, app_epoch, hash_seed) = self.namespace.counters();
-        Counters {
-            next_transaction: self.transactions.next(),
-            next_object,
-            app_epoch,
-            hash_seed,
-        }
+const fn counters(namespace: &Namespace, transactions: &Transactions) -> Counters {
+    let (next_object, app_epoch, hash_seed) = namespace.counters();
+    Counters {
+        next_transaction: transactions.next(),
+        next_object,
+        app_epoch,
+        hash_seed,
     }
 }
 

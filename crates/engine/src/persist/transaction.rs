@@ -18,7 +18,7 @@ pub(crate) const ORPHANED: u8 = 2;
 pub(crate) const HELD: u8 = 4;
 
 /// Gives back the page whose content is kept at a place, with its length in bytes.
-pub(crate) type PageAt<'a> = &'a mut dyn FnMut(u64, usize) -> Option<Page>;
+pub type PageAt<'a> = &'a mut dyn FnMut(u64, usize) -> Option<Page>;
 
 /// Where a page's content is kept.
 pub(crate) fn write_page(out: &mut Writer, page: &Page) {
