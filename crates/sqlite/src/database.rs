@@ -116,14 +116,13 @@ impl Database {
         } else {
             site.set_aside_what_is_anothers()?;
         }
-        let is_empty = beginning == Beginning::Empty;
-        let alive = site.bring_to_life(&lower, is_empty, arena.as_ref());
+        if beginning == Beginning::Empty {
+            lower.clear()?;
+        }
+        let alive = site.bring_to_life(&lower, arena.as_ref());
         let (opened, volume) = alive.inspect_err(|_| {
             if let Some(arena) = &arena {
                 arena.remove();
-            }
-            if is_empty && let Err(error) = lower.unmark() {
-                warn(&error.to_string());
             }
         })?;
         let identity = lower.identity();
@@ -132,8 +131,6 @@ impl Database {
         database.sqlite = Some(sqlite);
         database.opened = Mutex::new(Some(opened));
         database.arena = arena;
-        // Elsewhere it is said anew: it may not have been made durable.
-        database.is_marked = AtomicBool::new(is_empty);
         Ok(database)
     }
 
@@ -242,7 +239,8 @@ impl Database {
         self.ground.has_moved()
     }
 
-    /// Before anything changes the file has to say that it is older than the database.
+    /// Before anything changes the file has to say that it is older than the database. A file that
+    /// says so already may not say so durably, so that is made sure of in each session.
     fn mark(&self) -> Result<(), Failure> {
         if self.is_marked.load(Ordering::Acquire) {
             return Ok(());
@@ -252,9 +250,20 @@ impl Database {
             // Readers do not wait for the device.
             marking.with_upgraded(|()| self.ground.mark())?;
             self.ground.make_mark_durable()?;
+            if self.size(self.main)? == 0 {
+                self.write_stand_in()?;
+            }
             self.is_marked.store(true, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// An empty database has in the engine, too, what stands in its place in the file: whatever is
+    /// committed of it from now on says that it is in use.
+    fn write_stand_in(&self) -> Result<(), Failure> {
+        // First, so that no reader takes the text for content.
+        self.is_stand_in.store(true, Ordering::Relaxed);
+        self.write_all(self.main, 0, &header::stand_in())
     }
 
     fn is_empty(&self) -> bool {
@@ -496,9 +505,8 @@ impl Database {
         self.mark()?;
         let mut bytes = bytes;
         if file == self.main && bytes < HEADER_BYTES as u64 {
-            // First, so that whatever is committed in between is in use as well.
-            let stand_in = header::stand_in();
-            self.write_all(file, 0, &stand_in)?;
+            // Before it is cut off, so that whatever is committed in between is in use as well.
+            self.write_all(file, 0, &header::stand_in())?;
             self.is_stand_in.store(true, Ordering::Relaxed);
             bytes = HEADER_BYTES as u64;
         }

@@ -169,6 +169,18 @@ impl LowerFile {
         beginning_of(&self.file).map_err(Failure::system("reading the database's header"))
     }
 
+    /// Cuts off what a power cut has left of a stand-in: its size without its text.
+    ///
+    /// # Errors
+    /// [`Failure::System`].
+    pub(crate) fn clear(&self) -> Result<(), Failure> {
+        let clear = || match self.file.metadata()?.len() {
+            0 => Ok(()),
+            _ => self.file.set_len(0),
+        };
+        clear().map_err(Failure::system("clearing the database's file"))
+    }
+
     /// Changes the part of the header that bears the mark, in one write.
     fn change_mark(&self, change: fn(&mut [u8], u64)) -> io::Result<()> {
         let at = MARK_PLACE.start as u64;

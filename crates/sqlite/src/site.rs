@@ -287,13 +287,8 @@ impl<'a> Site<'a> {
     pub(crate) fn bring_to_life(
         &self,
         lower: &LowerFile,
-        is_empty: bool,
         arena: Option<&ArenaFile>,
     ) -> Result<(OpenedStore, Arc<Volume>), Failure> {
-        if is_empty {
-            lower.mark()?;
-            lower.make_mark_durable()?;
-        }
         let arena = arena.and_then(|file| self.make_arena(file));
         let opened = OpenedStore::open(&self.directory, &self.open_options(lower, arena.as_ref()))
             .map_err(|error| Failure::of_store(self.path, error))?;

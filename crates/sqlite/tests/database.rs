@@ -129,6 +129,23 @@ fn a_database_that_is_only_looked_at_is_not_touched() {
     assert_eq!(modified(), time);
 }
 
+/// A user's shell ended at an error without closing an empty database, which nothing had been
+/// written to; SQLite without MobiFS refused it from then on.
+#[test]
+fn an_empty_database_that_is_only_looked_at_stays_empty() {
+    let place = Place::new();
+    let connection = place.open("");
+    let tables = "SELECT count(*) FROM sqlite_master";
+    let found: i64 = connection.query_row(tables, [], |row| row.get(0)).unwrap();
+    assert_eq!(found, 0);
+    let bytes = || std::fs::metadata(place.path()).unwrap().len();
+    assert_eq!(bytes(), 0, "also while it is open");
+    make_table(&connection);
+    assert_ne!(bytes(), 0, "what was changed is only in the engine");
+    connection.close().unwrap();
+    is_ordinary(&place.path(), 0);
+}
+
 #[test]
 fn big_things_go_through() {
     let place = Place::new();

@@ -93,11 +93,17 @@ impl Database {
     /// takes an empty one for none.
     pub(crate) fn delete(&self, name: &[u8]) -> Result<bool, Failure> {
         self.settle_if_possible();
-        self.mark()?;
+        match self.volume.lookup(ObjectId::ROOT, name) {
+            Ok(node) => self.volume.forget(node.id, 1),
+            // Nothing changes, so the file need not say that it is in use.
+            Err(FsError::NotFound) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
         if let Some(file) = self.open_companion_of(name)? {
             self.truncate(file, 0)?;
             return Ok(true);
         }
+        self.mark()?;
         match self.volume.unlink(ObjectId::ROOT, name) {
             Ok(()) => Ok(true),
             Err(FsError::NotFound) => Ok(false),

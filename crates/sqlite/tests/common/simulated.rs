@@ -119,6 +119,11 @@ pub fn bring_to_life(
     journal: &JournalOptions,
     path: PathBuf,
 ) -> Result<Alive, String> {
+    let file = SimulatedFile(lower.clone());
+    if file.beginning().map_err(|error| error.to_string())? == Beginning::Empty {
+        // As an opened database does with what a cut has left of a stand-in.
+        file.write(&[]).map_err(|error| error.to_string())?;
+    }
     let (store, _) = JournalStore::open(lower.clone(), journal).map_err(|e| e.to_string())?;
     let config = Config::defaults().unwrap();
     let options = VolumeOptions {
@@ -142,7 +147,6 @@ pub fn disk() -> CrashLower {
     let root = lower.root().unwrap();
     lower.create(&root, NAME, Create::Regular).unwrap();
     lower.sync(&root).unwrap();
-    SimulatedFile(lower.clone()).write(&stand_in()).unwrap();
     lower
 }
 
