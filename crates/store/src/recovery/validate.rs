@@ -33,9 +33,9 @@ pub(crate) fn check_possible<L: Lower>(overlay: &Overlay<L>) -> Result<(), Store
     let state = overlay.state();
     if let Some(name) = state.name_in_root(|name| !overlay.lower().is_in_scope(name)) {
         return Err(StoreError::Unsuitable(format!(
-            "what it holds is for \"{name}\", which is not among its files; if they were \
-             renamed before they were closed, give them their old names, open and close \
-             them, and rename them then"
+            "what it holds is for \"{name}\", and not for the name by which it is opened: open it \
+             as \"{name}\"; if it was renamed before it was closed, give it that name back, open \
+             and close it, and rename it then"
         )));
     }
     let impossible = |(id, detail): (ObjectId, &str)| StoreError::Corrupt {
