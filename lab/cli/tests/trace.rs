@@ -111,14 +111,18 @@ fn a_trace_goes_through_all_commands() {
         "{all}"
     );
 
-    let place = at("place");
-    std::fs::create_dir(&place).unwrap();
+    replays(&stored, &at("place"));
+}
+
+/// A replay of the trace into a new directory does what the trace says.
+fn replays(stored: &Path, place: &Path) {
+    std::fs::create_dir(place).unwrap();
     let report = done(&[
         "replay",
         "--full-speed",
         "--json",
-        text(&stored),
-        text(&place),
+        text(stored),
+        text(place),
     ]);
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!(

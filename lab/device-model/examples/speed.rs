@@ -46,6 +46,68 @@ impl Bench {
         let rate = operations as f64 / seconds / 1e6;
         println!("  {name:<44} {rate:6.2} M page operations/s");
     }
+
+    fn measure_all(&mut self, pages: u64) {
+        let kind = WriteKind::Plain;
+        self.measure(
+            "sequential write, 512 KiB, whole device",
+            pages,
+            1024,
+            |bench, sector| {
+                bench.run(&Command::Write {
+                    start: Sector(sector),
+                    sectors: 1024,
+                    kind,
+                });
+            },
+        );
+        self.measure(
+            "sequential read, 512 KiB",
+            4_000_000.min(pages),
+            1024,
+            |bench, sector| {
+                bench.run(&Command::Read {
+                    start: Sector(sector),
+                    sectors: 1024,
+                });
+            },
+        );
+        self.measure(
+            "random read, 4 KiB, whole device",
+            2_000_000,
+            8,
+            |bench, _| {
+                let start = bench.random_page(pages);
+                bench.run(&Command::Read { start, sectors: 8 });
+            },
+        );
+        self.measure(
+            "random write, 4 KiB, 64 MiB region",
+            2_000_000,
+            8,
+            |bench, _| {
+                let start = bench.random_page(pages.min(16_384));
+                bench.run(&Command::Write {
+                    start,
+                    sectors: 8,
+                    kind,
+                });
+            },
+        );
+        self.measure(
+            "random write, 4 KiB, whole device, full",
+            2_000_000,
+            8,
+            |bench, _| {
+                let start = bench.random_page(pages);
+                bench.run(&Command::Write {
+                    start,
+                    sectors: 8,
+                    kind,
+                });
+            },
+        );
+    }
 }
 
 fn main() {
@@ -71,65 +133,7 @@ fn main() {
             at: VirtualNs::ZERO,
             state: 1,
         };
-        let kind = WriteKind::Plain;
-        bench.measure(
-            "sequential write, 512 KiB, whole device",
-            pages,
-            1024,
-            |bench, sector| {
-                bench.run(&Command::Write {
-                    start: Sector(sector),
-                    sectors: 1024,
-                    kind,
-                });
-            },
-        );
-        bench.measure(
-            "sequential read, 512 KiB",
-            4_000_000.min(pages),
-            1024,
-            |bench, sector| {
-                bench.run(&Command::Read {
-                    start: Sector(sector),
-                    sectors: 1024,
-                });
-            },
-        );
-        bench.measure(
-            "random read, 4 KiB, whole device",
-            2_000_000,
-            8,
-            |bench, _| {
-                let start = bench.random_page(pages);
-                bench.run(&Command::Read { start, sectors: 8 });
-            },
-        );
-        bench.measure(
-            "random write, 4 KiB, 64 MiB region",
-            2_000_000,
-            8,
-            |bench, _| {
-                let start = bench.random_page(pages.min(16_384));
-                bench.run(&Command::Write {
-                    start,
-                    sectors: 8,
-                    kind,
-                });
-            },
-        );
-        bench.measure(
-            "random write, 4 KiB, whole device, full",
-            2_000_000,
-            8,
-            |bench, _| {
-                let start = bench.random_page(pages);
-                bench.run(&Command::Write {
-                    start,
-                    sectors: 8,
-                    kind,
-                });
-            },
-        );
+        bench.measure_all(pages);
         let stats = bench.model.stats();
         let flash = stats.flash.total().pages_programmed;
         let bytes = bench.model.memory_bytes();

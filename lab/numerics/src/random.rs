@@ -41,6 +41,11 @@ impl Random {
         self.below(100) < percent
     }
 
+    /// True in `permille` of 1000 cases.
+    pub const fn permille(&mut self, permille: u64) -> bool {
+        self.below(1000) < permille
+    }
+
     /// One of the choices, of which there is at least one.
     pub const fn pick<'c, T>(&mut self, choices: &'c [T]) -> &'c T {
         &choices[self.below(choices.len() as u64) as usize]

@@ -14,7 +14,9 @@ use mobifs_simulator::sim::{
     Action, Contender, DeviceChoice, ObjectNumber, Step, Stream, simulate,
 };
 use mobifs_store::{MemoryStore, Store as _};
-use mobifs_trace::{DeviceState, Event, EventKind, Header, TraceBuilder, TraceNs, UserOperation};
+use mobifs_trace::{
+    DeviceState, Event, EventKind, Header, PathIndex, TraceBuilder, TraceNs, UserOperation,
+};
 use mobifs_volume::{BatterySource, Clock, Config, SetIdBits, Volume, VolumeOptions};
 
 #[derive(Default)]
@@ -204,6 +206,48 @@ impl Around {
     }
 }
 
+/// What happens to the file at `path` of the app `name`, and its result.
+fn change(
+    random: &mut Random,
+    builder: &mut TraceBuilder,
+    name: &str,
+    path: PathIndex,
+) -> (EventKind, i64) {
+    match random.below(12) {
+        0 => (EventKind::Unlink { path }, 0),
+        1 => (
+            EventKind::Sync {
+                path,
+                data_only: false,
+            },
+            0,
+        ),
+        2 => {
+            let to = format!("{name}/{}", 4 + random.below(3));
+            let to = builder.path(to.as_bytes());
+            (
+                EventKind::Rename {
+                    from: path,
+                    to,
+                    exchange: false,
+                },
+                0,
+            )
+        }
+        _ => {
+            let (offset, length) = (random.below(24) * 4096, 4096);
+            (
+                EventKind::Write {
+                    path,
+                    offset,
+                    length,
+                },
+                4096,
+            )
+        }
+    }
+}
+
 /// Two apps that write in bursts, rename, delete, and what happens around them.
 fn stream(seed: u64, around: Around) -> Stream {
     let mut random = Random::new(seed);
@@ -248,39 +292,7 @@ fn stream(seed: u64, around: Around) -> Stream {
             now_ns += random.below(20) * 1_000_000 + 1;
             let file = format!("{name}/{}", random.below(4));
             let path = builder.path(file.as_bytes());
-            let (kind, result) = match random.below(12) {
-                0 => (EventKind::Unlink { path }, 0),
-                1 => (
-                    EventKind::Sync {
-                        path,
-                        data_only: false,
-                    },
-                    0,
-                ),
-                2 => {
-                    let to = format!("{name}/{}", 4 + random.below(3));
-                    let to = builder.path(to.as_bytes());
-                    (
-                        EventKind::Rename {
-                            from: path,
-                            to,
-                            exchange: false,
-                        },
-                        0,
-                    )
-                }
-                _ => {
-                    let (offset, length) = (random.below(24) * 4096, 4096);
-                    (
-                        EventKind::Write {
-                            path,
-                            offset,
-                            length,
-                        },
-                        4096,
-                    )
-                }
-            };
+            let (kind, result) = change(&mut random, &mut builder, name, path);
             push(&mut builder, now_ns, app, kind, result);
         }
     }

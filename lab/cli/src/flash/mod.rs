@@ -1,6 +1,7 @@
 //! `mobifs flash`
 
 pub(crate) mod arguments;
+mod config;
 mod cut;
 mod failure;
 mod figures;

@@ -10,7 +10,7 @@ use mobifs_experiments::replay::{
 };
 use mobifs_volume::parse_size;
 
-use super::serve;
+use super::config;
 use crate::failure::{Code, Failure, put};
 
 pub(super) const HELP: &str = "\
@@ -143,7 +143,7 @@ fn options(arguments: &ReplayArguments) -> Result<Options, Failure> {
 
 fn config(arguments: &ReplayArguments) -> Result<Config, Failure> {
     if let Some(path) = &arguments.config {
-        return serve::load(path);
+        return config::load(path);
     }
     let preset: Result<Preset, ConfigError> = arguments.preset.parse();
     let config = preset.and_then(Preset::config);

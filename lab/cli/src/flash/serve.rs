@@ -1,7 +1,6 @@
 //! `mobifs flash serve`
 
 use std::io::{self, Write as _};
-use std::path::Path;
 use std::time::Duration;
 
 use mobifs_device_model::{Config, Preset};
@@ -11,6 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::arguments::ServeArguments;
+use super::config::load;
 use crate::failure::{Code, Failure};
 
 /// How long users may take to leave before that is said to be what is waited for.
@@ -44,15 +44,6 @@ fn config(arguments: &ServeArguments) -> Result<Option<Config>, Failure> {
         return Ok(Some(config));
     }
     arguments.config.as_deref().map(load).transpose()
-}
-
-pub(super) fn load(path: &Path) -> Result<Config, Failure> {
-    let usage = |message: String| {
-        let path = path.display();
-        Failure::new(Code::Usage, format!("the configuration {path}: {message}"))
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
-    Config::from_toml(&text).map_err(|error| usage(error.to_string()))
 }
 
 fn announce(ready: &Ready, json: bool) -> Result<(), Failure> {

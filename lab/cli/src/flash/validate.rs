@@ -7,7 +7,7 @@ use mobifs_device_model::{Config, Preset};
 use mobifs_experiments::{DeviceUnderTest, Extent, Validation, svg, table, validate};
 use serde::Serialize;
 
-use super::serve;
+use super::config;
 use crate::failure::{Code, Failure, put};
 
 /// Version of the JSON document.
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: &ValidateArguments) -> Result<(), Failure> {
 
 fn devices(arguments: &ValidateArguments) -> Result<Vec<DeviceUnderTest>, Failure> {
     if let Some(path) = &arguments.config {
-        let config = serve::load(path)?;
+        let config = config::load(path)?;
         return Ok(vec![DeviceUnderTest {
             config,
             preset: None,

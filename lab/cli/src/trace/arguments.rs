@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use mobifs_trace::Format;
 
-use super::{merge, record, replay};
-
 const TRACE_HELP: &str = "\
 A TRACE is a file of this program (Parquet), of strace, of MobiGen, of blkparse, or block
 requests of a phone (process,device,rw_flag,sector,size,timestamp); text may be gzipped. Which
@@ -16,6 +14,29 @@ it is, is seen from its content. docs/TRACES.md tells what the events mean.
   mobifs trace record --root ~/mail --out mail.parquet -- notmuch new
   mobifs trace stat mail.parquet
   mobifs trace replay --full-speed mail.parquet /mnt/data/again";
+
+const MERGE_HELP: &str = "\
+A label is put before the trace's apps and paths, with a /, so that they stay apart from those
+of the others; seconds shift its events to later:
+  mobifs trace merge --out day.parquet mail.parquet=mail web.parquet=web@3600";
+
+const REPLAY_HELP: &str = "\
+What was there before the trace began is made first, with data from the seed. Each traced
+thread has a thread; what came one after another in the trace stays so. Nothing outside the
+directory is touched: absolute paths begin there, and symbolic links that lead out of it get
+another target. Latencies are of the system calls alone. What did not end as in the trace is
+counted. Block traces are for `mobifs flash replay`.
+
+  mobifs trace replay --full-speed --json git.parquet /mnt/data/replay";
+
+const RECORD_HELP: &str = "\
+The command runs under strace (which must be installed), and its exit code is this command's.
+It is slowed down: each call that is recorded stops it.
+
+With --touch-fifo, the pipe is made if it is not there, the command finds its name in
+MOBIFS_TOUCH_FIFO, and each line written to it is an event: `touch`, `key`, or something else:
+  mobifs trace record --touch-fifo /tmp/touch --out t.parquet -- sh -c \\
+      'echo touch > $MOBIFS_TOUCH_FIFO; notmuch new'";
 
 #[derive(Debug, Args)]
 #[command(after_help = TRACE_HELP)]
@@ -37,13 +58,13 @@ pub(crate) enum TraceCommand {
     /// Store a part of a trace
     Cut(CutArguments),
     /// Lay traces over each other
-    #[command(after_help = merge::HELP)]
+    #[command(after_help = MERGE_HELP)]
     Merge(MergeArguments),
     /// Do again what a trace says, in an empty directory
-    #[command(after_help = replay::HELP)]
+    #[command(after_help = REPLAY_HELP)]
     Replay(ReplayArguments),
     /// Run a command and record what it does to files
-    #[command(after_help = record::HELP)]
+    #[command(after_help = RECORD_HELP)]
     Record(RecordArguments),
 }
 

@@ -10,11 +10,6 @@ use super::arguments::MergeArguments;
 use super::input;
 use crate::failure::{Code, Failure, put};
 
-pub(super) const HELP: &str = "\
-A label is put before the trace's apps and paths, with a /, so that they stay apart from those
-of the others; seconds shift its events to later:
-  mobifs trace merge --out day.parquet mail.parquet=mail web.parquet=web@3600";
-
 /// One trace of the command line.
 #[derive(Debug, PartialEq)]
 struct Wanted {

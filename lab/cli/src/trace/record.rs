@@ -16,15 +16,6 @@ use super::arguments::RecordArguments;
 use super::input;
 use crate::failure::{Code, Failure};
 
-pub(super) const HELP: &str = "\
-The command runs under strace (which must be installed), and its exit code is this command's.
-It is slowed down: each call that is recorded stops it.
-
-With --touch-fifo, the pipe is made if it is not there, the command finds its name in
-MOBIFS_TOUCH_FIFO, and each line written to it is an event: `touch`, `key`, or something else:
-  mobifs trace record --touch-fifo /tmp/touch --out t.parquet -- sh -c \\
-      'echo touch > $MOBIFS_TOUCH_FIFO; notmuch new'";
-
 /// Calls that say what happens to files. Those that an architecture lacks are passed over.
 const CALLS: &[&str] = &[
     "open",

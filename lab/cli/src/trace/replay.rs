@@ -10,15 +10,6 @@ use super::input;
 use super::progress::Progress;
 use crate::failure::{Code, Failure, put};
 
-pub(super) const HELP: &str = "\
-What was there before the trace began is made first, with data from the seed. Each traced
-thread has a thread; what came one after another in the trace stays so. Nothing outside the
-directory is touched: absolute paths begin there, and symbolic links that lead out of it get
-another target. Latencies are of the system calls alone. What did not end as in the trace is
-counted. Block traces are for `mobifs flash replay`.
-
-  mobifs trace replay --full-speed --json git.parquet /mnt/data/replay";
-
 pub(super) fn run(arguments: &ReplayArguments) -> Result<(), Failure> {
     let speed = if arguments.full_speed {
         ReplaySpeed::Full

@@ -1,6 +1,7 @@
 //! Garbage collection, folding of the SLC cache, static wear levelling: all move what is
 //! current out of a block and erase it.
 
+use super::collection::Collection;
 use super::geometry::{Owner, Pool};
 use super::resources::Ns;
 use super::{BlockState, Cause, Ftl, InFlight, Stream, Undo};
@@ -11,28 +12,6 @@ use crate::config::VictimPolicy;
 /// not count: moving a block changes as many mapping pages as it has slots at worst, and
 /// writing these erases more blocks than the one.
 const ERASES_FOR_A_LEVELLING: u32 = 16;
-
-/// A block that is being emptied.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Collection {
-    block: u32,
-    /// Slots of the block before this one are done.
-    next: u32,
-    cause: Cause,
-    /// When the last of what was moved is in its new place.
-    moved_at: Ns,
-}
-
-impl Collection {
-    const fn new(block: u32, cause: Cause) -> Self {
-        Self {
-            block,
-            next: 0,
-            cause,
-            moved_at: 0,
-        }
-    }
-}
 
 impl Ftl {
     pub(super) fn collecting_map(&self) -> bool {

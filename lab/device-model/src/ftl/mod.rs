@@ -8,12 +8,14 @@
 mod cells;
 mod check;
 mod collect;
+mod collection;
 mod counters;
 mod geometry;
 mod log;
 mod mapping;
 mod power;
 mod program;
+mod remap;
 mod resources;
 mod save;
 #[cfg(test)]
@@ -32,9 +34,9 @@ pub(crate) use save::{Reader, Writer};
 
 use crate::config::{Config, ConfigError, VictimPolicy};
 use cells::{BlockState, Cells, Generation};
-use collect::Collection;
-use log::{LogPage, RemapLog};
+use collection::Collection;
 use mapping::{Changes, MappingTable};
+use remap::{LogPage, RemapLog};
 use resources::{CellMode, Resources};
 
 /// What a power cut before `done` takes back.

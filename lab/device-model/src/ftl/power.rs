@@ -11,7 +11,7 @@
 //! (`superseded_at`), and that event is later than the mapping page.
 
 use super::geometry::{Geometry, Owner};
-use super::log::Record;
+use super::remap::Record;
 use super::resources::Ns;
 use super::{BlockState, Cause, Ftl, Stream, Undo};
 

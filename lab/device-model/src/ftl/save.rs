@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::cells::Block;
 use super::geometry::{ENTRIES_PER_MAP_PAGE, Pool};
-use super::log::{LogPage, Record};
+use super::remap::{LogPage, Record};
 use super::resources::{CellMode, Ns};
 use super::{BlockState, Ftl, Stream};
 

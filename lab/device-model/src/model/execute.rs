@@ -53,9 +53,7 @@ impl Model {
         of_kind.flash_slots_programmed += slots;
         of_kind.mapping_hits += hits;
         of_kind.mapping_misses += misses;
-        of_kind
-            .latency_ns
-            .saturating_record(done_at.saturating_sub(at.0).max(1));
+        of_kind.latency_ns.record(done_at.saturating_sub(at.0));
         counters.region_mapping_hits[region] += hits;
         counters.region_mapping_misses[region] += misses;
         Ok(Completion {

@@ -1,6 +1,6 @@
 //! What is counted, and in which form it is reported.
 
-use hdrhistogram::Histogram;
+use mobifs_numerics::LatencyHistogram;
 use serde::Serialize;
 
 use super::command::CommandKind;
@@ -9,6 +9,8 @@ use crate::ftl::FlashCounters;
 
 /// Longest latency that the histogram tells apart: ten minutes.
 const LATENCY_MAX_NS: u64 = 600_000_000_000;
+/// Two digits: 32 KiB a histogram.
+const LATENCY_DIGITS: u8 = 2;
 
 /// Commands of one kind.
 #[derive(Clone, Debug)]
@@ -18,21 +20,18 @@ pub(super) struct CommandCounters {
     pub(super) flash_slots_programmed: u64,
     pub(super) mapping_hits: u64,
     pub(super) mapping_misses: u64,
-    pub(super) latency_ns: Histogram<u64>,
+    pub(super) latency_ns: LatencyHistogram,
 }
 
 impl CommandCounters {
     fn new() -> Self {
-        // Two digits: 32 KiB a histogram. The bounds are constants that fit.
-        let latency_ns = Histogram::new_with_bounds(1, LATENCY_MAX_NS, 2)
-            .unwrap_or_else(|_| unreachable!("the bounds of the histogram are valid"));
         Self {
             commands: 0,
             sectors: 0,
             flash_slots_programmed: 0,
             mapping_hits: 0,
             mapping_misses: 0,
-            latency_ns,
+            latency_ns: LatencyHistogram::new(LATENCY_MAX_NS, LATENCY_DIGITS),
         }
     }
 }
@@ -132,15 +131,15 @@ pub struct LatencyStats {
 }
 
 impl LatencyStats {
-    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
+    pub(super) fn of(histogram: &LatencyHistogram) -> Self {
         Self {
-            mean_ns: histogram.mean(),
-            min_ns: histogram.min(),
-            p50_ns: histogram.value_at_quantile(0.5),
-            p90_ns: histogram.value_at_quantile(0.9),
-            p99_ns: histogram.value_at_quantile(0.99),
-            p999_ns: histogram.value_at_quantile(0.999),
-            max_ns: histogram.max(),
+            mean_ns: histogram.mean_ns(),
+            min_ns: histogram.min_ns(),
+            p50_ns: histogram.quantile_ns(0.5),
+            p90_ns: histogram.quantile_ns(0.9),
+            p99_ns: histogram.quantile_ns(0.99),
+            p999_ns: histogram.quantile_ns(0.999),
+            max_ns: histogram.max_ns(),
         }
     }
 }

@@ -8,8 +8,8 @@ use mobifs_device_model::{Host, SECTORS_PER_PAGE};
 use mobifs_trace::block::Access;
 use serde::Serialize;
 
-use super::source::Source;
-use super::{Options, ReplayError};
+use super::error::ReplayError;
+use super::source::{ReadOptions, Source};
 
 /// What is written before anything else, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,10 +27,11 @@ pub enum Fill {
 pub(super) fn fill<'a>(
     host: &mut Host,
     traces: impl Iterator<Item = &'a PathBuf>,
-    options: &Options,
+    what: Fill,
+    read: ReadOptions,
 ) -> Result<u64, ReplayError> {
     let device_pages = host.model().sectors() / u64::from(SECTORS_PER_PAGE);
-    let pages = match options.fill {
+    let pages = match what {
         Fill::Nothing => RangeSet::new(),
         Fill::Everything => {
             let mut all = RangeSet::new();
@@ -40,7 +41,7 @@ pub(super) fn fill<'a>(
         Fill::Reads => {
             let mut content = Content::default();
             for path in traces {
-                let mut source = Source::open(path, host.model().sectors(), options.read)?;
+                let mut source = Source::open(path, host.model().sectors(), read)?;
                 while let Some(placed) = source.next()? {
                     for &(start, sectors) in &placed.ranges {
                         content.note(placed.access, start.0, u64::from(sectors));

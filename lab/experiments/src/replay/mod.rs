@@ -3,9 +3,11 @@
 //! A trace says what was asked for and when, not what became durable: a plain write is a
 //! plain write here, and flushes happen only where the trace has them.
 
+mod error;
 mod fill;
 mod source;
 
+pub use error::ReplayError;
 pub use fill::Fill;
 pub use source::{LineCounts, ReadOptions};
 
@@ -13,9 +15,8 @@ use std::path::PathBuf;
 
 use mobifs_device_model::{Command, CommandError, Host, Sector, Stats, WriteKind};
 use serde::Serialize;
-use thiserror::Error;
 
-use mobifs_trace::block::{Access, TraceError};
+use mobifs_trace::block::Access;
 use source::{Placed, Source};
 
 /// Quiet time between preparing a device and what is measured: the recordings are days
@@ -85,43 +86,6 @@ pub struct Replay {
     pub execution: Phase,
 }
 
-/// Why a replay stops.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ReplayError {
-    /// A trace cannot be read, or has a line that cannot and that is to be an error.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-    /// A request is not for a device of this size.
-    #[error(
-        "{}: line {line}: the request ends at sector {end}, the device has {device_sectors}",
-        path.display()
-    )]
-    Beyond {
-        /// The trace.
-        path: PathBuf,
-        /// Number of the line.
-        line: u64,
-        /// First sector behind the request.
-        end: u64,
-        /// Sectors of the device.
-        device_sectors: u64,
-    },
-    /// The device refuses a request.
-    #[error("{}: line {line}: the device refused the request: {source}", path.display())]
-    Refused {
-        /// The trace.
-        path: PathBuf,
-        /// Number of the line.
-        line: u64,
-        /// Its answer.
-        source: CommandError,
-    },
-    /// The device cannot be filled.
-    #[error("the device cannot be filled: {0}")]
-    Fill(CommandError),
-}
-
 /// Replays `precondition`, and after a quiet minute `execution`, whose requests are what
 /// is measured. Traces of a part follow each other without a pause.
 ///
@@ -134,7 +98,7 @@ pub fn replay(
     options: &Options,
 ) -> Result<Replay, ReplayError> {
     let all = precondition.iter().chain(execution);
-    let filled_pages = fill::fill(host, all, options)?;
+    let filled_pages = fill::fill(host, all, options.fill, options.read)?;
     host.rest(BETWEEN_PHASES_NS);
     let prepared = if precondition.is_empty() {
         None

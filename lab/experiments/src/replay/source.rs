@@ -6,7 +6,7 @@ use mobifs_device_model::{CommandError, Sector};
 use mobifs_trace::block::{Access, BlockRequest, RepeatFilter, TraceError, TraceReader};
 use serde::Serialize;
 
-use super::ReplayError;
+use super::error::ReplayError;
 
 /// Malformed lines that a report quotes.
 const QUOTED_MAX: usize = 20;

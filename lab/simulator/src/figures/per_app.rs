@@ -2,11 +2,12 @@
 //! for all of them.
 
 use mobifs_charts::{Bars, PlotError};
+use mobifs_numerics::{TimeHistogram, geometric_mean, mean};
 
 use super::bars::BarFigure;
 use super::published::{APPS, FOOTPRINT_KB_PER_SECOND, FOOTPRINT_WORST_KB_PER_SECOND};
 use super::{Figure, Of, Unit};
-use crate::sim::{Contender, Intervals, PAGES_MIN, TimeHistogram};
+use crate::sim::{Contender, Intervals, PAGES_MIN};
 
 const PAGE_BYTES: f64 = 4096.0;
 /// Room for one group of bars where there is enough.
@@ -79,17 +80,6 @@ fn growth_kb_per_second(memory: &TimeHistogram, seconds: f64) -> f64 {
     }
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    if count > 0.0 { sum / count } else { 0.0 }
-}
-
-/// None of no values.
-fn geometric_mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let logarithms: Vec<f64> = values.map(f64::ln).collect();
-    (!logarithms.is_empty()).then(|| mean(logarithms.into_iter()).exp())
-}
-
 /// Growth of one copy of each page, if nothing is ever flushed.
 pub(super) fn one_version(unit: &Unit<'_>) -> f64 {
     mean(
@@ -97,6 +87,7 @@ pub(super) fn one_version(unit: &Unit<'_>) -> f64 {
             .iter()
             .map(|user| growth_kb_per_second(user.ideal.at_risk_bytes(), user.duration_seconds)),
     )
+    .unwrap_or(0.0)
 }
 
 /// Growth with what transactions have closed and no checkpoint has written.
@@ -106,6 +97,7 @@ pub(super) fn with_versions(unit: &Unit<'_>) -> f64 {
             .iter()
             .map(|user| growth_kb_per_second(user.published.kept_bytes(), user.duration_seconds)),
     )
+    .unwrap_or(0.0)
 }
 
 /// Figure 5: memory if nothing is checkpointed.
@@ -126,8 +118,8 @@ fn footprint(units: &[Unit<'_>]) -> Result<Figure, PlotError> {
          published {FOOTPRINT_WORST_KB_PER_SECOND} KB/s, 17.4 minutes. Both count changed names \
          and attributes at what they take in memory. The difference to the paper is what the \
          programs write; the ratio of the two is what versions cost.",
-        mean(units.iter().map(one_version)),
-        mean(units.iter().map(with_versions)),
+        mean(units.iter().map(one_version)).unwrap_or(0.0),
+        mean(units.iter().map(with_versions)).unwrap_or(0.0),
         Contender::PUBLISHED,
         lasts(worst),
     );

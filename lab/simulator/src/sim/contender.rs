@@ -3,7 +3,8 @@
 use mobifs_engine::policy::transactioning::TransactioningName;
 use mobifs_engine::{AppPolicy, PacingRules};
 
-use super::page_cache::{FlushRules, FlushShape};
+use super::device::FlushShape;
+use super::page_cache::FlushRules;
 
 /// A policy, or a filesystem.
 #[derive(Clone, Debug)]

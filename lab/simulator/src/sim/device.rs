@@ -8,7 +8,6 @@ use mobifs_device_model::Host;
 use mobifs_device_model::{Command, Config, SECTORS_PER_PAGE, Sector, VirtualNs, WriteKind};
 
 use super::SimulationError;
-use super::page_cache::FlushShape;
 use super::stream::{AppNumber, ObjectNumber};
 
 /// Commands under way at a time.
@@ -37,6 +36,17 @@ const DIRECT_PAGES_MAX: u64 = 32;
 const NEW_RUN_PAGES_MIN: usize = 16;
 /// The store applies its journal when it was idle for this long.
 const APPLY_IDLE_NS: u64 = 30_000_000_000;
+
+/// What a filesystem writes besides the pages, and whether it waits for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushShape {
+    /// Pages in place, then a transaction of the journal between two cache flushes.
+    Journal,
+    /// The same without cache flushes (`nobarrier`).
+    JournalWithoutBarrier,
+    /// Pages and tree nodes to new places, then the superblock.
+    CopyOnWrite,
+}
 
 /// What one flush of a filesystem writes.
 #[derive(Debug)]

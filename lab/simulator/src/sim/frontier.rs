@@ -2,6 +2,7 @@
 
 use mobifs_engine::AppPolicy;
 use mobifs_engine::policy::transactioning::TransactioningName;
+use mobifs_numerics::{geometric_mean, mean};
 use serde::Serialize;
 
 use super::DeviceChoice;
@@ -195,7 +196,7 @@ pub fn frontier(
         FrontierPoint {
             family: candidate.family.to_owned(),
             settings: candidate.settings.clone(),
-            mean: mean(&apps),
+            mean: over_all(&apps),
             apps,
         }
     });
@@ -223,14 +224,16 @@ fn standing(group: &AppGroup, outcomes: &[&Outcome], reference: &[&Outcome]) -> 
     }
 }
 
-fn mean(apps: &[Standing]) -> Standing {
-    let count = apps.len().max(1) as f64;
+/// Over no app at all: the same as ext4, and nothing at risk.
+fn over_all(apps: &[Standing]) -> Standing {
     // An app that flushed nothing at all would make the geometric mean 0.
-    let logarithms = apps.iter().map(|app| app.flushed_vs_ext4.max(1e-3).ln());
+    let flushed = apps.iter().map(|app| app.flushed_vs_ext4.max(1e-3));
+    let ages = apps.iter().map(|app| app.age_mean_seconds);
+    let bytes = apps.iter().map(|app| app.bytes_mean);
     Standing {
-        flushed_vs_ext4: (logarithms.sum::<f64>() / count).exp(),
-        age_mean_seconds: apps.iter().map(|app| app.age_mean_seconds).sum::<f64>() / count,
-        bytes_mean: apps.iter().map(|app| app.bytes_mean).sum::<f64>() / count,
+        flushed_vs_ext4: geometric_mean(flushed).unwrap_or(1.0),
+        age_mean_seconds: mean(ages).unwrap_or(0.0),
+        bytes_mean: mean(bytes).unwrap_or(0.0),
     }
 }
 

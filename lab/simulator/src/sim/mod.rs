@@ -12,7 +12,6 @@ mod engine;
 mod frontier;
 mod generated_users;
 mod groups;
-mod histogram;
 mod outcome;
 mod page_cache;
 mod parquet;
@@ -28,15 +27,14 @@ mod tests;
 pub(crate) use compare::run_all;
 pub use compare::{ComparisonError, NamedStream, compare};
 pub use contender::{Contender, ContenderRules};
-pub use device::{Cost, Flush, Storage};
+pub use device::{Cost, Flush, FlushShape, Storage};
 pub use engine::EngineRun;
 pub use frontier::{Candidate, Frontier, FrontierPoint, Standing, candidates, frontier};
 pub use generated_users::{PROFILES, Profile, SESSION_NS, USERS};
 pub(crate) use groups::counted;
 pub use groups::{AppGroup, Member, PAGES_MIN, app_groups};
-pub use histogram::TimeHistogram;
 pub use outcome::{AppOutcome, AtRisk, CurvePoint, Intervals, Outcome};
-pub use page_cache::{FlushRules, FlushShape, PageCache};
+pub use page_cache::{FlushRules, PageCache};
 pub use report::{AppReport, ContenderReport, Report, TraceReport};
 pub use stream::{
     Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, PageChange, Step, Stream,

@@ -1,6 +1,7 @@
 //! What a simulation measures, while it runs.
 
-use super::histogram::TimeHistogram;
+use mobifs_numerics::TimeHistogram;
+
 use super::stream::AppNumber;
 
 /// What is at risk of one app at a moment.

@@ -9,7 +9,7 @@ use mobifs_base::PAGE_BYTES_U64;
 use mobifs_trace::DeviceState;
 
 use super::SimulationError;
-use super::device::{Flush, Storage};
+use super::device::{Flush, FlushShape, Storage};
 use super::outcome::{AtRisk, FlushReason, Outcome};
 use super::stream::{Action, AppNumber, ObjectNumber, Step, Stream};
 
@@ -23,17 +23,6 @@ pub struct FlushRules {
     pub interval_ns: u64,
     /// What a flush looks like to the device.
     pub shape: FlushShape,
-}
-
-/// What a filesystem writes besides the pages, and whether it waits for the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlushShape {
-    /// Pages in place, then a transaction of the journal between two cache flushes.
-    Journal,
-    /// The same without cache flushes (`nobarrier`).
-    JournalWithoutBarrier,
-    /// Pages and tree nodes to new places, then the superblock.
-    CopyOnWrite,
 }
 
 #[derive(Default)]

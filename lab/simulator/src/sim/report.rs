@@ -2,10 +2,10 @@
 
 use mobifs_base::PAGE_BYTES_U64;
 use mobifs_engine::policy::prediction::TOUCH_GAP_NS;
+use mobifs_numerics::TimeHistogram;
 use serde::Serialize;
 
 use super::device::Storage;
-use super::histogram::TimeHistogram;
 use super::outcome::{AppOutcome, Outcome};
 use super::stream::Stream;
 use super::user::{PredictionReport, user_operations};

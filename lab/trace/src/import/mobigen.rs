@@ -384,7 +384,21 @@ impl<'a> Events<'a> {
             self.report.leave_out(left_out(&self.lives[life]));
             return;
         }
-        let (kind, result) = match &entry.call {
+        let (kind, result) = self.kind(entry, life);
+        self.builder.push(Event {
+            time: TraceNs(entry.time_us.saturating_mul(1_000)),
+            app: self.app,
+            process: 1,
+            thread: entry.thread,
+            kind,
+            result,
+            duration_ns: 0,
+        });
+    }
+
+    /// What a call does, and its result.
+    fn kind(&mut self, entry: &Entry, life: Option<usize>) -> (EventKind, i64) {
+        match &entry.call {
             Call::Stat { path, result } => {
                 let path = self.builder.path(path);
                 (EventKind::Stat { path }, errno(*result))
@@ -393,27 +407,7 @@ impl<'a> Events<'a> {
                 let path = self.builder.path(path);
                 (EventKind::Unlink { path }, errno(*result))
             }
-            Call::Open { path, flags, .. } => {
-                if life.is_none() {
-                    let path = self.builder.path(path);
-                    (
-                        EventKind::Open {
-                            path,
-                            flags: *flags,
-                        },
-                        -ERRNO_NOT_FOUND,
-                    )
-                } else {
-                    let path = self.path(life);
-                    let is_guessed = life.is_some_and(|life| self.lives[life].is_guessed);
-                    let flags = if is_guessed {
-                        guessed_flags(*flags)
-                    } else {
-                        *flags
-                    };
-                    (EventKind::Open { path, flags }, 0)
-                }
-            }
+            Call::Open { path, flags, .. } => self.opening(path, *flags, life),
             Call::Close { .. } => (
                 EventKind::Close {
                     path: self.path(life),
@@ -460,16 +454,22 @@ impl<'a> Events<'a> {
                     result,
                 )
             }
+        }
+    }
+
+    /// An opening that failed has no life.
+    fn opening(&mut self, path: &[u8], flags: OpenFlags, life: Option<usize>) -> (EventKind, i64) {
+        let Some(life) = life else {
+            let path = self.builder.path(path);
+            return (EventKind::Open { path, flags }, -ERRNO_NOT_FOUND);
         };
-        self.builder.push(Event {
-            time: TraceNs(entry.time_us.saturating_mul(1_000)),
-            app: self.app,
-            process: 1,
-            thread: entry.thread,
-            kind,
-            result,
-            duration_ns: 0,
-        });
+        let path = self.path(Some(life));
+        let flags = if self.lives[life].is_guessed {
+            guessed_flags(flags)
+        } else {
+            flags
+        };
+        (EventKind::Open { path, flags }, 0)
     }
 
     /// Whether it is about a file below `/dev` or `/proc`, whose names may be cut off in front.

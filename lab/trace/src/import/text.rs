@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{ImportReport, LoadOptions};
+use super::options::LoadOptions;
+use super::report::ImportReport;
 use crate::lines::Line;
 use crate::model::Trace;
 

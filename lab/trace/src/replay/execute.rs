@@ -15,8 +15,8 @@ use rustix::fs::{
     AtFlags, FallocateFlags, RenameFlags, Timespec, Timestamps, UTIME_NOW, XattrFlags,
 };
 
-use super::ReplaySpeed;
 use super::files::Directory;
+use super::options::ReplaySpeed;
 use super::order::Order;
 use super::plan::is_nameless;
 use super::report::{Difference, Recorder};

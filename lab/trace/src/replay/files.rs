@@ -8,9 +8,10 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use mobifs_numerics::Random;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 
-use super::ReplayError;
+use super::error::ReplayError;
 use crate::model::OpenFlags;
 
 /// Data that is written comes from here; longer writes repeat it.
@@ -24,12 +25,9 @@ pub(super) struct Directory {
     seed: u64,
 }
 
-/// A generator of numbers (splitmix64): the same ones everywhere for the same seed.
-fn mixed(state: u64) -> u64 {
-    let mut mixed = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
+/// The number that stands for a state: the same one everywhere.
+const fn mixed(state: u64) -> u64 {
+    Random::new(state).next_u64()
 }
 
 impl Directory {

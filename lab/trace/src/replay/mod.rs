@@ -4,21 +4,21 @@
 //! when it began in the trace: what came one after another stays so across threads, and what was
 //! under way at the same time may be so again. Data is made from a seed.
 
+mod error;
 mod execute;
 mod files;
+mod options;
 mod order;
 mod plan;
 mod report;
 
-use std::io;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Instant;
 
-use thiserror::Error;
-
+pub use error::ReplayError;
+pub use options::{ReplayOptions, ReplaySpeed};
 pub use report::{Difference, Latency, ReplayReport};
 
 use crate::model::{Event, EventKind, Trace};
@@ -27,59 +27,6 @@ use files::Directory;
 use order::Order;
 use plan::Plan;
 use report::Recorder;
-
-/// When events begin.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ReplaySpeed {
-    /// At their time in the trace divided by this; 1 is as recorded. Late if the storage is
-    /// slower than the one that was recorded.
-    Scaled(f64),
-    /// As soon as what had ended before has ended.
-    Full,
-}
-
-/// How a trace is replayed.
-#[derive(Clone, Debug)]
-pub struct ReplayOptions {
-    /// Where: an empty directory. Absolute paths of the trace are taken relative to it, and `..`
-    /// does not lead out of it.
-    pub directory: PathBuf,
-    /// When events begin.
-    pub speed: ReplaySpeed,
-    /// What the data is made from.
-    pub seed: u64,
-}
-
-/// Why a trace cannot be replayed.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ReplayError {
-    /// The trace is of block devices.
-    #[error("the trace has commands to block devices; `mobifs flash replay` replays those")]
-    Block,
-    /// The directory holds something already, which the replay could hurt.
-    #[error("{}: the directory is not empty", .0.display())]
-    NotEmpty(PathBuf),
-    /// The directory cannot be used.
-    #[error("{}: {source}", path.display())]
-    Directory {
-        /// Which one.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A file that was there before the trace began cannot be made.
-    #[error("{} cannot be prepared: {source}", path.display())]
-    Prepare {
-        /// Which one, in the directory.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A thread cannot be started.
-    #[error("no thread could be started for one of the trace: {0}")]
-    Thread(io::Error),
-}
 
 /// Replays a trace. `progress` is called with the number of events that have ended, now and then.
 ///

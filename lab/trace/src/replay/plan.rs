@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::ReplayError;
+use super::error::ReplayError;
 use super::files::Directory;
 use super::report::Prepared;
 use crate::model::{Event, EventKind, OpenFlags, Trace};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
+use mobifs_numerics::LatencyHistogram;
 
 use crate::model::Trace;
 
@@ -70,14 +70,10 @@ pub(super) struct Prepared {
 const LATENCY_MAX_NS: u64 = 1_000_000_000_000;
 const DIGITS: u8 = 3;
 
-fn histogram() -> Option<Histogram<u64>> {
-    Histogram::new_with_bounds(1, LATENCY_MAX_NS, DIGITS).ok()
-}
-
 /// What threads measure.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
-    latencies: BTreeMap<&'static str, Histogram<u64>>,
+    latencies: BTreeMap<&'static str, LatencyHistogram>,
     pub(super) differences: BTreeMap<Difference, u64>,
     pub(super) events: u64,
     pub(super) late_max_ns: u64,
@@ -92,20 +88,16 @@ impl Recorder {
 
     pub(super) fn latency(&mut self, operation: &'static str, latency_ns: u64) {
         self.events += 1;
-        if !self.latencies.contains_key(operation) {
-            self.latencies
-                .extend(histogram().map(|histogram| (operation, histogram)));
-        }
-        if let Some(histogram) = self.latencies.get_mut(operation) {
-            histogram.saturating_record(latency_ns.max(1));
-        }
+        let latencies = self.latencies.entry(operation);
+        latencies
+            .or_insert_with(|| LatencyHistogram::new(LATENCY_MAX_NS, DIGITS))
+            .record(latency_ns);
     }
 
     pub(super) fn merge(&mut self, other: Self) {
         for (operation, latencies) in other.latencies {
             match self.latencies.get_mut(operation) {
-                // Of the same bounds, so it cannot fail.
-                Some(histogram) => histogram.add(&latencies).unwrap_or(()),
+                Some(histogram) => histogram.add(&latencies),
                 None => {
                     self.latencies.insert(operation, latencies);
                 }
@@ -129,11 +121,11 @@ impl Recorder {
             let before = recorded.latencies.get(operation);
             Latency {
                 operation,
-                count: histogram.len(),
-                p50_ns: histogram.value_at_quantile(0.5),
-                p99_ns: histogram.value_at_quantile(0.99),
-                max_ns: histogram.max(),
-                recorded_p50_ns: before.map_or(0, |before| before.value_at_quantile(0.5)),
+                count: histogram.count(),
+                p50_ns: histogram.quantile_ns(0.5),
+                p99_ns: histogram.quantile_ns(0.99),
+                max_ns: histogram.max_ns(),
+                recorded_p50_ns: before.map_or(0, |before| before.quantile_ns(0.5)),
             }
         });
         ReplayReport {

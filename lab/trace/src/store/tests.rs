@@ -18,6 +18,29 @@ fn read_bytes(bytes: &[u8]) -> Result<Trace, ReadError> {
     read(bytes.to_vec())
 }
 
+/// What concerns no name and no content.
+fn further_kinds() -> impl Strategy<Value = EventKind> {
+    let other = (
+        0..5_usize,
+        (0..4_u32).prop_map(PathIndex),
+        any::<u64>(),
+        0..512_usize,
+    );
+    other.prop_map(|(which, path, offset, bits)| match which {
+        0 => EventKind::SyncAll,
+        1 => EventKind::User(UserOperation::ALL[bits % UserOperation::ALL.len()]),
+        2 => EventKind::Device(DeviceState::ALL[bits % DeviceState::ALL.len()]),
+        3 => EventKind::RemoveXattr { path },
+        _ => EventKind::Block {
+            device: offset ^ 7,
+            command: BlockCommand::ALL[bits % BlockCommand::ALL.len()],
+            offset,
+            length: bits as u64,
+            is_forced_unit_access: bits % 2 == 0,
+        },
+    })
+}
+
 fn kinds() -> impl Strategy<Value = EventKind> {
     let path = || (0..4_u32).prop_map(PathIndex);
     let name = (path(), path(), any::<u32>(), any::<bool>());
@@ -78,21 +101,7 @@ fn kinds() -> impl Strategy<Value = EventKind> {
         },
         _ => EventKind::SetXattr { path, length },
     });
-    let other = (0..5_usize, path(), any::<u64>(), 0..512_usize);
-    let other = other.prop_map(|(which, path, offset, bits)| match which {
-        0 => EventKind::SyncAll,
-        1 => EventKind::User(UserOperation::ALL[bits % UserOperation::ALL.len()]),
-        2 => EventKind::Device(DeviceState::ALL[bits % DeviceState::ALL.len()]),
-        3 => EventKind::RemoveXattr { path },
-        _ => EventKind::Block {
-            device: offset ^ 7,
-            command: BlockCommand::ALL[bits % BlockCommand::ALL.len()],
-            offset,
-            length: bits as u64,
-            is_forced_unit_access: bits % 2 == 0,
-        },
-    });
-    prop_oneof![name, file, other]
+    prop_oneof![name, file, further_kinds()]
 }
 
 prop_compose! {

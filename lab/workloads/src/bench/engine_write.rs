@@ -10,6 +10,7 @@ use mobifs_engine::{
     AppPolicy, Caller, Engine, EngineConfig, Limits, Moment, Need, NodeSpec, SetIdBits, Stop,
     TopLevelApps, WriteAt,
 };
+use mobifs_numerics::median;
 use serde::Serialize;
 
 /// Pages that are written: 128 MiB of dirty data.
@@ -161,8 +162,7 @@ fn timed(mut write: impl FnMut(u64) -> Result<(), String>) -> Result<u64, String
         }
         costs.push(started.elapsed().as_nanos() as u64 / BATCH);
     }
-    costs.sort_unstable();
-    Ok(costs[costs.len() / 2])
+    median(costs).ok_or_else(|| "nothing was measured".to_owned())
 }
 
 /// Resident memory of this process (proc(5), `statm`).

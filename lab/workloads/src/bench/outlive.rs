@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mobifs_base::{DeviceNumber, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64};
+use mobifs_numerics::median;
 use mobifs_store::MemoryStore;
 use mobifs_volume::{
     Arena, Caller, Config, FsError, NodeSpec, SetIdBits, Volume, VolumeOptions, WriteAt,
@@ -52,9 +53,9 @@ pub fn measure() -> Result<Vec<Cost>, String> {
                 times.push(time(volume, step)?);
             }
         }
-        let [plain_ns, outliving_ns] = times.map(|mut times| {
-            times.sort_unstable();
-            (times[ROUNDS / 2].as_nanos() / u128::from(OPERATIONS)) as u64
+        let [plain_ns, outliving_ns] = times.map(|times| {
+            let middle = median(times).unwrap_or_default();
+            (middle.as_nanos() / u128::from(OPERATIONS)) as u64
         });
         costs.push(Cost {
             operation,

@@ -6,6 +6,7 @@ use std::time::Instant;
 use mobifs_engine::policy::transactioning::{
     Efficiency, TplParameters, Transactioning as _, TransactioningName, TransactioningRule,
 };
+use mobifs_numerics::median;
 use serde::Serialize;
 
 /// Pages written for one figure.
@@ -69,6 +70,5 @@ fn write_ps(rule: &TransactioningRule) -> u64 {
         }
         batches.push(started.elapsed().as_nanos() as u64 * 1_000 / BATCH);
     }
-    batches.sort_unstable();
-    batches[batches.len() / 2]
+    median(batches).unwrap_or(0)
 }

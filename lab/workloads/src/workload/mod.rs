@@ -5,6 +5,7 @@ pub mod pages;
 pub mod sqlite;
 pub mod stream;
 
+use mobifs_numerics::median;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -88,11 +89,8 @@ impl Measured {
         }
     }
 
-    pub(crate) fn with_median(mut self, mut times: Vec<Duration>) -> Self {
-        times.sort_unstable();
-        self.median_microseconds = times
-            .get(times.len() / 2)
-            .map(|median| median.as_secs_f64() * 1e6);
+    pub(crate) fn with_median(mut self, times: Vec<Duration>) -> Self {
+        self.median_microseconds = median(times).map(|median| median.as_secs_f64() * 1e6);
         self
     }
 }

@@ -1,5 +1,7 @@
 //! Content to write, described in a few bytes.
 
+use mobifs_numerics::Random;
+
 /// Content made from a tag: long enough to write megabytes, short enough to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload {
@@ -17,13 +19,9 @@ impl Payload {
             return vec![0; self.length as usize];
         }
         let mut out = Vec::with_capacity(self.length as usize + 8);
-        let mut state = u64::from(self.tag) << 32;
+        let mut random = Random::new(u64::from(self.tag) << 32);
         while out.len() < self.length as usize {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut mixed = state;
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            out.extend_from_slice(&(mixed ^ (mixed >> 31)).to_le_bytes());
+            out.extend_from_slice(&random.next_u64().to_le_bytes());
         }
         out.truncate(self.length as usize);
         out

@@ -19,7 +19,6 @@
 //! * now and then, that the history can go on from there, with further crashes, before
 //!   or after that apply.
 
-mod dice;
 pub mod kill;
 mod operation;
 mod run;

@@ -1,7 +1,7 @@
 //! What a history does, as plain data: every part can be left out and the rest still
 //! means something, so that a failing history can be shrunk.
 
-use super::dice::Dice;
+use mobifs_numerics::Random;
 
 /// One operation; the numbers choose among what exists when it is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub(super) enum Topic {
 }
 
 impl Topic {
-    pub(super) fn random(dice: &mut Dice) -> Self {
+    pub(super) fn random(dice: &mut Random) -> Self {
         match dice.below(4) {
             0 => Self::Content,
             _ => Self::Anything,
@@ -117,7 +117,7 @@ impl Topic {
 }
 
 impl Operation {
-    fn random(dice: &mut Dice, topic: Topic) -> Self {
+    fn random(dice: &mut Random, topic: Topic) -> Self {
         let weights = topic.weights();
         let total = weights.iter().map(|(_, weight)| weight).sum();
         let mut at = dice.below(total);
@@ -131,7 +131,12 @@ impl Operation {
                 None => true,
             });
         let verb = chosen.map_or(Verb::Write, |(verb, _)| *verb);
-        let numbers = [dice.next(), dice.next(), dice.next(), dice.next()];
+        let numbers = [
+            dice.next_u64(),
+            dice.next_u64(),
+            dice.next_u64(),
+            dice.next_u64(),
+        ];
         Self { verb, numbers }
     }
 }
@@ -160,7 +165,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    pub(super) fn random(dice: &mut Dice, topic: Topic) -> Self {
+    pub(super) fn random(dice: &mut Random, topic: Topic) -> Self {
         let count = match (topic, dice.below(10)) {
             (_, 0..=3) | (Topic::Content, 4..=7) => 1,
             (_, 4..=7) => 1 + dice.below(6),
@@ -192,7 +197,7 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn random(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = Random::new(seed);
         let topic = Topic::random(&mut dice);
         let before = (0..dice.below(30))
             .map(|_| Operation::random(&mut dice, Topic::Anything))
@@ -205,7 +210,7 @@ impl History {
             .map(|_| Step::random(&mut dice, topic))
             .collect();
         let pick =
-            |dice: &mut Dice, choices: &[u64]| choices[dice.below(choices.len() as u64) as usize];
+            |dice: &mut Random, choices: &[u64]| choices[dice.below(choices.len() as u64) as usize];
         Self {
             before,
             steps,

@@ -14,8 +14,8 @@ use super::verify::{Candidate, Search, compare_lower, panic_text};
 use super::walk::{plant, walk_store};
 use super::world::{Demand, Unnamed, World};
 use super::{SearchOptions, SearchStatistics};
-use crate::crash::search::dice::Dice;
 use crate::crash::{CrashLower, Refusals, leftovers};
+use mobifs_numerics::Random;
 
 /// Crash images taken while a journal write is under way.
 const IMAGES_OF_JOURNAL_WRITE: u64 = 3;
@@ -159,7 +159,7 @@ pub(super) fn continue_history(
     depth: u32,
     trail: &str,
 ) -> Result<(), String> {
-    let mut dice = Dice::new(search.below(u64::MAX));
+    let mut dice = Random::new(search.below(u64::MAX));
     let mut world = World::new();
     world.remount((*found.tree).clone(), ObjectId::FIRST_NEW);
     lower.set_refusals(search.refusals);

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use mobifs_base::ObjectId;
 use mobifs_store::{MemoryStore, Store, Transaction};
 
-use super::dice::Dice;
 use super::operation::{History, Step, Topic};
 use super::tree::{NodeId, ROOT, Tree};
 use super::walk::{plant, walk_lower, walk_store};
 use super::world::{Demand, World};
 use super::{SearchOptions, search};
 use crate::crash::CrashLower;
+use mobifs_numerics::Random;
 
 fn learn(
     store: &MemoryStore,
@@ -36,7 +36,7 @@ fn learn(
 #[test]
 fn the_entries_handed_over_add_up_to_the_tree() {
     for seed in 0..60 {
-        let mut dice = Dice::new(seed);
+        let mut dice = Random::new(seed);
         let (mut world, mut store) = (World::new(), MemoryStore::new());
         for step in 0..20 {
             for operation in &Step::random(&mut dice, Topic::Anything).operations {
@@ -95,7 +95,7 @@ fn a_planted_tree_is_what_is_found() {
 #[test]
 fn differences_are_seen() {
     let mut world = World::new();
-    let mut dice = Dice::new(1);
+    let mut dice = Random::new(1);
     while world.tree.nodes.len() < 10 {
         Step::random(&mut dice, Topic::Anything)
             .operations

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store, StoreError};
 use parking_lot::Mutex;
 
-use super::dice::Dice;
 use super::run::continue_history;
 use super::tree::{Seen, Tree};
 use super::walk::{walk_lower, walk_store};
 use super::{SearchOptions, SearchStatistics};
 use crate::crash::{CrashLower, Effect, Fate, Refusals, RefusedCalls, leftovers};
+use mobifs_numerics::Random;
 
 /// How many of a thousand mounts are followed by one more before anything is applied.
 const REOPENED_PERMILLE: u64 = 200;
@@ -28,7 +28,7 @@ pub(super) struct Search {
 }
 
 struct Shared {
-    dice: Dice,
+    dice: Random,
     statistics: SearchStatistics,
     violation: Option<String>,
 }
@@ -52,7 +52,7 @@ impl Candidate {
 impl Search {
     pub(super) fn new(options: SearchOptions, journal: JournalOptions, seed: u64) -> Self {
         let shared = Shared {
-            dice: Dice::new(seed ^ 0x5eed_0fc4_a54e_5000),
+            dice: Random::new(seed ^ 0x5eed_0fc4_a54e_5000),
             statistics: SearchStatistics::default(),
             violation: None,
         };
@@ -85,7 +85,7 @@ impl Search {
     }
 
     pub(super) fn chance(&self, permille: u64) -> bool {
-        self.shared.lock().dice.chance(permille)
+        self.shared.lock().dice.permille(permille)
     }
 
     pub(super) fn count(&self, count: impl FnOnce(&mut SearchStatistics)) {
@@ -112,7 +112,7 @@ impl Search {
     /// A crash image of `lower` by a random way of choosing, with its description.
     pub(super) fn image(&self, lower: &CrashLower) -> (CrashLower, String) {
         let effects = lower.pending_effects().max(1) as u64;
-        let mut dice = Dice::new(self.shared.lock().dice.next());
+        let mut dice = Random::new(self.shared.lock().dice.next_u64());
         let at = dice.below(effects);
         let likelihood = [20, 200, 500, 800, 980][dice.below(5) as usize];
         let kind = dice.below(8);
@@ -137,8 +137,8 @@ impl Search {
                 3 => now != at,
                 4 => now < at,
                 5 => now >= at,
-                6 => is_namespace(effect) || dice.chance(300),
-                _ => dice.chance(likelihood),
+                6 => is_namespace(effect) || dice.permille(300),
+                _ => dice.permille(likelihood),
             };
             if lands { Fate::Land } else { Fate::Vanish }
         });
@@ -362,9 +362,9 @@ fn is_namespace(effect: &Effect) -> bool {
 
 /// Some of the histories go on over a filesystem with limits that it does not report.
 fn refusals(seed: u64) -> Refusals {
-    let mut dice = Dice::new(seed ^ 0x0be5_11c7_3d29_6f00);
+    let mut dice = Random::new(seed ^ 0x0be5_11c7_3d29_6f00);
     let mut some = |least: u64, most: u64| {
-        let is_set = dice.chance(600);
+        let is_set = dice.permille(600);
         let limit = least + dice.below(most - least);
         is_set.then_some(limit)
     };
@@ -377,7 +377,7 @@ fn refusals(seed: u64) -> Refusals {
         inodes_max: some(8, 40).map(|max| max as usize),
         calls: some(20, 300).map(|permille| RefusedCalls { permille, seed }),
     };
-    if dice.chance(400) {
+    if dice.permille(400) {
         all
     } else {
         Refusals::default()

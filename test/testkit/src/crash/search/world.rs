@@ -9,9 +9,9 @@ use mobifs_base::{
     PAGE_BYTES_U64, Page, PageIndex, RangeSet, Timestamp,
 };
 
-use super::dice::Dice;
 use super::operation::{Operation, Verb};
 use super::tree::{Node, NodeId, Pages, ROOT, Tree};
+use mobifs_numerics::Random;
 
 /// Largest file that a history makes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -487,10 +487,10 @@ impl World {
                 self.write(id, second % (size + 5000), &content_of(fourth, length));
             }
             Verb::Scatter => {
-                let mut dice = Dice::new(second);
+                let mut dice = Random::new(second);
                 for _ in 0..1 + third % 40 {
                     let at = dice.below(FILE_BYTES_MAX / 2 - 4096);
-                    self.write(id, at, &content_of(dice.next(), 3000));
+                    self.write(id, at, &content_of(dice.next_u64(), 3000));
                 }
             }
             Verb::WriteBig => {
@@ -652,11 +652,11 @@ impl World {
     fn spill(&mut self, chosen: usize, second: u64, third: u64) -> Demand {
         let unnamed = &mut self.unnamed[chosen];
         let node = &mut unnamed.content;
-        let mut dice = Dice::new(second);
+        let mut dice = Random::new(second);
         let mut pages = BTreeMap::new();
         for _ in 0..1 + third % 6 {
             let index = dice.below(40);
-            let page = Page::new(&content_of(dice.next(), 4096));
+            let page = Page::new(&content_of(dice.next_u64(), 4096));
             pages.insert(index, page.clone());
             node.pages.insert(index, page);
             node.attributes.size = node.attributes.size.max((index + 1) * PAGE_BYTES_U64);
@@ -764,10 +764,10 @@ impl World {
 
 /// Content that differs from any other's.
 pub(super) fn content_of(seed: u64, length: u64) -> Vec<u8> {
-    let mut dice = Dice::new(seed);
+    let mut dice = Random::new(seed);
     let mut content = Vec::with_capacity(length as usize + 8);
     while (content.len() as u64) < length {
-        content.extend_from_slice(&dice.next().to_le_bytes());
+        content.extend_from_slice(&dice.next_u64().to_le_bytes());
     }
     content.truncate(length as usize);
     content

@@ -9,7 +9,6 @@ use mobifs_store::{JournalOptions, JournalStore, RestartState, Store, Transactio
 use parking_lot::Mutex;
 
 use super::super::SearchOptions;
-use super::super::dice::Dice;
 use super::super::operation::{After, Step, Topic};
 use super::super::run::{Plan, Scene, compare_unnamed, learn, meet, perform, text};
 use super::super::tree::{ROOT, Tree};
@@ -20,6 +19,7 @@ use super::book::Book;
 use super::check::{Ids, compare};
 use super::{KillOptions, KillStatistics};
 use crate::crash::{Calls, CrashLower, Fault, Harm, Refusals};
+use mobifs_numerics::Random;
 
 /// `EIO`.
 const EIO: i32 = 5;
@@ -178,7 +178,7 @@ fn survive(
     let (store, resumed) = resumed.map_err(|error| format!("resuming: {error}"))?;
     life.store = Some(store);
     life.take_over(resumed.committed)?;
-    let mut dice = Dice::new(hunt.cuts.below(u64::MAX));
+    let mut dice = Random::new(hunt.cuts.below(u64::MAX));
     let topic = Topic::random(&mut dice);
     for _ in 0..dice.below(3) {
         let step = Step::random(&mut dice, topic);

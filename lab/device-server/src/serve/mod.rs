@@ -1,206 +1,32 @@
 //! Serving a device: its image, its fronts, its control socket, its end.
 
-use std::fmt;
-use std::fs::OpenOptions;
+mod device;
+mod options;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use mobifs_device_model::{Config, ConfigError};
-use mobifs_fuse::{
-    LoopDevice, MountError, MountOptions, Session, SessionError, SessionHandle, SyncFsMode,
-    UnmountError,
-};
+use mobifs_fuse::{MountOptions, Session, SessionError, SessionHandle, SyncFsMode};
 use mobifs_host::LineServer;
 use parking_lot::{Condvar, Mutex};
-use serde::Serialize;
-use serde_json::Value;
-use thiserror::Error;
 
 use crate::block::{Block, PowerCycle};
-use crate::clock::{Clock, Scale};
+use crate::clock::Clock;
 use crate::control::{Control, private_mountpoint, socket_path};
 use crate::front::{FILE_NAME, FileFront};
-use crate::image::{About, Image, ImageError, Sidecar};
-use crate::journal::{JournalError, JournalWriter};
+use crate::image::{Image, ImageError, Sidecar};
+use crate::journal::JournalWriter;
 use crate::model;
 use crate::nbd::NbdServer;
-use crate::port::{Port, PowerError};
+use crate::port::Port;
 
-/// What the mount table shows behind `fuse.`.
-pub const SUBTYPE: &str = "mobifs-device-model";
-
-/// How a device is to be served.
-#[derive(Clone, Debug)]
-pub struct ServeOptions {
-    /// File with the content.
-    pub image: PathBuf,
-    /// Size in bytes, to make an image or to make sure of its size.
-    pub size_bytes: Option<u64>,
-    /// What the device is; none: what the image's device is.
-    pub config: Option<Config>,
-    /// Seed of the model; none: that of the image's device, or 0.
-    pub seed: Option<u64>,
-    /// How time is spent.
-    pub scale: Scale,
-    /// Record everything in this file.
-    pub journal: Option<PathBuf>,
-    /// Serve NBD on this socket.
-    pub nbd: Option<PathBuf>,
-    /// Set up a loop device.
-    pub loop_device: bool,
-    /// Mount the file here.
-    pub mountpoint: Option<PathBuf>,
-}
-
-/// Why a device is not served.
-#[derive(Debug, Error)]
-pub enum ServeError {
-    /// No way to reach it was asked for.
-    #[error("say how the device is to be reached: --loop, --mount DIR or --nbd SOCKET")]
-    NoFront,
-    /// There is no configuration, and no device that has one.
-    #[error(
-        "{} was not served before; say what device it is with --preset or --config",
-        .0.display()
-    )]
-    NoConfig(PathBuf),
-    /// The image.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// The configuration.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The journal.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The mount.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The mount could not be ended.
-    #[error(transparent)]
-    Unmount(#[from] UnmountError),
-    /// The mount failed while it was served.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// The loop device.
-    #[error("cannot set up a loop device: {0} (it takes root and /dev/loop-control)")]
-    Loop(#[source] io::Error),
-    /// The NBD socket.
-    #[error("cannot listen at {}: {source}; name another socket", path.display())]
-    Nbd {
-        /// Where.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Anything else that the system refused.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What.
-        what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The content of an image cannot be the content of a device.
-    #[error("the content of {} cannot be taken over into a device: {reason}", path.display())]
-    Adopt {
-        /// The image.
-        path: PathBuf,
-        /// Why not.
-        reason: String,
-    },
-    /// The last flush failed.
-    #[error("what was in the device's cache could not be written to the image")]
-    LastFlush,
-}
-
-fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServeError {
-    move |source| ServeError::System { what, source }
-}
-
-/// Where a served device is to be found.
-#[derive(Clone, Debug, Serialize)]
-pub struct Ready {
-    /// The image.
-    pub image: PathBuf,
-    /// What the device is called.
-    pub device: String,
-    /// Its size.
-    pub size_bytes: u64,
-    /// How time is spent.
-    pub scale: f64,
-    /// The file in the mount.
-    pub file: Option<PathBuf>,
-    /// The loop device of this power cycle.
-    pub loop_device: Option<PathBuf>,
-    /// The NBD socket.
-    pub nbd: Option<PathBuf>,
-    /// The control socket.
-    pub control: PathBuf,
-    /// The process.
-    pub pid: u32,
-}
-
-impl fmt::Display for Ready {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "serving {} as {}", self.image.display(), self.device)?;
-        let places = [
-            ("loop device", &self.loop_device),
-            ("file", &self.file),
-            ("NBD socket", &self.nbd),
-        ];
-        for (what, place) in places {
-            if let Some(place) = place {
-                write!(f, ", {what} {}", place.display())?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A served device, as its control socket and its end need it.
-pub(crate) struct Device {
-    pub(crate) port: Arc<Port>,
-    image: Image,
-    about: About,
-    ready: Mutex<Ready>,
-    loop_device: Mutex<Option<LoopDevice>>,
-    wants_loop: bool,
-}
-
-impl Device {
-    pub(crate) fn ready(&self) -> Ready {
-        self.ready.lock().clone()
-    }
-
-    /// Gives the power back, and with it a new loop device.
-    pub(crate) fn power_on(&self) -> Result<(Value, Option<PathBuf>), PowerError> {
-        let report = self.port.power_on()?;
-        if self.wants_loop {
-            self.attach_loop().map_err(PowerError::Loop)?;
-        }
-        Ok((report, self.ready.lock().loop_device.clone()))
-    }
-
-    /// Sets up a loop device over the current file. The one before goes when its last
-    /// user lets go of it; what it still sends is refused.
-    fn attach_loop(&self) -> io::Result<()> {
-        let Some(file) = self.ready.lock().file.clone() else {
-            return Ok(());
-        };
-        let mut current = self.loop_device.lock();
-        *current = None;
-        let file = OpenOptions::new().read(true).write(true).open(file)?;
-        let shown = self.image.path.as_os_str().as_encoded_bytes();
-        let device = LoopDevice::over_file(&file, shown)?;
-        self.ready.lock().loop_device = Some(device.path().to_owned());
-        *current = Some(device);
-        Ok(())
-    }
-}
+pub(crate) use device::Device;
+pub use device::Ready;
+use options::system;
+pub use options::{SUBTYPE, ServeError, ServeOptions};
 
 /// A device that is being served. Dropping it ends the mount without saving; call
 /// [`Served::wait`].
