@@ -3,7 +3,7 @@
 //! [`Model`] takes commands with the virtual time at which the host issues them and says when
 //! they end; it counts what reaches the cells, and has no content. [`Device`] adds content over
 //! a [`Medium`] and decides what a power cut leaves of it. What a device is like says a
-//! [`Config`]; three [`Preset`]s come with the crate. `docs/FLASH.md` tells what is modelled.
+//! [`Config`]; three [`Preset`]s come with the crate. `docs/FLASH.md` says what is modelled.
 
 #![forbid(unsafe_code)]
 

@@ -46,7 +46,7 @@ pub(crate) enum Refusal {
     /// The power went away before or during it.
     #[error("the device has no power")]
     NoPower,
-    /// It was made by somebody who knew the device before its power was cut.
+    /// It belongs to a power cycle before the last cut.
     #[error("the device had its power cut since; connect again")]
     Stale,
     /// It lies outside the device or is not made of whole sectors.
@@ -68,7 +68,7 @@ pub(crate) trait Block: Send + Sync + 'static {
     /// The power cycle that is now, or comes with the next power-on.
     fn power_cycle(&self) -> PowerCycle;
 
-    /// Carries out a request for somebody who came in the power cycle `cycle`, and
-    /// tells when the device would have been done with it. Does not wait for that.
+    /// Carries out a request of a client of the power cycle `cycle`, and
+    /// returns when the device would have been done with it. Does not wait for that.
     fn submit(&self, cycle: PowerCycle, request: Request<'_>, completion: Completion);
 }

@@ -17,7 +17,7 @@ const SCALE_MAX: f64 = 1e6;
 impl Scale {
     /// As the modelled device.
     pub const REAL: Self = Self(1.0);
-    /// Nobody waits.
+    /// No thread waits.
     pub const COUNT_ONLY: Self = Self(0.0);
 
     /// A scale, if it is one.
@@ -58,7 +58,7 @@ impl FromStr for Scale {
 ///
 /// With a scale, the model's time is the time since the start, divided by it. Without
 /// (scale 0), the clock runs as real time does, so that the device has its idle times,
-/// and *skips* each time that somebody would have waited for.
+/// and *skips* each time that a thread would have waited for.
 #[derive(Debug)]
 pub(crate) struct Clock {
     origin: Instant,
@@ -92,7 +92,7 @@ impl Clock {
         VirtualNs(elapsed)
     }
 
-    /// The instant at which the clock will show `time`; none if nobody waits for it: then
+    /// The instant at which the clock will show `time`; none if no thread waits for it: then
     /// the clock shows it from now on.
     pub(crate) fn wait_until(&self, time: VirtualNs) -> Option<Instant> {
         let now = Instant::now();
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(clock.wait_until(hour), None);
         let now = clock.now();
         assert!(now >= hour && now.0 < 2 * hour.0);
-        // What lies behind skips nothing.
+        // What is in the past skips nothing.
         assert_eq!(clock.wait_until(VirtualNs(5)), None);
         assert!(clock.now().0 < 2 * hour.0);
     }

@@ -36,10 +36,10 @@ pub(crate) trait Device: Send {
     /// Reads what is durable, past the model, at no cost: after a cut, what it left.
     fn peek(&self, offset: u64, out: &mut [u8]) -> Result<(), Refusal>;
 
-    /// Lets time pass, and tells what was counted until now.
+    /// Lets time pass, and returns what was counted until now.
     fn stats(&mut self, now: VirtualNs) -> Result<Value, Refusal>;
 
-    /// Makes everything durable, if it has power, and tells the state behind the content,
+    /// Makes everything durable, if it has power, and returns the state beside the content,
     /// to be loaded again.
     fn save(&mut self) -> Result<Vec<u8>, Refusal>;
 }

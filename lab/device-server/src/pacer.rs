@@ -71,7 +71,7 @@ struct Queue {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// There is another first one, or nobody watches.
+    /// There is another first one, or no thread watches.
     changed: Condvar,
 }
 
@@ -179,7 +179,7 @@ impl Shared {
             let more_wait = !queue.waiting.is_empty();
             drop(queue);
             if more_wait {
-                // Somebody else watches while this one is answered.
+                // Another thread watches while this one is answered.
                 self.changed.notify_all();
             }
             (first.answer)(Ok(()));

@@ -14,7 +14,7 @@ pub struct Part<'a> {
 }
 
 /// Lays traces over each other. Processes and threads of different parts stay different: their
-/// numbers are moved up behind those of the part before.
+/// numbers are moved up after those of the part before.
 pub fn merge(parts: &[Part<'_>]) -> Trace {
     let mut builder = TraceBuilder::new(Header {
         source: "merge".to_owned(),
@@ -47,7 +47,7 @@ pub fn merge(parts: &[Part<'_>]) -> Trace {
     builder.finish()
 }
 
-/// A number of a process; 0, which nobody knows, stays.
+/// A number of a process; 0, which stands for unknown, stays.
 const fn moved(number: u32, offset: u32) -> u32 {
     if number == 0 {
         0
@@ -193,10 +193,10 @@ mod tests {
             kept.paths.iter().map(|(_, name)| name).collect::<Vec<_>>(),
             [b"f2"]
         );
-        let nobody = Selection {
+        let no_app = Selection {
             app: &|_| false,
             ..selection
         };
-        assert!(cut(&trace, &nobody).events.is_empty());
+        assert!(cut(&trace, &no_app).events.is_empty());
     }
 }

@@ -198,7 +198,7 @@ fn a_trace_says_what_the_program_did() {
             return;
         };
         let seen = without_shell_closings(described(&trace));
-        // That child and thread are new is not known: nobody had looked for them.
+        // That child and thread are new is not known: no call had looked for them.
         assert_eq!(seen, EXPECTED, "{extra:?}");
         let tasks: BTreeMap<u32, u32> = trace
             .events

@@ -17,7 +17,7 @@ pub(super) const HELP: &str = "\
 A trace has one request a line, and may be gzipped:
   process,device,rw_flag,sector,size,timestamp
 Sector and size are in sectors of 512 bytes, the timestamp in seconds. The flag is R, W, D
-(discard) or F (flush), with the kernel's letters behind it (WFS: durable, by FUA), and with
+(discard) or F (flush), with the kernel's letters after it (WFS: durable, by FUA), and with
 an F before W for a flush before it.
 
 Lines that cannot be understood are reported with their number and skipped. A request that

@@ -11,7 +11,7 @@ use mobifs_trace::{LoadOptions, load};
 use mobifs_volume::parse_size;
 
 use crate::failure::{Code, Failure};
-use crate::trace::{self, tell};
+use crate::trace::{self, report};
 
 /// What is simulated.
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ pub(super) fn streams(arguments: &InputArguments) -> Result<Vec<NamedStream>, Fa
 fn stream(path: &Path, options: &LoadOptions) -> Result<NamedStream, Failure> {
     let failed = |message: String| Failure::new(Code::Failed, message);
     let loaded = load(path, options)?;
-    tell(&loaded.report);
+    report(&loaded.report);
     let stream = Stream::new(&loaded.trace);
     if stream.block_commands > 0 && stream.steps.is_empty() {
         return Err(failed(format!(

@@ -80,7 +80,7 @@ impl Files {
         }
     }
 
-    /// Makes the trace and removes the log; tells how many events there are.
+    /// Makes the trace and removes the log; returns how many events there are.
     fn make(&self) -> Result<u64, Failure> {
         let unwritten = |error: io::Error| {
             let trace = self.trace.display();

@@ -11,7 +11,7 @@ use crate::failure::{Code, Failure};
 /// Loads a trace; what was left out goes to standard error.
 pub(super) fn trace(path: &Path, arguments: &InputArguments) -> Result<Trace, Failure> {
     let loaded = load(path, &options(arguments)?)?;
-    tell(&loaded.report);
+    report(&loaded.report);
     Ok(loaded.trace)
 }
 
@@ -45,7 +45,7 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Says what was not taken over, or not exactly.
-pub(crate) fn tell(report: &ImportReport) {
+pub(crate) fn report(report: &ImportReport) {
     for quoted in &report.malformed_quoted {
         eprintln!("mobifs-lab: skipped: {quoted}");
     }

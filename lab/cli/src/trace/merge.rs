@@ -53,7 +53,7 @@ fn wanted(word: &OsString) -> Result<Wanted, Failure> {
     if let Some(at) = rest.iter().rposition(|&byte| byte == b'@') {
         let text = String::from_utf8_lossy(&rest[at + 1..]);
         shift_seconds = text.parse().map_err(|_| {
-            let message = format!("'{text}' behind @ is not a number of seconds");
+            let message = format!("'{text}' after @ is not a number of seconds");
             Failure::new(Code::Usage, message)
         })?;
         rest = &rest[..at];

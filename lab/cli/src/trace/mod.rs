@@ -14,7 +14,7 @@ mod replay;
 mod stat;
 
 pub(crate) use arguments::InputArguments;
-pub(crate) use input::{options, tell};
+pub(crate) use input::{options, report};
 use std::process::ExitCode;
 
 use crate::failure::Failure;

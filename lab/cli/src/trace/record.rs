@@ -154,7 +154,7 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         ..LoadOptions::default()
     };
     let mut loaded = load(output.path(), &options)?;
-    input::tell(&loaded.report);
+    input::report(&loaded.report);
     let words = arguments.command.iter().map(|word| word.to_string_lossy());
     let command: Vec<_> = words.collect();
     loaded
@@ -224,7 +224,7 @@ fn strace(arguments: &RecordArguments, output: &Path) -> Result<ExitStatus, Fail
     })
 }
 
-/// As a shell tells how a command ended.
+/// As a shell reports how a command ended.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let number = match (status.code(), status.signal()) {
         (Some(code), _) => code,

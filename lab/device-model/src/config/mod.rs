@@ -82,7 +82,7 @@ pub struct GeometryConfig {
     pub pages_per_block: Parameter<u32>,
     /// Bits of a cell (2 MLC, 3 TLC): what a block loses in SLC mode.
     pub bits_per_cell: Parameter<u32>,
-    /// Flash behind the logical capacity that garbage collection can count on, in
+    /// Flash beyond the logical capacity that garbage collection can count on, in
     /// percent of the capacity.
     pub over_provisioning_percent: Parameter<f64>,
 }

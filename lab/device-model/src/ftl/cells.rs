@@ -51,7 +51,7 @@ pub(crate) struct Block {
     pub(crate) state: BlockState,
     pub(crate) stream: Stream,
     pub(crate) mode: CellMode,
-    /// Slots behind this one are not programmed.
+    /// Slots after this one are not programmed.
     pub(crate) next_slot: u32,
     /// Slots whose content is current.
     pub(crate) valid: u32,

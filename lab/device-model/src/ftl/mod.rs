@@ -222,7 +222,7 @@ impl Ftl {
         while self.in_flight.front().is_some_and(|op| op.done <= now) {
             self.in_flight.pop_front();
         }
-        // One late operation at the front must not keep all behind it.
+        // One late operation at the front must not keep all that follow.
         if self.in_flight.len() > 4096 {
             self.in_flight.retain(|op| op.done > now);
         }

@@ -97,7 +97,7 @@ impl Ftl {
             block.state = if block.next_slot == 0 {
                 BlockState::Free
             } else {
-                // Nobody continues a block whose last page may be half programmed.
+                // No stream continues a block whose last page may be half programmed.
                 BlockState::Full
             };
         }

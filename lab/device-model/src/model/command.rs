@@ -179,7 +179,7 @@ pub struct Completion {
     /// When the device took it: later than submitted if its queue was full, or behind a
     /// flush, discard or remap, which it executes alone.
     pub accepted_at: VirtualNs,
-    /// When it ended, and the host is told.
+    /// When it ended, and the host gets the completion.
     pub done_at: VirtualNs,
 }
 
@@ -199,7 +199,7 @@ pub enum CommandError {
     OutOfRange {
         /// First sector.
         start: u64,
-        /// First sector behind the range.
+        /// First sector after the range.
         end: u64,
         /// What the device has.
         device_sectors: u64,

@@ -162,7 +162,7 @@ impl Model {
         self.capacity_bytes / (PAGE_BYTES as u64 / SECTORS_PER_PAGE as u64)
     }
 
-    /// The latest time that it was told.
+    /// The latest time of any command.
     pub const fn now(&self) -> VirtualNs {
         VirtualNs(self.now)
     }

@@ -33,7 +33,7 @@ impl Model {
         VirtualNs(at.0.max(self.now).max(self.last_accepted_at))
     }
 
-    /// Power fails at `at`, or at the last time the device was told if that is later.
+    /// Power fails at `at`, or at the latest time of any command if that is later.
     /// Programs and erases that have not ended are lost; so is all that RAM held, except
     /// for `survivors`: pages of the write cache whose way into the cells just succeeded.
     /// Returns the time at which it happened.

@@ -21,13 +21,13 @@ pub enum ControlError {
         /// Why not.
         source: io::Error,
     },
-    /// Nobody serves it.
+    /// No server has it.
     #[error(
         "{} is not a flash device that is being served; `mobifs flash serve` serves one",
         .0.display()
     )]
     NotServed(PathBuf),
-    /// Somebody else serves it.
+    /// Another user serves it.
     #[error("only root and the user who serves {} may do this", .0.display())]
     NotPermitted(PathBuf),
     /// The conversation failed.

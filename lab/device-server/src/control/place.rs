@@ -23,7 +23,7 @@ pub(crate) fn socket_path(image: &Path) -> io::Result<PathBuf> {
     Ok(runtime_directory()?.join(name_of(image)? + ".sock"))
 }
 
-/// Where an image is mounted if nobody says where.
+/// Where an image is mounted by default.
 pub(crate) fn private_mountpoint(image: &Path) -> io::Result<PathBuf> {
     Ok(runtime_directory()?.join(name_of(image)?))
 }

@@ -18,7 +18,7 @@ pub struct ForgedRecord {
     pub at_ns: u64,
     /// When it was done, in nanoseconds.
     pub done_at_ns: u64,
-    /// What lies behind the record.
+    /// What follows the record.
     pub data: Vec<u8>,
 }
 

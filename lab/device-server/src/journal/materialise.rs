@@ -190,7 +190,7 @@ impl<'a> Making<'a> {
             .iter()
             .enumerate()
         {
-            // What a cut left of older records was recorded behind it.
+            // What a cut left of older records was recorded after it.
             let fate = if index < self.interval.settled_records {
                 Fate::Kept
             } else {

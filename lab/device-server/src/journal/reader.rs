@@ -206,7 +206,7 @@ impl Journal {
 }
 
 /// What is asked for while the flush `flush` is under way may survive although what the
-/// flush is about does not: the index behind the last such record.
+/// flush is about does not: the index after the last such record.
 fn under_way_at_end(records: &[Located], flush: usize) -> usize {
     let done_at = records[flush].record.done_at;
     records[flush + 1..]

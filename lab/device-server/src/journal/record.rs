@@ -120,7 +120,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Bytes of data behind the header.
+    /// Bytes of data after the header.
     pub(super) const fn data_bytes(&self) -> u64 {
         if self.kind.has_data() { self.bytes } else { 0 }
     }

@@ -148,7 +148,7 @@ fn data_extents(file: &File, size_bytes: u64) -> io::Result<Vec<(u64, u64)>> {
         let start = match seek(file, SeekFrom::Data(offset)) {
             Ok(start) => start,
             Err(Errno::NXIO) => break,
-            // The filesystem cannot tell: all of it counts as data.
+            // The filesystem does not say: all of it counts as data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(vec![(0, size_bytes)]),
             Err(errno) => return Err(errno.into()),
         };

@@ -9,7 +9,7 @@ use super::handshake::{Agreement, Export, negotiate};
 use super::transmission::Connection;
 use crate::block::{Block, Completion, PowerCycle, Request};
 
-/// Size of the device behind the server.
+/// Size of the served device.
 pub const DEVICE_BYTES: u64 = 64 << 10;
 
 /// What a client sends, prepared, and what it is sent.

@@ -16,7 +16,7 @@ use crate::block::SECTOR_BYTES;
 const OPTION_BYTES_MAX: u32 = 8 << 10;
 /// So many options, and the client is not serious.
 const OPTIONS_MAX: usize = 256;
-/// Zeroes behind the answer to EXPORT_NAME that old clients want.
+/// Zeroes after the answer to EXPORT_NAME that old clients want.
 const OLD_PADDING_BYTES: usize = 124;
 /// The unit in which the device maps.
 const PREFERRED_BYTES: u32 = 4096;

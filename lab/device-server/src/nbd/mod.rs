@@ -100,7 +100,7 @@ impl Drop for NbdServer {
     }
 }
 
-/// A socket that nobody listens on is left over from a server that was killed.
+/// A socket without a listener is left over from a server that was killed.
 fn remove_dead_socket(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(found) if found.file_type().is_socket() => {}

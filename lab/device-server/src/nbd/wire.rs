@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// "NBDMAGIC", in front of the handshake.
 pub(super) const INITIAL_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// "IHAVEOPT", behind it, and in front of every option.
+/// "IHAVEOPT", after it, and in front of every option.
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub(super) const REQUEST_MAGIC: u32 = 0x2560_9513;

@@ -123,7 +123,7 @@ impl Port {
             return Err(PowerError::AlreadyOn);
         }
         let (ready_at, report) = state.device.power_on(self.clock.now());
-        // Still locked: nobody is served before the device is ready.
+        // Still locked: no request is served before the device is ready.
         if let Some(due) = self.clock.wait_until(ready_at) {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }

@@ -78,7 +78,7 @@ struct Progress {
 
 #[derive(Default)]
 struct ProgressState {
-    /// Somebody wants the end.
+    /// [`EndHandle`] was used.
     is_asked: bool,
     /// The kernel has let go of the mount.
     is_unmounted: bool,
@@ -111,7 +111,7 @@ impl EndHandle {
         Ok(())
     }
 
-    /// Waits until nobody uses the mount any more; false if that takes longer than
+    /// Waits until the mount is no longer in use; false if that takes longer than
     /// `patience`.
     pub fn wait_for_users(&self, patience: Duration) -> bool {
         let mut progress = self.progress.state.lock();

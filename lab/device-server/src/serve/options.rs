@@ -11,7 +11,7 @@ use crate::clock::Scale;
 use crate::image::ImageError;
 use crate::journal::JournalError;
 
-/// What the mount table shows behind `fuse.`.
+/// What the mount table shows after `fuse.`.
 pub const SUBTYPE: &str = "mobifs-device-model";
 
 /// How a device is to be served.

@@ -59,7 +59,7 @@ pub(crate) struct Writers {
 }
 
 impl Writers {
-    /// Goes on behind the rows that are there.
+    /// Goes on after the rows that are there.
     pub(crate) fn start(root: &Path, rows: &[u64]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let returned: Vec<_> = rows

@@ -23,7 +23,7 @@ pub enum ReplayError {
         path: PathBuf,
         /// Number of the line.
         line: u64,
-        /// First sector behind the request.
+        /// First sector after the request.
         end: u64,
         /// Sectors of the device.
         device_sectors: u64,

@@ -103,7 +103,7 @@ fn an_interval_ends_with_a_flush_and_not_with_the_trace() {
         let seconds = |of: Of| units[0].intervals(of).mean_seconds();
         // The first change is at 2 s. ext4 flushes at 5, 25 and 50 s.
         assert_eq!(seconds(|user| user.ext4), Some(48.0 / 3.0));
-        // 20 s behind the first change: at 22 s, with what came at 21 s. What comes at 47 s is
+        // 20 s after the first change: at 22 s, with what came at 21 s. What comes at 47 s is
         // flushed when the trace ends.
         assert_eq!(seconds(|user| user.default), Some(20.0));
         // At 32 s, its limit of age.

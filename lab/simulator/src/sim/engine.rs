@@ -329,7 +329,7 @@ impl<'s> EngineRun<'s> {
         Ok(())
     }
 
-    /// Nobody uses an object any more that has no name.
+    /// No program uses an object any more that has no name.
     fn forget(&mut self, object: ObjectNumber, id: ObjectId) {
         self.engine.forget(id, 1);
         self.objects[object.index()] = None;
@@ -522,7 +522,7 @@ impl<'s> EngineRun<'s> {
         apps.copied().collect()
     }
 
-    /// Gives a transaction to the store, without content: nobody reads it. Returns its
+    /// Gives a transaction to the store, without content, which is never read. Returns its
     /// pages and the number of its other entries.
     fn hand_over(
         &mut self,

@@ -25,9 +25,9 @@ pub struct Profile {
     short: (f64, f64),
     /// Of long ones.
     long: (f64, f64),
-    /// Of a hundred intervals behind a short one, so many are long.
+    /// Of a hundred intervals after a short one, so many are long.
     to_long_percent: u64,
-    /// Of a hundred intervals behind a long one, so many are long, too.
+    /// Of a hundred intervals after a long one, so many are long, too.
     stays_long_percent: u64,
 }
 

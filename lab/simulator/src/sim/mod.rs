@@ -2,7 +2,7 @@
 //!
 //! The engine of the mount runs in virtual time over a store in memory ([`EngineRun`]), the
 //! filesystems to compare with as a model of their page cache ([`PageCache`]); what either
-//! flushes goes to the same flash device model ([`Storage`]). docs/SIMULATION.md tells what is
+//! flushes goes to the same flash device model ([`Storage`]). docs/SIMULATION.md says what is
 //! modelled and what is not.
 
 mod compare;

@@ -279,7 +279,7 @@ impl Outcome {
         self.total.change(at_ns, total);
     }
 
-    /// Nothing happens behind `at_ns`.
+    /// Nothing happens after `at_ns`.
     pub fn end(&mut self, at_ns: u64) {
         for app in &mut self.apps {
             let now = app.risk.now;

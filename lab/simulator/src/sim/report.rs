@@ -110,14 +110,14 @@ pub struct DeviceReport {
     pub fsync_waits: u64,
     /// User operations while it was busy.
     pub user_conflicts: u64,
-    /// How long it was busy within a second behind a user operation.
+    /// How long it was busy within a second after a user operation.
     pub busy_in_users_way_ms: f64,
 }
 
-/// How long behind a user operation the user waits for what it brings, in nanoseconds.
+/// How long after a user operation the user waits for what it brings, in nanoseconds.
 const USERS_TURN_NS: u64 = 1_000_000_000;
 
-/// User operations inside busy times, and busy time just behind user operations.
+/// User operations inside busy times, and busy time just after user operations.
 fn in_users_way(busy_ns: &[(u64, u64)], operations: &[u64]) -> (u64, u64) {
     let (mut conflicts, mut overlap_ns) = (0, 0);
     for &(start, end) in busy_ns {

@@ -42,7 +42,7 @@ impl ObjectNumber {
     }
 }
 
-/// Something that changes storage, asks for durability, or tells of the user or the device.
+/// Something that changes storage, asks for durability, or concerns the user or the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// An object comes into being.
@@ -67,7 +67,7 @@ pub enum Action {
         name: NameNumber,
         /// It was the last one.
         is_last: bool,
-        /// Somebody goes on using the object; [`Action::Release`] ends that.
+        /// A program goes on using the object; [`Action::Release`] ends that.
         is_open: bool,
     },
     /// A name is changed to one that was free; what had the new one was removed just before.
@@ -79,7 +79,7 @@ pub enum Action {
         /// The new name.
         to: NameNumber,
     },
-    /// Nobody uses an object without names any more.
+    /// No program uses an object without names any more.
     Release {
         /// The object.
         object: ObjectNumber,

@@ -129,7 +129,7 @@ fn nanoseconds(text: &[u8]) -> Option<u64> {
             if !text.iter().all(u8::is_ascii_digit) {
                 return None;
             }
-            // What lies behind the ninth decimal is noise of the recorder's arithmetic.
+            // What follows the ninth decimal is noise of the recorder's arithmetic.
             let kept = &text[..text.len().min(DECIMALS_OF_NS)];
             let scale = 10_u64.pow((DECIMALS_OF_NS - kept.len()) as u32);
             digits(kept)? * scale
@@ -138,7 +138,7 @@ fn nanoseconds(text: &[u8]) -> Option<u64> {
     seconds.checked_mul(NS_PER_SECOND)?.checked_add(decimals)
 }
 
-/// The kernel's `rwbs`: an F before the operation is a flush, one behind it FUA. A flush
+/// The kernel's `rwbs`: an F before the operation is a flush, one after it FUA. A flush
 /// alone is F, FF or FN, as the kernel's age has it.
 fn access(flag: &[u8]) -> Result<Access, LineError> {
     let unknown = || LineError::Access(String::from_utf8_lossy(flag).into_owned());

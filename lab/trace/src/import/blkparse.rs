@@ -18,7 +18,7 @@ use crate::model::{BlockCommand, Event, EventKind, Header, Trace, TraceBuilder, 
 
 const SECTOR_BYTES: u64 = 512;
 
-/// The summary behind the events begins with one of these.
+/// The summary after the events begins with one of these.
 const SUMMARY: [&[u8]; 6] = [
     b"CPU",
     b"Total",
@@ -171,7 +171,7 @@ impl Import {
     }
 }
 
-/// What an `rwbs` asks for: an F before the operation is a flush, one behind it FUA.
+/// What an `rwbs` asks for: an F before the operation is a flush, one after it FUA.
 fn commands(rwbs: &[u8], has_range: bool) -> Option<Vec<(BlockCommand, bool)>> {
     let (flush, rest) = match rwbs {
         [b'F', rest @ ..] => (true, rest),

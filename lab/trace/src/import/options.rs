@@ -61,7 +61,7 @@ impl FromStr for Format {
 /// How a file becomes a trace. What does not concern its format is not looked at.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// The format; by the file's content if nobody says.
+    /// The format; none: recognised by the file's content.
     pub format: Option<Format>,
     /// Refuse the file at the first line that cannot be understood, instead of skipping it.
     pub strict: bool,

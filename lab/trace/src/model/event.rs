@@ -17,15 +17,15 @@ pub struct Event {
     pub time: TraceNs,
     /// The app it belongs to.
     pub app: AppIndex,
-    /// The process that did it; 0 if nobody knows.
+    /// The process that did it; 0 if unknown.
     pub process: u32,
-    /// The thread that did it; 0 if nobody knows. Each thread did its events one after another.
+    /// The thread that did it; 0 if unknown. Each thread did its events one after another.
     pub thread: u32,
     /// What it was.
     pub kind: EventKind,
     /// Bytes moved for reads and writes, 0 for others; −errno if it failed.
     pub result: i64,
-    /// How long it took in nanoseconds; 0 if nobody knows.
+    /// How long it took in nanoseconds; 0 if unknown.
     pub duration_ns: u64,
 }
 
@@ -49,7 +49,7 @@ pub enum EventKind {
         mode: u32,
     },
     /// A file was opened. With [`OpenFlags::CREATE`] it came into being if it was not there and
-    /// nobody knows whether it was.
+    /// whether it was is unknown.
     Open {
         /// The file, or directory.
         path: PathIndex,
@@ -372,7 +372,7 @@ mobifs_base::worded! {
         PunchHole = "punch_hole",
         /// The range reads as zeros; the file grows if it lies beyond its end.
         ZeroRange = "zero_range",
-        /// The range was cut out, what is behind it moved forward.
+        /// The range was cut out, what comes after it moved forward.
         CollapseRange = "collapse_range",
         /// Zeros were inserted, what was there moved back.
         InsertRange = "insert_range",

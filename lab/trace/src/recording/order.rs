@@ -1,9 +1,9 @@
 //! Observations in the order in which they began, from a log that has them in the order in
 //! which they were written.
 //!
-//! An operation that took long is in the log behind others that began after it. Each frame says
+//! An operation that took long is in the log after others that began after it. Each frame says
 //! when the earliest of its observations began; so a first look at all frames tells how far
-//! the order is settled behind each of them, and memory is needed for what lies in between only.
+//! the order is final after each of them, and memory is needed for what lies in between only.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,7 +21,7 @@ use super::ConvertError;
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) header: LogHeader,
-    /// For each frame, the earliest moment at which an observation behind it began.
+    /// For each frame, the earliest moment at which a later observation began.
     settled: Vec<MonotonicNs>,
 }
 
@@ -35,11 +35,11 @@ pub(super) fn survey<R: Read>(frames: &mut Frames<R>) -> Result<Survey, LogError
     while let Some((head, _)) = frames.next_frame()? {
         begun.push(head.begun_min);
     }
-    // Of each frame what is behind it, not what it has.
-    let mut behind = MonotonicNs(u64::MAX);
+    // Of each frame what comes after it, not what it has.
+    let mut earliest = MonotonicNs(u64::MAX);
     for settled in begun.iter_mut().rev() {
-        let own = std::mem::replace(settled, behind);
-        behind = behind.min(own);
+        let own = std::mem::replace(settled, earliest);
+        earliest = earliest.min(own);
     }
     Ok(Survey {
         header,
@@ -52,7 +52,7 @@ pub(super) trait Sink {
     fn observation(&mut self, observation: &Observation<'_>) -> Result<(), ConvertError>;
     /// So many are missing.
     fn lost(&mut self, count: u64);
-    /// Something is missing; nobody knows how much.
+    /// Something is missing; how much is unknown.
     fn gap(&mut self, note: &str);
     fn apps(&mut self, apps: Vec<String>);
     /// A frame has bytes that are no observation.

@@ -169,7 +169,7 @@ fn a_file_without_names_is_followed_to_its_end() {
         operation(1006, 3, write_at(1)),
         operation(1007, 3, release),
         operation(1008, 3, release),
-        // Gone, but nobody had used it without a name.
+        // Gone, and no operation had used it without a name.
         operation(1009, 1, found(b"c", 4)),
         operation(1010, 1, Operation::Unlink { name: b"c" }),
         operation(1011, 4, release),
@@ -216,7 +216,7 @@ fn what_is_lost_is_said_and_what_was_known_stays_known() {
     assert_eq!(end, bytes_of(output.try_clone().unwrap()).len() as u64);
     assert!(end > whole);
     part.clear();
-    // The kernel gives back references that nobody has seen being taken.
+    // The kernel gives back references that the recording has not seen it take.
     part.push(&operation(1002, 3, Operation::Forget { lookups: 1 }));
     part.push(&operation(1003, 3, write_at(1)));
     part.push(&operation(1004, 99, write_at(2)));

@@ -1,4 +1,4 @@
-//! Which names the objects of a mount have, as its requests tell.
+//! Which names the objects of a mount have, according to its requests.
 
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ pub(super) struct Tree {
     keeps_all: bool,
 }
 
-/// A file without a name that nobody uses any more.
+/// A file without a name that is no longer in use.
 pub(super) struct Closed {
     pub(super) path: Vec<u8>,
     pub(super) user: User,
@@ -199,7 +199,7 @@ impl Tree {
         }
     }
 
-    /// Somebody did something with an object: who goes on without a name is remembered.
+    /// An operation used an object: files that are used without a name are remembered.
     pub(super) fn used(&mut self, id: ObjectId, user: User) {
         if let Some(node) = self.nodes.get_mut(&id)
             && node.nameless.is_some()

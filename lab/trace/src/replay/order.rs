@@ -83,7 +83,7 @@ impl Order {
         ended
     }
 
-    /// Lets nobody wait any more.
+    /// Wakes all waiting threads, which then give up.
     pub(super) fn give_up(&self) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.is_given_up = true;

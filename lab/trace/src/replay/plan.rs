@@ -117,7 +117,7 @@ impl Plan {
         self.meanings.insert(path.to_vec(), Meaning::Made);
     }
 
-    /// The path means something; if nobody knows what, it was there before.
+    /// The path means something; if the trace does not say what, it was there before.
     fn need(&mut self, path: &[u8], is_directory: bool) {
         if is_nameless(path) {
             return;

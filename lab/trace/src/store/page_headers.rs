@@ -42,7 +42,7 @@ const CONTENT_BYTES_FIELD: i64 = 3;
 
 /// Why a header is refused.
 enum Refused {
-    /// It goes on behind what there is of it.
+    /// It goes on after what there is of it.
     CutShort,
     /// It has what no header of a page has.
     Foreign(&'static str),

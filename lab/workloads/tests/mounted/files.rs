@@ -128,7 +128,7 @@ fn times_have_nanoseconds() {
             (987_654_321, 987_654_321)
         );
         assert!((metadata.ctime(), metadata.ctime_nsec()) >= (before.ctime(), before.ctime_nsec()));
-        // Before 1970 and behind 2038.
+        // Before 1970 and after 2038.
         for seconds in [-1_000_000_000, 4_000_000_000] {
             let moment = Timespec {
                 tv_sec: seconds,

@@ -54,7 +54,7 @@ view = mmap.mmap(fd, 10000, mmap.MAP_PRIVATE)
 view[5000:5004] = b"mine"
 assert os.pread(fd, 4, 5000) == b"aaaa"
 assert view[5000:5004] == b"mine"
-# The rest of the last page behind the end reads as zeros; a file that shrinks is shorter.
+# The rest of the last page after the end reads as zeros; a file that shrinks is shorter.
 os.ftruncate(fd, 100)
 assert os.fstat(fd).st_size == 100
 "#,

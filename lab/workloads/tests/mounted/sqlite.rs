@@ -24,7 +24,7 @@ struct Writers {
 }
 
 impl Writers {
-    /// Continues each database behind the rows in `counts`.
+    /// Continues each database after the rows in `counts`.
     fn start(root: &Path, counts: &[u64; 4]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let committed: Vec<_> = counts

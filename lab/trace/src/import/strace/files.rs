@@ -11,7 +11,7 @@ struct File {
     /// The names it has; none if all were removed.
     names: Vec<Vec<u8>>,
     last_name: Vec<u8>,
-    /// Its size, if a call told.
+    /// Its size, if a call returned it.
     size: Option<u64>,
 }
 

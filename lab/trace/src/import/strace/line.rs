@@ -107,7 +107,7 @@ fn body(rest: &[u8]) -> Option<Body<'_>> {
 /// What a call returned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// The number; none if nobody knows (`?`).
+    /// The number; none if strace does not know it (`?`).
     pub(super) value: Option<i64>,
     /// The error's name.
     pub(super) error: Option<String>,
@@ -142,7 +142,7 @@ pub(super) fn call(text: &[u8]) -> Option<Call<'_>> {
     })
 }
 
-/// The arguments from `start` on, and where the text goes on behind the closing bracket.
+/// The arguments from `start` on, and where the text goes on after the closing bracket.
 fn arguments(text: &[u8], start: usize) -> Option<(Vec<&[u8]>, usize)> {
     let mut arguments = Vec::new();
     let (mut begin, mut depth, mut at) = (start, 0_usize, start);

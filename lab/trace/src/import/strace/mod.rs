@@ -3,7 +3,7 @@
 //!
 //! `-y` is not needed: descriptors, working directories and processes are followed. What cannot
 //! be known without it are descriptors that were there from the start, and where `..` leads
-//! behind a symbolic link. Offsets are followed from calls that move them.
+//! after a symbolic link. Offsets are followed from calls that move them.
 
 mod calls;
 mod errno;
@@ -347,7 +347,7 @@ impl Import {
             _ => self.tasks.directory(task),
         };
         if base.is_none() {
-            report.leave_out("relative path, and nobody told of what directory");
+            report.leave_out("relative path of an unknown directory");
         }
         base.map(|base| joined(&base, path))
     }

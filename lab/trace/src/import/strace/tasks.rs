@@ -50,7 +50,7 @@ pub(super) struct Task {
 pub(super) struct Tasks {
     tasks: HashMap<u32, Task>,
     tables: Vec<HashMap<i64, Descriptor>>,
-    /// Working directories; none where nobody told.
+    /// Working directories; none where they are unknown.
     directories: Vec<Option<Vec<u8>>>,
     open_files: Vec<OpenFile>,
     /// Where the first task was started.
@@ -140,7 +140,7 @@ impl Tasks {
         self.tasks.insert(number, task);
     }
 
-    /// A task has ended; the files that nobody has open any more.
+    /// A task has ended; the files that no task has open any more.
     pub(super) fn exit(&mut self, number: u32) -> Vec<FileId> {
         let Some(task) = self.tasks.remove(&number) else {
             return Vec::new();
@@ -157,7 +157,7 @@ impl Tasks {
             .collect()
     }
 
-    /// A task runs another program; the files that nobody has open any more.
+    /// A task runs another program; the files that no task has open any more.
     pub(super) fn execute(&mut self, number: u32) -> Vec<FileId> {
         let table = self.task(number).table;
         let closing = self.tables[table]
@@ -200,7 +200,7 @@ impl Tasks {
         open
     }
 
-    /// Lets a descriptor refer to an open file; the file that it referred to, if nobody else
+    /// Lets a descriptor refer to an open file; the file that it referred to, if no other
     /// has it open.
     pub(super) fn set(
         &mut self,
@@ -220,7 +220,7 @@ impl Tasks {
         closed
     }
 
-    /// Closes a descriptor; the file, if nobody has it open any more.
+    /// Closes a descriptor; the file, if no descriptor refers to it any more.
     pub(super) fn close(&mut self, task: u32, descriptor: i64) -> Option<FileId> {
         let table = self.task(task).table;
         let closed = self.tables[table].remove(&descriptor)?;

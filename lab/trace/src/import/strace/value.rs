@@ -69,7 +69,7 @@ pub(super) fn unescaped(text: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The byte that the text behind a backslash stands for, and how long that text is.
+/// The byte that the text after a backslash stands for, and how long that text is.
 fn escape(text: &[u8]) -> (u8, usize) {
     let is_octal = |byte: &&u8| (b'0'..=b'7').contains(*byte);
     let octal = text.iter().take(3).take_while(is_octal).count();
@@ -144,7 +144,7 @@ pub(super) fn has_flag(text: &[u8], flag: &str) -> bool {
     words.any(|word| word == flag.as_bytes())
 }
 
-/// The number behind `name` in a structure, the first one.
+/// The number after `name` in a structure, the first one.
 pub(super) fn field(text: &[u8], name: &str) -> Option<u64> {
     let at = text
         .windows(name.len())

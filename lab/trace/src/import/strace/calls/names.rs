@@ -70,7 +70,7 @@ impl Import {
         Some(true)
     }
 
-    /// The absolute path of an argument; counted if nobody knows it.
+    /// The absolute path of an argument; counted if it is unknown.
     fn named(
         &mut self,
         (directory, path): PathArgument<'_>,
