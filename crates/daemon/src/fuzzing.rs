@@ -1,4 +1,4 @@
-//! What fuzz targets and tests need: a volume behind the adapter, with a kernel that is not
+//! What fuzz targets and tests need: a volume under the adapter, with a kernel that is not
 //! there.
 
 use std::io::IoSlice;

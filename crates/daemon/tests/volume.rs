@@ -2,7 +2,7 @@
 //!
 //! What the engine decides is tested with the engine; here is what depends on the
 //! kernel and the adapter agreeing: what the kernel caches, what it asks for, what it
-//! leaves to us.
+//! leaves to the daemon.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -132,7 +132,7 @@ fn a_file_unlinked_while_open_lives_until_it_is_closed() {
         .open(&path)
         .unwrap();
     file.write_all(b"before ").unwrap();
-    // Opened a second time: an open that the kernel does not tell us about.
+    // Opened a second time: an open that the kernel does not send.
     let again = File::open(&path).unwrap();
     fs::remove_file(&path).unwrap();
     assert_eq!(file.metadata().unwrap().nlink(), 0);
@@ -191,7 +191,7 @@ fn an_unnamed_file_can_be_given_a_name() {
     mounted.end();
 }
 
-/// The kernel tells of the end of such a file only as long as it has not seen that OPEN is
+/// The kernel sends the end of such a file only as long as it has not seen that OPEN is
 /// not wanted.
 #[test]
 fn unnamed_files_that_are_closed_leave_memory() {
@@ -263,9 +263,9 @@ fn a_write_by_another_user_takes_the_set_id_bits() {
     mounted.end();
 }
 
-/// The kernel decides that they must go, and tells it with a request that changes nothing.
+/// The kernel decides that they must go, and sends a request that changes nothing.
 #[test]
-fn a_chown_to_nobody_else_takes_the_set_id_bits_and_so_does_root_without_fsetid() {
+fn a_chown_to_the_same_owner_takes_the_set_id_bits_and_so_does_root_without_fsetid() {
     let Some(mounted) = Mounted::new("") else {
         return;
     };
@@ -298,7 +298,7 @@ fn a_chown_to_nobody_else_takes_the_set_id_bits_and_so_does_root_without_fsetid(
 }
 
 /// xfstests' generic/683 to 688: where the group may not execute the file its bit stayed,
-/// whoever wrote, and a `chown` that names nobody left all bits.
+/// whichever user wrote, and a `chown` that names no owner left all bits.
 #[test]
 fn who_is_not_in_a_files_group_takes_its_set_id_bit() {
     let Some(mounted) = Mounted::new("") else {
@@ -526,7 +526,7 @@ fn appends_truncations_holes_and_copies_are_exact() {
     let mut append = OpenOptions::new().append(true).open(&path).unwrap();
     append.write_all(b"two").unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap(), "onetwo");
-    // O_TRUNC on an open that the kernel does not tell us about.
+    // O_TRUNC on an open that the kernel does not send.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -636,7 +636,7 @@ fn extended_attributes_are_sized_listed_and_hidden() {
 }
 
 #[test]
-fn the_stores_own_directory_is_hidden_and_space_is_told() {
+fn the_stores_own_directory_is_hidden_and_statfs_shows_space() {
     let Some(mounted) = Mounted::new("") else {
         return;
     };
@@ -649,7 +649,7 @@ fn the_stores_own_directory_is_hidden_and_space_is_told() {
     mounted.end();
 }
 
-/// Where no app can be durable, the kernel is told not to ask; callers must not notice.
+/// Where no app can be durable, the kernel stops asking; callers must not notice.
 #[test]
 fn fsync_succeeds_whether_or_not_apps_may_be_durable() {
     for allow_durable in [true, false] {
@@ -670,13 +670,13 @@ fn fsync_succeeds_whether_or_not_apps_may_be_durable() {
 }
 
 /// Whether a thread of this process runs under `SCHED_IDLE`, as a leading worker does.
-fn somebody_has_low_priority() -> bool {
-    const POLICY_BEHIND_NAME: usize = 41 - 3;
+fn a_worker_has_low_priority() -> bool {
+    const POLICY_AFTER_NAME: usize = 41 - 3;
     fs::read_dir("/proc/self/task").unwrap().any(|task| {
         let line = fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
         let policy = line
             .rsplit_once(')')
-            .and_then(|(_, behind)| behind.split_ascii_whitespace().nth(POLICY_BEHIND_NAME));
+            .and_then(|(_, after)| after.split_ascii_whitespace().nth(POLICY_AFTER_NAME));
         policy == Some("5")
     })
 }
@@ -718,10 +718,10 @@ fn a_program_that_computes_does_not_stop_the_worker_on_its_cpu() {
             started.recv().unwrap();
             while still.load(Ordering::SeqCst) {}
         });
-        // On a machine that does much else nobody gives its priority up.
+        // On a machine that does much else no leader lowers its priority.
         for number in 0..50_000 {
             file.write_all_at(b"x", number % 100).unwrap();
-            if number % 64 == 0 && somebody_has_low_priority() {
+            if number % 64 == 0 && a_worker_has_low_priority() {
                 break;
             }
         }

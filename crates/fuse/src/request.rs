@@ -200,13 +200,7 @@ fn parse_operation(
         Opcode::Forget => Operation::Forget {
             lookups: arguments.take::<ForgetArgs>()?.lookups,
         },
-        Opcode::BatchForget => {
-            let count = arguments.take::<BatchForgetArgs>()?.count;
-            let length = count.checked_mul(u32::try_from(size_of::<ForgetOne>()).ok()?)?;
-            Operation::BatchForget {
-                entries: arguments.take_bytes(length)?,
-            }
-        }
+        Opcode::BatchForget => parse_batch_forget(arguments)?,
         Opcode::GetAttr => Operation::GetAttr,
         Opcode::SetAttr => Operation::SetAttr(arguments.take()?),
         Opcode::Release => {
@@ -227,20 +221,9 @@ fn parse_operation(
         Opcode::Fsync => Operation::Fsync(arguments.take()?),
         Opcode::FsyncDir => Operation::FsyncDir(arguments.take()?),
         Opcode::SyncFs => Operation::SyncFs,
-        Opcode::SetXattr => parse_set_xattr(arguments, set_xattr_extended)?,
-        Opcode::GetXattr => {
-            let size = arguments.take::<GetXattrArgs>()?.size;
-            Operation::GetXattr {
-                size,
-                name: arguments.take_string()?,
-            }
+        Opcode::SetXattr | Opcode::GetXattr | Opcode::ListXattr | Opcode::RemoveXattr => {
+            parse_xattr(opcode, arguments, set_xattr_extended)?
         }
-        Opcode::ListXattr => Operation::ListXattr {
-            size: arguments.take::<GetXattrArgs>()?.size,
-        },
-        Opcode::RemoveXattr => Operation::RemoveXattr {
-            name: arguments.take_string()?,
-        },
         Opcode::Init => Operation::Init(parse_init(arguments)?),
         Opcode::Fallocate => Operation::Fallocate(arguments.take()?),
         Opcode::Lseek => Operation::Lseek(arguments.take()?),
@@ -332,6 +315,38 @@ fn parse_namespace(opcode: Opcode, mut arguments: Arguments<'_>) -> Option<Opera
             }
         }
         Opcode::TmpFile => Operation::TmpFile(arguments.take()?),
+        _ => return None,
+    })
+}
+
+fn parse_batch_forget(mut arguments: Arguments<'_>) -> Option<Operation<'_>> {
+    let count = arguments.take::<BatchForgetArgs>()?.count;
+    let length = count.checked_mul(u32::try_from(size_of::<ForgetOne>()).ok()?)?;
+    Some(Operation::BatchForget {
+        entries: arguments.take_bytes(length)?,
+    })
+}
+
+fn parse_xattr(
+    opcode: Opcode,
+    mut arguments: Arguments<'_>,
+    set_xattr_extended: bool,
+) -> Option<Operation<'_>> {
+    Some(match opcode {
+        Opcode::SetXattr => parse_set_xattr(arguments, set_xattr_extended)?,
+        Opcode::GetXattr => {
+            let size = arguments.take::<GetXattrArgs>()?.size;
+            Operation::GetXattr {
+                size,
+                name: arguments.take_string()?,
+            }
+        }
+        Opcode::ListXattr => Operation::ListXattr {
+            size: arguments.take::<GetXattrArgs>()?.size,
+        },
+        Opcode::RemoveXattr => Operation::RemoveXattr {
+            name: arguments.take_string()?,
+        },
         _ => return None,
     })
 }

@@ -18,7 +18,7 @@ use super::{Adapter, Outcome, fs, object};
 const BATCH_ENTRIES: usize = 256;
 /// Entries start at multiples of this many bytes.
 const ALIGNMENT_BYTES: usize = 8;
-/// "Unknown", where the inode number of `..` cannot be told.
+/// "Unknown", where the inode number of `..` is not known.
 const UNKNOWN_INODE: u64 = 0xffff_ffff;
 
 /// A reply under construction.

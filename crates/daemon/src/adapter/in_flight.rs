@@ -131,7 +131,7 @@ impl Adapter {
     }
 
     /// After a reply: gives back the references that went with the reply that the kernel
-    /// did not get, the predecessor's or ours.
+    /// did not get, the predecessor's or this one.
     fn return_references(&self, delivery: Delivery, executed: &InFlightRequest, taken: &[u64]) {
         if delivery == Delivery::NotAwaited {
             for &node in taken.iter().filter(|&&node| node != 0) {
@@ -171,7 +171,7 @@ fn net(executed: &InFlightRequest) -> BTreeMap<ObjectId, i64> {
     net
 }
 
-/// Whether the outcome of a request tells all that is needed to answer it. What other requests
+/// Whether the outcome of a request is all that is needed to answer it. What other requests
 /// change in passing (READ: the time of access) does not matter.
 const fn changes(operation: &Operation<'_>) -> bool {
     matches!(

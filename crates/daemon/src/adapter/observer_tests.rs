@@ -125,7 +125,7 @@ fn read_from_start() -> ReadArgs {
 }
 
 #[test]
-fn a_sync_that_means_nothing_goes_on_being_recorded_where_somebody_listens() {
+fn a_sync_that_has_nothing_to_do_is_observed_all_the_same() {
     let config = "allow_durable = false";
     let sync = request(Opcode::Fsync, ROOT_NODE, &[FsyncArgs::default().as_bytes()]);
     let error_of = |exchange: &mut Exchange| {

@@ -15,7 +15,7 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 /// Size of the device over memory: no filesystem lives on it, but it must not be empty.
 const DEVICE_BYTES: u64 = 64 * 1024;
-/// How often another process may snatch a free device from us.
+/// How often another process may take a free device first.
 const ATTEMPTS_MAX: usize = 16;
 
 const LOOP_CONFIGURE: Opcode = 0x4C0A;

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_a_mount_and_nothing_of_ours() {
+    fn the_root_is_a_mount_without_our_subtype() {
         assert!(find(Path::new("/")).is_some());
         assert!(!is_mounted(Path::new("/"), "mobifs"));
         assert_eq!(find(Path::new("/nowhere")), None);

@@ -9,8 +9,8 @@ const ALIGNMENT_BYTES: usize = 8;
 const KIND_DIRECTORY: u32 = 0o04;
 const KIND_REGULAR: u32 = 0o10;
 
-/// A READDIR reply from the offset in `args` on. `plus`: a READDIRPLUS reply, in which the
-/// kernel is told nothing more (an entry without a node is a mere name).
+/// A READDIR reply from the offset in `args` on. `plus`: a READDIRPLUS reply, which says
+/// nothing more (an entry without a node is a mere name).
 pub(super) fn listing(name: &[u8], node: u64, args: &ReadArgs, plus: bool) -> Vec<u8> {
     let bytes_max = (args.size as usize).min(PAYLOAD_BYTES_MAX);
     let prefix = if plus { size_of::<EntryReply>() } else { 0 };

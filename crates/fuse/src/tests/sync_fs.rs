@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::{FILE_CONTENT, Served, can_mount, ordinary};
 use crate::options::{MountOptions, SyncFsMode};
 
-/// Loop devices that are in use for us.
+/// Loop devices that mounts of this process use.
 fn our_loop_devices() -> usize {
     let Ok(entries) = fs::read_dir("/sys/block") else {
         return 0;

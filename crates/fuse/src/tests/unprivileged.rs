@@ -121,7 +121,7 @@ fn as_user_an_abort_ends_the_mount() {
 }
 
 #[test]
-fn a_user_is_told_why_a_mount_is_refused() {
+fn a_user_learns_why_a_mount_is_refused() {
     run_as_user("as_user_each_refusal_has_its_error");
 }
 

@@ -11,7 +11,7 @@ use crate::protocol::ReplyHeader;
 
 /// Records in its slot that a request fails, *before* the kernel learns of it. Otherwise a
 /// process that is killed between the two would leave a request that looks as if it had never
-/// been executed, and the successor could do what the sender was told has failed.
+/// been executed, and the successor could do what has failed for the sender.
 pub(crate) struct RecordedTransport<'a> {
     inner: &'a dyn Transport,
     slot: &'a dyn RequestSlot,

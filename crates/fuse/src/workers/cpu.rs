@@ -27,7 +27,7 @@ pub(crate) fn pin_to(cpu: usize) {
     }
 }
 
-/// The CPU on which a thread runs or last ran, as `/proc` tells (proc_pid_stat(5),
+/// The CPU on which a thread runs or last ran, as `/proc` shows (proc_pid_stat(5),
 /// field 39); none if the thread is gone or hidden.
 pub(crate) fn of_thread(thread: u32) -> Option<usize> {
     status_field(thread, 39)?.parse().ok()

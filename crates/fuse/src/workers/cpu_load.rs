@@ -32,7 +32,7 @@ impl CpuLoad {
         }
     }
 
-    /// Takes a sample; true if no CPU has been idle lately. False if it cannot be told.
+    /// Takes a sample; true if no CPU has been idle lately. False if it is not known.
     pub(crate) fn is_saturated(&mut self) -> bool {
         let mut line = [0; 128];
         let Some(runnable) = self

@@ -306,7 +306,7 @@ mod tests {
         Some(Arc::new(Priorities::new(2)))
     }
 
-    /// Worker 0, on a thread of its own that does what it is told.
+    /// Worker 0, on a thread of its own that the test controls.
     struct Puppet {
         orders: Sender<Box<dyn FnOnce() + Send>>,
         thread: JoinHandle<()>,
