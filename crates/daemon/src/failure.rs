@@ -102,7 +102,7 @@ impl From<LimitError> for Failure {
 impl From<PlaceError> for Failure {
     fn from(error: PlaceError) -> Self {
         let code = match error {
-            PlaceError::AlreadyMounted(_) => Code::InUse,
+            PlaceError::AlreadyMounted(_) | PlaceError::StoresNested { .. } => Code::InUse,
             _ => Code::Failed,
         };
         Self::new(code, error.to_string())

@@ -22,6 +22,7 @@ mod lock_table;
 pub mod logging;
 mod mount_paths;
 mod mount_users;
+mod nested_stores;
 pub mod predecessor;
 mod process_state;
 mod rate_limit;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use mobifs_host::{MountEntry, mounts};
 
+use crate::nested_stores::{NestedStores, served_around_or_inside};
+
 /// Why store and mount point cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
@@ -79,6 +81,20 @@ pub enum PlaceError {
         /// The mount.
         mount: PathBuf,
     },
+    /// The store lies in another one that is served, or has one inside.
+    #[error(
+        "the store {inner} lies inside the store {outer}, and {by} serves one of them: two daemons \
+         would change the same files; unmount that one first, or choose a store outside",
+        inner = inner.display(), outer = outer.display(), by = served_by(*.pid)
+    )]
+    StoresNested {
+        /// The one inside.
+        inner: PathBuf,
+        /// The one around it.
+        outer: PathBuf,
+        /// The process that serves the other one; 0: it cannot be seen.
+        pid: u32,
+    },
     /// The lower filesystem is mounted read-only.
     #[error(
         "the store {path} is on a read-only filesystem: make that writable (or, where the directory \
@@ -131,6 +147,9 @@ impl Places {
             PlaceError::MountpointNotDirectory,
         )?;
         let table = table(&mountpoint)?;
+        if let Some(NestedStores { inner, outer, pid }) = served_around_or_inside(&store, &table) {
+            return Err(PlaceError::StoresNested { inner, outer, pid });
+        }
         if let Some(mount) = table.iter().rfind(|mount| mount.mountpoint == mountpoint)
             && mount.has_subtype("mobifs")
         {
@@ -175,6 +194,13 @@ pub fn check_store(store: &Path, read_only: bool) -> Result<PathBuf, PlaceError>
         }
     }
     Ok(store)
+}
+
+fn served_by(pid: u32) -> String {
+    match pid {
+        0 => "a process that cannot be seen from here".to_owned(),
+        pid => format!("process {pid}"),
+    }
 }
 
 fn table(path: &Path) -> Result<Vec<MountEntry>, PlaceError> {

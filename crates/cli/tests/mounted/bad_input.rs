@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
 
 use crate::fixture::{
-    Fixture, fails, message, mobifs, needs_mounts, snapshot, succeeds, try_mount_at,
+    Fixture, IN_USE, fails, message, mobifs, needs_mounts, snapshot, succeeds, try_mount_at,
 };
 
 #[test]
@@ -96,6 +96,54 @@ fn nested_places() {
     fails(&try_at(&inside, store), 1, &["inside", "cannot be nested"]);
     fails(&try_at(store, store), 1, &["over itself"]);
     assert!(!store.join(".mobifs").exists());
+}
+
+/// Both were served, and two engines wrote the same files.
+#[test]
+fn a_store_inside_a_served_store_is_refused_in_both_orders() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    let inside = fixture.store.join("app/inside");
+    fs::create_dir_all(&inside).unwrap();
+    let (elsewhere, bind) = (fixture.directory("elsewhere"), fixture.directory("bind"));
+    let link = fixture.path("link");
+    std::os::unix::fs::symlink(&inside, &link).unwrap();
+    fixture.mount_other(
+        &["--bind", fixture.store.join("app").to_str().unwrap()],
+        &bind,
+    );
+
+    fixture.mount(&[]);
+    let pid = fixture.daemon_pid().to_string();
+    let needles = ["inside", "lies inside the store", "process", &pid];
+    for inner in [&inside, &link, &bind.join("inside")] {
+        fails(&try_mount_at(inner, &elsewhere, &[]), IN_USE, &needles);
+    }
+    // By its lock, where the table of mounts has another source.
+    fixture.umount();
+    fixture.mount(&["-o", "fsname=other"]);
+    fails(
+        &try_mount_at(&inside, &elsewhere, &[]),
+        IN_USE,
+        &["lies inside the store"],
+    );
+    assert!(!inside.join(".mobifs").exists(), "nothing was changed");
+    fixture.umount();
+
+    let through_bind = bind.join("inside");
+    for inner in [&inside, &through_bind] {
+        succeeds(&try_mount_at(inner, &elsewhere, &[]));
+        fails(
+            &fixture.try_mount(&[]),
+            IN_USE,
+            &["lies inside the store", "process"],
+        );
+        succeeds(&mobifs(&["umount"], &elsewhere));
+    }
+    // A store around one that is not served shows it as any directory.
+    fixture.mount(&[]);
+    assert!(fixture.mountpoint.join("app/inside/.mobifs").is_dir());
+    fixture.umount();
 }
 
 #[test]

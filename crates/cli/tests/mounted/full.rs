@@ -248,6 +248,76 @@ fn deleting_on_a_full_xfs_frees_what_was_made_in_vain() {
     deleting_frees_what_was_made_in_vain(&XFS, 320 * MIB);
 }
 
+/// A program writes one large file until there is no room. The mount acknowledged more than the disk
+/// had, because `statfs` of btrfs does not show what is durable and not yet in its own transaction;
+/// then it refused to delete that file, to sync, and to unmount.
+fn one_large_file_fills_the_disk(make: &[&str], bytes: u64) {
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    filled.fixture.mount(&[]);
+    let app = filled.app();
+    fs::create_dir(&app).unwrap();
+    fs::write(app.join("old"), CONTENT).unwrap();
+    for round in 0..2 {
+        let mut big = File::create(app.join("big")).unwrap();
+        let piece = vec![round; 1 << 20];
+        let refused = (0..).find_map(|_| big.write_all(&piece).err()).unwrap();
+        assert_eq!(refused.kind(), ErrorKind::StorageFull, "{make:?}");
+        drop(big);
+        succeeds(&filled.sync());
+        fs::remove_file(app.join("big")).unwrap();
+        fs::rename(app.join("old"), app.join("moved")).unwrap();
+        fs::rename(app.join("moved"), app.join("old")).unwrap();
+        succeeds(&filled.sync());
+    }
+    filled.fixture.umount();
+    let below = filled.fixture.store.join("app");
+    assert!(fs::read(below.join("old")).unwrap() == CONTENT);
+    assert_eq!(fs::read_dir(below).unwrap().count(), 1);
+}
+
+#[test]
+fn one_large_file_fills_a_btrfs_and_is_deleted_again() {
+    needs_mounts!();
+    one_large_file_fills_the_disk(&BTRFS, 600 * MIB);
+}
+
+/// The mount stayed in the tree, and with it everything that it lies on.
+#[test]
+fn a_mount_with_content_without_room_leaves_the_tree_when_asked_to_lazily() {
+    needs_mounts!();
+    let Some(filled) = Filled::new(&EXT4, 128 * MIB) else {
+        return;
+    };
+    let config = filled
+        .fixture
+        .config("[defaults]\nage_max_ms = 600000\ninterval_ms = 600000\n");
+    filled
+        .fixture
+        .mount(&["--config", config.to_str().unwrap()]);
+    let app = filled.app();
+    fs::create_dir(&app).unwrap();
+    fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
+    fill_disk(&filled.filler());
+    let unmounted = mobifs(&["umount"], &filled.fixture.mountpoint);
+    assert!(
+        message(&unmounted).contains("not unmounted"),
+        "{unmounted:?}"
+    );
+    let unmounted = mobifs(&["umount", "--lazy"], &filled.fixture.mountpoint);
+    assert!(
+        message(&unmounted).contains("out of the tree"),
+        "{unmounted:?}"
+    );
+    assert!(!filled.fixture.is_mounted());
+    // The daemon goes on trying, and nothing is lost.
+    fs::remove_file(filled.filler()).unwrap();
+    filled.mount();
+    assert!(fs::read(app.join("big")).unwrap() == vec![1; 16 << 20]);
+    filled.fixture.umount();
+}
+
 /// The daemon is gone when the disk is filled: there is no block, no inode, and no room for a name
 /// when the store is mounted. On btrfs that was refused: the journal was written elsewhere each time.
 fn store_is_mounted_when_others_filled_the_disk(make: &[&str], bytes: u64, with_names: bool) {

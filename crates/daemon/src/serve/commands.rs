@@ -246,7 +246,8 @@ impl Daemon {
         }
         // First of all, because after the unmount nobody could do anything about a
         // failure any more.
-        if let Err(error) = self.volume.sync_app(None, true) {
+        let kept = self.volume.sync_app(None, true).err();
+        if let Some(error) = kept.as_ref().filter(|_| !lazy) {
             let message = format!(
                 "not unmounted: {error}. `mobifs drill power-cut --yes {}` gives up what is not \
                  committed, and ends the mount",
@@ -274,6 +275,16 @@ impl Daemon {
             }
             Err((UnmountError::NotMounted(_), _)) => {}
             Err((error, _)) => return Reply::error(ErrorKind::Failed, error.to_string()),
+        }
+        if let Some(error) = kept {
+            let path = self.places.mountpoint.display();
+            return Reply::error(
+                ErrorKind::Failed,
+                format!(
+                    "{path} is out of the tree, but not everything is in the store: {error}; the \
+                     daemon tries again until that is possible, and ends without it at SIGTERM"
+                ),
+            );
         }
         self.wait_for_end(lazy, mount.as_ref())
     }

@@ -272,20 +272,24 @@ impl Lower for PosixLower {
     fn space(&self) -> io::Result<SpaceInfo> {
         let found = fs::fstatvfs(&self.root)?;
         let unit = found.f_frsize;
-        let available_bytes = found.f_bavail.saturating_mul(unit);
+        let shown_bytes = found.f_bavail.saturating_mul(unit);
         let magic = magic::magic(fs::fstatfs(&self.root)?.f_type);
         let total_bytes = found.f_blocks.saturating_mul(unit);
-        let metadata_bytes = if magic == magic::BTRFS_MAGIC {
-            metadata::btrfs_bytes(self.root.as_fd(), total_bytes, available_bytes)
+        let room = if magic == magic::BTRFS_MAGIC {
+            metadata::btrfs_room(self.root.as_fd(), total_bytes, shown_bytes)
         } else {
             None
         };
+        let unseen_bytes = room.map_or(0, |room| room.unseen_bytes);
         Ok(SpaceInfo {
             block_bytes: unit,
             total_bytes,
-            free_bytes: found.f_bfree.saturating_mul(unit),
-            available_bytes,
-            metadata_bytes,
+            free_bytes: found
+                .f_bfree
+                .saturating_mul(unit)
+                .saturating_sub(unseen_bytes),
+            available_bytes: shown_bytes.saturating_sub(unseen_bytes),
+            metadata_bytes: room.map(|room| room.metadata_bytes),
             total_inodes: found.f_files,
             free_inodes: found.f_ffree,
         })

@@ -1,10 +1,15 @@
-//! How much room btrfs has left for everything that is not content of files.
+//! How much room btrfs has left, for content and for everything else.
 //!
-//! It keeps that apart, so directories can be full where `statfs` shows much room. What is read
-//! here it tells to everybody (`BTRFS_IOC_SPACE_INFO`).
+//! It keeps the two apart, so directories can be full where `statfs` shows much room. And `statfs`
+//! does not count what is written, or even durable, since btrfs has committed its own transaction
+//! last: an extent is counted as used when that transaction updates its block group. What is read
+//! here btrfs tells to everybody (`BTRFS_IOC_SPACE_INFO`, `/sys/fs/btrfs/UUID/allocation`).
 
 use std::ffi::c_void;
+use std::fmt::Write as _;
+use std::fs;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use rustix::io::retry_on_intr;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
@@ -26,6 +31,47 @@ const CHUNK_SHARE: u64 = 10;
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
 /// More chunks for content than these are not counted on at once.
 const CHUNKS_MAX: u64 = 64;
+
+/// What a btrfs has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BtrfsRoom {
+    /// Content that `statfs` still shows as free although it has its blocks, or is promised some.
+    pub(super) unseen_bytes: u64,
+    /// What surely is taken of anything at once.
+    pub(super) metadata_bytes: u64,
+}
+
+/// `struct btrfs_ioctl_fs_info_args`.
+#[repr(C)]
+struct FsInfo {
+    max_id: u64,
+    devices: u64,
+    fsid: [u8; 16],
+    rest: [u8; 992],
+}
+
+/// Fills what it refers to.
+struct FillFsInfo<'s>(&'s mut FsInfo);
+
+// SAFETY: the kernel writes a `struct btrfs_ioctl_fs_info_args`, which `FsInfo` mirrors in size and
+// layout; the pointer is to one that is borrowed for the call.
+unsafe impl Ioctl for FillFsInfo<'_> {
+    type Output = ();
+
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::read::<FsInfo>(0x94, 31)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> rustix::io::Result<()> {
+        Ok(())
+    }
+}
 
 /// `struct btrfs_ioctl_space_info`.
 #[repr(C)]
@@ -71,13 +117,13 @@ unsafe impl Ioctl for FillSpaces<'_> {
     }
 }
 
-/// What a btrfs of so many bytes, and with so much available room for data, surely takes of
-/// anything at once; none if it does not tell.
-pub(super) fn btrfs_bytes(
+/// What a btrfs of so many bytes, and with so much available room for data as `statfs` shows, has
+/// left; none if it does not tell.
+pub(super) fn btrfs_room(
     directory: BorrowedFd<'_>,
     total_bytes: u64,
     available_bytes: u64,
-) -> Option<u64> {
+) -> Option<BtrfsRoom> {
     let mut found = Spaces {
         slots: SPACES as u64,
         count: 0,
@@ -86,10 +132,49 @@ pub(super) fn btrfs_bytes(
     // SAFETY: `FillSpaces` describes this request.
     retry_on_intr(|| unsafe { ioctl(directory, FillSpaces(&mut found)) }).ok()?;
     let count = usize::try_from(found.count).unwrap_or(SPACES).min(SPACES);
-    Some(left(&found.spaces[..count], total_bytes, available_bytes))
+    let spaces = &found.spaces[..count];
+    let unseen_bytes = allocation(directory).map_or(0, |kinds| unseen_bytes(&kinds));
+    Some(BtrfsRoom {
+        unseen_bytes,
+        metadata_bytes: left(spaces, total_bytes, available_bytes, unseen_bytes),
+    })
 }
 
-fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64) -> u64 {
+/// The directory in which the kernel tells how this btrfs has assigned its room.
+fn allocation(directory: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
+    let mut info = FsInfo {
+        max_id: 0,
+        devices: 0,
+        fsid: [0; 16],
+        rest: [0; 992],
+    };
+    // SAFETY: `FillFsInfo` describes this request.
+    retry_on_intr(|| unsafe { ioctl(directory, FillFsInfo(&mut info)) }).ok()?;
+    let mut uuid = String::with_capacity(36);
+    for (at, byte) in info.fsid.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            uuid.push('-');
+        }
+        write!(uuid, "{byte:02x}").ok()?;
+    }
+    Some(Path::new("/sys/fs/btrfs").join(uuid).join("allocation"))
+}
+
+/// Content that is written and not counted as used (`bytes_reserved`), or that has been promised to
+/// what is still in the page cache (`bytes_may_use`). Where chunks are mixed, `bytes_may_use` holds
+/// the filesystem's reserve, too, which is taken off elsewhere.
+fn unseen_bytes(kinds: &Path) -> u64 {
+    let read = |kind: &str, what: &str| {
+        let text = fs::read_to_string(kinds.join(kind).join(what)).ok();
+        text.and_then(|text| text.trim().parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let data = read("data", "bytes_reserved").saturating_add(read("data", "bytes_may_use"));
+    data.saturating_add(read("mixed", "bytes_reserved"))
+}
+
+/// What surely is taken of anything at once, where so much of what seems available is not.
+fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64, unseen_bytes: u64) -> u64 {
     let free = |space: &Space| space.total_bytes.saturating_sub(space.used_bytes);
     let of_kind = |kind: u64| spaces.iter().filter(move |space| space.flags & kind != 0);
     let assigned: u64 = of_kind(METADATA).map(|space| space.total_bytes).sum();
@@ -100,9 +185,11 @@ fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64) -> u64 {
     let metadata: u64 = of_kind(METADATA).map(free).sum();
     let data: u64 = of_kind(DATA).map(free).sum();
     let unassigned = available_bytes.saturating_sub(data);
+    let data = data.saturating_sub(unseen_bytes);
     let copies = copies(of_kind(METADATA).map(|space| space.flags));
     if of_kind(METADATA).any(|space| space.flags & DATA != 0) {
-        return (metadata + unassigned / copies).saturating_sub(kept);
+        let taken = kept.saturating_add(unseen_bytes);
+        return (metadata + unassigned / copies).saturating_sub(taken);
     }
     // Whatever is promised may be content, also that of files so small that the trees take it: room
     // for that is reserved before, and where there is none a chunk is assigned to content, in
@@ -152,7 +239,10 @@ mod tests {
                 space(GLOBAL_RESERVE, 6, 0),
             ]
         };
-        let left = |spaces: &[Space], available| left(spaces, 200 * MIB, available * MIB) / MIB;
+        let left_with = |spaces: &[Space], available, unseen| {
+            left(spaces, 200 * MIB, available * MIB, unseen * MIB) / MIB
+        };
+        let left = |spaces: &[Space], available| left_with(spaces, available, 0);
         assert_eq!(left(&apart(100, 64), 60), 54 - 6 - 8, "trees are the limit");
         assert_eq!(left(&apart(100, 64), 80), 54 - 6 - 8 + 10);
         assert_eq!(left(&apart(50, 64), 10), 10, "content is the limit");
@@ -160,11 +250,16 @@ mod tests {
         assert_eq!(left(&apart(50, 64), 10 + 59), 10);
         assert_eq!(left(&apart(50, 64), 10 + 60), 30);
         assert_eq!(left(&apart(50, 64), 10 + 80), 50);
+        // What is written and not counted yet.
+        assert_eq!(left_with(&apart(50, 64), 10, 4), 6);
+        assert_eq!(left_with(&apart(50, 64), 10 + 60, 30), 20);
         let mixed = [space(DATA | METADATA, 100, 40), space(GLOBAL_RESERVE, 6, 0)];
         assert_eq!(left(&mixed, 50), 60 - 6 - 8);
+        assert_eq!(left_with(&mixed, 50, 20), 60 - 6 - 8 - 20);
         assert_eq!(left(&[space(METADATA, 10, 9)], 0), 0);
         assert_eq!(copies([METADATA | 1 << 10, 1 << 9].into_iter()), 4);
         assert_eq!(size_of::<Space>(), 24);
+        assert_eq!(size_of::<FsInfo>(), 1024);
         assert_eq!(std::mem::offset_of!(Spaces, spaces), size_of::<Header>());
     }
 }
