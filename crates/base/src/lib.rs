@@ -18,6 +18,7 @@ mod operation;
 mod page;
 mod range;
 mod time;
+mod transaction;
 mod worded;
 
 pub use attributes::{Attributes, DeviceNumber, FileKind, MODE_MASK, S_ISGID, S_ISUID, S_ISVTX};
@@ -34,3 +35,4 @@ pub use operation::{
 pub use page::{PAGE_BYTES, PAGE_BYTES_U64, Page, PageContent};
 pub use range::{ByteRange, RangeSet};
 pub use time::{MonotonicNs, Timestamp, VirtualNs};
+pub use transaction::Transaction;

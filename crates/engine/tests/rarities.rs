@@ -31,6 +31,7 @@ fn a_whiteout_comes_with_the_rename_that_leaves_it() {
     let commits = bed.checkpoint();
     assert_eq!(commits.len(), 1);
     let mut names: Vec<_> = commits[0]
+        .to_transaction()
         .entries()
         .filter_map(|entry| match entry {
             Entry::Dentry { name, child, .. } => Some((name.to_string(), child)),

@@ -3,7 +3,7 @@
 
 mod support;
 
-use mobifs_base::{ByteRange, Entry, ObjectId, Page, PageIndex, SpaceInfo};
+use mobifs_base::{ByteRange, ObjectId, Page, PageIndex, SpaceInfo};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Commit, FsError, FullDisk, Need, RemovalMemory, RenameMode,
     SetIdBits, Stop, WriteAt,
@@ -33,12 +33,10 @@ fn truncate(bed: &mut Bed, file: ObjectId, size: u64) {
 
 /// What the store is to allocate for a file, and to zero.
 fn ranges_of(commits: &[Commit], file: ObjectId) -> (Vec<ByteRange>, Vec<ByteRange>) {
-    let entries = commits.iter().flat_map(Commit::entries);
-    let states = entries.filter_map(|entry| match entry {
-        Entry::Object(state) if state.id == file => Some((state.allocated, state.zeroed)),
-        _ => None,
-    });
-    states.last().unwrap()
+    let transactions = commits.iter().map(Commit::to_transaction);
+    let states = transactions.flat_map(|transaction| transaction.objects);
+    let state = states.filter(|state| state.id == file).last().unwrap();
+    (state.allocated, state.zeroed)
 }
 
 const ALLOCATE: AllocateMode = AllocateMode::Allocate { keep_size: false };

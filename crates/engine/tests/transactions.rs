@@ -12,6 +12,7 @@ use support::{Bed, ROOT};
 
 fn pages(commit: &Commit) -> Vec<(ObjectId, u64, Vec<u8>)> {
     commit
+        .to_transaction()
         .entries()
         .filter_map(|entry| match entry {
             Entry::Page {
@@ -26,6 +27,7 @@ fn pages(commit: &Commit) -> Vec<(ObjectId, u64, Vec<u8>)> {
 
 fn dentries(commit: &Commit) -> Vec<(ObjectId, String, Option<ObjectId>)> {
     commit
+        .to_transaction()
         .entries()
         .filter_map(|entry| match entry {
             Entry::Dentry {

@@ -166,6 +166,6 @@ fn a_transaction_mentions_a_bounded_number_of_objects() {
     let commits = bed.checkpoint();
     assert!(commits.len() >= 3);
     for commit in &commits {
-        assert!(commit.entries().count() <= 2 * (MEMBERS_MAX + 2));
+        assert!(commit.to_transaction().entries().count() <= 2 * (MEMBERS_MAX + 2));
     }
 }

@@ -28,8 +28,7 @@ use crate::recovery::report::{RecoveryReport, Resumed};
 use crate::recovery::{self, Opened};
 use crate::unlinked;
 use crate::{
-    Capabilities, PendingWork, RestartSink, RestartState, Seek, Store, StoreError, Ticket,
-    Transaction,
+    Capabilities, PendingWork, RestartSink, RestartState, Seek, Store, StoreError, Transaction,
 };
 
 /// Facts about an open journal.
@@ -234,7 +233,7 @@ impl<L: Lower> Store for JournalStore<L> {
         read::is_in_place(&self.overlay, self.applier.reserve().is_held(), id, range)
     }
 
-    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+    fn commit(&self, transaction: Transaction) -> Result<(), StoreError> {
         let mut epoch = self.epoch.lock();
         commit::commit(
             &self.overlay,
@@ -242,13 +241,7 @@ impl<L: Lower> Store for JournalStore<L> {
             &self.counters,
             &mut epoch,
             transaction,
-        )?;
-        Ok(Ticket(self.counters.commits()))
-    }
-
-    fn wait_sync(&self, _ticket: Ticket) -> Result<(), StoreError> {
-        // A transaction is durable when `end_transaction` returns.
-        Ok(())
+        )
     }
 
     fn apply(&self) -> Result<(), StoreError> {

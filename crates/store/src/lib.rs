@@ -1,9 +1,9 @@
 //! Checkpoint stores of MobiFS.
 //!
 //! A [`Store`] keeps the *committed* state: what would be found after a crash. The
-//! engine keeps everything newer in memory and hands over whole transactions with
-//! the four calls of the MobiFS paper (S0 §4.5): begin transaction, append entry,
-//! end transaction, wait sync.
+//! engine keeps everything newer in memory and hands over whole transactions
+//! ([`Store::commit`]), which are durable when the call returns. (The MobiFS paper, S0 §4.5, has four
+//! calls for that, as if a transaction were handed over piece by piece.)
 //!
 //! * [`MemoryStore`]: no persistence; for tests and for measuring the engine.
 //! * [`JournalStore`]: any POSIX filesystem, reached through the [`lower::Lower`]
@@ -35,9 +35,10 @@ pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{PosixLower, StoreScope};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
+pub use mobifs_base::Transaction;
 pub use options::JournalOptions;
 pub use recovery::inspect::{Inspection, inspect};
 pub use recovery::report::{RecoveryReport, Resumed};
 pub use restart_state::{Intent, KnownLocation, KnownObject, RestartSink, RestartState};
-pub use store::{Capabilities, PendingWork, Seek, Store, Ticket, Transaction};
+pub use store::{Capabilities, PendingWork, Seek, Store};
 pub use trust::check_owner;

@@ -11,7 +11,7 @@ use mobifs_base::{
 };
 use parking_lot::RwLock;
 
-use crate::{Capabilities, PendingWork, Seek, Store, StoreError, Ticket, Transaction};
+use crate::{Capabilities, PendingWork, Seek, Store, StoreError, Transaction};
 
 /// One object of a [`MemoryStore`]'s committed state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl MemoryObject {
 struct State {
     objects: HashMap<ObjectId, MemoryObject>,
     pins: HashMap<ObjectId, u32>,
-    last_ticket: u64,
+    commits: u64,
     used_pages: u64,
     power_cut: bool,
 }
@@ -460,20 +460,21 @@ impl Store for MemoryStore {
         })
     }
 
-    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+    fn commit(&self, transaction: Transaction) -> Result<(), StoreError> {
         let mut state = self.state.write();
         if state.power_cut {
             return Err(power_is_off("committing a transaction"));
         }
-        state.check(&transaction.entries)?;
+        let entries: Vec<Entry> = transaction.entries().collect();
+        state.check(&entries)?;
         let mut perhaps_unlinked = Vec::new();
-        for entry in &transaction.entries {
+        for entry in &entries {
             if let Entry::Object(new) = entry {
                 state.accept_object(new);
                 perhaps_unlinked.push(new.id);
             }
         }
-        for entry in &transaction.entries {
+        for entry in &entries {
             match entry {
                 Entry::Object(_) => {}
                 Entry::Page {
@@ -494,11 +495,7 @@ impl Store for MemoryStore {
         for id in perhaps_unlinked {
             state.drop_if_unreachable(id);
         }
-        state.last_ticket += 1;
-        Ok(Ticket(state.last_ticket))
-    }
-
-    fn wait_sync(&self, _ticket: Ticket) -> Result<(), StoreError> {
+        state.commits += 1;
         Ok(())
     }
 
@@ -516,7 +513,7 @@ impl Store for MemoryStore {
 
     fn pending(&self) -> PendingWork {
         PendingWork {
-            commits: self.state.read().last_ticket,
+            commits: self.state.read().commits,
             ..PendingWork::default()
         }
     }

@@ -3,26 +3,11 @@
 use std::collections::BTreeSet;
 
 use mobifs_base::{
-    ByteRange, DeviceNumber, DirectoryEntry, Entry, ObjectId, ObjectInfo, Page, PageIndex,
-    SpaceInfo, Xattr,
+    ByteRange, DeviceNumber, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo,
+    Transaction, Xattr,
 };
 
 use crate::StoreError;
-
-/// A transaction being handed over; see [`Store::begin_transaction`].
-#[derive(Debug, Default)]
-pub struct Transaction {
-    /// The entries so far.
-    pub entries: Vec<Entry>,
-    /// What the caller calls it, so that it can be told whether a transaction that was
-    /// being handed over when the process was killed arrived; 0: nothing.
-    pub tag: u64,
-}
-
-/// Proof that a transaction was accepted; [`Store::wait_sync`] makes it durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[must_use = "the transaction is durable only after wait_sync"]
-pub struct Ticket(pub u64);
 
 /// Limits of the lower filesystem that the engine must keep *before* it
 /// acknowledges an operation, because afterwards it is too late to fail.
@@ -95,7 +80,7 @@ pub enum Seek {
 ///
 /// The read calls show the state after the last accepted transaction, whether its
 /// effects lie in a journal or in the lower tree. All calls may be used from several
-/// threads; transactions are handed over by one thread at a time.
+/// threads; one transaction is committed at a time.
 pub trait Store: Send + Sync {
     /// Limits to respect.
     fn capabilities(&self) -> Capabilities;
@@ -153,30 +138,12 @@ pub trait Store: Send + Sync {
     /// As [`Store::object`].
     fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError>;
 
-    /// Starts a transaction. Nothing of it is visible or durable before it ends.
-    fn begin_transaction(&self) -> Transaction {
-        Transaction::default()
-    }
-
-    /// Adds an entry to the transaction.
-    fn append_entry(&self, transaction: &mut Transaction, entry: Entry) {
-        transaction.entries.push(entry);
-    }
-
-    /// Accepts the transaction as a whole: from now on the read calls show it and
-    /// every later transaction comes after it.
+    /// Commits the transaction as a whole: when this returns it is durable, the read calls show it,
+    /// and every later transaction comes after it.
     ///
     /// # Errors
-    /// [`StoreError::Lower`]; the transaction then left no trace and may be handed
-    /// over again.
-    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError>;
-
-    /// Returns when the transaction of `ticket` and all before it are durable. A
-    /// store whose [`Store::end_transaction`] is durable by itself returns at once.
-    ///
-    /// # Errors
-    /// [`StoreError::Lower`].
-    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError>;
+    /// [`StoreError::Lower`]; the transaction then left no trace and may be committed again.
+    fn commit(&self, transaction: Transaction) -> Result<(), StoreError>;
 
     /// Brings everything committed to its final place and empties the journal.
     ///

@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
     use crate::lower::PosixLower;
-    use crate::{JournalOptions, JournalStore, Store};
+    use crate::{JournalOptions, JournalStore, Store, Transaction};
 
     fn open(directory: &std::path::Path) -> JournalStore<PosixLower> {
         let options = JournalOptions {
@@ -184,15 +184,14 @@ mod tests {
     }
 
     fn remove(store: &impl Store, parent: ObjectId, name: &[u8]) {
-        let mut transaction = store.begin_transaction();
+        let mut transaction = Transaction::default();
         let entry = Entry::Dentry {
             parent,
             name: Name::new(name).unwrap(),
             child: None,
         };
-        store.append_entry(&mut transaction, entry);
-        let ticket = store.end_transaction(transaction).unwrap();
-        store.wait_sync(ticket).unwrap();
+        transaction.push(entry);
+        store.commit(transaction).unwrap();
     }
 
     /// Found on a full disk: an apply and this deleted the same name in `limbo/`. In between

@@ -13,7 +13,7 @@ use mobifs_base::{
     PageIndex, Timestamp,
 };
 use mobifs_store::{
-    Intent, JournalOptions, JournalStore, KnownObject, PosixLower, RestartSink, Store,
+    Intent, JournalOptions, JournalStore, KnownObject, PosixLower, RestartSink, Store, Transaction,
 };
 
 fn options() -> JournalOptions {
@@ -80,12 +80,11 @@ fn page(object: ObjectId, index: u64, content: &[u8]) -> Entry {
 }
 
 fn commit(store: &impl Store, entries: Vec<Entry>) {
-    let mut transaction = store.begin_transaction();
+    let mut transaction = Transaction::default();
     for entry in entries {
-        store.append_entry(&mut transaction, entry);
+        transaction.push(entry);
     }
-    let ticket = store.end_transaction(transaction).unwrap();
-    store.wait_sync(ticket).unwrap();
+    store.commit(transaction).unwrap();
 }
 
 const fn new_id(number: u64) -> ObjectId {

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_base::{Entry, ObjectId, TransactionId};
+use mobifs_base::{Entry, ObjectId, Transaction, TransactionId};
 use mobifs_engine::persist::{self, Key, Uncommitted};
 use mobifs_store::{JournalStore, PosixLower, RestartState, Store as _, StoreError};
 
@@ -158,11 +158,9 @@ impl LastCommit {
         if left.entries.is_empty() {
             return Ok(());
         }
-        let mut transaction = self.store.begin_transaction();
-        transaction.tag = left.transaction.0;
-        transaction.entries.clone_from(&left.entries);
-        let ticket = self.store.end_transaction(transaction)?;
-        self.store.wait_sync(ticket)
+        let entries = left.entries.iter().cloned();
+        let transaction = Transaction::tagged(left.transaction.0, entries);
+        self.store.commit(transaction)
     }
 
     fn pass_over(&mut self, what: String, pass: &mut CommitPass) {

@@ -7,7 +7,7 @@
 
 use mobifs_base::{Entry, ObjectId};
 use mobifs_store::lower::{Create, Lower as _};
-use mobifs_store::{JournalOptions, JournalStore, Store as _, StoreError};
+use mobifs_store::{JournalOptions, JournalStore, Store as _, StoreError, Transaction};
 use mobifs_testkit::crash::{CrashLower, Effect, Fate};
 use mobifs_testkit::entries::{plain_file, root_entry};
 
@@ -42,19 +42,15 @@ fn pending() -> CrashLower {
             .unwrap();
     }
     let store = open(&lower);
-    let mut transaction = store.begin_transaction();
+    let mut transaction = Transaction::default();
     let entries = store.list_directory(ObjectId::ROOT).unwrap();
     for entry in &entries {
-        store.append_entry(&mut transaction, changed(entry.id, 1));
+        transaction.push(changed(entry.id, 1));
     }
     let first = entries.iter().find(|entry| entry.name.as_bytes() == b"a");
-    store.append_entry(&mut transaction, root_entry("a", None));
-    store.append_entry(
-        &mut transaction,
-        root_entry("renamed", Some(first.unwrap().id)),
-    );
-    let ticket = store.end_transaction(transaction).unwrap();
-    store.wait_sync(ticket).unwrap();
+    transaction.push(root_entry("a", None));
+    transaction.push(root_entry("renamed", Some(first.unwrap().id)));
+    store.commit(transaction).unwrap();
     drop(store);
     lower.crash_image(&mut |_| Fate::Land)
 }
@@ -161,10 +157,9 @@ fn what_a_copy_deletes_from_limbo_does_not_come_back() {
     assert_whole(&store);
     let entries = store.list_directory(ObjectId::ROOT).unwrap();
     let removed = entries.iter().find(|entry| entry.name.as_bytes() == b"c");
-    let mut transaction = store.begin_transaction();
-    store.append_entry(&mut transaction, changed(removed.unwrap().id, 0));
-    store.append_entry(&mut transaction, root_entry("c", None));
-    let ticket = store.end_transaction(transaction).unwrap();
-    store.wait_sync(ticket).unwrap();
+    let mut transaction = Transaction::default();
+    transaction.push(changed(removed.unwrap().id, 0));
+    transaction.push(root_entry("c", None));
+    store.commit(transaction).unwrap();
     store.apply().unwrap();
 }

@@ -9,7 +9,7 @@ use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES,
     PAGE_BYTES_U64, Page, PageIndex, Timestamp,
 };
-use mobifs_store::{JournalOptions, JournalStore, Store};
+use mobifs_store::{JournalOptions, JournalStore, Store, Transaction};
 use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
 
 /// Pages of the file.
@@ -62,7 +62,7 @@ impl Change {
 
     fn commit(&self, store: &impl Store, id: ObjectId) {
         let time = Timestamp::default();
-        let mut transaction = store.begin_transaction();
+        let mut transaction = Transaction::default();
         let state = ObjectState {
             id,
             created: self.created,
@@ -83,14 +83,14 @@ impl Change {
             allocated: Vec::new(),
             xattrs: Vec::new(),
         };
-        store.append_entry(&mut transaction, Entry::Object(state));
+        transaction.push(Entry::Object(state));
         if self.created {
             let entry = Entry::Dentry {
                 parent: ObjectId::ROOT,
                 name: Name::new(b"file").unwrap(),
                 child: Some(id),
             };
-            store.append_entry(&mut transaction, entry);
+            transaction.push(entry);
         }
         for &(index, fill) in &self.pages {
             let entry = Entry::Page {
@@ -98,10 +98,9 @@ impl Change {
                 index: PageIndex(index),
                 page: Page::new(&[fill; PAGE_BYTES]),
             };
-            store.append_entry(&mut transaction, entry);
+            transaction.push(entry);
         }
-        let ticket = store.end_transaction(transaction).unwrap();
-        store.wait_sync(ticket).unwrap();
+        store.commit(transaction).unwrap();
     }
 
     /// The same on content in memory.

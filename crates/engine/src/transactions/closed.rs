@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 use mobifs_base::{
-    AppId, Entry, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, TransactionId,
+    AppId, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, Transaction, TransactionId,
 };
 
 use crate::FsError;
@@ -85,29 +85,20 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// The entries, in the order that [`Entry`] asks for. Pages are shared, not
-    /// copied.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        let objects = self.content.objects.iter().cloned().map(Entry::Object);
-        let dentries = self
-            .content
-            .dentries
-            .iter()
-            .map(|(parent, name, child)| Entry::Dentry {
-                parent: *parent,
-                name: name.clone(),
-                child: *child,
-            });
-        let pages = self
-            .content
-            .pages
-            .iter()
-            .map(|(object, index, page)| Entry::Page {
-                object: *object,
-                index: *index,
-                page: page.clone(),
-            });
-        objects.chain(dentries).chain(pages)
+    /// What a store commits. Pages are shared, not copied.
+    pub fn to_transaction(&self) -> Transaction {
+        let mut pages: BTreeMap<ObjectId, BTreeMap<PageIndex, Page>> = BTreeMap::new();
+        for (object, index, page) in &self.content.pages {
+            let pages = pages.entry(*object).or_default();
+            let earlier = pages.insert(*index, page.clone());
+            debug_assert!(earlier.is_none(), "{object} has page {} twice", index.0);
+        }
+        Transaction {
+            tag: self.transaction.0,
+            objects: self.content.objects.clone(),
+            dentries: self.content.dentries.clone(),
+            pages,
+        }
     }
 
     /// Bytes of page content in the transaction.

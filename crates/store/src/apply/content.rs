@@ -352,7 +352,7 @@ mod tests {
     use super::*;
     use crate::fixtures::file_state;
     use crate::lower::PosixLower;
-    use crate::{JournalOptions, JournalStore, Store};
+    use crate::{JournalOptions, JournalStore, Store, Transaction};
 
     /// Every other page, up to a full disk: applying gave the holes blocks, too, for which there
     /// was no room, and the store could not be mounted any more.
@@ -370,10 +370,10 @@ mod tests {
         let id = store.first_new_object();
         // One transaction after the other: a new file, and one that grows.
         for (created, pages) in [(true, 0..PAGES / 2), (false, PAGES / 2..PAGES)] {
-            let mut transaction = store.begin_transaction();
+            let mut transaction = Transaction::default();
             let size = (pages.end * 2 - 1) * PAGE_BYTES_U64;
             let state = Entry::Object(file_state(id, created, size));
-            store.append_entry(&mut transaction, state);
+            transaction.push(state);
             if created {
                 let (parent, child) = (ObjectId::ROOT, Some(id));
                 let name = Name::new(b"sparse").unwrap();
@@ -382,7 +382,7 @@ mod tests {
                     name,
                     child,
                 };
-                store.append_entry(&mut transaction, entry);
+                transaction.push(entry);
             }
             for page in pages {
                 let index = PageIndex(page * 2);
@@ -393,10 +393,9 @@ mod tests {
                     index,
                     page,
                 };
-                store.append_entry(&mut transaction, entry);
+                transaction.push(entry);
             }
-            let ticket = store.end_transaction(transaction).unwrap();
-            store.wait_sync(ticket).unwrap();
+            store.commit(transaction).unwrap();
             store.apply().unwrap();
         }
         let file = std::fs::metadata(directory.path().join("sparse")).unwrap();

@@ -8,12 +8,11 @@ use mobifs_base::{
     Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
 };
 
-use crate::StoreError;
 use crate::apply::content;
 use crate::apply::content::has_room_after_end;
 use crate::apply::stage;
 use crate::commit::counters::CommitCounters;
-use crate::commit::sorted::{MANY_FILES_BYTES, RUN_PAGES_MIN, Sorted};
+use crate::commit::shape::{self, MANY_FILES_BYTES, RUN_PAGES_MIN};
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::Lower;
@@ -24,6 +23,7 @@ use crate::overlay::paths;
 use crate::overlay::pending::PendingObject;
 use crate::overlay::places;
 use crate::overlay::read;
+use crate::{StoreError, Transaction};
 
 /// With more files than this, one sync of the filesystem is cheaper than one each.
 const SYNCED_FILES_MAX: usize = 16;
@@ -127,18 +127,18 @@ pub(crate) fn choose_direct<L: Lower>(
     overlay: &Overlay<L>,
     counters: &CommitCounters,
     epoch: &mut Epoch<Gate<L>>,
-    sorted: &Sorted,
+    transaction: &Transaction,
 ) -> Result<Vec<DirectRun>, StoreError> {
     if epoch.rename_mark() == RenameMark::OnlyNamesLeft {
         // A crash before the transaction is in the journal must leave no trace in
         // places that recovery does not look at.
         return Ok(Vec::new());
     }
-    let new_bytes = sorted.created_bytes();
+    let new_bytes = shape::created_bytes(transaction);
     let mut runs = Vec::new();
     let mut guards = Vec::new();
-    for state in &sorted.states {
-        let Some(pages) = sorted.pages.get(&state.id) else {
+    for state in &transaction.objects {
+        let Some(pages) = transaction.pages.get(&state.id) else {
             continue;
         };
         let pending = overlay.state().pending.objects.get(&state.id).cloned();
@@ -156,7 +156,7 @@ pub(crate) fn choose_direct<L: Lower>(
                 guards.extend(guard.map_err(paths::failed_to_commit(
                     overlay,
                     state.id,
-                    &sorted.dentries,
+                    &transaction.dentries,
                 ))?);
             }
             let parts = empty.iter().map(whole_pages);
@@ -257,15 +257,15 @@ fn write_guards<L: Lower>(
 pub(crate) fn write_direct<L: Lower>(
     overlay: &Overlay<L>,
     runs: &[DirectRun],
-    sorted: &Sorted,
+    transaction: &Transaction,
 ) -> Result<Direct, StoreError> {
     let mut direct = Direct::default();
     let mut unsynced = Unsynced::Files(Vec::new());
     for run in runs {
-        let Some(pages) = sorted.pages.get(&run.object) else {
+        let Some(pages) = transaction.pages.get(&run.object) else {
             continue;
         };
-        let failed = paths::failed_to_commit(overlay, run.object, &sorted.dentries);
+        let failed = paths::failed_to_commit(overlay, run.object, &transaction.dentries);
         let handle = write_one(overlay, run, pages, &mut direct).map_err(failed)?;
         unsynced.add(run, handle);
     }

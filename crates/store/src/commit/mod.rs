@@ -2,7 +2,7 @@
 
 pub(crate) mod counters;
 mod direct;
-mod sorted;
+mod shape;
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
@@ -14,7 +14,6 @@ use crate::apply::reserve;
 use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
 use crate::commit::direct::DirectRun;
-use crate::commit::sorted::Sorted;
 use crate::error::missing;
 use crate::log::epoch::BIND_RESERVE_BYTES;
 use crate::log::epoch::Epoch;
@@ -45,29 +44,28 @@ pub(crate) fn commit<L: Lower>(
         let source = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
         return Err(StoreError::lower("committing")(source));
     }
-    let tag = transaction.tag;
-    let mut sorted = Sorted::new(transaction);
-    make_room(overlay, applier, epoch, &sorted)?;
+    let mut transaction = transaction;
+    make_room(overlay, applier, epoch, &transaction)?;
     epoch.sync_renames(overlay.lower())?;
-    add_parents(overlay, &mut sorted)?;
-    let _content = sorted.has_runs().then(|| applier.content());
+    add_parents(overlay, &mut transaction)?;
+    let _content = shape::has_runs(&transaction).then(|| applier.content());
     let _tree = overlay.hold_names();
-    let runs = direct::choose_direct(overlay, counters, epoch, &sorted)?;
+    let runs = direct::choose_direct(overlay, counters, epoch, &transaction)?;
     let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {
-        direct::write_direct(overlay, &runs, &sorted)
+        direct::write_direct(overlay, &runs, &transaction)
     })?;
     let mut recorded = HashSet::new();
     let mut records = Vec::new();
     places::record_places(
         overlay,
         epoch.recorded(),
-        sorted.mentioned(),
+        shape::mentioned(&transaction),
         &mut recorded,
         &mut records,
     );
-    records.extend(sorted.states.iter().cloned().map(Record::Object));
+    records.extend(transaction.objects.iter().cloned().map(Record::Object));
     records.extend(
-        sorted
+        transaction
             .dentries
             .iter()
             .map(|(parent, name, child)| Record::Dentry {
@@ -76,9 +74,9 @@ pub(crate) fn commit<L: Lower>(
                 child: *child,
             }),
     );
-    let (direct, spilled) = direct_records(overlay, &runs, &sorted)?;
+    let (direct, spilled) = direct_records(overlay, &runs, &transaction)?;
     let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
-    let (page_records, kept) = page_records(overlay, &sorted, &placed)?;
+    let (page_records, kept) = page_records(overlay, &transaction, &placed)?;
     // Direct ranges come before pages, which lie on top of them.
     records.extend(
         direct
@@ -86,7 +84,7 @@ pub(crate) fn commit<L: Lower>(
             .map(|&(object, range)| Record::Direct { object, range }),
     );
     records.extend(page_records);
-    epoch.announce(overlay.sink(), tag);
+    epoch.announce(overlay.sink(), transaction.tag);
     let written = epoch.append(
         overlay.lower(),
         overlay.stage(),
@@ -96,7 +94,7 @@ pub(crate) fn commit<L: Lower>(
     epoch.conclude(overlay.sink(), &written);
     let written = written?;
     epoch.add_recorded(recorded);
-    merge(overlay, sorted, &direct, &spilled, kept);
+    merge(overlay, transaction, &direct, &spilled, kept);
     direct::note_whole(overlay, &written_directly.whole);
     let bytes = written + written_directly.bytes;
     counters.add_commit(bytes);
@@ -107,8 +105,11 @@ pub(crate) fn commit<L: Lower>(
 /// changes without them: their own change belongs to another app, and is committed with it.
 /// Applying the entry would change their times in the lower filesystem, to a state that never
 /// existed; so the epoch has to say what they are.
-fn add_parents<L: Lower>(overlay: &Overlay<L>, sorted: &mut Sorted) -> Result<(), StoreError> {
-    for id in sorted.parents_without_state() {
+fn add_parents<L: Lower>(
+    overlay: &Overlay<L>,
+    transaction: &mut Transaction,
+) -> Result<(), StoreError> {
+    for id in shape::parents_without_state(transaction) {
         let is_pending = {
             let state = overlay.state();
             let object = state.pending.object(id);
@@ -122,12 +123,12 @@ fn add_parents<L: Lower>(overlay: &Overlay<L>, sorted: &mut Sorted) -> Result<()
             // It is deleted: then the entry is, too.
             Err(StoreError::Unknown(_)) => continue,
             Err(error) => {
-                return Err(paths::failed_to_commit(overlay, id, &sorted.dentries)(
+                return Err(paths::failed_to_commit(overlay, id, &transaction.dentries)(
                     error,
                 ));
             }
         };
-        sorted.states.push(ObjectState {
+        transaction.objects.push(ObjectState {
             id,
             created: false,
             attributes,
@@ -147,12 +148,12 @@ fn make_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     epoch: &mut Epoch<Gate<L>>,
-    sorted: &Sorted,
+    transaction: &Transaction,
 ) -> Result<(), StoreError> {
     epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
     let held_bytes = overlay.state().pending.held_bytes();
     let held_bytes = held_bytes.saturating_sub(epoch.carried_bytes());
-    let needed = sorted.journal_bytes_max() + BIND_RESERVE_BYTES;
+    let needed = shape::journal_bytes_max(transaction) + BIND_RESERVE_BYTES;
     let is_full = !epoch.log().is_empty() && needed > epoch.log().free_bytes();
     if epoch.log().is_epoch_unknown() || is_full || held_bytes > applier.held_bytes_max() {
         apply::apply_what_is_possible(overlay, applier, epoch)?;
@@ -165,11 +166,11 @@ fn make_room<L: Lower>(
 fn direct_records<L: Lower>(
     overlay: &Overlay<L>,
     runs: &[DirectRun],
-    sorted: &Sorted,
+    transaction: &Transaction,
 ) -> Result<(DirectRanges, Vec<ObjectId>), StoreError> {
     let mut direct: Vec<_> = runs.iter().map(|run| (run.object, run.range)).collect();
     let mut spilled = Vec::new();
-    for state in sorted.states.iter().filter(|state| state.created) {
+    for state in transaction.objects.iter().filter(|state| state.created) {
         let Some(mut ranges) = overlay.state().spilled(state.id).cloned() else {
             continue;
         };
@@ -177,7 +178,7 @@ fn direct_records<L: Lower>(
         sync_spilled(overlay, state.id).map_err(paths::failed_to_commit(
             overlay,
             state.id,
-            &sorted.dentries,
+            &transaction.dentries,
         ))?;
         direct.extend(ranges.iter().map(|range| (state.id, range)));
         spilled.push(state.id);
@@ -199,16 +200,16 @@ fn sync_spilled<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<(), Stor
 /// changed. Also returns the pages that really changed.
 fn page_records<L: Lower>(
     overlay: &Overlay<L>,
-    sorted: &Sorted,
+    transaction: &Transaction,
     placed: &BTreeMap<ObjectId, RangeSet>,
 ) -> Result<(Vec<Record>, KeptPages), StoreError> {
     let mut records = Vec::new();
     let mut kept = Vec::new();
-    for state in &sorted.states {
-        let Some(pages) = sorted.pages.get(&state.id) else {
+    for state in &transaction.objects {
+        let Some(pages) = transaction.pages.get(&state.id) else {
             continue;
         };
-        let failed = || paths::failed_to_commit(overlay, state.id, &sorted.dentries);
+        let failed = || paths::failed_to_commit(overlay, state.id, &transaction.dentries);
         let base = Base::new(overlay, state).map_err(failed())?;
         let placed = placed.get(&state.id);
         for (&index, page) in pages {
@@ -239,17 +240,17 @@ fn page_records<L: Lower>(
 /// Lets reads see the transaction.
 fn merge<L: Lower>(
     overlay: &Overlay<L>,
-    sorted: Sorted,
+    transaction: Transaction,
     direct: &[(ObjectId, ByteRange)],
     spilled: &[ObjectId],
     kept: KeptPages,
 ) {
     let mut state = overlay.state_mut();
-    sorted
-        .states
+    transaction
+        .objects
         .iter()
         .for_each(|object| state.pending.merge_state(object));
-    for (parent, name, child) in sorted.dentries {
+    for (parent, name, child) in transaction.dentries {
         state.pending.merge_dentry(parent, name, child);
     }
     for &(id, range) in direct {

@@ -42,8 +42,8 @@ fn page(index: u64, byte: u8) -> Entry {
     }
 }
 
-fn commit(store: &MemoryStore, entries: Vec<Entry>) -> Result<Ticket, StoreError> {
-    store.end_transaction(Transaction { entries, tag: 0 })
+fn commit(store: &MemoryStore, entries: Vec<Entry>) -> Result<(), StoreError> {
+    store.commit(Transaction::from_iter(entries))
 }
 
 fn names(store: &MemoryStore, id: ObjectId) -> Vec<Vec<u8>> {

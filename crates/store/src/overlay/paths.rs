@@ -106,7 +106,7 @@ mod tests {
     use crate::journal_store::JournalStore;
     use crate::lower::PosixLower;
     use crate::options::JournalOptions;
-    use crate::{Store, StoreError};
+    use crate::{Store, StoreError, Transaction};
     use mobifs_base::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
 
     /// "writing new data of object+42 failed": it did not tell which file that was.
@@ -128,7 +128,7 @@ mod tests {
             failed_to_commit(store.overlay(), id, dentries)(error).to_string()
         };
         // The app is committed, and what is in it is not yet.
-        let mut transaction = store.begin_transaction();
+        let mut transaction = Transaction::default();
         let mut state = file_state(app, true, 0);
         state.attributes.kind = FileKind::Directory;
         let entry = Entry::Dentry {
@@ -136,9 +136,8 @@ mod tests {
             name: name("app"),
             child: Some(app),
         };
-        transaction.entries = vec![Entry::Object(state), entry];
-        let ticket = store.end_transaction(transaction).unwrap();
-        store.wait_sync(ticket).unwrap();
+        transaction.extend([Entry::Object(state), entry]);
+        store.commit(transaction).unwrap();
         let dentries = [
             (app, name("inner"), Some(inner)),
             (inner, name("file"), Some(file)),
@@ -176,18 +175,16 @@ mod tests {
             let child_of = |parent| store.list_directory(parent).unwrap().remove(0).id;
             let file = child_of(child_of(ObjectId::ROOT));
             std::fs::remove_file(path).unwrap();
-            let mut transaction = store.begin_transaction();
+            let mut transaction = Transaction::default();
             let size = pages * PAGE_BYTES_U64;
-            transaction.entries = vec![Entry::Object(file_state(file, false, size))];
+            transaction.extend([Entry::Object(file_state(file, false, size))]);
             let page = Page::new(&[1; PAGE_BYTES]);
-            transaction
-                .entries
-                .extend((0..pages).map(|index| Entry::Page {
-                    object: file,
-                    index: PageIndex(index),
-                    page: page.clone(),
-                }));
-            let error = store.end_transaction(transaction).unwrap_err();
+            transaction.extend((0..pages).map(|index| Entry::Page {
+                object: file,
+                index: PageIndex(index),
+                page: page.clone(),
+            }));
+            let error = store.commit(transaction).unwrap_err();
             let said = error.to_string();
             assert!(said.contains("needed for \"app/file\""), "{pages}: {said}");
         }

@@ -108,13 +108,7 @@ impl Shared {
         for &id in &commit.pins {
             self.store.pin(id);
         }
-        let mut transaction = self.store.begin_transaction();
-        transaction.tag = commit.transaction.0;
-        for entry in commit.entries() {
-            self.store.append_entry(&mut transaction, entry);
-        }
-        let ticket = self.store.end_transaction(transaction)?;
-        self.store.wait_sync(ticket)
+        self.store.commit(commit.to_transaction())
     }
 
     /// Keeps the reasons for read-only apps in step with the engine.

@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mobifs_base::{
     ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
-use mobifs_store::{
-    Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Ticket, Transaction,
-};
+use mobifs_store::{Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Transaction};
 
 /// Size of the journal, where the store plays one.
 pub(super) const JOURNAL_BYTES: u64 = 100;
@@ -83,7 +81,7 @@ impl Store for Faulty {
     fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
         self.below.is_in_place(id, range)
     }
-    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
+    fn commit(&self, transaction: Transaction) -> Result<(), StoreError> {
         if self.broken.load(Ordering::SeqCst) {
             let error = std::io::Error::other("the medium is gone");
             return Err(StoreError::lower("writing the journal")(error));
@@ -97,10 +95,7 @@ impl Store for Faulty {
         let used = self.journal_used_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
         self.journal_used_bytes_max
             .fetch_max(used, Ordering::SeqCst);
-        self.below.end_transaction(transaction)
-    }
-    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError> {
-        self.below.wait_sync(ticket)
+        self.below.commit(transaction)
     }
     fn apply(&self) -> Result<(), StoreError> {
         self.applies.fetch_add(1, Ordering::SeqCst);

@@ -17,7 +17,7 @@ use mobifs_base::{
 use mobifs_engine::{Caller, FsError, Moment, NodeSpec, SetIdBits, WriteAt};
 use mobifs_store::{
     Capabilities, JournalOptions, JournalStore, MemoryStore, PendingWork, PosixLower, Seek, Store,
-    StoreError, Ticket, Transaction,
+    StoreError, Transaction,
 };
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread::{self, JoinHandle};
@@ -90,11 +90,8 @@ impl Store for Slow {
     fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
         self.run(|store| store.is_in_place(id, range))
     }
-    fn end_transaction(&self, transaction: Transaction) -> Result<Ticket, StoreError> {
-        self.run(|store| store.end_transaction(transaction))
-    }
-    fn wait_sync(&self, ticket: Ticket) -> Result<(), StoreError> {
-        self.run(|store| store.wait_sync(ticket))
+    fn commit(&self, transaction: Transaction) -> Result<(), StoreError> {
+        self.run(|store| store.commit(transaction))
     }
     fn apply(&self) -> Result<(), StoreError> {
         self.run(|store| store.apply())

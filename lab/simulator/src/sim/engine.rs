@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use mobifs_base::{
-    DeviceNumber, Entry, FileKind, MonotonicNs, ObjectId, PAGE_BYTES, Page, Timestamp,
-};
+use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, ObjectId, PAGE_BYTES, Page, Timestamp};
 use mobifs_engine::{
     AllocateMode, AppPolicy, AttributeChange, Caller, Class, Commit, Engine, EngineConfig, FsError,
     Limits, MachineEvent, Moment, Need, Next, NodeSpec, Pacing, PacingRules, RemovalMemory,
@@ -528,27 +526,18 @@ impl<'s> EngineRun<'s> {
         &mut self,
         commit: &Commit,
     ) -> Result<(Vec<(ObjectNumber, u64)>, u64), SimulationError> {
+        let mut transaction = commit.to_transaction();
         let mut pages = Vec::new();
-        let mut entries = 0;
-        let mut transaction = self.store.begin_transaction();
-        for entry in commit.entries() {
-            match entry {
-                Entry::Page { object, index, .. } => {
-                    if let Some(&number) = self.numbers.get(&object) {
-                        pages.push((number, index.0));
-                    }
-                }
-                other => {
-                    entries += 1;
-                    self.store.append_entry(&mut transaction, other);
-                }
+        for (object, contents) in std::mem::take(&mut transaction.pages) {
+            if let Some(&number) = self.numbers.get(&object) {
+                pages.extend(contents.keys().map(|index| (number, index.0)));
             }
         }
+        let entries = (transaction.objects.len() + transaction.dentries.len()) as u64;
         for &pin in &commit.pins {
             self.store.pin(pin);
         }
-        let ticket = self.store.end_transaction(transaction)?;
-        self.store.wait_sync(ticket)?;
+        self.store.commit(transaction)?;
         Ok((pages, entries))
     }
 

@@ -8,7 +8,7 @@ use crate::log::superblock::{FORMAT_VERSION, LOG_START, Slot, Superblock, parse}
 use crate::lower::{JOURNAL_BLOCK_BYTES, PosixLower};
 use crate::recovery::report::RecoveryReport;
 use crate::{JournalOptions, JournalStore};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, Transaction};
 
 const FIRST: ObjectId = ObjectId::FIRST_NEW;
 const SECOND: ObjectId = ObjectId(ObjectId::FIRST_NEW.0 + 2);
@@ -28,8 +28,8 @@ fn open(path: &Path) -> (JournalStore<PosixLower>, RecoveryReport) {
 
 /// Commits a new file of one page.
 fn commit(store: &impl Store, id: ObjectId, name: &str, content: &[u8]) {
-    let mut transaction = store.begin_transaction();
-    transaction.entries = vec![
+    let mut transaction = Transaction::default();
+    transaction.extend([
         Entry::Object(file_state(id, true, content.len() as u64)),
         Entry::Dentry {
             parent: ObjectId::ROOT,
@@ -41,9 +41,8 @@ fn commit(store: &impl Store, id: ObjectId, name: &str, content: &[u8]) {
             index: PageIndex(0),
             page: Page::new(content),
         },
-    ];
-    let ticket = store.end_transaction(transaction).unwrap();
-    store.wait_sync(ticket).unwrap();
+    ]);
+    store.commit(transaction).unwrap();
 }
 
 fn names(store: &impl Store) -> Vec<String> {
@@ -203,20 +202,17 @@ fn a_forged_journal_that_is_no_tree_is_not_served() {
         let (directory, _) = cut(&[]);
         let (store, _) = open(directory.path());
         commit(&store, SECOND, "file", b"x");
-        let mut transaction = store.begin_transaction();
+        let mut transaction = Transaction::default();
         let mut state = file_state(FIRST, true, 1);
         state.attributes.kind = FileKind::Directory;
-        transaction.entries = vec![Entry::Object(state)];
+        transaction.extend([Entry::Object(state)]);
         let entries = [(ObjectId::ROOT, "directory"), (parent, "again")];
-        transaction
-            .entries
-            .extend(entries.map(|(parent, at)| Entry::Dentry {
-                parent,
-                name: name(at),
-                child: Some(FIRST),
-            }));
-        let ticket = store.end_transaction(transaction).unwrap();
-        store.wait_sync(ticket).unwrap();
+        transaction.extend(entries.map(|(parent, at)| Entry::Dentry {
+            parent,
+            name: name(at),
+            child: Some(FIRST),
+        }));
+        store.commit(transaction).unwrap();
         store.cut_power();
         drop(store);
         try_open(directory.path()).map(drop).unwrap_err();

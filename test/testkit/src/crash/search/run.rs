@@ -318,14 +318,7 @@ impl Runner {
         let candidate = Candidate::new(&self.world.tree);
         self.progress.lock().allowed.push(candidate);
         let store = self.store()?;
-        let commit = || {
-            let mut transaction = store.begin_transaction();
-            for entry in &entries {
-                store.append_entry(&mut transaction, entry.clone());
-            }
-            let ticket = store.end_transaction(transaction)?;
-            store.wait_sync(ticket)
-        };
+        let commit = || store.commit(entries.iter().cloned().collect());
         match commit() {
             Err(error) if self.search.is_refusal(&error) => {
                 self.search.refusable(Err(error))?;

@@ -49,9 +49,7 @@ fn the_entries_handed_over_add_up_to_the_tree() {
                 }
             }
             let entries = world.take_entries();
-            let _ = store
-                .end_transaction(Transaction { entries, tag: 0 })
-                .unwrap();
+            store.commit(Transaction::from_iter(entries)).unwrap();
             for demand in world.take_demands() {
                 let Demand::Unpin(id) = demand else {
                     panic!("{demand:?}")

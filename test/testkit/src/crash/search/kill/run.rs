@@ -498,12 +498,8 @@ impl Life {
 
     fn hand_over(&self, begun: &Begun) -> Result<(), String> {
         self.attempt(|store| {
-            let transaction = Transaction {
-                entries: begun.entries.clone(),
-                tag: begun.tag,
-            };
-            let ticket = store.end_transaction(transaction)?;
-            store.wait_sync(ticket)
+            let transaction = Transaction::tagged(begun.tag, begun.entries.clone());
+            store.commit(transaction)
         })
     }
 

@@ -54,7 +54,7 @@ fn creation(id: ObjectId, name: &str, tag: u64) -> Transaction {
         page: Page::new(&[1; PAGE_BYTES]),
     };
     let entries = vec![state(id, true, 1), root_entry(name, Some(id)), page];
-    Transaction { entries, tag }
+    Transaction::tagged(tag, entries)
 }
 
 fn id(number: u64) -> ObjectId {
@@ -80,16 +80,16 @@ fn journal_fault(harm: Harm) -> Option<Fault> {
 #[test]
 fn a_failed_transaction_is_not_mistaken_for_what_comes_in_its_place() {
     let (lower, book, store) = open();
-    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    store.commit(creation(id(2), "a", 1)).unwrap();
     lower.set_fault(journal_fault(Harm::Nothing));
-    assert!(store.end_transaction(creation(id(4), "b", 2)).is_err());
+    assert!(store.commit(creation(id(4), "b", 2)).is_err());
     assert_eq!(book.saved().intent, None);
     // This one has the sequence that the failed one would have had.
-    let _ = store.end_transaction(creation(id(6), "c", 0)).unwrap();
+    store.commit(creation(id(6), "c", 0)).unwrap();
     let (resumed, report) = resume(&lower, &book);
     assert_eq!(report.committed, None);
     assert!(resumed.object(id(4)).is_err());
-    let _ = resumed.end_transaction(creation(id(4), "b", 2)).unwrap();
+    resumed.commit(creation(id(4), "b", 2)).unwrap();
     assert_eq!(resumed.list_directory(ObjectId::ROOT).unwrap().len(), 3);
 }
 
@@ -101,7 +101,7 @@ fn fail_without_taking_back(lower: &CrashLower, store: &TestStore, fault: Option
             lower.set_fault(journal_fault(Harm::Nothing));
         }
     }));
-    assert!(store.end_transaction(creation(id(4), "b", 2)).is_err());
+    assert!(store.commit(creation(id(4), "b", 2)).is_err());
     lower.clear_hook();
     assert_eq!(lower.failed_calls(), 2);
     lower.set_fault(None);
@@ -110,7 +110,7 @@ fn fail_without_taking_back(lower: &CrashLower, store: &TestStore, fault: Option
 #[test]
 fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
     let (lower, book, store) = open();
-    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    store.commit(creation(id(2), "a", 1)).unwrap();
     fail_without_taking_back(&lower, &store, journal_fault(Harm::Everything));
     let (resumed, report) = resume(&lower, &book);
     assert_eq!(report.committed, Some(2));
@@ -126,8 +126,8 @@ fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
 #[test]
 fn a_commit_counts_also_when_an_apply_began_a_new_epoch_behind_it() {
     let (lower, book, store) = open();
-    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
-    let _ = store.end_transaction(creation(id(4), "b", 2)).unwrap();
+    store.commit(creation(id(2), "a", 1)).unwrap();
+    store.commit(creation(id(4), "b", 2)).unwrap();
     store.apply().unwrap();
     assert_eq!(resume(&lower, &book).1.committed, Some(2));
 }
@@ -151,7 +151,7 @@ fn names_after_a_cut(lower: &CrashLower) -> usize {
 #[test]
 fn a_successor_makes_durable_what_its_predecessor_could_not() {
     let (lower, book, store) = open();
-    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    store.commit(creation(id(2), "a", 1)).unwrap();
     fail_and_give_up(&lower, &store);
     let (lower, saved) = (lower.kill_image(), book.saved());
     let witness = Arc::new(Book::of(&saved));
@@ -159,7 +159,7 @@ fn a_successor_makes_durable_what_its_predecessor_could_not() {
     let (store, report) = resumed.unwrap();
     assert_eq!(report.committed, Some(2));
     assert_eq!(names_after_a_cut(&lower), 2);
-    let _ = store.end_transaction(creation(id(6), "c", 3)).unwrap();
+    store.commit(creation(id(6), "c", 3)).unwrap();
     assert_eq!(names_after_a_cut(&lower), 3);
 }
 
@@ -167,25 +167,23 @@ fn a_successor_makes_durable_what_its_predecessor_could_not() {
 #[test]
 fn a_mount_makes_durable_what_it_has_found() {
     let (lower, _, store) = open();
-    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    store.commit(creation(id(2), "a", 1)).unwrap();
     fail_and_give_up(&lower, &store);
     drop(store);
     let (store, report) = JournalStore::open(lower.clone(), &options()).unwrap();
     assert_eq!(report.transactions, 2);
     assert_eq!(names_after_a_cut(&lower), 2);
-    let _ = store.end_transaction(creation(id(6), "c", 3)).unwrap();
+    store.commit(creation(id(6), "c", 3)).unwrap();
     assert_eq!(names_after_a_cut(&lower), 3);
 }
 
 #[test]
 fn what_was_spilled_is_newer_than_what_is_pending() {
     let (lower, book, store) = open();
-    let _ = store.end_transaction(creation(id(2), "a", 1)).unwrap();
+    store.commit(creation(id(2), "a", 1)).unwrap();
     store.pin(id(2));
     let entries = vec![state(id(2), false, 0), root_entry("a", None)];
-    let _ = store
-        .end_transaction(Transaction { entries, tag: 2 })
-        .unwrap();
+    store.commit(Transaction::tagged(2, entries)).unwrap();
     let newer = Page::new(&[2; PAGE_BYTES]);
     store.spill(id(2), &[(PageIndex(0), newer)]).unwrap();
     assert_eq!(first_byte(&store, id(2)), 2);
@@ -202,13 +200,13 @@ fn zeros_over_a_spilled_page_count() {
     let spilled = Page::new(&[2; PAGE_BYTES]);
     store.spill(id(2), &[(PageIndex(0), spilled)]).unwrap();
     let mut transaction = creation(id(2), "a", 1);
-    transaction.entries.pop();
-    transaction.entries.push(Entry::Page {
+    transaction.pages.clear();
+    transaction.push(Entry::Page {
         object: id(2),
         index: PageIndex(0),
         page: Page::default(),
     });
-    let _ = store.end_transaction(transaction).unwrap();
+    store.commit(transaction).unwrap();
     assert_eq!(first_byte(&store, id(2)), 0);
     assert_eq!(first_byte(&resume(&lower, &book).0, id(2)), 0);
 }
