@@ -89,7 +89,7 @@ impl<L: Lower> JournalStore<L> {
         } = opened;
         Self {
             usage: epoch.usage(),
-            epoch: RankedMutex::new(Rank::Epoch, epoch),
+            epoch: RankedMutex::new(overlay.lower().order(), Rank::Epoch, epoch),
             applier,
             overlay,
             capabilities,

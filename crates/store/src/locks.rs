@@ -23,43 +23,63 @@ pub(crate) enum Rank {
     Handles,
 }
 
+/// The locks of one store: only these are in an order with each other. (A test may open a second
+/// store in the middle of a call that the first one makes to its lower filesystem.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Order(#[cfg(debug_assertions)] u64);
+
+impl Order {
+    /// That of a store that is being opened.
+    pub(crate) fn new() -> Self {
+        #[cfg(debug_assertions)]
+        {
+            use std::sync::atomic::{AtomicU64, Ordering};
+            static NEXT: AtomicU64 = AtomicU64::new(0);
+            Self(NEXT.fetch_add(1, Ordering::Relaxed))
+        }
+        #[cfg(not(debug_assertions))]
+        Self()
+    }
+}
+
 /// A lock that is held, for the check of the order.
-struct Held(#[cfg(debug_assertions)] Rank);
+struct Held(#[cfg(debug_assertions)] (Order, Rank));
 
 #[cfg(debug_assertions)]
 mod order {
     use std::cell::RefCell;
 
-    use super::{Held, Rank};
+    use super::{Held, Order, Rank};
 
     thread_local! {
-        static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
+        static HELD: RefCell<Vec<(Order, Rank)>> = const { RefCell::new(Vec::new()) };
     }
 
     impl Held {
         /// To be called before the lock is waited for.
-        pub(super) fn take(rank: Rank) -> Self {
+        pub(super) fn take(order: Order, rank: Rank) -> Self {
             HELD.with_borrow(|held| {
-                let highest = held.iter().max();
+                let held = held.iter().filter(|(of, _)| *of == order);
+                let highest = held.map(|(_, rank)| *rank).max();
                 assert!(
-                    highest.is_none_or(|highest| *highest < rank),
+                    highest.is_none_or(|highest| highest < rank),
                     "the lock {rank:?} is taken while {highest:?} is held"
                 );
             });
-            Self::note(rank)
+            Self::note(order, rank)
         }
 
         /// A lock that is held, wherever it is in the order.
-        pub(super) fn note(rank: Rank) -> Self {
-            HELD.with_borrow_mut(|held| held.push(rank));
-            Self(rank)
+        pub(super) fn note(order: Order, rank: Rank) -> Self {
+            HELD.with_borrow_mut(|held| held.push((order, rank)));
+            Self((order, rank))
         }
     }
 
     impl Drop for Held {
         fn drop(&mut self) {
             HELD.with_borrow_mut(|held| {
-                if let Some(at) = held.iter().rposition(|rank| *rank == self.0) {
+                if let Some(at) = held.iter().rposition(|held| *held == self.0) {
                     held.swap_remove(at);
                 }
             });
@@ -69,11 +89,11 @@ mod order {
 
 #[cfg(not(debug_assertions))]
 impl Held {
-    const fn take(_rank: Rank) -> Self {
+    const fn take(_order: Order, _rank: Rank) -> Self {
         Self()
     }
 
-    const fn note(_rank: Rank) -> Self {
+    const fn note(_order: Order, _rank: Rank) -> Self {
         Self()
     }
 }
@@ -109,20 +129,22 @@ impl<G: DerefMut> DerefMut for Ranked<G> {
 /// A mutex with a rank.
 #[derive(Debug)]
 pub(crate) struct RankedMutex<T> {
+    order: Order,
     rank: Rank,
     mutex: Mutex<T>,
 }
 
 impl<T> RankedMutex<T> {
-    pub(crate) const fn new(rank: Rank, value: T) -> Self {
+    pub(crate) const fn new(order: Order, rank: Rank, value: T) -> Self {
         Self {
+            order,
             rank,
             mutex: Mutex::new(value),
         }
     }
 
     pub(crate) fn lock(&self) -> Ranked<MutexGuard<'_, T>> {
-        let held = Held::take(self.rank);
+        let held = Held::take(self.order, self.rank);
         Ranked {
             guard: self.mutex.lock(),
             _held: held,
@@ -135,7 +157,7 @@ impl<T> RankedMutex<T> {
         let guard = self.mutex.try_lock()?;
         Some(Ranked {
             guard,
-            _held: Held::note(self.rank),
+            _held: Held::note(self.order, self.rank),
         })
     }
 }
@@ -143,20 +165,22 @@ impl<T> RankedMutex<T> {
 /// A lock for readers and writers, with a rank.
 #[derive(Debug)]
 pub(crate) struct RankedRwLock<T> {
+    order: Order,
     rank: Rank,
     lock: RwLock<T>,
 }
 
 impl<T> RankedRwLock<T> {
-    pub(crate) const fn new(rank: Rank, value: T) -> Self {
+    pub(crate) const fn new(order: Order, rank: Rank, value: T) -> Self {
         Self {
+            order,
             rank,
             lock: RwLock::new(value),
         }
     }
 
     pub(crate) fn read(&self) -> Ranked<RwLockReadGuard<'_, T>> {
-        let held = Held::take(self.rank);
+        let held = Held::take(self.order, self.rank);
         Ranked {
             guard: self.lock.read(),
             _held: held,
@@ -164,7 +188,7 @@ impl<T> RankedRwLock<T> {
     }
 
     pub(crate) fn write(&self) -> Ranked<RwLockWriteGuard<'_, T>> {
-        let held = Held::take(self.rank);
+        let held = Held::take(self.order, self.rank);
         Ranked {
             guard: self.lock.write(),
             _held: held,
@@ -188,8 +212,9 @@ mod tests {
 
     #[test]
     fn locks_are_taken_in_their_order() {
-        let state = RankedRwLock::new(Rank::State, ());
-        let epoch = RankedMutex::new(Rank::Epoch, ());
+        let order = Order::new();
+        let state = RankedRwLock::new(order, Rank::State, ());
+        let epoch = RankedMutex::new(order, Rank::Epoch, ());
         {
             let _epoch = epoch.lock();
             let _state = state.read();
@@ -201,9 +226,19 @@ mod tests {
     #[cfg(debug_assertions)]
     #[should_panic(expected = "the lock Epoch is taken while Some(State) is held")]
     fn the_wrong_order_is_found() {
-        let state = RankedRwLock::new(Rank::State, ());
-        let epoch = RankedMutex::new(Rank::Epoch, ());
+        let order = Order::new();
+        let state = RankedRwLock::new(order, Rank::State, ());
+        let epoch = RankedMutex::new(order, Rank::Epoch, ());
         let _state = state.read();
         let _epoch = epoch.lock();
+    }
+
+    /// A test opens a store within a call of another one.
+    #[test]
+    fn two_stores_have_no_order_between_them() {
+        let one = RankedRwLock::new(Order::new(), Rank::State, ());
+        let other = RankedMutex::new(Order::new(), Rank::Epoch, ());
+        let _one = one.read();
+        let _other = other.lock();
     }
 }

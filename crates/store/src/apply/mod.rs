@@ -100,6 +100,11 @@ fn begin_epoch<L: Lower>(
         finish(overlay, work, records);
     }
     epoch.set_carried_bytes(overlay.state().pending.held_bytes());
+    assert_eq!(
+        epoch.log().used_bytes(),
+        0,
+        "no inode that a journal mentions is freed before the journal is void"
+    );
     limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked);
     limbo::sweep_stage(overlay, epoch.carried_file());
     carry::keep_room_to_carry_again(overlay, epoch);

@@ -45,12 +45,12 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::locks::Rank;
+    use crate::locks::{Order, Rank};
 
     /// Lookups of any app waited while a filesystem made the names durable that had moved.
     #[test]
     fn readers_get_in_while_names_become_durable() {
-        let tree = RankedRwLock::new(Rank::Names, ());
+        let tree = RankedRwLock::new(Order::new(), Rank::Names, ());
         let mut renames = RenameSteps::begin(&tree);
         assert!(tree.try_read().is_none());
         renames.meanwhile(|| assert!(tree.try_read().is_some()));
@@ -60,7 +60,7 @@ mod tests {
     /// An apply kept the lock from its first name to its last, for seconds.
     #[test]
     fn readers_get_in_between_two_steps() {
-        let tree = RankedRwLock::new(Rank::Names, ());
+        let tree = RankedRwLock::new(Order::new(), Rank::Names, ());
         let was_in = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let mut renames = RenameSteps::begin(&tree);

@@ -193,7 +193,13 @@ pub(crate) fn without_reserve<L: Lower>(
     mut space: SpaceInfo,
 ) -> SpaceInfo {
     if !overlay.is_read_only() && !reserve.is_given_up.load(Ordering::Relaxed) {
-        let missing_bytes = reserve.bytes - reserve.held_bytes();
+        let held_bytes = reserve.held_bytes();
+        debug_assert!(
+            held_bytes <= reserve.bytes,
+            "{held_bytes} of {}",
+            reserve.bytes
+        );
+        let missing_bytes = reserve.bytes.saturating_sub(held_bytes);
         space.free_bytes = space.free_bytes.saturating_sub(missing_bytes);
         space.available_bytes = space.available_bytes.saturating_sub(missing_bytes);
     }

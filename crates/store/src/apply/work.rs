@@ -8,7 +8,7 @@ use mobifs_base::{Name, ObjectId};
 use parking_lot::MutexGuard;
 
 use crate::apply::reserve::Reserve;
-use crate::locks::{Rank, Ranked, RankedMutex};
+use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::Lower;
 use crate::overlay::Overlay;
 use crate::overlay::pending::PendingObject;
@@ -66,9 +66,14 @@ pub(crate) struct Applier {
 }
 
 impl Applier {
-    pub(crate) fn new(reserve: Reserve, held_bytes_max: u64, ahead_pages_min: usize) -> Self {
+    pub(crate) fn new(
+        order: Order,
+        reserve: Reserve,
+        held_bytes_max: u64,
+        ahead_pages_min: usize,
+    ) -> Self {
         Self {
-            content: RankedMutex::new(Rank::Content, Content::default()),
+            content: RankedMutex::new(order, Rank::Content, Content::default()),
             reserve,
             held_bytes_max,
             ahead_pages_min,
@@ -108,6 +113,8 @@ impl Work {
     /// All that is pending.
     pub(crate) fn take<L: Lower>(overlay: &Overlay<L>) -> Self {
         let state = overlay.state();
+        #[cfg(debug_assertions)]
+        state.pending.assert_consistent();
         let dentries = state.pending.dentries.iter();
         let mut dentries: Vec<_> = dentries.map(|(k, v)| (k.clone(), *v)).collect();
         // From the root downwards: then the way to a directory is open already, or short, where

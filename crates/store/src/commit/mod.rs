@@ -45,6 +45,10 @@ pub(crate) fn commit<L: Lower>(
         return Err(StoreError::lower("committing")(source));
     }
     let mut transaction = transaction;
+    debug_assert!(
+        shape::is_complete(&transaction),
+        "every object with pages has a state, and only one"
+    );
     make_room(overlay, applier, epoch, &transaction)?;
     epoch.sync_renames(overlay.lower())?;
     add_parents(overlay, &mut transaction)?;

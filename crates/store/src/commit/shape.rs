@@ -70,3 +70,11 @@ pub(crate) fn has_runs(transaction: &Transaction) -> bool {
     pages.any(|pages| pages.len() >= RUN_PAGES_MIN)
         || created_bytes(transaction) >= MANY_FILES_BYTES
 }
+
+/// Whether every object with pages has a state, and each object one at most.
+pub(super) fn is_complete(transaction: &Transaction) -> bool {
+    let objects = transaction.objects.iter();
+    let stated: HashSet<ObjectId> = objects.map(|state| state.id).collect();
+    stated.len() == transaction.objects.len()
+        && transaction.pages.keys().all(|id| stated.contains(id))
+}

@@ -184,6 +184,7 @@ impl<L: Lower> Epoch<L> {
         records: &[Record],
         reserve_bytes: u64,
     ) -> Result<u64, StoreError> {
+        let (epoch, sequence) = self.log.next();
         let room = self.log.free_bytes().saturating_sub(reserve_bytes);
         let written = if Log::<L>::transaction_bytes(records) <= room {
             self.log.append(lower, records)?
@@ -192,6 +193,11 @@ impl<L: Lower> Epoch<L> {
             let (written, bytes) = overflow::write(lower, stage, file, records)?;
             bytes + self.log.append(lower, &[written.into()])?
         };
+        debug_assert_eq!(
+            self.log.next(),
+            (epoch, sequence + 1),
+            "one transaction, of this epoch"
+        );
         if self.rename_mark == RenameMark::OnlyNamesLeft {
             // Not of what this transaction says.
             self.rename_mark = RenameMark::MayHaveBegun;
@@ -248,6 +254,7 @@ impl<L: Lower> Epoch<L> {
             Some(carried) => self.log.reset_carrying(lower, carried.file)?,
             None => self.log.reset(lower, false)?,
         }
+        assert_eq!(self.log.used_bytes(), 0, "a new epoch has no transactions");
         self.publish();
         self.rename_mark = RenameMark::NotBegun;
         let mut carried = self.carried.take();

@@ -134,7 +134,9 @@ impl<L: Lower> Log<L> {
 
     /// Bytes that transactions can still take in this epoch.
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.total_bytes() - self.used_bytes()
+        let (used_bytes, total_bytes) = (self.used_bytes(), self.total_bytes());
+        debug_assert!(used_bytes <= total_bytes, "{used_bytes} of {total_bytes}");
+        total_bytes.saturating_sub(used_bytes)
     }
 
     /// Bytes that the transactions of this epoch take.
@@ -251,6 +253,14 @@ impl<L: Lower> Log<L> {
         self.last = self.position;
         self.position += bytes;
         self.sequence += 1;
+        debug_assert!(
+            self.position.is_multiple_of(JOURNAL_BLOCK_BYTES as u64),
+            "transactions are whole blocks, so that none shares one with another"
+        );
+        assert!(
+            self.position <= self.superblock.journal_bytes,
+            "a transaction ends within the journal"
+        );
         if self.buffer.as_bytes().len() > KEPT_BUFFER_BYTES {
             self.buffer = JournalBuffer::default();
         }
@@ -308,6 +318,10 @@ impl<L: Lower> Log<L> {
             self.access = Access::EpochUnknown;
             return Err(StoreError::lower("emptying the journal")(source));
         }
+        debug_assert_eq!(
+            self.superblock.epoch, next.epoch,
+            "the new superblock is in force"
+        );
         self.access = Access::ReadWrite;
         self.position = LOG_START;
         self.last = LOG_START;
@@ -319,6 +333,7 @@ impl<L: Lower> Log<L> {
     /// The next transaction takes the place of the last one, which is not needed any more.
     pub(crate) fn pop_last(&mut self) {
         if self.last < self.position {
+            debug_assert!(self.sequence > 1, "there is a last transaction");
             self.position = self.last;
             self.sequence -= 1;
         }

@@ -8,7 +8,7 @@ use parking_lot::{MutexGuard, RwLock};
 use rustix::io::Errno;
 
 use crate::Capabilities;
-use crate::locks::{Rank, Ranked, RankedMutex};
+use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::handles::Handles;
 use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 
@@ -16,6 +16,7 @@ use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, 
 /// nothing that could change it.
 pub(crate) struct Gate<L: Lower> {
     lower: L,
+    order: Order,
     /// Handles on objects that may be used again.
     handles: RankedMutex<Handles<L::Handle>>,
     /// Read-held during every change, so that cutting waits for those under way.
@@ -24,8 +25,10 @@ pub(crate) struct Gate<L: Lower> {
 
 impl<L: Lower> Gate<L> {
     pub(crate) fn new(lower: L) -> Self {
+        let order = Order::new();
         Self {
-            handles: RankedMutex::new(Rank::Handles, Handles::new(lower.handles_max())),
+            order,
+            handles: RankedMutex::new(order, Rank::Handles, Handles::new(lower.handles_max())),
             lower,
             cut: RwLock::new(false),
         }
@@ -34,6 +37,11 @@ impl<L: Lower> Gate<L> {
     /// From the return of this call on, nothing changes in the lower filesystem.
     pub(crate) fn cut_power(&self) {
         *self.cut.write() = true;
+    }
+
+    /// That of the locks of the store.
+    pub(crate) const fn order(&self) -> Order {
+        self.order
     }
 
     /// The handles that are kept. No call is made while they are locked.

@@ -56,13 +56,14 @@ impl<L: Lower> Overlay<L> {
         is_read_only: bool,
         state: State,
     ) -> Self {
+        let order = lower.order();
         Self {
             lower,
             own,
             device,
             is_read_only,
-            names: RankedRwLock::new(Rank::Names, ()),
-            state: ReportedState::new(state),
+            names: RankedRwLock::new(order, Rank::Names, ()),
+            state: ReportedState::new(order, state),
         }
     }
 

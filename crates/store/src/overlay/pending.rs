@@ -206,7 +206,7 @@ impl Pending {
         for (name, value) in &state.xattrs {
             object.xattrs.insert(Arc::clone(name), value.clone());
         }
-        self.page_bytes -= freed_bytes;
+        self.give_back(freed_bytes);
         self.created += u64::from(newly_created);
         // Saturating: the ranges of a forged journal are of any length, and overlap.
         let blocks = |range: &ByteRange| {
@@ -240,6 +240,10 @@ impl Pending {
             *self.links.entry(child).or_default() += 1;
         }
         if let Some(before) = before {
+            debug_assert!(
+                self.links.contains_key(&before),
+                "an entry that named {before} was counted"
+            );
             match self.links.get_mut(&before) {
                 Some(count) if *count > 1 => *count -= 1,
                 _ => {
@@ -259,7 +263,7 @@ impl Pending {
             .checked_sub(1)
             .is_some_and(|before| pages.contains_key(&PageIndex(before)));
         match pages.insert(index, page) {
-            Some(before) => self.page_bytes -= before.held_bytes(),
+            Some(before) => self.give_back(before.held_bytes()),
             None => {
                 // Where it is not next to another one, the list of extents may have to be split.
                 let list = if follows_on { 0 } else { PAGE_BYTES_U64 };
@@ -276,11 +280,11 @@ impl Pending {
         object.ahead.remove(&index);
         let page = match object.pages.remove(&index) {
             Some(before) if !fresh => {
-                self.page_bytes -= before.held_bytes();
+                self.give_back(before.held_bytes());
                 before.with(runs)
             }
             before => {
-                self.page_bytes -= before.map_or(0, |before| before.held_bytes());
+                self.give_back(before.map_or(0, |before| before.held_bytes()));
                 PendingPage::Runs { fresh, runs }
             }
         };
@@ -292,7 +296,7 @@ impl Pending {
         let freed = object.drop_pages(range);
         object.zeroed.remove(range);
         object.direct.insert(range);
-        self.page_bytes -= freed;
+        self.give_back(freed);
     }
 
     /// Merges a record as recovery finds it; `Known` and `Found` are not for this.
@@ -320,6 +324,42 @@ impl Pending {
             // Expanded before anything is merged.
             Record::External { .. } => {}
             Record::Bind { id, inode } => self.object_mut(id).bound = Some(inode),
+        }
+    }
+
+    /// Memory of content that is not pending any more.
+    fn give_back(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.page_bytes, "{bytes} of {}", self.page_bytes);
+        self.page_bytes = self.page_bytes.saturating_sub(bytes);
+    }
+
+    /// What is counted one by one is what is there. To be asked before an apply, which relies on it.
+    #[cfg(debug_assertions)]
+    pub(crate) fn assert_consistent(&self) {
+        let objects = self.objects.values();
+        let pages = objects.clone().flat_map(|object| object.pages.values());
+        let page_bytes: u64 = pages.map(PendingPage::held_bytes).sum();
+        assert_eq!(self.page_bytes, page_bytes, "memory of pending pages");
+        let mut links: HashMap<ObjectId, u32> = HashMap::new();
+        for child in self.dentries.values().flatten() {
+            *links.entry(*child).or_default() += 1;
+        }
+        assert_eq!(self.links, links, "pending names of objects");
+        for (id, object) in &self.objects {
+            assert!(
+                object
+                    .ahead
+                    .keys()
+                    .all(|index| object.pages.contains_key(index)),
+                "only pending pages of {id} are written ahead"
+            );
+            assert!(
+                object
+                    .direct
+                    .iter()
+                    .all(|range| object.zeroed.overlap(range).is_empty()),
+                "what is written to its place in {id} is not hidden by zeros"
+            );
         }
     }
 

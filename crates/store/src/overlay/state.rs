@@ -7,7 +7,7 @@ use std::sync::Arc;
 use mobifs_base::{ByteRange, FileKind, ObjectId, RangeSet};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-use crate::locks::{Rank, Ranked, RankedRwLock};
+use crate::locks::{Order, Rank, Ranked, RankedRwLock};
 use crate::overlay::pending::Pending;
 use crate::overlay::table::Table;
 use crate::{KnownObject, RestartSink, RestartState};
@@ -248,9 +248,9 @@ pub(crate) struct ReportedState {
 
 impl ReportedState {
     /// Changes are not reported.
-    pub(crate) const fn new(state: State) -> Self {
+    pub(crate) const fn new(order: Order, state: State) -> Self {
         Self {
-            state: RankedRwLock::new(Rank::State, state),
+            state: RankedRwLock::new(order, Rank::State, state),
             sink: None,
         }
     }

@@ -224,6 +224,11 @@ impl Table {
                 return ObjectId(inode);
             }
             let id = ObjectId(self.next_fresh);
+            debug_assert!(
+                id > ObjectId::FIRST_NEW && (id.0 - ObjectId::FIRST_NEW.0) % 2 == 1,
+                "odd offsets are the store's"
+            );
+            debug_assert!(!self.locations.contains_key(&id), "{id} is a new id");
             self.next_fresh += 2;
             id
         });

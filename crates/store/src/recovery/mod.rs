@@ -197,10 +197,16 @@ fn scan<L: Lower>(
     if let Some(saved) = saved {
         state.take_over(saved);
     }
+    let order = lower.order();
     let opened = Opened {
         epoch: Epoch::found(log, replayed.recorded, next_overflow, replayed.rename_mark),
         overlay: Overlay::new(lower, own, root_stat.device, options.read_only, state),
-        applier: Applier::new(reserve, options.held_bytes_max, options.ahead_pages_min),
+        applier: Applier::new(
+            order,
+            reserve,
+            options.held_bytes_max,
+            options.ahead_pages_min,
+        ),
         capabilities,
         first_new: first_above(replayed.ids_max),
     };
@@ -401,7 +407,9 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
 /// The first id for a new object where no id in use is above `id`.
 fn first_above(id: u64) -> ObjectId {
     // Even offsets are the engine's.
-    ObjectId(((id + 2) & !1).max(ObjectId::FIRST_NEW.0))
+    let first = ObjectId(((id + 2) & !1).max(ObjectId::FIRST_NEW.0));
+    debug_assert!(first.0 > id, "{first} is above all that are in use");
+    first
 }
 
 fn find_capabilities<L: Lower>(
