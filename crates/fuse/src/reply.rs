@@ -40,20 +40,6 @@ impl<'a> Reply<'a> {
         self.send(0, bytes)
     }
 
-    /// Success with bytes in parts, which may be none; at most 1023, because the header is one
-    /// more (`IOV_MAX`).
-    pub fn parts(self, parts: &[IoSlice<'_>]) -> Delivery {
-        let unique = self.call.header().unique;
-        let bytes = parts.iter().map(|part| part.len()).sum();
-        let header = header(0, unique, bytes);
-        let mut message = Vec::with_capacity(parts.len() + 1);
-        message.push(IoSlice::new(header.as_bytes()));
-        message.extend_from_slice(parts);
-        let delivery = delivery(self.call.transport().reply(&message), unique);
-        self.call.set_delivery(delivery);
-        delivery
-    }
-
     /// Success without content.
     pub fn done(self) -> Delivery {
         self.send(0, &[])
@@ -90,11 +76,7 @@ pub(crate) fn send(transport: &dyn Transport, unique: u64, error: i32, payload: 
     } else {
         &parts[..]
     };
-    delivery(transport.reply(parts), unique)
-}
-
-fn delivery(sent: Result<(), Errno>, unique: u64) -> Delivery {
-    match sent {
+    match transport.reply(parts) {
         Ok(()) => Delivery::Delivered,
         // The kernel has had a reply to each request that it does not wait for: it waits for
         // one to every request that was read, also if the sender was killed.

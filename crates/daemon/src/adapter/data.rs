@@ -1,7 +1,5 @@
 //! File content.
 
-use std::io::IoSlice;
-
 use mobifs_base::{ObjectId, S_ISGID};
 use mobifs_fuse::protocol::{
     CopyFileRangeArgs, CopyFileRangeReply, FallocateArgs, LseekArgs, LseekReply, ReadArgs,
@@ -20,18 +18,18 @@ const COPY_BYTES_MAX: u64 = 8 << 20;
 
 impl Adapter {
     pub(super) fn read(&self, call: &Call<'_>, args: &ReadArgs, scratch: &mut [u8]) -> Delivery {
-        let Some(scratch) = scratch.get_mut(..args.size as usize) else {
+        let Some(out) = scratch.get_mut(..args.size as usize) else {
             // More than was negotiated.
             return call.reply().error(Errno::INVAL);
         };
-        let keeps_access_time = args.flags & syscall::O_NOATIME == 0;
-        let send = |parts: &[IoSlice<'_>]| call.reply().parts(parts);
         let (object, offset) = (object(call), args.offset);
-        match self
-            .volume
-            .read_parts(object, offset, scratch, keeps_access_time, send)
-        {
-            Ok(delivery) => delivery,
+        let read = if args.flags & syscall::O_NOATIME != 0 {
+            self.volume.read_unnoticed(object, offset, out)
+        } else {
+            self.volume.read(object, offset, out)
+        };
+        match read {
+            Ok(bytes) => call.reply().bytes(&out[..bytes]),
             Err(error) => call.reply().error(fs(error)),
         }
     }
@@ -46,7 +44,7 @@ impl Adapter {
         let kill = args.write_flags & write::KILL_SUIDGID != 0;
         let sync = args.flags & syscall::O_DSYNC != 0;
         // Always at the offset: the kernel resolved O_APPEND already, and for a page
-        // written back late the flags are those of a program that has the file open.
+        // written back late the flags are those of whoever has the file open.
         let at = WriteAt::Offset(args.offset);
         let set_id = self.set_id_bits(call, object, kill);
         // Two calls of the volume, the second of which can be repeated: see [`super::in_flight`].
@@ -118,7 +116,7 @@ impl Adapter {
     }
 
     /// Neither this request nor a copy says whether the set-id bits must go. They must
-    /// unless the caller is privileged; root is the nearest that a request shows.
+    /// unless the caller is privileged; root is the nearest that can be told.
     pub(super) fn content_changed(&self, call: &Call<'_>, object: ObjectId) -> Outcome<()> {
         if call.header().uid == 0 {
             return Ok(());
