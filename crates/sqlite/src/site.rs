@@ -18,7 +18,6 @@ use crate::arena_file::{ArenaFile, Left};
 use crate::companion;
 use crate::database::NO_NAME;
 use crate::failure::Failure;
-use crate::ground::Ground as _;
 use crate::header::Beginning;
 use crate::leftovers::{Sqlite, Unrecovered};
 use crate::lower_file::LowerFile;
