@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use fastrand::Rng;
 use mobifs_base::VirtualNs;
-use mobifs_numerics::Random;
 
 use super::reader::{Interval, Located};
 use super::record::{Kind, Record};
@@ -142,7 +142,7 @@ struct Making<'a> {
     survival: Survival,
     /// The moment of the crash; what was asked for later never happened.
     crash_at: VirtualNs,
-    random: Random,
+    random: Rng,
     file: &'a File,
     path: PathBuf,
     counts: Materialised,
@@ -160,7 +160,7 @@ impl<'a> Making<'a> {
             Survival::Random { seed } => seed,
             Survival::None | Survival::All => 0,
         };
-        let mut random = Random::new(seed);
+        let mut random = Rng::with_seed(seed);
         let last = journal.records()[..interval.records_end]
             .last()
             .map_or(interval.begins_at, |last| last.record.done_at)
@@ -168,10 +168,7 @@ impl<'a> Making<'a> {
         let crash_at = match survival {
             Survival::None => interval.begins_at,
             Survival::All => VirtualNs(u64::MAX),
-            Survival::Random { .. } => {
-                let passed = random.below(last.0 - interval.begins_at.0 + 1);
-                VirtualNs(interval.begins_at.0 + passed)
-            }
+            Survival::Random { .. } => VirtualNs(random.u64(interval.begins_at.0..=last.0)),
         };
         Self {
             journal,
@@ -220,7 +217,7 @@ impl<'a> Making<'a> {
             _ if record.at > self.crash_at => Fate::Lost,
             Survival::None => Fate::Lost,
             Survival::All => Fate::Kept,
-            Survival::Random { .. } => match self.random.below(4) {
+            Survival::Random { .. } => match self.random.u8(0..4) {
                 0 => Fate::Lost,
                 1 => Fate::Kept,
                 // What is durable when done is there or not while it is under way.
@@ -246,7 +243,7 @@ impl<'a> Making<'a> {
         let end = record.offset + record.bytes;
         while start < end {
             let next = start + SECTOR_BYTES;
-            if self.random.below(2) == 1 {
+            if self.random.bool() {
                 self.apply_part(located, start - record.offset, next - start)?;
             }
             start = next;

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use fastrand::Rng;
 use mobifs_device_server::Keep;
-use mobifs_numerics::Random;
 
 use crate::disk::{Disk, Recovery, Verdict, can_run, wait_until};
 use crate::overwriter::{Overwriter, Possible, path};
@@ -74,18 +74,18 @@ fn ext4_and_sqlite_survive_a_campaign_of_power_cuts() {
 }
 
 fn one_round(disk: &Disk, seed: u64, known: Known, tally: &mut Tally) -> Known {
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     disk.mount();
     let writers = Writers::start(&disk.mountpoint, &known.rows);
     let overwriter = Overwriter::start(&disk.mountpoint, seed, known.file);
-    let progress = 1 + random.below(39);
+    let progress = random.u64(1..40);
     wait_until("transactions return", || {
         let returned = writers.returned();
         let pairs = returned.iter().zip(&known.rows);
         pairs.clone().any(|(now, then)| *now >= then + progress)
             && pairs.clone().all(|(now, then)| now > then)
     });
-    std::thread::sleep(Duration::from_micros(random.below(5_000)));
+    std::thread::sleep(Duration::from_micros(random.u64(0..5_000)));
     // All of these had returned before the power went.
     let promised = writers.returned();
     let report = disk.cut(Keep::Random { seed });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use mobifs_numerics::Random;
+use fastrand::Rng;
 use rustix::fs::{FallocateFlags, fallocate};
 
 const FILE_BYTES_MAX: usize = 192 << 10;
@@ -107,7 +107,7 @@ impl Overwriter {
         let thread = std::thread::spawn(move || {
             let mut possible = known.unwrap_or_else(|| Possible::known(&[]));
             // The error that ends it is the power cut's.
-            let _cut = work(&path, &mut possible, &mut Random::new(seed), &stopping);
+            let _cut = work(&path, &mut possible, &mut Rng::with_seed(seed), &stopping);
             possible
         });
         Self { stop, thread }
@@ -127,14 +127,14 @@ pub(crate) fn path(root: &Path) -> PathBuf {
 fn work(
     path: &Path,
     possible: &mut Possible,
-    random: &mut Random,
+    random: &mut Rng,
     stop: &AtomicBool,
 ) -> std::io::Result<()> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let file = options.open(path)?;
     while !stop.load(Ordering::SeqCst) {
-        match random.below(16) {
+        match random.u8(0..16) {
             0 => shorten_or_extend(&file, possible, random)?,
             1 => punch(&file, possible, random)?,
             2..=4 => {
@@ -142,9 +142,9 @@ fn work(
                 possible.fsynced();
             }
             _ => {
-                let bytes = 1 + random.below(WRITE_BYTES_MAX as u64) as usize;
-                let offset = random.below((FILE_BYTES_MAX - bytes + 1) as u64) as usize;
-                let content: Vec<u8> = (0..bytes).map(|_| 1 + random.below(255) as u8).collect();
+                let bytes = random.usize(1..=WRITE_BYTES_MAX);
+                let offset = random.usize(0..=FILE_BYTES_MAX - bytes);
+                let content: Vec<u8> = (0..bytes).map(|_| random.u8(1..)).collect();
                 // Before it is tried: it may happen although it fails.
                 possible.put(offset, &content);
                 file.write_all_at(&content, offset as u64)?;
@@ -157,16 +157,16 @@ fn work(
 fn shorten_or_extend(
     file: &File,
     possible: &mut Possible,
-    random: &mut Random,
+    random: &mut Rng,
 ) -> std::io::Result<()> {
-    let size = random.below(FILE_BYTES_MAX as u64 + 1) as usize;
+    let size = random.usize(0..=FILE_BYTES_MAX);
     possible.set_size(size);
     file.set_len(size as u64)
 }
 
-fn punch(file: &File, possible: &mut Possible, random: &mut Random) -> std::io::Result<()> {
-    let offset = random.below(FILE_BYTES_MAX as u64) as usize;
-    let bytes = 1 + random.below((FILE_BYTES_MAX - offset) as u64) as usize;
+fn punch(file: &File, possible: &mut Possible, random: &mut Rng) -> std::io::Result<()> {
+    let offset = random.usize(0..FILE_BYTES_MAX);
+    let bytes = random.usize(1..=FILE_BYTES_MAX - offset);
     let inside = bytes.min(possible.size_now.saturating_sub(offset));
     if inside > 0 {
         possible.put(offset, &vec![0; inside]);

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fastrand::Rng;
 use mobifs_device_server::Keep;
-use mobifs_numerics::Random;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::disk::{Disk, Recovery, can_run, wait_until};
@@ -220,7 +220,7 @@ fn databases_in_mobifs_survive_power_cuts() {
 }
 
 fn one_round(disk: &Disk, seed: u64, known: &[u64]) -> Vec<u64> {
-    let mut random = Random::new(seed);
+    let mut random = Rng::with_seed(seed);
     let root = &disk.mountpoint;
     disk.mount();
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -228,14 +228,14 @@ fn one_round(disk: &Disk, seed: u64, known: &[u64]) -> Vec<u64> {
         .zip(known)
         .map(|(kind, rows)| Writer::start(root, kind, memory.path(), *rows))
         .collect();
-    let progress = 1 + random.below(59);
+    let progress = random.u64(1..60);
     wait_until("transactions begin", || {
         let begun = writers
             .iter()
             .map(|writer| writer.begun.load(Ordering::SeqCst));
         begun.zip(known).any(|(now, then)| now >= then + progress)
     });
-    std::thread::sleep(Duration::from_micros(random.below(60_000)));
+    std::thread::sleep(Duration::from_micros(random.u64(0..60_000)));
     // All of this was promised before the power went.
     let promised: Vec<u64> = writers
         .iter()
