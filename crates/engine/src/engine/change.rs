@@ -17,10 +17,6 @@ use crate::versions::{Change, ORPHAN};
 /// letting go of it when it is committed take time for each of them, in which no other thread can do
 /// anything; and the store takes it as a whole.
 pub(super) const MEMBERS_MAX: usize = 4096;
-/// As long as some app is durable, a transaction that has taken so much memory closes: its commit
-/// is what a durable `fsync` of another app may have to wait for. Where none is, longer ones let
-/// more be overwritten before it is committed.
-pub(super) const BYTES_BESIDE_DURABLE_MAX: u64 = 4 << 20;
 
 impl Engine {
     /// The transaction for a change of these objects: that of their app, or, if they
@@ -395,13 +391,18 @@ impl Engine {
 
     /// Ends an operation: closes the transaction if its policy says so.
     pub(super) fn finish(&mut self, transaction: TransactionId, now: MonotonicNs) {
+        // Where no app is durable, longer transactions let more be overwritten before it is committed.
+        let bytes_max = if self.apps.has_durable() {
+            self.durable_syncs.transaction_bytes_max(now)
+        } else {
+            u64::MAX
+        };
         let due = self.transactions.open_mut(transaction).is_some_and(|open| {
             let age_ms = age_ms(now, open.opened_at);
             open.closing.operation_ended(age_ms);
             open.closing.is_due(age_ms)
                 || open.held.len() >= MEMBERS_MAX
-                || self.apps.has_durable()
-                    && open.charged.memory_bytes() >= BYTES_BESIDE_DURABLE_MAX
+                || open.charged.memory_bytes() >= bytes_max
         });
         if due && !self.keeps_open() {
             self.close(transaction);

@@ -103,6 +103,7 @@ impl Engine {
         if apps.is_empty() {
             return SyncPoint::Now;
         }
+        self.durable_syncs.note();
         // Each transaction that mentions it holds the object once, so where none does there is
         // nothing to look for, and the last one ends the search.
         let holds = self.namespace.get(&id).map_or(0, |inode| inode.holds);

@@ -12,6 +12,7 @@
 mod attributes;
 mod change;
 mod commit;
+mod commit_size;
 mod create;
 mod limits;
 mod names;
@@ -36,6 +37,7 @@ pub use limits::{Limits, RemovalMemory};
 pub use read::{ReadPlan, ReadSegment};
 pub use status::{AppStatus, EngineStatus};
 
+use self::commit_size::DurableSyncs;
 use crate::RESERVED_NAME;
 use crate::accounting::Accounting;
 use crate::app::AppRules;
@@ -69,6 +71,7 @@ pub struct Engine {
     transactions: Transactions,
     accounting: Accounting,
     arrivals: Arrivals,
+    durable_syncs: DurableSyncs,
     save_state: SaveState,
 }
 
@@ -93,6 +96,7 @@ impl Engine {
             transactions: Transactions::new(is_tracked),
             accounting: Accounting::default(),
             arrivals: Arrivals::default(),
+            durable_syncs: DurableSyncs::default(),
             save_state: SaveState::default(),
         }
     }
