@@ -188,7 +188,7 @@ impl<L: Lower> JournalStore<L> {
     /// Writes content of what is pending to its place, as far as that can be done while others
     /// commit; [`Store::apply`] does so first. What is not done, or fails, is left to the apply.
     pub fn write_ahead(&self) {
-        ahead::write_ahead(&self.overlay, &self.applier, &self.epoch);
+        ahead::write_ahead(&self.overlay, &self.applier, &self.epoch, &self.counters);
     }
 }
 

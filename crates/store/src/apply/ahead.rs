@@ -17,6 +17,7 @@ use std::sync::Arc;
 use mobifs_base::{FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
 use crate::apply::work::Applier;
+use crate::commit::counters::CommitCounters;
 use crate::locks::RankedMutex;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::lower::Lower;
@@ -24,13 +25,14 @@ use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::pending::{PageAhead, Pending, PendingObject, PendingPage};
-use crate::overlay::state::State;
 
 /// Pages that are written while the lock is held once.
 const STEP_PAGES: usize = 256;
-/// Pages of a file that are made durable together. Those of a commit wait for the device that
-/// long.
-const SYNC_PAGES: usize = 1024;
+/// Pages of a file that are made durable together at least, and while others commit: a commit waits
+/// for the device that long.
+const PORTION_PAGES_MIN: usize = 128;
+/// The same at most, while nothing else is committed.
+const PORTION_PAGES_MAX: usize = 1024;
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
@@ -44,6 +46,47 @@ struct Step<H> {
 /// will meet as well and report.
 struct Ended;
 
+/// How many pages are made durable together.
+struct Portions {
+    /// Commits that were seen.
+    commits: u64,
+    /// Pages of the last portion.
+    pages: usize,
+}
+
+impl Portions {
+    const fn new(commits: u64) -> Self {
+        Self {
+            commits,
+            pages: PORTION_PAGES_MIN / 2,
+        }
+    }
+
+    /// Pages of the next portion: the fewest if something was committed since the last one began,
+    /// else twice as many as then.
+    fn next_pages(&mut self, commits: u64) -> usize {
+        let was_alone = commits == self.commits;
+        self.commits = commits;
+        self.pages = if was_alone {
+            (self.pages * 2).min(PORTION_PAGES_MAX)
+        } else {
+            PORTION_PAGES_MIN
+        };
+        self.pages
+    }
+}
+
+/// One pass over what is pending.
+struct Pass<'a, L: Lower> {
+    overlay: &'a Overlay<L>,
+    applier: &'a Applier,
+    epoch: &'a RankedMutex<Epoch<Gate<L>>>,
+    commits: &'a CommitCounters,
+    /// Applies that had begun when it began.
+    applies: u64,
+    portions: Portions,
+}
+
 /// Writes content of what is pending to its place, as far as that can be done while others
 /// commit; [`crate::Store::apply`] does so first. What is not done, or fails, is left to the
 /// apply.
@@ -51,6 +94,7 @@ pub(crate) fn write_ahead<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     epoch: &RankedMutex<Epoch<Gate<L>>>,
+    commits: &CommitCounters,
 ) {
     if overlay.is_read_only() {
         return;
@@ -58,9 +102,15 @@ pub(crate) fn write_ahead<L: Lower>(
     let Some((objects, applies)) = begin_ahead(overlay, applier, epoch) else {
         return;
     };
-    let _ended = objects
-        .into_iter()
-        .try_for_each(|id| write_object_ahead(overlay, applier, id, applies));
+    let mut pass = Pass {
+        overlay,
+        applier,
+        epoch,
+        commits,
+        applies,
+        portions: Portions::new(commits.commits()),
+    };
+    let _ended = objects.into_iter().try_for_each(|id| pass.write_object(id));
     applier.content().is_ahead = false;
 }
 
@@ -85,75 +135,82 @@ fn begin_ahead<L: Lower>(
     Some((objects, content.applies))
 }
 
-fn write_object_ahead<L: Lower>(
-    overlay: &Overlay<L>,
-    applier: &Applier,
-    id: ObjectId,
-    applies: u64,
-) -> Result<(), Ended> {
-    let mut from = PageIndex(0);
-    let mut unsynced = Vec::new();
-    while let Some(step) = step_ahead(overlay, applier, id, from, applies)? {
-        unsynced.extend(step.pages.iter().map(|(index, _)| *index));
-        let Some(last) = unsynced.last() else { break };
-        from = PageIndex(last.0 + 1);
-        let is_last = step.pages.len() < STEP_PAGES;
-        if is_last || unsynced.len() >= SYNC_PAGES {
-            let synced = overlay.lower().sync_content(&step.handle);
+impl<L: Lower> Pass<'_, L> {
+    fn write_object(&mut self, id: ObjectId) -> Result<(), Ended> {
+        let mut from = PageIndex(0);
+        while let Some(next) = self.write_portion(id, from)? {
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Writes the next pages of an object and makes them durable; where it goes on, if there are
+    /// more.
+    fn write_portion(&mut self, id: ObjectId, from: PageIndex) -> Result<Option<PageIndex>, Ended> {
+        // A commit that is under way has the device for itself.
+        drop(self.epoch.lock());
+        let portion_pages = self.portions.next_pages(self.commits.commits());
+        let mut next = Some(from);
+        let mut written = Vec::new();
+        let mut file = None;
+        while let Some(from) = next
+            && written.len() < portion_pages
+        {
+            let pages_max = STEP_PAGES.min(portion_pages - written.len());
+            next = None;
+            if let Some(step) = self.step(id, from, pages_max)? {
+                written.extend(step.pages.iter().map(|(index, _)| *index));
+                if step.pages.len() == pages_max {
+                    next = written.last().map(|last| PageIndex(last.0 + 1));
+                }
+                file = Some(step.handle);
+            }
+        }
+        if let Some(file) = file {
+            let synced = self.overlay.lower().sync_content(&file);
             synced.map_err(|_| Ended)?;
-            let mut state = overlay.state_mut();
-            state.pending.end_ahead(id, &unsynced);
-            unsynced.clear();
+            self.overlay.state_mut().pending.end_ahead(id, &written);
         }
-        if is_last {
-            break;
-        }
+        Ok(next)
     }
-    Ok(())
-}
 
-/// Writes the next pages of an object; none if there are none.
-fn step_ahead<L: Lower>(
-    overlay: &Overlay<L>,
-    applier: &Applier,
-    id: ObjectId,
-    from: PageIndex,
-    applies: u64,
-) -> Result<Option<Step<L::Handle>>, Ended> {
-    let content = applier.content();
-    if content.applies != applies {
-        return Err(Ended);
-    }
-    let _tree = overlay.hold_names();
-    let Some(handle) = lookup::handle(overlay, id).map_err(|_| Ended)? else {
-        return Ok(None);
-    };
-    let lower_bytes = overlay.lower().stat(&handle).map_err(|_| Ended)?.size;
-    let pages = begin_step(&mut overlay.state_mut(), id, from, lower_bytes);
-    if pages.is_empty() {
-        return Ok(None);
-    }
-    for run in pages.chunk_by(|(one, _), (next, _)| one.0 + 1 == next.0) {
-        for part in run.chunks(WRITE_BYTES_MAX / PAGE_BYTES_U64 as usize) {
-            let bytes: Vec<u8> = part.iter().flat_map(|(_, page)| page.to_array()).collect();
-            let written = overlay
-                .lower()
-                .write_at(&handle, &bytes, part[0].0.offset());
-            written.map_err(|_| Ended)?;
-            applier.counters().add_written(bytes.len() as u64);
+    /// Writes the next pages of an object; none if there are none.
+    fn step(
+        &self,
+        id: ObjectId,
+        from: PageIndex,
+        pages_max: usize,
+    ) -> Result<Option<Step<L::Handle>>, Ended> {
+        let (overlay, applier) = (self.overlay, self.applier);
+        let content = applier.content();
+        if content.applies != self.applies {
+            return Err(Ended);
         }
+        let _tree = overlay.hold_names();
+        let Some(handle) = lookup::handle(overlay, id).map_err(|_| Ended)? else {
+            return Ok(None);
+        };
+        let lower_bytes = overlay.lower().stat(&handle).map_err(|_| Ended)?.size;
+        let pages = {
+            let pending = &mut overlay.state_mut().pending;
+            pending.begin_ahead(id, from, lower_bytes, pages_max)
+        };
+        if pages.is_empty() {
+            return Ok(None);
+        }
+        for run in pages.chunk_by(|(one, _), (next, _)| one.0 + 1 == next.0) {
+            for part in run.chunks(WRITE_BYTES_MAX / PAGE_BYTES_U64 as usize) {
+                let bytes: Vec<u8> = part.iter().flat_map(|(_, page)| page.to_array()).collect();
+                let written = overlay
+                    .lower()
+                    .write_at(&handle, &bytes, part[0].0.offset());
+                written.map_err(|_| Ended)?;
+                applier.counters().add_written(bytes.len() as u64);
+            }
+        }
+        drop(content);
+        Ok(Some(Step { handle, pages }))
     }
-    drop(content);
-    Ok(Some(Step { handle, pages }))
-}
-
-fn begin_step(
-    state: &mut State,
-    id: ObjectId,
-    from: PageIndex,
-    lower_bytes: u64,
-) -> Vec<(PageIndex, Page)> {
-    state.pending.begin_ahead(id, from, lower_bytes, STEP_PAGES)
 }
 
 impl Pending {
