@@ -192,7 +192,7 @@ impl Shared {
         }
     }
 
-    fn is_journal_nearly_full(&self) -> bool {
+    pub(super) fn is_journal_nearly_full(&self) -> bool {
         let pending = self.store.pending();
         pending.journal_used_bytes > pending.journal_total_bytes / 4 * 3
     }

@@ -195,6 +195,27 @@ impl Shared {
 
     /// Brings everything committed to its final place.
     pub(super) fn apply(&self) -> Result<(), StoreError> {
+        let applying = self.applying.lock();
+        self.apply_alone(&applying)
+    }
+
+    /// Has the journal applied before it is full, by this thread or by waiting for the one that
+    /// does. What fails is left to the next apply, and the commit that needs the room.
+    pub(super) fn apply_nearly_full(&self) {
+        if !self.is_journal_nearly_full() {
+            return;
+        }
+        let applying = self.applying.lock();
+        let has_failed = self.apply_failure.lock().is_some();
+        if !has_failed && self.is_journal_nearly_full() && !self.is_power_cut() {
+            let applied = self.apply_alone(&applying);
+            if let Err(error) = applied {
+                tracing::debug!(%error, "applying the journal makes no room in memory");
+            }
+        }
+    }
+
+    fn apply_alone(&self, _applying: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
         let result = self.store.apply();
         let failure = result.as_ref().err().map(ToString::to_string);
         *self.apply_failure.lock() = failure;

@@ -8,6 +8,7 @@ use mobifs_base::{
     ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
 use mobifs_store::{Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Transaction};
+use parking_lot::Mutex;
 
 /// Size of the journal, where the store plays one.
 pub(super) const JOURNAL_BYTES: u64 = 100;
@@ -27,6 +28,8 @@ pub(super) struct Faulty {
     /// What each commit takes of a journal of [`JOURNAL_BYTES`]; 0: there is none.
     pub(super) commit_bytes: AtomicU64,
     journal_used_bytes: AtomicU64,
+    /// What else happens while the journal is applied.
+    pub(super) during_apply: Mutex<Option<Box<dyn Fn() + Send>>>,
     /// The most that the journal ever held.
     pub(super) journal_used_bytes_max: AtomicU64,
 }
@@ -42,6 +45,7 @@ impl Faulty {
             applies: AtomicU64::new(0),
             commit_bytes: AtomicU64::new(0),
             journal_used_bytes: AtomicU64::new(0),
+            during_apply: Mutex::new(None),
             journal_used_bytes_max: AtomicU64::new(0),
         })
     }
@@ -99,6 +103,9 @@ impl Store for Faulty {
     }
     fn apply(&self) -> Result<(), StoreError> {
         self.applies.fetch_add(1, Ordering::SeqCst);
+        if let Some(during_apply) = &*self.during_apply.lock() {
+            during_apply();
+        }
         self.journal_used_bytes.store(0, Ordering::SeqCst);
         self.below.apply()
     }

@@ -114,6 +114,8 @@ struct Shared {
     is_postponed: AtomicBool,
     /// The journal could not be applied to make room, which was said.
     is_stuck: AtomicBool,
+    /// Held while the journal is applied, so that only one thread does. Taken before `turn`.
+    applying: Mutex<()>,
     /// Why applying failed the last time. Held alone.
     apply_failure: Mutex<Option<String>>,
     /// Last checkpoint of each app, by its path.
@@ -221,6 +223,7 @@ impl Volume {
             is_revocable: AtomicBool::new(false),
             is_postponed: AtomicBool::new(false),
             is_stuck: AtomicBool::new(false),
+            applying: Mutex::new(()),
             apply_failure: Mutex::new(None),
             checkpoints: Mutex::default(),
             pacing: Mutex::new(Pacing::new(options.pacing)),

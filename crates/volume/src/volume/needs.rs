@@ -257,6 +257,9 @@ impl Shared {
     /// Makes room in memory, of which an operation found so much in use: commits in the
     /// caller's thread, which is what slows writers down to the speed of the device.
     fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
+        // The last part of the journal is for those who wait for a commit. Filled by a fast writer
+        // it would have to be applied in the middle of one, while all of them wait.
+        self.apply_nearly_full();
         let turn = self.turn.lock();
         let may_commit = self.may_commit_for_room(&turn);
         let (commit, is_room_made) = {

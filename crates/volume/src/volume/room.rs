@@ -210,7 +210,7 @@ impl Volume {
 mod tests {
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use mobifs_base::{DeviceNumber, FileKind, ObjectId};
     use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
@@ -230,12 +230,16 @@ mod tests {
     impl Bed {
         /// A file in a durable app, committed.
         fn new() -> Self {
+            Self::with_settings("")
+        }
+
+        fn with_settings(settings: &str) -> Self {
             let (clock, store) = (Arc::new(HandClock::default()), Faulty::new());
-            let config = "[defaults]\nclass = \"durable\"\n";
+            let config = format!("{settings}\n[defaults]\nclass = \"durable\"\n");
             let options = VolumeOptions {
                 background: false,
                 clock: Arc::clone(&clock) as Arc<_>,
-                ..VolumeOptions::new(&Config::parse(config, Path::new("test")).unwrap())
+                ..VolumeOptions::new(&Config::parse(&config, Path::new("test")).unwrap())
             };
             let volume = Volume::start(Arc::clone(&store) as Arc<_>, options).unwrap();
             let make = |parent, kind| {
@@ -381,6 +385,40 @@ mod tests {
         assert!(commits >= 9, "{commits}");
         assert!(used < JOURNAL_BYTES, "{used}");
         assert!(bed.store.applies.load(Ordering::SeqCst) >= commits / 3);
+    }
+
+    /// A writer that found memory used up committed what it had until the journal was full; then a
+    /// commit applied all of it, and whoever waited for a commit waited for that, up to 1.5 s.
+    #[test]
+    fn a_writer_that_waits_for_memory_leaves_the_end_of_the_journal_to_others() {
+        let bed = Bed::with_settings("memory_budget_bytes = \"4MiB\"");
+        let (big, small) = (bed.another_file(b"big"), bed.another_file(b"small"));
+        bed.volume.sync_all().unwrap();
+        let applies_before = bed.store.applies.load(Ordering::SeqCst);
+        bed.store.commit_bytes.store(10, Ordering::SeqCst);
+        // While it is applied others commit, so the writer must hold nothing that they need.
+        let volume = Arc::downgrade(&bed.volume);
+        let commits_meanwhile = Arc::new(AtomicU64::new(0));
+        let commits = Arc::clone(&commits_meanwhile);
+        *bed.store.during_apply.lock() = Some(Box::new(move || {
+            let volume = volume.upgrade().unwrap();
+            let at = WriteAt::Offset(0);
+            let content = commits.fetch_add(1, Ordering::SeqCst).to_ne_bytes();
+            volume
+                .write(small, at, &content, SetIdBits::Stay, false)
+                .unwrap();
+            assert!(volume.shared.turn.try_lock().is_some());
+            volume.fsync(small).unwrap();
+        }));
+        for megabyte in 0..64_u64 {
+            bed.write_to(big, megabyte << 20, &[7; 1 << 20]).unwrap();
+        }
+        let used = bed.store.journal_used_bytes_max.load(Ordering::SeqCst);
+        assert!(used <= JOURNAL_BYTES, "{used}");
+        let applies = bed.store.applies.load(Ordering::SeqCst) - applies_before;
+        assert!(applies > 1, "{applies}");
+        assert_eq!(commits_meanwhile.load(Ordering::SeqCst), applies);
+        *bed.store.during_apply.lock() = None;
     }
 
     #[test]
