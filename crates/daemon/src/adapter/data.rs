@@ -155,7 +155,7 @@ impl Adapter {
         match self.volume.attributes(object) {
             Ok(node)
                 if node.attributes.mode & (S_ISGID | GROUP_EXECUTE) == S_ISGID
-                    && !is_in_group(&call.header(), node.attributes.gid) =>
+                    && !is_in_group(call.header(), node.attributes.gid) =>
             {
                 SetIdBits::BothGo
             }

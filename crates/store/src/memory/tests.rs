@@ -63,7 +63,7 @@ fn committed_content_reads_back_with_holes_and_end() {
         page(1, 7),
         page(3, 8),
     ];
-    let _ = commit(&store, entries).unwrap();
+    commit(&store, entries).unwrap();
     let mut out = [1; 20];
     store.read(FILE, 2 * 4096 - 10, &mut out).unwrap();
     assert_eq!((out[9], out[10]), (7, 0));
@@ -80,7 +80,7 @@ fn committed_content_reads_back_with_holes_and_end() {
         panic!()
     };
     state.zeroed = vec![ByteRange::from(4096)];
-    let _ = commit(&store, vec![Entry::Object(state)]).unwrap();
+    commit(&store, vec![Entry::Object(state)]).unwrap();
     assert_eq!(store.seek(FILE, 0, Seek::Data).unwrap(), None);
     assert_eq!(store.space().unwrap().free_bytes, DEFAULT_TOTAL_BYTES);
 }
@@ -111,7 +111,7 @@ fn a_refused_transaction_leaves_no_trace() {
 fn a_move_between_directories_keeps_the_object_whatever_the_order() {
     for reversed in [false, true] {
         let store = MemoryStore::new();
-        let _ = commit(
+        commit(
             &store,
             vec![
                 object(DIR, FileKind::Directory, 0, true),
@@ -129,7 +129,7 @@ fn a_move_between_directories_keeps_the_object_whatever_the_order() {
         if reversed {
             entries.reverse();
         }
-        let _ = commit(&store, entries).unwrap();
+        commit(&store, entries).unwrap();
         assert_eq!(names(&store, ObjectId::ROOT), [b"d"]);
         assert_eq!(names(&store, DIR), [b"f2"]);
         let mut out = [0; 1];
@@ -141,7 +141,7 @@ fn a_move_between_directories_keeps_the_object_whatever_the_order() {
 #[test]
 fn pinned_objects_outlive_their_links_but_not_a_power_cut() {
     let store = MemoryStore::new();
-    let _ = commit(
+    commit(
         &store,
         vec![
             object(FILE, FileKind::Regular, 4096, true),
@@ -151,7 +151,7 @@ fn pinned_objects_outlive_their_links_but_not_a_power_cut() {
     )
     .unwrap();
     store.pin(FILE);
-    let _ = commit(&store, vec![dentry(ObjectId::ROOT, b"f", None)]).unwrap();
+    commit(&store, vec![dentry(ObjectId::ROOT, b"f", None)]).unwrap();
     store
         .spill(FILE, &[(PageIndex(0), Page::new(b"parked"))])
         .unwrap();
@@ -179,7 +179,7 @@ fn a_spilled_object_can_be_created_later() {
         object(FILE, FileKind::Regular, 7, true),
         dentry(ObjectId::ROOT, b"linked", Some(FILE)),
     ];
-    let _ = commit(&store, entries).unwrap();
+    commit(&store, entries).unwrap();
     store.unpin(FILE);
     let mut out = [0; 8];
     store.read(FILE, 0, &mut out).unwrap();

@@ -184,7 +184,6 @@ impl PolicyChange {
 
     /// The settings of a text in the configuration's language.
     #[cfg(test)]
-    #[expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
     pub(crate) fn parse(text: &str) -> Self {
         let settings: PolicySettings = toml::from_str(text).unwrap();
         settings.change().unwrap()

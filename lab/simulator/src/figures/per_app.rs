@@ -183,7 +183,7 @@ pub(super) fn ratio_to_ext4(units: &[Unit<'_>], of: Of) -> Option<(f64, usize)> 
     });
     let ratios: Vec<f64> = ratios.collect();
     let count = ratios.len();
-    Some((geometric_mean(ratios.into_iter())?, count))
+    Some((geometric_mean(ratios)?, count))
 }
 
 /// Figure 6: mean time between checkpoints.

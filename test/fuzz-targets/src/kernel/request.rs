@@ -31,7 +31,7 @@ fn run(input: &[u8]) -> Verdict {
 fn check(bytes: &[u8], set_xattr_extended: bool) -> Verdict {
     let parsed = Request::parse(bytes, set_xattr_extended);
     if bytes.len() < HEADER_BYTES {
-        assert_eq!(parsed.unwrap_err(), Malformed::Header);
+        assert!(matches!(parsed, Err(Malformed::Header)));
         return Verdict::Refused;
     }
     let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|step| bytes[at + step]));
