@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::OperationObserver;
 use crate::adapter::{Adapter, OperationTranslator};
+pub use crate::bus::fuzzing::{bus_message_seeds, read_bus_message};
 
 /// Serves a volume to a kernel that hands in bytes and gets bytes back.
 pub struct Exchange {

@@ -1,11 +1,12 @@
 //! What the fuzzers run.
 //!
 //! A [`Target`] takes any bytes, hands them to a parser (or builds something hostile from
-//! them), and panics if an oracle is hurt. The programs in `fuzz/` are nothing but a call of
+//! them), and panics if an oracle is hurt. The programs in `test/fuzz` are nothing but a call of
 //! one target each, built with coverage by a nightly compiler. The targets themselves need
 //! none of that, so `tests/replay.rs` runs them in every `cargo test`: on their seeds, on
 //! mutations of these, and on every input in `test/fuzz/regressions` that once failed.
 
+mod bus;
 mod flash;
 mod journal;
 mod kernel;
@@ -15,6 +16,7 @@ mod outlive;
 mod text;
 mod trace;
 
+pub use bus::BUS_MESSAGE;
 pub use flash::{FLASH_CONFIG, FLASH_JOURNAL, FLASH_SAVED_MODEL, FLASH_SIDECAR};
 pub use journal::{
     JOURNAL_CARRIED_MOUNT, JOURNAL_COPIED_MOUNT, JOURNAL_DAMAGED_MOUNT, JOURNAL_FORGED_MOUNT,
@@ -49,7 +51,7 @@ impl<T, E> From<&Result<T, E>> for Verdict {
 /// One thing to fuzz.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, and that of its program in `fuzz/`.
+    /// Its name, and that of its program in `test/fuzz`.
     pub name: &'static str,
     /// Tries one input. Panics if an oracle is hurt.
     pub run: fn(&[u8]) -> Verdict,
@@ -72,6 +74,7 @@ pub const TARGETS: &[Target] = &[
     SIZE,
     MOUNT_OPTIONS,
     CONTROL_LINE,
+    BUS_MESSAGE,
     BLOCK_TRACE,
     TRACE_BLKPARSE,
     TRACE_MOBIGEN,

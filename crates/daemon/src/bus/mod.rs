@@ -2,14 +2,16 @@
 //! that its sessions are idle, that its battery is low, that its lid is closed.
 //!
 //! One thread holds one connection. logind and UPower are heard where they are there, and
-//! found when they come later; a machine without a bus is looked at again now and then. A
-//! [`BusListener`] is told, which knows what follows.
+//! found when they come later; a machine without a bus is looked at again now and then. What
+//! follows from an event is up to the [`BusListener`].
 //!
 //! The client of the bus is our own (docs/DESIGN.md says why): [`wire`] has values, [`message`]
 //! messages, [`connection`] calls and their answers.
 
 mod address;
 mod connection;
+pub(crate) mod fuzzing;
+mod listener;
 mod logind;
 mod message;
 mod service;
@@ -19,12 +21,10 @@ mod upower;
 mod watcher;
 mod wire;
 
-mod listener;
-
 pub(crate) use listener::watch;
 pub(crate) use watcher::{BusOptions, BusWatcher};
 
-/// Who is told what happens. Calls come from threads of the watcher and may take their time.
+/// Receives the events. Calls come from threads of the watcher and may take their time.
 pub(crate) trait BusListener: Send + Sync {
     /// The user does something after having done nothing.
     fn user_event(&self);
