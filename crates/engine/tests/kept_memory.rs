@@ -11,7 +11,7 @@ use mobifs_engine::{
     AppPolicy, AttributeChange, Caller, Limits, Need, NodeSpec, RemovalMemory, SetIdBits, Stop,
     WriteAt, XattrMode,
 };
-use support::{Bed, ROOT};
+use support::{Bed, Dice, ROOT};
 
 const BUDGET_BYTES: u64 = 1 << 20;
 /// What is kept, as the engine has it.
@@ -24,19 +24,6 @@ const SLACK_BYTES: u64 = 4 * 512;
 /// Deleting all of them takes more than the budget.
 const OLD_FILES: usize = 1200;
 const PAGE_BYTES: u64 = 4096;
-
-/// Numbers that look random (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-}
 
 /// Whether there was memory for an operation.
 fn fits<T: std::fmt::Debug>(outcome: Result<T, Stop>) -> bool {

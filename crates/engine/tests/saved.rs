@@ -6,15 +6,13 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use mobifs_base::{
-    Attributes, DeviceNumber, FileKind, ObjectId, ObjectInfo, Page, PageContent, Timestamp,
-};
+use mobifs_base::{ObjectId, Page, PageContent};
 use mobifs_engine::persist::{Key, Kind, RestartImage};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Engine, EngineConfig, Limits, ReadSegment, TopLevelApps,
     XattrMode,
 };
-use support::{Bed, ROOT};
+use support::{Bed, Dice, ROOT, root};
 
 /// Keeps records, and counts what is written.
 #[derive(Default)]
@@ -76,26 +74,6 @@ impl Records {
         let mut records = self.records.iter().map(|(key, value)| (*key, &value[..]));
         let mut page_at = |place: u64, _| self.pages.get(&place).cloned();
         Engine::restore(config, &root(), &mut records, &mut page_at, &[])
-    }
-}
-
-fn root() -> ObjectInfo {
-    ObjectInfo {
-        attributes: Attributes {
-            kind: FileKind::Directory,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            rdev: DeviceNumber(0),
-            size: 0,
-            nlink: 2,
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-        },
-        allocated_bytes: 0,
-        foreign: false,
-        immutable: false,
     }
 }
 
@@ -242,47 +220,34 @@ fn an_image_without_one_of_its_ranges_is_refused() {
     }
 }
 
-/// Numbers that look random (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-
-    /// Changes the file in one of many ways; which file it is then.
-    fn change(&mut self, bed: &mut Bed, app: ObjectId, file: ObjectId) -> ObjectId {
-        let (at, length) = (self.roll(64) * PAGE, (1 + self.roll(8)) * PAGE);
-        match self.roll(28) {
-            0..12 => {
-                let mode = [KEEP, ZERO, PUNCH][self.roll(3) as usize];
-                allocate(bed, file, mode, at, length);
-            }
-            12..15 => resize(bed, file, at + length),
-            15..18 => bed.write(file, at, &[7; 4096]),
-            18..21 => drop(bed.engine.close_all()),
-            21 => drop(bed.checkpoint()),
-            22..25 => set_xattr(bed, file, &self.roll(3).to_string(), 10),
-            25 => {
-                let name = format!("user.{}", self.roll(3));
-                let moment = bed.moment();
-                // It may not be there.
-                let _ = bed.engine.remove_xattr(moment, file, name.as_bytes());
-            }
-            _ => {
-                bed.unlink(app, "file");
-                if self.roll(2) == 0 {
-                    bed.engine.forget(file, 1);
-                }
-                return bed.file(app, "file");
-            }
+/// Changes the file in one of many ways; which file it is then.
+fn change(dice: &mut Dice, bed: &mut Bed, app: ObjectId, file: ObjectId) -> ObjectId {
+    let (at, length) = (dice.roll(64) * PAGE, (1 + dice.roll(8)) * PAGE);
+    match dice.roll(28) {
+        0..12 => {
+            let mode = [KEEP, ZERO, PUNCH][dice.roll(3) as usize];
+            allocate(bed, file, mode, at, length);
         }
-        file
+        12..15 => resize(bed, file, at + length),
+        15..18 => bed.write(file, at, &[7; 4096]),
+        18..21 => drop(bed.engine.close_all()),
+        21 => drop(bed.checkpoint()),
+        22..25 => set_xattr(bed, file, &dice.roll(3).to_string(), 10),
+        25 => {
+            let name = format!("user.{}", dice.roll(3));
+            let moment = bed.moment();
+            // It may not be there.
+            let _ = bed.engine.remove_xattr(moment, file, name.as_bytes());
+        }
+        _ => {
+            bed.unlink(app, "file");
+            if dice.roll(2) == 0 {
+                bed.engine.forget(file, 1);
+            }
+            return bed.file(app, "file");
+        }
     }
+    file
 }
 
 /// Where the bytes of a file come from: the store (0), memory (1), nowhere (2).
@@ -307,7 +272,7 @@ fn what_is_saved_step_by_step_is_everything() {
         let app = bed.directory(ROOT, "app");
         let mut file = bed.file(app, "file");
         for step in 0..40 {
-            file = dice.change(&mut bed, app, file);
+            file = change(&mut dice, &mut bed, app, file);
             bed.engine.save(&mut records);
             let mut whole = Records::default();
             bed.engine.save_all(&mut whole);

@@ -11,6 +11,40 @@ use mobifs_engine::{
 
 pub(crate) const ROOT: ObjectId = ObjectId::ROOT;
 
+/// The root of a store in which there is nothing.
+pub(crate) fn root() -> ObjectInfo {
+    ObjectInfo {
+        attributes: Attributes {
+            kind: FileKind::Directory,
+            mode: 0o755,
+            uid: 0,
+            gid: 0,
+            rdev: DeviceNumber(0),
+            size: 0,
+            nlink: 2,
+            atime: Timestamp::default(),
+            mtime: Timestamp::default(),
+            ctime: Timestamp::default(),
+        },
+        allocated_bytes: 0,
+        foreign: false,
+        immutable: false,
+    }
+}
+
+/// Numbers that look random (SplitMix64).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+}
+
 /// An engine over an empty root, with a clock that moves by hand.
 pub(crate) struct Bed {
     pub(crate) engine: Engine,
@@ -32,24 +66,6 @@ impl Bed {
     }
 
     fn build(rules: Box<dyn AppRules>, limits: Limits, is_saved: bool) -> Self {
-        let attributes = Attributes {
-            kind: FileKind::Directory,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            rdev: DeviceNumber(0),
-            size: 0,
-            nlink: 2,
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-        };
-        let root = ObjectInfo {
-            attributes,
-            allocated_bytes: 0,
-            foreign: false,
-            immutable: false,
-        };
         let mut engine = Engine::new(
             EngineConfig {
                 is_saved,
@@ -57,7 +73,7 @@ impl Bed {
                 limits,
                 hash_seed: 1,
             },
-            &root,
+            &root(),
         );
         // The root is empty and has no attributes: answer what it will ask.
         if let Err(Stop::Need(Need::Directory { id, epoch })) = engine.lookup(ROOT, b"x") {
