@@ -1,6 +1,6 @@
 //! Numbers, byte strings and base types as bytes: the one codec of what MobiFS encodes itself.
 //!
-//! Integers are little-endian. A [`Reader`] checks every length against what is left, so that no
+//! Integers are little-endian. A [`Reader`] checks every length against the remaining bytes, so that no
 //! input makes it allocate more than it has or read behind its end.
 
 use alloc::sync::Arc;

@@ -1,10 +1,10 @@
 //! A store must not lie inside another one that is served.
 //!
-//! Two daemons would change the same files, each in the belief that nothing else does. Which stores
-//! are served is told by the table of mounts, whose sources they are, and by the locks of the
-//! directories above; no tree is searched. Paths are compared as places in their filesystem, so that
-//! a bind mount hides nothing. What is on another filesystem, or in another subvolume, no store
-//! around it shows.
+//! Two daemons would change the same files, each in the belief that nothing else does. The
+//! table of mounts, whose sources are stores, and the locks of the directories above show which
+//! stores are served; no tree is searched. Paths are compared as places in their filesystem, so that
+//! a bind mount hides nothing. A store does not show what lies on another filesystem or in another
+//! subvolume, so that is no part of it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

@@ -109,7 +109,7 @@ impl<L: Lower> JournalStore<L> {
         Ok((Self::new(opened), report))
     }
 
-    /// As [`JournalStore::open`]; `sink` is told of everything that a successor of this
+    /// As [`JournalStore::open`]; `sink` records everything that a successor of this
     /// process needs for [`JournalStore::resume`].
     ///
     /// # Errors

@@ -75,7 +75,7 @@ pub(crate) fn spill<L: Lower>(
     Ok(())
 }
 
-/// An unlinked object is not in use any more: what is left of it may go.
+/// An unlinked object is not in use any more: its memory may be freed.
 pub(crate) fn release<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &RankedMutex<Epoch<Gate<L>>>,

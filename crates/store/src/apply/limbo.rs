@@ -180,7 +180,7 @@ pub(crate) fn sweep_foreign_stage<L: Lower>(
     Ok(())
 }
 
-/// Deletes what is left in `stage/`: new objects that were removed again, and
+/// Deletes what an apply has left in `stage/`: new objects that were removed again, and
 /// overflow files but the one that the epoch begins with (0: none). A failure leaves it for the next time; says whether there was none.
 pub(crate) fn sweep_stage<L: Lower>(overlay: &Overlay<L>, carried_file: u64) -> bool {
     let carried_name = format!("t{carried_file}").into_bytes();

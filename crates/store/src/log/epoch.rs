@@ -281,7 +281,7 @@ impl<L: Lower> Epoch<L> {
         self.log.rebind_to_copy(lower)
     }
 
-    /// Makes what was found durable, and void what is left of a torn transaction.
+    /// Makes what was found durable, and invalidates what remains of a torn transaction.
     pub(crate) fn make_durable(&mut self, lower: &L) -> Result<(), StoreError> {
         self.log.make_durable(lower)
     }

@@ -278,10 +278,10 @@ impl Search {
             .map_err(|what| format!("after applying what was found: {what}"))?;
         // There is room again.
         image.set_refusals(Refusals::default());
-        let strays = store.pending().externally_modified;
-        if strays > 0 {
+        let externally_modified = store.pending().externally_modified;
+        if externally_modified > 0 {
             return Err(format!(
-                "nobody moved {strays} objects, and they are missing"
+                "{externally_modified} objects are missing that no other program has moved"
             ));
         }
         // A file is kept in limbo as long as it has names that nobody looked at.
