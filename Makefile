@@ -76,7 +76,7 @@ check: ## Before every commit: formatting, clippy, unit tests; no root
 explore: ## Random tests with a new seed, which is printed (SECONDS, SEED)
 	scripts/explore.sh $(or $(SECONDS),60) $(SEED)
 
-lint: ## Formatting, clippy, purity of the engine, file lengths, licences
+lint: ## Formatting, clippy, purity of the engine, file lengths, documents, licences
 	scripts/lint.sh
 
 targets: ## Compile for 32-bit ARM, 64-bit ARM, musl and Android (cargo check)

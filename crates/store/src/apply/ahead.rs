@@ -3,8 +3,8 @@
 //! An apply keeps all commits waiting from its beginning to its end, and most of its
 //! time goes to pages of existing files. These can be written before, while others commit, for
 //! the journal has every byte until the epoch ends: what is here is an apply that has not come
-//! far, and that transactions may follow upon ("Why a store is served before its journal is
-//! applied" in `docs/DESIGN.md`). Only whole pages inside the lower file are written. Sizes,
+//! far, and that transactions may follow upon
+//! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`). Only whole pages inside the lower file are written. Sizes,
 //! ranges of zeros, new objects and names are left to the apply; it passes over the pages that
 //! were written here, are durable, and did not change since.
 //!

@@ -18,8 +18,7 @@
 //!    no inode number that the journal mentions is ever used again before.
 //!
 //! Until names move, what is pending lies rightly over the lower tree, however much of it
-//! was applied: see "Why a store is served before its journal is applied" in
-//! `docs/DESIGN.md`.
+//! was applied: see `docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`.
 
 pub(crate) mod ahead;
 mod carry;

@@ -113,9 +113,9 @@ pub struct SetAttributes {
 ///
 /// Nothing is durable before a `sync_*` call returns, except what
 /// [`Lower::journal_write`] is asked to make durable. What is assumed of a real one
-/// (and granted by the simulated one) is written in `docs/DESIGN.md`, "media
-/// assumptions": a rename is atomic, sectors are not, everything else may be
-/// reordered.
+/// (and granted by the simulated one) is written in
+/// `docs/DESIGN.md#assumptions-about-the-lower-filesystem-and-the-device`: a rename is atomic, a sector
+/// is not torn, everything else may be reordered.
 pub trait Lower: Send + Sync {
     /// An open object. Directories and regular files are opened for use; other kinds
     /// only by reference (`O_PATH`). Dropping closes.

@@ -16,7 +16,7 @@ const OBJECT_BYTES: u64 = size_of::<PendingObject>() as u64 + 64;
 const DENTRY_BYTES: u64 = size_of::<(ObjectId, Name, Option<ObjectId>)>() as u64 + 64;
 
 // Room that applying takes at most. The engine has charged the same before the changes were
-// acknowledged: `crates/engine/src/engine/memory.rs` says what for.
+// acknowledged: `crates/engine/src/accounting.rs` says what for.
 /// A name in `stage/` or `limbo/`.
 const OWN_ENTRY_ROOM_BYTES: u64 = 512;
 /// An entry that names another object than before.

@@ -1,7 +1,7 @@
 //! Opening a store: what the journal holds is merged, and served from memory like what a
 //! live commit leaves; applying comes later. Only where an earlier apply had begun to move
-//! names is it finished first, if the lower filesystem has room for that: `docs/DESIGN.md`,
-//! "Why a store is served before its journal is applied".
+//! names is it finished first, if the lower filesystem has room for that
+//! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`).
 
 mod copied;
 pub(crate) mod inspect;
