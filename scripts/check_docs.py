@@ -44,6 +44,17 @@ def prose(text: str):
             yield number, line
 
 
+def paragraphs(lines: dict[int, str]) -> list[list[int]]:
+    """Numbers of lines that follow on each other without an empty one."""
+    found: list[list[int]] = [[]]
+    for number, line in lines.items():
+        if not line.strip():
+            found.append([])
+        else:
+            found[-1].append(number)
+    return [paragraph for paragraph in found if paragraph]
+
+
 def anchors(text: str) -> set[str]:
     seen: dict[str, int] = {}
     found = set()
@@ -101,23 +112,35 @@ class Documents:
         return None
 
     def faults(self) -> list[str]:
+        return [
+            fault
+            for document, text in sorted(self.texts.items())
+            for fault in self.bad_links(document, text) + self.bad_sources(document, text)
+        ]
+
+    def bad_links(self, document: str, text: str) -> list[str]:
+        """A link's words may go over the end of a line, so lines are looked at together."""
+        lines = {number: CODE.sub("", line) for number, line in prose(text)}
         found = []
-        for document, text in sorted(self.texts.items()):
-            for number, line in prose(text):
-                where = f"{document}:{number}"
-                for target in LINK.findall(CODE.sub("", line)):
-                    if fault := self.bad_link(document, target):
-                        found.append(f"{where}: {fault}")
-                if document == "CHANGELOG.md":
-                    continue  # It names files as they were.
-                for code in CODE.findall(line):
-                    for path in SOURCE.findall(code):
-                        for one in expanded(path):
-                            if one.startswith(("/", "target/")) or "NAME" in one:
-                                continue
-                            if not self.has_source(one):
-                                found.append(f"{where}: there is no source file {one}")
+        for paragraph in paragraphs(lines):
+            joined = "\n".join(lines[number] for number in paragraph)
+            for link in LINK.finditer(joined):
+                number = paragraph[joined.count("\n", 0, link.end())]
+                if fault := self.bad_link(document, link[1]):
+                    found.append(f"{document}:{number}: {fault}")
         return found
+
+    def bad_sources(self, document: str, text: str) -> list[str]:
+        if document == "CHANGELOG.md":
+            return []  # It names files as they were.
+        return [
+            f"{document}:{number}: there is no source file {path}"
+            for number, line in prose(text)
+            for code in CODE.findall(line)
+            for named in SOURCE.findall(code)
+            for path in expanded(named)
+            if not path.startswith(("/", "target/")) and not self.has_source(path)
+        ]
 
     def unlisted_decisions(self) -> list[str]:
         """Decisions of the design that the index of the documents does not link."""
@@ -139,7 +162,8 @@ class Documents:
 def check_the_check() -> None:
     text = """# One `code` heading
 [good](#one-code-heading) [good](b/c.md#x) [good](b) [good](https://example.org/#y)
-[bad](#nothing) [bad](b/c.md#y) [bad](b/d.md) [bad](../up.md)
+[bad](#nothing) [bad](b/c.md#y) [bad](b/d.md) [bad
+over two lines](../up.md)
 `src/{a,b}.rs` and `src/{a,c}.rs`
 ```
 [not looked at](nowhere.md)
