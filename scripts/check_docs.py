@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks what the documents refer to: relative links, anchors, source files, and headings quoted by
-source code. Fails with file and line of every reference that leads nowhere.
+"""Checks what the documents refer to: relative links, anchors, source files, headings quoted by
+source code; and that every decision is in the index and every field of the status in its document. Fails with
+file and line of every reference that leads nowhere.
 
     scripts/check_docs.py
 
@@ -18,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEX, DESIGN = "docs/README.md", "docs/DESIGN.md"
+STATUS, STATUS_SOURCE = "docs/STATUS.md", "crates/volume/src/status.rs"
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`[^`]*`")
@@ -159,6 +161,15 @@ class Documents:
         return found
 
 
+def undocumented_fields() -> list[str]:
+    """Fields of the status that its document does not have."""
+    text = (ROOT / STATUS).read_text()
+    fields = re.findall(r"^\s+pub (\w+):", (ROOT / STATUS_SOURCE).read_text(), re.MULTILINE)
+    if not fields:
+        return [f"{STATUS_SOURCE}: no fields of the status are here"]
+    return [f"{STATUS}: there is no field `{name}`" for name in fields if f"`{name}`" not in text]
+
+
 def check_the_check() -> None:
     text = """# One `code` heading
 [good](#one-code-heading) [good](b/c.md#x) [good](b) [good](https://example.org/#y)
@@ -186,7 +197,7 @@ def main() -> int:
     files = {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
     texts = {name: (ROOT / name).read_text() for name in files if name.endswith(".md")}
     documents = Documents(files, texts)
-    faults = documents.faults() + documents.unlisted_decisions()
+    faults = documents.faults() + documents.unlisted_decisions() + undocumented_fields()
     for file in sorted(files):
         if file.endswith((".rs", ".py", ".toml", ".sh")) and file != "scripts/check_docs.py":
             faults += documents.bad_quotes(file, (ROOT / file).read_text())
