@@ -20,8 +20,7 @@ use crate::commit;
 use crate::commit::counters::CommitCounters;
 use crate::locks::{Rank, RankedMutex};
 use crate::log::epoch::{Epoch, Usage};
-use crate::lower::Lower;
-use crate::lower::gate::Gate;
+use crate::lower::{Gate, Lower};
 use crate::options::JournalOptions;
 use crate::overlay::{Overlay, read};
 use crate::recovery::report::{RecoveryReport, Resumed};
@@ -51,7 +50,7 @@ pub struct JournalInfo {
 /// of content in place (in the [`Applier`]), of names and of the state (in the [`Overlay`]), and of
 /// the handles that are kept.
 pub struct JournalStore<L: Lower> {
-    epoch: RankedMutex<Epoch<Gate<L>>>,
+    epoch: RankedMutex<Epoch<L::Handle>>,
     applier: Applier,
     overlay: Overlay<L>,
     capabilities: Capabilities,
@@ -75,12 +74,13 @@ impl<L: Lower> JournalStore<L> {
     }
 
     #[cfg(test)]
-    pub(crate) const fn epoch(&self) -> &RankedMutex<Epoch<Gate<L>>> {
+    pub(crate) const fn epoch(&self) -> &RankedMutex<Epoch<L::Handle>> {
         &self.epoch
     }
 
     fn new(opened: Opened<L>) -> Self {
         let Opened {
+            order,
             overlay,
             applier,
             epoch,
@@ -89,7 +89,7 @@ impl<L: Lower> JournalStore<L> {
         } = opened;
         Self {
             usage: epoch.usage(),
-            epoch: RankedMutex::new(overlay.lower().order(), Rank::Epoch, epoch),
+            epoch: RankedMutex::new(order, Rank::Epoch, epoch),
             applier,
             overlay,
             capabilities,
@@ -192,7 +192,7 @@ impl<L: Lower> JournalStore<L> {
     }
 }
 
-impl<L: Lower> Store for JournalStore<L> {
+impl<L: Lower> Store for JournalStore<Gate<L>> {
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -290,6 +290,6 @@ impl<L: Lower> Store for JournalStore<L> {
     }
 
     fn cut_power(&self) {
-        self.overlay.lower().cut_power();
+        self.overlay.lower().inner().cut_power();
     }
 }

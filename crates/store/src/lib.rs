@@ -33,7 +33,7 @@ mod unlinked;
 
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
-pub use lower::{PosixLower, StoreScope};
+pub use lower::{Gate, PosixLower, StoreScope};
 pub use memory::{MEMORY_CAPABILITIES, MemoryObject, MemoryStore};
 pub use mobifs_base::Transaction;
 pub use options::JournalOptions;

@@ -13,7 +13,6 @@ use crate::apply::work::Applier;
 use crate::locks::RankedMutex;
 use crate::log::epoch::Epoch;
 use crate::lower::Lower;
-use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::table::Location;
@@ -23,7 +22,7 @@ use crate::overlay::table::Location;
 pub(crate) fn spill<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &RankedMutex<Epoch<Gate<L>>>,
+    epoch: &RankedMutex<Epoch<L::Handle>>,
     id: ObjectId,
     pages: &[(PageIndex, Page)],
 ) -> Result<(), StoreError> {
@@ -78,7 +77,7 @@ pub(crate) fn spill<L: Lower>(
 /// An unlinked object is not in use any more: its memory may be freed.
 pub(crate) fn release<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &RankedMutex<Epoch<Gate<L>>>,
+    epoch: &RankedMutex<Epoch<L::Handle>>,
     id: ObjectId,
 ) {
     let _writer = epoch.lock();
@@ -121,7 +120,7 @@ fn take_orphan<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<Location>
 /// known in the lower filesystem, still needs it.
 pub(crate) fn forget<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &RankedMutex<Epoch<Gate<L>>>,
+    epoch: &RankedMutex<Epoch<L::Handle>>,
     ids: &[ObjectId],
     in_use: &BTreeSet<ObjectId>,
 ) {
@@ -146,7 +145,7 @@ pub(crate) fn forget<L: Lower>(
 /// has it ends by deleting what is not known, and is not waited for: readers wait for us.
 fn delete_dropped<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &RankedMutex<Epoch<Gate<L>>>,
+    epoch: &RankedMutex<Epoch<L::Handle>>,
     inodes: Vec<u64>,
 ) {
     if inodes.is_empty() {
@@ -170,17 +169,17 @@ mod tests {
     use mobifs_base::{Entry, Name};
 
     use super::*;
-    use crate::lower::PosixLower;
+    use crate::lower::{Gate, PosixLower};
     use crate::{JournalOptions, JournalStore, Store, Transaction};
 
-    fn open(directory: &std::path::Path) -> JournalStore<PosixLower> {
+    fn open(directory: &std::path::Path) -> JournalStore<Gate<PosixLower>> {
         let options = JournalOptions {
             journal_bytes: 1 << 20,
             uuid_if_new: [7; 16],
             ..JournalOptions::default()
         };
         let lower = PosixLower::open(directory).unwrap();
-        JournalStore::open(lower, &options).unwrap().0
+        JournalStore::open(Gate::new(lower), &options).unwrap().0
     }
 
     fn remove(store: &impl Store, parent: ObjectId, name: &[u8]) {

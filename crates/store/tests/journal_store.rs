@@ -13,7 +13,8 @@ use mobifs_base::{
     PageIndex, Timestamp,
 };
 use mobifs_store::{
-    Intent, JournalOptions, JournalStore, KnownObject, PosixLower, RestartSink, Store, Transaction,
+    Gate, Intent, JournalOptions, JournalStore, KnownObject, PosixLower, RestartSink, Store,
+    Transaction,
 };
 
 fn options() -> JournalOptions {
@@ -25,8 +26,8 @@ fn options() -> JournalOptions {
     }
 }
 
-fn open(path: &Path) -> JournalStore<PosixLower> {
-    JournalStore::open(PosixLower::open(path).unwrap(), &options())
+fn open(path: &Path) -> JournalStore<Gate<PosixLower>> {
+    JournalStore::open(Gate::new(PosixLower::open(path).unwrap()), &options())
         .unwrap()
         .0
 }
@@ -372,7 +373,8 @@ fn root_takes_no_store_that_somebody_else_could_have_forged() {
             read_only,
             ..JournalOptions::default()
         };
-        let opened = JournalStore::open(PosixLower::open(root.path()).unwrap(), &options);
+        let opened =
+            JournalStore::open(Gate::new(PosixLower::open(root.path()).unwrap()), &options);
         let error = opened.map(drop).unwrap_err().to_string();
         assert!(error.contains("user with id 12345"), "{error}");
     }
@@ -562,7 +564,7 @@ fn many_names_of_one_file_are_recorded_together() {
     let sink = Arc::new(Names::default());
     let lower = PosixLower::open(directory.path()).unwrap();
     let told = Arc::clone(&sink) as Arc<dyn RestartSink>;
-    let (store, _) = JournalStore::open_with_sink(lower, &options(), told).unwrap();
+    let (store, _) = JournalStore::open_with_sink(Gate::new(lower), &options(), told).unwrap();
     let (new, old) = (
         new_id(1),
         store.list_directory(ObjectId::ROOT).unwrap()[0].id,

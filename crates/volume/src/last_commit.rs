@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use mobifs_base::{Entry, ObjectId, Transaction, TransactionId};
 use mobifs_engine::persist::{self, Key, Uncommitted};
-use mobifs_store::{JournalStore, PosixLower, RestartState, Store as _, StoreError};
+use mobifs_store::{Gate, JournalStore, PosixLower, RestartState, Store as _, StoreError};
 
 use crate::arena::{LastNotes, LeftArena};
 use crate::{ArenaError, OpenOptions, StoreLock};
@@ -38,7 +38,7 @@ pub enum LastCommitError {
 pub struct LastCommit {
     arena: LeftArena,
     notes: LastNotes,
-    store: JournalStore<PosixLower>,
+    store: JournalStore<Gate<PosixLower>>,
     lock: StoreLock,
     /// Transactions that are not committed yet, in order.
     waiting: Vec<Key>,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use mobifs_base::{FileKind, ObjectInfo, TransactionId};
 use mobifs_engine::{Engine, EngineConfig};
 use mobifs_store::{
-    JournalOptions, JournalStore, PosixLower, RecoveryReport, RestartState, Store, StoreError,
-    StoreScope,
+    Gate, JournalOptions, JournalStore, PosixLower, RecoveryReport, RestartState, Store,
+    StoreError, StoreScope,
 };
 
 use crate::arena::SavedMount;
@@ -27,7 +27,7 @@ const RESERVE_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct OpenedStore {
     path: PathBuf,
-    store: Arc<JournalStore<PosixLower>>,
+    store: Arc<JournalStore<Gate<PosixLower>>>,
     report: RecoveryReport,
     lock: StoreLock,
     resumption: Option<Resumption>,
@@ -253,12 +253,12 @@ impl<'a> OpenOptions<'a> {
         }
     }
 
-    pub(crate) fn lower(&self, path: &Path) -> Result<PosixLower, StoreError> {
+    pub(crate) fn lower(&self, path: &Path) -> Result<Gate<PosixLower>, StoreError> {
         let lower = PosixLower::open_scoped(path, self.scope.clone())?;
-        Ok(match self.file {
+        Ok(Gate::new(match self.file {
             Some(file) => lower.with_file(Arc::clone(file)),
             None => lower,
-        })
+        }))
     }
 
     pub(crate) fn journal(&self, path: &Path) -> Result<JournalOptions, StoreError> {

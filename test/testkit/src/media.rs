@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mobifs_store::lower::Lower;
-use mobifs_store::{JournalOptions, JournalStore, MemoryStore, PosixLower, Store};
+use mobifs_store::{Gate, JournalOptions, JournalStore, MemoryStore, PosixLower, Store};
 use mobifs_volume::{Arena, Resumption};
 
 use crate::crash::{CrashLower, Effect, Fate, OWN_DIRECTORIES, leftovers};
@@ -68,8 +68,10 @@ fn open_store<L: Lower + 'static>(
     arena: Option<&Arena>,
 ) -> Result<Arc<dyn Store>, String> {
     let opened = match arena {
-        Some(arena) => JournalStore::open_with_sink(lower, options, Arc::new(arena.clone())),
-        None => JournalStore::open(lower, options),
+        Some(arena) => {
+            JournalStore::open_with_sink(Gate::new(lower), options, Arc::new(arena.clone()))
+        }
+        None => JournalStore::open(Gate::new(lower), options),
     };
     let (store, _report) = opened.map_err(|error| error.to_string())?;
     Ok(Arc::new(store))
@@ -83,8 +85,8 @@ fn resume_store<L: Lower + 'static>(
     let mut resumption = Resumption::of(arena).map_err(|error| error.to_string())?;
     let witness = Arc::new(arena.clone());
     let saved = resumption.store().clone();
-    let (store, resumed) =
-        JournalStore::resume(lower, options, witness, saved).map_err(|error| error.to_string())?;
+    let (store, resumed) = JournalStore::resume(Gate::new(lower), options, witness, saved)
+        .map_err(|error| error.to_string())?;
     resumption.set_committed(resumed.committed);
     Ok((Arc::new(store), resumption))
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_store::lower::{Create, Lower};
-use mobifs_store::{JournalOptions, JournalStore, PosixLower};
+use mobifs_store::{Gate, JournalOptions, JournalStore, PosixLower};
 use mobifs_testkit::crash::CrashLower;
 use mobifs_testkit::operations::{Answer, FileRef, Operation as Op, Payload};
 use mobifs_testkit::target::{Target as _, VolumeTarget};
@@ -19,7 +19,7 @@ use mobifs_volume::{Config, Volume, VolumeOptions};
 /// A mount, and the directory below as somebody else sees it.
 struct Place<L: Lower> {
     target: VolumeTarget,
-    store: Arc<JournalStore<L>>,
+    store: Arc<JournalStore<Gate<L>>>,
     outside: L,
 }
 
@@ -34,14 +34,15 @@ const OPTIONS: JournalOptions = JournalOptions {
 };
 
 fn mount<L: Lower + 'static>(lower: L, outside: L) -> Result<(Place<L>, Vec<String>), String> {
-    let (store, report) = JournalStore::open(lower, &OPTIONS).map_err(|error| error.to_string())?;
+    let (store, report) =
+        JournalStore::open(Gate::new(lower), &OPTIONS).map_err(|error| error.to_string())?;
     let store = Arc::new(store);
     let config = Config::parse("", Path::new("test")).unwrap();
     let options = VolumeOptions {
         background: false,
         ..VolumeOptions::new(&config)
     };
-    let volume = Volume::start(Arc::<JournalStore<L>>::clone(&store), options).unwrap();
+    let volume = Volume::start(Arc::<JournalStore<Gate<L>>>::clone(&store), options).unwrap();
     let place = Place {
         target: VolumeTarget::new(volume),
         store,

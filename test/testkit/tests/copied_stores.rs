@@ -7,7 +7,7 @@
 
 use mobifs_base::{Entry, ObjectId};
 use mobifs_store::lower::{Create, Lower as _};
-use mobifs_store::{JournalOptions, JournalStore, Store as _, StoreError, Transaction};
+use mobifs_store::{Gate, JournalOptions, JournalStore, Store as _, StoreError, Transaction};
 use mobifs_testkit::crash::{CrashLower, Effect, Fate};
 use mobifs_testkit::entries::{plain_file, root_entry};
 
@@ -24,8 +24,10 @@ const FILES: [&str; 4] = ["a", "b", "c", "d"];
 /// Size that the files have in the journal only.
 const BYTES: u64 = 77;
 
-fn open(lower: &CrashLower) -> JournalStore<CrashLower> {
-    JournalStore::open(lower.clone(), &OPTIONS).unwrap().0
+fn open(lower: &CrashLower) -> JournalStore<Gate<CrashLower>> {
+    JournalStore::open(Gate::new(lower.clone()), &OPTIONS)
+        .unwrap()
+        .0
 }
 
 fn changed(id: ObjectId, nlink: u32) -> Entry {
@@ -63,7 +65,7 @@ fn copy(lower: &CrashLower, mut seed: u64) -> CrashLower {
     })
 }
 
-fn assert_whole(store: &JournalStore<CrashLower>) {
+fn assert_whole(store: &JournalStore<Gate<CrashLower>>) {
     let mut entries = store.list_directory(ObjectId::ROOT).unwrap();
     entries.sort_by(|one, other| one.name.cmp(&other.name));
     let names: Vec<_> = entries.iter().map(|entry| entry.name.as_bytes()).collect();
@@ -81,11 +83,11 @@ fn no_number_in_a_copy_makes_its_journal_doubtful() {
     let original = pending();
     for seed in 0..200 {
         let copy = copy(&original, seed);
-        let (store, report) = JournalStore::open(copy.clone(), &OPTIONS).unwrap();
+        let (store, report) = JournalStore::open(Gate::new(copy.clone()), &OPTIONS).unwrap();
         assert!(report.copied && !report.applied, "seed {seed}: {report:?}");
         assert_whole(&store);
         drop(store);
-        let (store, report) = JournalStore::open(copy.clone(), &OPTIONS).unwrap();
+        let (store, report) = JournalStore::open(Gate::new(copy.clone()), &OPTIONS).unwrap();
         assert!(!report.copied && !report.applied, "seed {seed}: {report:?}");
         assert_whole(&store);
         store.close().unwrap();
@@ -117,7 +119,7 @@ fn a_copy_of_a_part_is_refused_or_goes_on_without_what_is_missing() {
         lower
             .unlink(&lower.root().unwrap(), missing.as_bytes())
             .unwrap();
-        let opened = JournalStore::open(lower.clone(), &OPTIONS);
+        let opened = JournalStore::open(Gate::new(lower.clone()), &OPTIONS);
         if is_needed {
             assert!(matches!(opened, Err(StoreError::Corrupt { .. })));
             // Nothing was noted: when it is there again, nothing is missing.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_base::{DeviceNumber, FileKind, ObjectId};
-use mobifs_store::{JournalOptions, JournalStore, MemoryStore, Store};
+use mobifs_store::{Gate, JournalOptions, JournalStore, MemoryStore, Store};
 use mobifs_testkit::crash::{Calls, CrashLower, Fault, Harm};
 use mobifs_testkit::faults::ClockKind;
 use mobifs_volume::{Caller, Config, FsError, NodeSpec, SetIdBits, Volume, VolumeOptions, WriteAt};
@@ -60,7 +60,7 @@ fn writers_get_an_error_when_memory_is_full_and_commits_fail() {
         direct_bytes_max: Some(8 << 10),
         ..JournalOptions::default()
     };
-    let (store, _) = JournalStore::open(lower.clone(), &options).unwrap();
+    let (store, _) = JournalStore::open(Gate::new(lower.clone()), &options).unwrap();
     let config = "memory_budget_bytes = \"4MiB\"\n";
     let volume = start(Arc::new(store), config, ClockKind::Steady);
     let files = APPS.map(|app| file(&volume, app));

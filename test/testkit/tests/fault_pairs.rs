@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use mobifs_store::{JournalOptions, JournalStore, Store as _};
+use mobifs_store::{Gate, JournalOptions, JournalStore, Store as _};
 use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
 use mobifs_testkit::faults::ClockKind;
 use mobifs_testkit::harness::{compare_trees, execute_on_both};
@@ -25,7 +25,7 @@ const COMPARED: Compare = Compare {
     ..Compare::ALL
 };
 
-type CrashStore = Arc<JournalStore<CrashLower>>;
+type CrashStore = Arc<JournalStore<Gate<CrashLower>>>;
 
 fn mount(lower: &CrashLower) -> Result<(CrashStore, VolumeTarget), String> {
     let options = JournalOptions {
@@ -33,8 +33,8 @@ fn mount(lower: &CrashLower) -> Result<(CrashStore, VolumeTarget), String> {
         direct_bytes_max: Some(8 << 10),
         ..JournalOptions::default()
     };
-    let (store, _) =
-        JournalStore::open(lower.clone(), &options).map_err(|error| error.to_string())?;
+    let (store, _) = JournalStore::open(Gate::new(lower.clone()), &options)
+        .map_err(|error| error.to_string())?;
     let store = Arc::new(store);
     let config = Config::parse("", Path::new("test")).unwrap();
     let options = VolumeOptions {
@@ -44,8 +44,11 @@ fn mount(lower: &CrashLower) -> Result<(CrashStore, VolumeTarget), String> {
         clock: ClockKind::Steady.clock(7),
         ..VolumeOptions::new(&config)
     };
-    let volume = Volume::start(Arc::<JournalStore<CrashLower>>::clone(&store), options)
-        .map_err(|error| error.to_string())?;
+    let volume = Volume::start(
+        Arc::<JournalStore<Gate<CrashLower>>>::clone(&store),
+        options,
+    )
+    .map_err(|error| error.to_string())?;
     Ok((store, VolumeTarget::new(volume)))
 }
 

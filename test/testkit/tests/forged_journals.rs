@@ -16,7 +16,7 @@ use mobifs_base::{
 use mobifs_store::fuzzing::{Record, append, encode};
 use mobifs_store::lower::{Create, Lower};
 use mobifs_store::{
-    Capabilities, Intent, JournalOptions, JournalStore, KnownObject, MEMORY_CAPABILITIES,
+    Capabilities, Gate, Intent, JournalOptions, JournalStore, KnownObject, MEMORY_CAPABILITIES,
     PosixLower, RecoveryReport, RestartSink, RestartState, Store as _, StoreError, StoreScope,
 };
 use mobifs_testkit::crash::{CrashHandle, CrashLower};
@@ -45,10 +45,10 @@ impl RestartSink for Forgetful {
 /// Opens a store to whose journal the records were added, which concern so many objects.
 fn open(records: &[Record], objects: u64) -> Result<RecoveryReport, StoreError> {
     let lower = CrashLower::new();
-    drop(JournalStore::open(lower.clone(), &OPTIONS).unwrap());
+    drop(JournalStore::open(Gate::new(lower.clone()), &OPTIONS).unwrap());
     forge(&lower, records);
     lower.limit_calls(lower.calls() + CALLS_ALWAYS + objects * CALLS_EACH);
-    JournalStore::open(lower, &OPTIONS).map(|(_store, report)| report)
+    JournalStore::open(Gate::new(lower), &OPTIONS).map(|(_store, report)| report)
 }
 
 /// Adds a transaction to a store's journal.
@@ -223,7 +223,7 @@ fn a_new_symlink_without_a_target_is_refused() {
 /// The root, with a directory and a file in it, of a store that has nothing pending.
 fn furnished() -> (CrashLower, CrashHandle) {
     let lower = CrashLower::new();
-    drop(JournalStore::open(lower.clone(), &OPTIONS).unwrap());
+    drop(JournalStore::open(Gate::new(lower.clone()), &OPTIONS).unwrap());
     let root = lower.root().unwrap();
     lower
         .create(&root, b"directory", Create::Directory)
@@ -312,7 +312,7 @@ fn what_no_apply_could_do_is_refused_and_nothing_is_touched() {
         // What comes first when names move.
         records.push(entry(root, "directory", None));
         forge(&lower, &records);
-        let opened = JournalStore::open(lower.clone(), &OPTIONS);
+        let opened = JournalStore::open(Gate::new(lower.clone()), &OPTIONS);
         let is_untouched = lower.stat_at(&handle, b"directory").is_ok();
         if opened.is_ok() || !is_untouched {
             wrong.push((why, opened.map(|(_, report)| report.applied), is_untouched));
@@ -334,7 +334,7 @@ fn a_journal_of_one_file_reaches_no_other_file_of_its_directory() {
     for name in ["database", "other", "directory/other"] {
         std::fs::write(path(name), name).unwrap();
     }
-    drop(JournalStore::open(lower(), &OPTIONS).unwrap());
+    drop(JournalStore::open(Gate::new(lower()), &OPTIONS).unwrap());
     let journal = std::fs::read(path("database-mobifs/journal")).unwrap();
     let place = |number, name: &str, kind| Record::Known {
         id: object(number),
@@ -365,7 +365,7 @@ fn a_journal_of_one_file_reaches_no_other_file_of_its_directory() {
     for records in forged {
         std::fs::write(path("database-mobifs/journal"), &journal).unwrap();
         forge(&lower(), &records);
-        if let Ok((store, _)) = JournalStore::open(lower(), &OPTIONS) {
+        if let Ok((store, _)) = JournalStore::open(Gate::new(lower()), &OPTIONS) {
             store.close().unwrap();
         }
         for name in ["other", "directory/other"] {
@@ -397,7 +397,7 @@ fn the_successor_of_a_killed_process_refuses_what_no_apply_could_do() {
         ],
     );
     let resumed = JournalStore::resume(
-        lower.clone(),
+        Gate::new(lower.clone()),
         &OPTIONS,
         Arc::new(Forgetful),
         RestartState::default(),
@@ -417,7 +417,7 @@ fn assert_none_is_served_unapplied<const CASES: usize>(cases: [(&str, Vec<Record
             ..MEMORY_CAPABILITIES
         });
         forge(&lower, &records);
-        let Ok((store, report)) = JournalStore::open(lower, &OPTIONS) else {
+        let Ok((store, report)) = JournalStore::open(Gate::new(lower), &OPTIONS) else {
             continue;
         };
         let closed = store.close();
@@ -541,7 +541,7 @@ fn a_journal_without_room_for_its_own_apply_is_not_served() {
         journal_bytes: 64 << 10,
         ..OPTIONS
     };
-    drop(JournalStore::open(lower.clone(), &options).unwrap());
+    drop(JournalStore::open(Gate::new(lower.clone()), &options).unwrap());
     let is_new = entry(ObjectId::ROOT, "new", Some(new(0)));
     forge(
         &lower,
@@ -549,7 +549,9 @@ fn a_journal_without_room_for_its_own_apply_is_not_served() {
     );
     let again = || Record::Object(made(0, FileKind::Regular));
     while try_forge(&lower, &[again()]) {}
-    JournalStore::open(lower, &options).map(drop).unwrap_err();
+    JournalStore::open(Gate::new(lower), &options)
+        .map(drop)
+        .unwrap_err();
 }
 
 /// A file is changed that is, by its inode, a directory; and it has been opened as one, because
@@ -557,7 +559,7 @@ fn a_journal_without_room_for_its_own_apply_is_not_served() {
 #[test]
 fn a_file_that_is_a_directory_is_taken_for_gone() {
     let lower = CrashLower::new();
-    drop(JournalStore::open(lower.clone(), &OPTIONS).unwrap());
+    drop(JournalStore::open(Gate::new(lower.clone()), &OPTIONS).unwrap());
     let root = lower.root().unwrap();
     lower.create(&root, b"made", Create::Directory).unwrap();
     let place = Record::Known {
@@ -569,7 +571,7 @@ fn a_file_that_is_a_directory_is_taken_for_gone() {
     };
     let below = known(0, FileKind::Regular, object(1));
     forge(&lower, &[place, below, changed(0), changed(1)]);
-    let (store, report) = JournalStore::open(lower, &OPTIONS).unwrap();
+    let (store, report) = JournalStore::open(Gate::new(lower), &OPTIONS).unwrap();
     assert!(!report.applied, "{report:?}");
     store.apply().unwrap();
 }
@@ -579,7 +581,7 @@ fn a_file_that_is_a_directory_is_taken_for_gone() {
 #[test]
 fn what_is_found_does_not_get_the_changes_of_an_object_without_a_place() {
     let lower = CrashLower::new();
-    drop(JournalStore::open(lower.clone(), &OPTIONS).unwrap());
+    drop(JournalStore::open(Gate::new(lower.clone()), &OPTIONS).unwrap());
     let root = lower.root().unwrap();
     lower.create(&root, b"made", Create::Directory).unwrap();
     let inode = lower.stat_at(&root, b"made").unwrap().inode;
@@ -590,7 +592,7 @@ fn what_is_found_does_not_get_the_changes_of_an_object_without_a_place() {
         runs: vec![(0, vec![1])],
     };
     forge(&lower, &[changed_file(ObjectId(inode)), page]);
-    let (store, _) = JournalStore::open(lower.clone(), &OPTIONS).unwrap();
+    let (store, _) = JournalStore::open(Gate::new(lower.clone()), &OPTIONS).unwrap();
     let found = store.list_directory(ObjectId::ROOT).unwrap();
     assert_eq!(found.len(), 1);
     assert_ne!(found[0].id, ObjectId(inode));

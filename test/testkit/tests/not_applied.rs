@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_base::{DeviceNumber, FileKind, ObjectId};
-use mobifs_store::{JournalOptions, JournalStore};
+use mobifs_store::{Gate, JournalOptions, JournalStore};
 use mobifs_testkit::crash::{
     Calls, CrashLower, Fate, Fault, Harm, Refusals, RefusedCalls, leftovers,
 };
@@ -22,7 +22,7 @@ fn start(lower: &CrashLower) -> Arc<Volume> {
         journal_bytes: 256 << 10,
         ..JournalOptions::default()
     };
-    let (store, _) = JournalStore::open(lower.clone(), &journal).unwrap();
+    let (store, _) = JournalStore::open(Gate::new(lower.clone()), &journal).unwrap();
     let options = VolumeOptions {
         background: false,
         ..VolumeOptions::new(&Config::parse("", Path::new("test")).unwrap())
@@ -66,7 +66,8 @@ fn make(volume: &Volume, parent: ObjectId, name: &str, kind: FileKind) -> Object
 #[test]
 fn an_object_that_cannot_be_applied_is_named() {
     let lower = CrashLower::new();
-    let (store, _) = JournalStore::open(lower.clone(), &JournalOptions::default()).unwrap();
+    let (store, _) =
+        JournalStore::open(Gate::new(lower.clone()), &JournalOptions::default()).unwrap();
     let options = VolumeOptions {
         background: false,
         ..VolumeOptions::new(&Config::parse("", Path::new("test")).unwrap())

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 
-use mobifs_store::{Capabilities, JournalOptions, JournalStore, MEMORY_CAPABILITIES};
+use mobifs_store::{Capabilities, Gate, JournalOptions, JournalStore, MEMORY_CAPABILITIES};
 use mobifs_testkit::crash::{Calls, CrashLower, Effect, Fate, Fault, Harm};
 use mobifs_testkit::layout::{DURABLE_ROOT, Layout, NESTED, TOP_LEVEL};
 use mobifs_testkit::life::{Plan, live};
@@ -196,7 +196,7 @@ fn volume_over(lower: &CrashLower) -> VolumeTarget {
         journal_bytes: 1 << 20,
         ..JournalOptions::default()
     };
-    let (store, _report) = JournalStore::open(lower.clone(), &options).unwrap();
+    let (store, _report) = JournalStore::open(Gate::new(lower.clone()), &options).unwrap();
     let options = VolumeOptions {
         background: false,
         ..VolumeOptions::new(&Config::parse("", FilePath::new("test")).unwrap())

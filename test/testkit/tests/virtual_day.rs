@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{MonotonicNs, Timestamp};
 use mobifs_engine::Moment;
 use mobifs_store::lower::Lower as _;
-use mobifs_store::{JournalOptions, JournalStore, Store as _};
+use mobifs_store::{Gate, JournalOptions, JournalStore, Store as _};
 use mobifs_testkit::crash::CrashLower;
 use mobifs_testkit::harness::{compare_trees, demand_nothing_held, execute_on_both};
 use mobifs_testkit::model::Model;
@@ -412,7 +412,11 @@ impl Day<'_> {
 }
 
 /// What a volume at rest holds, with everything deleted: nothing.
-fn demand_all_given_back(volume: &Volume, store: &JournalStore<CrashLower>, lower: &CrashLower) {
+fn demand_all_given_back(
+    volume: &Volume,
+    store: &JournalStore<Gate<CrashLower>>,
+    lower: &CrashLower,
+) {
     demand_nothing_held(volume, store).unwrap();
     let memory = volume.status().memory;
     assert!(memory.objects <= 1, "{memory:?}");
@@ -436,7 +440,7 @@ fn live(seed: u64, until_ms: u64) {
         direct_bytes_max: Some(128 << 10),
         ..JournalOptions::default()
     };
-    let (store, _) = JournalStore::open(lower.clone(), &options).unwrap();
+    let (store, _) = JournalStore::open(Gate::new(lower.clone()), &options).unwrap();
     let store = Arc::new(store);
     let clock = Arc::new(VirtualClock::default());
     let config = Config::parse(CONFIG, Path::new("day.toml")).unwrap();
@@ -447,7 +451,11 @@ fn live(seed: u64, until_ms: u64) {
         hash_seed: Some(seed),
         ..VolumeOptions::new(&config)
     };
-    let volume = Volume::start(Arc::<JournalStore<CrashLower>>::clone(&store), options).unwrap();
+    let volume = Volume::start(
+        Arc::<JournalStore<Gate<CrashLower>>>::clone(&store),
+        options,
+    )
+    .unwrap();
     let mut random = Random::new(seed);
     let events = plan(&mut random);
     let mut day = Day {

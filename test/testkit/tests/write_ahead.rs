@@ -9,7 +9,7 @@ use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES,
     PAGE_BYTES_U64, Page, PageIndex, Timestamp,
 };
-use mobifs_store::{JournalOptions, JournalStore, Store, Transaction};
+use mobifs_store::{Gate, JournalOptions, JournalStore, Store, Transaction};
 use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
 
 /// Pages of the file.
@@ -19,11 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Content = Vec<u8>;
 
-fn open(lower: &CrashLower) -> JournalStore<CrashLower> {
+fn open(lower: &CrashLower) -> JournalStore<Gate<CrashLower>> {
     open_with_journal(lower, 1 << 20)
 }
 
-fn open_with_journal(lower: &CrashLower, journal_bytes: u64) -> JournalStore<CrashLower> {
+fn open_with_journal(lower: &CrashLower, journal_bytes: u64) -> JournalStore<Gate<CrashLower>> {
     let options = JournalOptions {
         journal_bytes,
         direct_bytes_max: Some(8 << 10),
@@ -31,7 +31,9 @@ fn open_with_journal(lower: &CrashLower, journal_bytes: u64) -> JournalStore<Cra
         ahead_pages_min: 1,
         ..JournalOptions::default()
     };
-    JournalStore::open(lower.clone(), &options).unwrap().0
+    JournalStore::open(Gate::new(lower.clone()), &options)
+        .unwrap()
+        .0
 }
 
 /// A transaction that changes a file.
@@ -131,7 +133,7 @@ fn content_of(store: &impl Store) -> Content {
 }
 
 /// A file in the lower tree, every page of which has a newer one in the journal.
-fn overwritten(lower: &CrashLower) -> (Arc<JournalStore<CrashLower>>, ObjectId, Content) {
+fn overwritten(lower: &CrashLower) -> (Arc<JournalStore<Gate<CrashLower>>>, ObjectId, Content) {
     let store = Arc::new(open(lower));
     let id = store.first_new_object();
     let mut content = Content::new();
@@ -153,7 +155,7 @@ fn overwritten(lower: &CrashLower) -> (Arc<JournalStore<CrashLower>>, ObjectId, 
 fn commit_after(
     lower: &CrashLower,
     calls: u64,
-    store: &Arc<JournalStore<CrashLower>>,
+    store: &Arc<JournalStore<Gate<CrashLower>>>,
     id: ObjectId,
     change: &Change,
 ) -> Arc<AtomicU64> {

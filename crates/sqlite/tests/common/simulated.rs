@@ -10,7 +10,7 @@ use mobifs_sqlite::simulation::{
     Adopted, Beginning, Ground, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark,
 };
 use mobifs_store::lower::{Create, Lower as _};
-use mobifs_store::{JournalOptions, JournalStore};
+use mobifs_store::{Gate, JournalOptions, JournalStore};
 use mobifs_testkit::crash::{CrashLower, Effect, Fate};
 use mobifs_volume::{Config, Volume, VolumeOptions};
 
@@ -124,7 +124,8 @@ pub fn bring_to_life(
         // As an opened database does with what a cut has left of a stand-in.
         file.write(&[]).map_err(|error| error.to_string())?;
     }
-    let (store, _) = JournalStore::open(lower.clone(), journal).map_err(|e| e.to_string())?;
+    let (store, _) =
+        JournalStore::open(Gate::new(lower.clone()), journal).map_err(|e| e.to_string())?;
     let config = Config::defaults().unwrap();
     let options = VolumeOptions {
         background: false,

@@ -21,7 +21,6 @@ use crate::commit::counters::CommitCounters;
 use crate::locks::RankedMutex;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::lower::Lower;
-use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::pending::{PageAhead, Pending, PendingObject, PendingPage};
@@ -80,7 +79,7 @@ impl Portions {
 struct Pass<'a, L: Lower> {
     overlay: &'a Overlay<L>,
     applier: &'a Applier,
-    epoch: &'a RankedMutex<Epoch<Gate<L>>>,
+    epoch: &'a RankedMutex<Epoch<L::Handle>>,
     commits: &'a CommitCounters,
     /// Applies that had begun when it began.
     applies: u64,
@@ -93,7 +92,7 @@ struct Pass<'a, L: Lower> {
 pub(crate) fn write_ahead<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &RankedMutex<Epoch<Gate<L>>>,
+    epoch: &RankedMutex<Epoch<L::Handle>>,
     commits: &CommitCounters,
 ) {
     if overlay.is_read_only() {
@@ -119,7 +118,7 @@ pub(crate) fn write_ahead<L: Lower>(
 fn begin_ahead<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &RankedMutex<Epoch<Gate<L>>>,
+    epoch: &RankedMutex<Epoch<L::Handle>>,
 ) -> Option<(Vec<ObjectId>, u64)> {
     let epoch = epoch.lock();
     // No journal, or none that redoes content, would make good what a crash leaves torn.

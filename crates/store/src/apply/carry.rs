@@ -22,7 +22,6 @@ use crate::log::epoch::{Carried, Epoch};
 use crate::log::overflow;
 use crate::log::record::{Record, diff};
 use crate::lower::Lower;
-use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 use crate::overlay::paths;
 use crate::overlay::pending::{PendingObject, PendingPage};
@@ -79,7 +78,7 @@ pub(super) fn park_nameless<L: Lower>(
 /// may be theirs. Answers which of the new objects stay.
 pub(super) fn keep_room_to_carry<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &Epoch<Gate<L>>,
+    epoch: &Epoch<L::Handle>,
     work: &Work,
     refused: &mut Refused,
     mut staged: Vec<(ObjectId, u64)>,
@@ -102,7 +101,7 @@ pub(super) fn keep_room_to_carry<L: Lower>(
 /// for so many bytes that are carried over.
 fn keep_room_for_files<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &Epoch<Gate<L>>,
+    epoch: &Epoch<L::Handle>,
     staged: &[(ObjectId, u64)],
     bytes: u64,
 ) -> Result<(), StoreError> {
@@ -111,7 +110,7 @@ fn keep_room_for_files<L: Lower>(
     let mut records = bind_records(staged);
     records.push(Record::RenameMarkInPart);
     let room = epoch.log().free_bytes().saturating_sub(PART_RESERVE_BYTES);
-    if Log::<Gate<L>>::transaction_bytes(&records) <= room {
+    if Log::<L::Handle>::transaction_bytes(&records) <= room {
         return keep(first, bytes);
     }
     keep(first, codec::encoded_bytes(&records))?;
@@ -126,7 +125,7 @@ fn keep_room_for_files<L: Lower>(
 
 /// Keeps as much again for the next apply, which writes what it carries over while the file of
 /// this epoch still counts; if there is room.
-pub(super) fn keep_room_to_carry_again<L: Lower>(overlay: &Overlay<L>, epoch: &Epoch<Gate<L>>) {
+pub(super) fn keep_room_to_carry_again<L: Lower>(overlay: &Overlay<L>, epoch: &Epoch<L::Handle>) {
     if let Some(carried) = epoch.log().carried() {
         let bytes = carried.bytes.saturating_add(NAMES_BYTES);
         let file = epoch.next_overflow();
@@ -174,7 +173,7 @@ fn give_some_back<L: Lower>(
 pub(super) fn carry_over<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     work: &Work,
     refused: &Refused,
 ) -> Result<(), StoreError> {
@@ -205,7 +204,7 @@ pub(super) fn carry_over<L: Lower>(
 /// Records of all that is not in its place: over the lower tree they make what is committed.
 fn left_over<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &Epoch<Gate<L>>,
+    epoch: &Epoch<L::Handle>,
     work: &Work,
     refused: &Refused,
     recorded: &mut HashSet<ObjectId>,

@@ -351,7 +351,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::file_state;
-    use crate::lower::PosixLower;
+    use crate::lower::{Gate, PosixLower};
     use crate::{JournalOptions, JournalStore, Store, Transaction};
 
     /// Every other page, up to a full disk: applying gave the holes blocks, too, for which there
@@ -366,7 +366,7 @@ mod tests {
             uuid_if_new: [7; 16],
             ..JournalOptions::default()
         };
-        let (store, _) = JournalStore::open(lower, &options).unwrap();
+        let (store, _) = JournalStore::open(Gate::new(lower), &options).unwrap();
         let id = store.first_new_object();
         // One transaction after the other: a new file, and one that grows.
         for (created, pages) in [(true, 0..PAGES / 2), (false, PAGES / 2..PAGES)] {

@@ -45,7 +45,6 @@ use crate::apply::work::{Applier, Work};
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::Lower;
-use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 
 /// Applies everything pending and starts a new epoch of the journal, if there is room.
@@ -55,7 +54,7 @@ use crate::overlay::Overlay;
 pub(crate) fn apply_pending<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     deleted: &Deleted,
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
@@ -87,7 +86,7 @@ pub(crate) fn apply_pending<L: Lower>(
 /// The journal is void from now on: all that it says is applied and durable, or carried over.
 fn begin_epoch<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     work: &Work,
 ) -> Result<(), StoreError> {
     let (records, outcome) = match epoch.begin_next(overlay.lower())? {
@@ -114,7 +113,7 @@ fn begin_epoch<L: Lower>(
 fn bring_to_place<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     work: &Work,
     deleted: &Deleted,
     refused: &mut Refused,
@@ -134,7 +133,7 @@ fn bring_to_place<L: Lower>(
 /// Names, and what changes with them; all that was applied is durable on return.
 fn rename_all<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     work: &Work,
     refused: &mut Refused,
 ) -> Result<(), StoreError> {
@@ -178,7 +177,7 @@ fn finish<L: Lower>(overlay: &Overlay<L>, work: &Work, carried: Vec<Record>) {
 pub(crate) fn apply_what_is_possible<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
 ) -> Result<(), StoreError> {
     match apply_all(overlay, applier, epoch) {
         Err(error @ StoreError::Unapplied { .. }) => {
@@ -197,11 +196,11 @@ pub(crate) fn apply_what_is_possible<L: Lower>(
 pub(crate) fn apply_all<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
 ) -> Result<(), StoreError> {
     let mut deleted = Deleted::new();
     let may_go_on =
-        |error: &StoreError, epoch: &Epoch<Gate<L>>| error.is_refusal() && epoch.may_carry();
+        |error: &StoreError, epoch: &Epoch<L::Handle>| error.is_refusal() && epoch.may_carry();
     match apply_everything(overlay, applier, epoch, &mut deleted) {
         Err(error) if may_go_on(&error, epoch) => {
             match apply_pending(overlay, applier, epoch, &deleted, &mut Refused::anything()) {
@@ -221,7 +220,7 @@ pub(crate) fn apply_all<L: Lower>(
 pub(crate) fn apply_everything<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     deleted: &mut Deleted,
 ) -> Result<(), StoreError> {
     let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
@@ -247,7 +246,7 @@ pub(crate) fn gain_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     source: Room,
-    epoch: &Epoch<Gate<L>>,
+    epoch: &Epoch<L::Handle>,
     deleted: &mut Deleted,
 ) -> Result<bool, StoreError> {
     // Everything is in its place then, and only the new epoch finds no room.

@@ -58,7 +58,7 @@ impl Reserve {
     /// As an earlier mount has left it.
     pub(crate) fn find<L: Lower>(
         lower: &L,
-        own: &Directories<L>,
+        own: &Directories<L::Handle>,
         bytes: u64,
     ) -> Result<Self, StoreError> {
         let held_bytes = match lower.stat_at(own.mobifs(), NAME) {
@@ -78,7 +78,7 @@ impl Reserve {
     /// other: a full disk must not keep a store from being mounted.
     pub(crate) fn open_with<L: Lower, T>(
         lower: &L,
-        own: &Directories<L>,
+        own: &Directories<L::Handle>,
         mut attempt: impl FnMut() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let error = match attempt() {

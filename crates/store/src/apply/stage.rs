@@ -14,7 +14,6 @@ use crate::error::missing;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::found;
-use crate::lower::gate::Gate;
 use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
@@ -94,7 +93,7 @@ pub(super) fn stage_new_objects<L: Lower>(
 /// is everything else, the journal says, too.
 pub(super) fn write_rename_mark<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     bindings: Vec<(ObjectId, u64)>,
     is_everything: bool,
 ) -> Result<(), StoreError> {

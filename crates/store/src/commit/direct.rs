@@ -16,7 +16,6 @@ use crate::commit::shape::{self, MANY_FILES_BYTES, RUN_PAGES_MIN};
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::Lower;
-use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::paths;
@@ -126,7 +125,7 @@ impl DirectRun {
 pub(crate) fn choose_direct<L: Lower>(
     overlay: &Overlay<L>,
     counters: &CommitCounters,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     transaction: &Transaction,
 ) -> Result<Vec<DirectRun>, StoreError> {
     if epoch.rename_mark() == RenameMark::OnlyNamesLeft {
@@ -226,7 +225,7 @@ fn guard<L: Lower>(
 fn write_guards<L: Lower>(
     overlay: &Overlay<L>,
     counters: &CommitCounters,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     mut guards: Vec<ObjectState>,
 ) -> Result<(), StoreError> {
     guards.dedup_by_key(|guard| guard.id);

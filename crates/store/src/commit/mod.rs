@@ -19,7 +19,6 @@ use crate::log::epoch::BIND_RESERVE_BYTES;
 use crate::log::epoch::Epoch;
 use crate::log::record::{Record, diff};
 use crate::lower::Lower;
-use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::paths;
@@ -37,7 +36,7 @@ pub(crate) fn commit<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     counters: &CommitCounters,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     transaction: Transaction,
 ) -> Result<(), StoreError> {
     if overlay.is_read_only() {
@@ -151,7 +150,7 @@ fn add_parents<L: Lower>(
 fn make_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     transaction: &Transaction,
 ) -> Result<(), StoreError> {
     epoch.invalidate_tail(overlay.lower(), overlay.sink())?;

@@ -17,8 +17,8 @@ pub(super) const UNFINISHED: &[u8] = b"journal.new";
 const ZERO_BYTES: usize = 1024 * 1024;
 
 /// A journal that was just made.
-pub(super) struct Made<L: Lower> {
-    pub(super) journal: L::Handle,
+pub(super) struct Made<H> {
+    pub(super) journal: H,
     pub(super) direct_io: bool,
     pub(super) superblock: Superblock,
 }
@@ -29,7 +29,7 @@ pub(super) fn first<L: Lower>(
     directory: &L::Handle,
     wanted: Superblock,
     measure: bool,
-) -> Result<Made<L>, StoreError> {
+) -> Result<Made<L::Handle>, StoreError> {
     // An identity without a journal is what an earlier attempt left. It goes durably
     // before the unfinished journal that explains it.
     discard(lower, directory, identity::NAME)
@@ -90,7 +90,7 @@ pub(super) fn unfinished<L: Lower>(
     directory: &L::Handle,
     wanted: Superblock,
     measure: bool,
-) -> Result<Made<L>, StoreError> {
+) -> Result<Made<L::Handle>, StoreError> {
     let explained = explained(wanted.journal_bytes);
     let attempt = || {
         discard(lower, directory, UNFINISHED)?;

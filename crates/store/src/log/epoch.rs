@@ -60,8 +60,8 @@ impl Usage {
 }
 
 /// The epoch under way.
-pub(crate) struct Epoch<L: Lower> {
-    log: Log<L>,
+pub(crate) struct Epoch<H> {
+    log: Log<H>,
     /// Objects whose place the journal's epoch records already.
     recorded: HashSet<ObjectId>,
     /// Number of the next overflow file.
@@ -79,10 +79,10 @@ pub(crate) struct Epoch<L: Lower> {
     usage: Arc<Usage>,
 }
 
-impl<L: Lower> Epoch<L> {
+impl<H> Epoch<H> {
     /// The epoch that a journal was found in.
     pub(crate) fn found(
-        log: Log<L>,
+        log: Log<H>,
         recorded: HashSet<ObjectId>,
         next_overflow: u64,
         rename_mark: RenameMark,
@@ -103,7 +103,7 @@ impl<L: Lower> Epoch<L> {
         epoch
     }
 
-    pub(crate) const fn log(&self) -> &Log<L> {
+    pub(crate) const fn log(&self) -> &Log<H> {
         &self.log
     }
 
@@ -179,14 +179,14 @@ impl<L: Lower> Epoch<L> {
     /// [`StoreError::Lower`].
     pub(crate) fn append(
         &mut self,
-        lower: &L,
-        stage: &L::Handle,
+        lower: &impl Lower<Handle = H>,
+        stage: &H,
         records: &[Record],
         reserve_bytes: u64,
     ) -> Result<u64, StoreError> {
         let (epoch, sequence) = self.log.next();
         let room = self.log.free_bytes().saturating_sub(reserve_bytes);
-        let written = if Log::<L>::transaction_bytes(records) <= room {
+        let written = if Log::<H>::transaction_bytes(records) <= room {
             self.log.append(lower, records)?
         } else {
             let file = self.take_overflow();
@@ -230,7 +230,10 @@ impl<L: Lower> Epoch<L> {
     /// After an apply that failed while they moved, this comes before the next transaction:
     /// recovery finds an object at a place that the journal records or gives it, and what is
     /// committed next may take the names away at which a crash would leave it.
-    pub(crate) fn sync_renames(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn sync_renames(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<(), StoreError> {
         if self.has_unsynced_renames {
             lower
                 .sync_all()
@@ -245,7 +248,10 @@ impl<L: Lower> Epoch<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]: the epoch under way goes on, and is applied again.
-    pub(crate) fn begin_next(&mut self, lower: &L) -> Result<Option<Carried>, StoreError> {
+    pub(crate) fn begin_next(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<Option<Carried>, StoreError> {
         debug_assert!(
             !self.has_unsynced_renames,
             "a new epoch begins after a barrier"
@@ -265,7 +271,7 @@ impl<L: Lower> Epoch<L> {
     }
 
     /// Marks the journal, in which nothing is left to be applied, as closed properly.
-    pub(crate) fn close(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn close(&mut self, lower: &impl Lower<Handle = H>) -> Result<(), StoreError> {
         self.log.reset(lower, true)?;
         self.publish();
         Ok(())
@@ -277,12 +283,18 @@ impl<L: Lower> Epoch<L> {
     }
 
     /// Of a copied store: the journal is this copy's from now on.
-    pub(crate) fn rebind_to_copy(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn rebind_to_copy(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<(), StoreError> {
         self.log.rebind_to_copy(lower)
     }
 
     /// Makes what was found durable, and invalidates what remains of a torn transaction.
-    pub(crate) fn make_durable(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn make_durable(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<(), StoreError> {
         self.log.make_durable(lower)
     }
 
@@ -334,7 +346,7 @@ impl<L: Lower> Epoch<L> {
     /// [`StoreError::Lower`]: it is not known what is there, and nothing may follow.
     pub(crate) fn invalidate_tail(
         &mut self,
-        lower: &L,
+        lower: &impl Lower<Handle = H>,
         sink: Option<&dyn RestartSink>,
     ) -> Result<(), StoreError> {
         self.log.invalidate_tail(lower)?;

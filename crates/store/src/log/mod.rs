@@ -37,9 +37,9 @@ const JOURNAL: &[u8] = b"journal";
 const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
 
 /// An open journal. Used by one thread at a time.
-pub(crate) struct Log<L: Lower> {
+pub(crate) struct Log<H> {
     /// None only if the store is read-only and has no journal.
-    journal: Option<L::Handle>,
+    journal: Option<H>,
     direct_io: bool,
     access: Access,
     /// The superblock in force.
@@ -126,7 +126,7 @@ impl Scanned {
     }
 }
 
-impl<L: Lower> Log<L> {
+impl<H> Log<H> {
     /// Bytes that one transaction of these records takes in the journal.
     pub(crate) fn transaction_bytes(records: &[Record]) -> u64 {
         transaction_bytes(codec::encoded_bytes(records))
@@ -218,7 +218,11 @@ impl<L: Lower> Log<L> {
     /// before that is done, which the next call tries first. Only a crash before may
     /// find the transaction, as the last one.
     /// [`StoreError::Corrupt`] for records that could not be read again.
-    pub(crate) fn append(&mut self, lower: &L, records: &[Record]) -> Result<u64, StoreError> {
+    pub(crate) fn append(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+        records: &[Record],
+    ) -> Result<u64, StoreError> {
         self.check_writable("appending to the journal")?;
         self.invalidate_tail(lower)?;
         if !records.iter().all(codec::is_encodable) {
@@ -274,7 +278,11 @@ impl<L: Lower> Log<L> {
     /// # Errors
     /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then,
     /// so the log takes nothing until a later call succeeds ([`Log::is_epoch_unknown`]).
-    pub(crate) fn reset(&mut self, lower: &L, clean: bool) -> Result<(), StoreError> {
+    pub(crate) fn reset(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+        clean: bool,
+    ) -> Result<(), StoreError> {
         self.begin_epoch(lower, clean, None)
     }
 
@@ -285,7 +293,7 @@ impl<L: Lower> Log<L> {
     /// As [`Log::reset`].
     pub(crate) fn reset_carrying(
         &mut self,
-        lower: &L,
+        lower: &impl Lower<Handle = H>,
         carried: Overflow,
     ) -> Result<(), StoreError> {
         self.begin_epoch(lower, false, Some(carried))
@@ -293,7 +301,7 @@ impl<L: Lower> Log<L> {
 
     fn begin_epoch(
         &mut self,
-        lower: &L,
+        lower: &impl Lower<Handle = H>,
         clean: bool,
         carried: Option<Overflow>,
     ) -> Result<(), StoreError> {
@@ -344,7 +352,10 @@ impl<L: Lower> Log<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]; which superblock is in force is not known then, and both are whole.
-    pub(crate) fn rebind_to_copy(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn rebind_to_copy(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<(), StoreError> {
         let superblock = Superblock {
             home: self.home,
             ..self.superblock
@@ -362,7 +373,7 @@ impl<L: Lower> Log<L> {
         Err(StoreError::lower(action)(errno.into()))
     }
 
-    fn journal(&self) -> io::Result<&L::Handle> {
+    fn journal(&self) -> io::Result<&H> {
         self.journal.as_ref().ok_or_else(|| Errno::ROFS.into())
     }
 
@@ -394,7 +405,11 @@ impl<L: Lower> Log<L> {
         blocks[payload_end..].fill(0);
     }
 
-    fn write_transaction(&mut self, lower: &L, bytes: u64) -> Result<(), StoreError> {
+    fn write_transaction(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
         let (offset, sequence) = (self.position, self.sequence);
         let journal = self
             .journal()
@@ -425,7 +440,10 @@ impl<L: Lower> Log<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]: it is still not known what is there.
-    pub(crate) fn invalidate_tail(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn invalidate_tail(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<(), StoreError> {
         if self.access != Access::TailUnknown {
             return Ok(());
         }
@@ -445,7 +463,10 @@ impl<L: Lower> Log<L> {
     ///
     /// # Errors
     /// [`StoreError::Lower`]: it is not known what a power cut would leave.
-    pub(crate) fn make_durable(&mut self, lower: &L) -> Result<(), StoreError> {
+    pub(crate) fn make_durable(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+    ) -> Result<(), StoreError> {
         if self.pristine || self.access == Access::ReadOnly {
             return Ok(());
         }
@@ -472,7 +493,11 @@ impl<L: Lower> Log<L> {
     }
 
     /// Writes `next` (but for its generation) to both slots, one after the other.
-    fn write_superblock(&mut self, lower: &L, next: Superblock) -> io::Result<()> {
+    fn write_superblock(
+        &mut self,
+        lower: &impl Lower<Handle = H>,
+        next: Superblock,
+    ) -> io::Result<()> {
         self.generation += 1;
         let next = Superblock {
             generation: self.generation,

@@ -32,7 +32,7 @@ pub(crate) fn open<L: Lower>(
     lower: &L,
     directory: &L::Handle,
     options: &LogOptions,
-) -> Result<(Log<L>, Scanned), StoreError> {
+) -> Result<(Log<L::Handle>, Scanned), StoreError> {
     let journal_bytes = wanted_bytes(options)?;
     let identity = identity::read(lower, directory)?;
     if exists(lower, directory, JOURNAL)? {
@@ -87,7 +87,7 @@ fn existing<L: Lower>(
     options: &LogOptions,
     journal_bytes: u64,
     identity: Option<Identity>,
-) -> Result<(Log<L>, Scanned), StoreError> {
+) -> Result<(Log<L::Handle>, Scanned), StoreError> {
     let (journal, direct_io) = lower
         .open_journal(directory, JOURNAL)
         .map_err(StoreError::lower("opening the journal"))?;
@@ -149,12 +149,12 @@ fn scan_log<L: Lower>(
 
 /// The writes that opening may do, now that everything is known to be sound.
 fn make_ready<L: Lower>(
-    mut log: Log<L>,
+    mut log: Log<L::Handle>,
     lower: &L,
     directory: &L::Handle,
     options: &LogOptions,
     journal_bytes: u64,
-) -> Result<Log<L>, StoreError> {
+) -> Result<Log<L::Handle>, StoreError> {
     create::discard(lower, directory, UNFINISHED)
         .map_err(StoreError::lower("removing an unfinished journal"))?;
     let mut wanted = log.superblock;
@@ -273,7 +273,7 @@ fn exists<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -> Result<boo
     }
 }
 
-fn fresh<L: Lower>(made: Made<L>) -> Log<L> {
+fn fresh<H>(made: Made<H>) -> Log<H> {
     Log {
         journal: Some(made.journal),
         direct_io: made.direct_io,
@@ -291,7 +291,7 @@ fn fresh<L: Lower>(made: Made<L>) -> Log<L> {
 }
 
 /// A read-only store without a journal: empty, and without room.
-fn absent<L: Lower>(superblock: Superblock) -> Log<L> {
+fn absent<H>(superblock: Superblock) -> Log<H> {
     Log {
         journal: None,
         direct_io: false,
@@ -328,7 +328,7 @@ fn scanned(superblock: &Superblock, mut found: Found, is_copied: bool) -> Scanne
     }
 }
 
-fn nothing<L: Lower>(log: &Log<L>) -> Scanned {
+fn nothing<H>(log: &Log<H>) -> Scanned {
     let (epoch, next_sequence) = log.next();
     Scanned {
         transactions: Vec::new(),

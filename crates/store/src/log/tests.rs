@@ -34,7 +34,7 @@ struct Place {
     directory: tempfile::TempDir,
 }
 
-type Opened = Result<(Log<PosixLower>, Scanned), StoreError>;
+type Opened = Result<(Log<PosixHandle>, Scanned), StoreError>;
 
 impl Place {
     fn new() -> Self {
@@ -110,7 +110,7 @@ fn transaction(number: u8, blocks: usize) -> Vec<Record> {
         });
     }
     assert_eq!(
-        Log::<PosixLower>::transaction_bytes(&records),
+        Log::<PosixHandle>::transaction_bytes(&records),
         blocks as u64 * BLOCK
     );
     records

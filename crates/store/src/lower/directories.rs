@@ -9,23 +9,23 @@ use crate::{StoreError, check_owner};
 
 /// Handles on `.mobifs` and what lies in it.
 #[derive(Debug)]
-pub(crate) struct Directories<L: Lower> {
-    mobifs: Arc<L::Handle>,
-    stage: Arc<L::Handle>,
-    limbo: Arc<L::Handle>,
-    lost: Arc<L::Handle>,
+pub(crate) struct Directories<H> {
+    mobifs: Arc<H>,
+    stage: Arc<H>,
+    limbo: Arc<H>,
+    lost: Arc<H>,
 }
 
-impl<L: Lower> Directories<L> {
+impl<H> Directories<H> {
     /// Opens (and makes, unless `read_only`) the store's own directories. Those of
     /// users who are not to be trusted are refused, if `believes` says that what they hold
     /// is believed.
     pub(crate) fn open(
-        lower: &L,
+        lower: &impl Lower<Handle = H>,
         read_only: bool,
         believes: bool,
     ) -> Result<Option<Self>, StoreError> {
-        let open = |parent: &L::Handle, name: &[u8]| -> Result<Option<L::Handle>, StoreError> {
+        let open = |parent: &H, name: &[u8]| -> Result<Option<H>, StoreError> {
             let shown = name.escape_ascii();
             if let Some(handle) = found(lower.open(parent, name, true))
                 .map_err(StoreError::lower(format!("opening {shown}")))?
@@ -86,22 +86,22 @@ impl<L: Lower> Directories<L> {
     }
 
     /// `.mobifs` itself: the journal and the reserve.
-    pub(crate) const fn mobifs(&self) -> &Arc<L::Handle> {
+    pub(crate) const fn mobifs(&self) -> &Arc<H> {
         &self.mobifs
     }
 
     /// New objects that have no name yet, under their ids, and overflow files.
-    pub(crate) const fn stage(&self) -> &Arc<L::Handle> {
+    pub(crate) const fn stage(&self) -> &Arc<H> {
         &self.stage
     }
 
     /// Objects on their way from one name to another, or to be deleted, under their inode numbers.
-    pub(crate) const fn limbo(&self) -> &Arc<L::Handle> {
+    pub(crate) const fn limbo(&self) -> &Arc<H> {
         &self.limbo
     }
 
     /// Deleted directories that other programs had put something into.
-    pub(crate) const fn lost(&self) -> &Arc<L::Handle> {
+    pub(crate) const fn lost(&self) -> &Arc<H> {
         &self.lost
     }
 }

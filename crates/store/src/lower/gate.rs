@@ -1,111 +1,53 @@
-//! The lower filesystem as all of the store uses it: its power can be cut, and where there are no
-//! more descriptors, handles that are only kept for later are closed.
+//! A lower filesystem whose power can be cut.
 
 use std::io;
 
 use mobifs_base::{ByteRange, SpaceInfo, Xattr};
-use parking_lot::{MutexGuard, RwLock};
-use rustix::io::Errno;
+use parking_lot::RwLock;
 
 use crate::Capabilities;
-use crate::locks::{Order, Rank, Ranked, RankedMutex};
-use crate::lower::handles::Handles;
 use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 
 /// Passes everything on to the lower filesystem until the power is cut; from then on
 /// nothing that could change it.
-pub(crate) struct Gate<L: Lower> {
+///
+/// A store is a [`Store`](crate::Store) over a gate only, as every one has to be able to stop:
+/// who opens one puts the gate over the lower filesystem.
+#[derive(Debug)]
+pub struct Gate<L: Lower> {
     lower: L,
-    order: Order,
-    /// Handles on objects that may be used again.
-    handles: RankedMutex<Handles<L::Handle>>,
     /// Read-held during every change, so that cutting waits for those under way.
     cut: RwLock<bool>,
 }
 
 impl<L: Lower> Gate<L> {
-    pub(crate) fn new(lower: L) -> Self {
-        let order = Order::new();
+    /// Over this lower filesystem; the power is on.
+    pub const fn new(lower: L) -> Self {
         Self {
-            order,
-            handles: RankedMutex::new(order, Rank::Handles, Handles::new(lower.handles_max())),
             lower,
             cut: RwLock::new(false),
         }
     }
 
     /// From the return of this call on, nothing changes in the lower filesystem.
-    pub(crate) fn cut_power(&self) {
+    pub fn cut_power(&self) {
         *self.cut.write() = true;
     }
 
-    /// That of the locks of the store.
-    pub(crate) const fn order(&self) -> Order {
-        self.order
-    }
-
-    /// The handles that are kept. No call is made while they are locked.
-    pub(crate) fn handles(&self) -> Ranked<MutexGuard<'_, Handles<L::Handle>>> {
-        self.handles.lock()
-    }
-
-    /// Makes a call that may need a descriptor. A call that gets none has done nothing, or only what
-    /// it would do again.
-    fn call<T>(&self, mut call: impl FnMut(&L) -> io::Result<T>) -> io::Result<T> {
-        loop {
-            match call(&self.lower) {
-                Err(error) if lacks_descriptors(&error) && self.close_some() => {}
-                other => return other,
-            }
-        }
-    }
-
-    /// Closes handles that are not in use; whether there were any.
-    fn close_some(&self) -> bool {
-        // They are closed when they are dropped here, which takes its time, and not locked.
-        let closed = self.handles.lock().close_unused();
-        !closed.is_empty()
-    }
-
-    fn change<T>(&self, change: impl FnMut(&L) -> io::Result<T>) -> io::Result<T> {
+    fn change<T>(&self, change: impl FnOnce(&L) -> io::Result<T>) -> io::Result<T> {
         let cut = self.cut.read();
         if *cut {
-            return Err(is_cut());
+            return Err(io::Error::other("the power was cut by request"));
         }
-        self.call(change)
+        change(&self.lower)
     }
-
-    /// A change that is not made again where it fails: what has failed to become durable may never
-    /// do so, although the next attempt says that it did.
-    fn once<T>(&self, change: impl FnOnce(&L) -> io::Result<T>) -> io::Result<T> {
-        let cut = self.cut.read();
-        if *cut {
-            return Err(is_cut());
-        }
-        let changed = change(&self.lower);
-        if changed.as_ref().is_err_and(lacks_descriptors) {
-            self.close_some();
-        }
-        changed
-    }
-}
-
-fn is_cut() -> io::Error {
-    io::Error::other("the power was cut by request")
-}
-
-fn lacks_descriptors(error: &io::Error) -> bool {
-    let lacking = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
-    error
-        .raw_os_error()
-        .is_some_and(|errno| lacking.contains(&errno))
 }
 
 impl<L: Lower> Lower for Gate<L> {
     type Handle = L::Handle;
 
     fn root(&self) -> io::Result<Self::Handle> {
-        self.call(Lower::root)
+        self.lower.root()
     }
     fn handles_max(&self) -> usize {
         self.lower.handles_max()
@@ -114,22 +56,22 @@ impl<L: Lower> Lower for Gate<L> {
         self.lower.is_in_scope(name)
     }
     fn open(&self, directory: &Self::Handle, name: &[u8], write: bool) -> io::Result<Self::Handle> {
-        self.call(|lower| lower.open(directory, name, write))
+        self.lower.open(directory, name, write)
     }
     fn stat(&self, object: &Self::Handle) -> io::Result<LowerStat> {
-        self.call(|lower| lower.stat(object))
+        self.lower.stat(object)
     }
     fn stat_at(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<LowerStat> {
-        self.call(|lower| lower.stat_at(directory, name))
+        self.lower.stat_at(directory, name)
     }
     fn list(&self, directory: &Self::Handle) -> io::Result<Vec<LowerEntry>> {
-        self.call(|lower| lower.list(directory))
+        self.lower.list(directory)
     }
     fn read_link(&self, directory: &Self::Handle, name: &[u8]) -> io::Result<Vec<u8>> {
-        self.call(|lower| lower.read_link(directory, name))
+        self.lower.read_link(directory, name)
     }
     fn create(&self, directory: &Self::Handle, name: &[u8], what: Create<'_>) -> io::Result<()> {
-        self.change(|lower| lower.create(directory, name, what.clone()))
+        self.change(|lower| lower.create(directory, name, what))
     }
     fn link(
         &self,
@@ -156,10 +98,10 @@ impl<L: Lower> Lower for Gate<L> {
         self.change(|lower| lower.remove_directory(directory, name))
     }
     fn read_at(&self, file: &Self::Handle, out: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.call(|lower| lower.read_at(file, out, offset))
+        self.lower.read_at(file, out, offset)
     }
     fn read_cached(&self, file: &Self::Handle, out: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.call(|lower| lower.read_cached(file, out, offset))
+        self.lower.read_cached(file, out, offset)
     }
     fn write_at(&self, file: &Self::Handle, content: &[u8], offset: u64) -> io::Result<()> {
         self.change(|lower| lower.write_at(file, content, offset))
@@ -179,19 +121,19 @@ impl<L: Lower> Lower for Gate<L> {
         range: ByteRange,
         counted: Blocks,
     ) -> io::Result<bool> {
-        self.call(|lower| lower.is_in_place(file, range, counted))
+        self.lower.is_in_place(file, range, counted)
     }
     fn seek_data(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
-        self.call(|lower| lower.seek_data(file, offset))
+        self.lower.seek_data(file, offset)
     }
     fn seek_hole(&self, file: &Self::Handle, offset: u64) -> io::Result<Option<u64>> {
-        self.call(|lower| lower.seek_hole(file, offset))
+        self.lower.seek_hole(file, offset)
     }
     fn set_attributes(&self, object: &Self::Handle, attributes: &SetAttributes) -> io::Result<()> {
         self.change(|lower| lower.set_attributes(object, attributes))
     }
     fn xattrs(&self, object: &Self::Handle) -> io::Result<Vec<Xattr>> {
-        self.call(|lower| lower.xattrs(object))
+        self.lower.xattrs(object)
     }
     fn set_xattr(
         &self,
@@ -202,16 +144,16 @@ impl<L: Lower> Lower for Gate<L> {
         self.change(|lower| lower.set_xattr(object, name, value))
     }
     fn sync(&self, object: &Self::Handle) -> io::Result<()> {
-        self.once(|lower| lower.sync(object))
+        self.change(|lower| lower.sync(object))
     }
     fn sync_content(&self, file: &Self::Handle) -> io::Result<()> {
-        self.once(|lower| lower.sync_content(file))
+        self.change(|lower| lower.sync_content(file))
     }
     fn sync_all(&self) -> io::Result<()> {
-        self.once(Lower::sync_all)
+        self.change(Lower::sync_all)
     }
     fn space(&self) -> io::Result<SpaceInfo> {
-        self.call(Lower::space)
+        self.lower.space()
     }
     fn capabilities(&self, scratch_directory: &Self::Handle) -> io::Result<Capabilities> {
         self.change(|lower| lower.capabilities(scratch_directory))
@@ -230,9 +172,9 @@ impl<L: Lower> Lower for Gate<L> {
         offset: u64,
         durable: bool,
     ) -> io::Result<()> {
-        self.once(|lower| lower.journal_write(journal, blocks, offset, durable))
+        self.change(|lower| lower.journal_write(journal, blocks, offset, durable))
     }
     fn journal_flush(&self, journal: &Self::Handle) -> io::Result<()> {
-        self.once(|lower| lower.journal_flush(journal))
+        self.change(|lower| lower.journal_flush(journal))
     }
 }

@@ -6,14 +6,16 @@
 //! filesystem here whose unsynced effects land, vanish or tear.
 
 pub(crate) mod directories;
-pub(crate) mod gate;
+mod gate;
 pub(crate) mod handles;
+pub(crate) mod kept_handles;
 mod posix;
 
 use std::io;
 
 use mobifs_base::{ByteRange, DeviceNumber, FileKind, SpaceInfo, Timestamp, Xattr};
 
+pub use gate::Gate;
 pub use posix::{PosixHandle, PosixLower, StoreScope};
 
 use crate::Capabilities;

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use mobifs_base::{FileKind, ObjectId};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
-use crate::locks::{Rank, Ranked, RankedRwLock};
+use crate::locks::{Order, Rank, Ranked, RankedRwLock};
 use crate::lower::directories::Directories;
-use crate::lower::gate::Gate;
+use crate::lower::kept_handles::KeptHandles;
 use crate::lower::{Lower, LowerStat, found};
 use crate::overlay::state::{Change, ReportedState, State};
 use crate::{RestartSink, StoreError};
@@ -37,8 +37,8 @@ pub(crate) struct Place<H> {
 
 /// The lower filesystem, and what is committed over it.
 pub(crate) struct Overlay<L: Lower> {
-    lower: Gate<L>,
-    own: Directories<Gate<L>>,
+    lower: KeptHandles<L>,
+    own: Directories<L::Handle>,
     /// The device that the store is on: what has another one is foreign.
     device: u64,
     is_read_only: bool,
@@ -50,13 +50,13 @@ pub(crate) struct Overlay<L: Lower> {
 // Callers that look for an object hold the names, in either mode, so that nothing moves meanwhile.
 impl<L: Lower> Overlay<L> {
     pub(crate) const fn new(
-        lower: Gate<L>,
-        own: Directories<Gate<L>>,
+        order: Order,
+        lower: KeptHandles<L>,
+        own: Directories<L::Handle>,
         device: u64,
         is_read_only: bool,
         state: State,
     ) -> Self {
-        let order = lower.order();
         Self {
             lower,
             own,
@@ -67,7 +67,7 @@ impl<L: Lower> Overlay<L> {
         }
     }
 
-    pub(crate) const fn lower(&self) -> &Gate<L> {
+    pub(crate) const fn lower(&self) -> &KeptHandles<L> {
         &self.lower
     }
 

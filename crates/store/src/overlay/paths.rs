@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use crate::fixtures::file_state;
     use crate::journal_store::JournalStore;
-    use crate::lower::PosixLower;
+    use crate::lower::{Gate, PosixLower};
     use crate::options::JournalOptions;
     use crate::{Store, StoreError, Transaction};
     use mobifs_base::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
@@ -118,7 +118,7 @@ mod tests {
             journal_bytes: 1 << 20,
             ..JournalOptions::default()
         };
-        let (store, _) = JournalStore::open(lower, &options).unwrap();
+        let (store, _) = JournalStore::open(Gate::new(lower), &options).unwrap();
         let app = store.first_new_object();
         let [inner, file] = [ObjectId(app.0 + 1), ObjectId(app.0 + 2)];
         let name = |name: &str| Name::new(name.as_bytes()).unwrap();
@@ -162,7 +162,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let open = || {
             let lower = PosixLower::open(directory.path()).unwrap();
-            JournalStore::open(lower, &JournalOptions::default())
+            JournalStore::open(Gate::new(lower), &JournalOptions::default())
                 .unwrap()
                 .0
         };

@@ -15,7 +15,6 @@ use crate::StoreError;
 use crate::apply::limbo;
 use crate::log::epoch::Epoch;
 use crate::log::record::Record;
-use crate::lower::gate::Gate;
 use crate::lower::{Lower, found};
 use crate::overlay::Overlay;
 use crate::recovery::unapplied;
@@ -190,7 +189,7 @@ fn look_up<L: Lower>(
 /// applied, as when a part of a store was copied; [`StoreError::Lower`].
 pub(crate) fn bind_copy<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
     located: Option<Located>,
 ) -> Result<(), StoreError> {
     unapplied::check_found(overlay)?;

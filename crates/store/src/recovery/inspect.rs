@@ -251,7 +251,7 @@ impl Inspection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lower::PosixLower;
+    use crate::lower::{Gate, PosixLower};
     use crate::{JournalOptions, JournalStore};
 
     /// "an ordinary directory, not a store yet": a mount made what was missing, and went on.
@@ -265,7 +265,7 @@ mod tests {
             ..JournalOptions::default()
         };
         assert!(!inspect(&open()).unwrap().is_store);
-        drop(JournalStore::open(open(), &options).unwrap());
+        drop(JournalStore::open(Gate::new(open()), &options).unwrap());
         for name in ["stage", "limbo", "lost"] {
             std::fs::remove_dir(directory.path().join(".mobifs").join(name)).unwrap();
             let found = inspect(&open()).unwrap();
@@ -276,7 +276,7 @@ mod tests {
                 "{name}"
             );
         }
-        drop(JournalStore::open(open(), &options).unwrap());
+        drop(JournalStore::open(Gate::new(open()), &options).unwrap());
         assert_eq!(inspect(&open()).unwrap().uuid, Some([7; 16]));
     }
 }

@@ -23,13 +23,14 @@ use crate::apply::deleted::Deleted;
 use crate::apply::limbo::{self, Unnamed};
 use crate::apply::reserve::{self, Reserve};
 use crate::apply::work::Applier;
+use crate::locks::Order;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::overflow;
 use crate::log::record::Record;
 use crate::log::{self, LogOptions, Scanned};
 use crate::lower::Lower;
 use crate::lower::directories::Directories;
-use crate::lower::gate::Gate;
+use crate::lower::kept_handles::KeptHandles;
 use crate::options::JournalOptions;
 use crate::overlay::Overlay;
 use crate::overlay::pending::Pending;
@@ -46,9 +47,11 @@ const OBJECT_ID_MAX: u64 = 1 << 62;
 
 /// A store that is open, in its parts: [`crate::JournalStore`] puts them together.
 pub(crate) struct Opened<L: Lower> {
+    /// That of the store's locks.
+    pub(crate) order: Order,
     pub(crate) overlay: Overlay<L>,
     pub(crate) applier: Applier,
-    pub(crate) epoch: Epoch<Gate<L>>,
+    pub(crate) epoch: Epoch<L::Handle>,
     pub(crate) capabilities: Capabilities,
     /// What [`crate::Store::first_new_object`] says.
     pub(crate) first_new: ObjectId,
@@ -154,7 +157,8 @@ fn scan<L: Lower>(
     options: &JournalOptions,
     saved: Option<&RestartState>,
 ) -> Result<Found<L>, StoreError> {
-    let lower = Gate::new(lower);
+    let order = Order::new();
+    let lower = KeptHandles::new(order, lower);
     let root = lower
         .root()
         .map_err(StoreError::lower("opening the store"))?;
@@ -197,10 +201,17 @@ fn scan<L: Lower>(
     if let Some(saved) = saved {
         state.take_over(saved);
     }
-    let order = lower.order();
     let opened = Opened {
+        order,
         epoch: Epoch::found(log, replayed.recorded, next_overflow, replayed.rename_mark),
-        overlay: Overlay::new(lower, own, root_stat.device, options.read_only, state),
+        overlay: Overlay::new(
+            order,
+            lower,
+            own,
+            root_stat.device,
+            options.read_only,
+            state,
+        ),
         applier: Applier::new(
             order,
             reserve,
@@ -413,8 +424,8 @@ fn first_above(id: u64) -> ObjectId {
 }
 
 fn find_capabilities<L: Lower>(
-    lower: &Gate<L>,
-    own: &Directories<Gate<L>>,
+    lower: &L,
+    own: &Directories<L::Handle>,
     read_only: bool,
 ) -> Result<Capabilities, StoreError> {
     if read_only {

@@ -7,7 +7,6 @@ use mobifs_base::{Name, ObjectId};
 use crate::StoreError;
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::lower::Lower;
-use crate::lower::gate::Gate;
 use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::search::Search;
@@ -20,7 +19,7 @@ use crate::overlay::search::Search;
 /// Answers whether everything has an inode of its own, as it has where no journal is forged.
 pub(crate) fn find_renamed<L: Lower>(
     overlay: &Overlay<L>,
-    epoch: &mut Epoch<Gate<L>>,
+    epoch: &mut Epoch<L::Handle>,
 ) -> Result<bool, StoreError> {
     let _tree = overlay.lock_names();
     let has_begun = epoch.rename_mark() != RenameMark::NotBegun;

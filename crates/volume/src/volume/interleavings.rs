@@ -16,8 +16,8 @@ use mobifs_base::{
 };
 use mobifs_engine::{Caller, FsError, Moment, NodeSpec, SetIdBits, WriteAt};
 use mobifs_store::{
-    Capabilities, JournalOptions, JournalStore, MemoryStore, PendingWork, PosixLower, Seek, Store,
-    StoreError, Transaction,
+    Capabilities, Gate, JournalOptions, JournalStore, MemoryStore, PendingWork, PosixLower, Seek,
+    Store, StoreError, Transaction,
 };
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread::{self, JoinHandle};
@@ -334,7 +334,7 @@ fn what_is_forgotten_and_looked_up_at_the_same_time_is_found() {
     };
     explore(move || {
         let lower = PosixLower::open(&root).unwrap();
-        let (store, _) = JournalStore::open(lower, &options).unwrap();
+        let (store, _) = JournalStore::open(Gate::new(lower), &options).unwrap();
         // Unused objects are looked for once a second.
         let stage = Stage::over(Box::new(store), 64 << 20, 400);
         let seekers = [0, 1].map(|_| {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
-use mobifs_store::JournalStore;
 use mobifs_store::fuzzing::{ForgedCarried, carry, encode};
+use mobifs_store::{Gate, JournalStore};
 use mobifs_testkit::target::Target as _;
 
 use super::arbitrary_record::records;
@@ -88,7 +88,7 @@ fn run(input: &[u8]) -> Verdict {
         .unwrap_or_else(|error| panic!("before the forgery: {error}"));
     history.set_journal(&journal);
     let fence = Fence::new(history.lower.clone());
-    let Ok((store, _report)) = JournalStore::open(fence, &OPTIONS) else {
+    let Ok((store, _report)) = JournalStore::open(Gate::new(fence), &OPTIONS) else {
         return Verdict::Refused;
     };
     let store = Arc::new(store);
@@ -98,8 +98,9 @@ fn run(input: &[u8]) -> Verdict {
     drop(target);
     store.close().unwrap_or_else(|error| panic!("{error}"));
     drop(store);
-    let (_store, report) = JournalStore::open(Fence::new(history.lower.clone()), &OPTIONS)
-        .unwrap_or_else(|error| panic!("the second mount: {error}"));
+    let (_store, report) =
+        JournalStore::open(Gate::new(Fence::new(history.lower.clone())), &OPTIONS)
+            .unwrap_or_else(|error| panic!("the second mount: {error}"));
     assert!(report.clean, "nothing is left to recover: {report:?}");
     Verdict::Taken
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use mobifs_store::fuzzing::{append, encode};
-use mobifs_store::{JournalStore, StoreError};
+use mobifs_store::{Gate, JournalStore, StoreError};
 use mobifs_testkit::crash::CrashLower;
 use mobifs_testkit::target::Target as _;
 
@@ -56,7 +56,7 @@ fn run(input: &[u8]) -> Verdict {
         history.set_journal(&journal);
     }
     let copy = history.lower.copy(&mut dice(plan.numbers));
-    let (store, report) = match JournalStore::open(Fence::new(copy.clone()), &OPTIONS) {
+    let (store, report) = match JournalStore::open(Gate::new(Fence::new(copy.clone())), &OPTIONS) {
         Ok(opened) => opened,
         // The power is cut between two commits here: no apply was under way.
         Err(_) if plan.is_forged => return Verdict::Refused,
@@ -79,7 +79,7 @@ fn run(input: &[u8]) -> Verdict {
 }
 
 fn reopen(history: &History, copy: CrashLower, is_forged: bool) {
-    let opened: Result<_, StoreError> = JournalStore::open(Fence::new(copy), &OPTIONS);
+    let opened: Result<_, StoreError> = JournalStore::open(Gate::new(Fence::new(copy)), &OPTIONS);
     let (store, report) = opened.unwrap_or_else(|error| panic!("the second mount: {error}"));
     assert!(report.clean, "nothing is left to recover: {report:?}");
     if !is_forged {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use arbitrary::{Arbitrary, Unstructured};
 use mobifs_store::lower::JOURNAL_BLOCK_BYTES;
-use mobifs_store::{JournalStore, StoreError};
+use mobifs_store::{Gate, JournalStore, StoreError};
 
 use super::exposed::{Exposed, check_covered};
 use super::fence::Fence;
@@ -70,7 +70,7 @@ fn run(input: &[u8]) -> Verdict {
     history.set_journal(&journal);
     let fence = Fence::new(history.lower.clone());
     let changes = fence.changes();
-    let (store, report) = match JournalStore::open(fence, &OPTIONS) {
+    let (store, report) = match JournalStore::open(Gate::new(fence), &OPTIONS) {
         Ok(opened) => opened,
         Err(StoreError::Corrupt { .. } | StoreError::NewerFormat { .. }) => {
             let changes = changes.load(Ordering::Relaxed);
@@ -92,8 +92,9 @@ fn run(input: &[u8]) -> Verdict {
         .unwrap_or_else(|error| panic!("{error}"));
     store.close().unwrap_or_else(|error| panic!("{error}"));
     drop((target, store));
-    let (store, report) = JournalStore::open(Fence::new(history.lower.clone()), &OPTIONS)
-        .unwrap_or_else(|error| panic!("the second mount: {error}"));
+    let (store, report) =
+        JournalStore::open(Gate::new(Fence::new(history.lower.clone())), &OPTIONS)
+            .unwrap_or_else(|error| panic!("the second mount: {error}"));
     assert!(report.clean, "nothing is left to recover: {report:?}");
     let again = tree(&mut start(Arc::new(store)));
     if let Some(difference) = difference(&found, &again) {

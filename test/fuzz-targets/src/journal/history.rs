@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arbitrary::{Result, Unstructured};
 use mobifs_store::fuzzing::{Record, decode, scan};
 use mobifs_store::lower::{Create, Lower};
-use mobifs_store::{JournalOptions, JournalStore, Store};
+use mobifs_store::{Gate, JournalOptions, JournalStore, Store};
 use mobifs_testkit::crash::{CrashLower, Fate};
 use mobifs_testkit::life::SteppingClock;
 use mobifs_testkit::operations::{
@@ -54,8 +54,8 @@ impl History {
     /// Lives a life.
     pub(super) fn live(u: &mut Unstructured<'_>) -> Result<Self> {
         let lower = CrashLower::new();
-        let (store, _report) =
-            JournalStore::open(lower.clone(), &OPTIONS).unwrap_or_else(|error| panic!("{error}"));
+        let (store, _report) = JournalStore::open(Gate::new(lower.clone()), &OPTIONS)
+            .unwrap_or_else(|error| panic!("{error}"));
         let store = Arc::new(store);
         let mut target = start(Arc::clone(&store) as Arc<dyn Store>);
         let mut trees = vec![tree(&mut target)];

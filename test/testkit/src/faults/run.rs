@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mobifs_base::FileKind;
-use mobifs_store::{JournalStore, Store};
+use mobifs_store::{Gate, JournalStore, Store};
 use mobifs_volume::{Arena, Clock, Resumption, Volume, VolumeError, VolumeOptions};
 use rustix::io::Errno;
 
@@ -34,7 +34,7 @@ pub struct Outcome {
 /// A mounted volume.
 pub(super) struct Mounted {
     pub(super) target: VolumeTarget,
-    pub(super) store: Arc<JournalStore<CrashLower>>,
+    pub(super) store: Arc<JournalStore<Gate<CrashLower>>>,
     /// What a killed daemon's successor gets, if there may be one.
     arena: Option<Arena>,
 }
@@ -45,7 +45,7 @@ pub(super) fn mount(
     setting: &Setting,
     clock: &Arc<dyn Clock>,
 ) -> Result<Mounted, String> {
-    let opened = JournalStore::open(lower.clone(), &setting.journal_options());
+    let opened = JournalStore::open(Gate::new(lower.clone()), &setting.journal_options());
     let (store, _report) = opened.map_err(|error| error.to_string())?;
     start(store, setting, clock, None)
 }
@@ -58,13 +58,17 @@ fn mount_to_be_killed(
 ) -> Result<Mounted, String> {
     let arena = Arena::create().map_err(|error| error.to_string())?;
     let witness = Arc::new(arena.clone());
-    let opened = JournalStore::open_with_sink(lower.clone(), &setting.journal_options(), witness);
+    let opened = JournalStore::open_with_sink(
+        Gate::new(lower.clone()),
+        &setting.journal_options(),
+        witness,
+    );
     let (store, _report) = opened.map_err(|error| error.to_string())?;
     start(store, setting, clock, Some(arena))
 }
 
 fn start(
-    store: JournalStore<CrashLower>,
+    store: JournalStore<Gate<CrashLower>>,
     setting: &Setting,
     clock: &Arc<dyn Clock>,
     arena: Option<Arena>,
@@ -74,8 +78,11 @@ fn start(
         arena: arena.clone(),
         ..setting.volume_options(Arc::clone(clock))?
     };
-    let volume = Volume::start(Arc::<JournalStore<CrashLower>>::clone(&store), options)
-        .map_err(|error| error.to_string())?;
+    let volume = Volume::start(
+        Arc::<JournalStore<Gate<CrashLower>>>::clone(&store),
+        options,
+    )
+    .map_err(|error| error.to_string())?;
     Ok(Mounted {
         target: VolumeTarget::new(volume),
         store,
@@ -84,7 +91,7 @@ fn start(
 }
 
 /// The volume and the store of a killed daemon's successor.
-type Successor = (Arc<Volume>, Arc<JournalStore<CrashLower>>, Arena);
+type Successor = (Arc<Volume>, Arc<JournalStore<Gate<CrashLower>>>, Arena);
 
 /// Goes on with what a killed daemon has left.
 fn resume(
@@ -98,7 +105,7 @@ fn resume(
         .map_err(|error| error.to_string())?;
     let mut resumption = Resumption::of(&arena).map_err(|error| error.to_string())?;
     let (store, resumed) = JournalStore::resume(
-        lower.clone(),
+        Gate::new(lower.clone()),
         &setting.journal_options(),
         Arc::new(arena.clone()),
         resumption.store().clone(),
@@ -110,7 +117,7 @@ fn resume(
         arena: Some(arena.clone()),
         ..setting.volume_options(Arc::clone(clock))?
     };
-    let below = Arc::<JournalStore<CrashLower>>::clone(&store);
+    let below = Arc::<JournalStore<Gate<CrashLower>>>::clone(&store);
     let volume = Volume::resume(below, options, &resumption).map_err(|error| error.to_string())?;
     volume.check_arena()?;
     Ok((volume, store, arena))

@@ -384,7 +384,7 @@ fn what_earlier_epochs_left_beyond_the_reach_is_not_read() {
     let (lower, root) = place.lower();
     let (mut log, _) = open::open(&lower, &root, &options).unwrap();
     let large = transaction(1, 256);
-    let large_bytes = Log::<PosixLower>::transaction_bytes(&large);
+    let large_bytes = Log::<PosixHandle>::transaction_bytes(&large);
     let mut count = 0;
     assert!(!large_bytes.is_multiple_of(READ_BYTES_MAX as u64));
     while log.free_bytes() >= large_bytes {
@@ -438,7 +438,7 @@ fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
     let mut image = vec![0; 64 * 1024];
     superblock.encode(&mut image[..4096]);
     superblock.encode(&mut image[4096..8192]);
-    let mut log: Log<PosixLower> = Log {
+    let mut log: Log<PosixHandle> = Log {
         journal: None,
         direct_io: false,
         access: Access::ReadWrite,

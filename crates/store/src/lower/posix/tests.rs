@@ -530,7 +530,8 @@ fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
     let open = move || {
         let scope = StoreScope::File("database".into());
         let lower = PosixLower::open_scoped(&path, scope).unwrap();
-        let opened = crate::JournalStore::open(lower, &crate::JournalOptions::default());
+        let opened =
+            crate::JournalStore::open(crate::Gate::new(lower), &crate::JournalOptions::default());
         let error = opened.map(drop).unwrap_err().to_string();
         assert!(error.contains("the user with id 7"), "{error}");
     };

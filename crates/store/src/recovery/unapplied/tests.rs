@@ -5,7 +5,7 @@ use mobifs_base::{Entry, FileKind, Name, ObjectId, Page, PageIndex};
 use crate::fixtures::file_state;
 use crate::log::header::Header;
 use crate::log::superblock::{FORMAT_VERSION, LOG_START, Slot, Superblock, parse};
-use crate::lower::{JOURNAL_BLOCK_BYTES, PosixLower};
+use crate::lower::{Gate, JOURNAL_BLOCK_BYTES, PosixLower};
 use crate::recovery::report::RecoveryReport;
 use crate::{JournalOptions, JournalStore};
 use crate::{Store, StoreError, Transaction};
@@ -13,16 +13,16 @@ use crate::{Store, StoreError, Transaction};
 const FIRST: ObjectId = ObjectId::FIRST_NEW;
 const SECOND: ObjectId = ObjectId(ObjectId::FIRST_NEW.0 + 2);
 
-fn try_open(path: &Path) -> Result<(JournalStore<PosixLower>, RecoveryReport), StoreError> {
+fn try_open(path: &Path) -> Result<(JournalStore<Gate<PosixLower>>, RecoveryReport), StoreError> {
     let options = JournalOptions {
         journal_bytes: 1 << 20,
         direct_bytes_max: Some(0),
         ..JournalOptions::default()
     };
-    JournalStore::open(PosixLower::open(path).unwrap(), &options)
+    JournalStore::open(Gate::new(PosixLower::open(path).unwrap()), &options)
 }
 
-fn open(path: &Path) -> (JournalStore<PosixLower>, RecoveryReport) {
+fn open(path: &Path) -> (JournalStore<Gate<PosixLower>>, RecoveryReport) {
     try_open(path).unwrap()
 }
 

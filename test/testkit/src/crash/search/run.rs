@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mobifs_base::{ObjectId, PAGE_BYTES};
-use mobifs_store::{JournalOptions, JournalStore, Store, StoreError};
+use mobifs_store::{Gate, JournalOptions, JournalStore, Store, StoreError};
 use parking_lot::Mutex;
 
 use super::operation::{After, History, Step, Topic};
@@ -32,7 +32,7 @@ struct Progress {
 struct Runner {
     search: Arc<Search>,
     lower: CrashLower,
-    store: Option<JournalStore<CrashLower>>,
+    store: Option<JournalStore<Gate<CrashLower>>>,
     world: World,
     progress: Arc<Mutex<Progress>>,
 }
@@ -222,7 +222,7 @@ impl Runner {
         }));
     }
 
-    fn store(&self) -> Result<&JournalStore<CrashLower>, String> {
+    fn store(&self) -> Result<&JournalStore<Gate<CrashLower>>, String> {
         self.store
             .as_ref()
             .ok_or_else(|| "the store is not open".to_owned())

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use mobifs_store::{JournalOptions, JournalStore, RecoveryReport, Store, StoreError};
+use mobifs_store::{Gate, JournalOptions, JournalStore, RecoveryReport, Store, StoreError};
 use parking_lot::Mutex;
 
 use super::run::continue_history;
@@ -187,7 +187,7 @@ impl Search {
         let copy = image.copy(&mut |bound| self.below(bound));
         let probe = copy.copy(&mut |_| 0);
         let before = walk_lower(&copy).map_err(text)?;
-        match JournalStore::open(probe.clone(), &self.journal) {
+        match JournalStore::open(Gate::new(probe.clone()), &self.journal) {
             Err(StoreError::Unsuitable(_)) => {
                 self.count(|statistics| statistics.copies_refused += 1);
                 let after = walk_lower(&probe).map_err(text)?;
@@ -293,7 +293,7 @@ impl Search {
 
     fn compare(
         &self,
-        store: &JournalStore<CrashLower>,
+        store: &JournalStore<Gate<CrashLower>>,
         expected: &Candidate,
     ) -> Result<(), String> {
         let found = walk_store(store).map_err(|error| error.to_string())?;
@@ -328,8 +328,8 @@ impl Search {
     pub(super) fn open(
         &self,
         lower: &CrashLower,
-    ) -> Result<(JournalStore<CrashLower>, RecoveryReport), String> {
-        JournalStore::open(lower.clone(), &self.journal)
+    ) -> Result<(JournalStore<Gate<CrashLower>>, RecoveryReport), String> {
+        JournalStore::open(Gate::new(lower.clone()), &self.journal)
             .map_err(|error| format!("opening the store: {error}"))
     }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mobifs_base::{Entry, ObjectId};
-use mobifs_store::{JournalOptions, JournalStore, RestartState, Store, Transaction};
+use mobifs_store::{Gate, JournalOptions, JournalStore, RestartState, Store, Transaction};
 use parking_lot::Mutex;
 
 use super::super::SearchOptions;
@@ -68,7 +68,7 @@ struct Life {
     hunt: Arc<Hunt>,
     lower: CrashLower,
     book: Arc<Book>,
-    store: Option<JournalStore<CrashLower>>,
+    store: Option<JournalStore<Gate<CrashLower>>>,
     world: World,
     next_tag: u64,
     moment: Arc<Mutex<Moment>>,
@@ -170,7 +170,7 @@ fn survive(
     let mut life = Life::new(hunt, lower, Book::of(&saved), moment, depth, trail);
     life.watch();
     let resumed = JournalStore::resume(
-        life.lower.clone(),
+        Gate::new(life.lower.clone()),
         &hunt.cuts.journal,
         Arc::<Book>::clone(&life.book),
         saved,
@@ -304,7 +304,7 @@ impl Life {
         }));
     }
 
-    fn store(&self) -> Result<&JournalStore<CrashLower>, String> {
+    fn store(&self) -> Result<&JournalStore<Gate<CrashLower>>, String> {
         self.store
             .as_ref()
             .ok_or_else(|| "the store is not open".to_owned())
@@ -319,7 +319,7 @@ impl Life {
         self.book = Arc::new(Book::default());
         self.watch();
         let opened = JournalStore::open_with_sink(
-            self.lower.clone(),
+            Gate::new(self.lower.clone()),
             &self.hunt.cuts.journal,
             Arc::<Book>::clone(&self.book),
         );
@@ -528,7 +528,7 @@ impl Life {
     /// Tries until it succeeds; errors that nothing explains count.
     fn attempt(
         &self,
-        mut work: impl FnMut(&JournalStore<CrashLower>) -> Result<(), mobifs_store::StoreError>,
+        mut work: impl FnMut(&JournalStore<Gate<CrashLower>>) -> Result<(), mobifs_store::StoreError>,
     ) -> Result<(), String> {
         let store = self.store()?;
         for _ in 0..ATTEMPTS_MAX {

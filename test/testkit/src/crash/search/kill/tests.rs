@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mobifs_base::{Entry, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex};
 use mobifs_store::{
-    JournalOptions, JournalStore, KnownLocation, KnownObject, RestartState, Resumed, Store,
+    Gate, JournalOptions, JournalStore, KnownLocation, KnownObject, RestartState, Resumed, Store,
     StoreError, Transaction,
 };
 
@@ -12,7 +12,7 @@ use super::book::Book;
 use crate::crash::{Calls, CrashLower, Fate, Fault, Harm};
 use crate::entries::{plain_file, root_entry};
 
-type TestStore = JournalStore<CrashLower>;
+type TestStore = JournalStore<Gate<CrashLower>>;
 
 const EIO: i32 = 5;
 
@@ -28,7 +28,8 @@ fn options() -> JournalOptions {
 fn open() -> (CrashLower, Arc<Book>, TestStore) {
     let (lower, book) = (CrashLower::new(), Arc::new(Book::default()));
     let witness = Arc::<Book>::clone(&book);
-    let (store, _) = JournalStore::open_with_sink(lower.clone(), &options(), witness).unwrap();
+    let (store, _) =
+        JournalStore::open_with_sink(Gate::new(lower.clone()), &options(), witness).unwrap();
     (lower, book, store)
 }
 
@@ -36,7 +37,7 @@ fn open() -> (CrashLower, Arc<Book>, TestStore) {
 fn resume(lower: &CrashLower, book: &Book) -> (TestStore, Resumed) {
     let (lower, saved) = (lower.kill_image(), book.saved());
     let witness = Arc::new(Book::of(&saved));
-    JournalStore::resume(lower, &options(), witness, saved).unwrap()
+    JournalStore::resume(Gate::new(lower), &options(), witness, saved).unwrap()
 }
 
 fn state(id: ObjectId, created: bool, nlink: u32) -> Entry {
@@ -144,7 +145,7 @@ fn fail_and_give_up(lower: &CrashLower, store: &TestStore) {
 /// What is there after a power cut that takes all that is not durable.
 fn names_after_a_cut(lower: &CrashLower) -> usize {
     let cut = lower.crash_image(&mut |_| Fate::Vanish);
-    let (store, _) = JournalStore::open(cut, &options()).unwrap();
+    let (store, _) = JournalStore::open(Gate::new(cut), &options()).unwrap();
     store.list_directory(ObjectId::ROOT).unwrap().len()
 }
 
@@ -155,7 +156,7 @@ fn a_successor_makes_durable_what_its_predecessor_could_not() {
     fail_and_give_up(&lower, &store);
     let (lower, saved) = (lower.kill_image(), book.saved());
     let witness = Arc::new(Book::of(&saved));
-    let resumed = JournalStore::resume(lower.clone(), &options(), witness, saved);
+    let resumed = JournalStore::resume(Gate::new(lower.clone()), &options(), witness, saved);
     let (store, report) = resumed.unwrap();
     assert_eq!(report.committed, Some(2));
     assert_eq!(names_after_a_cut(&lower), 2);
@@ -170,7 +171,7 @@ fn a_mount_makes_durable_what_it_has_found() {
     store.commit(creation(id(2), "a", 1)).unwrap();
     fail_and_give_up(&lower, &store);
     drop(store);
-    let (store, report) = JournalStore::open(lower.clone(), &options()).unwrap();
+    let (store, report) = JournalStore::open(Gate::new(lower.clone()), &options()).unwrap();
     assert_eq!(report.transactions, 2);
     assert_eq!(names_after_a_cut(&lower), 2);
     store.commit(creation(id(6), "c", 3)).unwrap();
@@ -234,8 +235,13 @@ fn names_that_lead_through_endless_directories_lead_nowhere() {
         objects: chain.collect(),
         ..book.saved()
     };
-    let (store, _) =
-        JournalStore::resume(lower, &options(), Arc::new(Book::of(&saved)), saved).unwrap();
+    let (store, _) = JournalStore::resume(
+        Gate::new(lower),
+        &options(),
+        Arc::new(Book::of(&saved)),
+        saved,
+    )
+    .unwrap();
     // Without getting to the end of the stack on the way.
     let error = store.object(id(1)).unwrap_err();
     assert!(matches!(error, StoreError::Unknown(_)), "{error}");
