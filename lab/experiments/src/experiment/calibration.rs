@@ -1,4 +1,4 @@
-//! The basic figures of a device, beside those that the preset was made for (design §8).
+//! The basic figures of a device, beside those that the preset was made for (`docs/FLASH.md`, presets).
 //! None of them is a parameter: they follow from the times of the cells, the bus and the
 //! firmware.
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{ExperimentError, GIB, MIB, PAGE_BYTES, SETTLE_NS};
 use crate::criterion::Criterion;
 
-const SOURCE: &str = "design §8";
+const SOURCE: &str = "FLASH.md";
 /// How far a figure may be from the published one.
 const TOLERANCE_PERCENT: f64 = 10.0;
 /// Large sequential commands under way: the next is there when one ends.
@@ -171,7 +171,7 @@ fn writes_and_flush(
 }
 
 impl Calibration {
-    /// The figures beside those of design §8.
+    /// The figures beside those of `docs/FLASH.md`.
     pub fn criteria(&self, preset: Preset) -> Vec<Criterion> {
         match preset {
             Preset::MicroSd => self.microsd(),

@@ -216,7 +216,7 @@ impl Crossover {
 }
 
 impl Persistence {
-    /// What S3 found on eMMC, and design §8 expects of UFS.
+    /// What S3 found on eMMC, and `docs/FLASH.md` expects of UFS.
     pub fn criteria(&self, is_emmc: bool, is_ufs: bool) -> Vec<Criterion> {
         let small = || {
             self.points
@@ -257,7 +257,7 @@ impl Persistence {
             .judged_if(is_emmc),
             Criterion::new(
                 "flush at end ÷ direct at 4 KiB",
-                "design §8, UFS 3.1",
+                "FLASH.md, UFS 3.1",
                 "0.95 (0.83 ms ÷ 0.87 ms)",
                 smallest,
             )
