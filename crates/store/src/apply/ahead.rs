@@ -4,9 +4,13 @@
 //! time goes to pages of existing files. These can be written before, while others commit, for
 //! the journal has every byte until the epoch ends: what is here is an apply that has not come
 //! far, and that transactions may follow upon
-//! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`). Only whole pages inside the lower file are written. Sizes,
-//! ranges of zeros, new objects and names are left to the apply; it passes over the pages that
-//! were written here, are durable, and did not change since.
+//! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`). Only whole pages are written: of existing files those inside the
+//! lower file, of large new files all, to their stage file. Sizes, ranges of zeros, small new
+//! files and names are left to the apply; it passes over the pages that were written here, are
+//! durable, and did not change since.
+//!
+//! A stage file that no record binds counts as empty after a crash: the apply that follows makes
+//! everything in it zeros that the journal does not call direct data, and writes all pages.
 //!
 //! What is written from here must not come to lie over something newer that no journal has any
 //! more. So each step holds the lock of all that change content in place: an apply, after which
@@ -14,8 +18,9 @@
 
 use std::sync::Arc;
 
-use mobifs_base::{FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
+use mobifs_base::{ByteRange, FileKind, ObjectId, PAGE_BYTES_U64, Page, PageIndex};
 
+use crate::apply::stage;
 use crate::apply::work::Applier;
 use crate::commit::counters::CommitCounters;
 use crate::locks::RankedMutex;
@@ -29,7 +34,7 @@ use crate::overlay::pending::{PageAhead, Pending, PendingObject, PendingPage};
 const STEP_PAGES: usize = 256;
 /// Pages of a file that are made durable together at least, and while others commit: a commit waits
 /// for the device that long.
-const PORTION_PAGES_MIN: usize = 128;
+const PORTION_PAGES_MIN: usize = 32;
 /// The same at most, while nothing else is committed.
 const PORTION_PAGES_MAX: usize = 1024;
 /// Largest single write.
@@ -39,6 +44,13 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 struct Step<H> {
     handle: Arc<H>,
     pages: Vec<(PageIndex, Page)>,
+}
+
+/// The file that the pages of an object go to.
+struct Destination<H> {
+    handle: Arc<H>,
+    /// Where writing has to end.
+    end: u64,
 }
 
 /// Why nothing more is written ahead: an apply has begun, or something failed, which the apply
@@ -126,8 +138,9 @@ fn begin_ahead<L: Lower>(
         return None;
     }
     let mut content = applier.content();
-    let (objects, pages) = overlay.state().pending.to_write_ahead();
-    if content.is_ahead || pages == 0 || pages < applier.ahead_pages_min() {
+    let pages_min = applier.ahead_pages_min().max(1);
+    let (objects, pages) = overlay.state().pending.to_write_ahead(pages_min);
+    if content.is_ahead || pages < pages_min {
         return None;
     }
     content.is_ahead = true;
@@ -186,13 +199,12 @@ impl<L: Lower> Pass<'_, L> {
             return Err(Ended);
         }
         let _tree = overlay.hold_names();
-        let Some(handle) = lookup::handle(overlay, id).map_err(|_| Ended)? else {
+        let Some(Destination { handle, end }) = self.destination(id)? else {
             return Ok(None);
         };
-        let lower_bytes = overlay.lower().stat(&handle).map_err(|_| Ended)?.size;
         let pages = {
             let pending = &mut overlay.state_mut().pending;
-            pending.begin_ahead(id, from, lower_bytes, pages_max)
+            pending.begin_ahead(id, from, end, pages_max)
         };
         if pages.is_empty() {
             return Ok(None);
@@ -210,18 +222,45 @@ impl<L: Lower> Pass<'_, L> {
         drop(content);
         Ok(Some(Step { handle, pages }))
     }
+
+    /// The lower file of an existing object, of which writing ends at the end, because after that a
+    /// commit may have direct data; the stage file of a new one.
+    fn destination(&self, id: ObjectId) -> Result<Option<Destination<L::Handle>>, Ended> {
+        let overlay = self.overlay;
+        let is_new = {
+            let state = overlay.state();
+            let object = state.pending.object(id);
+            object.is_some_and(|object| object.created)
+        };
+        if is_new {
+            let handle = stage::stage_file(overlay, id).map_err(|_| Ended)?;
+            let end = u64::MAX;
+            return Ok(Some(Destination { handle, end }));
+        }
+        let Some(handle) = lookup::handle(overlay, id).map_err(|_| Ended)? else {
+            return Ok(None);
+        };
+        let end = overlay.lower().stat(&handle).map_err(|_| Ended)?.size;
+        Ok(Some(Destination { handle, end }))
+    }
 }
 
 impl Pending {
-    /// The objects with pages that can be written ahead, and how many pages these are, at most.
-    fn to_write_ahead(&self) -> (Vec<ObjectId>, usize) {
+    /// The objects with pages that can be written ahead, and how many pages these are, at most. A
+    /// new file has to have `new_pages_min` of them: most small ones are replaced or deleted before
+    /// they ever need to exist in the lower filesystem.
+    fn to_write_ahead(&self, new_pages_min: usize) -> (Vec<ObjectId>, usize) {
         let objects = self.objects.iter();
         let objects = objects.filter(|(_, object)| object.can_be_written_ahead());
         let mut pages = 0;
         let mut ids: Vec<ObjectId> = objects
-            .map(|(&id, object)| {
-                pages += object.pages.len() - object.ahead.len();
-                id
+            .filter_map(|(&id, object)| {
+                let missing = object.pages.len() - object.ahead.len();
+                let is_worth_it = !object.created || missing >= new_pages_min;
+                is_worth_it.then(|| {
+                    pages += missing;
+                    id
+                })
             })
             .collect();
         // In a fixed order, so that a simulated crash can be repeated.
@@ -229,13 +268,13 @@ impl Pending {
         (ids, pages)
     }
 
-    /// The next pages of an object, from this one on, that are to be written ahead to a file of
-    /// so many bytes; they count as being written from now on.
+    /// The next pages of an object, from this one on, that are to be written ahead and end before
+    /// `file_end`; they count as being written from now on.
     fn begin_ahead(
         &mut self,
         id: ObjectId,
         from: PageIndex,
-        lower_bytes: u64,
+        file_end: u64,
         pages_max: usize,
     ) -> Vec<(PageIndex, Page)> {
         let Some(object) = self.objects.get_mut(&id) else {
@@ -245,7 +284,7 @@ impl Pending {
         if !object.can_be_written_ahead() {
             return Vec::new();
         }
-        let end = size.min(lower_bytes);
+        let end = size.min(file_end);
         let pages = object.pages.range(from..);
         let pages =
             pages.take_while(|(index, _)| index.offset().saturating_add(PAGE_BYTES_U64) <= end);
@@ -254,7 +293,9 @@ impl Pending {
             PendingPage::Runs { .. } => None,
         });
         let is_to_write = |(index, _): &(PageIndex, Page)| {
-            !object.is_written_ahead(*index) && !object.hides_lower(*index)
+            // What a new file has at other places than these counts as zeros anyway.
+            let is_hidden = !object.created && object.hides_lower(*index);
+            !object.is_written_ahead(*index) && !is_hidden
         };
         let pages: Vec<_> = pages.filter(is_to_write).take(pages_max).collect();
         if pages.is_empty() {
@@ -265,6 +306,13 @@ impl Pending {
             object.ahead.insert(*index, PageAhead::Begun);
         }
         pages
+    }
+
+    /// Its stage file has been deleted: nothing of it is in place.
+    pub(super) fn forget_ahead(&mut self, id: ObjectId) {
+        if self.object(id).is_some_and(|object| object.created) {
+            self.object_mut(id).ahead.clear();
+        }
     }
 
     /// These pages, as far as they have not changed since, are durably in their place.
@@ -282,12 +330,19 @@ impl Pending {
 }
 
 impl PendingObject {
-    /// Whether it is a file of the lower tree, and stays there.
+    /// Whether it is a file that stays, in the lower tree or in a stage file that no record binds.
     fn can_be_written_ahead(&self) -> bool {
         let is_file = self
             .attributes
             .is_some_and(|of| of.kind == FileKind::Regular && of.nlink > 0);
-        is_file && !self.created && !self.pages.is_empty()
+        is_file && !(self.created && self.bound.is_some()) && !self.pages.is_empty()
+    }
+
+    /// Where an apply need not write.
+    pub(super) fn ranges_ahead(&self) -> impl Iterator<Item = ByteRange> {
+        let durable = self.ahead.iter();
+        let durable = durable.filter(|(_, ahead)| **ahead == PageAhead::Durable);
+        durable.map(|(index, _)| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
     }
 
     /// Whether an apply need not write a page.

@@ -262,6 +262,7 @@ fn is_made_in_vain<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
 /// Takes note that an object is not in `stage/` any more, or that it should not be.
 fn forget_stage_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId, is_deleted: bool) {
     let mut state = overlay.state_mut();
+    state.pending.forget_ahead(id);
     let is_unnamed = |location: &Location| location.names.is_empty();
     if state.table.get(id).is_some_and(is_unnamed) {
         state.table.remove(id);

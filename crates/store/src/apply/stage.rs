@@ -205,8 +205,8 @@ fn create_staged<L: Lower>(
     Ok(())
 }
 
-/// Content of a new file: everything but what was written directly is zeros, then
-/// pages lie on top.
+/// Content of a new file: everything but what was written directly, or ahead of this apply, is
+/// zeros, then pages lie on top.
 fn write_staged<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -218,6 +218,7 @@ fn write_staged<L: Lower>(
     let mut gaps: mobifs_base::RangeSet =
         core::iter::once(mobifs_base::ByteRange::from(0)).collect();
     object.direct.iter().for_each(|range| gaps.remove(range));
+    object.ranges_ahead().for_each(|range| gaps.remove(range));
     content::zero_ranges(overlay, id, &gaps, handle)?;
     content::write_pages(overlay, applier, id, object, size, handle)
 }
@@ -262,7 +263,10 @@ pub(super) fn unstage<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<()
         limbo::delete_from_stage(overlay, name.as_bytes(), stat.kind)
             .map_err(StoreError::lower(format!("giving back {id}")))?;
     }
-    overlay.state_mut().table.remove(id);
+    let mut state = overlay.state_mut();
+    state.table.remove(id);
+    state.pending.forget_ahead(id);
+    drop(state);
     overlay.lower().handles().remove(id);
     Ok(())
 }
