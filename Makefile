@@ -70,7 +70,7 @@ demo: ## SQLite, git and a package on MobiFS and on the bare disk, then a power 
 test: ## All tests and the lint, as CI runs them
 	.ci/run
 
-check: ## Before every commit: formatting, clippy, unit tests; no root
+check: ## Before every commit: formatting, clippy, documents, unit tests; no root
 	scripts/check.sh
 
 explore: ## Random tests with a new seed, which is printed (SECONDS, SEED)
@@ -108,7 +108,7 @@ bench-recovery: ## Mount after a power cut against what the journal holds, besid
 	cargo build --release --locked -p mobifs-cli
 	cargo run --release --locked -p mobifs-campaigns -- recovery
 
-bench-responsiveness: ## What a program feels of commits behind it, on a modelled eMMC (PRESET, root)
+bench-responsiveness: ## A user's reads while programs commit in the background, on a modelled eMMC (PRESET, root)
 	scripts/setup.sh --build-only
 	cargo build --release --locked
 	python3 scripts/bench_responsiveness.py --preset $(or $(PRESET),emmc51) $(BENCH_FLAGS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what the documents refer to: relative links, anchors, source files, headings quoted by
-source code; and that every decision is in the index and every field of the status in its document. Fails with
-file and line of every reference that leads nowhere.
+source code; and that the index has every decision, STATUS.md every field of the status, and
+UNSAFE.md every file with unsafe code. Fails with the file and line of each fault.
 
     scripts/check_docs.py
 
@@ -15,10 +15,13 @@ import itertools
 import re
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEX, DESIGN = "docs/README.md", "docs/DESIGN.md"
+UNSAFE = "docs/UNSAFE.md"
+UNSAFE_CODE = re.compile(r"\bunsafe (?:\{|impl|fn|extern)")
 STATUS, STATUS_SOURCE = "docs/STATUS.md", "crates/volume/src/status.rs"
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -170,6 +173,20 @@ def undocumented_fields() -> list[str]:
     return [f"{STATUS}: there is no field `{name}`" for name in fields if f"`{name}`" not in text]
 
 
+def unlisted_unsafe(files: set[str]) -> list[str]:
+    """Files of the product with unsafe code that its document does not list."""
+    listed = CODE.findall((ROOT / UNSAFE).read_text())
+    patterns = [f"crates/{one}" for code in listed for one in expanded(code.strip("`"))]
+    found = []
+    for file in sorted(files):
+        if not file.startswith("crates/") or not file.endswith(".rs") or "/tests" in file:
+            continue
+        is_listed = any(fnmatch(file, one) or file.startswith(f"{one}/") for one in patterns)
+        if not is_listed and UNSAFE_CODE.search((ROOT / file).read_text()):
+            found.append(f"{UNSAFE}: {file} has unsafe code and is not listed")
+    return found
+
+
 def check_the_check() -> None:
     text = """# One `code` heading
 [good](#one-code-heading) [good](b/c.md#x) [good](b) [good](https://example.org/#y)
@@ -197,7 +214,8 @@ def main() -> int:
     files = {name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()}
     texts = {name: (ROOT / name).read_text() for name in files if name.endswith(".md")}
     documents = Documents(files, texts)
-    faults = documents.faults() + documents.unlisted_decisions() + undocumented_fields()
+    faults = documents.faults() + documents.unlisted_decisions()
+    faults += undocumented_fields() + unlisted_unsafe(files)
     for file in sorted(files):
         if file.endswith((".rs", ".py", ".toml", ".sh")) and file != "scripts/check_docs.py":
             faults += documents.bad_quotes(file, (ROOT / file).read_text())
