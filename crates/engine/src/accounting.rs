@@ -223,6 +223,30 @@ impl Accounting {
         add(&mut self.reserved_bytes, room_bytes);
     }
 
+    /// Pages, and new objects, of a closed transaction are not committed. So much memory becomes
+    /// an orphan's; what is refunded is free. Room, as in [`Accounting::refund_room`], is no more
+    /// than was charged.
+    pub(crate) fn shrink_merged(
+        &mut self,
+        closed: &mut ClosedTransaction,
+        orphan_bytes: u64,
+        refund: Charge,
+    ) {
+        let charged = &mut closed.charged.0;
+        take(
+            &mut charged.memory_bytes,
+            orphan_bytes + refund.memory_bytes,
+        );
+        add(&mut self.orphan_bytes, orphan_bytes);
+        take(&mut self.dirty_bytes, refund.memory_bytes);
+        let room_bytes = refund.room_bytes.min(charged.room_bytes);
+        take(&mut charged.room_bytes, room_bytes);
+        take(&mut self.reserved_bytes, room_bytes);
+        let inodes = refund.inodes.min(charged.inodes);
+        take(&mut charged.inodes, inodes);
+        take(&mut self.reserved_inodes, inodes);
+    }
+
     /// Pages of orphans left memory.
     pub(crate) fn drop_orphan_pages(&mut self, bytes: u64) {
         take(&mut self.orphan_bytes, bytes);

@@ -38,6 +38,7 @@ fn every_fault_in_a_random_history_is_answered_as_promised() {
     assert!(total.fault_points >= points_min);
     // A search in which nothing goes wrong proves nothing.
     assert!(total.failed_requests > 0 && total.read_only > 0 && total.failed_mounts > 0);
+    assert!(total.merges > 0 && total.killed_after_merge > 0);
     assert!(total.crash_points > 0 && total.recovery_faults > 0 && total.lasting > 0);
 }
 

@@ -318,6 +318,75 @@ fn a_mount_with_content_without_room_leaves_the_tree_when_asked_to_lazily() {
     filled.fixture.umount();
 }
 
+/// Another program takes the room that was promised. The app that has none gives up what is not
+/// committed by deleting it, or cutting it off. That was refused, or freed nothing: no sync and no
+/// unmount succeeded any more.
+fn content_without_room_is_given_up(make: &[&str], bytes: u64, give_up: fn(&Path)) {
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    let config = filled
+        .fixture
+        .config("[defaults]\nage_max_ms = 600000\ninterval_ms = 600000\n");
+    filled
+        .fixture
+        .mount(&["--config", config.to_str().unwrap()]);
+    let (app, other) = (filled.app(), filled.fixture.mountpoint.join("other"));
+    fs::create_dir(&app).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(app.join("old"), CONTENT).unwrap();
+    succeeds(&filled.sync());
+    fs::write(app.join("big"), vec![1; 16 << 20]).unwrap();
+    fill_disk(&filled.filler());
+    let refused = filled.sync();
+    assert!(message(&refused).contains("big"), "{refused:?}");
+    let refused = fs::write(app.join("new"), CONTENT).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::StorageFull);
+    let status = filled.fixture.status();
+    assert!(
+        status["apps"].to_string().contains("No space left"),
+        "{status}"
+    );
+    // The others are not held up.
+    fs::remove_dir(&other).unwrap();
+    succeeds(&mobifs(
+        &["sync", "--app", "other"],
+        &filled.fixture.mountpoint,
+    ));
+    give_up(&app);
+    succeeds(&filled.sync());
+    filled.fixture.umount();
+    let below = filled.fixture.store.join("app");
+    assert!(fs::read(below.join("old")).unwrap() == CONTENT);
+    assert!(fs::metadata(below.join("big")).map_or(0, |big| big.len()) == 0);
+    // What the attempt to commit it had written is gone, too.
+    fs::remove_file(filled.filler()).unwrap();
+    let own = fs::read_dir(filled.fixture.store.join(".mobifs/stage")).unwrap();
+    assert_eq!(own.count(), 0);
+}
+
+fn delete(app: &Path) {
+    fs::remove_file(app.join("big")).unwrap();
+}
+
+fn truncate(app: &Path) {
+    let big = OpenOptions::new().write(true).open(app.join("big"));
+    big.unwrap().set_len(0).unwrap();
+}
+
+#[test]
+fn content_without_room_on_ext4_is_given_up_by_its_app() {
+    needs_mounts!();
+    content_without_room_is_given_up(&EXT4, 128 * MIB, delete);
+    content_without_room_is_given_up(&EXT4, 128 * MIB, truncate);
+}
+
+#[test]
+fn content_without_room_on_xfs_is_given_up_by_its_app() {
+    needs_mounts!();
+    content_without_room_is_given_up(&XFS, 320 * MIB, delete);
+}
+
 /// The daemon is gone when the disk is filled: there is no block, no inode, and no room for a name
 /// when the store is mounted. On btrfs that was refused: the journal was written elsewhere each time.
 fn store_is_mounted_when_others_filled_the_disk(make: &[&str], bytes: u64, with_names: bool) {

@@ -47,8 +47,17 @@ impl Engine {
                 apps.extend_from_slice(&inode.linked_apps);
             }
         }
+        if objects.iter().any(|id| self.may_have_unknown_names(id)) {
+            // What it begins reaches all apps: no other is to wait for room with one that has none.
+            apps.iter().try_for_each(|&app| self.check_app(app))?;
+        }
         let transaction = self.begin_apps(apps, now)?;
         Ok(self.reach_unknown_names(transaction, objects))
+    }
+
+    fn may_have_unknown_names(&self, id: &ObjectId) -> bool {
+        let inode = self.namespace.get(id);
+        inode.is_some_and(|inode| inode.has_unknown_names)
     }
 
     /// If one of the objects came with more names than we know, a change of it may be
@@ -59,15 +68,10 @@ impl Engine {
         transaction: TransactionId,
         objects: &[ObjectId],
     ) -> TransactionId {
-        let is_concerned = |id: &ObjectId| {
-            self.namespace
-                .get(id)
-                .is_some_and(|inode| inode.has_unknown_names)
-        };
-        if !objects.iter().any(is_concerned) {
-            return transaction;
+        if objects.iter().any(|id| self.may_have_unknown_names(id)) {
+            return self.reach_everywhere(transaction);
         }
-        self.reach_everywhere(transaction)
+        transaction
     }
 
     /// All that is changed at the same time, in whatever app, is committed with this
@@ -108,7 +112,10 @@ impl Engine {
     ) -> Result<TransactionId, Stop> {
         apps.sort_unstable();
         apps.dedup();
-        apps.iter().try_for_each(|&app| self.check_app(app))?;
+        if apps.len() > 1 {
+            // One that waits for room must not make another one wait for it.
+            apps.iter().try_for_each(|&app| self.check_app(app))?;
+        }
         let mut joined = None;
         for app in apps {
             let transaction = self.begin_app(app, now)?;
@@ -120,7 +127,7 @@ impl Engine {
         joined.ok_or(Stop::Fail(FsError::InvalidArgument))
     }
 
-    /// Whether an app accepts changes.
+    /// Whether an app accepts all changes.
     pub(super) fn check_app(&self, app: AppId) -> Result<(), Stop> {
         match self.apps.get(app).refusal {
             Some(refusal) => Err(refusal.into()),
@@ -128,8 +135,12 @@ impl Engine {
         }
     }
 
+    /// The transaction for a change of one app. An app whose uncommitted changes have found no
+    /// room accepts what needs none: [`Engine::require`] has refused the rest.
     fn begin_app(&mut self, app: AppId, now: MonotonicNs) -> Result<TransactionId, Stop> {
-        self.check_app(app)?;
+        if self.apps.get(app).refusal != Some(FsError::NoSpace) {
+            self.check_app(app)?;
+        }
         let App { open, policy, .. } = self.apps.get(app);
         if let Some(transaction) = *open {
             return Ok(transaction);

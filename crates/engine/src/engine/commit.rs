@@ -148,8 +148,9 @@ impl Engine {
             .iter()
             .filter_map(|app| transactions.last_closed(|closed| closed.apps.contains(app)));
         let everywhere = transactions.last_closed(|closed| closed.is_everywhere);
-        // What is closed without an effect is committed already.
-        let others = others.into_iter().filter(|id| transactions.is_closed(*id));
+        // What is closed without an effect is committed already, and what closes may be merged.
+        let others = others.into_iter().map(|id| transactions.after_merges(id));
+        let others = others.filter(|id| transactions.is_closed(*id));
         let mut last: Vec<TransactionId> = of_apps.chain(everywhere).chain(others).collect();
         last.sort_unstable_by_key(|id| transactions.closed(*id).map(|closed| closed.order));
         last.dedup();
@@ -174,10 +175,11 @@ impl Engine {
             // Everything that happened in it was undone in it.
             self.committed(id);
         }
+        self.merge_starved();
     }
 
     /// Asserts, in debug builds, that what is charged in total is charged to some transaction.
-    fn check_accounting(&self) {
+    pub(super) fn check_accounting(&self) {
         if cfg!(debug_assertions) {
             self.accounting.check(&self.transactions);
         }
@@ -393,18 +395,25 @@ impl Engine {
             self.namespace.release_hold(id);
             self.dispose_if_unused(id);
         }
+        self.merge_starved();
     }
 
     /// The store could not take the transaction: it stays in memory, and its apps
     /// accept no changes until a retry succeeds, and refuse them with `refusal`.
+    ///
+    /// With [`FsError::NoSpace`] they still accept what needs no room: removals, holes, smaller
+    /// sizes. When that is closed it is merged with what found no room, and the result, which
+    /// needs less, is handed out again.
     pub fn commit_failed(&mut self, transaction: TransactionId, refusal: FsError) {
         let apps = self.transactions.commit_failed(transaction, refusal);
         self.apps.refuse(&apps, refusal);
+        self.merge_starved();
     }
 
     /// A commit failed that may wait: its apps go on, and it is handed out again.
     pub fn commit_put_back(&mut self, transaction: TransactionId) {
         self.transactions.put_back(transaction);
+        self.merge_starved();
     }
 
     /// Lets transactions that failed so be handed out again; with none, all that failed.

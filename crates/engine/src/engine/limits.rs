@@ -207,6 +207,10 @@ impl Engine {
         if self.limits.read_only {
             return Err(FsError::ReadOnly.into());
         }
+        if (room_bytes > 0 || inodes > 0) && self.is_starved(at) {
+            // No answer to a need helps: what the app has uncommitted comes first.
+            return Err(FsError::NoSpace.into());
+        }
         if !self.fits_in_memory(at, memory_bytes) {
             return Err(Stop::Need(Need::Memory));
         }

@@ -15,6 +15,7 @@ mod commit;
 mod commit_size;
 mod create;
 mod limits;
+mod merge;
 mod names;
 mod range;
 mod read;

@@ -14,7 +14,8 @@ use crate::accounting::Charged;
 use crate::persist::dirty_tracking::UnsavedKeys;
 use crate::policy::transactioning::Efficiency;
 
-/// What a closed transaction holds. It never changes.
+/// What a closed transaction holds. It never changes; where transactions are merged, another one
+/// takes its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     pub(crate) objects: Vec<ObjectState>,

@@ -13,12 +13,14 @@
 //!                      │ ▲               ▲ ▲                     │  │  │
 //!                      └─┘ join          │ └────── put back ─────┘  │  └─▶ committed
 //!                                        └── failed, then retried ──┘
+//!                                            or merged with later ones
 //! ```
 //!
 //! Transactions that depend on each other are committed in the order in which they were closed
 //! ([`ClosedTransaction::depends_on`]).
 
 mod closed;
+mod merge;
 mod open;
 mod order;
 
@@ -33,8 +35,8 @@ use crate::policy::transactioning::Closing;
 use crate::versions::ORPHAN;
 
 use closed::Closed;
-pub use closed::Commit;
 pub(crate) use closed::{ClosedTransaction, Content};
+pub(crate) use merge::Merged;
 use open::Open;
 pub(crate) use open::{DentryChange, OpenTransaction};
 pub use order::ClosedUntil;
@@ -50,6 +52,11 @@ pub(crate) struct Transactions {
     next: u64,
     /// Transactions closed by this engine.
     closings: u64,
+    /// What closed transactions became part of, until that is committed. Not saved: only callers
+    /// that wait ask for it.
+    merged_into: BTreeMap<TransactionId, TransactionId>,
+    /// How often transactions were merged by this engine.
+    merges: u64,
 }
 
 /// Opening, joining and closing.
@@ -63,6 +70,8 @@ impl Transactions {
             // 0 is `ORPHAN`.
             next: ORPHAN.0 + 1,
             closings: 0,
+            merged_into: BTreeMap::new(),
+            merges: 0,
         }
     }
 
@@ -283,6 +292,7 @@ impl Transactions {
     /// The content of a committed transaction; it leaves memory.
     pub(crate) fn take_committed(&mut self, id: TransactionId) -> Option<ClosedTransaction> {
         let closed = self.closed.remove(&id)?;
+        self.merged_into.retain(|_, into| *into != id);
         debug_assert!(
             closed.content.is_empty()
                 || self

@@ -28,9 +28,9 @@ impl Transactions {
         self.closed.get(&id)
     }
 
-    /// Whether it is closed, and not committed.
+    /// Whether it is closed, and not committed, by itself or as a part of a merged one.
     pub(crate) fn is_closed(&self, id: TransactionId) -> bool {
-        self.closed.contains_key(&id)
+        self.closed.contains_key(&self.after_merges(id))
     }
 
     /// The closed transactions, in the order of their numbers, which is not that of closing.
@@ -67,6 +67,7 @@ impl Transactions {
 
     /// The closed transactions that must be committed before this one may be, and itself.
     pub(crate) fn needed_by(&self, id: TransactionId) -> BTreeSet<TransactionId> {
+        let id = self.after_merges(id);
         let mut needed = BTreeSet::new();
         let Some(target) = self.closed.get(&id) else {
             return needed;

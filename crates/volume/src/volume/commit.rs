@@ -183,13 +183,17 @@ impl Shared {
                     live.engine.refusal_of(transaction),
                 )
             };
-            // Nobody else has anything in flight while we have the turn: what cannot
+            // No other thread has anything in flight while this one has the turn: what cannot
             // be handed out has failed before.
             let Some(commit) = commit else {
                 return Err(not_committed(refusal == Some(FsError::NoSpace)));
             };
-            let committed = self.commit_one(&turn, &commit);
-            committed.map_err(|error| not_committed(error.is_full()))?;
+            if let Err(error) = self.commit_one(&turn, &commit)
+                // Otherwise it was merged with what needs no room, and is tried again.
+                && self.live().engine.refusal_of(transaction).is_some()
+            {
+                return Err(not_committed(error.is_full()));
+            }
         }
     }
 
@@ -327,17 +331,20 @@ impl Volume {
         let turn = self.shared.turn.lock();
         self.shared.live().engine.retry_failed(None);
         drop(turn);
-        match name {
+        let committed = match name {
             None => {
                 self.shared.commit_all();
-                self.shared.check_failures()?;
+                self.shared.check_failures()
             }
-            Some(name) => self.commit_app(name)?,
+            Some(name) => self.commit_app(name),
+        };
+        if !apply {
+            return committed;
         }
-        if apply {
-            self.shared.apply()?;
-        }
-        Ok(())
+        // Also where an app could not commit: what others have deleted may be the room for it.
+        let applied = self.shared.apply();
+        committed?;
+        Ok(applied?)
     }
 
     fn commit_app(&self, name: &[u8]) -> Result<(), VolumeError> {

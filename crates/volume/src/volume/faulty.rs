@@ -1,6 +1,6 @@
 //! A store for tests, whose commits can be made to fail.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -19,6 +19,8 @@ pub(super) struct Faulty {
     pub(super) broken: AtomicBool,
     /// Somebody else has taken what room there was.
     pub(super) is_full: AtomicBool,
+    /// Pages for which there is room in a transaction.
+    pub(super) pages_max: AtomicU64,
     /// Room that is shown at most.
     pub(super) available_bytes_max: AtomicU64,
     /// Commits that came here.
@@ -40,6 +42,7 @@ impl Faulty {
             below: MemoryStore::new(),
             broken: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
+            pages_max: AtomicU64::new(u64::MAX),
             available_bytes_max: AtomicU64::new(u64::MAX),
             attempts: AtomicU64::new(0),
             applies: AtomicU64::new(0),
@@ -91,7 +94,9 @@ impl Store for Faulty {
             return Err(StoreError::lower("writing the journal")(error));
         }
         self.attempts.fetch_add(1, Ordering::SeqCst);
-        if self.is_full.load(Ordering::SeqCst) {
+        let pages: usize = transaction.pages.values().map(BTreeMap::len).sum();
+        let is_too_much = pages as u64 > self.pages_max.load(Ordering::SeqCst);
+        if is_too_much || self.is_full.load(Ordering::SeqCst) {
             let error = std::io::Error::from(rustix::io::Errno::NOSPC);
             return Err(StoreError::lower("writing the journal")(error));
         }

@@ -333,6 +333,34 @@ mod tests {
         assert_eq!(checkpointer.look(), None, "nothing is left to look for");
     }
 
+    /// The app could not even delete what there was no room for, and no sync and no unmount
+    /// succeeded any more.
+    #[test]
+    fn what_found_no_room_is_given_up_by_deleting_it() {
+        let bed = Bed::new();
+        let other = bed.another_file(b"other");
+        let app = bed.volume.lookup(ObjectId::ROOT, b"other").unwrap().id;
+        bed.volume.sync_all().unwrap();
+        bed.write_to(other, 0, &[7; 1 << 20]).unwrap();
+        bed.store.pages_max.store(10, Ordering::SeqCst);
+        let error = bed.volume.shutdown().unwrap_err();
+        assert!(error.is_full(), "{error}");
+        assert_eq!(
+            bed.write_to(other, 0, b"x"),
+            Err(FsError::NoSpace),
+            "what needs room is refused"
+        );
+        // Others are not concerned.
+        bed.write().unwrap();
+        bed.volume.fsync(bed.file).unwrap();
+        bed.volume.unlink(app, b"file").unwrap();
+        bed.volume.fsync(app).unwrap();
+        assert_eq!(bed.volume.merges(), 1);
+        let apps = bed.volume.status().apps;
+        assert!(apps.iter().all(|app| app.read_only.is_none()));
+        bed.volume.shutdown().unwrap();
+    }
+
     /// Who found no room committed everything, applied it, and then looked again: an app waited
     /// 6.7 s in one system call for what another one had written.
     #[test]

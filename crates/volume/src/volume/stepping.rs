@@ -39,6 +39,11 @@ impl Volume {
         [close_at, commit_at].into_iter().flatten().min()
     }
 
+    /// How often transactions for which there was no room were merged with what frees some.
+    pub fn merges(&self) -> u64 {
+        self.shared.live().engine.merges()
+    }
+
     /// Whether the arena, if there is one, has exactly what a successor needs.
     ///
     /// # Errors

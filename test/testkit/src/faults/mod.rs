@@ -96,6 +96,10 @@ pub struct FaultStatistics {
     pub failed_requests: u64,
     /// Runs in which an app became read-only.
     pub read_only: u64,
+    /// Times that transactions which found no room were merged with what frees some.
+    pub merges: u64,
+    /// Daemons that were killed after such a merge.
+    pub killed_after_merge: u64,
     /// Mounts that failed, and successors of killed daemons that did.
     pub failed_mounts: u64,
     /// Daemons that were killed.
@@ -114,6 +118,8 @@ impl AddAssign for FaultStatistics {
         self.failed_calls += other.failed_calls;
         self.failed_requests += other.failed_requests;
         self.read_only += other.read_only;
+        self.merges += other.merges;
+        self.killed_after_merge += other.killed_after_merge;
         self.failed_mounts += other.failed_mounts;
         self.kills += other.kills;
         self.crash_points += other.crash_points;
@@ -126,8 +132,9 @@ impl fmt::Display for FaultStatistics {
         write!(
             f,
             "{} fault points ({} with more than one failing call) in {} histories: {} calls, {} \
-             requests and {} mounts failed, in {} runs an app became read-only; {} daemons \
-             killed; {} crash points; {} recoveries with a fault",
+             requests and {} mounts failed, in {} runs an app became read-only, {} times \
+             transactions without room were merged; {} daemons killed, {} of them after that; \
+             {} crash points; {} recoveries with a fault",
             self.fault_points,
             self.lasting,
             self.histories,
@@ -135,7 +142,9 @@ impl fmt::Display for FaultStatistics {
             self.failed_requests,
             self.failed_mounts,
             self.read_only,
+            self.merges,
             self.kills,
+            self.killed_after_merge,
             self.crash_points,
             self.recovery_faults,
         )

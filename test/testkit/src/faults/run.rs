@@ -133,6 +133,8 @@ struct Run<'h> {
     random: Random,
     collector: Collector,
     statistics: FaultStatistics,
+    /// Merges of the volume that were seen.
+    merges_seen: u64,
 }
 
 /// Runs a history with a fault (or without), takes crash images after it has fired, repairs
@@ -190,6 +192,7 @@ fn run_on(lower: &CrashLower, history: &History, seed: u64, cuts: Cuts) -> Resul
         random: Random::new(seed),
         collector: Collector::install(lower, seed, cuts),
         statistics,
+        merges_seen: 0,
     };
     for (index, event) in history.events.iter().enumerate() {
         run.step(event)
@@ -226,6 +229,7 @@ impl Run<'_> {
             Event::Kill(_) => self.kill()?,
             event => self.request(event, failed_before)?,
         };
+        self.note_merges()?;
         // What was found on the medium meanwhile was not promised yet.
         self.check_images()?;
         match promise {
@@ -240,6 +244,18 @@ impl Run<'_> {
             if self.random.chance(50) {
                 self.compare()?;
             }
+        }
+        Ok(())
+    }
+
+    /// A successor has what was merged, too.
+    fn note_merges(&mut self) -> Result<(), String> {
+        let merges = self.volume().merges();
+        let new = merges - self.merges_seen;
+        self.merges_seen = merges;
+        self.statistics.merges += new;
+        if new > 0 {
+            self.volume().check_arena()?;
         }
         Ok(())
     }
@@ -286,6 +302,8 @@ impl Run<'_> {
         arena.kill_after(0);
         self.lower = self.lower.hand_over();
         self.statistics.kills += 1;
+        self.statistics.killed_after_merge += u64::from(self.merges_seen > 0);
+        self.merges_seen = 0;
         let failed_before = self.lower.failed_calls();
         let resume = |lower| resume(lower, self.setting, &self.clock, &arena);
         let (volume, store, arena) = match resume(&self.lower) {
