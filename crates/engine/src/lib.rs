@@ -44,7 +44,7 @@ pub use request::{
     AllocateMode, AttributeChange, Caller, Moment, Node, NodeSpec, ReadDirEntry, RenameMode,
     SetIdBits, TimeChange, WriteAt, XattrMode,
 };
-pub use transactions::{ClosedUntil, Commit};
+pub use transactions::{ClosedUntil, Commit, SizeChange};
 
 /// Name of the store's own directory in the root; it cannot be seen or made through
 /// the mount.

@@ -4,14 +4,17 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, MonotonicNs, ObjectId, ObjectState, TransactionId};
+use mobifs_base::{AppId, FileKind, MonotonicNs, ObjectId, ObjectState, TransactionId};
 
 use super::{Engine, age_ms};
 use crate::FsError;
 use crate::app::Class;
 use crate::inode::{Body, Inode};
+use crate::namespace::Namespace;
 use crate::policy::schedule::Waiting;
-use crate::transactions::{ClosedTransaction, ClosedUntil, Commit, Content, OpenTransaction};
+use crate::transactions::{
+    ClosedTransaction, ClosedUntil, Commit, Content, OpenTransaction, SizeChange,
+};
 use crate::versions::Change;
 
 /// What a caller of `fsync` has to wait for.
@@ -358,6 +361,7 @@ impl Engine {
             transaction: id,
             pins,
             apps,
+            sizes: size_changes(closed, &self.namespace),
             content: Arc::clone(&closed.content),
         })
     }
@@ -420,6 +424,44 @@ impl Engine {
     pub fn retry_failed(&mut self, only: Option<FsError>) {
         self.transactions.retry_failed(only);
     }
+}
+
+/// What a transaction changes of the room that files take.
+fn size_changes(closed: &ClosedTransaction, namespace: &Namespace) -> Vec<SizeChange> {
+    // What the store has of a file; of a new one nothing.
+    let stored_bytes = |id: &ObjectId| {
+        let inode = namespace.get(id).filter(|inode| inode.known_to_store);
+        inode.map_or(0, |inode| inode.store_bytes)
+    };
+    let deleted = closed.orphaned.iter().map(|id| {
+        let allocated_bytes = namespace.get(id).map_or(0, |inode| inode.allocated_bytes);
+        SizeChange {
+            id: *id,
+            is_deleted: true,
+            freed_bytes: stored_bytes(id).min(allocated_bytes),
+            grown_bytes: 0,
+        }
+    });
+    let files = closed.content.objects.iter();
+    let files = files.filter(|state| state.attributes.kind == FileKind::Regular);
+    let changed = files.map(|state| {
+        let (before_bytes, zeroed) = (stored_bytes(&state.id), state.zeroed.iter());
+        let cut = zeroed.map(|range| range.end.min(before_bytes).saturating_sub(range.start));
+        let to_end = state.zeroed.last();
+        let to_end = to_end.filter(|range| range.end >= before_bytes);
+        let kept_until = to_end.map_or(before_bytes, |range| range.start.min(before_bytes));
+        SizeChange {
+            id: state.id,
+            is_deleted: false,
+            freed_bytes: cut.fold(0, u64::saturating_add),
+            grown_bytes: state.attributes.size.saturating_sub(kept_until),
+        }
+    });
+    let has_effect = |change: &SizeChange| change.freed_bytes > 0 || change.grown_bytes > 0;
+    let changes = deleted.chain(changed);
+    changes
+        .filter(|change| change.is_deleted || has_effect(change))
+        .collect()
 }
 
 /// The final state of a changed object.

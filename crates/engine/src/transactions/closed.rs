@@ -82,7 +82,23 @@ pub struct Commit {
     pub pins: Vec<ObjectId>,
     /// Paths of the apps whose changes it holds.
     pub apps: Vec<Vec<u8>>,
+    /// What it changes of the room that files take, of those of which it does.
+    pub sizes: Vec<SizeChange>,
     pub(crate) content: Arc<Content>,
+}
+
+/// What a transaction changes of the room that a file takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeChange {
+    /// The file.
+    pub id: ObjectId,
+    /// It is deleted.
+    pub is_deleted: bool,
+    /// So much of what earlier transactions have written is deleted or cut off, roughly: holes are
+    /// not always known.
+    pub freed_bytes: u64,
+    /// It grows by so much content.
+    pub grown_bytes: u64,
 }
 
 impl Commit {

@@ -36,6 +36,7 @@ use crate::versions::ORPHAN;
 
 use closed::Closed;
 pub(crate) use closed::{ClosedTransaction, Content};
+pub use closed::{Commit, SizeChange};
 pub(crate) use merge::Merged;
 use open::Open;
 pub(crate) use open::{DentryChange, OpenTransaction};

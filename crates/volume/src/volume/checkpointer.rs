@@ -208,15 +208,21 @@ impl Shared {
         applied
     }
 
-    /// Applies the journal if it is nearly full or nothing was committed for long;
-    /// says when to look again.
+    /// Applies the journal if it is nearly full, nothing was committed for long, or it is time to
+    /// free what was deleted; says when to look again.
     fn apply_if_due(&self, last_commit: &mut MonotonicNs) -> Option<MonotonicNs> {
         let pending = self.store.pending();
-        if pending.journal_used_bytes == 0 || self.is_power_cut() {
+        if pending.journal_used_bytes == 0 {
+            // Nothing waits to be applied, whoever has applied it.
+            self.freed_space.lock().all_is_applied();
+            return None;
+        }
+        if self.is_power_cut() {
             return None;
         }
         let idle_ns = u64::try_from(self.options.apply_idle.as_nanos()).unwrap_or(u64::MAX);
-        let apply_at = MonotonicNs(last_commit.0.saturating_add(idle_ns));
+        let idle_at = MonotonicNs(last_commit.0.saturating_add(idle_ns));
+        let apply_at = self.free_space_at().map_or(idle_at, |at| at.min(idle_at));
         let now = self.moment().now;
         if self.is_journal_nearly_full() {
             // Now, whatever the machine does: commits need the room.
@@ -231,9 +237,10 @@ impl Shared {
             Err(_) if self.is_power_cut() => None,
             Err(_) => {
                 // As if there had been a commit just now: the next try is due when
-                // the idle time has passed again.
+                // the idle time has passed again, or what was deleted has waited again.
                 *last_commit = now;
-                Some(MonotonicNs(now.0.saturating_add(idle_ns)))
+                let idle_at = MonotonicNs(now.0.saturating_add(idle_ns));
+                Some(self.free_space_at().map_or(idle_at, |at| at.min(idle_at)))
             }
         }
     }

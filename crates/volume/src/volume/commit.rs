@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, TransactionId};
+use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, SpaceInfo, TransactionId};
 use mobifs_engine::{ClosedUntil, Commit, FsError, Next, SyncPoint};
 use mobifs_store::StoreError;
 
@@ -50,6 +50,7 @@ impl Shared {
                 let freed = before - live.engine.dirty_bytes();
                 self.forecast.lock().committed(freed);
                 drop(live);
+                self.freed_space.lock().committed(&commit.sizes, moment.now);
                 let mut checkpoints = self.checkpoints.lock();
                 for path in &commit.apps {
                     let last = Checkpoint {
@@ -220,11 +221,31 @@ impl Shared {
     }
 
     fn apply_alone(&self, _applying: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
+        let before = self.room_to_free();
+        let freeing = self.freed_space.lock().begin_apply();
         let result = self.store.apply();
+        let outcome = result.is_ok().then(|| {
+            let after = before.and_then(|_| self.store.space().ok());
+            (before.unwrap_or_default(), after.unwrap_or_default())
+        });
+        let now = self.moment().now;
+        self.freed_space.lock().end_apply(freeing, outcome, now);
         let failure = result.as_ref().err().map(ToString::to_string);
         *self.apply_failure.lock() = failure;
         let refreshed = self.refresh_space(&self.turn.lock());
         result.and(refreshed)
+    }
+
+    /// The room in the lower filesystem, if deletions wait for an apply: what it is to increase.
+    fn room_to_free(&self) -> Option<SpaceInfo> {
+        let is_waited_for = self.freed_space.lock().is_waited_for();
+        is_waited_for.then(|| self.store.space().ok()).flatten()
+    }
+
+    /// When to apply for the sake of what deletions free.
+    pub(super) fn free_space_at(&self) -> Option<MonotonicNs> {
+        let available_bytes = self.live().engine.space().available_bytes;
+        self.freed_space.lock().due_at(available_bytes)
     }
 
     /// The error that says which apps are not committed, if any.

@@ -15,6 +15,7 @@ mod commit;
 mod data;
 #[cfg(all(test, not(feature = "interleavings")))]
 mod faulty;
+mod freed_space;
 #[cfg(test)]
 mod interleavings;
 mod live;
@@ -49,6 +50,7 @@ pub use settings::BatterySource;
 pub use trimmer::KernelCache;
 pub use types::{VolumeError, VolumeOptions};
 
+use self::freed_space::FreedSpace;
 use self::live::{Live, LiveGuard};
 use self::room::Starved;
 use self::sync::thread::{self, JoinHandle};
@@ -106,6 +108,8 @@ struct Shared {
     rules: Mutex<Rules>,
     /// Why an app is read-only, by its path.
     failures: Mutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
+    /// What deletions free with the next apply. Held alone.
+    freed_space: Mutex<FreedSpace>,
     /// A commit waits for room below.
     starved: Mutex<Option<Starved>>,
     /// A program may still roll back what it is changing.
@@ -219,6 +223,7 @@ impl Volume {
             memory_budget_bytes: options.memory_budget_bytes.into(),
             rules: Mutex::new(rules),
             failures: Mutex::default(),
+            freed_space: Mutex::default(),
             starved: Mutex::default(),
             is_revocable: AtomicBool::new(false),
             is_postponed: AtomicBool::new(false),

@@ -396,6 +396,58 @@ mod tests {
         assert_eq!(bed.store.applies.load(Ordering::SeqCst), 0);
     }
 
+    /// How many seconds it takes until a deleted file of so many bytes is applied, with so much
+    /// available, while an app commits all the time; none: more than so many.
+    fn seconds_until_applied(
+        bytes: usize,
+        available_bytes: u64,
+        seconds_max: u64,
+        before: impl Fn(&Bed),
+    ) -> Option<u64> {
+        let bed = Bed::with_settings("apply_idle_ms = 3600000");
+        let other = bed.another_file(b"other");
+        bed.write_to(other, 0, &vec![7; bytes]).unwrap();
+        bed.volume.sync_all().unwrap();
+        bed.store
+            .available_bytes_max
+            .store(available_bytes, Ordering::SeqCst);
+        bed.volume.shared.apply().unwrap();
+        // From now on there is a journal.
+        bed.store.commit_bytes.store(1, Ordering::SeqCst);
+        before(&bed);
+        let applies = bed.store.applies.load(Ordering::SeqCst);
+        let app = bed.volume.lookup(ObjectId::ROOT, b"other").unwrap().id;
+        bed.volume.unlink(app, b"file").unwrap();
+        bed.volume.sync_all().unwrap();
+        (0..seconds_max).find(|second| {
+            if second % 20 == 0 {
+                bed.write().unwrap();
+                bed.volume.fsync(bed.file).unwrap();
+            }
+            bed.attempts_after_ms(1000);
+            bed.store.applies.load(Ordering::SeqCst) > applies
+        })
+    }
+
+    /// Nothing was given back as long as anything was committed: another program found the disk
+    /// full.
+    #[test]
+    fn what_was_deleted_is_applied_although_an_app_goes_on_committing() {
+        let plenty = 1 << 30;
+        let large = seconds_until_applied(2 << 20, plenty, 100, |_| {}).unwrap();
+        assert!((55..=65).contains(&large), "{large}");
+        let small = seconds_until_applied(4096, plenty, 700, |_| {}).unwrap();
+        assert!((595..=605).contains(&small), "{small}");
+        let urgent = seconds_until_applied(2 << 20, 4 << 20, 100, |_| {}).unwrap();
+        assert!(urgent <= 2, "{urgent}");
+    }
+
+    #[test]
+    fn what_was_deleted_is_not_applied_in_standby() {
+        let standby = |bed: &Bed| bed.volume.set_screen(false).unwrap();
+        assert_eq!(seconds_until_applied(2 << 20, 4 << 20, 700, standby), None);
+    }
+
     /// As long as there was something to commit, nothing was applied before the journal was full:
     /// then a commit had to do it, and who waited for that one waited for all of the apply.
     #[test]
