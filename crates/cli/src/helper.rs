@@ -147,7 +147,7 @@ fn parse_mount(words: &[OsString]) -> Result<MountCall, Failure> {
         sloppy: false,
         fake: false,
     };
-    let mut places = Vec::new();
+    let mut paths = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_bytes() {
@@ -170,10 +170,10 @@ fn parse_mount(words: &[OsString]) -> Result<MountCall, Failure> {
                     }
                 }
             }
-            _ => places.push(word),
+            _ => paths.push(word),
         }
     }
-    let [source, mountpoint] = places.as_slice() else {
+    let [source, mountpoint] = paths.as_slice() else {
         return Err(Failure::new(
             Code::Usage,
             "expected SOURCE DIRECTORY [-o OPTIONS]",
@@ -188,7 +188,7 @@ fn parse_mount(words: &[OsString]) -> Result<MountCall, Failure> {
 
 fn parse_umount(words: &[OsString]) -> Result<UmountArguments, Failure> {
     let mut lazy = false;
-    let mut places = Vec::new();
+    let mut paths = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         match word.as_bytes() {
@@ -205,10 +205,10 @@ fn parse_umount(words: &[OsString]) -> Result<UmountArguments, Failure> {
                     }
                 }
             }
-            _ => places.push(word),
+            _ => paths.push(word),
         }
     }
-    let [mountpoint] = places.as_slice() else {
+    let [mountpoint] = paths.as_slice() else {
         return Err(Failure::new(Code::Usage, "expected DIRECTORY [-l]"));
     };
     Ok(UmountArguments {

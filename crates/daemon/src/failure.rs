@@ -5,7 +5,7 @@ use std::fmt;
 use crate::adapter::VolumeMountError;
 use crate::control::{ControlError, ErrorKind};
 use crate::limits::LimitError;
-use crate::mount_paths::PlaceError;
+use crate::mount_paths::PathError;
 use mobifs_fuse::{MountError, OptionError, UnmountError};
 use mobifs_store::StoreError;
 use mobifs_volume::{ConfigError, VolumeError};
@@ -99,10 +99,10 @@ impl From<LimitError> for Failure {
     }
 }
 
-impl From<PlaceError> for Failure {
-    fn from(error: PlaceError) -> Self {
+impl From<PathError> for Failure {
+    fn from(error: PathError) -> Self {
         let code = match error {
-            PlaceError::AlreadyMounted(_) | PlaceError::StoresNested { .. } => Code::InUse,
+            PathError::AlreadyMounted(_) | PathError::StoresNested { .. } => Code::InUse,
             _ => Code::Failed,
         };
         Self::new(code, error.to_string())

@@ -38,10 +38,10 @@ pub use adapter::{
 };
 pub use config_text::ConfigText;
 pub use failure::{Code, Failure};
-pub use handover::{Inherited, Keeper};
+pub use handover::{Inherited, SupervisorLink};
 pub use limits::{LimitError, raise_limits};
-pub use mount_paths::{PlaceError, PlaceOptions, Places, check_store};
+pub use mount_paths::{MountPaths, PathError, PathOptions, check_store};
 pub use mount_users::{MountUser, describe, users_of, users_of_device};
 pub use process_state::reset_inherited;
-pub use serve::{Legacy, Plan, serve};
+pub use serve::{Plan, TakeoverState, serve};
 pub use unmount::unmount_unused;

@@ -12,7 +12,7 @@ use crate::nested_stores::{NestedStores, served_around_or_inside};
 
 /// Why store and mount point cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum PathError {
     /// The store does not exist.
     #[error(
         "the store {path} does not exist; create the directory first (mkdir {path})",
@@ -114,7 +114,7 @@ pub enum PlaceError {
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PlaceOptions {
+pub struct PathOptions {
     /// Nothing will be written.
     pub read_only: bool,
     /// The mount point may have something in it.
@@ -123,51 +123,47 @@ pub struct PlaceOptions {
 
 /// Store and mount point, found fit: absolute paths without symlinks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct MountPaths {
     /// The store's directory.
     pub store: PathBuf,
     /// Where to mount.
     pub mountpoint: PathBuf,
 }
 
-impl Places {
+impl MountPaths {
     /// Looks at both.
     ///
     /// # Errors
-    /// [`PlaceError`].
-    pub fn check(
-        store: &Path,
-        mountpoint: &Path,
-        options: PlaceOptions,
-    ) -> Result<Self, PlaceError> {
+    /// [`PathError`].
+    pub fn check(store: &Path, mountpoint: &Path, options: PathOptions) -> Result<Self, PathError> {
         let store = check_store(store, options.read_only)?;
         let mountpoint = directory(
             mountpoint,
-            PlaceError::MountpointMissing,
-            PlaceError::MountpointNotDirectory,
+            PathError::MountpointMissing,
+            PathError::MountpointNotDirectory,
         )?;
         let table = table(&mountpoint)?;
         if let Some(NestedStores { inner, outer, pid }) = served_around_or_inside(&store, &table) {
-            return Err(PlaceError::StoresNested { inner, outer, pid });
+            return Err(PathError::StoresNested { inner, outer, pid });
         }
         if let Some(mount) = table.iter().rfind(|mount| mount.mountpoint == mountpoint)
             && mount.has_subtype("mobifs")
         {
-            return Err(PlaceError::AlreadyMounted(mountpoint));
+            return Err(PathError::AlreadyMounted(mountpoint));
         }
         if store == mountpoint {
-            return Err(PlaceError::SamePlace(store));
+            return Err(PathError::SamePlace(store));
         }
         for (inner, outer) in [(&store, &mountpoint), (&mountpoint, &store)] {
             if inner.starts_with(outer) {
-                return Err(PlaceError::Nested {
+                return Err(PathError::Nested {
                     inner: inner.clone(),
                     outer: outer.clone(),
                 });
             }
         }
         if !options.nonempty && !is_empty(&mountpoint)? {
-            return Err(PlaceError::MountpointNotEmpty(mountpoint));
+            return Err(PathError::MountpointNotEmpty(mountpoint));
         }
         Ok(Self { store, mountpoint })
     }
@@ -176,21 +172,17 @@ impl Places {
 /// Looks at a store without a mount point; returns its absolute path.
 ///
 /// # Errors
-/// [`PlaceError`].
-pub fn check_store(store: &Path, read_only: bool) -> Result<PathBuf, PlaceError> {
-    let store = directory(
-        store,
-        PlaceError::StoreMissing,
-        PlaceError::StoreNotDirectory,
-    )?;
+/// [`PathError`].
+pub fn check_store(store: &Path, read_only: bool) -> Result<PathBuf, PathError> {
+    let store = directory(store, PathError::StoreMissing, PathError::StoreNotDirectory)?;
     outside_mounts(&store, &table(&store)?)?;
     if !read_only {
-        let about = rustix::fs::statvfs(&store).map_err(|errno| PlaceError::Io {
+        let about = rustix::fs::statvfs(&store).map_err(|errno| PathError::Io {
             path: store.clone(),
             source: errno.into(),
         })?;
         if about.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
-            return Err(PlaceError::StoreReadOnly(store));
+            return Err(PathError::StoreReadOnly(store));
         }
     }
     Ok(store)
@@ -203,8 +195,8 @@ fn served_by(pid: u32) -> String {
     }
 }
 
-fn table(path: &Path) -> Result<Vec<MountEntry>, PlaceError> {
-    mounts().map_err(|source| PlaceError::Io {
+fn table(path: &Path) -> Result<Vec<MountEntry>, PathError> {
+    mounts().map_err(|source| PathError::Io {
         path: path.to_owned(),
         source,
     })
@@ -213,14 +205,14 @@ fn table(path: &Path) -> Result<Vec<MountEntry>, PlaceError> {
 /// The absolute path of an existing directory.
 fn directory(
     path: &Path,
-    missing: fn(PathBuf) -> PlaceError,
-    not_directory: fn(PathBuf) -> PlaceError,
-) -> Result<PathBuf, PlaceError> {
+    missing: fn(PathBuf) -> PathError,
+    not_directory: fn(PathBuf) -> PathError,
+) -> Result<PathBuf, PathError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => missing(path.to_owned()),
         io::ErrorKind::NotADirectory => not_directory(path.to_owned()),
-        io::ErrorKind::NotConnected => PlaceError::MountpointDead(path.to_owned()),
-        _ => PlaceError::Io {
+        io::ErrorKind::NotConnected => PathError::MountpointDead(path.to_owned()),
+        _ => PathError::Io {
             path: path.to_owned(),
             source,
         },
@@ -238,8 +230,8 @@ fn directory(
 /// daemon's belief. And a daemon that frees memory by committing must not need another one
 /// for that, which waits for memory itself. A mount point may lie there: it is looked up when
 /// the mount is made and when it ends, and no request depends on what is around it.
-fn outside_mounts(path: &Path, table: &[MountEntry]) -> Result<(), PlaceError> {
-    let failed = |source| PlaceError::Io {
+fn outside_mounts(path: &Path, table: &[MountEntry]) -> Result<(), PathError> {
+    let failed = |source| PathError::Io {
         path: path.to_owned(),
         source,
     };
@@ -250,15 +242,15 @@ fn outside_mounts(path: &Path, table: &[MountEntry]) -> Result<(), PlaceError> {
     });
     match around {
         None => Ok(()),
-        Some(mount) => Err(PlaceError::StoreInsideMount {
+        Some(mount) => Err(PathError::StoreInsideMount {
             path: path.to_owned(),
             mount: mount.mountpoint.clone(),
         }),
     }
 }
 
-fn is_empty(directory: &Path) -> Result<bool, PlaceError> {
-    let failed = |source| PlaceError::Io {
+fn is_empty(directory: &Path) -> Result<bool, PathError> {
+    let failed = |source| PathError::Io {
         path: directory.to_owned(),
         source,
     };
@@ -291,19 +283,19 @@ mod tests {
     }
 
     fn message(store: &Path, mountpoint: &Path) -> String {
-        Places::check(store, mountpoint, PlaceOptions::default())
+        MountPaths::check(store, mountpoint, PathOptions::default())
             .unwrap_err()
             .to_string()
     }
 
     #[test]
     fn two_directories_side_by_side_are_fine() {
-        let places = fixture();
+        let paths = fixture();
         let found =
-            Places::check(&places.store, &places.mountpoint, PlaceOptions::default()).unwrap();
+            MountPaths::check(&paths.store, &paths.mountpoint, PathOptions::default()).unwrap();
         assert_eq!(
             (found.store, found.mountpoint),
-            (places.store, places.mountpoint)
+            (paths.store, paths.mountpoint)
         );
     }
 
@@ -354,10 +346,10 @@ mod tests {
         } = fixture();
         fs::write(mountpoint.join("file"), "").unwrap();
         assert!(message(&store, &mountpoint).contains("nonempty"));
-        let nonempty = PlaceOptions {
+        let nonempty = PathOptions {
             nonempty: true,
-            ..PlaceOptions::default()
+            ..PathOptions::default()
         };
-        Places::check(&store, &mountpoint, nonempty).unwrap();
+        MountPaths::check(&store, &mountpoint, nonempty).unwrap();
     }
 }

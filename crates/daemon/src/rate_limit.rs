@@ -39,16 +39,16 @@ enum Verdict {
 /// Keeps repeated lines from the layers behind.
 #[derive(Default)]
 pub(crate) struct RateLimit {
-    places: Mutex<HashMap<Identifier, Place>>,
+    paths: Mutex<HashMap<Identifier, Place>>,
 }
 
 impl RateLimit {
     fn judge(&self, place: Identifier, now: Instant) -> Verdict {
-        let Ok(mut places) = self.places.lock() else {
+        let Ok(mut paths) = self.paths.lock() else {
             // Who panicked in here has not kept anything from being written.
             return Verdict::Write;
         };
-        let place = places.entry(place).or_insert(Place {
+        let place = paths.entry(place).or_insert(Place {
             since: now,
             written: 0,
             suppressed: 0,

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mobifs_daemon::{Code, Failure, PlaceError, check_store, predecessor};
+use mobifs_daemon::{Code, Failure, PathError, check_store, predecessor};
 use mobifs_store::{Inspection, PosixLower, StoreError, StoreScope, inspect};
 use mobifs_volume::StoreLock;
 
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<(), Failure> {
 /// there is nothing to check or to recover in one.
 pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure> {
     check_store(store, read_only).map_err(|error| match error {
-        PlaceError::StoreMissing(path) => {
+        PathError::StoreMissing(path) => {
             let message = format!("the store {} does not exist", path.display());
             Failure::new(Code::Failed, message)
         }

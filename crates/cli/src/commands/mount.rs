@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use mobifs_daemon::control::{find_mount, remove_stale_sockets};
 use mobifs_daemon::launch::{Ready, start_in_background};
 use mobifs_daemon::{
-    Code, ConfigText, Failure, Inherited, Keeper, Legacy, PlaceOptions, Places, Plan, check_store,
-    logging, raise_limits, serve,
+    Code, ConfigText, Failure, Inherited, MountPaths, PathOptions, Plan, SupervisorLink,
+    TakeoverState, check_store, logging, raise_limits, serve,
 };
 use mobifs_fuse::{AccessTimes, MountOptions};
 use mobifs_host::{absolute_without_touching, runtime_directory};
@@ -39,39 +39,39 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         return remount(&arguments.mountpoint, &options.mount);
     }
     let log = arguments.log.clone().or_else(|| options.log.clone());
-    let mut legacy = None;
-    let mut keeper = Keeper::none();
+    let mut takeover_state = None;
+    let mut supervisor = SupervisorLink::none();
     if arguments.foreground {
         // The parent has made the log file our standard error already.
         let file = log.as_deref().filter(|_| !arguments.background_child);
         logging::start(file, "info")?;
-        keeper = Keeper::from_environment()?;
-        legacy = Legacy::find(
+        supervisor = SupervisorLink::from_environment()?;
+        takeover_state = TakeoverState::find(
             inherited,
-            &keeper,
+            &supervisor,
             &without_touching(&arguments.mountpoint)?,
         );
     }
     let config_file = arguments.config.clone().or_else(|| options.config.clone());
-    let config = match legacy.as_mut().and_then(Legacy::config) {
+    let config = match takeover_state.as_mut().and_then(TakeoverState::config) {
         Some(config) => config,
         None => ConfigText::load(config_file.as_deref())?,
     };
-    let place_options = PlaceOptions {
+    let path_options = PathOptions {
         read_only: options.mount.read_only,
         nonempty: options.nonempty,
     };
-    let places = if legacy.is_some() {
+    let paths = if takeover_state.is_some() {
         if let Err(error) = limits {
             tracing::warn!(%error, "the mount goes on nevertheless");
         }
         taken_over(arguments)?
     } else {
         limits?;
-        let places = Places::check(&arguments.store, &arguments.mountpoint, place_options)?;
+        let paths = MountPaths::check(&arguments.store, &arguments.mountpoint, path_options)?;
         // Before the directory is made a store.
         mobifs_fuse::check_permitted()?;
-        places
+        paths
     };
     // The daemon's working directory is another one.
     let record = arguments.record.as_ref().or(options.record.as_ref());
@@ -83,18 +83,13 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     if !arguments.foreground {
         let log = match &log {
             Some(path) => std::path::absolute(path).map_err(cannot_start)?,
-            None => logging::default_file(&places.mountpoint)?,
+            None => logging::default_file(&paths.mountpoint)?,
         };
-        let words = words_of_daemon(
-            arguments,
-            &places,
-            config_file.as_deref(),
-            record.as_deref(),
-        );
+        let words = words_of_daemon(arguments, &paths, config_file.as_deref(), record.as_deref());
         return start_in_background(&words.map_err(cannot_start)?, !options.unsupervised, &log);
     }
     let plan = Plan {
-        places,
+        paths,
         mount: options.mount,
         has_source_name: options.has_source_name,
         wait: options.wait,
@@ -102,7 +97,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         config_file,
         record,
     };
-    serve(plan, ready, keeper, legacy)
+    serve(plan, ready, supervisor, takeover_state)
 }
 
 fn cannot_start(error: io::Error) -> Failure {
@@ -112,7 +107,7 @@ fn cannot_start(error: io::Error) -> Failure {
 /// The arguments of this program that make it serve the mount as these arguments want it.
 fn words_of_daemon(
     arguments: &MountArguments,
-    places: &Places,
+    paths: &MountPaths,
     config_file: Option<&Path>,
     record: Option<&Path>,
 ) -> io::Result<Vec<OsString>> {
@@ -133,8 +128,8 @@ fn words_of_daemon(
     }
     words.extend([
         "--".into(),
-        places.store.clone().into(),
-        places.mountpoint.clone().into(),
+        paths.store.clone().into(),
+        paths.mountpoint.clone().into(),
     ]);
     Ok(words)
 }
@@ -151,10 +146,10 @@ fn remove_leftovers() {
 }
 
 /// The places of a mount that is there: nobody answers yet who looks into it.
-fn taken_over(arguments: &MountArguments) -> Result<Places, Failure> {
+fn taken_over(arguments: &MountArguments) -> Result<MountPaths, Failure> {
     let store = check_store(&arguments.store, true)?;
     let mountpoint = without_touching(&arguments.mountpoint)?;
-    Ok(Places { store, mountpoint })
+    Ok(MountPaths { store, mountpoint })
 }
 
 fn without_touching(path: &Path) -> Result<PathBuf, Failure> {

@@ -11,7 +11,7 @@ mod supervisor_link;
 
 pub use inherited::Inherited;
 pub(crate) use notifier::Notifier;
-pub use supervisor_link::Keeper;
+pub use supervisor_link::SupervisorLink;
 
 /// Name of the connection with the kernel.
 pub(crate) const DEVICE_NAME: &str = "mobifs-device";

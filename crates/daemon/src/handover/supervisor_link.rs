@@ -14,11 +14,11 @@ const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(300);
 
 /// Who keeps what must outlive this process; perhaps nobody.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct SupervisorLink {
     notifier: Option<Notifier>,
 }
 
-impl Keeper {
+impl SupervisorLink {
     /// Nobody.
     pub const fn none() -> Self {
         Self { notifier: None }

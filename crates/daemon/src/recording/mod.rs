@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use crate::events::{EventObserver, UserInput};
-use crate::mount_paths::Places;
+use crate::mount_paths::MountPaths;
 use mobifs_base::{DeviceState, ObservedOperation, Operation, UserOperation};
 use mobifs_recording::{
     LogHeader, LogPart, Observation, apps_frame, part_bytes_max, resume_log, start_log,
@@ -61,14 +61,14 @@ pub(super) struct Shared {
 
 impl Recording {
     /// Begins a recording; nothing is left behind if it cannot.
-    pub(crate) fn start(file: &Path, places: &Places, rules: &Rules) -> Result<Self, Failure> {
-        let target = Target::check(file, places)?;
+    pub(crate) fn start(file: &Path, paths: &MountPaths, rules: &Rules) -> Result<Self, Failure> {
+        let target = Target::check(file, paths)?;
         let mut log = target.create_log()?;
         let header = LogHeader {
             started_at: observation_clock(),
             tool: concat!("mobifs ", env!("CARGO_PKG_VERSION")).to_owned(),
             apps: rules.app_globs(),
-            notes: vec![format!("mount of {}", places.store.display())],
+            notes: vec![format!("mount of {}", paths.store.display())],
         };
         let started = start_log(&mut log, &header);
         let started = started.and_then(|()| Self::with_log(target.clone(), log));

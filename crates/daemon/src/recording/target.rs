@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::mount_paths::Places;
+use crate::mount_paths::MountPaths;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::failure::{Code, Failure};
@@ -25,16 +25,16 @@ pub(super) struct Target {
 
 impl Target {
     /// The files of a new recording: none of them may be there, nor lie in what is recorded.
-    pub(super) fn check(file: &Path, places: &Places) -> Result<Self, Failure> {
+    pub(super) fn check(file: &Path, paths: &MountPaths) -> Result<Self, Failure> {
         let target = Self::known(file)?;
         let usage = |message: String| Err(Failure::new(Code::Usage, message));
         let shown = target.file.display();
-        if target.file.starts_with(&places.mountpoint) {
+        if target.file.starts_with(&paths.mountpoint) {
             return usage(format!(
                 "cannot record to {shown}, which lies in the mount that is recorded"
             ));
         }
-        if target.file.starts_with(&places.store) {
+        if target.file.starts_with(&paths.store) {
             return usage(format!(
                 "cannot record to {shown}, which lies in the store: only the mount may change it"
             ));

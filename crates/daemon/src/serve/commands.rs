@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::control::{ControlHandler, ErrorKind, Reply, Request};
 use crate::handover::CONFIG_NAME;
-use crate::mount_paths::Places;
+use crate::mount_paths::MountPaths;
 use crate::mount_users::{MountUser, users_of_device};
 use mobifs_fuse::{SessionHandle, UnmountError};
 use mobifs_host::{MountEntry, mount_at};
@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::config_text::ConfigText;
 use crate::failure::Failure;
-use crate::handover::Keeper;
+use crate::handover::SupervisorLink;
 use crate::mount_users::describe;
 use crate::recording::Recording;
 use crate::unmount::unmount_unused;
@@ -80,9 +80,9 @@ impl Ended {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub(crate) volume: std::sync::Arc<Volume>,
-    pub(crate) places: Places,
+    pub(crate) paths: MountPaths,
     pub(crate) ended: Ended,
-    pub(crate) keeper: Keeper,
+    pub(crate) supervisor: SupervisorLink,
     /// How often the mount was taken over.
     restarts: u64,
     pub(crate) recording: Option<Recording>,
@@ -100,16 +100,16 @@ impl Daemon {
         handle: SessionHandle,
         opened: OpenedStore,
         restarts: u64,
-        keeper: Keeper,
-        places: Places,
+        supervisor: SupervisorLink,
+        paths: MountPaths,
         config_file: Option<PathBuf>,
     ) -> Self {
         Self {
-            keeper,
+            supervisor,
             recording: None,
             restarts,
             volume,
-            places,
+            paths,
             ended: Ended::default(),
             opened: Mutex::new(Some(opened)),
             handle,
@@ -145,7 +145,7 @@ impl Daemon {
             );
             return;
         }
-        let mount = mount_at(&self.places.mountpoint).ok().flatten();
+        let mount = mount_at(&self.paths.mountpoint).ok().flatten();
         match self.unmount_unused() {
             Ok(()) => {
                 if let Reply::Detached { used_by } = self.wait_for_end(false, mount.as_ref()) {
@@ -196,7 +196,7 @@ impl Daemon {
     }
 
     fn unmount_unused(&self) -> Result<(), (UnmountError, Vec<MountUser>)> {
-        unmount_unused(&self.places.mountpoint, || self.handle.unmount(false))
+        unmount_unused(&self.paths.mountpoint, || self.handle.unmount(false))
     }
 
     fn detach(&self) {
@@ -213,7 +213,7 @@ impl Daemon {
             recording.apps_changed(&text.config.rules);
         }
         match text.copy() {
-            Ok(copy) => self.keeper.replace(CONFIG_NAME, copy.as_fd()),
+            Ok(copy) => self.supervisor.replace(CONFIG_NAME, copy.as_fd()),
             Err(error) => tracing::warn!(%error, "a successor would not know of this"),
         }
         tracing::info!("configuration loaded");
@@ -227,19 +227,19 @@ impl Daemon {
         }
         // Without everything in the arena nobody could go on.
         let outlives = self.volume.arena().is_some_and(Arena::is_complete);
-        let keeper = self.keeper.name().filter(|_| outlives);
-        status.supervised_by = keeper.map(str::to_owned);
+        let supervisor = self.supervisor.name().filter(|_| outlives);
+        status.supervised_by = supervisor.map(str::to_owned);
         status.restarts = self.restarts;
         status.recording = self.recording.as_ref().map(Recording::status);
-        status.mountpoint = Some(self.places.mountpoint.to_string_lossy().into_owned());
-        status.store.path = Some(self.places.store.to_string_lossy().into_owned());
+        status.mountpoint = Some(self.paths.mountpoint.to_string_lossy().into_owned());
+        status.store.path = Some(self.paths.store.to_string_lossy().into_owned());
         Reply::Status {
             status: Box::new(status),
         }
     }
 
     fn unmount(&self, lazy: bool, mount_id: Option<u64>) -> Reply {
-        let mount = mount_at(&self.places.mountpoint).ok().flatten();
+        let mount = mount_at(&self.paths.mountpoint).ok().flatten();
         let own_id = mount.as_ref().map(|mount| mount.id);
         if mount_id.is_some() && mount_id != own_id {
             return Reply::AnotherMount;
@@ -251,7 +251,7 @@ impl Daemon {
             let message = format!(
                 "not unmounted: {error}. `mobifs drill power-cut --yes {}` gives up what is not \
                  committed, and ends the mount",
-                self.places.mountpoint.display()
+                self.paths.mountpoint.display()
             );
             return Reply::error(ErrorKind::Failed, message);
         }
@@ -277,7 +277,7 @@ impl Daemon {
             Err((error, _)) => return Reply::error(ErrorKind::Failed, error.to_string()),
         }
         if let Some(error) = kept {
-            let path = self.places.mountpoint.display();
+            let path = self.paths.mountpoint.display();
             return Reply::error(
                 ErrorKind::Failed,
                 format!(
@@ -319,7 +319,7 @@ impl Daemon {
 
     fn cut_power(&self) -> Reply {
         // Otherwise a new daemon could bring back what the cut is to take.
-        self.keeper.withdraw("power cut");
+        self.supervisor.withdraw("power cut");
         self.power_cut.store(true, Ordering::SeqCst);
         self.volume.cut_power();
         if let Err(error) = self.handle.abort() {

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::{Plan, RETRY_INTERVAL, open_options};
 use crate::failure::{Code, Failure};
-use crate::handover::Keeper;
+use crate::handover::SupervisorLink;
 
 /// Nothing that ended a daemon for want of a stack ends this process for it, too.
 const STACK_BYTES: usize = 64 << 20;
@@ -29,11 +29,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// requested, because with this process goes what is in memory.
 pub(super) fn commit_and_end(
     plan: &Plan,
-    keeper: &Keeper,
+    supervisor: &SupervisorLink,
     arena: OwnedFd,
     lock: Option<OwnedFd>,
 ) -> Failure {
-    let mountpoint = &plan.places.mountpoint;
+    let mountpoint = &plan.paths.mountpoint;
     tracing::error!(
         mountpoint = %mountpoint.display(),
         "no daemon can go on with this mount: it ends, and what is in memory is committed"
@@ -42,12 +42,12 @@ pub(super) fn commit_and_end(
         Ok(is_wanted) => is_wanted,
         Err(error) => return try_again(mountpoint, &error),
     };
-    keeper.alive();
+    supervisor.alive();
     take_away(mountpoint, &plan.mount.subtype);
-    let store = plan.places.store.clone();
+    let store = plan.paths.store.clone();
     let options = open_options(plan);
     let committed = std::thread::scope(|scope| {
-        let work = || commit(&store, &options, keeper, (arena, lock), &is_wanted);
+        let work = || commit(&store, &options, supervisor, (arena, lock), &is_wanted);
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, work).map(|thread| thread.join()) {
             Ok(Ok(outcome)) => outcome,
@@ -57,7 +57,7 @@ pub(super) fn commit_and_end(
     });
     match committed {
         Ok(outcome) => {
-            keeper.withdraw("the mount has ended");
+            supervisor.withdraw("the mount has ended");
             outcome.told(&store, mountpoint)
         }
         Err(failure) => failure,
@@ -101,7 +101,7 @@ impl Outcome {
 fn commit(
     store: &Path,
     options: &OpenOptions<'_>,
-    keeper: &Keeper,
+    supervisor: &SupervisorLink,
     (arena, lock): (OwnedFd, Option<OwnedFd>),
     is_wanted: &AtomicBool,
 ) -> Result<Outcome, Failure> {
@@ -117,7 +117,7 @@ fn commit(
             Ok(left) => break left,
             Err(LastCommitError::Store(error @ StoreError::Lower { .. })) => {
                 tracing::error!(%error, "the store cannot be opened yet");
-                keeper.alive();
+                supervisor.alive();
                 if !waits(is_wanted) {
                     outcome.given_up = Some(error.to_string());
                     return Ok(outcome);
@@ -131,7 +131,7 @@ fn commit(
         }
     };
     loop {
-        keeper.alive();
+        supervisor.alive();
         let CommitPass {
             committed,
             failure,

@@ -23,14 +23,14 @@ use crate::config_text::ConfigText;
 use crate::control::ControlServer;
 use crate::events::EventWatcher;
 use crate::failure::{Code, Failure};
-use crate::handover::{self, Keeper};
+use crate::handover::{self, SupervisorLink};
 use crate::launch::Ready;
-use crate::mount_paths::Places;
+use crate::mount_paths::MountPaths;
 use crate::predecessor::{Patience, after_predecessor};
 use crate::recording::Recording;
 use crate::store_owner::serving;
 use commands::Daemon;
-pub use takeover::Legacy;
+pub use takeover::TakeoverState;
 
 /// How long to wait before trying again to commit what could not be committed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -39,7 +39,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Plan {
     /// Store and mount point.
-    pub places: Places,
+    pub paths: MountPaths,
     /// For the kernel.
     pub mount: MountOptions,
     /// Whether the mount table's source was named by the user.
@@ -73,23 +73,23 @@ struct Serving {
 pub fn serve(
     plan: Plan,
     ready: &Ready,
-    keeper: Keeper,
-    legacy: Option<Legacy>,
+    supervisor: SupervisorLink,
+    takeover_state: Option<TakeoverState>,
 ) -> Result<(), Failure> {
     // Started as /proc/self/exe, it would be "exe" in lists of processes.
     let _named = rustix::thread::set_name(c"mobifs");
     mobifs_volume::keep_few_heaps();
     keep_out_of_core_dumps();
-    if keeper.is_there() {
+    if supervisor.is_there() {
         die_of_panics();
     }
     let mut signals = signals::catch().map_err(no_control)?;
     let mut control = None;
-    let is_new = legacy.is_none();
-    let serving = match legacy {
-        Some(mut legacy) => {
-            control = legacy.control.take();
-            legacy.take_over(&plan, &keeper)?
+    let is_new = takeover_state.is_none();
+    let serving = match takeover_state {
+        Some(mut takeover_state) => {
+            control = takeover_state.control.take();
+            takeover_state.take_over(&plan, &supervisor)?
         }
         None => {
             let mut patience = Patience {
@@ -98,7 +98,7 @@ pub fn serve(
                 tell: &|why| ready.waiting(why),
                 must_end: &mut || signals.pending().any(|signal| signal != SIGHUP),
             };
-            mount_recorded(&plan, &keeper, &mut patience)?
+            mount_recorded(&plan, &supervisor, &mut patience)?
         }
     };
     let Serving {
@@ -109,14 +109,14 @@ pub fn serve(
         recording,
     } = serving;
     let (handle, restarts) = (session.handle(), session.takeovers());
-    let (places, config_file) = (plan.places, plan.config_file);
+    let (paths, config_file) = (plan.paths, plan.config_file);
     let daemon = Daemon::new(
         volume,
         handle,
         opened,
         restarts,
-        keeper,
-        places,
+        supervisor,
+        paths,
         config_file,
     );
     let daemon = Arc::new(daemon.recorded(recording));
@@ -180,7 +180,7 @@ fn run(session: VolumeSession, daemon: &Arc<Daemon>) -> Result<(), SessionError>
     let telling = Arc::clone(daemon);
     fault_point("answer");
     let served = session.run_and_report(move || {
-        telling.keeper.ready("mounted");
+        telling.supervisor.ready("mounted");
         fault_point("ready");
     });
     if let Err(error) = &served {
@@ -192,14 +192,14 @@ fn run(session: VolumeSession, daemon: &Arc<Daemon>) -> Result<(), SessionError>
 /// Makes a new mount, recorded if that is wanted.
 fn mount_recorded(
     plan: &Plan,
-    keeper: &Keeper,
+    supervisor: &SupervisorLink,
     patience: &mut Patience<'_>,
 ) -> Result<Serving, Failure> {
     let recording = plan.record.as_deref();
     let rules = &plan.config.config.rules;
-    let recording = recording.map(|file| Recording::start(file, &plan.places, rules));
+    let recording = recording.map(|file| Recording::start(file, &plan.paths, rules));
     let recording = recording.transpose()?;
-    match mount(plan, keeper, recording.as_ref(), patience) {
+    match mount(plan, supervisor, recording.as_ref(), patience) {
         Ok(serving) => Ok(Serving {
             recording,
             ..serving
@@ -215,12 +215,12 @@ fn mount_recorded(
 
 fn mount(
     plan: &Plan,
-    keeper: &Keeper,
+    supervisor: &SupervisorLink,
     recording: Option<&Recording>,
     patience: &mut Patience<'_>,
 ) -> Result<Serving, Failure> {
-    let store = &plan.places.store;
-    let arena = match keeper.is_there().then(Arena::create).transpose() {
+    let store = &plan.paths.store;
+    let arena = match supervisor.is_there().then(Arena::create).transpose() {
         Ok(arena) => arena,
         Err(error) => {
             tracing::warn!(%error, "nothing outlives this daemon");
@@ -236,12 +236,12 @@ fn mount(
     let volume = Volume::start(opened.store(), volume_options(plan, arena.as_ref()))?;
     let session = VolumeSession::mount(
         Arc::clone(&volume),
-        &plan.places.mountpoint,
+        &plan.paths.mountpoint,
         &mount_options(plan),
         arena.as_ref(),
         recording.map(Recording::operations),
     )?;
-    note_serving(&opened, &plan.places.mountpoint);
+    note_serving(&opened, &plan.paths.mountpoint);
     Ok(Serving {
         opened,
         volume,
@@ -272,7 +272,7 @@ fn volume_options(plan: &Plan, arena: Option<&Arena>) -> VolumeOptions {
 fn mount_options(plan: &Plan) -> MountOptions {
     let mut options = plan.mount.clone();
     if !plan.has_source_name {
-        options.source_name = plan.places.store.to_string_lossy().into_owned();
+        options.source_name = plan.paths.store.to_string_lossy().into_owned();
     }
     options
 }
@@ -298,7 +298,7 @@ fn hand_over(
     descriptors.extend(control.map(|socket| (handover::CONTROL_NAME, socket.listener())));
     descriptors.push((handover::ARENA_NAME, arena.descriptor()));
     descriptors.push((handover::DEVICE_NAME, session.device()));
-    daemon.keeper.keep(&descriptors);
+    daemon.supervisor.keep(&descriptors);
 }
 
 fn no_control(error: std::io::Error) -> Failure {
@@ -314,7 +314,7 @@ fn start_control(
     daemon: &Arc<Daemon>,
     inherited: Option<OwnedFd>,
 ) -> Result<Option<ControlServer>, Failure> {
-    let mount = mount_at(&daemon.places.mountpoint).map_err(no_control)?;
+    let mount = mount_at(&daemon.paths.mountpoint).map_err(no_control)?;
     let handler = Arc::clone(daemon) as Arc<_>;
     let control = match (mount, inherited) {
         (Some(mount), None) => ControlServer::start(&mount, handler),
@@ -352,7 +352,7 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     while let Err(error) = daemon.volume.shutdown() {
         tracing::error!(%error, "not everything could be committed");
         if daemon.must_end_now() {
-            daemon.keeper.withdraw("ended by two signals");
+            daemon.supervisor.withdraw("ended by two signals");
             let is_committed = daemon.volume.sync_app(None, false).is_ok();
             opened.abandon();
             let what = if is_committed {
@@ -366,8 +366,8 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
         std::thread::sleep(RETRY_INTERVAL);
     }
     // From here on a successor would find nothing to do but what a mount does.
-    daemon.keeper.withdraw("unmounted");
-    let path = daemon.places.store.clone();
+    daemon.supervisor.withdraw("unmounted");
+    let path = daemon.paths.store.clone();
     opened
         .close()
         .map_err(|error| Failure::of_store(&path, &error))?;
@@ -389,7 +389,7 @@ fn watch_events(daemon: &Daemon, config: &ConfigText) -> Option<EventWatcher> {
 }
 
 fn log_mounted(daemon: &Daemon, sync_reaches: bool) {
-    let (store, mountpoint) = (&daemon.places.store, &daemon.places.mountpoint);
+    let (store, mountpoint) = (&daemon.paths.store, &daemon.paths.mountpoint);
     tracing::info!(?store, ?mountpoint, sync_reaches, "mounted");
 }
 

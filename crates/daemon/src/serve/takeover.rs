@@ -15,7 +15,7 @@ use super::{
 use crate::adapter::{TakeoverError, VolumeSession, begin_takeover, postpone_takeover};
 use crate::config_text::ConfigText;
 use crate::failure::{Code, Failure};
-use crate::handover::{Inherited, Keeper, is_last, kills_in_a_row, supervisor_pid};
+use crate::handover::{Inherited, SupervisorLink, is_last, kills_in_a_row, supervisor_pid};
 use crate::recording::Recording;
 
 /// After so many daemons in a row died while they took over, the next process does not serve
@@ -26,7 +26,7 @@ const ATTEMPTS_MAX: u32 = 5;
 const KILLS_MAX: u32 = 100;
 /// What a takeover starts from.
 #[derive(Debug)]
-pub struct Legacy {
+pub struct TakeoverState {
     device: OwnedFd,
     arena: OwnedFd,
     lock: Option<OwnedFd>,
@@ -36,10 +36,14 @@ pub struct Legacy {
     config: Option<OwnedFd>,
 }
 
-impl Legacy {
+impl TakeoverState {
     /// What a predecessor has left; none if it had not made its mount yet, or there was
     /// none. Then what it has left is dropped.
-    pub fn find(inherited: Inherited, keeper: &Keeper, mountpoint: &Path) -> Option<Self> {
+    pub fn find(
+        inherited: Inherited,
+        supervisor: &SupervisorLink,
+        mountpoint: &Path,
+    ) -> Option<Self> {
         let is_empty = inherited.is_empty();
         let Inherited {
             device,
@@ -61,7 +65,7 @@ impl Legacy {
             tracing::warn!("the daemon before this one died before its mount was usable");
             // The lock would keep us from the store.
             drop((lock, control));
-            keeper.withdraw("starting afresh");
+            supervisor.withdraw("starting afresh");
             if is_mounted(mountpoint, "mobifs")
                 && let Err(error) = mobifs_fuse::unmount(mountpoint, true)
             {
@@ -84,18 +88,22 @@ impl Legacy {
     /// # Errors
     /// If that is not possible; where no other process can do it either, what was left is
     /// committed first, and the mount has ended.
-    pub(super) fn take_over(self, plan: &Plan, keeper: &Keeper) -> Result<Serving, Failure> {
+    pub(super) fn take_over(
+        self,
+        plan: &Plan,
+        supervisor: &SupervisorLink,
+    ) -> Result<Serving, Failure> {
         if is_last() {
-            return Err(self.commit_and_end(plan, keeper));
+            return Err(self.commit_and_end(plan, supervisor));
         }
         arm_fault_points();
         let entered = mobifs_volume::enter(&self.arena);
-        let entered = entered.map_err(|error| hopeless(keeper, &error))?;
+        let entered = entered.map_err(|error| hopeless(supervisor, &error))?;
         fault_point("enter");
         // Our own supervisor counts deaths itself, and knows how they came about.
         let is_counted = supervisor_pid().is_none();
         if entered.has_last || (is_counted && entered.in_a_row > u64::from(ATTEMPTS_MAX)) {
-            return Err(self.commit_and_end(plan, keeper));
+            return Err(self.commit_and_end(plan, supervisor));
         }
         let copy = self.arena.try_clone();
         let copy = copy.map_err(|error| try_again(&error))?;
@@ -103,22 +111,27 @@ impl Legacy {
             Ok(arena) => arena,
             Err(error @ ArenaError::Damaged(_)) => {
                 tracing::error!(%error, "no daemon can go on from here");
-                return Err(self.commit_and_end(plan, keeper));
+                return Err(self.commit_and_end(plan, supervisor));
             }
-            Err(error) => return Err(hopeless(keeper, &error)),
+            Err(error) => return Err(hopeless(supervisor, &error)),
         };
         fault_point("attach");
-        let attempt = begin_attempt(&arena).map_err(|error| hopeless(keeper, &error))?;
+        let attempt = begin_attempt(&arena).map_err(|error| hopeless(supervisor, &error))?;
         arena.is_entered();
         if attempt > ATTEMPTS_MAX {
             drop(arena);
-            return Err(self.commit_and_end(plan, keeper));
+            return Err(self.commit_and_end(plan, supervisor));
         }
-        self.go_on(plan, keeper, arena)
+        self.go_on(plan, supervisor, arena)
     }
 
-    fn go_on(self, plan: &Plan, keeper: &Keeper, arena: Arena) -> Result<Serving, Failure> {
-        let store = &plan.places.store;
+    fn go_on(
+        self,
+        plan: &Plan,
+        supervisor: &SupervisorLink,
+        arena: Arena,
+    ) -> Result<Serving, Failure> {
+        let store = &plan.paths.store;
         let is_noted = self.lock.is_some();
         let opened = OpenedStore::resume(store, &open_options(plan), &arena, self.lock).map_err(
             |error| {
@@ -128,7 +141,7 @@ impl Legacy {
                 try_again(&Failure::of_store(store, &error))
             },
         )?;
-        keeper.alive();
+        supervisor.alive();
         fault_point("store");
         let options = volume_options(plan, Some(&arena));
         let volume = match opened.resumption() {
@@ -136,11 +149,11 @@ impl Legacy {
             None => Volume::start(opened.store(), options),
         }
         .map_err(|error| try_again(&error))?;
-        keeper.alive();
+        supervisor.alive();
         fault_point("engine");
         let recording = resume_recording(plan, &volume);
         let options = mount_options(plan);
-        let mountpoint = &plan.places.mountpoint;
+        let mountpoint = &plan.paths.mountpoint;
         let session = VolumeSession::resume(
             Arc::clone(&volume),
             self.device,
@@ -169,10 +182,10 @@ impl Legacy {
     }
 
     /// No daemon can go on: commits what the arena holds, and ends the mount.
-    fn commit_and_end(self, plan: &Plan, keeper: &Keeper) -> Failure {
+    fn commit_and_end(self, plan: &Plan, supervisor: &SupervisorLink) -> Failure {
         // After that only the supervisor holds the connection, and it does not answer either.
         drop((self.device, self.control, self.config));
-        final_commit::commit_and_end(plan, keeper, self.arena, self.lock)
+        final_commit::commit_and_end(plan, supervisor, self.arena, self.lock)
     }
 }
 
@@ -210,8 +223,8 @@ fn postpone(arena: &Arena) {
 }
 
 /// Nothing more can be tried: whoever watches over us need not start anybody again.
-fn hopeless(keeper: &Keeper, reason: &dyn std::fmt::Display) -> Failure {
-    keeper.withdraw("giving up");
+fn hopeless(supervisor: &SupervisorLink, reason: &dyn std::fmt::Display) -> Failure {
+    supervisor.withdraw("giving up");
     let message = format!(
         "the daemon died, and its mount cannot be taken over: {reason}; what was committed is in \
          the store, everything else is lost"

@@ -34,8 +34,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 
 use crate::failure::{Code, Failure};
-use notify_socket::{Mailbox, Message};
-use restart_policy::{Death, Deaths, How, Next};
+use notify_socket::{Message, NotifySocket};
+use restart_policy::{Death, DeathCause, NextProcess, RestartPolicy};
 
 /// This program, even if another version lies at its place by now: only the same version
 /// understands what a daemon leaves.
@@ -125,14 +125,14 @@ impl Watched {
 
 struct Supervisor {
     words: Vec<OsString>,
-    mailbox: Mailbox,
+    notify_socket: NotifySocket,
     /// What is kept for the next daemon, by name.
     kept: BTreeMap<String, OwnedFd>,
     /// Wakes us for each signal, and the signal to pass on; none for the end of a child.
     signals: Vec<(UnixStream, Option<Signal>)>,
     /// Requests to end that came so far: a new daemon has not heard them.
     ends: Vec<(Signal, Instant)>,
-    deaths: Deaths,
+    restart_policy: RestartPolicy,
     /// One daemon was ready.
     was_ready: bool,
 }
@@ -145,11 +145,11 @@ impl Supervisor {
         }
         Ok(Self {
             words: words.to_vec(),
-            mailbox: Mailbox::open()?,
+            notify_socket: NotifySocket::open()?,
             kept: BTreeMap::new(),
             signals,
             ends: Vec::new(),
-            deaths: Deaths::default(),
+            restart_policy: RestartPolicy::default(),
             was_ready: false,
         })
     }
@@ -180,11 +180,11 @@ impl Supervisor {
                 how: how_died(status, watched.killed_at.is_some()),
                 ready_for: watched.ready_at.map(|at| at.elapsed()),
             };
-            let next = self.deaths.after(death, !self.ends.is_empty());
+            let next = self.restart_policy.after(death, !self.ends.is_empty());
             role = match self.pause_before(next) {
-                Next::Successor(_) => Role::Successor,
-                Next::Last(_) => Role::Last,
-                Next::GiveUp => return Ok(self.give_up()),
+                NextProcess::Successor(_) => Role::Successor,
+                NextProcess::Last(_) => Role::Last,
+                NextProcess::GiveUp => return Ok(self.give_up()),
             };
             let pid = watched.child.id();
             match role {
@@ -200,8 +200,8 @@ impl Supervisor {
 
     /// Waits before the next process starts, as decided; not if an end is requested:
     /// then the last process comes at once.
-    fn pause_before(&mut self, next: Next) -> Next {
-        let (Next::Successor(pause) | Next::Last(pause)) = next else {
+    fn pause_before(&mut self, next: NextProcess) -> NextProcess {
+        let (NextProcess::Successor(pause) | NextProcess::Last(pause)) = next else {
             return next;
         };
         let until = Instant::now() + pause;
@@ -212,8 +212,8 @@ impl Supervisor {
             self.take_signals(None);
         }
         match next {
-            Next::Successor(pause) if !pause.is_zero() && !self.ends.is_empty() => {
-                self.deaths.last()
+            NextProcess::Successor(pause) if !pause.is_zero() && !self.ends.is_empty() => {
+                self.restart_policy.last()
             }
             next => next,
         }
@@ -234,9 +234,12 @@ impl Supervisor {
         command
             .arg0("mobifs")
             .args(&self.words)
-            .env(NOTIFY_VARIABLE, self.mailbox.path())
+            .env(NOTIFY_VARIABLE, self.notify_socket.path())
             .env(SUPERVISOR_VARIABLE, std::process::id().to_string())
-            .env(KILLS_VARIABLE, self.deaths.kills_in_a_row().to_string())
+            .env(
+                KILLS_VARIABLE,
+                self.restart_policy.kills_in_a_row().to_string(),
+            )
             .env(LISTEN_COUNT_VARIABLE, names.len().to_string())
             .env(LISTEN_NAMES_VARIABLE, names.join(":"))
             .env_remove(LISTEN_PID_VARIABLE)
@@ -300,8 +303,8 @@ impl Supervisor {
 
     /// Waits for something to do, or for the `end` of a child, until `deadline` at most.
     fn wait(&self, end: Option<&OwnedFd>, deadline: Option<Instant>) -> io::Result<()> {
-        let mailbox = self.mailbox.as_fd();
-        let mut waited = vec![PollFd::new(&mailbox, PollFlags::IN)];
+        let notify_socket = self.notify_socket.as_fd();
+        let mut waited = vec![PollFd::new(&notify_socket, PollFlags::IN)];
         waited.extend(end.map(|end| PollFd::new(end, PollFlags::IN)));
         for (wake, _) in &self.signals {
             waited.push(PollFd::new(wake, PollFlags::IN));
@@ -317,7 +320,7 @@ impl Supervisor {
 
     fn read_mail(&mut self, watched: &mut Watched) -> io::Result<()> {
         let process = watched.child.id();
-        while let Some(message) = self.mailbox.next(process)? {
+        while let Some(message) = self.notify_socket.next(process)? {
             match message {
                 Message::Keep { name, descriptor } => {
                     self.kept.insert(name, descriptor);
@@ -396,15 +399,15 @@ fn send(process: u32, signal: Signal) {
     let _sent = pid_of(process).map(|pid| kill_process(pid, signal));
 }
 
-fn how_died(status: ExitStatus, is_killed_by_us: bool) -> How {
+fn how_died(status: ExitStatus, is_killed_by_us: bool) -> DeathCause {
     if is_killed_by_us {
-        How::Hung
+        DeathCause::Hung
     } else if status.signal() == Some(Signal::KILL.as_raw()) {
-        How::Killed
+        DeathCause::Killed
     } else if status.code() == Some(i32::from(Code::TryAgain.number())) {
-        How::Refused
+        DeathCause::Refused
     } else {
-        How::Crashed
+        DeathCause::Crashed
     }
 }
 

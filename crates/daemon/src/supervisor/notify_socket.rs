@@ -34,12 +34,12 @@ pub(super) enum Message {
 }
 
 /// A socket in a directory that only this user may enter. Dropping removes it.
-pub(super) struct Mailbox {
+pub(super) struct NotifySocket {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-impl Mailbox {
+impl NotifySocket {
     pub(super) fn open() -> io::Result<Self> {
         let name = format!("supervisor-{}.sock", std::process::id());
         let directory = mobifs_host::runtime_directory()?;
@@ -51,11 +51,11 @@ impl Mailbox {
             _ => {}
         }
         let socket = UnixDatagram::bind(&path)?;
-        let mailbox = Self { socket, path };
+        let notify_socket = Self { socket, path };
         let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(&mailbox.path, private)?;
-        set_socket_passcred(&mailbox.socket, true)?;
-        Ok(mailbox)
+        std::fs::set_permissions(&notify_socket.path, private)?;
+        set_socket_passcred(&notify_socket.socket, true)?;
+        Ok(notify_socket)
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -97,13 +97,13 @@ impl Mailbox {
     }
 }
 
-impl AsFd for Mailbox {
+impl AsFd for NotifySocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl Drop for Mailbox {
+impl Drop for NotifySocket {
     fn drop(&mut self) {
         // Nothing depends on its being gone.
         let _gone = std::fs::remove_file(&self.path);

@@ -26,7 +26,7 @@ const LASTS_AT_END_MAX: u32 = 4;
 
 /// How a daemon died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum DeathCause {
     /// By what it did.
     Crashed,
     /// It could not take over, and said so.
@@ -40,14 +40,14 @@ pub(super) enum How {
 /// A daemon that died.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Death {
-    pub(super) how: How,
+    pub(super) how: DeathCause,
     /// How long it lived after it was ready, if it ever was.
     pub(super) ready_for: Option<Duration>,
 }
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextProcess {
     /// A daemon that takes over, after this pause.
     Successor(Duration),
     /// A process that only commits what is uncommitted, after this pause.
@@ -58,7 +58,7 @@ pub(super) enum Next {
 
 /// The deaths so far.
 #[derive(Debug, Default)]
-pub(super) struct Deaths {
+pub(super) struct RestartPolicy {
     /// In a row, of daemons that were not ready.
     unready: u32,
     /// Of them, the last ones.
@@ -74,14 +74,14 @@ pub(super) struct Deaths {
     lasts: Option<u32>,
 }
 
-impl Deaths {
+impl RestartPolicy {
     /// So many daemons in a row, the last ones, were killed from outside before they were ready.
     pub(super) const fn kills_in_a_row(&self) -> u32 {
         self.kills
     }
 
     /// What comes after this death. `is_end_wanted`: an end was requested.
-    pub(super) fn after(&mut self, death: Death, is_end_wanted: bool) -> Next {
+    pub(super) fn after(&mut self, death: Death, is_end_wanted: bool) -> NextProcess {
         if let Some(lasts) = &mut self.lasts {
             *lasts += 1;
             let lasts_max = if is_end_wanted {
@@ -90,9 +90,9 @@ impl Deaths {
                 LASTS_MAX
             };
             return if *lasts >= lasts_max {
-                Next::GiveUp
+                NextProcess::GiveUp
             } else {
-                Next::Last(pause_after(*lasts))
+                NextProcess::Last(pause_after(*lasts))
             };
         }
         self.count(death);
@@ -105,31 +105,31 @@ impl Deaths {
         if is_hopeless {
             return self.last();
         }
-        Next::Successor(pause_after(self.unready))
+        NextProcess::Successor(pause_after(self.unready))
     }
 
     /// There is to be no other daemon: the last process comes.
-    pub(super) fn last(&mut self) -> Next {
+    pub(super) fn last(&mut self) -> NextProcess {
         self.lasts.get_or_insert(0);
-        Next::Last(Duration::ZERO)
+        NextProcess::Last(Duration::ZERO)
     }
 
     fn count(&mut self, death: Death) {
         let Some(ready_for) = death.ready_for else {
             self.unready += 1;
-            self.kills = if death.how == How::Killed {
+            self.kills = if death.how == DeathCause::Killed {
                 self.kills + 1
             } else {
                 0
             };
-            self.crashes += u32::from(death.how == How::Crashed);
-            self.hangs += u32::from(death.how == How::Hung);
+            self.crashes += u32::from(death.how == DeathCause::Crashed);
+            self.hangs += u32::from(death.how == DeathCause::Hung);
             return;
         };
         (self.unready, self.kills, self.crashes, self.hangs) = (0, 0, 0, 0);
         if ready_for >= LONG_LIFE {
             self.short_lives = 0;
-        } else if death.how != How::Killed {
+        } else if death.how != DeathCause::Killed {
             self.short_lives += 1;
         }
     }
@@ -150,11 +150,11 @@ mod tests {
     use super::*;
 
     const READY: Death = Death {
-        how: How::Crashed,
+        how: DeathCause::Crashed,
         ready_for: Some(Duration::from_secs(3)),
     };
 
-    const fn unready(how: How) -> Death {
+    const fn unready(how: DeathCause) -> Death {
         Death {
             how,
             ready_for: None,
@@ -163,64 +163,78 @@ mod tests {
 
     /// How many deaths of this kind come before the last process.
     fn deaths_before_the_last(death: Death, is_end_wanted: bool) -> Option<u32> {
-        let mut deaths = Deaths::default();
-        (1..1000).find(|_| matches!(deaths.after(death, is_end_wanted), Next::Last(_)))
+        let mut policy = RestartPolicy::default();
+        (1..1000).find(|_| matches!(policy.after(death, is_end_wanted), NextProcess::Last(_)))
     }
 
     #[test]
     fn each_way_to_die_has_its_limit() {
         let before = |how| deaths_before_the_last(unready(how), false);
-        assert_eq!(before(How::Crashed), Some(5));
-        assert_eq!(before(How::Hung), Some(2));
-        assert_eq!(before(How::Killed), Some(101));
+        assert_eq!(before(DeathCause::Crashed), Some(5));
+        assert_eq!(before(DeathCause::Hung), Some(2));
+        assert_eq!(before(DeathCause::Killed), Some(101));
         // The arena counts these, or not, where the filesystem below is the reason.
-        assert_eq!(before(How::Refused), None);
+        assert_eq!(before(DeathCause::Refused), None);
         assert_eq!(deaths_before_the_last(READY, false), Some(10));
         let killed = Death {
-            how: How::Killed,
+            how: DeathCause::Killed,
             ..READY
         };
         assert_eq!(deaths_before_the_last(killed, false), None);
-        for death in [READY, killed, unready(How::Refused), unready(How::Hung)] {
+        for death in [
+            READY,
+            killed,
+            unready(DeathCause::Refused),
+            unready(DeathCause::Hung),
+        ] {
             assert_eq!(deaths_before_the_last(death, true), Some(2), "{death:?}");
         }
     }
 
     #[test]
     fn a_daemon_that_was_ready_ends_a_row() {
-        let mut deaths = Deaths::default();
+        let mut policy = RestartPolicy::default();
         for _ in 1..SHORT_LIVES_MAX {
             for _ in 1..CRASHES_MAX {
-                let next = deaths.after(unready(How::Crashed), false);
-                assert!(matches!(next, Next::Successor(_)), "{next:?}");
+                let next = policy.after(unready(DeathCause::Crashed), false);
+                assert!(matches!(next, NextProcess::Successor(_)), "{next:?}");
             }
-            let next = deaths.after(READY, false);
-            assert_eq!(next, Next::Successor(Duration::ZERO));
+            let next = policy.after(READY, false);
+            assert_eq!(next, NextProcess::Successor(Duration::ZERO));
         }
         let long_life = Death {
             ready_for: Some(LONG_LIFE),
             ..READY
         };
         for _ in 0..100 {
-            let next = deaths.after(long_life, false);
-            assert_eq!(next, Next::Successor(Duration::ZERO));
+            let next = policy.after(long_life, false);
+            assert_eq!(next, NextProcess::Successor(Duration::ZERO));
         }
     }
 
     #[test]
     fn after_the_last_process_comes_another_one_or_none() {
-        let mut deaths = Deaths::default();
-        assert_eq!(deaths.last(), Next::Last(Duration::ZERO));
+        let mut policy = RestartPolicy::default();
+        assert_eq!(policy.last(), NextProcess::Last(Duration::ZERO));
         for _ in 1..LASTS_MAX {
-            let next = deaths.after(unready(How::Killed), false);
-            assert!(matches!(next, Next::Last(_)), "{next:?}");
+            let next = policy.after(unready(DeathCause::Killed), false);
+            assert!(matches!(next, NextProcess::Last(_)), "{next:?}");
         }
-        assert_eq!(deaths.after(unready(How::Crashed), false), Next::GiveUp);
-        assert_eq!(Deaths::default().last(), Next::Last(Duration::ZERO));
-        let mut deaths = Deaths {
+        assert_eq!(
+            policy.after(unready(DeathCause::Crashed), false),
+            NextProcess::GiveUp
+        );
+        assert_eq!(
+            RestartPolicy::default().last(),
+            NextProcess::Last(Duration::ZERO)
+        );
+        let mut policy = RestartPolicy {
             lasts: Some(LASTS_AT_END_MAX - 1),
-            ..Deaths::default()
+            ..RestartPolicy::default()
         };
-        assert_eq!(deaths.after(unready(How::Hung), true), Next::GiveUp);
+        assert_eq!(
+            policy.after(unready(DeathCause::Hung), true),
+            NextProcess::GiveUp
+        );
     }
 }
