@@ -27,8 +27,8 @@ Options for -o (comma-separated; the standard ones mean what mount(8) says):
   dev suid exec (nodev nosuid noexec), noatime relatime strictatime nodiratime,
   sync async dirsync, fsname=NAME, subtype=NAME, max_read=BYTES
   syncfs=auto|on|off make sync(2) reach the mount: if possible, or fail, or not
-  nonempty           mount over a directory with something in it
-  nosupervise        in the background: nobody starts a new daemon if this one dies, so
+  nonempty           mount over a directory that is not empty
+  nosupervise        in the background: no new daemon is started if this one dies, so
                      what is not committed is lost then, as in a power cut
   wait=SECONDS       how long to wait for a daemon that still brings to the store what was
                      changed through a mount which has ended (60)
@@ -82,7 +82,7 @@ pub(crate) enum Command {
     Reload(ReloadArguments),
     /// Change the class, limits or policy of an app while mounted
     Set(SetArguments),
-    /// Tell a mount that the user does something, or what the screen does (for kiosks, phones
+    /// Tell a mount that the user is active, or what the screen does (for kiosks, phones
     /// and tests)
     Touch(TouchArguments),
     /// Watch over a daemon: start a new one if it dies
@@ -136,7 +136,7 @@ pub(crate) struct MountArguments {
     /// Tell the parent process on standard output when the mount is usable
     #[arg(long, hide = true)]
     pub(crate) background_child: bool,
-    /// Pass over mount options that nobody knows
+    /// Pass over mount options that are not known
     #[arg(long, hide = true)]
     pub(crate) sloppy: bool,
     /// Directory that holds the files: any directory of any filesystem
@@ -155,7 +155,7 @@ pub(crate) struct SuperviseArguments {
 #[derive(Debug, Args)]
 pub(crate) struct UmountArguments {
     /// Take the mount out of the tree although it is in use; its daemon ends, with
-    /// everything committed, when the last user has left
+    /// everything committed, when its last user is gone
     #[arg(long, short)]
     pub(crate) lazy: bool,
     /// The mount
@@ -185,7 +185,7 @@ pub(crate) struct StatusArguments {
     /// Only apps whose path relative to the mount this matches
     #[arg(long, value_name = "GLOB")]
     pub(crate) app: Option<OsString>,
-    /// Only apps behind this one in the order of names: the next page
+    /// Only apps after this one in the order of names: the next page
     #[arg(long, value_name = "NAME")]
     pub(crate) after: Option<OsString>,
     /// No more than so many apps [default: 1000]
@@ -263,7 +263,7 @@ pub(crate) struct ReloadArguments {
 /// What a screen does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ScreenState {
-    /// It shows something.
+    /// It is on.
     On,
     /// It is dark.
     Off,
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Found by hand: that `-1` is no option, and that it could be given behind `--`.
+    /// Found by hand: that `-1` is no option, and that it could be given after `--`.
     #[test]
     fn a_negative_number_is_refused_for_what_it_is() {
         for (option, value) in [

@@ -20,7 +20,7 @@ pub(crate) struct Options {
     pub(crate) record: Option<PathBuf>,
     /// `nonempty`
     pub(crate) nonempty: bool,
-    /// `nosupervise`: in the background, nobody watches over the daemon.
+    /// `nosupervise`: in the background, the daemon is unsupervised.
     pub(crate) unsupervised: bool,
     /// `remount`: change the flags of the mount that is there.
     pub(crate) remount: bool,
@@ -49,7 +49,7 @@ impl Default for Options {
 
 impl Options {
     /// Reads option lists, later ones over earlier ones. With `sloppy`, options that
-    /// nobody knows are passed over, as `mount -s` asks for.
+    /// are not known are passed over, as `mount -s` asks for.
     pub(crate) fn parse(lists: &[String], sloppy: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
         for option in lists.iter().flat_map(|list| split(list)) {

@@ -1,7 +1,7 @@
 //! The configuration as the daemon has read it.
 //!
 //! A successor must go on with the configuration in force, not with what lies in the file
-//! by then: an app that was durable stays durable, and a file that somebody is editing
+//! by then: an app that was durable stays durable, and a file that a user is editing
 //! does not keep the mount from being served.
 
 use std::fs::File;
@@ -33,7 +33,7 @@ impl ConfigText {
         Self::parse(text, path)
     }
 
-    /// What a predecessor has left.
+    /// The text that a predecessor handed over.
     pub fn inherit(memory: OwnedFd) -> Result<Self, ConfigError> {
         let path = Path::new("the configuration of the daemon that died");
         let mut file = File::from(memory);

@@ -121,7 +121,8 @@ impl Failure {
             StoreError::InUse { pid } => Self::new(
                 Code::InUse,
                 format!(
-                    "the store {path} is in use by process {pid}: unmount what it serves (`mobifs umount MOUNTPOINT`; \
+                    "the store {path} is in use by process {pid}: unmount what it serves \
+                     (`mobifs umount MOUNTPOINT`; \
                      /proc/mounts lists mounts and bind mounts), or end it"
                 ),
             ),
@@ -129,7 +130,7 @@ impl Failure {
                 Code::Damaged,
                 format!(
                     "the store {path} cannot be used: {error}; nothing was changed, and \
-                     `mobifs check {path}` tells more"
+                     `mobifs check {path}` shows details"
                 ),
             ),
             StoreError::NewerFormat { .. } => Self::new(Code::Damaged, format!("{path}: {error}")),

@@ -1,4 +1,4 @@
-//! The laboratory (`mobifs-lab`), a program of its own: who uses a mount needs nothing of it.
+//! The laboratory (`mobifs-lab`), a program of its own: a user of a mount needs nothing of it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

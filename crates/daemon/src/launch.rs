@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::{Code, Failure};
 use crate::logging;
 
-/// What the daemon tells its parent.
+/// What the daemon reports to its parent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum News {
@@ -28,10 +28,10 @@ enum News {
     Failed(Failure),
 }
 
-/// The daemon's side: tells the parent the outcome, once.
+/// The daemon's side: reports the outcome to the parent, once.
 #[derive(Debug)]
 pub struct Ready {
-    told: Cell<bool>,
+    is_reported: Cell<bool>,
 }
 
 impl Ready {
@@ -45,34 +45,34 @@ impl Ready {
             let _moved = std::env::set_current_dir("/");
         }
         Self {
-            told: Cell::new(!has_parent),
+            is_reported: Cell::new(!has_parent),
         }
     }
 
     /// The mount is usable.
     pub fn mounted(&self) {
-        self.tell(&News::Mounted);
+        self.report(&News::Mounted);
     }
 
     /// There will be no mount.
     pub fn failed(&self, failure: &Failure) {
-        self.tell(&News::Failed(failure.clone()));
+        self.report(&News::Failed(failure.clone()));
     }
 
     /// The mount needs longer than usual.
     pub fn waiting(&self, why: &str) {
-        if !self.told.get() {
-            Self::say(&News::Waiting(why.to_owned()));
+        if !self.is_reported.get() {
+            Self::send(&News::Waiting(why.to_owned()));
         }
     }
 
-    fn tell(&self, news: &News) {
-        if !self.told.replace(true) {
-            Self::say(news);
+    fn report(&self, news: &News) {
+        if !self.is_reported.replace(true) {
+            Self::send(news);
         }
     }
 
-    fn say(news: &News) {
+    fn send(news: &News) {
         let line = serde_json::to_string(news).unwrap_or_default();
         if let Err(error) = writeln!(std::io::stdout(), "{line}") {
             tracing::warn!(%error, "the process that started this daemon is gone");
@@ -103,7 +103,7 @@ pub fn start_in_background(
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log);
-    // Whoever watches over this process does not watch over the mount.
+    // The supervisor of this process does not supervise the mount.
     for variable in [
         NOTIFY_VARIABLE,
         SUPERVISOR_VARIABLE,

@@ -1,8 +1,9 @@
 //! Limits of resources that a process inherits from the one that started it.
 //!
-//! They are raised as far as the system allows: who mounts may have set them for other programs, and
-//! what goes over them is the work of all programs on the mount. Where a limit stays that is too low,
-//! the mount is refused: the daemon would fail, or be killed, with changes that it has acknowledged.
+//! They are raised as far as the system allows: the user may have set them for other programs, and
+//! what goes over them is the work of all programs on the mount. Where a limit stays that is too
+//! low, the mount is refused: the daemon would fail, or be killed, with changes that it has
+//! acknowledged.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -87,7 +88,8 @@ const LIMITED: [Limited; 6] = [
 /// A limit that is too low for a mount.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "this process is limited in {what} to {limit}, and a mount needs {}; mount from where the limit \
+    "this process is limited in {what} to {limit}, and a mount needs {}; mount from where the \
+     limit \
      is higher (ulimit {shell} in a shell, {unit}= in a unit of systemd, /etc/security/limits.conf)",
     needed.map_or("to be without that limit".to_owned(), |needed| format!("at least {needed}"))
 )]
@@ -143,12 +145,12 @@ fn raise(limited: &Limited) {
             ..limit
         };
         if let Err(errno) = setrlimit(limited.resource, most) {
-            tracing::debug!(%errno, limit = limited.what, "a limit stays as it is");
+            tracing::debug!(%errno, limit = limited.what, "cannot raise a limit");
         }
     }
 }
 
-/// Whether a limit is below another one; none: there is no limit.
+/// Whether a limit is lower than another one; none: there is no limit.
 fn is_below(limit: Option<u64>, other: Option<u64>) -> bool {
     limit.is_some_and(|limit| other.is_none_or(|other| limit < other))
 }
@@ -172,14 +174,14 @@ mod tests {
             shell: "-n",
             unit: "LimitNOFILE",
         };
-        let told = error.to_string();
+        let message = error.to_string();
         assert!(
-            told.contains("open files to 100, and a mount needs at least 256;"),
-            "{told}"
+            message.contains("open files to 100, and a mount needs at least 256;"),
+            "{message}"
         );
         assert!(
-            told.contains("ulimit -n") && told.contains("LimitNOFILE="),
-            "{told}"
+            message.contains("ulimit -n") && message.contains("LimitNOFILE="),
+            "{message}"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The kernel's table of locks, which names those who share a lock: they can note nothing in its
-//! file.
+//! The kernel's table of locks, which names the processes that share a lock: they can write nothing
+//! into its file.
 
 use std::io;
 
@@ -16,8 +16,8 @@ fn parse(table: &str, inode: u64) -> Vec<u32> {
     table
         .lines()
         .filter_map(|line| {
-            // number: FLOCK ADVISORY READ|WRITE pid major:minor:inode start end; of those who
-            // wait for a lock there is an arrow behind the number.
+            // number: FLOCK ADVISORY READ|WRITE pid major:minor:inode start end; a process
+            // that waits for a lock has an arrow after the number.
             let fields: Vec<&str> = line.split_whitespace().collect();
             let [_, "FLOCK", _, _, pid, file, ..] = fields[..] else {
                 return None;

@@ -125,13 +125,13 @@ pub fn default_file(mountpoint: &Path) -> Result<PathBuf, Failure> {
     let directory = mobifs_host::runtime_directory().map_err(|error| {
         Failure::new(
             Code::Failed,
-            format!("there is no place for sockets and logs: {error}"),
+            format!("no runtime directory for sockets and logs can be used: {error}"),
         )
     })?;
     Ok(directory.join(file_name(mountpoint)))
 }
 
-/// A file name that tells the mount point, as `systemd-escape --path` would.
+/// A file name made of the mount point, as `systemd-escape --path` makes it.
 fn file_name(mountpoint: &Path) -> String {
     let mut name = String::new();
     for &byte in mountpoint
@@ -146,7 +146,7 @@ fn file_name(mountpoint: &Path) -> String {
             _ => name.push_str(&format!("\\x{byte:02x}")),
         }
     }
-    // File names end at 255 bytes; the end of a path tells more than its start.
+    // File names end at 255 bytes; the end of a path identifies it better than its start.
     const NAME_BYTES_MAX: usize = 200;
     let start = name.len().saturating_sub(NAME_BYTES_MAX);
     format!("{}.log", &name[start..])
@@ -196,14 +196,17 @@ mod tests {
         drop(old);
         let in_use = open(&at("in-use.log")).unwrap();
         remove_old(directory.path()).unwrap();
-        let mut left: Vec<_> = directory
+        let mut remaining: Vec<_> = directory
             .path()
             .read_dir()
             .unwrap()
             .map(|e| e.unwrap().file_name())
             .collect();
-        left.sort();
-        assert_eq!(left, ["7-2.sock", "in-use.log", "panic.log", "warning.log"]);
+        remaining.sort();
+        assert_eq!(
+            remaining,
+            ["7-2.sock", "in-use.log", "panic.log", "warning.log"]
+        );
         drop(in_use);
         remove_old(directory.path()).unwrap();
         assert!(!at("in-use.log").exists());

@@ -19,7 +19,7 @@ pub enum PathError {
         path = .0.display()
     )]
     StoreMissing(PathBuf),
-    /// The store is something else.
+    /// The store is no directory.
     #[error("the store {path} is not a directory; a store is a directory", path = .0.display())]
     StoreNotDirectory(PathBuf),
     /// The mount point does not exist.
@@ -28,7 +28,7 @@ pub enum PathError {
         path = .0.display()
     )]
     MountpointMissing(PathBuf),
-    /// The mount point is something else.
+    /// The mount point is no directory.
     #[error("the mount point {path} is not a directory", path = .0.display())]
     MountpointNotDirectory(PathBuf),
     /// The mount point is a mount whose daemon is gone.
@@ -38,13 +38,13 @@ pub enum PathError {
         path = .0.display()
     )]
     MountpointDead(PathBuf),
-    /// Something is mounted there already.
+    /// A MobiFS mount is there already.
     #[error(
         "{path} is already a MobiFS mount; unmount it first (mobifs umount {path})",
         path = .0.display()
     )]
     AlreadyMounted(PathBuf),
-    /// The mount point has something in it that the mount would hide.
+    /// The mount point has entries that the mount would hide.
     #[error(
         "the mount point {path} is not empty; use an empty directory, or `-o nonempty` to hide \
          what is in it",
@@ -97,12 +97,13 @@ pub enum PathError {
     },
     /// The lower filesystem is mounted read-only.
     #[error(
-        "the store {path} is on a read-only filesystem: make that writable (or, where the directory \
+        "the store {path} is on a read-only filesystem: make that writable (or, where the \
+         directory \
          is a MobiFS store already, mount it with `-o ro`)",
         path = .0.display()
     )]
     StoreReadOnly(PathBuf),
-    /// Something else.
+    /// The system refused.
     #[error("cannot use {path}: {source}", path = path.display())]
     Io {
         /// The path.
@@ -112,12 +113,12 @@ pub enum PathError {
     },
 }
 
-/// What is wanted.
+/// What the user asked for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PathOptions {
     /// Nothing will be written.
     pub read_only: bool,
-    /// The mount point may have something in it.
+    /// The mount point may have entries.
     pub nonempty: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Who uses a mount, found in `/proc` without touching the mount.
+//! The users of a mount, found in `/proc` without touching the mount.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ const LINKS: [(&str, &str); 3] = [
 /// So many users are named.
 const NAMED_MAX: usize = 5;
 
-/// Something that keeps a mount from being ended, or a mount that has left the tree alive.
+/// What keeps a mount from being unmounted, or alive although it is out of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountUser {
     /// A process.
@@ -55,7 +55,7 @@ impl fmt::Display for MountUser {
     }
 }
 
-/// Who uses the mount, as far as this process may see it: for an ordinary user, that is only
+/// The users of the mount, as far as this process may see them: for an ordinary user, that is only
 /// the user's own processes.
 pub fn users_of(mount: &MountEntry) -> Vec<MountUser> {
     let mut users = mounts_in(mount);
@@ -64,8 +64,9 @@ pub fn users_of(mount: &MountEntry) -> Vec<MountUser> {
     users
 }
 
-/// Who uses what is on a device, as far as this process may see it, also where no mount of it is
-/// in the tree any more: mounts of it, processes, and copies of the mount in other mount namespaces.
+/// The users of what is on a device, as far as this process may see them, also where no mount of it
+/// is in the tree any more: mounts of it, processes, and copies of the mount in other mount
+/// namespaces.
 pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
     let device = rustix::fs::makedev(major, minor);
     let table = mounts().unwrap_or_default().into_iter();
@@ -93,7 +94,7 @@ pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
     users
 }
 
-/// The processes for which `what` has something to say.
+/// The processes for which `what` returns a description.
 fn processes(mut what: impl FnMut(&Path) -> Option<String>) -> Vec<MountUser> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     processes

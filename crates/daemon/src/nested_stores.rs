@@ -2,9 +2,9 @@
 //!
 //! Two daemons would change the same files, each in the belief that nothing else does. The
 //! table of mounts, whose sources are stores, and the locks of the directories above show which
-//! stores are served; no tree is searched. Paths are compared as places in their filesystem, so that
-//! a bind mount hides nothing. A store does not show what lies on another filesystem or in another
-//! subvolume, so that is no part of it.
+//! stores are served; no tree is searched. Paths are compared as places in their filesystem, so
+//! that a bind mount hides nothing. A store does not show what lies on another filesystem or in
+//! another subvolume, so that is no part of it.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::lock_table::holders_of;
 pub(crate) struct NestedStores {
     pub(crate) inner: PathBuf,
     pub(crate) outer: PathBuf,
-    /// Who serves the one of them that was not asked for; 0 if it cannot be seen.
+    /// The process that serves the other one of them; 0 if it cannot be seen.
     pub(crate) pid: u32,
 }
 
@@ -41,9 +41,9 @@ fn place_of(path: &Path, table: &[MountEntry]) -> Option<Place> {
         .filter(|mount| path.starts_with(&mount.mountpoint));
     // Of several at one place the last one is on top.
     let mount = around.max_by_key(|mount| mount.mountpoint.components().count())?;
-    let below = path.strip_prefix(&mount.mountpoint).ok()?;
+    let inside = path.strip_prefix(&mount.mountpoint).ok()?;
     let device = (mount.device_major, mount.device_minor);
-    Some((device, mount.root.join(below)))
+    Some((device, mount.root.join(inside)))
 }
 
 fn served_in_table(store: &Path, table: &[MountEntry]) -> Option<NestedStores> {
@@ -95,9 +95,9 @@ fn is_free(store: &Path) -> bool {
     holders.is_ok_and(|holders| holders.is_empty())
 }
 
-/// Whether a process has the directory as its store. The lock is tried only where the table of locks,
-/// which knows inode numbers without their filesystem, says that there may be one: whoever mounts
-/// that store at this moment is not to find it locked by us.
+/// Whether a process has the directory as its store. The lock is tried only where the table of
+/// locks, which knows inode numbers without their filesystem, says that there may be one: whoever
+/// mounts that store at this moment is not to find it locked by us.
 fn is_locked(store: &Path) -> bool {
     let lock = lock_of(store);
     let is_there = lock.symlink_metadata().is_ok_and(|found| found.is_file());

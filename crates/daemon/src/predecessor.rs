@@ -26,7 +26,7 @@ pub struct Patience<'a> {
     /// The option that sets `limit`, as it is written.
     pub option: &'static str,
     /// Shows the user why it takes long.
-    pub tell: &'a dyn Fn(&str),
+    pub report: &'a dyn Fn(&str),
     /// Whether the process is to end.
     pub must_end: &'a mut dyn FnMut() -> bool,
 }
@@ -44,7 +44,7 @@ pub fn for_command<T>(
     let mut patience = Patience {
         limit,
         option: "--wait SECONDS",
-        tell: &|why| eprintln!("mobifs: {why}"),
+        report: &|why| eprintln!("mobifs: {why}"),
         must_end: &mut || false,
     };
     after_predecessor(store, &mut patience, attempt)
@@ -97,7 +97,7 @@ pub fn after_predecessor<T>(
             was_explained = true;
             let message = waiting_for(store, pid, &holder, patience);
             tracing::info!("{message}");
-            (patience.tell)(&message);
+            (patience.report)(&message);
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
@@ -121,7 +121,7 @@ fn reason(holder: &LockOwner) -> String {
         return "its mount has ended, and it brings what was changed to the store".to_owned();
     }
     format!(
-        "its mount has left the tree, but is still in use by {}; end that, or close what it has \
+        "its mount is out of the tree, but still in use by {}; end that, or close what it has \
          open there",
         describe(&users)
     )

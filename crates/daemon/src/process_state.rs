@@ -6,10 +6,10 @@ use rustix::process::umask;
 /// Gives the process the signals and the mask of file modes that it relies on; to be called before
 /// there are threads, which inherit them in turn, as do programs that are started.
 ///
-/// No signal is blocked: who starts a mount may do so with `SIGTERM` or `SIGCHLD` blocked, as
-/// programs do that wait for signals in a thread of their own. The end of a child is reported and
-/// its status kept, also where the parent ignores `SIGCHLD`. A write behind the limit of file sizes
-/// fails, and does not end the process. What the process makes, it may use itself.
+/// No signal is blocked: the parent may have started the mount with `SIGTERM` or `SIGCHLD` blocked,
+/// as programs do that wait for signals in a thread of their own. The end of a child is reported
+/// and its status kept, also where the parent ignores `SIGCHLD`. A write beyond the limit of file
+/// sizes fails, and does not end the process. What the process makes, it may use itself.
 pub fn reset_inherited() {
     reset_signals();
     let inherited = umask(Mode::RWXG | Mode::RWXO);

@@ -36,7 +36,7 @@ enum Verdict {
     Suppress,
 }
 
-/// Keeps repeated lines from the layers behind.
+/// Keeps repeated lines from the layers after it.
 #[derive(Default)]
 pub(crate) struct RateLimit {
     paths: Mutex<HashMap<Identifier, Place>>,
@@ -45,7 +45,7 @@ pub(crate) struct RateLimit {
 impl RateLimit {
     fn judge(&self, place: Identifier, now: Instant) -> Verdict {
         let Ok(mut paths) = self.paths.lock() else {
-            // Who panicked in here has not kept anything from being written.
+            // A thread that panicked in here has suppressed no line.
             return Verdict::Write;
         };
         let place = paths.entry(place).or_insert(Place {

@@ -1,7 +1,7 @@
 //! Whether the process that holds a store's lock is about to free it.
 //!
-//! An owner that is killed cannot change its note ([`mobifs_volume::LockOwner`]) any more. So a
-//! note "serving" counts only as long as the mount that it names is in the tree.
+//! An owner that is killed cannot change its state in the lock file ([`mobifs_volume::LockOwner`])
+//! any more. So the state "serving" counts only as long as the mount that it names is in the tree.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -16,7 +16,7 @@ use crate::control::maker_of_socket;
 use crate::lock_table::holders_of;
 use crate::mount_users::{MountUser, users_of_device};
 
-/// The note of a process that serves this mount.
+/// The state of a process that serves this mount.
 pub(crate) fn serving(mount: &MountEntry) -> OwnerState {
     OwnerState::Serving(ServedMount {
         device_major: mount.device_major,
@@ -37,7 +37,7 @@ pub(crate) fn is_finishing(owner: &LockOwner, store: &Path) -> bool {
     }
 }
 
-/// The users of the owner's mount although it has left the tree, as far as this process may see
+/// The users of the owner's mount although it is out of the tree, as far as this process may see
 /// them: the owner serves the mount until they have ended.
 pub(crate) fn mount_users(owner: &LockOwner) -> Vec<MountUser> {
     match &owner.state {
@@ -96,21 +96,22 @@ fn has_mount(store: &Path) -> bool {
         }
         others.push(mount);
     }
-    // With `fsname=` a mount has any name. The process that made its control socket has locked its store.
+    // With `fsname=` a mount has any name. The process that made its control socket has locked its
+    // store.
     let holders = lock_holders(store);
     let is_holder =
         |mount: &&MountEntry| maker_of_socket(mount).is_some_and(|maker| holders.contains(&maker));
     !holders.is_empty() && others.iter().any(is_holder)
 }
 
-/// The processes that hold the lock of the store at `store`, as far as the kernel tells.
+/// The processes that hold the lock of the store at `store`, as far as the kernel shows them.
 fn lock_holders(store: &Path) -> Vec<u32> {
     let lock = store.join(&*StoreScope::Tree.own_directory()).join(LOCK);
     let holders = lock.metadata().and_then(|about| holders_of(about.ino()));
     holders.unwrap_or_default()
 }
 
-/// Tells processes apart that may have the same id; 0 where the kernel does not tell.
+/// Distinguishes processes that may have the same id; 0 where the kernel does not say.
 fn own_pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |about| about.st_ino)
 }

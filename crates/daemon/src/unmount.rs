@@ -8,8 +8,8 @@ use mobifs_fuse::UnmountError;
 use mobifs_host::mount_at;
 
 /// How long a mount whose users cannot be found may stay busy: the kernel drops its own last
-/// references a moment after the last user has left, and whoever looks at all mounts of a
-/// machine (`df`) is inside for a moment.
+/// references a moment after the last user has closed it, and a process that looks at all mounts of
+/// a machine (`df`) is inside for a moment.
 const UNSEEN_USERS_MAX: Duration = Duration::from_secs(2);
 /// How long one may stay busy whose users are found. A process that another one is just
 /// starting has all its files until it executes its program.

@@ -20,7 +20,7 @@ const LAST_REPLIES_SECONDS: u64 = 5;
 
 /// What answers requests; called from several threads.
 pub trait LineHandler: Send + Sync + 'static {
-    /// Answers one line with one line, both without what ends them. `permitted`: who asks
+    /// Answers one line with one line, both without what ends them. `permitted`: the client
     /// is root or the user of this process; others are to be refused.
     fn answer(&self, line: &[u8], permitted: bool) -> Vec<u8>;
 }
@@ -35,7 +35,7 @@ struct Active {
 /// A socket that is served. Dropping removes it.
 pub struct LineServer {
     path: PathBuf,
-    /// Tells our socket from one that another process has put in its place.
+    /// Distinguishes our socket from one that another process has put in its place.
     inode: u64,
     listener: UnixListener,
     active: Arc<Active>,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for LineServer {
 }
 
 impl LineServer {
-    /// Listens at `path`. What is there already is left over from a process that has
+    /// Listens at `path`. What is there already is of a process that has
     /// ended; the caller sees to it that the path is its own.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl LineServer {
         Self::serve(path, inode, listener, handler)
     }
 
-    /// Goes on with the socket of a process that has ended: who connected meanwhile is
+    /// Goes on with the socket of a process that has ended: a client that connected meanwhile is
     /// answered. If it does not lie at `path`, a new one is made there.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ fn accept(listener: &UnixListener, handler: &Arc<dyn LineHandler>, active: &Arc<
         let stream = match stream {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "the control socket failed");
+                tracing::warn!(%error, "cannot accept a control connection");
                 // Out of descriptors, most likely: do not spin.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;

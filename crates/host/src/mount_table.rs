@@ -1,4 +1,4 @@
-//! The kernel's table of mounts, which tells about a mount without touching it: a
+//! The kernel's table of mounts, which describes a mount without touching it: a
 //! mount whose daemon is dead or busy answers nothing.
 
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ pub struct MountEntry {
     pub root: PathBuf,
     /// Where it is mounted.
     pub mountpoint: PathBuf,
-    /// Type and, behind a dot, subtype.
+    /// Type and, after a dot, subtype.
     pub kind: String,
     /// What is mounted.
     pub source: PathBuf,
@@ -108,7 +108,7 @@ fn unescape(field: &[u8]) -> PathBuf {
     OsString::from_vec(unescape_bytes(field)).into()
 }
 
-/// All mounts that this process sees, those mounted later behind earlier ones.
+/// All mounts that this process sees, in the order of mounting.
 ///
 /// # Errors
 /// If `/proc` is not mounted.
@@ -163,13 +163,13 @@ pub fn mount_at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
 /// end.
 ///
 /// # Errors
-/// If something above does not exist.
+/// If a parent directory does not exist.
 pub fn absolute_without_touching(path: &Path) -> io::Result<PathBuf> {
     const SYMLINKS_MAX: usize = 40;
     let mut path = std::env::current_dir()?.join(path);
     for _ in 0..SYMLINKS_MAX {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            // The root, or something that ends in "..".
+            // The root, or a path that ends in "..".
             return path.canonicalize();
         };
         let resolved = parent.canonicalize()?.join(name);

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 /// missing, private to the user. Of the places where it may be the first that can be used.
 ///
 /// # Errors
-/// If it can be made nowhere, or what is there belongs to somebody else: why the preferred
+/// If it can be made nowhere, or what is there belongs to another user: why the preferred
 /// place cannot be used.
 pub fn runtime_directory() -> io::Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
@@ -26,7 +26,7 @@ fn first_usable(directories: &[PathBuf], uid: u32) -> io::Result<PathBuf> {
             Err(error) => {
                 // That there is none is usual, without a login for one.
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!("no place for the control socket: {error}");
+                    tracing::warn!("cannot use a directory for the control socket: {error}");
                 }
                 failed.get_or_insert(error);
             }
@@ -126,7 +126,7 @@ mod tests {
         assert!(check_private(&link, uid).is_err());
     }
 
-    /// Found by hand: a directory of somebody else's under the name of the last place left a
+    /// Found by hand: another user's directory under the name of the last place left a
     /// user without a socket.
     #[test]
     fn what_cannot_be_used_is_passed_over() {

@@ -202,8 +202,8 @@ impl OpenedStore {
     }
 
     /// Says in the store's lock what this process is doing, for others who want the store.
-    pub fn note(&self, state: OwnerState) {
-        self.lock.note(state);
+    pub fn set_owner_state(&self, state: OwnerState) {
+        self.lock.set_owner_state(state);
     }
 
     /// The store, as a volume takes it.

@@ -38,7 +38,7 @@ pub(super) fn existing(store: &Path, read_only: bool) -> Result<PathBuf, Failure
     })
 }
 
-/// Looks at a store, with its lock shared so that nobody changes it meanwhile.
+/// Examines a store, with its lock shared so that no process changes it meanwhile.
 pub(super) fn look(path: &Path, wait: Duration) -> Result<Inspection, Failure> {
     let failed = |error| Failure::of_store(path, &error);
     let _lock = predecessor::for_command(path, wait, || {

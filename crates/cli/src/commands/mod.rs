@@ -20,7 +20,7 @@ use mobifs_daemon::{Code, Failure};
 /// Waits as long as the daemon takes: what was asked is done in the end.
 const AS_LONG_AS_IT_TAKES: AnswerPatience = AnswerPatience {
     limit: None,
-    tell: |what| eprintln!("mobifs: {what}"),
+    report: |what| eprintln!("mobifs: {what}"),
 };
 
 /// Asks the daemon of the mount at `path`; an error that it reports becomes a failure.
@@ -41,7 +41,7 @@ fn ask_patiently(
     }
 }
 
-/// The daemon said something that is no answer to what it was asked.
+/// The daemon's reply does not fit the request.
 fn unexpected(reply: &Reply) -> Failure {
     Failure::new(
         Code::Failed,

@@ -63,7 +63,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     };
     let paths = if takeover_state.is_some() {
         if let Err(error) = limits {
-            tracing::warn!(%error, "the mount goes on nevertheless");
+            tracing::warn!(%error, "the daemon takes the mount over nevertheless");
         }
         taken_over(arguments)?
     } else {
@@ -78,7 +78,7 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
     let record = record.map(std::path::absolute).transpose();
     let record = record.map_err(|error| Failure::new(Code::Usage, error.to_string()))?;
     if !arguments.background_child {
-        remove_leftovers();
+        remove_stale_files();
     }
     if !arguments.foreground {
         let log = match &log {
@@ -134,18 +134,18 @@ fn words_of_daemon(
     Ok(words)
 }
 
-/// Removes what mounts that have ended left in the runtime directory. A mount does without.
-fn remove_leftovers() {
+/// Removes sockets and logs of ended mounts from the runtime directory. A mount does not need it.
+fn remove_stale_files() {
     let removed = runtime_directory().and_then(|directory| {
         remove_stale_sockets(&directory)?;
         logging::remove_old(&directory)
     });
     if let Err(error) = removed {
-        tracing::debug!(%error, "old sockets and logs stay");
+        tracing::debug!(%error, "cannot remove old sockets and logs");
     }
 }
 
-/// The places of a mount that is there: nobody answers yet who looks into it.
+/// The paths of a mount that is there: until it is served, looking into it would block.
 fn taken_over(arguments: &MountArguments) -> Result<MountPaths, Failure> {
     let store = check_store(&arguments.store, true)?;
     let mountpoint = without_touching(&arguments.mountpoint)?;
@@ -155,7 +155,7 @@ fn taken_over(arguments: &MountArguments) -> Result<MountPaths, Failure> {
 fn without_touching(path: &Path) -> Result<PathBuf, Failure> {
     absolute_without_touching(path).map_err(|error| {
         let path = path.display();
-        Failure::new(Code::Failed, format!("{path} cannot be looked at: {error}"))
+        Failure::new(Code::Failed, format!("cannot examine {path}: {error}"))
     })
 }
 

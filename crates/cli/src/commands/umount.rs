@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
             if !is_gone && mount.is_in_table() {
                 return Err(error.into());
             }
-            // Who is content with a mount that has left the tree waits for nothing else.
+            // A client that is content with a mount out of the tree waits for nothing else.
             let awaited = store.filter(|_| !arguments.lazy);
             return without_answer(&mount, awaited.as_deref());
         }
@@ -138,7 +138,7 @@ fn has_other_mounts(mount: &MountEntry) -> bool {
 fn unmount_here(mount: &MountEntry, lazy: bool) -> Result<(), Failure> {
     let place = &mount.mountpoint;
     match unmount_unused(place, || mobifs_fuse::unmount(place, lazy)) {
-        // It was there a moment ago: something else has taken it away since.
+        // It was there a moment ago: another process has unmounted it since.
         Ok(()) | Err((UnmountError::NotMounted(_), _)) => Ok(()),
         Err((UnmountError::Busy(path), users)) => {
             let (path, users) = (path.display(), describe(&users));
@@ -154,9 +154,7 @@ fn unmount_here(mount: &MountEntry, lazy: bool) -> Result<(), Failure> {
 fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
     let mountpoint = mountpoint.display();
     if lazy {
-        eprintln!(
-            "mobifs: {mountpoint} is out of the tree; its daemon ends when its last user has left"
-        );
+        eprintln!("mobifs: {mountpoint} is out of the tree; its daemon ends with its last user");
         return;
     }
     let users = match used_by {
@@ -164,14 +162,15 @@ fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
         used_by => used_by.to_owned(),
     };
     eprintln!(
-        "mobifs: {mountpoint} is unmounted and everything is committed, but its filesystem is still \
+        "mobifs: {mountpoint} is unmounted and everything is committed, but its filesystem is \
+         still \
          in use by {users}; its daemon ends when that has ended"
     );
 }
 
 /// No daemon answers for the mount: takes it away, unless it is gone already, and waits for the
-/// process that still brings what was changed to the store: the successor of a daemon that died when
-/// the mount had left the tree, or the last process.
+/// process that still brings what was changed to the store: the successor of a daemon that died
+/// when the mount was out of the tree, or the last process.
 fn without_answer(mount: &MountEntry, store: Option<&Path>) -> Result<(), Failure> {
     if mount.is_in_table() {
         take_away(&mount.mountpoint)?;

@@ -116,7 +116,7 @@ impl Adapter {
     }
 
     /// Neither this request nor a copy says whether the set-id bits must go. They must
-    /// unless the caller is privileged; root is the nearest that can be told.
+    /// unless the caller is privileged; root is the nearest that can be known.
     pub(super) fn content_changed(&self, call: &Call<'_>, object: ObjectId) -> Outcome<()> {
         if call.header().uid == 0 {
             return Ok(());

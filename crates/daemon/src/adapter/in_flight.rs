@@ -1,7 +1,7 @@
 //! Requests in flight when a predecessor died: it had read and not answered them.
 //!
 //! The predecessor may have died anywhere: before the request was executed, after, or
-//! after the reply had left. What the arena knows is exact as far as single calls of the
+//! after the reply was sent. What the arena knows is exact as far as single calls of the
 //! volume go: each of them, with the record that it was done for this request, is
 //! there whole or not at all. What the kernel knows shows when it is answered: a reply that it
 //! has had already is refused with `ENOENT`, which does no harm.
@@ -18,8 +18,8 @@
 //!   READDIRPLUS take references, which belong to the reply: those that the predecessor
 //!   took are given back if the kernel takes our reply; if it has had the predecessor's,
 //!   those taken now are. A process that dies between the reply and giving back makes its
-//!   successor keep references that the kernel does not have, so an object stays in memory until the
-//!   unmount; there is never one too few.
+//!   successor keep references that the kernel does not have, so an object stays in memory until
+//!   the unmount; there is never one too few.
 //! * *FORGET* is never answered and consists of as many calls as it names objects. The
 //!   rest is done.
 //! * FSYNC, SYNCFS and DESTROY commit again: what was committed costs nothing twice.

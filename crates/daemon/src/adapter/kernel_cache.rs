@@ -4,12 +4,12 @@
 //! given objects from its cache if no program uses them, takes no lock that a request under way
 //! may hold, and leaves everything else alone.
 //!
-//! On older kernels there is only the notification that a name is not valid any more. That takes the lock of the
-//! directory, which is why no thread that answers requests sends it, and unlinks the name from
-//! the cache also where a program has the file open: the file stays usable in every way, but
-//! `/proc/PID/fd` shows it as deleted. For a directory that would be what `getcwd(2)` fails
-//! with, and what is mounted below would go. So there directories stay, and of the others only
-//! as many are named as must go.
+//! On older kernels there is only the notification that a name is not valid any more. That takes
+//! the lock of the directory, which is why no thread that answers requests sends it, and unlinks
+//! the name from the cache also where a program has the file open: the file stays usable in every
+//! way, but `/proc/PID/fd` shows it as deleted. For a directory that would be what `getcwd(2)`
+//! fails with, and what is mounted inside would go. So there directories stay, and of the others
+//! only as many are named as must go.
 
 use mobifs_fuse::Connection;
 use mobifs_volume::{KernelCache, KernelHeld};

@@ -160,7 +160,7 @@ impl Adapter {
     /// store directory is plain files when `umount` returns.
     fn destroy(&self) {
         if let Err(error) = self.volume.sync_app(None, true) {
-            tracing::error!(%error, "not everything could be committed at unmount");
+            tracing::error!(%error, "the daemon could not commit everything at unmount");
         }
     }
 }
@@ -181,7 +181,10 @@ impl Filesystem for Adapter {
     fn connected(&self, connection: Connection) {
         let cache = kernel_cache::SessionCache::new(connection);
         if let Err(error) = self.volume.set_kernel_cache(Arc::new(cache)) {
-            tracing::error!(%error, "objects leave memory only when commits are made");
+            tracing::error!(
+                %error,
+                "cannot start the thread that evicts: objects leave memory only at commits"
+            );
         }
     }
 

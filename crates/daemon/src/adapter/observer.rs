@@ -20,7 +20,7 @@ use super::directory::after_name;
 /// Learns what programs do with a mount. Called by any number of threads at the same time,
 /// between one request and the next: what it does must be short and must never wait.
 pub trait OperationObserver: Send + Sync {
-    /// Takes note of an operation. Operations of one thread come in their order; others may
+    /// Records an operation. Operations of one thread come in their order; others may
     /// come later than such that began after them.
     fn observe(&self, operation: &ObservedOperation<'_>);
 }

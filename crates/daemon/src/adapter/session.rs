@@ -60,7 +60,7 @@ impl VolumeSession {
             let record = SessionRecord::new(session.negotiated(), sync_reaches);
             if let Err(error) = record.write(arena) {
                 if let Err(second) = session.handle().abort() {
-                    tracing::warn!(error = %second, "a failed mount could not be taken away");
+                    tracing::warn!(error = %second, "cannot unmount after a failed start");
                 }
                 return Err(error.into());
             }
@@ -74,7 +74,7 @@ impl VolumeSession {
     }
 
     /// Goes on with the mount of a daemon that has died, over the connection with the kernel and
-    /// the arena that it left. [`begin_takeover`](super::begin_takeover) comes first.
+    /// its arena. [`begin_takeover`](super::begin_takeover) comes first.
     ///
     /// From [`VolumeSession::run`] on, the requests that the predecessor had in flight are
     /// finished before anything else is read into their slots.
@@ -154,7 +154,10 @@ impl VolumeSession {
         self.session.run_and_report(move || {
             let completed = arena.as_ref().map_or(Ok(()), complete_takeover);
             if let Err(error) = completed {
-                tracing::error!(%error, "cannot record that the takeover is complete");
+                tracing::error!(
+                    %error,
+                    "the daemon cannot record in the arena that the takeover is complete"
+                );
             }
             caught_up();
         })

@@ -25,7 +25,7 @@ impl Adapter {
         };
         let mut list = Vec::new();
         for name in &names {
-            // The kernel checks who may read or write these, not who sees the names.
+            // The kernel checks permission to read or write these, not to list their names.
             if call.header().uid == 0 || !name.starts_with(TRUSTED) {
                 list.extend_from_slice(name);
                 list.push(0);

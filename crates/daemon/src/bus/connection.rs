@@ -36,7 +36,7 @@ const LINE_BYTES_MAX: usize = 1024;
 pub(super) const BUS: &str = "org.freedesktop.DBus";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
 
-/// Why something that a bus is needed for cannot be done.
+/// Why an operation on the bus failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BusError {
     /// There is no bus at an address.
@@ -56,7 +56,7 @@ pub(super) enum BusError {
     /// An answer did not come in time.
     #[error("no answer in time")]
     Late,
-    /// An answer is something else than was asked for.
+    /// The type of a reply is not the one that was requested.
     #[error("an answer of another type")]
     Type,
     /// The system does not let us wait.
@@ -258,7 +258,7 @@ impl Connection {
         }
     }
 
-    /// Readable when something has come, or the connection is gone.
+    /// Readable when data has arrived, or the connection is closed.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -307,7 +307,7 @@ impl Input {
     /// A line of the authentication, without what ends it.
     fn take_line(&mut self) -> Result<Option<String>, BusError> {
         let Some(end) = self.bytes.windows(2).position(|pair| pair == b"\r\n") else {
-            // The other side speaks something else.
+            // The peer speaks another protocol.
             let is_too_long = self.bytes.len() > LINE_BYTES_MAX;
             return if is_too_long {
                 Err(BusError::Gone)
@@ -343,7 +343,10 @@ impl Input {
 
     /// Drops a message that is too long; the descriptors that came with its first bytes, too.
     fn pass_over(&mut self, length: usize) {
-        tracing::debug!(length, "a message of the system bus is passed over");
+        tracing::debug!(
+            length,
+            "skipped a message of the system bus that is too long"
+        );
         let here = length.min(self.bytes.len());
         self.bytes.drain(..here);
         self.passed_over = length - here;
@@ -354,7 +357,7 @@ impl Input {
 #[cfg(test)]
 impl Connection {
     /// Sends what is not answered.
-    pub(super) fn tell(&self, message: &Message) -> Result<(), BusError> {
+    pub(super) fn send_message(&self, message: &Message) -> Result<(), BusError> {
         self.send(message, Instant::now() + ANSWER_WAIT).map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! What the system bus tells goes to the volume.
+//! Passes the events of the system bus on to the volume.
 
 use std::sync::Arc;
 
@@ -22,7 +22,12 @@ pub(crate) fn watch(
         observer,
     });
     BusWatcher::start(listener, &options)
-        .inspect_err(|error| tracing::warn!(%error, "not listening to the system bus"))
+        .inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "cannot listen to the system bus; the mount is served without its events"
+            )
+        })
         .ok()
 }
 
@@ -55,15 +60,20 @@ impl BusListener for VolumeListener {
             observer.screen_changed(is_on);
         }
         if let Err(error) = self.volume.set_screen(is_on) {
-            tracing::error!(%error, "not everything is committed");
+            tracing::error!(%error, "the daemon could not commit everything");
         }
     }
 
     fn power_goes(&self) {
         match self.volume.power_goes() {
-            Ok(()) => tracing::info!("committed before the machine sleeps or goes off"),
+            Ok(()) => tracing::info!(
+                "the daemon committed everything before the machine sleeps or shuts down"
+            ),
             Err(error) => {
-                tracing::error!(%error, "the machine sleeps or goes off with changes in memory");
+                tracing::error!(
+                    %error,
+                    "the machine sleeps or shuts down with uncommitted changes in memory"
+                );
             }
         }
     }

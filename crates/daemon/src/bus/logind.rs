@@ -26,7 +26,7 @@ pub(super) struct Logind {
     /// As long as it is open, sleep and shutdown wait, within a limit.
     inhibitor: Option<OwnedFd>,
     delay_max: Duration,
-    /// Whether idle sessions say something of the user.
+    /// Whether the idle state of sessions counts as an event of the user.
     is_user_watched: bool,
     is_idle: Option<bool>,
     /// A commit that was not done in time goes on; it says here when it is.
@@ -134,7 +134,7 @@ impl Logind {
         {
             tracing::warn!(
                 ?time,
-                "not everything was committed before the machine sleeps or goes off"
+                "the daemon could not commit everything before the machine sleeps or shuts down"
             );
             self.commit = Some(commit);
         }
@@ -154,13 +154,16 @@ impl Logind {
         match started {
             Ok(_) => Some(commit),
             Err(error) => {
-                tracing::error!(%error, "nothing is committed before the machine sleeps");
+                tracing::error!(
+                    %error,
+                    "cannot start a thread: the daemon commits nothing before the machine sleeps"
+                );
                 None
             }
         }
     }
 
-    /// Only changes say something: while the machine says "not idle", a user may operate it all
+    /// Only changes count: while the machine says "not idle", a user may operate it all
     /// the time or not for minutes.
     fn set_idle(&mut self, is_idle: bool) {
         if !self.is_user_watched {

@@ -1,4 +1,4 @@
-//! What the system bus tells of a machine: that it is about to sleep or to be switched off,
+//! What the system bus reports of a machine: that it is about to sleep or to be switched off,
 //! that its sessions are idle, that its battery is low, that its lid is closed.
 //!
 //! One thread holds one connection. logind and UPower are heard where they are there, and
@@ -26,7 +26,7 @@ pub(crate) use watcher::{BusOptions, BusWatcher};
 
 /// Receives the events. Calls come from threads of the watcher and may take their time.
 pub(crate) trait BusListener: Send + Sync {
-    /// The user does something after having done nothing.
+    /// The user is active again after having been idle.
     fn user_event(&self);
 
     /// The user has gone: every session is idle.

@@ -87,7 +87,7 @@ impl Drop for Bus {
 /// Ends of the inhibitors that logind gave away.
 type Inhibitors = Arc<Mutex<Vec<OwnedFd>>>;
 
-/// Tells a test what the watcher told.
+/// Reports to a test what the watcher reported.
 struct Heard {
     sender: Mutex<Sender<String>>,
     inhibitors: Inhibitors,
@@ -96,7 +96,7 @@ struct Heard {
 }
 
 impl Heard {
-    fn tell(&self, news: String) {
+    fn report(&self, news: String) {
         // A test that has ended does not listen.
         let _heard = self.sender.lock().unwrap().send(news);
     }
@@ -104,26 +104,26 @@ impl Heard {
 
 impl BusListener for Heard {
     fn user_event(&self) {
-        self.tell("user".into());
+        self.report("user".into());
     }
 
     fn user_left(&self) {
-        self.tell("left".into());
+        self.report("left".into());
     }
 
     fn set_battery_low(&self, is_low: bool) {
-        self.tell(format!("battery low: {is_low}"));
+        self.report(format!("battery low: {is_low}"));
     }
 
     fn set_screen(&self, is_on: bool) {
-        self.tell(format!("screen: {is_on}"));
+        self.report(format!("screen: {is_on}"));
     }
 
     fn power_goes(&self) {
         let held = held(&self.inhibitors);
-        self.tell(format!("commit, machine waits: {}", held > 0));
+        self.report(format!("commit, machine waits: {}", held > 0));
         if self.is_stuck {
-            // Nobody lets go of it.
+            // Nothing releases it.
             loop {
                 std::thread::park();
             }
@@ -168,19 +168,19 @@ impl Scene {
         })
     }
 
-    /// With a bus on which nobody is.
+    /// With a bus that has no services.
     fn new() -> Option<Self> {
         let mut scene = Self::dark()?;
         scene.bus.start();
         Some(scene)
     }
 
-    /// Somebody with a name and properties comes.
+    /// A service with a name and properties appears.
     fn play(&self, name: &str, properties: Properties) -> Service {
         Service::start(&self.bus, name, properties, &self.inhibitors)
     }
 
-    /// Somebody listens.
+    /// A listener is registered.
     fn watch(&mut self) -> BusWatcher {
         let options = BusOptions {
             address: self.bus.address(),
@@ -202,7 +202,7 @@ impl Scene {
         wait_until(|| held(&self.inhibitors) == count);
     }
 
-    /// What the listener is told next; if it never is, the runner's limit ends us.
+    /// The next report to the listener; if it never is, the runner's limit ends us.
     fn news(&self) -> String {
         self.heard.as_ref().unwrap().recv().unwrap()
     }
@@ -216,7 +216,7 @@ type Properties = BTreeMap<(&'static str, &'static str), Value>;
 
 enum Order {
     Set(&'static str, &'static str, Value),
-    /// logind's manager says something, with a word for it.
+    /// logind's manager sends a signal, with an argument.
     Say(&'static str, bool),
     Leave,
 }
@@ -275,7 +275,7 @@ impl Acting {
                 Ok(Order::Set(interface, name, value)) => self.set(interface, name, value),
                 Ok(Order::Say(member, word)) => {
                     let word = vec![Value::Bool(word)];
-                    self.tell(&Message::signal(LOGIND_PATH, MANAGER, member, word));
+                    self.report(&Message::signal(LOGIND_PATH, MANAGER, member, word));
                 }
                 Ok(Order::Leave) => return,
                 Err(_) => {}
@@ -301,7 +301,7 @@ impl Acting {
         };
         let changed = Value::Map(vec![(name.to_owned(), value)]);
         let body = vec![text(interface), changed, Value::Texts(Vec::new())];
-        self.tell(&Message::signal(
+        self.report(&Message::signal(
             path,
             PROPERTIES,
             "PropertiesChanged",
@@ -309,9 +309,9 @@ impl Acting {
         ));
     }
 
-    fn tell(&self, signal: &Message) {
+    fn report(&self, signal: &Message) {
         // The bus may be gone.
-        let _sent = self.connection.tell(signal);
+        let _sent = self.connection.send_message(signal);
     }
 
     fn answer(&self, call: &Message) {
@@ -343,7 +343,7 @@ impl Acting {
         };
         let mut reply = Message::reply(call, vec![answer]);
         reply.descriptors = descriptors;
-        self.connection.tell(&reply).unwrap();
+        self.connection.send_message(&reply).unwrap();
     }
 }
 
@@ -448,7 +448,7 @@ fn nobody_else_can_speak_for_a_service() {
         let body = vec![Value::Bool(true)];
         let mut forged = Message::signal(LOGIND_PATH, MANAGER, "PrepareForSleep", body);
         forged.destination = Some(format!(":1.{number}"));
-        other.tell(&forged).unwrap();
+        other.send_message(&forged).unwrap();
     }
     // The bus has delivered them when it answers.
     other.ask_bus("GetId", Vec::new()).unwrap();

@@ -48,7 +48,7 @@ impl Upower {
             .to_vec()
     }
 
-    /// It is there, or says that something has changed. (When it goes, the last that it said
+    /// UPower is there, or has signalled a change. (When it goes, the last that it reported
     /// holds: it comes again.)
     pub(super) fn look(&mut self, connection: &Connection) -> Result<(), BusError> {
         let machine = properties(connection, NAME, PATH, NAME)?;

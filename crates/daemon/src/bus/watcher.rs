@@ -29,7 +29,7 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 pub(crate) struct BusOptions {
     /// Address of the bus, as D-Bus writes it; several with `;` between.
     pub address: String,
-    /// Whether sessions that become idle, or busy again, say something of the user.
+    /// Whether changes of the sessions' idle state count as events of the user.
     pub is_user_watched: bool,
     /// Charge, in percent, at which a battery is low; 0: batteries are not looked at.
     pub battery_low_percent: u8,
@@ -46,7 +46,7 @@ impl BusOptions {
     }
 }
 
-/// Tells a listener what the bus tells, until it is dropped.
+/// Passes the signals of the bus on to a listener, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct BusWatcher {
     /// Closed to end the thread.
@@ -82,7 +82,7 @@ impl Drop for BusWatcher {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("the thread that listens to the bus had panicked");
+            tracing::error!("the thread that listens to the system bus has panicked");
         }
     }
 }
@@ -117,7 +117,9 @@ impl Watch {
         loop {
             match self.serve() {
                 Ok(()) => return,
-                Err(error) => tracing::debug!(%error, "the system bus is not listened to"),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot connect to the system bus; trying again later")
+                }
             }
             if self.owners.iter().any(Option::is_some) {
                 // It was there a moment ago.
@@ -136,7 +138,7 @@ impl Watch {
         }
     }
 
-    /// Listens as long as the bus is there; ends well when it is told to.
+    /// Listens as long as the bus is there; ends well when the watcher is dropped.
     fn serve(&mut self) -> Result<(), BusError> {
         let connection = &Connection::open(&self.address)?;
         // First of all, so that no owner comes between the question and the answer.
@@ -208,7 +210,11 @@ impl Watch {
         if self.owners[service] == owner {
             return Ok(());
         }
-        tracing::debug!(service = SERVICES[service], ?owner, "on the system bus");
+        tracing::debug!(
+            service = SERVICES[service],
+            ?owner,
+            "the owner of a service on the system bus changed"
+        );
         let is_there = owner.is_some();
         self.owners[service] = owner;
         let looked = match service {
@@ -227,7 +233,7 @@ impl Watch {
         passed_over(looked)
     }
 
-    /// Waits until something comes, the time is over, or it is time to end.
+    /// Waits for a message, the deadline, or the request to end.
     fn wait(
         &self,
         connection: Option<&Connection>,
@@ -255,7 +261,7 @@ fn add_match(connection: &Connection, rule: &str) -> Result<(), BusError> {
 fn passed_over(result: Result<(), BusError>) -> Result<(), BusError> {
     match result {
         Err(error) if error.is_of_one_call() => {
-            tracing::debug!(%error, "something on the system bus is passed over");
+            tracing::debug!(%error, "ignored an invalid message of the system bus");
             Ok(())
         }
         other => other,

@@ -23,7 +23,7 @@ pub(super) enum Value {
     Variant(Box<Self>),
     /// The number of a descriptor that comes with the message.
     Descriptor(u32),
-    /// Something of another type.
+    /// A value of another type than expected.
     Other,
 }
 
@@ -97,7 +97,7 @@ impl Value {
     }
 }
 
-/// Writes values behind each other.
+/// Writes values one after another.
 #[derive(Debug, Default)]
 pub(super) struct Encoder {
     bytes: Vec<u8>,
@@ -182,12 +182,12 @@ impl Encoder {
     }
 }
 
-/// Messages of ours are far below what 32 bits count.
+/// Our messages are far shorter than 32 bits can count.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Reads values behind each other. Everything is refused that does not lie within the bytes; the
+/// Reads values one after another. Everything is refused that does not lie within the bytes; the
 /// error says no more, because no sender would hear of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decoder<'a> {

@@ -16,7 +16,7 @@ use super::socket_path::socket_candidates;
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The path cannot be resolved.
-    #[error("{path} cannot be looked at: {source}", path = path.display())]
+    #[error("cannot examine {path}: {source}", path = path.display())]
     Path {
         /// The path.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum ControlError {
         /// The mount point.
         path: PathBuf,
     },
-    /// The socket belongs to somebody else.
+    /// The socket belongs to another user.
     #[error("only root and the user who mounted {path} may do this", path = path.display())]
     NotPermitted {
         /// The mount point.
@@ -88,7 +88,7 @@ pub struct AnswerPatience {
     /// How long at most; none: as long as the daemon takes.
     pub limit: Option<Duration>,
     /// Shows the user, once, what is waited for.
-    pub tell: fn(&str),
+    pub report: fn(&str),
 }
 
 /// Waiting for longer than this is explained.
@@ -99,8 +99,8 @@ const QUIET: Duration = Duration::from_secs(1);
 pub struct ControlClient {
     mount: MountEntry,
     stream: UnixStream,
-    /// Who made the socket. A successor of that process answers on the same one; another
-    /// mount that got the device number meanwhile, and with it the place, has its own.
+    /// The process that made the socket. A successor of that process answers on the same one;
+    /// another mount that got the device number meanwhile, and with it the place, has its own.
     maker: Pid,
 }
 
@@ -292,14 +292,18 @@ impl ControlClient {
         let start = Instant::now();
         let mut was_explained = false;
         loop {
-            let left = match patience
+            let remaining = match patience
                 .limit
                 .map(|limit| limit.saturating_sub(start.elapsed()))
             {
                 Some(Duration::ZERO) => return Err(io::ErrorKind::TimedOut.into()),
-                left => left.unwrap_or(Duration::MAX),
+                remaining => remaining.unwrap_or(Duration::MAX),
             };
-            let pause = if was_explained { left } else { left.min(QUIET) };
+            let pause = if was_explained {
+                remaining
+            } else {
+                remaining.min(QUIET)
+            };
             let endless = pause == Duration::MAX;
             self.stream.set_read_timeout((!endless).then_some(pause))?;
             match read() {
@@ -307,7 +311,7 @@ impl ControlClient {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if !was_explained && start.elapsed() >= QUIET {
                         was_explained = true;
-                        (patience.tell)(&format!("waiting for {}", self.daemon()));
+                        (patience.report)(&format!("waiting for {}", self.daemon()));
                     }
                 }
                 done => return done,
@@ -339,7 +343,7 @@ pub(crate) fn maker_of_socket(mount: &MountEntry) -> Option<u32> {
     })
 }
 
-/// A daemon that accepts nothing lets who connects wait as soon as enough others do.
+/// A daemon that accepts no connections lets clients wait as soon as the backlog is full.
 fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -354,7 +358,7 @@ fn has_died(error: &io::Error) -> bool {
 }
 
 /// The process that made the socket, if it is of the user who mounted: in a directory that
-/// others may write to, somebody else could have put a socket.
+/// others may write to, another user could have put a socket.
 fn maker_of(stream: &UnixStream, mount: &MountEntry) -> Option<Pid> {
     let peer = rustix::net::sockopt::socket_peercred(stream).ok()?;
     let is_owner = mount.user_id.is_none_or(|owner| peer.uid.as_raw() == owner);

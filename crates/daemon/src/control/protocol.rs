@@ -9,7 +9,7 @@ use mobifs_volume::{AppName, AppSelection, PolicySettings, Status};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Tell what is going on.
+    /// Report the status.
     Status {
         /// In which apps.
         #[serde(default, skip_serializing_if = "is_all")]
@@ -39,7 +39,7 @@ pub enum Request {
         /// Another file than the one given at mount.
         config: Option<String>,
     },
-    /// The user does something.
+    /// The user is active.
     Touch,
     /// The screen was switched on or off.
     Screen {
@@ -79,7 +79,7 @@ pub enum ErrorKind {
 pub enum Reply {
     /// Done.
     Done,
-    /// Done; the mount has left the tree, and its daemon ends when its last user does.
+    /// Done; the mount is out of the tree, and its daemon ends with its last user.
     Detached {
         /// What keeps the filesystem in use although no program had anything open in the mount:
         /// bind mounts, copies in other mount namespaces. Empty where that cannot be seen.

@@ -33,7 +33,7 @@ impl ControlServer {
     }
 
     /// Goes on with the socket of a daemon that has died. `mount`: where it is in the tree; it may
-    /// have left its place and be served for a bind mount of it.
+    /// be out of the tree and served for a bind mount of it.
     ///
     /// # Errors
     /// If the socket cannot be used; [`io::ErrorKind::NotFound`] if there is none, and no mount.

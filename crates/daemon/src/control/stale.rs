@@ -39,14 +39,14 @@ impl Purpose {
     }
 }
 
-/// Removes the sockets of mounts and supervisors in the runtime directory that no process listens to
-/// any more; how many. The socket of a mount that is in the tree stays also without its daemon: the
-/// mount is known by it.
+/// Removes the sockets of mounts and supervisors in the runtime directory that no process listens
+/// to any more; how many. The socket of a mount that is in the tree stays also without its daemon:
+/// the mount is known by it.
 ///
 /// # Errors
 /// If the directory cannot be read.
 pub fn remove_stale_sockets(directory: &Path) -> io::Result<usize> {
-    // Nobody puts a new socket in the place of one that was found to be stale.
+    // No process puts a new socket in the place of one that was found to be stale.
     let _alone = DirectoryLock::acquire(directory)?;
     let table = mounts()?;
     let is_mounted = |purpose| {

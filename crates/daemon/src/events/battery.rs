@@ -1,4 +1,4 @@
-//! Batteries, as the kernel tells of them (`/sys/class/power_supply`).
+//! Batteries, as the kernel reports them (`/sys/class/power_supply`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// A low battery counts as charged again when it has so much more, in percent.
 const RECOVERED_PERCENT: u8 = 5;
 
-/// How much is left.
+/// The charge that remains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Charge {
     /// Of the fullest battery, in percent.
@@ -28,7 +28,7 @@ impl Batteries {
         }
     }
 
-    /// What all of them have; none if there is no battery, or it does not tell.
+    /// The charge of all of them; none if there is no battery, or it does not report one.
     pub(super) fn charge(&self) -> Option<Charge> {
         let supplies = fs::read_dir(&self.directory).ok()?;
         let charges = supplies.filter_map(|supply| charge_of(&supply.ok()?.path()));

@@ -1,4 +1,4 @@
-//! Input devices (evdev): that somebody uses them, and how (a key, a touch); not what for.
+//! Input devices (evdev): that the user uses them, and how (a key, a touch); not what for.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -34,7 +34,7 @@ const TOOLS: RangeInclusive<u16> = 0x140..=0x14f;
 pub(super) struct InputDevices {
     directory: PathBuf,
     classes: PathBuf,
-    /// Tells when a device appears, or may be read.
+    /// Signals that a device appears, or may be read.
     changes: OwnedFd,
     devices: BTreeMap<OsString, File>,
 }
@@ -51,7 +51,7 @@ impl InputDevices {
         let changes = match changes {
             Ok(changes) => changes,
             Err(error) => {
-                tracing::debug!(%error, "input devices are not watched");
+                tracing::debug!(%error, "cannot watch input devices");
                 return None;
             }
         };
@@ -65,13 +65,13 @@ impl InputDevices {
         Some(devices)
     }
 
-    /// What becomes readable when something happens.
+    /// What becomes readable at an event.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let devices = self.devices.values().map(|device| device.as_fd());
         [self.changes.as_fd()].into_iter().chain(devices)
     }
 
-    /// Takes everything that has happened; says what somebody did with a device, if anything.
+    /// Takes all pending events; returns what the user did with a device, if anything.
     pub(super) fn take(&mut self) -> Option<UserInput> {
         if self.take_changes() {
             self.find();
@@ -157,7 +157,7 @@ pub(super) fn input_of(events: &[u8]) -> Option<UserInput> {
             }
             (EV_KEY, code) if BUTTONS.contains(&code) => Some(UserInput::Other),
             (EV_KEY, _) => Some(UserInput::Key),
-            // Screens that take several touches tell only where they are.
+            // Multi-touch screens report only positions.
             (EV_ABS, _) => Some(UserInput::Touch),
             (EV_REL, _) => Some(UserInput::Other),
             _ => None,

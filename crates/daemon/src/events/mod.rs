@@ -28,18 +28,18 @@ use screen::{ScreenWatch, Screens};
 
 /// Batteries are looked at this often.
 const BATTERY_INTERVAL: Duration = Duration::from_secs(30);
-/// Screens are looked at this often: the kernel tells nobody of them.
+/// Screens are polled this often: the kernel signals no change of them.
 const SCREEN_INTERVAL: Duration = Duration::from_secs(5);
-/// After something from the user, input devices are left alone for so long: a drag
+/// After an event of the user, input devices are not read for so long: a drag
 /// sends hundreds of events a second, and all of them mean the same.
 const INPUT_PAUSE: Duration = Duration::from_millis(50);
 /// Memory pressure is answered at most this often.
 const PRESSURE_PAUSE: Duration = Duration::from_secs(10);
 
-/// What a user did, as far as anybody looks.
+/// What a user did, as far as it is distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum UserInput {
-    /// Something else, or nobody knows.
+    /// Something else, or unknown.
     Other,
     /// Pressed a key.
     Key,
@@ -47,7 +47,7 @@ pub(crate) enum UserInput {
     Touch,
 }
 
-/// Is told of what happens around a mount, besides the volume.
+/// Observes what happens around a mount, besides the volume.
 pub(crate) trait EventObserver: Send + Sync {
     /// The user used an input device, or is no longer idle.
     fn user_acted(&self, what: UserInput);
@@ -57,7 +57,7 @@ pub(crate) trait EventObserver: Send + Sync {
     fn screen_changed(&self, is_on: bool);
 }
 
-/// Tells a volume what happens around it, until it is dropped.
+/// Passes the events around a mount on to its volume, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct EventWatcher {
     /// Closed to end the thread.
@@ -66,7 +66,7 @@ pub(crate) struct EventWatcher {
 }
 
 impl EventWatcher {
-    /// Starts to listen. Does nothing if there is nothing to listen to. An `observer` is told,
+    /// Starts to listen. Does nothing if there is nothing to listen to. An `observer` gets them,
     /// too.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl Drop for EventWatcher {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("the thread that watches for events had panicked");
+            tracing::error!("the thread that watches for events has panicked");
         }
     }
 }
@@ -188,7 +188,7 @@ impl Watch {
         }
     }
 
-    /// Waits until something happens, or it is time to look at something.
+    /// Waits for an event, or the next poll.
     fn wait(&self) -> io::Result<Happened> {
         let now = Instant::now();
         let looks_at_input = self.input_at <= now;
@@ -228,7 +228,7 @@ impl Watch {
         let is_recent = |at: Instant| now.saturating_duration_since(at) < PRESSURE_PAUSE;
         if !self.relieved_at.is_some_and(is_recent) {
             self.relieved_at = Some(now);
-            tracing::debug!("memory is short");
+            tracing::debug!("the kernel reports memory pressure");
             self.volume.relieve_memory();
         }
     }
@@ -264,7 +264,7 @@ impl Watch {
                 observer.screen_changed(is_on);
             }
             if let Err(error) = self.volume.set_screen(is_on) {
-                tracing::error!(%error, "not everything is committed");
+                tracing::error!(%error, "the daemon could not commit everything on a low battery");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// Something stalled for 200 ms within 2 s. (The window is a multiple of 2 s, which
+/// A task stalled for 200 ms within 2 s. (The window is a multiple of 2 s, which
 /// needs no privileges.)
 const TRIGGER: &[u8] = b"some 200000 2000000\0";
 
@@ -14,14 +14,14 @@ const TRIGGER: &[u8] = b"some 200000 2000000\0";
 pub(super) struct Pressure(File);
 
 impl Pressure {
-    /// None where the kernel does not tell, or not us.
+    /// None where the kernel does not report pressure, or not to this user.
     pub(super) fn open(path: &Path) -> Option<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path);
         let armed = file.and_then(|mut file| file.write_all(TRIGGER).map(|()| file));
         match armed {
             Ok(file) => Some(Self(file)),
             Err(error) => {
-                tracing::debug!(%error, "memory pressure is not watched");
+                tracing::debug!(%error, "cannot watch memory pressure");
                 None
             }
         }

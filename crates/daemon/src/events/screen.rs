@@ -1,4 +1,4 @@
-//! Screens: whether one of them is on, as the kernel tells (DRM connectors, backlights).
+//! Screens: whether one of them is on, as the kernel reports it (DRM connectors, backlights).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl Screens {
         }
     }
 
-    /// Whether any screen is on; none where nobody tells of a screen.
+    /// Whether any screen is on; none where the kernel reports no screen.
     ///
     /// A connector with a screen is on as it says; the light of a built-in one may be off all
     /// the same. Where there are only backlights (framebuffers of small machines), they count.
@@ -62,7 +62,7 @@ fn word(directory: &Path, file: &str) -> Option<String> {
 #[derive(Debug)]
 pub(super) struct ScreenWatch {
     screens: Screens,
-    /// As a mount takes it until somebody says otherwise.
+    /// What a mount assumes until the kernel or a user says otherwise.
     is_on: bool,
 }
 
@@ -74,7 +74,7 @@ impl ScreenWatch {
         }
     }
 
-    /// What has changed since the last look, if anything. (What nobody tells of any more is as
+    /// What has changed since the last look, if anything. (What is not reported any more is as
     /// it was.)
     pub(super) fn look(&mut self) -> Option<bool> {
         let is_on = self.screens.is_one_on()?;

@@ -301,7 +301,7 @@ fn only_news_of_a_screen_are_told() {
     assert_eq!(look("Off"), Some(false));
     assert_eq!(look("Suspend"), None);
     machine.connector("card0-HDMI-A-1", "disconnected", "Off");
-    assert_eq!(watch.look(), None, "nobody tells");
+    assert_eq!(watch.look(), None, "no device reports a battery");
     machine.connector("card0-HDMI-A-1", "connected", "On");
     assert_eq!(watch.look(), Some(true));
 }

@@ -1,4 +1,4 @@
-//! Descriptors that a predecessor has left.
+//! Descriptors of a predecessor, which the supervisor passes on.
 #![allow(
     unsafe_code,
     reason = "descriptors that a process is started with have no owner yet"
@@ -14,12 +14,12 @@ use super::{
     LISTEN_NAMES_VARIABLE, LISTEN_PID_VARIABLE, LOCK_NAME, supervisor_pid,
 };
 
-/// The first descriptor behind the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST: RawFd = 3;
-/// More than anybody keeps for us.
+/// More than any supervisor holds for a mount.
 const COUNT_MAX: RawFd = 64;
 
-/// What a predecessor has left.
+/// The descriptors of a predecessor.
 #[derive(Debug, Default)]
 pub struct Inherited {
     /// The connection with the kernel.
@@ -54,7 +54,7 @@ impl Inherited {
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
             // Not for children. It fails if the descriptor is not open after all.
             if fcntl_setfd(&descriptor, FdFlags::CLOEXEC).is_err() {
-                // Closing it would be closing somebody else's.
+                // It may belong to other code of this process by now.
                 std::mem::forget(descriptor);
                 continue;
             }

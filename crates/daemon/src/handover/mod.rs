@@ -43,7 +43,7 @@ pub(crate) const LISTEN_NAMES_VARIABLE: &str = "LISTEN_FDNAMES";
 /// Process id of our own supervisor, which cannot know its child's before it is there.
 pub(crate) const SUPERVISOR_VARIABLE: &str = "MOBIFS_SUPERVISOR";
 
-/// How many daemons in a row somebody has killed before they were ready.
+/// How many daemons in a row were killed from outside before they were ready.
 pub(crate) const KILLS_VARIABLE: &str = "MOBIFS_KILLS";
 
 /// Set for the last process, which does not serve the mount, but commits what the arena holds.

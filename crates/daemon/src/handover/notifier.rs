@@ -24,7 +24,7 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// The way that the environment names; none if nobody watches over this process.
+    /// The socket that the environment names; none if this process is unsupervised.
     ///
     /// # Errors
     /// If the socket cannot be used.
@@ -42,18 +42,18 @@ impl Notifier {
         Ok(Some(Self { socket }))
     }
 
-    /// Gives a descriptor to keep.
+    /// Gives the supervisor a descriptor to hold.
     ///
     /// # Errors
     /// If the message cannot be sent.
     pub(crate) fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        // Without FDPOLL=0 systemd would let go of a descriptor when poll(2) reports an
+        // Without FDPOLL=0 systemd would drop a descriptor when poll(2) reports an
         // error on it, as for a connection that is not served.
         let state = format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0");
         self.send(&state, &[descriptor])
     }
 
-    /// Asks to let go of a descriptor.
+    /// Asks the supervisor to drop a descriptor.
     ///
     /// # Errors
     /// If the message cannot be sent.
@@ -61,7 +61,7 @@ impl Notifier {
         self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[])
     }
 
-    /// Tells that the mount is usable.
+    /// Reports that the mount is usable.
     ///
     /// # Errors
     /// If the message cannot be sent.
@@ -69,7 +69,7 @@ impl Notifier {
         self.send(&format!("READY=1\nSTATUS={status}"), &[])
     }
 
-    /// Tells that this process is at work, and will be ready, or tell so again, within
+    /// Reports that this process is alive, and will be ready, or report again, within
     /// `patience`.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Notifier {
         )
     }
 
-    /// Tells that this process is about to end.
+    /// Reports that this process is about to end.
     ///
     /// # Errors
     /// If the message cannot be sent.
@@ -89,8 +89,8 @@ impl Notifier {
         self.send(&format!("STOPPING=1\nSTATUS={status}"), &[])
     }
 
-    /// Waits until all messages before have been acted upon, but no longer than
-    /// `patience`; says whether they have.
+    /// Waits until the supervisor has acted upon all earlier messages, at most for
+    /// `patience`; returns whether it has.
     ///
     /// # Errors
     /// If the message cannot be sent.

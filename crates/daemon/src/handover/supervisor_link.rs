@@ -7,38 +7,39 @@ use super::{NAMES, Notifier, SUPERVISOR_VARIABLE, supervisor_pid};
 
 use crate::failure::{Code, Failure};
 
-/// How long whoever watches over us may take to act upon what we send.
+/// How long the supervisor may take to act upon a message.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a process that takes over may take until it gives a sign of life again.
+/// How long a process that takes over may be silent between two signs of life.
 const SIGN_OF_LIFE_WITHIN: Duration = Duration::from_secs(300);
 
-/// Who keeps what must outlive this process; perhaps nobody.
+/// The connection with the supervisor (`mobifs supervise` or systemd), which holds what must
+/// outlive this process; or none, if the daemon is unsupervised.
 #[derive(Debug)]
 pub struct SupervisorLink {
     notifier: Option<Notifier>,
 }
 
 impl SupervisorLink {
-    /// Nobody.
+    /// The daemon is unsupervised.
     pub const fn none() -> Self {
         Self { notifier: None }
     }
 
-    /// Whoever the environment names.
+    /// The supervisor that the environment names, if any.
     pub fn from_environment() -> Result<Self, Failure> {
         let notifier = Notifier::from_environment().map_err(|error| {
-            let message = format!("cannot reach who supervises this daemon: {error}");
+            let message = format!("cannot reach the supervisor of this daemon: {error}");
             Failure::new(Code::Failed, message)
         })?;
         Ok(Self { notifier })
     }
 
-    /// Whether somebody would start a new daemon if this one died.
+    /// Whether a supervisor would start a new daemon if this one died.
     pub const fn is_there(&self) -> bool {
         self.notifier.is_some()
     }
 
-    /// `mobifs`, `systemd` or nobody.
+    /// `mobifs` or `systemd`; none if the daemon is unsupervised.
     pub fn name(&self) -> Option<&'static str> {
         self.notifier.as_ref()?;
         if std::env::var_os(SUPERVISOR_VARIABLE).is_some() {
@@ -48,7 +49,7 @@ impl SupervisorLink {
         Some("systemd")
     }
 
-    /// Hands over; when this returns, a successor would find it.
+    /// Hands descriptors over to the supervisor; when this returns, a successor would get them.
     pub fn keep(&self, descriptors: &[(&str, BorrowedFd<'_>)]) {
         let Some(notifier) = &self.notifier else {
             return;
@@ -59,12 +60,18 @@ impl SupervisorLink {
             .and_then(|()| notifier.wait(PATIENCE));
         match kept {
             Ok(true) => {}
-            Ok(false) => tracing::warn!("who supervises this daemon does not answer"),
-            Err(error) => tracing::warn!(%error, "nothing outlives this daemon"),
+            Ok(false) => tracing::warn!("the supervisor of this daemon does not answer"),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "the supervisor got no descriptors: if this daemon dies, uncommitted changes \
+                     are lost"
+                )
+            }
         }
     }
 
-    /// Hands something over in place of what had its name.
+    /// Hands a descriptor over in place of the one that had its name.
     pub fn replace(&self, name: &str, descriptor: BorrowedFd<'_>) {
         if let Some(notifier) = &self.notifier
             && let Err(error) = notifier.drop_kept(name)
@@ -74,7 +81,7 @@ impl SupervisorLink {
         self.keep(&[(name, descriptor)]);
     }
 
-    /// From now on nobody takes over; when this returns, nobody but this process holds
+    /// From now on no successor is started; when this returns, only this process holds
     /// what was handed over.
     pub fn withdraw(&self, why: &str) {
         let Some(notifier) = &self.notifier else {
@@ -86,12 +93,12 @@ impl SupervisorLink {
             .and_then(|()| notifier.wait(PATIENCE));
         match withdrawn {
             Ok(true) => {}
-            Ok(false) => tracing::warn!("who supervises this daemon does not answer"),
+            Ok(false) => tracing::warn!("the supervisor of this daemon does not answer"),
             Err(error) => tracing::debug!(%error, "this daemon is not supervised any more"),
         }
     }
 
-    /// This process is at work, and will tell so again or be ready before long.
+    /// Sends a sign of life: another one, or the message that the mount is ready, follows in time.
     pub fn alive(&self) {
         if let Some(notifier) = &self.notifier
             && let Err(error) = notifier.alive(SIGN_OF_LIFE_WITHIN)

@@ -33,7 +33,7 @@ struct Shard(Mutex<Part>);
 #[derive(Debug)]
 pub(super) struct Buffer {
     shards: [Shard; SHARDS],
-    /// There is something, and the writing thread knows.
+    /// There is data, and the writing thread has been woken.
     has_some: AtomicBool,
     thread: OnceLock<Thread>,
 }
@@ -47,7 +47,7 @@ impl Buffer {
         }
     }
 
-    /// Who writes.
+    /// The writing thread.
     pub(super) fn wake_with(&self, thread: Thread) {
         // Set once, by whoever made the thread.
         let _set = self.thread.set(thread);
@@ -72,7 +72,7 @@ impl Buffer {
         shard.part.push(observation);
         let is_urgent = before < PART_BYTES_HURRY && shard.part.size_bytes() >= PART_BYTES_HURRY;
         drop(shard);
-        // Read first: most of the time it is known, and nobody's cache need be touched.
+        // Read first: most of the time it is set, and no other CPU's cache line is invalidated.
         let is_new =
             !self.has_some.load(Ordering::Relaxed) && !self.has_some.swap(true, Ordering::SeqCst);
         if is_new || is_urgent {
@@ -80,7 +80,7 @@ impl Buffer {
         }
     }
 
-    /// Whether something was added since it was taken last.
+    /// Whether data was added since the last take.
     pub(super) fn has_some(&self) -> bool {
         self.has_some.load(Ordering::SeqCst)
     }
@@ -103,7 +103,7 @@ impl Buffer {
         spare: &mut LogPart,
         mut write: impl FnMut(&mut LogPart, u64) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Before anything is taken: what is added from now on is told of again.
+        // Before anything is taken: what is added from now on wakes the thread again.
         self.has_some.store(false, Ordering::SeqCst);
         for shard in &self.shards {
             let lost = {

@@ -1,14 +1,14 @@
 //! `mobifs mount --record FILE`: what programs do with the mount, as a trace.
 //!
 //! Workers put what they observe into memory ([`buffer`]), a thread of low priority appends it
-//! to a log beside FILE ([`writer`]), and when the mount has ended the laboratory makes a trace of it.
-//! A worker never waits for any of that, because then the mount would depend on where FILE
+//! to a log beside FILE ([`writer`]), and when the mount has ended the laboratory makes a trace of
+//! it. A worker never waits for any of that, because then the mount would depend on where FILE
 //! lies, which may depend on the mount: what comes faster than it can be written is counted as
 //! lost and left out. Whatever happens to the recording, the mount goes on.
 
 mod buffer;
+mod paths;
 mod processes;
-mod target;
 mod writer;
 
 use std::fs::File;
@@ -31,14 +31,14 @@ use crate::adapter::{OperationObserver, observation_clock};
 use crate::failure::{Code, Failure};
 use crate::laboratory;
 use buffer::Buffer;
+use paths::RecordingPaths;
 use processes::Processes;
-use target::Target;
 use writer::Writer;
 
 /// A recording under way.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    target: Target,
+    paths: RecordingPaths,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -60,42 +60,42 @@ pub(super) struct Shared {
 }
 
 impl Recording {
-    /// Begins a recording; nothing is left behind if it cannot.
-    pub(crate) fn start(file: &Path, paths: &MountPaths, rules: &Rules) -> Result<Self, Failure> {
-        let target = Target::check(file, paths)?;
-        let mut log = target.create_log()?;
+    /// Begins a recording; on error no file remains.
+    pub(crate) fn start(file: &Path, mount: &MountPaths, rules: &Rules) -> Result<Self, Failure> {
+        let paths = RecordingPaths::check(file, mount)?;
+        let mut log = paths.create_log()?;
         let header = LogHeader {
             started_at: observation_clock(),
             tool: concat!("mobifs ", env!("CARGO_PKG_VERSION")).to_owned(),
             apps: rules.app_globs(),
-            notes: vec![format!("mount of {}", paths.store.display())],
+            notes: vec![format!("mount of {}", mount.store.display())],
         };
         let started = start_log(&mut log, &header);
-        let started = started.and_then(|()| Self::with_log(target.clone(), log));
+        let started = started.and_then(|()| Self::with_log(paths.clone(), log));
         started.map_err(|error| {
-            target.discard();
-            target.failed(&error)
+            paths.discard();
+            paths.failed(&error)
         })
     }
 
     /// Goes on with the recording of a daemon that has died. `volume` is not served yet.
     pub(crate) fn resume(file: &Path, rules: &Rules, volume: &Volume) -> Result<Self, Failure> {
-        let target = Target::known(file)?;
-        let mut log = target.open_log()?;
+        let paths = RecordingPaths::known(file)?;
+        let mut log = paths.open_log()?;
         let note = "what was observed last before the daemon died";
-        let failed = |error: io::Error| target.failed(&error);
+        let failed = |error: io::Error| paths.failed(&error);
         resume_log(&mut log, note)
             .map_err(|error| Failure::new(Code::Failed, format!("{}: {error}", file.display())))?;
         for part in &mut names_in_use(volume) {
             log.write_all(part.frame(0)).map_err(failed)?;
         }
-        let resumed = Self::with_log(target.clone(), log).map_err(failed)?;
+        let resumed = Self::with_log(paths.clone(), log).map_err(failed)?;
         // Perhaps the configuration had been loaded again.
         resumed.apps_changed(rules);
         Ok(resumed)
     }
 
-    fn with_log(target: Target, log: File) -> io::Result<Self> {
+    fn with_log(paths: RecordingPaths, log: File) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             buffer: Buffer::new(),
             processes: Processes::default(),
@@ -111,18 +111,18 @@ impl Recording {
             .spawn(move || writer.run())?;
         shared.buffer.wake_with(thread.thread().clone());
         Ok(Self {
-            target,
+            paths,
             shared,
             thread: Mutex::new(Some(thread)),
         })
     }
 
-    /// What the kernel adapter tells.
+    /// The observer of the kernel adapter's operations.
     pub(crate) fn operations(&self) -> Arc<dyn OperationObserver> {
         Arc::clone(&self.shared) as Arc<_>
     }
 
-    /// What the watcher of events tells.
+    /// The observer of the event watcher.
     pub(crate) fn events(&self) -> Arc<dyn EventObserver> {
         Arc::clone(&self.shared) as Arc<_>
     }
@@ -148,7 +148,7 @@ impl Recording {
 
     pub(crate) fn status(&self) -> RecordingStatus {
         RecordingStatus {
-            file: self.target.file.to_string_lossy().into_owned(),
+            file: self.paths.file.to_string_lossy().into_owned(),
             events: self.shared.events.load(Ordering::Relaxed) + self.shared.buffer.len(),
             lost: self.shared.lost.load(Ordering::Relaxed),
             stopped: self.shared.stopped.lock().clone(),
@@ -158,7 +158,7 @@ impl Recording {
     /// The mount was not made: as if nothing had been recorded.
     pub(crate) fn discard(&self) {
         self.end();
-        self.target.discard();
+        self.paths.discard();
     }
 
     /// The mount has ended: has the laboratory make a trace of the log, if it is installed. The
@@ -167,7 +167,7 @@ impl Recording {
         if !self.end() {
             return;
         }
-        let (file, log) = (self.target.file.display(), self.target.log.display());
+        let (file, log) = (self.paths.file.display(), self.paths.log.display());
         let Some(laboratory) = laboratory::installed() else {
             tracing::info!(
                 "the recording is {log}; `mobifs trace finish {file}` makes a trace of it where \
@@ -175,7 +175,7 @@ impl Recording {
             );
             return;
         };
-        match laboratory::finish_trace(&laboratory, &self.target.file) {
+        match laboratory::finish_trace(&laboratory, &self.paths.file) {
             Ok(()) => {
                 let lost = self.shared.lost.load(Ordering::Relaxed);
                 let events = self.shared.events.load(Ordering::Relaxed);
@@ -196,7 +196,7 @@ impl Recording {
         self.shared.has_ended.store(true, Ordering::SeqCst);
         self.shared.buffer.wake();
         if thread.join().is_err() {
-            tracing::error!("the thread that writes the recording had panicked");
+            tracing::error!("the thread that writes the recording has panicked");
         }
         true
     }

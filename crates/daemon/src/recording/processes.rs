@@ -28,7 +28,7 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// The process of a thread that waits for an answer; 0 if it cannot be told.
+    /// The process of a thread that waits for an answer; 0 if it is unknown.
     pub(super) fn of(&self, thread: u32, now: MonotonicNs) -> u32 {
         let known = u64::from(thread);
         if thread == 0 || known > NUMBER_MASK {
@@ -66,7 +66,7 @@ mod tests {
         let own = std::process::id();
         let now = MonotonicNs(5_000_000_000);
         let thread = std::thread::spawn(|| rustix::thread::gettid().as_raw_nonzero().get());
-        // It may have ended: then nobody knows, or it is remembered.
+        // It may have ended: then its name is unknown, or remembered.
         let other = thread.join().unwrap() as u32;
         assert!([0, own].contains(&processes.of(other, now)));
         let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;

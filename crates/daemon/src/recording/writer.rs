@@ -36,7 +36,10 @@ impl Writer {
     pub(super) fn run(mut self) {
         // Of this thread alone.
         if let Err(errno) = rustix::process::setpriority_process(None, NICE) {
-            tracing::debug!(%errno, "the recording has the priority of the mount");
+            tracing::debug!(
+                %errno,
+                "cannot lower the priority of the thread that writes the recording"
+            );
         }
         let mut spare = LogPart::default();
         loop {
@@ -75,7 +78,7 @@ impl Writer {
             if lost > 0 && shared.lost.fetch_add(lost, Ordering::Relaxed) == 0 {
                 tracing::warn!(
                     lost,
-                    "the recording is not written as fast as programs work"
+                    "the disk is too slow for the recording: observations are lost"
                 );
             }
             Ok(())
@@ -98,7 +101,7 @@ impl Writer {
         let cut = self.log.set_len(end);
         let cut = cut.and_then(|()| self.log.seek(SeekFrom::Start(end)));
         if let Err(error) = cut {
-            tracing::debug!(%error, "the recording ends with a part of what came last");
+            tracing::debug!(%error, "cannot cut off the incomplete end of the recording");
         }
     }
 }

@@ -32,7 +32,7 @@ const END_STEP: Duration = Duration::from_millis(200);
 const UNSEEN_MOUNTS_WAIT: Duration = Duration::from_secs(10);
 /// How long requests under way may take to fail after a power cut.
 const CUT_WAIT: Duration = Duration::from_secs(2);
-/// How long a reply may take to reach who asked.
+/// How long a reply may take to reach the client.
 const LAST_REPLY_WAIT: Duration = Duration::from_millis(300);
 
 /// The outcome of the mount, once there is one.
@@ -86,7 +86,7 @@ pub(crate) struct Daemon {
     /// How often the mount was taken over.
     restarts: u64,
     pub(crate) recording: Option<Recording>,
-    /// Taken by who brings the mount to its end.
+    /// Taken by the thread that ends the mount.
     pub(crate) opened: Mutex<Option<OpenedStore>>,
     handle: SessionHandle,
     config_file: Option<PathBuf>,
@@ -129,18 +129,19 @@ impl Daemon {
         self.power_cut.load(Ordering::SeqCst)
     }
 
-    /// Whether the process was told twice to end.
+    /// Whether the process was signalled twice to end.
     pub(crate) fn must_end_now(&self) -> bool {
         self.end_now.load(Ordering::SeqCst)
     }
 
     /// SIGTERM, SIGINT: commit everything and unmount; if the mount is in use, take it
-    /// out of the tree and end when the last user has left.
+    /// out of the tree and end with their last user.
     pub(crate) fn terminate(&self) {
         if let Err(error) = self.volume.sync_app(None, true) {
             tracing::error!(
                 %error,
-                "not everything could be committed, so the mount stays; a second signal ends it \
+                "the daemon could not commit everything, so the mount stays; a second signal \
+                 ends it \
                  nevertheless"
             );
             return;
@@ -165,10 +166,13 @@ impl Daemon {
                 );
                 self.detach();
             }
-            // Somebody has unmounted it already: serving ends by itself.
+            // It is unmounted already: serving ends by itself.
             Err((UnmountError::NotMounted(_), _)) => {}
             Err((error, _)) => {
-                tracing::error!(%error, "cannot unmount; a second signal ends the mount at once");
+                tracing::error!(
+                    %error,
+                    "the daemon cannot unmount; a second signal ends the mount at once"
+                );
             }
         }
     }
@@ -178,17 +182,17 @@ impl Daemon {
     pub(crate) fn terminate_now(&self) {
         self.end_now.store(true, Ordering::SeqCst);
         if let Err(error) = self.handle.abort() {
-            tracing::debug!(%error, "the mount has left the tree already");
+            tracing::debug!(%error, "the mount is out of the tree already");
         }
         if self.ended.wait(Some(LAZY_WAIT)).is_some() {
             return;
         }
-        // A mount that has left the tree cannot be aborted from outside: it ends with
+        // A mount that is out of the tree cannot be aborted from outside: it ends with
         // its daemon, which therefore does here what it does after serving.
         let code = match super::finish(self) {
             Ok(()) => 0,
             Err(failure) => {
-                tracing::error!(%failure, "ended");
+                tracing::error!(%failure, "the mount ended with an error");
                 i32::from(failure.code.number())
             }
         };
@@ -201,7 +205,7 @@ impl Daemon {
 
     fn detach(&self) {
         if let Err(error) = self.handle.unmount(true) {
-            tracing::error!(%error, "cannot take the mount out of the tree");
+            tracing::error!(%error, "the daemon cannot take the mount out of the tree");
         }
     }
 
@@ -214,9 +218,14 @@ impl Daemon {
         }
         match text.copy() {
             Ok(copy) => self.supervisor.replace(CONFIG_NAME, copy.as_fd()),
-            Err(error) => tracing::warn!(%error, "a successor would not know of this"),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "cannot hand the new configuration over: a successor would use the old one"
+                )
+            }
         }
-        tracing::info!("configuration loaded");
+        tracing::info!("configuration reloaded");
         Ok(())
     }
 
@@ -225,7 +234,7 @@ impl Daemon {
         if let Err(fault) = select.apply(&mut status) {
             return Reply::error(ErrorKind::Usage, fault);
         }
-        // Without everything in the arena nobody could go on.
+        // Without everything in the arena no successor could go on.
         let outlives = self.volume.arena().is_some_and(Arena::is_complete);
         let supervisor = self.supervisor.name().filter(|_| outlives);
         status.supervised_by = supervisor.map(str::to_owned);
@@ -244,7 +253,7 @@ impl Daemon {
         if mount_id.is_some() && mount_id != own_id {
             return Reply::AnotherMount;
         }
-        // First of all, because after the unmount nobody could do anything about a
+        // First of all, because after the unmount no user could do anything about a
         // failure any more.
         let kept = self.volume.sync_app(None, true).err();
         if let Some(error) = kept.as_ref().filter(|_| !lazy) {
@@ -289,8 +298,8 @@ impl Daemon {
         self.wait_for_end(lazy, mount.as_ref())
     }
 
-    /// Waits until the mount that has left the tree has ended. Its filesystem is served further as
-    /// long as it is mounted elsewhere, which must not keep the requester waiting.
+    /// Waits until the mount, which is out of the tree, has ended. Its filesystem is served further
+    /// as long as it is mounted elsewhere, which must not keep the requester waiting.
     fn wait_for_end(&self, lazy: bool, mount: Option<&MountEntry>) -> Reply {
         let start = Instant::now();
         loop {
@@ -323,14 +332,17 @@ impl Daemon {
         self.power_cut.store(true, Ordering::SeqCst);
         self.volume.cut_power();
         if let Err(error) = self.handle.abort() {
-            tracing::warn!(%error, "the mount is dead but could not be taken out of the tree");
+            tracing::warn!(
+                %error,
+                "the daemon aborted the mount, but cannot take it out of the tree"
+            );
         }
         match self.ended.wait(Some(CUT_WAIT)) {
             Some(outcome) => reply(outcome),
             None => {
-                // Somebody holds the dead mount, and it could not be aborted. Our end
+                // A process holds the dead mount, and it could not be aborted. Our end
                 // ends it: nothing will be written any more.
-                tracing::warn!("the mount is still in use; its daemon ends now");
+                tracing::warn!("the aborted mount is still in use; the daemon ends now");
                 let outcome = super::finish(self);
                 end_soon();
                 reply(outcome)

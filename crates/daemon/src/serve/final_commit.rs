@@ -19,13 +19,13 @@ use crate::handover::SupervisorLink;
 
 /// Nothing that ended a daemon for want of a stack ends this process for it, too.
 const STACK_BYTES: usize = 64 << 20;
-/// How long taking the mount away may hold up the rest.
+/// How long unmounting may delay the commits.
 const PATIENCE_WITH_MOUNT: Duration = Duration::from_secs(5);
 /// How often requests to end are looked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Takes the mount away, so that no program waits for answers that do not come, and commits what the
-/// daemons have left in the arena. What the store refuses is tried again until an end is
+/// Unmounts, so that no program waits for replies that do not come, and commits what the
+/// arena holds uncommitted. What the store refuses is tried again until an end is
 /// requested, because with this process goes what is in memory.
 pub(super) fn commit_and_end(
     plan: &Plan,
@@ -36,7 +36,8 @@ pub(super) fn commit_and_end(
     let mountpoint = &plan.paths.mountpoint;
     tracing::error!(
         mountpoint = %mountpoint.display(),
-        "no daemon can go on with this mount: it ends, and what is in memory is committed"
+        "no daemon can go on with this mount: a last process commits what is in memory, and the \
+         mount ends"
     );
     let is_wanted = match end_requests() {
         Ok(is_wanted) => is_wanted,
@@ -58,27 +59,28 @@ pub(super) fn commit_and_end(
     match committed {
         Ok(outcome) => {
             supervisor.withdraw("the mount has ended");
-            outcome.told(&store, mountpoint)
+            outcome.report(&store, mountpoint)
         }
         Err(failure) => failure,
     }
 }
 
-/// What became of what was left.
+/// What became of the uncommitted changes.
 struct Outcome {
     transactions: u64,
-    /// So many things could not be read.
+    /// How many records could not be read.
     passed_over: usize,
-    /// Why something was given up; none: nothing was.
+    /// Why transactions were given up; none: all are committed.
     given_up: Option<String>,
 }
 
 impl Outcome {
-    fn told(&self, store: &Path, mountpoint: &Path) -> Failure {
+    fn report(&self, store: &Path, mountpoint: &Path) -> Failure {
         let (store, mountpoint) = (store.display(), mountpoint.display());
         let what = match (&self.given_up, self.passed_over) {
             (Some(error), _) => format!(
-                "not everything that was in memory could be committed, and it was told to end \
+                "not everything that was in memory could be committed, and the process was asked \
+                 to end \
                  ({error}); what is committed is in {store}"
             ),
             (None, 0) => format!(
@@ -110,13 +112,16 @@ fn commit(
         passed_over: 0,
         given_up: None,
     };
-    let mut left = loop {
+    let mut last_commit = loop {
         let descriptors = copies(&arena, lock.as_ref());
         let (arena, lock) = descriptors.map_err(|error| try_again(store, &error))?;
         match LastCommit::open(store, options, arena, lock) {
-            Ok(left) => break left,
+            Ok(last_commit) => break last_commit,
             Err(LastCommitError::Store(error @ StoreError::Lower { .. })) => {
-                tracing::error!(%error, "the store cannot be opened yet");
+                tracing::error!(
+                    %error,
+                    "the last process cannot open the store yet; it tries again"
+                );
                 supervisor.alive();
                 if !waits(is_wanted) {
                     outcome.given_up = Some(error.to_string());
@@ -136,23 +141,23 @@ fn commit(
             committed,
             failure,
             passed_over,
-        } = left.commit();
+        } = last_commit.commit();
         outcome.transactions += committed;
         outcome.passed_over += passed_over.len();
         for what in passed_over {
             tracing::error!("not committed, because it cannot be read: {what}");
         }
-        if left.is_done() {
+        if last_commit.is_done() {
             break;
         }
         let error = failure.map_or_else(String::new, |error| error.to_string());
-        tracing::error!(%error, "not everything could be committed; it is tried again");
+        tracing::error!(%error, "the last process could not commit everything; it tries again");
         if !waits(is_wanted) {
             outcome.given_up = Some(error);
             break;
         }
     }
-    left.close();
+    last_commit.close();
     Ok(outcome)
 }
 
@@ -190,7 +195,7 @@ fn try_again(place: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(Code::TryAgain, message)
 }
 
-/// Takes the mount away; does not wait for long if that does not come to an end.
+/// Unmounts; does not wait for long if that does not come to an end.
 fn take_away(mountpoint: &Path, subtype: &str) {
     let (mountpoint, subtype) = (mountpoint.to_owned(), subtype.to_owned());
     let (done, is_done) = std::sync::mpsc::channel();
@@ -198,14 +203,14 @@ fn take_away(mountpoint: &Path, subtype: &str) {
         if is_mounted(&mountpoint, &subtype)
             && let Err(error) = mobifs_fuse::abort(&mountpoint)
         {
-            tracing::warn!(%error, "the mount cannot be taken away");
+            tracing::warn!(%error, "the last process cannot unmount");
         }
         // The receiver has gone if it took too long.
-        let _told = done.send(());
+        let _sent = done.send(());
     };
     if std::thread::Builder::new().spawn(taking).is_err()
         || is_done.recv_timeout(PATIENCE_WITH_MOUNT).is_err()
     {
-        tracing::warn!("taking the mount away takes long; the rest goes on meanwhile");
+        tracing::warn!("unmounting takes long; the last process commits meanwhile");
     }
 }

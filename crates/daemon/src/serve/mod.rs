@@ -65,7 +65,7 @@ struct Serving {
     recording: Option<Recording>,
 }
 
-/// Mounts, or takes over what a predecessor has left, and serves until the mount is
+/// Mounts, or takes over from a predecessor, and serves until the mount is
 /// ended.
 ///
 /// # Errors
@@ -95,7 +95,7 @@ pub fn serve(
             let mut patience = Patience {
                 limit: plan.wait,
                 option: "-o wait=SECONDS",
-                tell: &|why| ready.waiting(why),
+                report: &|why| ready.waiting(why),
                 must_end: &mut || signals.pending().any(|signal| signal != SIGHUP),
             };
             mount_recorded(&plan, &supervisor, &mut patience)?
@@ -127,7 +127,10 @@ pub fn serve(
             return Err(failure);
         }
         control => control.unwrap_or_else(|failure| {
-            tracing::error!(%failure, "commands do not reach this daemon");
+            tracing::error!(
+                %failure,
+                "cannot serve the control socket: commands do not reach this daemon"
+            );
             None
         }),
     };
@@ -157,19 +160,24 @@ pub fn serve(
 }
 
 /// Says in the store's lock which mount this process serves, as soon as it is there: it may leave
-/// the tree before anything else is done. One that has left it already ends by itself.
-fn note_serving(opened: &OpenedStore, mountpoint: &Path) {
+/// the tree before anything else is done. One that is out of it already ends by itself.
+fn record_serving(opened: &OpenedStore, mountpoint: &Path) {
     match mount_at(mountpoint) {
-        Ok(Some(mount)) => opened.note(serving(&mount)),
-        Ok(None) => opened.note(OwnerState::Finishing),
-        Err(error) => tracing::debug!(%error, "the store's lock does not name the mount"),
+        Ok(Some(mount)) => opened.set_owner_state(serving(&mount)),
+        Ok(None) => opened.set_owner_state(OwnerState::Finishing),
+        Err(error) => {
+            tracing::debug!(
+                %error,
+                "cannot find the mount in the mount table: the store's lock does not name it"
+            )
+        }
     }
 }
 
-/// Ends a mount that nobody has been told of yet.
+/// Ends a mount that was not reported as usable yet.
 fn take_away(session: &VolumeSession, daemon: &Daemon) {
     if let Err(error) = session.handle().unmount(true) {
-        tracing::error!(%error, "cannot take the mount away again");
+        tracing::error!(%error, "the daemon cannot unmount after a failed start");
     }
     if let Some(recording) = &daemon.recording {
         recording.discard();
@@ -177,14 +185,14 @@ fn take_away(session: &VolumeSession, daemon: &Daemon) {
 }
 
 fn run(session: VolumeSession, daemon: &Arc<Daemon>) -> Result<(), SessionError> {
-    let telling = Arc::clone(daemon);
+    let ready_daemon = Arc::clone(daemon);
     fault_point("answer");
     let served = session.run_and_report(move || {
-        telling.supervisor.ready("mounted");
+        ready_daemon.supervisor.ready("mounted");
         fault_point("ready");
     });
     if let Err(error) = &served {
-        tracing::error!(%error, "the mount ended");
+        tracing::error!(%error, "the daemon stopped serving the mount");
     }
     served
 }
@@ -223,7 +231,10 @@ fn mount(
     let arena = match supervisor.is_there().then(Arena::create).transpose() {
         Ok(arena) => arena,
         Err(error) => {
-            tracing::warn!(%error, "nothing outlives this daemon");
+            tracing::warn!(
+                %error,
+                "no memory outlives this daemon: if it dies, uncommitted changes are lost"
+            );
             None
         }
     };
@@ -241,7 +252,7 @@ fn mount(
         arena.as_ref(),
         recording.map(Recording::operations),
     )?;
-    note_serving(&opened, &plan.paths.mountpoint);
+    record_serving(&opened, &plan.paths.mountpoint);
     Ok(Serving {
         opened,
         volume,
@@ -292,7 +303,12 @@ fn hand_over(
     let mut descriptors = Vec::new();
     match &copy {
         Ok(copy) => descriptors.push((handover::CONFIG_NAME, copy.as_fd())),
-        Err(error) => tracing::warn!(%error, "a successor will read the configuration file"),
+        Err(error) => {
+            tracing::warn!(
+                %error,
+                "cannot hand the configuration over: a successor will read its file"
+            )
+        }
     }
     descriptors.extend(lock.map(|lock| (handover::LOCK_NAME, lock)));
     descriptors.extend(control.map(|socket| (handover::CONTROL_NAME, socket.listener())));
@@ -309,7 +325,7 @@ fn no_control(error: std::io::Error) -> Failure {
 }
 
 /// Lets commands reach the mount: over a predecessor's socket, if there is one. None if
-/// the mount has left the tree, so that no command can name it.
+/// the mount is out of the tree, so that no command can name it.
 fn start_control(
     daemon: &Arc<Daemon>,
     inherited: Option<OwnedFd>,
@@ -324,7 +340,7 @@ fn start_control(
     control.map(Some).map_err(no_control)
 }
 
-/// When nobody is served any more: brings everything to the store, and a recording to its
+/// When serving has ended: brings everything to the store, and a recording to its
 /// end.
 fn finish(daemon: &Daemon) -> Result<(), Failure> {
     let ended = finish_store(daemon);
@@ -335,7 +351,7 @@ fn finish(daemon: &Daemon) -> Result<(), Failure> {
 }
 
 /// Brings everything to the store, unless the power was cut. What cannot be committed is
-/// tried again until somebody tells the process to end, because with it goes what is in
+/// tried again until the process is asked to end, because with it goes what is in
 /// memory.
 fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     // Whoever comes second finds that the first is at it, and waits for the end.
@@ -345,12 +361,12 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     if daemon.is_power_cut() {
         // A drill writes nothing any more, not even whether this process is about to end.
         opened.abandon();
-        tracing::warn!("the power was cut by a drill");
+        tracing::warn!("a drill simulated a power cut: uncommitted changes are given up");
         return Ok(());
     }
-    opened.note(OwnerState::Finishing);
+    opened.set_owner_state(OwnerState::Finishing);
     while let Err(error) = daemon.volume.shutdown() {
-        tracing::error!(%error, "not everything could be committed");
+        tracing::error!(%error, "the daemon could not commit everything");
         if daemon.must_end_now() {
             daemon.supervisor.withdraw("ended by two signals");
             let is_committed = daemon.volume.sync_app(None, false).is_ok();
@@ -384,7 +400,12 @@ fn watch_bus(daemon: &Daemon, config: &ConfigText) -> Option<BusWatcher> {
 fn watch_events(daemon: &Daemon, config: &ConfigText) -> Option<EventWatcher> {
     let observer = daemon.recording.as_ref().map(Recording::events);
     EventWatcher::start(Arc::clone(&daemon.volume), &config.config.events, observer)
-        .inspect_err(|error| tracing::warn!(%error, "not watching for events"))
+        .inspect_err(|error| {
+            tracing::warn!(
+                %error,
+                "cannot watch for events; the mount is served without them"
+            )
+        })
         .ok()
 }
 
@@ -408,7 +429,8 @@ fn log_recovery(opened: &OpenedStore) {
     if !report.lost.is_empty() {
         tracing::warn!(
             names = ?report.lost,
-            "files that appeared behind the mount's back are kept in .mobifs/lost"
+            "other programs created files in the store while it was mounted; they are kept in \
+             .mobifs/lost"
         );
     }
 }
@@ -427,6 +449,6 @@ fn die_of_panics() {
 /// gets no memory at all, only registers and the list of mappings (core(5)).
 fn keep_out_of_core_dumps() {
     if let Err(error) = std::fs::write("/proc/self/coredump_filter", "0") {
-        tracing::debug!(%error, "a core dump of this process will have its memory");
+        tracing::debug!(%error, "a core dump of this process will contain the arena");
     }
 }

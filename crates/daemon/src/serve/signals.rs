@@ -8,7 +8,7 @@ use signal_hook::iterator::Signals;
 
 use super::commands::Daemon;
 
-/// Keeps the signals that mean something from ending the process; they wait for
+/// Keeps the signals that the daemon handles from ending the process; they wait for
 /// [`watch`].
 pub(super) fn catch() -> io::Result<Signals> {
     Signals::new([SIGTERM, SIGINT, SIGHUP])
@@ -25,7 +25,10 @@ pub(super) fn watch(daemon: Arc<Daemon>, mut signals: Signals) -> io::Result<()>
                 match signal {
                     SIGHUP => {
                         if let Err(failure) = daemon.reload(None) {
-                            tracing::error!(%failure, "the configuration stays as it was");
+                            tracing::error!(
+                                %failure,
+                                "cannot reload the configuration; the old one stays in force"
+                            );
                         }
                     }
                     _ if ending => daemon.terminate_now(),

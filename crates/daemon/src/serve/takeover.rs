@@ -9,7 +9,7 @@ use mobifs_store::StoreError;
 use mobifs_volume::{Arena, ArenaError, OpenedStore, Volume, arm_fault_points, fault_point};
 
 use super::{
-    Plan, RETRY_INTERVAL, Serving, final_commit, mount_options, note_serving, open_options,
+    Plan, RETRY_INTERVAL, Serving, final_commit, mount_options, open_options, record_serving,
     volume_options,
 };
 use crate::adapter::{TakeoverError, VolumeSession, begin_takeover, postpone_takeover};
@@ -21,7 +21,7 @@ use crate::recording::Recording;
 /// After so many daemons in a row died while they took over, the next process does not serve
 /// any more: it commits what the arena holds and ends the mount ([`final_commit`]).
 const ATTEMPTS_MAX: u32 = 5;
-/// Daemons that somebody killed count only if there were more of them in a row: it was not
+/// Daemons that were killed from outside count only if there were more of them in a row: it was not
 /// what they did, and whoever kills them (the kernel, when memory is short) may stop.
 const KILLS_MAX: u32 = 100;
 /// What a takeover starts from.
@@ -37,8 +37,8 @@ pub struct TakeoverState {
 }
 
 impl TakeoverState {
-    /// What a predecessor has left; none if it had not made its mount yet, or there was
-    /// none. Then what it has left is dropped.
+    /// What a predecessor handed over; none if it had not made its mount yet, or there was
+    /// none. Then what it handed over is dropped.
     pub fn find(
         inherited: Inherited,
         supervisor: &SupervisorLink,
@@ -62,31 +62,39 @@ impl TakeoverState {
             });
         }
         if !is_empty {
-            tracing::warn!("the daemon before this one died before its mount was usable");
+            tracing::warn!(
+                "the previous daemon died before its mount was usable; this one starts afresh"
+            );
             // The lock would keep us from the store.
             drop((lock, control));
             supervisor.withdraw("starting afresh");
             if is_mounted(mountpoint, "mobifs")
                 && let Err(error) = mobifs_fuse::unmount(mountpoint, true)
             {
-                tracing::warn!(%error, "its mount cannot be taken away");
+                tracing::warn!(%error, "cannot unmount the mount of the previous daemon");
             }
         }
         None
     }
 
-    /// The configuration that was in force; none if it was not left.
+    /// The configuration that was in force; none if it was not handed over.
     pub fn config(&mut self) -> Option<ConfigText> {
         let inherited = self.config.take().map(ConfigText::inherit)?;
         inherited
-            .inspect_err(|error| tracing::error!(%error, "it is read from its file"))
+            .inspect_err(|error| {
+                tracing::error!(
+                    %error,
+                    "the configuration that was handed over cannot be used; the daemon reads its \
+                     file"
+                )
+            })
             .ok()
     }
 
     /// Brings the volume and the session to life again.
     ///
     /// # Errors
-    /// If that is not possible; where no other process can do it either, what was left is
+    /// If that is not possible; where no other process can do it either, what was handed over is
     /// committed first, and the mount has ended.
     pub(super) fn take_over(
         self,
@@ -110,7 +118,7 @@ impl TakeoverState {
         let arena = match Arena::attach(copy) {
             Ok(arena) => arena,
             Err(error @ ArenaError::Damaged(_)) => {
-                tracing::error!(%error, "no daemon can go on from here");
+                tracing::error!(%error, "the daemon cannot take the mount over");
                 return Err(self.commit_and_end(plan, supervisor));
             }
             Err(error) => return Err(hopeless(supervisor, &error)),
@@ -165,12 +173,12 @@ impl TakeoverState {
         .map_err(|error| try_again(&error))?;
         fault_point("session");
         if !is_noted {
-            note_serving(&opened, mountpoint);
+            record_serving(&opened, mountpoint);
         }
         tracing::info!(
             mountpoint = %mountpoint.display(),
             restarts = session.takeovers(),
-            "took over from the daemon that died"
+            "the daemon took the mount over from the one that died"
         );
         Ok(Serving {
             opened,
@@ -203,7 +211,12 @@ fn begin_attempt(arena: &Arena) -> Result<u32, TakeoverError> {
 fn resume_recording(plan: &Plan, volume: &Volume) -> Option<Recording> {
     let file = plan.record.as_deref()?;
     Recording::resume(file, &plan.config.config.rules, volume)
-        .inspect_err(|failure| tracing::warn!(%failure, "nothing is recorded any more"))
+        .inspect_err(|failure| {
+            tracing::warn!(
+                %failure,
+                "cannot resume the recording: the mount is not recorded any more"
+            )
+        })
         .ok()
 }
 
@@ -217,12 +230,16 @@ fn try_again(error: &dyn std::fmt::Display) -> Failure {
 /// another attempt.
 fn postpone(arena: &Arena) {
     if let Err(error) = postpone_takeover(arena) {
-        tracing::warn!(%error, "this attempt counts");
+        tracing::warn!(
+            %error,
+            "cannot record in the arena that the lower filesystem failed: this attempt counts as \
+             a crash"
+        );
     }
     std::thread::sleep(RETRY_INTERVAL);
 }
 
-/// Nothing more can be tried: whoever watches over us need not start anybody again.
+/// Nothing more can be tried: the supervisor need not start another process.
 fn hopeless(supervisor: &SupervisorLink, reason: &dyn std::fmt::Display) -> Failure {
     supervisor.withdraw("giving up");
     let message = format!(

@@ -6,10 +6,10 @@
 //! the mount as long as it is served, and uses no memory to speak of: whatever ends a daemon
 //! does not end it. If it is killed itself, the daemon serves on, unsupervised.
 //!
-//! Where no daemon can take over, a last process commits what is uncommitted, and then the supervisor
-//! ends ([`restart_policy`] says when). It listens for signals all the time, so that a request to end is
-//! never waited for longer than a limit: who does not heed it is killed, and what it leaves is
-//! for the last process.
+//! Where no daemon can take over, a last process commits what is uncommitted, and then the
+//! supervisor ends ([`restart_policy`] says when). It listens for signals all the time, so that a
+//! request to end is never waited for longer than a limit: a process that exceeds it is killed, and
+//! what it leaves is for the last process.
 
 mod notify_socket;
 mod restart_policy;
@@ -40,7 +40,7 @@ use restart_policy::{Death, DeathCause, NextProcess, RestartPolicy};
 /// This program, even if another version lies at its place by now: only the same version
 /// understands what a daemon leaves.
 const PROGRAM: &str = "/proc/self/exe";
-/// The first descriptor behind the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: i32 = 3;
 /// How long a process that takes over, or the last one, may give no sign of life.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -48,7 +48,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_AT_END: Duration = Duration::from_secs(10);
 /// How long one that is ready may take to end when it is wanted for the second time.
 const PATIENCE_WITH_DAEMON: Duration = Duration::from_secs(60);
-/// How long the last process may take to end when it is wanted: it commits what is uncommitted first.
+/// How long the last process may take to end when it is wanted: it commits what is uncommitted
+/// first.
 const PATIENCE_WITH_LAST: Duration = Duration::from_secs(60);
 /// How long a killed process may take to end; it may be held up by a device that does not answer.
 const PATIENCE_WITH_KILLED: Duration = Duration::from_secs(10);
@@ -110,7 +111,7 @@ impl Watched {
         if self.ready_at.is_some() || self.role == Role::First {
             return second.map(|at| at + patience(PATIENCE_WITH_DAEMON));
         }
-        // It was told when it was started.
+        // The child was asked to end when it was started.
         let since = |at: Instant| at.max(self.started_at);
         let soon = |at| since(at) + patience(PATIENCE_AT_END);
         let ended = match self.role {
@@ -162,7 +163,7 @@ impl Supervisor {
             let Some(status) = self.watch(&mut watched)? else {
                 tracing::error!(
                     pid = watched.child.id(),
-                    "a killed process does not end; its supervisor does not wait for it"
+                    "a killed process does not end; the supervisor stops waiting for it"
                 );
                 return Ok(self.give_up());
             };
@@ -173,7 +174,10 @@ impl Supervisor {
                 .iter()
                 .all(|name| self.kept.contains_key(*name));
             if !can_be_taken_over {
-                tracing::error!(%status, "the daemon died and left nothing to go on from");
+                tracing::error!(
+                    %status,
+                    "the daemon died before it handed anything over: the mount ends"
+                );
                 return Ok(Code::Failed.number());
             }
             let death = Death {
@@ -292,7 +296,10 @@ impl Supervisor {
                 None => watched.deadline(&self.ends),
             };
             if watched.killed_at.is_none() && deadline.is_some_and(|at| at <= Instant::now()) {
-                tracing::error!(pid = watched.child.id(), "it takes too long and is killed");
+                tracing::error!(
+                    pid = watched.child.id(),
+                    "a process of the mount gave no sign of life in time; the supervisor kills it"
+                );
                 watched.killed_at = Some(Instant::now());
                 send(watched.child.id(), Signal::KILL);
                 continue;
@@ -301,7 +308,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for something to do, or for the `end` of a child, until `deadline` at most.
+    /// Waits for a message, a signal, or the `end` of a child, until `deadline` at most.
     fn wait(&self, end: Option<&OwnedFd>, deadline: Option<Instant>) -> io::Result<()> {
         let notify_socket = self.notify_socket.as_fd();
         let mut waited = vec![PollFd::new(&notify_socket, PollFlags::IN)];
@@ -309,10 +316,10 @@ impl Supervisor {
         for (wake, _) in &self.signals {
             waited.push(PollFd::new(wake, PollFlags::IN));
         }
-        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let left = left.map(Timespec::try_from).transpose();
-        let left = left.map_err(io::Error::other)?;
-        match poll(&mut waited, left.as_ref()) {
+        let timeout = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = timeout.map(Timespec::try_from).transpose();
+        let timeout = timeout.map_err(io::Error::other)?;
+        match poll(&mut waited, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -345,7 +352,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Notes the signals that came, and passes them on.
+    /// Records the signals that arrived, and passes them on.
     fn take_signals(&mut self, process: Option<u32>) {
         for (wake, signal) in &mut self.signals {
             let mut bytes = [0; 64];
@@ -371,7 +378,7 @@ impl Supervisor {
             && mobifs_fuse::is_mounted(mountpoint, "mobifs")
             && let Err(error) = mobifs_fuse::abort(mountpoint)
         {
-            tracing::warn!(%error, "the dead mount cannot be taken away");
+            tracing::warn!(%error, "the supervisor cannot unmount the dead mount");
         }
         self.kept.clear();
         tracing::error!(
@@ -382,7 +389,7 @@ impl Supervisor {
     }
 }
 
-/// A stream that has something to read when the signal has come.
+/// A stream that is readable once the signal has arrived.
 fn wake_on(signal: i32) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

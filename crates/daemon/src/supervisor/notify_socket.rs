@@ -25,11 +25,11 @@ pub(super) enum Message {
     Drop { name: String },
     /// The mount is usable.
     Ready,
-    /// It does something, and is not ready yet.
+    /// The process is alive, and not ready yet.
     Alive,
     /// It waits until everything before is done.
     Barrier,
-    /// Nothing to act upon, or from somebody else.
+    /// Nothing to act upon, or from another process.
     Other,
 }
 
@@ -83,8 +83,8 @@ impl NotifySocket {
         for message in ancillary.drain() {
             match message {
                 RecvAncillaryMessage::ScmRights(mut rights) => descriptor = rights.next(),
-                RecvAncillaryMessage::ScmCredentials(who) => {
-                    let pid = u32::try_from(who.pid.as_raw_nonzero().get());
+                RecvAncillaryMessage::ScmCredentials(credentials) => {
+                    let pid = u32::try_from(credentials.pid.as_raw_nonzero().get());
                     is_sender = pid == Ok(sender);
                 }
                 _ => {}

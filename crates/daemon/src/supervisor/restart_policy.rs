@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(before(DeathCause::Crashed), Some(5));
         assert_eq!(before(DeathCause::Hung), Some(2));
         assert_eq!(before(DeathCause::Killed), Some(101));
-        // The arena counts these, or not, where the filesystem below is the reason.
+        // The arena counts these, or not, where the lower filesystem is the reason.
         assert_eq!(before(DeathCause::Refused), None);
         assert_eq!(deaths_before_the_last(READY, false), Some(10));
         let killed = Death {

@@ -182,12 +182,12 @@ impl StoreLock {
 
     /// Says what this process, which holds the lock, is doing. The lock of a store that is only
     /// read has nothing in it.
-    pub fn note(&self, state: OwnerState) {
+    pub fn set_owner_state(&self, state: OwnerState) {
         if let Some(file) = self.file.as_ref().filter(|_| !self.is_shared)
-            && let Err(error) = owner::note(file, state)
+            && let Err(error) = owner::write_state(file, state)
         {
-            // Whoever waits for this process can do without: it is refused after a moment.
-            tracing::debug!(%error, ?state, "not noted in .mobifs/lock");
+            // A process that waits for this one can do without: it is refused after a moment.
+            tracing::debug!(%error, ?state, "cannot write the state of the owner to .mobifs/lock");
         }
     }
 
@@ -431,7 +431,7 @@ mod tests {
         let store = tempfile::tempdir().unwrap();
         let scope = StoreScope::Tree;
         let lock = StoreLock::acquire(store.path(), &scope, false).unwrap();
-        lock.note(OwnerState::Finishing);
+        lock.set_owner_state(OwnerState::Finishing);
         let held = lock.descriptor().unwrap().try_clone_to_owned().unwrap();
         drop(lock);
         let lock = StoreLock::take_over(store.path(), &scope, held, false).unwrap();

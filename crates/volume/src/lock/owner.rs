@@ -123,7 +123,7 @@ pub(crate) fn write(file: &File, pid: u32, state: Option<OwnerState>) -> io::Res
 }
 
 /// Writes the owner's state below its process id, which is there already.
-pub(crate) fn note(file: &File, state: OwnerState) -> io::Result<()> {
+pub(crate) fn write_state(file: &File, state: OwnerState) -> io::Result<()> {
     match LockOwner::read(file).pid {
         0 => Err(io::ErrorKind::InvalidData.into()),
         pid => write(file, pid, Some(state)),
@@ -139,7 +139,7 @@ mod tests {
         let pid = format!("{}\n", std::process::id());
         file.write_all_at(pid.as_bytes(), 0).unwrap();
         if let Some(state) = state {
-            note(&file, state).unwrap();
+            write_state(&file, state).unwrap();
         }
         LockOwner::read(&file)
     }
@@ -178,8 +178,8 @@ mod tests {
     fn a_later_note_takes_the_place_of_an_earlier_one() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(b"17\n", 0).unwrap();
-        note(&file, serving(259, 1_048_575)).unwrap();
-        note(&file, OwnerState::Finishing).unwrap();
+        write_state(&file, serving(259, 1_048_575)).unwrap();
+        write_state(&file, OwnerState::Finishing).unwrap();
         let found = LockOwner::read(&file);
         assert_eq!((found.pid, found.state), (17, Some(OwnerState::Finishing)));
         write(&file, 18, None).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_no_note() {
+    fn foreign_content_is_no_state() {
         for text in [
             "",
             "rubbish",
@@ -203,6 +203,6 @@ mod tests {
             let found = LockOwner::read(&file);
             assert_eq!(found.state, None, "{text:?}");
         }
-        assert!(note(&tempfile::tempfile().unwrap(), OwnerState::Finishing).is_err());
+        assert!(write_state(&tempfile::tempfile().unwrap(), OwnerState::Finishing).is_err());
     }
 }

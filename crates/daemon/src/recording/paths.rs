@@ -1,4 +1,4 @@
-//! Where a recording goes.
+//! The files that a recording is written to.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -11,43 +11,43 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::failure::{Code, Failure};
 
-/// Names of files are nobody else's business.
+/// File names are private to the user who records.
 const MODE: u32 = 0o600;
 
 /// The files of a recording, by absolute paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
+pub(super) struct RecordingPaths {
     /// The trace.
     pub(super) file: PathBuf,
-    /// What is written while the mount is there.
+    /// The raw log that is written while the mount is served.
     pub(super) log: PathBuf,
 }
 
-impl Target {
-    /// The files of a new recording: none of them may be there, nor lie in what is recorded.
-    pub(super) fn check(file: &Path, paths: &MountPaths) -> Result<Self, Failure> {
-        let target = Self::known(file)?;
+impl RecordingPaths {
+    /// The files of a new recording: none of them may exist, nor lie in the mount or its store.
+    pub(super) fn check(file: &Path, mount: &MountPaths) -> Result<Self, Failure> {
+        let paths = Self::known(file)?;
         let usage = |message: String| Err(Failure::new(Code::Usage, message));
-        let shown = target.file.display();
-        if target.file.starts_with(&paths.mountpoint) {
+        let shown = paths.file.display();
+        if paths.file.starts_with(&mount.mountpoint) {
             return usage(format!(
                 "cannot record to {shown}, which lies in the mount that is recorded"
             ));
         }
-        if target.file.starts_with(&paths.store) {
+        if paths.file.starts_with(&mount.store) {
             return usage(format!(
                 "cannot record to {shown}, which lies in the store: only the mount may change it"
             ));
         }
         let is_there = |path: &Path| path.symlink_metadata().is_ok();
-        if is_there(&target.file) {
+        if is_there(&paths.file) {
             let message = format!("{shown} is there already, and a recording replaces nothing");
             return Err(Failure::new(Code::Failed, message));
         }
-        if is_there(&target.log) {
-            return Err(target.log_is_there());
+        if is_there(&paths.log) {
+            return Err(paths.log_is_there());
         }
-        Ok(target)
+        Ok(paths)
     }
 
     /// The files of a recording that was checked before.
@@ -123,7 +123,11 @@ impl Target {
     /// Removes the log.
     pub(super) fn discard(&self) {
         if let Err(error) = fs::remove_file(&self.log) {
-            tracing::warn!(%error, file = %self.log.display(), "not removed");
+            tracing::warn!(
+                %error,
+                file = %self.log.display(),
+                "cannot remove the log of the recording"
+            );
         }
     }
 }
