@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mobifs_store::StoreError;
 use mobifs_volume::{ArenaError, ConfigError, FsError, VolumeError};
 
-use crate::abi::{self, Code};
+use crate::interface::abi::{self, Code};
 
 /// What may be done about a database that the engine refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub enum Failure {
     NotOwner {
         /// The database.
         path: PathBuf,
-        /// Whose it is.
+        /// Backend it is.
         owner: u32,
     },
     /// What lies beside it is another user's.
@@ -141,7 +141,7 @@ pub enum Failure {
     StoreOfOther {
         /// The directory.
         directory: PathBuf,
-        /// Whose it is.
+        /// Backend it is.
         owner: u32,
         /// What helps.
         remedy: &'static str,

@@ -11,51 +11,27 @@
 //! # Ok::<(), mobifs_sqlite::RegisterError>(())
 //! ```
 //!
-//! From the outside in: [`register`] and the C interface ([`abi`], `vfs`, `file`) hand what
+//! From the outside in: [`register`] and the C interface ([`interface`]) hand what
 //! SQLite asks for to a [`database::Database`], which is shared by all connections of the
 //! process and owns the volume, the locks that connections have on each other, and the
 //! memory that WAL mode shares. `docs/SQLITE.md` says what users may rely on, and why.
 #![deny(unsafe_code)]
 
-mod abi;
-mod arena_file;
-mod companion;
 mod database;
-#[expect(unsafe_code, reason = "SQLite's C interface")]
-mod decision;
-mod durability;
 mod failure;
-#[expect(unsafe_code, reason = "SQLite's C interface")]
-mod file;
 #[expect(unsafe_code, reason = "handlers of fork(2) are C functions")]
 mod fork;
-mod ground;
-mod header;
-mod headroom;
-#[expect(unsafe_code, reason = "SQLite's C interface")]
-mod host;
-mod leftovers;
+mod interface;
 mod limits;
-mod locks;
-mod lower_file;
-mod opened_file;
 mod options;
-#[expect(unsafe_code, reason = "SQLite's C interface")]
-mod own_file;
-mod pieces;
-mod pragma;
 mod registry;
-mod shared_memory;
 /// For the tests; no part of the interface.
 #[doc(hidden)]
 pub mod simulation;
-mod site;
-#[expect(unsafe_code, reason = "SQLite's C interface")]
-mod vfs;
 
 pub use failure::{Failure, forget_last_error, last_error};
-pub use host::{Host, RegisterError};
-pub use vfs::{NAME, load_extension, register_with};
+pub use interface::host::{Host, RegisterError};
+pub use interface::vfs::{NAME, load_extension, register_with};
 
 /// Makes the VFS `mobifs` known to the SQLite that this program is linked with.
 ///

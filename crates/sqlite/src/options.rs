@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use mobifs_volume::{Class, Config, PolicyChange, PolicySettings, class_name, parse_size};
 use serde::Serialize;
 
-use crate::arena_file;
+use crate::database::arena_file;
 use crate::failure::Failure;
 
 /// Memory for what is not committed, unless the URI says otherwise.

@@ -1,6 +1,6 @@
 //! The databases that are open in this process, and whose they are: for each of them it is
 //! decided once, when its first connection opens it, whether it and all its companions are the
-//! engine's or are left to SQLite's own VFS. See `decision.rs`.
+//! engine's or are left to SQLite's own VFS. See `vfs_choice.rs`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::database::finish;
+use crate::database::lower_file::FileIdentity;
 use crate::database::{Database, OpenRequest};
 use crate::failure::Failure;
 use crate::fork::{self, Generation};
-use crate::leftovers;
-use crate::lower_file::FileIdentity;
 
 /// What tells databases from each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ enum Key {
     Simulated(PathBuf),
 }
 
-/// Whose a database is as long as a connection has it open.
+/// Backend a database is as long as a connection has it open.
 #[derive(Debug)]
 enum Owner {
     Engine(Arc<Database>),
@@ -171,7 +171,7 @@ impl Lease {
                 is_looked_after = true;
                 drop(databases);
                 // Others may open the database meanwhile: this use of it is not ended yet.
-                unfinished = leftovers::finish(&self.database);
+                unfinished = finish::finish(&self.database);
                 continue;
             }
             let path = self.database.path().to_owned();
@@ -190,12 +190,12 @@ impl Lease {
 
 /// A use of a database that is left to SQLite's own VFS. Ends when it is dropped.
 #[derive(Debug)]
-pub(crate) struct OwnLease {
+pub(crate) struct BaseLease {
     key: Key,
     generation: Generation,
 }
 
-impl Drop for OwnLease {
+impl Drop for BaseLease {
     fn drop(&mut self) {
         if !self.generation.is_current() {
             return;
@@ -210,9 +210,9 @@ impl Drop for OwnLease {
     }
 }
 
-/// Whose a database is.
+/// Backend a database is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum Backend {
     /// The engine's.
     Engine,
     /// SQLite's own VFS's.
@@ -247,13 +247,13 @@ impl Databases {
         Self { table }
     }
 
-    /// Whose a database is; none if it is not open.
-    pub(crate) fn whose(&self, path: &Path) -> Option<Whose> {
+    /// Backend a database is; none if it is not open.
+    pub(crate) fn backend_of(&self, path: &Path) -> Option<Backend> {
         let slot = self.table.slots.get(&self.table.key_of(path)?)?;
         match &slot.owner {
             _ if !slot.is_ours() => None,
-            Owner::Sqlite(_) => Some(Whose::Sqlite),
-            Owner::Engine(_) => Some(Whose::Engine),
+            Owner::Sqlite(_) => Some(Backend::Sqlite),
+            Owner::Engine(_) => Some(Backend::Engine),
         }
     }
 
@@ -313,7 +313,7 @@ impl Databases {
             return Err(Failure::Misuse("the database is left to SQLite's own VFS"));
         };
         // What finishes a database has no wishes of its own.
-        if !leftovers::is_finishing() {
+        if !finish::is_finishing() {
             if let Some(name) = request.options.contradicts(database.options()) {
                 let path = path.to_owned();
                 return Err(Failure::OpenOtherwise { path, name });
@@ -331,7 +331,7 @@ impl Databases {
 
     /// One more use of a database that is left to SQLite's own VFS; none if there is no such
     /// file.
-    pub(crate) fn leave_to_sqlite(&mut self, path: &Path) -> Option<OwnLease> {
+    pub(crate) fn leave_to_sqlite(&mut self, path: &Path) -> Option<BaseLease> {
         self.table.forget_parents();
         let key = Key::File(FileIdentity::of(path).ok()?);
         let generation = Generation::current();
@@ -341,7 +341,7 @@ impl Databases {
                 .table
                 .insert(key.clone(), Owner::Sqlite(generation), path),
         }
-        Some(OwnLease { key, generation })
+        Some(BaseLease { key, generation })
     }
 }
 

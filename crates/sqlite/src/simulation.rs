@@ -6,9 +6,9 @@ use std::sync::Arc;
 use mobifs_volume::Volume;
 
 use crate::database::Database;
+pub use crate::database::database_file::DatabaseFile;
+pub use crate::database::header::{Beginning, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark};
 use crate::failure::Failure;
-pub use crate::ground::Ground;
-pub use crate::header::{Beginning, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark};
 use crate::options::Options;
 use crate::registry::{self, Lease};
 
@@ -18,13 +18,17 @@ pub struct Adopted(Lease);
 
 impl Adopted {
     /// Makes `path` name the database in the root of `volume` that has the same name. The
-    /// file need not exist but for `volume` and `ground`.
+    /// file need not exist but for `volume` and `file`.
     ///
     /// # Errors
     /// [`Failure`].
-    pub fn new(path: &Path, volume: Arc<Volume>, ground: Box<dyn Ground>) -> Result<Self, Failure> {
+    pub fn new(
+        path: &Path,
+        volume: Arc<Volume>,
+        file: Box<dyn DatabaseFile>,
+    ) -> Result<Self, Failure> {
         let options = Options::read(&|_| None)?;
-        let database = Database::over(path, options, volume, ground)?;
+        let database = Database::over(path, options, volume, file)?;
         Ok(Self(registry::adopt(database)))
     }
 

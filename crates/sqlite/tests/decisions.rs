@@ -1,4 +1,4 @@
-//! Whose a database is, the engine's or SQLite's own VFS's: what plain SQLite can read is read,
+//! Backend a database is, the engine's or SQLite's own VFS's: what plain SQLite can read is read,
 //! and a database and its companions are never decided apart.
 //!
 //! Parts need root, who can be several users and mount; elsewhere each says that it is skipped.

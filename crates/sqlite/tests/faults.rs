@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::simulated::{bring_to_life, disk, looked_at_plainly, new_path};
+use common::simulated::{disk, looked_at_plainly, new_path, start};
 use common::{Dice, SAFE_MODES, check, number_from, open, set_mode};
 use mobifs_store::JournalOptions;
 use mobifs_testkit::crash::{Calls, Fault, Harm};
@@ -48,7 +48,7 @@ fn history(seed: u64) {
         ..JournalOptions::default()
     };
     let lower = disk();
-    let alive = bring_to_life(&lower, &journal, new_path()).unwrap();
+    let alive = start(&lower, &journal, new_path()).unwrap();
     let class = if is_durable { "&class=durable" } else { "" };
     let connection = open(&alive.path, class).unwrap();
     connection

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::simulated::{bring_to_life, cut_image, disk, looked_at_plainly, new_path};
+use common::simulated::{cut_image, disk, looked_at_plainly, new_path, start};
 use common::{Dice, SAFE_MODES, check, number_from, open, set_mode};
 use mobifs_store::JournalOptions;
 use mobifs_testkit::crash::CrashLower;
@@ -215,7 +215,7 @@ fn history(seed: u64) -> u64 {
     let mut number = 0;
     for life in 0..3 {
         cut_now_and_then(&lower, &progress, &cuts, (seed ^ life, 0));
-        let alive = bring_to_life(&lower, &plan.journal, new_path()).unwrap();
+        let alive = start(&lower, &plan.journal, new_path()).unwrap();
         let connections = plan.connect_both(&alive.path);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -279,7 +279,7 @@ fn verify(plan: &Plan, cut: Cut, cuts: &Cuts, dice: &mut Dice) {
         let how = (dice.roll(u64::MAX), cut.depth + 1);
         cut_now_and_then(&cut.lower, &progress, cuts, how);
     }
-    let alive = bring_to_life(&cut.lower, &plan.journal, new_path()).unwrap();
+    let alive = start(&cut.lower, &plan.journal, new_path()).unwrap();
     let connections = plan.connect_both(&alive.path);
     let mut found = state(&connections[0]);
     let depth = cut.depth;
@@ -333,7 +333,7 @@ fn joint_history(seed: u64) -> u64 {
     let (lowers, paths) = ([disk(), disk()], [new_path(), new_path()]);
     let progress = Arc::new(Progress::default());
     let cuts: Arc<Mutex<Vec<[Cut; 2]>>> = Arc::default();
-    let alive = [0, 1].map(|i| bring_to_life(&lowers[i], &plan.journal, paths[i].clone()).unwrap());
+    let alive = [0, 1].map(|i| start(&lowers[i], &plan.journal, paths[i].clone()).unwrap());
     let connection = plan.connect(&paths[0], plan.modes[0]);
     let attach = format!("ATTACH 'file:{}?vfs=mobifs' AS other", paths[1].display());
     let create = "CREATE TABLE j(n INTEGER); INSERT INTO j VALUES (0); \
@@ -381,8 +381,7 @@ fn joint_history(seed: u64) -> u64 {
     let cuts = std::mem::take(&mut *cuts.lock().unwrap());
     let count = cuts.len() as u64;
     for cut in cuts {
-        let alive =
-            [0, 1].map(|i| bring_to_life(&cut[i].lower, &plan.journal, paths[i].clone()).unwrap());
+        let alive = [0, 1].map(|i| start(&cut[i].lower, &plan.journal, paths[i].clone()).unwrap());
         let found = paths.each_ref().map(|path| {
             let connection = plan.connect(path, plan.modes[0]);
             check(&connection);

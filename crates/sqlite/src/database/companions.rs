@@ -6,9 +6,9 @@ use mobifs_base::{DeviceNumber, FileKind, ObjectId};
 use mobifs_volume::{Caller, FsError, Node, NodeSpec};
 
 use super::Database;
-use crate::companion::{self, Companion};
+use crate::database::companion_name::{self, Companion};
+use crate::database::finish::UnfinishedFile;
 use crate::failure::Failure;
-use crate::leftovers::Leftover;
 
 impl Database {
     /// Opens a companion by its name in the store, or makes it if there is none and
@@ -72,9 +72,9 @@ impl Database {
 
     /// Ends [`Database::open_companion`].
     pub(crate) fn close_companion(&self, file: ObjectId) {
-        self.settle_if_possible();
+        self.flush_if_possible();
         // What cannot be written has no writer any more, and nothing relies on it.
-        self.waiting.forget(file);
+        self.coalesced.discard(file);
         let mut open = self.open_companions.lock();
         if let Some(count) = open.get_mut(&file) {
             *count -= 1;
@@ -92,7 +92,7 @@ impl Database {
     /// modes keep the journal open, and would go on in a file that is no journal any more. SQLite
     /// takes an empty one for none.
     pub(crate) fn delete(&self, name: &[u8]) -> Result<bool, Failure> {
-        self.settle_if_possible();
+        self.flush_if_possible();
         match self.volume.lookup(ObjectId::ROOT, name) {
             Ok(node) => self.volume.forget(node.id, 1),
             // Nothing changes, so the file need not say that it is in use.
@@ -133,7 +133,7 @@ impl Database {
     /// database may have been opened by another of its names.
     pub(crate) fn name_of(&self, companion: &Companion) -> Vec<u8> {
         let own = self.path.file_name().unwrap_or_default().as_bytes();
-        [own, companion::INFIX, &companion.ending].concat()
+        [own, companion_name::INFIX, &companion.ending].concat()
     }
 
     /// Removes journals that have ended. False if there is a companion without which the
@@ -161,15 +161,15 @@ impl Database {
     }
 
     /// What lies beside the database and has not ended.
-    pub(crate) fn leftovers(&self) -> Result<Vec<Leftover>, Failure> {
-        self.settle_if_possible();
-        let mut left = Vec::new();
+    pub(crate) fn unfinished_files(&self) -> Result<Vec<UnfinishedFile>, Failure> {
+        self.flush_if_possible();
+        let mut unfinished = Vec::new();
         for name in self.companions()? {
             if self.is_needed(&name)? {
-                left.push(Leftover::of(&name));
+                unfinished.push(UnfinishedFile::of(&name));
             }
         }
-        Ok(left)
+        Ok(unfinished)
     }
 
     fn is_needed(&self, name: &[u8]) -> Result<bool, Failure> {
@@ -199,7 +199,7 @@ impl Database {
     }
 
     fn companion_bytes(&self, name: &[u8]) -> Result<u64, Failure> {
-        self.settle_if_possible();
+        self.flush_if_possible();
         match self.volume.lookup(ObjectId::ROOT, name) {
             Ok(node) => {
                 self.volume.forget(node.id, 1);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mobifs_sqlite::Failure;
 use mobifs_sqlite::simulation::{
-    Adopted, Beginning, Ground, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark,
+    Adopted, Beginning, DatabaseFile, HEADER_BYTES, MARK_PLACE, mark, stand_in, unmark,
 };
 use mobifs_store::lower::{Create, Lower as _};
 use mobifs_store::{Gate, JournalOptions, JournalStore};
@@ -66,7 +66,7 @@ fn system(source: io::Error) -> Failure {
     }
 }
 
-impl Ground for SimulatedFile {
+impl DatabaseFile for SimulatedFile {
     fn mark(&self) -> Result<(), Failure> {
         match self.beginning().map_err(system)? {
             Beginning::Empty => self.write(&stand_in()).map_err(system),
@@ -114,11 +114,7 @@ pub fn new_path() -> PathBuf {
 }
 
 /// Opens what is on the disk as the database at `path`, recovery included.
-pub fn bring_to_life(
-    lower: &CrashLower,
-    journal: &JournalOptions,
-    path: PathBuf,
-) -> Result<Alive, String> {
+pub fn start(lower: &CrashLower, journal: &JournalOptions, path: PathBuf) -> Result<Alive, String> {
     let file = SimulatedFile(lower.clone());
     if file.beginning().map_err(|error| error.to_string())? == Beginning::Empty {
         // As an opened database does with what a cut has left of a stand-in.

@@ -1,7 +1,7 @@
 //! The locks that connections of one process have on each other: SQLite's five levels, as
 //! its documentation defines them ("File Locking And Concurrency In SQLite Version 3").
 
-use crate::abi::{self, Code};
+use crate::interface::abi::{self, Code};
 
 /// How much of a database a connection has for itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -74,7 +74,7 @@ pub(crate) struct File {
 /// this.
 macro_rules! io_methods {
     (version: $version:expr, fetch: $fetch:expr, unfetch: $unfetch:expr) => {
-        $crate::abi::IoMethods {
+        $crate::interface::abi::IoMethods {
             version: $version,
             close,
             read,

@@ -13,9 +13,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::database::database_file::DatabaseFile;
+use crate::database::header::{self, Beginning, HEADER_BYTES, MARK_PLACE};
 use crate::failure::Failure;
-use crate::ground::Ground;
-use crate::header::{self, Beginning, HEADER_BYTES, MARK_PLACE};
 
 /// Where SQLite's own locks are in a file, and how many bytes they take.
 const LOCKS_AT: libc::off_t = 0x4000_0000;
@@ -191,7 +191,7 @@ impl LowerFile {
     }
 }
 
-impl Ground for LowerFile {
+impl DatabaseFile for LowerFile {
     fn mark(&self) -> Result<(), Failure> {
         let write = || match beginning_of(&self.file)? {
             Beginning::Empty => self.file.write_all_at(&header::stand_in(), 0),

@@ -1,16 +1,16 @@
-//! What SQLite writes in pieces, in the form that costs least.
+//! What SQLite writes in writes, in the form that costs least.
 //!
-//! SQLite writes a frame of its log in two pieces and an entry of a rollback journal in three,
+//! SQLite writes a frame of its log in two writes and an entry of a rollback journal in three,
 //! some of them four bytes long, and a transaction has several. Each write is an operation of the
-//! engine with a copy of every page that it touches. So pieces that follow each other wait, and
+//! engine with a copy of every page that it touches. So writes that follow each other wait, and
 //! are one write: of the log until a transaction is committed, of a journal until something else
 //! is done.
 //!
 //! Nobody can see the difference. Only the connection that has the right to write makes them, and
 //! until it publishes frames through the shared memory, or gives back its lock, nobody else reads,
-//! or depends on, what is there; and a power cut or kill between two pieces has always been
+//! or depends on, what is there; and a power cut or kill between two writes has always been
 //! possible. All the same, whoever does anything but read writes what waits first
-//! ([`crate::database::Database::settle`]). If that fails it waits on, and is read from here: a
+//! ([`crate::database::Database::flush`]). If that fails it waits on, and is read from here: a
 //! writer whose disk fails takes its transaction back, and needs all that it wrote for that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,16 +61,16 @@ impl Run {
     }
 }
 
-/// The pieces that wait in a database, if any do: there is one writer.
+/// The writes that wait in a database, if any do: there is one writer.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct CoalescedWrites {
     is_there: AtomicBool,
     run: Mutex<Run>,
 }
 
-impl Waiting {
+impl CoalescedWrites {
     /// Writes them, if there are any. If that fails they wait on.
-    pub(crate) fn settle(
+    pub(crate) fn flush(
         &self,
         write: impl FnOnce(ObjectId, u64, &[u8]) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
@@ -132,13 +132,7 @@ impl Waiting {
 
     /// Puts what waits of a file over what was read from it at `at`, `length` bytes; how much is
     /// there then.
-    pub(crate) fn read_over(
-        &self,
-        file: ObjectId,
-        at: u64,
-        out: &mut [u8],
-        length: usize,
-    ) -> usize {
+    pub(crate) fn overlay(&self, file: ObjectId, at: u64, out: &mut [u8], length: usize) -> usize {
         if !self.is_there.load(Ordering::Acquire) {
             return length;
         }
@@ -158,7 +152,7 @@ impl Waiting {
     }
 
     /// Forgets what waits of a file from here on.
-    pub(crate) fn cut(&self, file: ObjectId, at: u64) {
+    pub(crate) fn truncate(&self, file: ObjectId, at: u64) {
         let mut run = self.run.lock();
         if run.file != file {
             return;
@@ -172,7 +166,7 @@ impl Waiting {
     }
 
     /// Forgets what waits of a file that is nothing any more.
-    pub(crate) fn forget(&self, file: ObjectId) {
+    pub(crate) fn discard(&self, file: ObjectId) {
         let mut run = self.run.lock();
         if run.file == file {
             run.bytes.clear();
@@ -181,9 +175,9 @@ impl Waiting {
     }
 }
 
-/// What is written in pieces.
+/// What is written in writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CoalescedFile {
     /// The write-ahead log.
     Log,
     /// A rollback journal.
@@ -192,18 +186,18 @@ pub(crate) enum Kind {
 
 /// What a write is.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum WriteRole {
     /// It can wait for what follows.
-    More,
+    Continues,
     /// With it something is complete that SQLite relies on.
-    Last,
+    Completes,
     /// It does not continue what was written before.
-    Apart,
+    Standalone,
     /// The log begins anew. What it held is in the database, and is nothing any more: what
     /// follows need not be told from it, nor be written over it.
-    Restart,
+    RestartsLog,
     /// The journal ends; what it held is nothing any more.
-    End,
+    EndsJournal,
 }
 
 /// Whether a write to a rollback journal ends it.
@@ -213,7 +207,7 @@ pub(crate) fn ends_journal(at: u64, data: &[u8]) -> bool {
 
 /// Writes of one connection to its log or journal.
 #[derive(Debug, Default)]
-pub(crate) struct PieceWriter {
+pub(crate) struct WriteClassifier {
     /// Where its last write ended: only what follows there waits. Headers that SQLite corrects
     /// later lie elsewhere.
     end: Option<u64>,
@@ -228,21 +222,21 @@ pub(crate) fn begins_commit(data: &[u8]) -> bool {
     data.len() == FRAME_HEADER_BYTES && data[COMMITTED_SIZE] != [0; 4]
 }
 
-impl PieceWriter {
+impl WriteClassifier {
     /// What a write of `data` to `at` is.
-    pub(crate) fn look(&mut self, kind: Kind, at: u64, data: &[u8]) -> Piece {
+    pub(crate) fn classify(&mut self, kind: CoalescedFile, at: u64, data: &[u8]) -> WriteRole {
         let follows = self.end.replace(at + data.len() as u64) == Some(at);
         match kind {
-            Kind::Log => self.look_at_log(follows, at, data),
-            Kind::Journal if ends_journal(at, data) => Piece::End,
-            Kind::Journal if at == 0 || follows => Piece::More,
-            Kind::Journal => Piece::Apart,
+            CoalescedFile::Log => self.classify_log(follows, at, data),
+            CoalescedFile::Journal if ends_journal(at, data) => WriteRole::EndsJournal,
+            CoalescedFile::Journal if at == 0 || follows => WriteRole::Continues,
+            CoalescedFile::Journal => WriteRole::Standalone,
         }
     }
 
-    fn look_at_log(&mut self, follows: bool, at: u64, data: &[u8]) -> Piece {
+    fn classify_log(&mut self, follows: bool, at: u64, data: &[u8]) -> WriteRole {
         if at == 0 && data.len() == LOG_HEADER_BYTES {
-            return Piece::Restart;
+            return WriteRole::RestartsLog;
         }
         let is_header = data.len() == FRAME_HEADER_BYTES;
         if is_header {
@@ -250,19 +244,19 @@ impl PieceWriter {
             self.frame_at = at;
         }
         match (follows, is_header || !self.commits) {
-            (false, _) => Piece::Apart,
-            (true, true) => Piece::More,
-            (true, false) => Piece::Last,
+            (false, _) => WriteRole::Standalone,
+            (true, true) => WriteRole::Continues,
+            (true, false) => WriteRole::Completes,
         }
     }
 
     /// The last write failed, so nothing is known of where it ended. Returns from where on it must
     /// not be in the log, if it was part of a frame that was to commit a transaction: that is
     /// rolled back.
-    pub(crate) fn failed(&mut self, kind: Kind) -> Option<u64> {
+    pub(crate) fn failed(&mut self, kind: CoalescedFile) -> Option<u64> {
         self.end = None;
         let commits = std::mem::take(&mut self.commits);
-        (kind == Kind::Log && commits).then_some(self.frame_at)
+        (kind == CoalescedFile::Log && commits).then_some(self.frame_at)
     }
 }
 
@@ -281,10 +275,12 @@ mod tests {
     }
 
     /// What the writes are.
-    fn looked(kind: Kind, writes: &[(u64, Vec<u8>)]) -> Vec<Piece> {
-        let mut writer = PieceWriter::default();
-        let pieces = writes.iter().map(|(at, data)| writer.look(kind, *at, data));
-        pieces.collect()
+    fn looked(kind: CoalescedFile, writes: &[(u64, Vec<u8>)]) -> Vec<WriteRole> {
+        let mut writer = WriteClassifier::default();
+        let writes = writes
+            .iter()
+            .map(|(at, data)| writer.classify(kind, *at, data));
+        writes.collect()
     }
 
     #[test]
@@ -297,17 +293,20 @@ mod tests {
             (568, header(9)),
             (592, page()),
         ];
-        use Piece::{Last, More, Restart};
+        use WriteRole::{Completes, Continues, RestartsLog};
         assert_eq!(
-            looked(Kind::Log, &writes),
-            [Restart, More, More, More, Last]
+            looked(CoalescedFile::Log, &writes),
+            [RestartsLog, Continues, Continues, Continues, Completes]
         );
     }
 
     #[test]
     fn a_connection_that_goes_on_with_a_log_says_so_first() {
         let writes = [(5000, header(9)), (5024, vec![3; 512])];
-        assert_eq!(looked(Kind::Log, &writes), [Piece::Apart, Piece::Last]);
+        assert_eq!(
+            looked(CoalescedFile::Log, &writes),
+            [WriteRole::Standalone, WriteRole::Completes]
+        );
     }
 
     #[test]
@@ -319,10 +318,10 @@ mod tests {
             (32, header(0)),
             (568, header(9)),
         ];
-        use Piece::{Apart, More, Restart};
+        use WriteRole::{Continues, RestartsLog, Standalone};
         assert_eq!(
-            looked(Kind::Log, &writes),
-            [Restart, More, More, Apart, Apart]
+            looked(CoalescedFile::Log, &writes),
+            [RestartsLog, Continues, Continues, Standalone, Standalone]
         );
     }
 
@@ -339,25 +338,40 @@ mod tests {
             (0, vec![0; 28]),
             (0, begins),
         ];
-        use Piece::{Apart, End, More};
-        let expected = [More, More, More, More, Apart, Apart, End, More];
-        assert_eq!(looked(Kind::Journal, &writes), expected);
+        use WriteRole::{Continues, EndsJournal, Standalone};
+        let expected = [
+            Continues,
+            Continues,
+            Continues,
+            Continues,
+            Standalone,
+            Standalone,
+            EndsJournal,
+            Continues,
+        ];
+        assert_eq!(looked(CoalescedFile::Journal, &writes), expected);
     }
 
     #[test]
     fn after_a_failure_nothing_is_known_to_follow() {
-        let mut writer = PieceWriter::default();
-        assert_eq!(writer.look(Kind::Log, 0, &[1; 32]), Piece::Restart);
-        assert_eq!(writer.failed(Kind::Log), None);
-        assert_eq!(writer.look(Kind::Log, 32, &header(0)), Piece::Apart);
+        let mut writer = WriteClassifier::default();
+        assert_eq!(
+            writer.classify(CoalescedFile::Log, 0, &[1; 32]),
+            WriteRole::RestartsLog
+        );
+        assert_eq!(writer.failed(CoalescedFile::Log), None);
+        assert_eq!(
+            writer.classify(CoalescedFile::Log, 32, &header(0)),
+            WriteRole::Standalone
+        );
     }
 
     /// The frame waited on, and was in the log as soon as there was room: a transaction that had
     /// failed was there after the next kill.
     #[test]
     fn a_frame_that_commits_does_not_wait_when_it_has_failed() {
-        let waiting = Waiting::default();
-        let mut writer = PieceWriter::default();
+        let coalesced = CoalescedWrites::default();
+        let mut writer = WriteClassifier::default();
         let page = vec![3; 512];
         let writes = [
             (32, header(0)),
@@ -366,24 +380,29 @@ mod tests {
             (592, page),
         ];
         for (at, data) in &writes {
-            writer.look(Kind::Log, *at, data);
-            add(&waiting, LOG, *at, data);
+            writer.classify(CoalescedFile::Log, *at, data);
+            add(&coalesced, LOG, *at, data);
         }
-        assert_eq!(writer.failed(Kind::Log), Some(568));
-        waiting.cut(JOURNAL, 0);
-        waiting.cut(LOG, 568);
+        assert_eq!(writer.failed(CoalescedFile::Log), Some(568));
+        coalesced.truncate(JOURNAL, 0);
+        coalesced.truncate(LOG, 568);
         let kept = [header(0), vec![3; 512]].concat();
-        assert_eq!(settled(&waiting), Some((LOG, 32, kept)));
-        add(&waiting, LOG, 592, &[1; 512]);
-        waiting.cut(LOG, 568);
-        assert_eq!(settled(&waiting), None, "its header is written");
-        assert_eq!(writer.failed(Kind::Log), None, "once");
+        assert_eq!(flushed(&coalesced), Some((LOG, 32, kept)));
+        add(&coalesced, LOG, 592, &[1; 512]);
+        coalesced.truncate(LOG, 568);
+        assert_eq!(flushed(&coalesced), None, "its header is written");
+        assert_eq!(writer.failed(CoalescedFile::Log), None, "once");
     }
 
     /// Adds a piece; what was written because of it.
-    fn add(waiting: &Waiting, file: ObjectId, at: u64, data: &[u8]) -> Option<(u64, Vec<u8>)> {
+    fn add(
+        coalesced: &CoalescedWrites,
+        file: ObjectId,
+        at: u64,
+        data: &[u8],
+    ) -> Option<(u64, Vec<u8>)> {
         let mut written = None;
-        let added = waiting.add((file, at), data, |_, at, run| {
+        let added = coalesced.add((file, at), data, |_, at, run| {
             written = Some((at, run.to_vec()));
             Ok(())
         });
@@ -391,48 +410,48 @@ mod tests {
         written
     }
 
-    fn settled(waiting: &Waiting) -> Option<(ObjectId, u64, Vec<u8>)> {
+    fn flushed(coalesced: &CoalescedWrites) -> Option<(ObjectId, u64, Vec<u8>)> {
         let mut written = None;
-        let settled = waiting.settle(|file, at, run| {
+        let flushed = coalesced.flush(|file, at, run| {
             written = Some((file, at, run.to_vec()));
             Ok(())
         });
-        settled.unwrap();
+        flushed.unwrap();
         written
     }
 
     #[test]
     fn what_follows_is_one_write_and_what_does_not_is_written_before() {
-        let waiting = Waiting::default();
-        assert_eq!(settled(&waiting), None);
-        assert_eq!(add(&waiting, LOG, 32, &[1; 24]), None);
-        assert_eq!(add(&waiting, LOG, 56, &[2; 8]), None);
+        let coalesced = CoalescedWrites::default();
+        assert_eq!(flushed(&coalesced), None);
+        assert_eq!(add(&coalesced, LOG, 32, &[1; 24]), None);
+        assert_eq!(add(&coalesced, LOG, 56, &[2; 8]), None);
         let run = [vec![1; 24], vec![2; 8]].concat();
-        assert_eq!(add(&waiting, LOG, 72, &[3]), Some((32, run)), "a gap");
-        assert_eq!(add(&waiting, JOURNAL, 73, &[4]), Some((72, vec![3])));
-        assert_eq!(settled(&waiting), Some((JOURNAL, 73, vec![4])));
-        assert_eq!(settled(&waiting), None);
+        assert_eq!(add(&coalesced, LOG, 72, &[3]), Some((32, run)), "a gap");
+        assert_eq!(add(&coalesced, JOURNAL, 73, &[4]), Some((72, vec![3])));
+        assert_eq!(flushed(&coalesced), Some((JOURNAL, 73, vec![4])));
+        assert_eq!(flushed(&coalesced), None);
     }
 
     #[test]
     fn what_cannot_be_written_waits_on() {
-        let waiting = Waiting::default();
-        add(&waiting, LOG, 32, &[1; 24]);
-        let refused = waiting.settle(|_, _, _| Err(Failure::Misuse("no")));
+        let coalesced = CoalescedWrites::default();
+        add(&coalesced, LOG, 32, &[1; 24]);
+        let refused = coalesced.flush(|_, _, _| Err(Failure::Misuse("no")));
         refused.unwrap_err();
-        let refused = waiting.add((JOURNAL, 0), &[1], |_, _, _| Err(Failure::Misuse("no")));
+        let refused = coalesced.add((JOURNAL, 0), &[1], |_, _, _| Err(Failure::Misuse("no")));
         refused.unwrap_err();
-        assert_eq!(settled(&waiting), Some((LOG, 32, vec![1; 24])));
+        assert_eq!(flushed(&coalesced), Some((LOG, 32, vec![1; 24])));
     }
 
     #[test]
     fn what_waits_can_be_read() {
-        let waiting = Waiting::default();
-        add(&waiting, LOG, 10, &[1, 2, 3, 4]);
+        let coalesced = CoalescedWrites::default();
+        add(&coalesced, LOG, 10, &[1, 2, 3, 4]);
         let read = |at, file: &[u8]| {
             let mut out = [9; 4];
             out[..file.len()].copy_from_slice(file);
-            let length = waiting.read_over(LOG, at, &mut out, file.len());
+            let length = coalesced.overlay(LOG, at, &mut out, file.len());
             out[..length].to_vec()
         };
         assert_eq!(read(8, &[7, 7]), [7, 7, 1, 2]);
@@ -442,32 +461,32 @@ mod tests {
         assert_eq!(read(6, &[7, 7]), [7, 7], "behind what is read");
         assert_eq!(read(14, &[]), [0; 0], "before it");
         let mut out = [9; 4];
-        assert_eq!(waiting.read_over(JOURNAL, 10, &mut out, 0), 0);
-        assert_eq!(waiting.size(LOG, 3), 14);
-        assert_eq!(waiting.size(LOG, 20), 20);
-        assert_eq!(waiting.size(JOURNAL, 3), 3);
+        assert_eq!(coalesced.overlay(JOURNAL, 10, &mut out, 0), 0);
+        assert_eq!(coalesced.size(LOG, 3), 14);
+        assert_eq!(coalesced.size(LOG, 20), 20);
+        assert_eq!(coalesced.size(JOURNAL, 3), 3);
     }
 
     #[test]
     fn what_waits_of_a_file_is_forgotten_when_it_ends_or_begins_anew() {
-        let waiting = Waiting::default();
-        add(&waiting, LOG, 32, &[1; 24]);
-        waiting.forget(JOURNAL);
-        assert!(settled(&waiting).is_some());
-        add(&waiting, LOG, 32, &[1; 24]);
-        waiting.forget(LOG);
-        assert_eq!(settled(&waiting), None);
-        add(&waiting, JOURNAL, 0, &[1]);
-        assert_eq!(add(&waiting, JOURNAL, 0, &[2]), None);
-        assert_eq!(settled(&waiting), Some((JOURNAL, 0, vec![2])));
+        let coalesced = CoalescedWrites::default();
+        add(&coalesced, LOG, 32, &[1; 24]);
+        coalesced.discard(JOURNAL);
+        assert!(flushed(&coalesced).is_some());
+        add(&coalesced, LOG, 32, &[1; 24]);
+        coalesced.discard(LOG);
+        assert_eq!(flushed(&coalesced), None);
+        add(&coalesced, JOURNAL, 0, &[1]);
+        assert_eq!(add(&coalesced, JOURNAL, 0, &[2]), None);
+        assert_eq!(flushed(&coalesced), Some((JOURNAL, 0, vec![2])));
     }
 
     #[test]
     fn so_much_waits_and_no_more() {
-        let waiting = Waiting::default();
+        let coalesced = CoalescedWrites::default();
         let (mut at, mut has_room) = (0, true);
         while has_room {
-            let added = waiting.add((LOG, at), &[1; 4096], |_, _, _| Ok(()));
+            let added = coalesced.add((LOG, at), &[1; 4096], |_, _, _| Ok(()));
             (at, has_room) = (at + 4096, added.unwrap());
         }
         assert_eq!(at, RUN_BYTES_MAX as u64);

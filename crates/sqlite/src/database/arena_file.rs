@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use mobifs_volume::Arena;
 use serde::{Deserialize, Serialize};
 
+use crate::database::lower_file::FileIdentity;
 use crate::failure::Failure;
-use crate::lower_file::FileIdentity;
 
 /// Memory that outlives processes, on every Linux but Android.
 pub(crate) const DEFAULT_DIRECTORY: &str = "/dev/shm";
 
-/// Whose arena it is.
+/// Backend arena it is.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     /// An arena of before the machine was started is torn, and not needed.

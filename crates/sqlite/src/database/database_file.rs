@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 
 /// The file of a database, as programs without MobiFS find it.
-pub trait Ground: Send + Sync + std::fmt::Debug {
+pub trait DatabaseFile: Send + Sync + std::fmt::Debug {
     /// Says in the file that the database is in use. An empty file gets a stand-in.
     ///
     /// # Errors

@@ -5,11 +5,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::abi::{self, Code, File, IoMethods, Vfs};
-use crate::header::{Beginning, HEADER_BYTES};
-use crate::host::Host;
-use crate::pragma;
-use crate::registry::OwnLease;
+use crate::database::header::{Beginning, HEADER_BYTES};
+use crate::interface::abi::{self, Code, File, IoMethods, Vfs};
+use crate::interface::host::Host;
+use crate::interface::pragma;
+use crate::registry::BaseLease;
 
 /// A file that SQLite's own VFS has opened.
 pub(crate) struct BaseFile {
@@ -133,7 +133,7 @@ struct Inner {
     host: &'static Host,
     // The file is closed before others may decide about the database anew.
     base: BaseFile,
-    _lease: Option<OwnLease>,
+    _lease: Option<BaseLease>,
     /// Why it is left to SQLite's own VFS.
     reason: String,
 }
@@ -147,7 +147,7 @@ impl OwnFile {
         out: *mut File,
         host: &'static Host,
         base: BaseFile,
-        lease: Option<OwnLease>,
+        lease: Option<BaseLease>,
         reason: String,
     ) {
         // SAFETY: an open file has methods, which say of what version they are.

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-use crate::abi::{self, Code, SHM_LOCKS};
+use crate::interface::abi::{self, Code, SHM_LOCKS};
 
 /// The shared memory of one database, and the locks in it.
 #[derive(Debug, Default)]

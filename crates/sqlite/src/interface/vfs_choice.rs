@@ -1,4 +1,4 @@
-//! Whose a database is: the engine's, or SQLite's own VFS's.
+//! Backend a database is: the engine's, or SQLite's own VFS's.
 //!
 //! The decision is made when a database is opened that no connection of this process has open,
 //! and holds for it, by its inode, and for all its companions until the last one closes it.
@@ -8,16 +8,16 @@
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
 
-use crate::abi;
 use crate::database::OpenRequest;
+use crate::database::header::Beginning;
 use crate::failure::{Failure, Refusal};
-use crate::header::Beginning;
+use crate::interface::abi;
+use crate::interface::base_file::BaseFile;
+use crate::interface::opened_file::OpenedFile;
+use crate::interface::vfs::AppData;
 use crate::limits;
-use crate::opened_file::OpenedFile;
 use crate::options::Options;
-use crate::own_file::BaseFile;
-use crate::registry::{Databases, Lease, OwnLease, Whose};
-use crate::vfs::AppData;
+use crate::registry::{Backend, BaseLease, Databases, Lease};
 
 /// A database that SQLite opens.
 pub(crate) struct MainRequest<'a> {
@@ -70,18 +70,18 @@ pub(crate) enum Opening {
     /// It is open in the engine.
     Engine(OpenedFile),
     /// Somebody else uses it; it is opened when SQLite first locks it.
-    Waiting(Box<Waiting>),
+    Deferred(Box<DeferredOpen>),
     /// It is left to SQLite's own VFS.
-    Own {
+    BaseVfs {
         file: BaseFile,
-        lease: Option<OwnLease>,
+        lease: Option<BaseLease>,
         reason: String,
     },
 }
 
 /// A database that could not be opened because somebody else uses it. SQLite never hears of
 /// that when it opens a file, so it waits, or is told, when it asks for a lock.
-pub(crate) struct Waiting {
+pub(crate) struct DeferredOpen {
     app: &'static AppData,
     path: PathBuf,
     options: Options,
@@ -89,7 +89,7 @@ pub(crate) struct Waiting {
     may_write: bool,
 }
 
-impl Waiting {
+impl DeferredOpen {
     /// Tries again.
     ///
     /// # Errors
@@ -121,12 +121,12 @@ pub(crate) unsafe fn open_main(
 ) -> Result<Opening, Failure> {
     let path = request.path;
     // SAFETY: the caller's.
-    let own = || unsafe { open_own(request, out_flags) };
+    let own = || unsafe { open_with_base(request, out_flags) };
     let mut databases = Databases::lock();
-    let decided = databases.whose(path);
-    if decided == Some(Whose::Sqlite) {
+    let decided = databases.backend_of(path);
+    if decided == Some(Backend::Sqlite) {
         let (file, _) = own()?;
-        return Ok(Opening::Own {
+        return Ok(Opening::BaseVfs {
             file,
             lease: databases.leave_to_sqlite(path),
             reason: "another connection of this process has it open so".to_owned(),
@@ -142,7 +142,7 @@ pub(crate) unsafe fn open_main(
             && let Ok((file, beginning)) = own()
             && !beginning.is_in_use()
         {
-            return Ok(Opening::Own {
+            return Ok(Opening::BaseVfs {
                 file,
                 lease: None,
                 reason: "it was opened as immutable".to_owned(),
@@ -177,7 +177,7 @@ pub(crate) unsafe fn open_main(
                 // SAFETY: the caller's.
                 unsafe { leave(request, &mut databases, out_flags, failure) }
             }
-            Refusal::InEngine | Refusal::InUse => Ok(Opening::Waiting(Box::new(Waiting {
+            Refusal::InEngine | Refusal::InUse => Ok(Opening::Deferred(Box::new(DeferredOpen {
                 app: request.app,
                 path: path.to_owned(),
                 options: request.options.clone(),
@@ -220,7 +220,7 @@ unsafe fn leave(
 ) -> Result<Opening, Failure> {
     let reason = failure.to_string();
     // SAFETY: the caller's.
-    let (file, beginning) = match unsafe { open_own(request, out_flags) } {
+    let (file, beginning) = match unsafe { open_with_base(request, out_flags) } {
         Ok(opened) => opened,
         Err(Failure::OwnVfs { code, .. }) => return Err(Failure::OwnVfs { code, reason }),
         Err(other) => return Err(other),
@@ -232,7 +232,7 @@ unsafe fn leave(
     let path = request.path.display();
     let told = format!("{path} is left to SQLite's own VFS: {reason}");
     request.app.host.log(abi::NOTICE, &told);
-    Ok(Opening::Own {
+    Ok(Opening::BaseVfs {
         file,
         lease: databases.leave_to_sqlite(request.path),
         reason,
@@ -243,7 +243,7 @@ unsafe fn leave(
 ///
 /// # Safety
 /// As [`open_main`].
-unsafe fn open_own(
+unsafe fn open_with_base(
     request: &MainRequest<'_>,
     out_flags: *mut c_int,
 ) -> Result<(BaseFile, Beginning), Failure> {

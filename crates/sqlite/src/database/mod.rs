@@ -1,6 +1,18 @@
 //! One database, as all connections of the process share it.
 
+pub(crate) mod arena_file;
+pub(crate) mod companion_name;
 mod companions;
+pub(crate) mod database_file;
+pub(crate) mod durability;
+pub(crate) mod finish;
+pub(crate) mod header;
+pub(crate) mod locks;
+pub(crate) mod lower_file;
+mod open;
+mod rollback_reserve;
+pub(crate) mod shared_memory;
+pub(crate) mod write_coalescing;
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,21 +26,23 @@ use mobifs_volume::{
 };
 use parking_lot::{Mutex, RwLock};
 
-use crate::arena_file::ArenaFile;
-use crate::durability::{self, Promises};
+use crate::database::arena_file::ArenaFile;
+use crate::database::database_file::DatabaseFile;
+use crate::database::durability::Promises;
+use crate::database::finish::Sqlite;
+use crate::database::header::{Beginning, HEADER_BYTES, MARK_PLACE};
+use crate::database::locks::{ConnectionId, Locks};
+use crate::database::lower_file::{Candidate, FileIdentity};
+use crate::database::open::Opener;
+use crate::database::rollback_reserve::RollbackReserve;
+use crate::database::shared_memory::SharedMemory;
+use crate::database::write_coalescing::{
+    CoalescedFile, CoalescedWrites, WriteClassifier, WriteRole,
+};
 use crate::failure::Failure;
 use crate::fork::Generation;
-use crate::ground::Ground;
-use crate::header::{self, Beginning, HEADER_BYTES, MARK_PLACE};
-use crate::headroom::Headroom;
-use crate::leftovers::Sqlite;
 use crate::limits;
-use crate::locks::{ConnectionId, Locks};
-use crate::lower_file::{Candidate, FileIdentity};
 use crate::options::Options;
-use crate::pieces::{self, Kind, Piece, PieceWriter, Waiting};
-use crate::shared_memory::SharedMemory;
-use crate::site::Site;
 
 pub(crate) const NO_NAME: Failure = Failure::Misuse("a database needs a file name");
 
@@ -50,7 +64,7 @@ pub(crate) struct Database {
     generation: Generation,
     volume: Arc<Volume>,
     opened: Mutex<Option<OpenedStore>>,
-    ground: Box<dyn Ground>,
+    file: Box<dyn DatabaseFile>,
     arena: Option<ArenaFile>,
     main: ObjectId,
     /// Permission bits, which companions get too.
@@ -75,8 +89,8 @@ pub(crate) struct Database {
     pub(crate) locks: Mutex<Locks>,
     pub(crate) shared_memory: Mutex<SharedMemory>,
     pub(crate) promises: Promises,
-    headroom: Headroom,
-    waiting: Waiting,
+    rollback_reserve: RollbackReserve,
+    coalesced: CoalescedWrites,
     /// Something was written that a kill may still take back.
     has_batch: AtomicBool,
     connections: AtomicU64,
@@ -96,30 +110,30 @@ impl Database {
         )?;
         let sqlite = request.sqlite;
         let warn = |message: &str| sqlite.warn(message);
-        let site = Site::new(path, &config, &warn)?;
-        site.require_short_name()?;
-        site.require_own_file()?;
+        let opener = Opener::new(path, &config, &warn)?;
+        opener.require_short_name()?;
+        opener.require_own_file()?;
         let candidate = Candidate::open(path, request.may_create)?;
-        site.recover_without_us(candidate.beginning()?, sqlite)?;
-        let lower = candidate.lock().map_err(|failure| site.named(failure))?;
+        opener.recover_with_base_vfs(candidate.beginning()?, sqlite)?;
+        let lower = candidate.lock().map_err(|failure| opener.named(failure))?;
         let beginning = lower.beginning()?;
         if beginning == Beginning::Foreign {
             return Err(Failure::Foreign(path.to_owned()));
         }
-        site.require_owner(beginning)?;
-        site.check_companions()?;
+        opener.require_owner(beginning)?;
+        opener.check_companions()?;
         let arena = ArenaFile::new(&request.options.arena, lower.identity())?;
         if beginning.is_in_use() {
             arena
                 .as_ref()
-                .map_or(Ok(()), |arena| site.salvage(&lower, arena))?;
+                .map_or(Ok(()), |arena| opener.salvage(&lower, arena))?;
         } else {
-            site.set_aside_what_is_anothers()?;
+            opener.set_aside_foreign_files()?;
         }
         if beginning == Beginning::Empty {
             lower.clear()?;
         }
-        let alive = site.bring_to_life(&lower, arena.as_ref());
+        let alive = opener.start(&lower, arena.as_ref());
         let (opened, volume) = alive.inspect_err(|_| {
             if let Some(arena) = &arena {
                 arena.remove();
@@ -142,7 +156,7 @@ impl Database {
         path: &Path,
         options: Options,
         volume: Arc<Volume>,
-        ground: Box<dyn Ground>,
+        file: Box<dyn DatabaseFile>,
     ) -> Result<Self, Failure> {
         let name = path.file_name().ok_or(NO_NAME)?;
         let main = volume.lookup(ObjectId::ROOT, name.as_bytes())?;
@@ -152,7 +166,7 @@ impl Database {
             options,
             generation: Generation::current(),
             opened: Mutex::default(),
-            ground,
+            file,
             arena: None,
             main: main.id,
             mode: main.attributes.mode & 0o666,
@@ -166,18 +180,18 @@ impl Database {
             locks: Mutex::default(),
             shared_memory: Mutex::default(),
             promises: Promises::default(),
-            headroom: Headroom::default(),
-            waiting: Waiting::default(),
+            rollback_reserve: RollbackReserve::default(),
+            coalesced: CoalescedWrites::default(),
             has_batch: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             volume,
         };
-        database.look_at_beginning()?;
+        database.read_beginning()?;
         Ok(database)
     }
 
     /// Learns from the content how the database is. What the file says is older.
-    fn look_at_beginning(&self) -> Result<(), Failure> {
+    fn read_beginning(&self) -> Result<(), Failure> {
         let mut bytes = [0; HEADER_BYTES + 1];
         let length = self.volume.read(self.main, 0, &mut bytes)?;
         let is_stand_in = Beginning::of(&bytes[..length]) == Beginning::StandIn;
@@ -220,7 +234,7 @@ impl Database {
     }
 
     /// A connection ends its use of the log, and was told to leave it, or not.
-    pub(crate) fn log_is_left(&self, is_wanted: bool) {
+    pub(crate) fn set_keeps_log(&self, is_wanted: bool) {
         self.keeps_log.store(is_wanted, Ordering::Relaxed);
     }
 
@@ -236,7 +250,7 @@ impl Database {
 
     /// Whether the file at the database's path is another one by now, or gone.
     pub(crate) fn has_moved(&self) -> bool {
-        self.ground.has_moved()
+        self.file.has_moved()
     }
 
     /// Before anything changes the file has to say that it is older than the database. A file that
@@ -248,8 +262,8 @@ impl Database {
         let mut marking = self.marking.upgradable_read();
         if !self.is_marked.load(Ordering::Acquire) {
             // Readers do not wait for the device.
-            marking.with_upgraded(|()| self.ground.mark())?;
-            self.ground.make_mark_durable()?;
+            marking.with_upgraded(|()| self.file.mark())?;
+            self.file.make_mark_durable()?;
             if self.size(self.main)? == 0 {
                 self.write_stand_in()?;
             }
@@ -276,7 +290,7 @@ impl Database {
             return self.read_main(at, out);
         }
         let length = self.volume.read(file, at, out)?;
-        Ok(self.waiting.read_over(file, at, out, length))
+        Ok(self.coalesced.overlay(file, at, out, length))
     }
 
     fn read_main(&self, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
@@ -348,49 +362,49 @@ impl Database {
     /// Writes to the write-ahead log.
     pub(crate) fn write_log(
         &self,
-        writer: &mut PieceWriter,
+        writer: &mut WriteClassifier,
         file: ObjectId,
         at: u64,
         data: &[u8],
     ) -> Result<(), Failure> {
         // As soon as this frame is there, nothing can undo the transaction any more.
-        if self.is_durable() && pieces::begins_commit(data) {
+        if self.is_durable() && write_coalescing::begins_commit(data) {
             self.require_promised_room()?;
         }
-        self.write_piece(Kind::Log, writer, (file, at), data)
+        self.write_classified(CoalescedFile::Log, writer, (file, at), data)
     }
 
-    fn write_piece(
+    fn write_classified(
         &self,
-        kind: Kind,
-        writer: &mut PieceWriter,
+        kind: CoalescedFile,
+        writer: &mut WriteClassifier,
         (file, at): (ObjectId, u64),
         data: &[u8],
     ) -> Result<(), Failure> {
-        let done = match writer.look(kind, at, data) {
-            Piece::More => self.put_off((file, at), data, false),
-            Piece::Last => self.put_off((file, at), data, true),
-            Piece::Apart => self.settle().and_then(|()| self.write(file, at, data)),
-            Piece::Restart => self.settle().and_then(|()| self.restart_log(file, data)),
-            Piece::End => {
-                self.waiting.forget(file);
+        let done = match writer.classify(kind, at, data) {
+            WriteRole::Continues => self.coalesce((file, at), data, false),
+            WriteRole::Completes => self.coalesce((file, at), data, true),
+            WriteRole::Standalone => self.flush().and_then(|()| self.write(file, at, data)),
+            WriteRole::RestartsLog => self.flush().and_then(|()| self.restart_log(file, data)),
+            WriteRole::EndsJournal => {
+                self.coalesced.discard(file);
                 self.write(file, at, data)
             }
         };
         if done.is_err()
             && let Some(at) = writer.failed(kind)
         {
-            self.waiting.cut(file, at);
+            self.coalesced.truncate(file, at);
         }
         done
     }
 
-    fn put_off(&self, to: (ObjectId, u64), data: &[u8], is_last: bool) -> Result<(), Failure> {
+    fn coalesce(&self, to: (ObjectId, u64), data: &[u8], is_last: bool) -> Result<(), Failure> {
         self.mark()?;
         let write = |file, at, run: &[u8]| self.write_all(file, at, run);
-        let has_room = self.waiting.add(to, data, write)?;
+        let has_room = self.coalesced.add(to, data, write)?;
         if is_last || !has_room {
-            self.settle()?;
+            self.flush()?;
         }
         Ok(())
     }
@@ -402,18 +416,18 @@ impl Database {
         self.write(file, 0, header)
     }
 
-    /// Writes the pieces that wait, before anything else happens that could see that they are
+    /// Writes the writes that wait, before anything else happens that could see that they are
     /// not there.
-    pub(crate) fn settle(&self) -> Result<(), Failure> {
-        self.waiting
-            .settle(|file, at, run| self.write_all(file, at, run))
+    pub(crate) fn flush(&self) -> Result<(), Failure> {
+        self.coalesced
+            .flush(|file, at, run| self.write_all(file, at, run))
     }
 
     /// The same for whoever does something else with the database. If they cannot be written
     /// they wait on, and their writer hears of it at its next call: nobody else is concerned.
-    pub(crate) fn settle_if_possible(&self) {
-        if let Err(error) = self.settle() {
-            tracing::debug!(%error, "pieces of a log or journal wait on");
+    pub(crate) fn flush_if_possible(&self) {
+        if let Err(error) = self.flush() {
+            tracing::debug!(%error, "writes of a log or journal wait on");
         }
     }
 
@@ -427,32 +441,32 @@ impl Database {
     /// Writes to the rollback journal.
     pub(crate) fn write_journal(
         &self,
-        writer: &mut PieceWriter,
+        writer: &mut WriteClassifier,
         file: ObjectId,
         at: u64,
         data: &[u8],
     ) -> Result<(), Failure> {
         let length = data.len() as u64;
-        let is_end = pieces::ends_journal(at, data);
+        let is_end = write_coalescing::ends_journal(at, data);
         if !is_end {
             // The room for the journal, and for rolling it back.
             self.require_room(2 * length)?;
         }
-        self.headroom.journal_written(at, at + length);
-        self.write_piece(Kind::Journal, writer, (file, at), data)?;
+        self.rollback_reserve.journal_written(at, at + length);
+        self.write_classified(CoalescedFile::Journal, writer, (file, at), data)?;
         self.volume.set_revocable(!is_end);
         Ok(())
     }
 
     /// The rollback journal ends.
     pub(crate) fn journal_ended(&self) {
-        self.headroom.journal_ended();
+        self.rollback_reserve.journal_ended();
         self.volume.set_revocable(false);
     }
 
     /// Fails if a transaction that is so much larger could not be taken back.
     fn require_room(&self, added_bytes: u64) -> Result<(), Failure> {
-        let needed_bytes = self.headroom.needed_bytes(added_bytes);
+        let needed_bytes = self.rollback_reserve.needed_bytes(added_bytes);
         let is_enough = || -> Result<bool, Failure> {
             Ok(self.volume.statfs()?.available_bytes >= needed_bytes)
         };
@@ -500,7 +514,7 @@ impl Database {
     /// Changes the size of one of the database's files.
     pub(crate) fn truncate(&self, file: ObjectId, bytes: u64) -> Result<(), Failure> {
         if bytes == 0 {
-            self.waiting.forget(file);
+            self.coalesced.discard(file);
         }
         self.mark()?;
         let mut bytes = bytes;
@@ -525,13 +539,13 @@ impl Database {
         if file == self.main && self.is_empty() && bytes <= HEADER_BYTES as u64 {
             return Ok(0);
         }
-        Ok(self.waiting.size(file, bytes))
+        Ok(self.coalesced.size(file, bytes))
     }
 
-    /// Everything done so far is durable when it returns, but for what is of no use yet: pieces
+    /// Everything done so far is durable when it returns, but for what is of no use yet: writes
     /// that could not be written, perhaps because it needs this commit to write again.
     pub(crate) fn commit(&self) -> Result<(), Failure> {
-        self.settle_if_possible();
+        self.flush_if_possible();
         Ok(self.volume.sync_app(None, false)?)
     }
 
@@ -574,9 +588,9 @@ impl Database {
     /// [`Failure`]: the database stays in use as if the process had been killed, and the
     /// next one that opens it goes on from there.
     pub(crate) fn close(&self) -> Result<(), Failure> {
-        let closed = self.bring_to_place();
+        let closed = self.apply_and_unmark();
         if let Some(arena) = &self.arena
-            && (closed.is_ok() || self.ground.is_deleted())
+            && (closed.is_ok() || self.file.is_deleted())
         {
             // Nobody needs it, or nobody can open the database any more that it is of.
             arena.remove();
@@ -584,7 +598,7 @@ impl Database {
         closed
     }
 
-    fn bring_to_place(&self) -> Result<(), Failure> {
+    fn apply_and_unmark(&self) -> Result<(), Failure> {
         let is_whole = self.remove_companions()?;
         self.volume.forget(self.main, 1);
         self.volume.shutdown()?;
@@ -592,7 +606,7 @@ impl Database {
             opened.close()?;
         }
         if is_whole {
-            self.ground.unmark()?;
+            self.file.unmark()?;
         }
         Ok(())
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use mobifs_base::ObjectId;
 
-use crate::abi::{self, Code};
 use crate::database::Database;
-use crate::durability::{self, Duty, Synced};
+use crate::database::durability::{self, Duty, Synced};
+use crate::database::locks::{ConnectionId, Level};
+use crate::database::shared_memory::{Change, Mapping};
+use crate::database::write_coalescing::WriteClassifier;
 use crate::failure::Failure;
-use crate::locks::{ConnectionId, Level};
-use crate::pieces::PieceWriter;
+use crate::interface::abi::{self, Code};
 use crate::registry::Lease;
-use crate::shared_memory::{Change, Mapping};
 
 /// What a file is to its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) struct OpenedFile {
     connection: ConnectionId,
     level: Level,
     mapping: Option<Mapping>,
-    pieces: PieceWriter,
+    pieces: WriteClassifier,
     /// It has asked for the whole database since it had no lock last: before a log is brought
     /// into the database and deleted.
     wanted_all: bool,
@@ -73,7 +73,7 @@ impl OpenedFile {
             connection,
             level: Level::None,
             mapping: None,
-            pieces: PieceWriter::default(),
+            pieces: WriteClassifier::default(),
             wanted_all: false,
             keeps_log: false,
         })
@@ -85,15 +85,15 @@ impl OpenedFile {
 
     /// The database, for somebody who changes it: what was written to its log and journal before
     /// is there.
-    fn settled_for_change(&self) -> Result<&Arc<Database>, Failure> {
+    fn flushed_for_change(&self) -> Result<&Arc<Database>, Failure> {
         let database = self.database()?;
-        database.settle()?;
+        database.flush()?;
         Ok(database)
     }
 
     /// SQLite orders what it has written before others see it.
     pub(crate) fn barrier(&self) -> Result<(), Failure> {
-        settled(&self.lease)?.end_batch();
+        flushed(&self.lease)?.end_batch();
         Ok(())
     }
 
@@ -125,7 +125,7 @@ impl OpenedFile {
                 database.promises.journal_written();
                 database.write_journal(pieces, object, at, data)
             }
-            _ => self.settled_for_change()?.write(object, at, data),
+            _ => self.flushed_for_change()?.write(object, at, data),
         }
     }
 
@@ -133,7 +133,7 @@ impl OpenedFile {
         let database = match self.role {
             // What waits of it is nothing any more.
             Role::Journal if bytes == 0 => self.database()?,
-            _ => self.settled_for_change()?,
+            _ => self.flushed_for_change()?,
         };
         database.truncate(self.object, bytes)?;
         if self.role == Role::Journal && bytes == 0 {
@@ -155,7 +155,7 @@ impl OpenedFile {
             Role::Log => Synced::Log,
             Role::SuperJournal(_) => Synced::SuperJournal,
         };
-        let database = self.settled_for_change()?;
+        let database = self.flushed_for_change()?;
         let (is_durable, is_joint) = (database.is_durable(), durability::is_joint());
         if database
             .promises
@@ -169,14 +169,14 @@ impl OpenedFile {
 
     /// SQLite has committed a transaction.
     pub(crate) fn transaction_committed(&self) -> Result<(), Failure> {
-        let database = self.settled_for_change()?;
+        let database = self.flushed_for_change()?;
         database.end_batch();
         carry_out(database, database.promises.committed())
     }
 
     /// Takes more of the database for this connection.
     pub(crate) fn lock(&mut self, wanted: Level) -> Result<Result<(), Code>, Failure> {
-        let database = settled(&self.lease)?;
+        let database = flushed(&self.lease)?;
         self.wanted_all |= wanted == Level::Exclusive;
         let mut locks = database.locks.lock();
         let had = self.level;
@@ -192,7 +192,7 @@ impl OpenedFile {
 
     /// Gives some of it back.
     pub(crate) fn unlock(&mut self, wanted: Level) -> Result<(), Failure> {
-        let database = settled(&self.lease)?;
+        let database = flushed(&self.lease)?;
         if self.level >= Level::Reserved {
             database.end_batch();
             database.promises.ended();
@@ -204,7 +204,7 @@ impl OpenedFile {
     }
 
     pub(crate) fn has_writer(&self) -> Result<bool, Failure> {
-        Ok(settled(&self.lease)?.locks.lock().has_writer())
+        Ok(flushed(&self.lease)?.locks.lock().has_writer())
     }
 
     /// Where a region of the shared memory is; none if it is not there.
@@ -214,7 +214,7 @@ impl OpenedFile {
         bytes: usize,
         extend: bool,
     ) -> Result<Option<NonNull<u8>>, Failure> {
-        let mut memory = settled(&self.lease)?.shared_memory.lock();
+        let mut memory = flushed(&self.lease)?.shared_memory.lock();
         self.mapping.get_or_insert_with(|| memory.join());
         Ok(memory.map(index, bytes, extend))
     }
@@ -225,7 +225,7 @@ impl OpenedFile {
         range: (usize, usize),
         change: Change,
     ) -> Result<Result<(), Code>, Failure> {
-        let database = settled(&self.lease)?;
+        let database = flushed(&self.lease)?;
         if change == Change::Release {
             database.end_batch();
         }
@@ -238,11 +238,11 @@ impl OpenedFile {
 
     /// Ends the use of the shared memory.
     pub(crate) fn unmap(&mut self) -> Result<(), Failure> {
-        let database = settled(&self.lease)?;
+        let database = flushed(&self.lease)?;
         if let Some(mapping) = self.mapping.take() {
             database.shared_memory.lock().leave(mapping);
             // Else SQLite had tried to delete the log, which it takes the whole database for.
-            database.log_is_left(!self.wanted_all);
+            database.set_keeps_log(!self.wanted_all);
         }
         Ok(())
     }
@@ -261,9 +261,9 @@ impl OpenedFile {
 }
 
 /// The database, for somebody else: what its writer could not write waits on.
-fn settled(lease: &Lease) -> Result<&Arc<Database>, Failure> {
+fn flushed(lease: &Lease) -> Result<&Arc<Database>, Failure> {
     let database = lease.database()?;
-    database.settle_if_possible();
+    database.flush_if_possible();
     Ok(database)
 }
 
@@ -289,7 +289,7 @@ mod tests {
 
     use super::*;
     use crate::database::OpenRequest;
-    use crate::leftovers::{Sqlite, Unrecovered};
+    use crate::database::finish::{Sqlite, Unrecovered};
     use crate::options::Options;
     use crate::registry::Databases;
 

@@ -12,11 +12,11 @@ const SLACK_BYTES: u64 = 256 << 10;
 
 /// Room that the transaction under way needs to be taken back.
 #[derive(Debug, Default)]
-pub(crate) struct Headroom {
+pub(crate) struct RollbackReserve {
     journal_bytes: AtomicU64,
 }
 
-impl Headroom {
+impl RollbackReserve {
     /// SQLite wrote to the journal, from `at` to `end`. It begins a journal at its start.
     pub(crate) fn journal_written(&self, at: u64, end: u64) {
         if at == 0 {
@@ -43,15 +43,19 @@ mod tests {
 
     #[test]
     fn a_journal_begins_and_ends() {
-        let headroom = Headroom::default();
-        assert_eq!(headroom.needed_bytes(0), SLACK_BYTES);
-        headroom.journal_written(0, 512);
-        headroom.journal_written(512, 9000);
-        headroom.journal_written(512, 700);
-        assert_eq!(headroom.needed_bytes(100), 9100 + SLACK_BYTES);
-        headroom.journal_written(0, 28);
-        assert_eq!(headroom.needed_bytes(0), 28 + SLACK_BYTES, "the next one");
-        headroom.journal_ended();
-        assert_eq!(headroom.needed_bytes(0), SLACK_BYTES);
+        let rollback_reserve = RollbackReserve::default();
+        assert_eq!(rollback_reserve.needed_bytes(0), SLACK_BYTES);
+        rollback_reserve.journal_written(0, 512);
+        rollback_reserve.journal_written(512, 9000);
+        rollback_reserve.journal_written(512, 700);
+        assert_eq!(rollback_reserve.needed_bytes(100), 9100 + SLACK_BYTES);
+        rollback_reserve.journal_written(0, 28);
+        assert_eq!(
+            rollback_reserve.needed_bytes(0),
+            28 + SLACK_BYTES,
+            "the next one"
+        );
+        rollback_reserve.journal_ended();
+        assert_eq!(rollback_reserve.needed_bytes(0), SLACK_BYTES);
     }
 }

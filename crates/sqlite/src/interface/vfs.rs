@@ -8,18 +8,18 @@ use std::sync::OnceLock;
 
 use mobifs_store::StoreScope;
 
-use crate::abi::{self, Code, File, Vfs};
-use crate::companion::Companion;
 use crate::database::OpenRequest;
-use crate::decision::{self, MainRequest, Opening};
-use crate::durability;
+use crate::database::companion_name::Companion;
+use crate::database::durability;
+use crate::database::finish::{Sqlite, Unrecovered, super_journal_in};
 use crate::failure::{Failure, last_error, remember};
-use crate::file::{self, OurFile, State};
-use crate::host::{Host, RegisterError};
-use crate::leftovers::{Sqlite, Unrecovered, super_journal_in};
-use crate::opened_file::{OpenedFile, Role};
+use crate::interface::abi::{self, Code, File, Vfs};
+use crate::interface::base_file::OwnFile;
+use crate::interface::file::{self, OurFile, State};
+use crate::interface::host::{Host, RegisterError};
+use crate::interface::opened_file::{OpenedFile, Role};
+use crate::interface::vfs_choice::{self, MainRequest, Opening};
 use crate::options::Options;
-use crate::own_file::OwnFile;
 use crate::registry::{Databases, Found, Lease};
 
 /// Name of the VFS.
@@ -235,7 +235,7 @@ unsafe extern "C" fn open(
             Some(path) if flags & abi::OPEN_MAIN_DB != 0 => {
                 let request = MainRequest::new(app, name, path, flags, &parameter)?;
                 // SAFETY: SQLite's own arguments.
-                Some(unsafe { decision::open_main(&request, out_flags) }?)
+                Some(unsafe { vfs_choice::open_main(&request, out_flags) }?)
             }
             Some(path) => open_companion(app, path, flags)?.map(Opening::Engine),
             None => None,
@@ -245,7 +245,7 @@ unsafe extern "C" fn open(
                 is_for_base = true;
                 return Ok(());
             }
-            Some(Opening::Own {
+            Some(Opening::BaseVfs {
                 file,
                 lease,
                 reason,
@@ -255,7 +255,7 @@ unsafe extern "C" fn open(
                 return Ok(());
             }
             Some(Opening::Engine(opened)) => State::Open(opened),
-            Some(Opening::Waiting(waiting)) => State::Waiting(waiting),
+            Some(Opening::Deferred(waiting)) => State::Deferred(waiting),
         };
         // SAFETY: as above.
         unsafe { OurFile::place(out, &app.host, state) };
@@ -346,7 +346,7 @@ fn companion(app: &'static AppData, path: &Path) -> Result<Option<(Lease, Vec<u8
         Found::Engine(lease) => lease,
         Found::Sqlite => return Ok(None),
         Found::Nothing => {
-            if !has_store(database) || !decision::is_in_use(app, database) {
+            if !has_store(database) || !vfs_choice::is_in_use(app, database) {
                 return Ok(None);
             }
             databases.open(&OpenRequest {

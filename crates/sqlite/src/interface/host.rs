@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use crate::abi::{self, Code, Vfs};
+use crate::interface::abi::{self, Code, Vfs};
 
 /// Why the VFS cannot be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -14,16 +14,16 @@ use mobifs_volume::{
 };
 use rustix::process::Uid;
 
-use crate::arena_file::{ArenaFile, Left};
-use crate::companion;
 use crate::database::NO_NAME;
+use crate::database::arena_file::{ArenaFile, Left};
+use crate::database::companion_name;
+use crate::database::finish::{Sqlite, Unrecovered};
+use crate::database::header::Beginning;
+use crate::database::lower_file::LowerFile;
 use crate::failure::Failure;
-use crate::header::Beginning;
-use crate::leftovers::{Sqlite, Unrecovered};
-use crate::lower_file::LowerFile;
 
 /// Where a database's store is.
-pub(crate) struct Site<'a> {
+pub(crate) struct Opener<'a> {
     path: &'a Path,
     directory: PathBuf,
     name: OsString,
@@ -31,7 +31,7 @@ pub(crate) struct Site<'a> {
     warn: &'a dyn Fn(&str),
 }
 
-impl<'a> Site<'a> {
+impl<'a> Opener<'a> {
     pub(crate) fn new(
         path: &'a Path,
         config: &'a Config,
@@ -63,8 +63,8 @@ impl<'a> Site<'a> {
             .f_namemax;
         let own = StoreScope::File(self.name.clone()).own_path(&self.directory);
         let added = match own.exists() {
-            true => companion::JOURNAL_ADDS_BYTES,
-            false => companion::ADDED_BYTES_MAX,
+            true => companion_name::JOURNAL_ADDS_BYTES,
+            false => companion_name::ADDED_BYTES_MAX,
         };
         if (self.name.len() + added) as u64 <= max {
             return Ok(());
@@ -78,7 +78,7 @@ impl<'a> Site<'a> {
     ///
     /// # Errors
     /// [`Failure::Unrecovered`], [`Failure::InUse`].
-    pub(crate) fn recover_without_us(
+    pub(crate) fn recover_with_base_vfs(
         &self,
         beginning: Beginning,
         sqlite: &dyn Sqlite,
@@ -181,7 +181,7 @@ impl<'a> Site<'a> {
 
     /// A journal or log with something in it, under SQLite's own name.
     fn left_behind(&self) -> Option<PathBuf> {
-        let mut all = companion::left_behind(self.path).into_iter();
+        let mut all = companion_name::left_behind(self.path).into_iter();
         all.find(|path| {
             // An ended journal begins with a zero.
             let mut first = [0];
@@ -198,7 +198,7 @@ impl<'a> Site<'a> {
     ///
     /// # Errors
     /// [`Failure::System`].
-    pub(crate) fn set_aside_what_is_anothers(&self) -> Result<(), Failure> {
+    pub(crate) fn set_aside_foreign_files(&self) -> Result<(), Failure> {
         let setting_aside = || Failure::system("setting aside what belonged to another file");
         let companions = self.companions().map_err(setting_aside())?;
         if companions.is_empty() && !self.has_uncommitted_store() {
@@ -236,7 +236,7 @@ impl<'a> Site<'a> {
 
     /// Names of the files that a database in use has beside it.
     fn companions(&self) -> io::Result<Vec<OsString>> {
-        let begin = [self.name.as_bytes(), companion::INFIX, b"-"].concat();
+        let begin = [self.name.as_bytes(), companion_name::INFIX, b"-"].concat();
         let mut found = Vec::new();
         for entry in std::fs::read_dir(&self.directory)? {
             let entry = entry?;
@@ -283,7 +283,7 @@ impl<'a> Site<'a> {
     }
 
     /// Opens the store, and starts a volume over it.
-    pub(crate) fn bring_to_life(
+    pub(crate) fn start(
         &self,
         lower: &LowerFile,
         arena: Option<&ArenaFile>,
@@ -371,9 +371,9 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         std::fs::create_dir(&store).unwrap();
         let config = Options::read(&|_| None).unwrap().config(None).unwrap();
-        let site = Site::new(&path, &config, &|_| {}).unwrap();
+        let opener = Opener::new(&path, &config, &|_| {}).unwrap();
         let require = |user, beginning| {
-            let required = site.require_owner_is(Uid::from_raw(user), beginning);
+            let required = opener.require_owner_is(Uid::from_raw(user), beginning);
             required.map_err(|failure| failure.to_string())
         };
         let closed = Beginning::Database { is_marked: false };

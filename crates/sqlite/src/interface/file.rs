@@ -3,16 +3,16 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::abi::{self, Code, File, IoMethods};
-use crate::decision::Waiting;
+use crate::database::locks::Level;
+use crate::database::shared_memory::Change;
 use crate::failure::{Failure, remember};
-use crate::host::Host;
+use crate::interface::abi::{self, Code, File, IoMethods};
+use crate::interface::host::Host;
+use crate::interface::opened_file::{CHARACTERISTICS, OpenedFile};
+use crate::interface::pragma;
+use crate::interface::vfs::NAME;
+use crate::interface::vfs_choice::DeferredOpen;
 use crate::limits::SignalHeldBack;
-use crate::locks::Level;
-use crate::opened_file::{CHARACTERISTICS, OpenedFile};
-use crate::pragma;
-use crate::shared_memory::Change;
-use crate::vfs::NAME;
 
 static METHODS: IoMethods = abi::io_methods!(version: 2, fetch: None, unfetch: None);
 
@@ -32,7 +32,7 @@ struct Inner {
 pub(crate) enum State {
     Open(OpenedFile),
     /// Nothing yet: somebody else uses the database.
-    Waiting(Box<Waiting>),
+    Deferred(Box<DeferredOpen>),
 }
 
 impl State {
@@ -41,12 +41,12 @@ impl State {
     /// # Errors
     /// [`Failure`], if it is not open and cannot be opened now.
     fn opened(&mut self) -> Result<&mut OpenedFile, Failure> {
-        if let Self::Waiting(waiting) = self {
+        if let Self::Deferred(waiting) = self {
             *self = Self::Open(waiting.open()?);
         }
         match self {
             Self::Open(opened) => Ok(opened),
-            Self::Waiting(_) => Err(Failure::Misuse("what was opened waits on")),
+            Self::Deferred(_) => Err(Failure::Misuse("what was opened waits on")),
         }
     }
 }
@@ -127,7 +127,7 @@ unsafe extern "C" fn close(file: *mut File) -> Code {
     let Inner { host, state } = *inner;
     match state {
         State::Open(opened) => answer(host, abi::IOERR, || opened.close()),
-        State::Waiting(_) => abi::OK,
+        State::Deferred(_) => abi::OK,
     }
 }
 
@@ -141,7 +141,7 @@ unsafe extern "C" fn read(file: *mut File, out: *mut c_void, length: c_int, at: 
         is_whole = match state {
             State::Open(opened) => opened.read(offset_of(at)?, out)?,
             // SQLite looks at the header before it locks, and again when it has locked.
-            State::Waiting(_) => {
+            State::Deferred(_) => {
                 out.fill(0);
                 false
             }
@@ -205,7 +205,7 @@ unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> Code {
         let level = Level::of(level).ok_or(Failure::Misuse("there is no such lock"))?;
         match state {
             State::Open(opened) => opened.unlock(level),
-            State::Waiting(_) => Ok(()),
+            State::Deferred(_) => Ok(()),
         }
     })
 }
@@ -245,7 +245,7 @@ unsafe extern "C" fn file_control(
         abi::FCNTL_HAS_MOVED => {
             let has_moved = match state {
                 State::Open(opened) => opened.database().is_ok_and(|database| database.has_moved()),
-                State::Waiting(_) => false,
+                State::Deferred(_) => false,
             };
             // SAFETY: for these operations it is a number.
             unsafe { *argument.cast::<c_int>() = c_int::from(has_moved) };
@@ -253,7 +253,7 @@ unsafe extern "C" fn file_control(
         abi::FCNTL_LOCKSTATE => {
             let level = match state {
                 State::Open(opened) => opened.level(),
-                State::Waiting(_) => Level::None,
+                State::Deferred(_) => Level::None,
             };
             // SAFETY: as above.
             unsafe { *argument.cast::<c_int>() = level as c_int };
@@ -382,6 +382,6 @@ unsafe extern "C" fn shm_unmap(file: *mut File, _delete: c_int) -> Code {
     let Inner { host, state } = unsafe { inner(file) };
     answer(host, abi::IOERR, || match state {
         State::Open(opened) => opened.unmap(),
-        State::Waiting(_) => Ok(()),
+        State::Deferred(_) => Ok(()),
     })
 }

@@ -13,8 +13,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::companion::Companion;
 use crate::database::Database;
+use crate::database::companion_name::Companion;
 use crate::failure::Failure;
 
 /// What a database asks of the SQLite that uses it.
@@ -62,7 +62,7 @@ pub(crate) enum Unrecovered {
 
 /// One of the files that are left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Leftover {
+pub(crate) enum UnfinishedFile {
     /// A rollback journal that has not ended.
     Journal,
     /// A write-ahead log.
@@ -71,7 +71,7 @@ pub(crate) enum Leftover {
     SuperJournal(Vec<u8>),
 }
 
-impl Leftover {
+impl UnfinishedFile {
     /// What a companion with something in it is, by its name in the store.
     pub(crate) fn of(name: &[u8]) -> Self {
         if name.ends_with(b"-journal") {
@@ -113,9 +113,9 @@ pub(crate) fn finish(database: &Database) -> Option<Failure> {
 }
 
 fn finish_with(database: &Database, sqlite: &'static dyn Sqlite) -> Result<(), Failure> {
-    let left = database.leftovers()?;
-    let is_wanted = |left: &Leftover| *left == Leftover::Log && database.keeps_log();
-    if left.iter().all(is_wanted) {
+    let unfinished_files = database.unfinished_files()?;
+    let is_wanted = |file: &UnfinishedFile| *file == UnfinishedFile::Log && database.keeps_log();
+    if unfinished_files.iter().all(is_wanted) {
         return Ok(());
     }
     let unfinished = |path: &Path| {
@@ -126,15 +126,19 @@ fn finish_with(database: &Database, sqlite: &'static dyn Sqlite) -> Result<(), F
         }
     };
     let path = database.path();
-    if left.iter().any(|left| *left != Leftover::Log) || !database.keeps_log() {
+    if unfinished_files
+        .iter()
+        .any(|file| *file != UnfinishedFile::Log)
+        || !database.keeps_log()
+    {
         sqlite.finish(path).map_err(unfinished(path))?;
     }
-    for left in database.leftovers()? {
-        if let Leftover::SuperJournal(name) = left {
+    for file in database.unfinished_files()? {
+        if let UnfinishedFile::SuperJournal(name) = file {
             finish_super_journal(database, sqlite, &name)?;
         }
     }
-    if database.leftovers()?.iter().all(is_wanted) {
+    if database.unfinished_files()?.iter().all(is_wanted) {
         Ok(())
     } else {
         Err(unfinished(path)(Unrecovered::Left))
