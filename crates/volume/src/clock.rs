@@ -1,4 +1,4 @@
-//! Where the time of a live engine comes from.
+//! Where the time of a running engine comes from.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -39,9 +39,9 @@ fn wall_time() -> Timestamp {
     Timestamp::new(seconds, nanoseconds)
 }
 
-/// The time since the machine was started, which other processes see as well: an [`Instant`](std::time::Instant)
-/// does not tell it. Asked of the C library and not of the kernel's code
-/// in the process (vDSO) directly, as rustix does: valgrind hides that code, and the lookup
+/// The time since the machine was started, which other processes see as well: an
+/// [`Instant`](std::time::Instant) does not tell it. Asked of the C library and not of the kernel's
+/// code in the process (vDSO) directly, as rustix does: valgrind hides that code, and the lookup
 /// of its functions ends a program that runs under it.
 #[expect(unsafe_code, reason = "no safe call asks the C library for this")]
 fn monotonic_time() -> MonotonicNs {

@@ -79,7 +79,7 @@ mod switched_on {
             }),
             _ => {}
         }
-        // Also behind a signal that is on its way.
+        // Also after a signal that is on its way.
         loop {
             std::thread::sleep(Duration::from_secs(1));
         }

@@ -95,7 +95,7 @@ mod tests {
             Some(600.0)
         );
         assert!(forecast.samples.len() <= 302);
-        // Nothing happens for a day, and nobody takes a sample.
+        // Nothing happens for a day, and no sample is taken.
         let much_later = second(4_200 + 86_400);
         assert_eq!(forecast.lasts_seconds(much_later, bytes - 1, 600), None);
         // What is committed meanwhile counts on.

@@ -1,11 +1,11 @@
-//! Committing what a mount has left that no daemon can go on with.
+//! Committing the uncommitted changes of a mount that no daemon can go on with.
 //!
 //! A successor makes everything that a mount needs, and whatever ends it may end each one that
-//! follows. So the last process of a mount makes as little as it can: it answers no requests, makes no
-//! engine, and applies nothing that the journal has room for. It reads one transaction after the
-//! other from the arena ([`mobifs_engine::persist::uncommitted`]) and hands it to the store. What it
-//! cannot read it names and passes over. It notes in the arena what it does, so that another one
-//! can go on there, and pass over a transaction that ends processes.
+//! follows. So the last process of a mount makes as little as it can: it answers no requests, makes
+//! no engine, and applies nothing that the journal has room for. It reads one transaction after the
+//! other from the arena ([`mobifs_engine::persist::uncommitted`]) and hands it to the store. What
+//! it cannot read it names and passes over. It records its progress in the arena, so that another
+//! one can go on there, and pass over a transaction that ends processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ use mobifs_base::{Entry, ObjectId, Transaction, TransactionId};
 use mobifs_engine::persist::{self, Key, Uncommitted};
 use mobifs_store::{Gate, JournalStore, PosixLower, RestartState, Store as _, StoreError};
 
-use crate::arena::{LastNotes, LeftArena};
+use crate::arena::{OrphanedArena, ProgressLog};
 use crate::{ArenaError, OpenOptions, StoreLock};
 
 /// Processes that a transaction may end before it is passed over.
@@ -33,17 +33,17 @@ pub enum LastCommitError {
     Store(#[from] StoreError),
 }
 
-/// What a mount has left, on its way to the store.
+/// The uncommitted changes of a mount, on their way to the store.
 #[derive(Debug)]
 pub struct LastCommit {
-    arena: LeftArena,
-    notes: LastNotes,
+    arena: OrphanedArena,
+    progress_log: ProgressLog,
     store: JournalStore<Gate<PosixLower>>,
     lock: StoreLock,
     /// Transactions that are not committed yet, in order.
     waiting: Vec<Key>,
     /// What was said already.
-    told: BTreeSet<String>,
+    reported: BTreeSet<String>,
 }
 
 /// What one pass over the transactions did.
@@ -72,32 +72,32 @@ impl LastCommit {
             Some(file) => StoreLock::take_over(path, &options.scope, file, options.read_only)?,
             None => StoreLock::acquire(path, &options.scope, options.read_only)?,
         };
-        let mut arena = LeftArena::read(arena)?;
-        let notes = arena.notes();
-        let noted = notes.read();
+        let mut arena = OrphanedArena::read(arena)?;
+        let progress_log = arena.progress_log();
+        let progress = progress_log.read();
         let mut known: RestartState = arena.store();
-        noted.update(&mut known);
+        progress.update(&mut known);
         let (store, resumed) = JournalStore::resume(
             options.lower(path)?,
             &options.journal(path)?,
-            Arc::new(notes.clone()),
+            Arc::new(progress_log.clone()),
             known,
         )?;
         if let Some(tag) = resumed.committed {
-            notes.done(TransactionId(tag));
+            progress_log.done(TransactionId(tag));
         }
         let mut waiting = persist::uncommitted(&arena);
         waiting.retain(|key| {
             let transaction = TransactionId(key.first);
-            !noted.is_done(transaction) && resumed.committed != Some(transaction.0)
+            !progress.is_done(transaction) && resumed.committed != Some(transaction.0)
         });
         Ok(Self {
             arena,
-            notes,
+            progress_log,
             store,
             lock,
             waiting,
-            told: BTreeSet::new(),
+            reported: BTreeSet::new(),
         })
     }
 
@@ -110,87 +110,89 @@ impl LastCommit {
     /// and with it what depends on it.
     pub fn commit(&mut self) -> CommitPass {
         let mut pass = CommitPass::default();
-        let noted = self.notes.read();
+        let progress = self.progress_log.read();
         for unreadable in self.arena.take_unreadable() {
             self.pass_over(unreadable, &mut pass);
         }
         let mut refused: Vec<Uncommitted> = Vec::new();
         for key in std::mem::take(&mut self.waiting) {
             let transaction = TransactionId(key.first);
-            let attempts = noted.attempts(transaction);
+            let attempts = progress.attempts(transaction);
             if attempts >= ATTEMPTS_MAX {
                 let what = format!(
                     "transaction {}, which ended {attempts} processes",
                     transaction.0
                 );
                 self.pass_over(what, &mut pass);
-                self.notes.done(transaction);
+                self.progress_log.done(transaction);
                 continue;
             }
-            self.notes.begin(transaction);
-            let mut left = persist::read(&self.arena, key);
-            self.pass_over_unreadable(&mut left, &mut pass);
-            let waits = refused.iter().any(|earlier| left.depends_on(earlier));
-            let outcome = (!waits).then(|| self.hand_over(&left));
+            self.progress_log.begin(transaction);
+            let mut uncommitted = persist::read(&self.arena, key);
+            self.pass_over_unreadable(&mut uncommitted, &mut pass);
+            let waits = refused
+                .iter()
+                .any(|earlier| uncommitted.depends_on(earlier));
+            let outcome = (!waits).then(|| self.hand_over(&uncommitted));
             if let Some(Ok(())) = outcome {
-                self.notes.done(transaction);
+                self.progress_log.done(transaction);
                 pass.committed += 1;
                 continue;
             }
-            self.notes.refused(transaction);
+            self.progress_log.refused(transaction);
             if let Some(Err(error)) = outcome {
                 pass.failure = Some(error);
             }
-            left.entries.clear();
-            refused.push(left);
+            uncommitted.entries.clear();
+            refused.push(uncommitted);
             self.waiting.push(key);
         }
         pass
     }
 
-    /// Unlocks the store, whoever else holds the lock.
+    /// Unlocks the store, also if another process holds the lock too.
     pub fn close(self) {
         drop(self.store);
         self.lock.release();
     }
 
-    fn hand_over(&self, left: &Uncommitted) -> Result<(), StoreError> {
-        if left.entries.is_empty() {
+    fn hand_over(&self, uncommitted: &Uncommitted) -> Result<(), StoreError> {
+        if uncommitted.entries.is_empty() {
             return Ok(());
         }
-        let entries = left.entries.iter().cloned();
-        let transaction = Transaction::tagged(left.transaction.0, entries);
+        let entries = uncommitted.entries.iter().cloned();
+        let transaction = Transaction::tagged(uncommitted.transaction.0, entries);
         self.store.commit(transaction)
     }
 
     fn pass_over(&mut self, what: String, pass: &mut CommitPass) {
-        if self.told.insert(what.clone()) {
+        if self.reported.insert(what.clone()) {
             pass.passed_over.push(what);
         }
     }
 
     /// Names what could not be read of a transaction, and takes out what depends on that.
-    fn pass_over_unreadable(&mut self, left: &mut Uncommitted, pass: &mut CommitPass) {
-        for unreadable in std::mem::take(&mut left.unreadable) {
+    fn pass_over_unreadable(&mut self, uncommitted: &mut Uncommitted, pass: &mut CommitPass) {
+        for unreadable in std::mem::take(&mut uncommitted.unreadable) {
             let object = unreadable.object;
-            let object = object.map_or_else(|| "an entry".to_owned(), |id| self.told(id));
+            let object = object.map_or_else(|| "an entry".to_owned(), |id| self.path_of(id));
             self.pass_over(format!("{object}: {}", unreadable.why), pass);
         }
         // Also where everything could be read: a record that is missing is not seen otherwise.
-        let placed = Placed::of(left, |id| self.store.object(id).is_ok());
+        let placed = Placed::of(uncommitted, |id| self.store.object(id).is_ok());
         let mut lost = BTreeSet::new();
-        left.entries.retain(|entry| {
+        uncommitted.entries.retain(|entry| {
             let unplaced = placed.lacks(entry);
             lost.extend(unplaced);
             unplaced.is_none()
         });
         for id in lost {
-            let what = format!("{}: what it belongs to is missing", self.told(id));
+            let what = format!("{}: what it belongs to is missing", self.path_of(id));
             self.pass_over(what, pass);
         }
     }
 
-    fn told(&self, id: ObjectId) -> String {
+    fn path_of(&self, id: ObjectId) -> String {
         match persist::last_known_path(&self.arena, id) {
             Some(path) => format!("\"{}\"", path.escape_ascii()),
             None => id.to_string(),
@@ -206,11 +208,11 @@ struct Placed {
 }
 
 impl Placed {
-    fn of(left: &Uncommitted, is_known: impl Fn(ObjectId) -> bool) -> Self {
+    fn of(uncommitted: &Uncommitted, is_known: impl Fn(ObjectId) -> bool) -> Self {
         let mut created = BTreeSet::new();
         let mut mentioned = BTreeSet::new();
         let mut children: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
-        for entry in &left.entries {
+        for entry in &uncommitted.entries {
             match entry {
                 Entry::Object(state) if state.created => {
                     created.insert(state.id);

@@ -1,4 +1,4 @@
-//! What moves a live MobiFS engine: threads, clock, checkpointer, control socket.
+//! What drives a MobiFS engine: threads, clock, checkpointer, control socket.
 #![deny(unsafe_code)]
 
 mod app_name;

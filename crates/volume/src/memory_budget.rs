@@ -5,13 +5,13 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Never more than this without being told.
+/// Never more than this unless it is configured.
 const BUDGET_BYTES_MAX: u64 = 2 << 30;
 /// Never less: a single large operation must fit.
 const BUDGET_BYTES_MIN: u64 = 16 << 20;
 
-/// A quarter of the memory there is (of the machine, of the control group that the process lives in,
-/// or within the limits of the process), at most 2 GiB.
+/// A quarter of the memory there is (of the machine, of the control group that the process lives
+/// in, or within the limits of the process), at most 2 GiB.
 pub(crate) fn default_bytes() -> u64 {
     let total = machine_bytes();
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

@@ -87,7 +87,7 @@ impl Resumption {
     }
 
     /// The engine as it was, with everything closed, so that it is committed next; and
-    /// the store told what the killed process could not tell it any more.
+    /// the store given what the killed process could not give it any more.
     pub(crate) fn engine(
         &self,
         arena: &Arena,
@@ -196,12 +196,12 @@ impl OpenedStore {
         self.resumption.as_ref()
     }
 
-    /// The lock, for handing it over to who holds it should this process be killed.
+    /// The lock, for handing it over to the process that holds it should this one be killed.
     pub fn lock_descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.lock.descriptor()
     }
 
-    /// Says in the store's lock what this process is doing, for others who want the store.
+    /// Says in the store's lock what this process is doing, for others that want the store.
     pub fn set_owner_state(&self, state: OwnerState) {
         self.lock.set_owner_state(state);
     }

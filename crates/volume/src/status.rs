@@ -17,7 +17,8 @@ pub struct Status {
     pub schema: u32,
     /// Process id of the daemon.
     pub daemon_pid: u32,
-    /// Who starts a new daemon if this one dies: `mobifs`, `systemd`; none: nobody.
+    /// The supervisor, which starts a new daemon if this one dies: `mobifs`, `systemd`; none:
+    /// unsupervised.
     pub supervised_by: Option<String>,
     /// How often a new daemon has gone on after one that died, since the mount.
     pub restarts: u64,
@@ -48,7 +49,7 @@ pub struct Status {
     pub totals: AppTotals,
     /// Apps touched since the mount, by path; those that were asked for.
     pub apps: Vec<AppReport>,
-    /// How many more were asked for, behind the last of `apps`.
+    /// How many more were asked for, after the last of `apps`.
     #[serde(default)]
     pub apps_omitted: u64,
 }
@@ -103,16 +104,16 @@ pub struct MemoryStatus {
     pub budget_lasts_seconds: Option<f64>,
 }
 
-/// What is known of who uses the device.
+/// What is known of the user of the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserReport {
-    /// `unknown`: nobody was seen, so nothing waits; `active`; `away`.
+    /// `unknown`: no user was seen, so nothing waits; `active`; `away`.
     pub state: String,
     /// What the user did since the mount.
     pub operations: u64,
-    /// Who predicts how long the user stays away.
+    /// The predictor of how long the user stays away.
     pub predictor: String,
-    /// Who chooses what is committed meanwhile.
+    /// The scheduler that chooses what is committed meanwhile.
     pub scheduler: String,
 }
 
@@ -146,7 +147,7 @@ pub struct StoreStatus {
     pub commit_written_bytes: u64,
     /// Bytes written to the device by applying.
     pub apply_written_bytes: u64,
-    /// Objects with committed changes that somebody moved or removed below the mount.
+    /// Objects with committed changes that another program moved or removed in the store.
     pub strays: u64,
     /// Why what is committed could not be brought to its place the last time, and for which
     /// object; none if it could.

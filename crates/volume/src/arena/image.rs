@@ -137,7 +137,7 @@ impl Arena {
 
     /// At rest: gives memory that is not used any more, or kept for what comes next, back to
     /// the system, a portion of it; true if there may be more. The engine must be locked, and
-    /// whoever waits for it is to have it before the next portion.
+    /// a thread that waits for it is to have it before the next portion.
     pub(crate) fn give_back(&self, engine: &mut Engine) -> bool {
         let has_released = !self.shared.released.0.lock().is_empty();
         let mut batch = self.batch();
@@ -181,7 +181,7 @@ impl Arena {
 impl Batch<'_> {
     fn commit(mut self) {
         // Taken before the batch happens: what is released until now is named, if at
-        // all, by records that this batch removes, because who released it changed the
+        // all, by records that this batch removes, because the releasing operation changed the
         // engine before it was saved.
         let released = {
             let mut waiting = self.arena.shared.released.0.lock();

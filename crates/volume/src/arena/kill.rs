@@ -6,34 +6,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// had been killed there.
 #[derive(Debug)]
 pub(super) struct Kill {
-    left: AtomicU64,
+    remaining: AtomicU64,
 }
 
 impl Default for Kill {
     fn default() -> Self {
         Self {
-            left: AtomicU64::new(u64::MAX),
+            remaining: AtomicU64::new(u64::MAX),
         }
     }
 }
 
 impl Kill {
-    /// The process dies behind this many writes.
+    /// The process dies after this many writes.
     pub(super) fn after(&self, writes: u64) {
-        self.left.store(writes, Ordering::SeqCst);
+        self.remaining.store(writes, Ordering::SeqCst);
     }
 
     /// Whether it has died.
     pub(super) fn is_dead(&self) -> bool {
-        self.left.load(Ordering::SeqCst) == 0
+        self.remaining.load(Ordering::SeqCst) == 0
     }
 
     /// One more write; false if it does not happen any more.
     pub(super) fn lives(&self) -> bool {
         let lived = self
-            .left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                left.checked_sub(1)
+            .remaining
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |remaining| {
+                remaining.checked_sub(1)
             });
         lived.is_ok()
     }

@@ -21,8 +21,8 @@ pub(super) const SESSION_AT: usize = 40;
 pub(super) const BATCH_AREA_AT: usize = 48;
 /// Processes that began to take over since one came so far as to know what is here.
 pub(super) const ENTRIES_AT: usize = 56;
-/// Bytes of the last process's notes; they lie where the requests were.
-pub(super) const NOTES_BYTES_AT: usize = 64;
+/// Bytes of the last process's progress log; they lie where the requests were.
+pub(super) const PROGRESS_BYTES_AT: usize = 64;
 
 /// Each: its length as a word, then the text.
 pub(super) const SESSION_TEXTS_AT: [usize; 2] = [4096, 8192];
@@ -38,9 +38,9 @@ pub(super) const REQUEST_BUFFER_BYTES: usize = (1 << 20) + (8 << 10);
 /// Word of a slot: how the request in it ends, if that is an error.
 pub(super) const REFUSED_AT: usize = 0;
 
-/// Notes of the last process, which answers no requests.
-pub(super) const NOTES_AT: usize = REQUESTS_AT;
-pub(super) const NOTES_BYTES_MAX: usize = REQUEST_SLOTS * REQUEST_STRIDE_BYTES;
+/// Progress log of the last process, which answers no requests.
+pub(super) const PROGRESS_AT: usize = REQUESTS_AT;
+pub(super) const PROGRESS_BYTES_MAX: usize = REQUEST_SLOTS * REQUEST_STRIDE_BYTES;
 
 /// Where what grows is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Layout {
     };
 
     /// Of an arena in a file, as one database has it: it is as long as what is used, so nothing
-    /// lies far behind, and each class of slots takes a chunk, so they are small.
+    /// lies far from the start, and each class of slots takes a chunk, so they are small.
     pub(super) const FILE: Self = Self {
         request_slots: 0,
         batch_at: 16 << 10,

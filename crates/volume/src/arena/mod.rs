@@ -1,6 +1,6 @@
 //! The arena: what of a mount outlives its daemon.
 //!
-//! A memfd that somebody else holds too (a supervisor, systemd). In it are, as
+//! A memfd that a supervisor (`mobifs supervise`, systemd) holds too. In it are, as
 //! [`records`]: the engine's whole state ([`mobifs_engine::persist`]), what the store knows
 //! of objects ([`mobifs_store::RestartSink`]), and for each request under way what was done
 //! of it; beside them the content of dirty pages, and the buffers that requests are read
@@ -14,9 +14,9 @@ mod current;
 mod image;
 #[cfg(any(test, feature = "kill-points"))]
 mod kill;
-mod last_notes;
 mod layout;
-mod left;
+mod orphaned;
+mod progress_log;
 mod records;
 mod region;
 mod requests;
@@ -43,9 +43,9 @@ use self::region::Region;
 
 pub use self::current::InFlightRequest;
 pub(crate) use self::current::{executed, reference};
-pub(crate) use self::last_notes::LastNotes;
-pub(crate) use self::left::LeftArena;
-pub use self::left::{Entered, enter};
+pub(crate) use self::orphaned::OrphanedArena;
+pub use self::orphaned::{Entered, enter};
+pub(crate) use self::progress_log::ProgressLog;
 pub use self::requests::RequestSlot;
 pub(crate) use self::saved::SavedMount;
 
@@ -85,7 +85,7 @@ pub struct Arena {
 struct Shared {
     region: Arc<Region>,
     records: Mutex<Records>,
-    /// Places of page content that nobody uses any more.
+    /// Places of page content that are not used any more.
     released: Released,
     taken: Arc<Taken>,
     /// Serialises changes of the session's text.
@@ -224,7 +224,7 @@ impl Arena {
         let other = usize::from(region.load(SESSION_AT) == 1);
         let offset = SESSION_TEXTS_AT[other];
         region.store(offset, text.len() as u64);
-        // SAFETY: nobody reads the text that does not count, and nobody else writes.
+        // SAFETY: the text that does not count is not read, and this is its only writer.
         unsafe { region.write(offset + 8, text) };
         region.store(SESSION_AT, other as u64 + 1);
         Ok(())
@@ -237,7 +237,7 @@ impl Arena {
         let which = (region.load(SESSION_AT) as usize).checked_sub(1)?;
         let offset = *SESSION_TEXTS_AT.get(which)?;
         let length = (region.load(offset) as usize).min(SESSION_BYTES_MAX);
-        // SAFETY: it is written only by who holds the lock.
+        // SAFETY: it is written only by the holder of the lock.
         Some(unsafe { region.bytes(offset + 8, length) }.to_vec())
     }
 
@@ -276,7 +276,7 @@ impl Arena {
         self.shared.records.lock().used_bytes()
     }
 
-    /// For tests: the process dies behind so many more writes to the arena, and other instants
+    /// For tests: the process dies after so many more writes to the arena, and other instants
     /// that it [passes](Arena::passes_instant).
     #[cfg(any(test, feature = "kill-points"))]
     pub fn kill_after(&self, writes: u64) {

@@ -1,11 +1,11 @@
 //! Records in the arena, changed in batches that happen whole or not at all.
 //!
-//! A record is never overwritten: a new one is written to a free slot, where nobody
+//! A record is never overwritten: a new one is written to a free slot, where no process
 //! looks for it, and the batch lists the slots that begin and the ones that cease to
 //! count. Storing the length of that list publishes the batch. Only then is it carried
-//! out, slot by slot; a kill before the store leaves everything as it was, one behind it
+//! out, slot by slot; a kill before the store leaves everything as it was, one after it
 //! leaves a list that [`Records::attach`] carries out (again: doing it twice does not
-//! matter). A slot is given to somebody else only when the batch that let it go is done.
+//! matter). A slot is reused only when the batch that released it is done.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(super) struct Records {
     /// The batch under way: slots that begin to count (with [`LIVES`] added; slots are
     /// aligned), and slots that cease to.
     batch: Vec<u64>,
-    /// Slots of records that the batch lets go.
+    /// Slots of records that the batch releases.
     ceasing: Vec<usize>,
     /// Where the entries of batches are, and how many there is room for.
     batch_at: usize,
@@ -91,7 +91,7 @@ impl Records {
         }
     }
 
-    /// The records that somebody else has left. Content slots that they name have to be
+    /// The records of a predecessor. Content slots that they name have to be
     /// claimed before anything else.
     pub(super) fn attach(region: Arc<Region>) -> Result<Self, ArenaError> {
         if region.load(INCOMPLETE_AT) != 0 {
@@ -249,7 +249,7 @@ impl Records {
         region.store(offset + LENGTH_AT, content.len() as u64);
         region.store(offset + FIRST_AT, key.first);
         region.store(offset + SECOND_AT, key.second);
-        // SAFETY: the slot was free, so nobody else has it.
+        // SAFETY: the slot was free, so it has no other owner.
         unsafe { region.write(offset + RECORD_HEADER_BYTES, content) };
         Some(offset)
     }
@@ -283,12 +283,12 @@ impl Records {
             self.give_up(FULL);
             return None;
         };
-        // SAFETY: the slot was free, so nobody else has it.
+        // SAFETY: the slot was free, so it has no other owner.
         unsafe { self.region.write(offset, content) };
         Some(offset)
     }
 
-    /// Makes the batch happen. `released` are content slots that nobody uses any more,
+    /// Makes the batch happen. `released` are content slots that are not used any more,
     /// and that no record names when the batch has happened.
     pub(super) fn commit(&mut self, released: Vec<usize>) {
         if self.batch.len() > self.batch_entries && !self.open_batch_area() {

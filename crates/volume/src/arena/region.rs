@@ -44,7 +44,7 @@ enum Memory {
     /// All of it can be used: it takes memory where it is written.
     Memfd(OwnedFd),
     /// Memory must be asked for before it is written, because writing where the filesystem has
-    /// no room, or behind the file's end, would kill the process. No descriptor is kept: a
+    /// no room, or past the file's end, would kill the process. No descriptor is kept: a
     /// program may have many databases.
     File(Place),
 }
@@ -83,7 +83,7 @@ impl Place {
 }
 
 // SAFETY: the mapping belongs to the region and lives as long as it does; words are
-// atomic, and who uses other bytes promises exclusion (`bytes`, `bytes_mut`).
+// atomic, and the users of other bytes promise exclusion (`bytes`, `bytes_mut`).
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -247,7 +247,7 @@ impl Region {
         self.word(offset).load(Ordering::Acquire)
     }
 
-    /// Stores a word behind all that was written before: this is what publishes.
+    /// Stores a word after all that was written before: this is what publishes.
     pub(super) fn store(&self, offset: usize, value: u64) {
         #[cfg(any(test, feature = "kill-points"))]
         if !self.kill.lives() {
@@ -259,20 +259,20 @@ impl Region {
     /// Bytes to read.
     ///
     /// # Safety
-    /// Nobody writes these bytes as long as the slice is used.
+    /// These bytes are not written as long as the slice is used.
     pub(super) unsafe fn bytes(&self, offset: usize, length: usize) -> &[u8] {
         self.check(offset, length);
-        // SAFETY: inside the mapping; the caller promises that nobody writes.
+        // SAFETY: inside the mapping; the caller promises that they are not written.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(offset), length) }
     }
 
     /// Bytes to use in any way.
     ///
     /// # Safety
-    /// Nobody else reads or writes these bytes as long as the slice is used.
+    /// Only the slice reads or writes these bytes as long as it is used.
     #[expect(
         clippy::mut_from_ref,
-        reason = "the memory is shared; who calls promises exclusion"
+        reason = "the memory is shared; the caller promises exclusion"
     )]
     pub(super) unsafe fn bytes_mut(&self, offset: usize, length: usize) -> &mut [u8] {
         self.check(offset, length);
@@ -280,7 +280,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(offset), length) }
     }
 
-    /// Writes bytes that nobody looks at before a later word says that they are there.
+    /// Writes bytes that are not read before a later word says that they are there.
     ///
     /// # Safety
     /// As [`Region::bytes_mut`], for the time of the call.
@@ -300,7 +300,7 @@ impl Region {
         }
     }
 
-    /// The same for a range behind all that were reserved before.
+    /// The same for a range after all that were reserved before.
     pub(super) fn reserve_next(&self, offset: usize, length: usize) -> io::Result<()> {
         let end = offset + length;
         let place = match &self.memory {
@@ -363,7 +363,7 @@ impl Region {
             rustix::fs::fallocate(memory, flags, offset as u64, length as u64)?;
             return Ok(());
         }
-        // SAFETY: inside the mapping, and who calls is the only one who uses it.
+        // SAFETY: inside the mapping, and the caller is its only user.
         let removed = unsafe {
             let address = self.base.as_ptr().add(offset);
             rustix::mm::madvise(address.cast(), length, Advice::LinuxRemove)
@@ -398,11 +398,11 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody uses any more.
+        // SAFETY: our own mapping, which is not used any more.
         let unmapped =
             unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.capacity_bytes) };
         if let Err(errno) = unmapped {
-            tracing::warn!(%errno, "the arena stays mapped");
+            tracing::warn!(%errno, "cannot unmap the arena");
         }
     }
 }

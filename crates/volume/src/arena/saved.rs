@@ -103,7 +103,7 @@ impl SavedMount {
         let restored = Engine::restore(config, root, &mut records, &mut page_at, &spilled);
         let places = pages.keys().copied().collect();
         let engine = restored.map_err(|error| {
-            tracing::error!(%error, "the killed daemon's state");
+            tracing::error!(%error, "cannot read the killed daemon's state");
             ArenaError::Damaged(error.0)
         });
         // Before a page is dropped, and with it its slot given back.

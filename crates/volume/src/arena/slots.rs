@@ -93,7 +93,7 @@ struct Chunk {
     used: u16,
 }
 
-/// Gives out slots and takes them back. Who has a slot alone uses its bytes.
+/// Gives out slots and takes them back. Only the owner of a slot uses its bytes.
 #[derive(Debug)]
 pub(super) struct Slots {
     /// Where the chunks begin.
@@ -137,7 +137,7 @@ impl Slots {
         (chunk as u32, class, (within / class.slot_bytes()) as u16)
     }
 
-    /// A slot of this class; none if the arena is full. `count` is told how many chunks
+    /// A slot of this class; none if the arena is full. `count` gets how many chunks
     /// there are when there is one more.
     pub(super) fn take(
         &mut self,
@@ -236,12 +236,12 @@ impl Slots {
     }
 
     /// An empty chunk's memory goes back to the system. First it has no class any more,
-    /// so nobody looks for records in what is left of it.
+    /// so no process looks for records in the rest of it.
     fn close_chunk(&mut self, region: &Region, number: u32, class: Class) {
         let offset = self.chunk_offset(number);
         region.store(offset, 0);
         if let Err(error) = region.discard(offset, self.chunk_bytes) {
-            tracing::debug!(%error, "memory of the arena is not given back");
+            tracing::debug!(%error, "cannot return memory of the arena to the system");
             region.store(offset, u64::from(class.0) + 1);
             return;
         }
@@ -287,7 +287,7 @@ impl Slots {
         // The first chunk last: as long as its word is there, the others are no chunks.
         for number in (first..first + chunks).rev() {
             if let Err(error) = region.discard(self.chunk_offset(number), self.chunk_bytes) {
-                tracing::debug!(%error, "memory of the arena is not given back");
+                tracing::debug!(%error, "cannot return memory of the arena to the system");
                 self.run = Some((first, chunks));
                 return;
             }

@@ -72,7 +72,7 @@ fn content(arena: &Arena) -> Model {
         .collect()
 }
 
-/// The arena as somebody who holds its memory finds it.
+/// The arena as another holder of its memory finds it.
 fn successor(arena: &Arena) -> Arena {
     let memory = arena.descriptor().try_clone_to_owned().unwrap();
     Arena::attach(memory).unwrap()
@@ -282,7 +282,7 @@ fn the_sessions_text_is_whole() {
 fn a_request_stays_in_its_slot() {
     let arena = Arena::create().unwrap();
     let mut slot = arena.request_slot(3).unwrap();
-    assert!(arena.request_slot(3).is_none(), "somebody has it");
+    assert!(arena.request_slot(3).is_none(), "the slot is taken");
     assert!(arena.request_slot(Arena::REQUEST_SLOTS).is_none());
     assert_eq!(slot.in_flight_bytes(), None);
     slot.buffer()[..8].copy_from_slice(&[48, 0, 0, 0, 9, 9, 9, 9]);

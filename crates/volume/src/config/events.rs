@@ -10,7 +10,7 @@ use super::raw::RawConfig;
 pub struct EventSources {
     /// Directory of the input devices; none: they are not looked at.
     pub input: Option<PathBuf>,
-    /// What the kernel tells of them.
+    /// What the kernel reports of them.
     pub input_classes: PathBuf,
     /// Whether many requests after a pause are taken for a user. (That is looked at where
     /// requests are served, not here.)

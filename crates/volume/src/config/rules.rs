@@ -15,7 +15,7 @@ use super::settings::PolicyChange;
 #[derive(Clone, Debug)]
 pub(crate) struct AppGlob {
     whole: GlobMatcher,
-    /// One for each component of a path that it matches; none where these cannot be told
+    /// One for each component of a path that it matches; none where these cannot be told apart
     /// apart.
     components: Option<Vec<GlobMatcher>>,
 }

@@ -7,8 +7,8 @@ use mobifs_engine::{Caller, NodeSpec, SetIdBits, WriteAt};
 use super::*;
 use crate::{Arena, Config, OpenedStore, Volume, VolumeOptions};
 
-/// A store, and what a killed daemon has left of a mount of it.
-struct Left {
+/// A store, and the arena of a killed daemon that served a mount of it.
+struct OrphanedMount {
     directory: tempfile::TempDir,
     arena: Arena,
     config: Config,
@@ -53,7 +53,7 @@ fn app(volume: &Volume, name: &str, files: &[&str]) -> ObjectId {
 /// What of the files is where, after the next mount.
 type Tree = BTreeSet<(String, Vec<u8>)>;
 
-impl Left {
+impl OrphanedMount {
     /// One app that is committed and changed again, one that is committed in part, one that is
     /// new, and a directory that went from one to the other.
     fn new() -> Self {
@@ -101,10 +101,10 @@ impl Left {
 
     /// Commits what can be read; what could not be.
     fn commit(&self) -> Vec<String> {
-        let mut left = self.open();
-        let pass = left.commit();
-        assert!(left.is_done(), "{:?}", pass.failure);
-        left.close();
+        let mut last_commit = self.open();
+        let pass = last_commit.commit();
+        assert!(last_commit.is_done(), "{:?}", pass.failure);
+        last_commit.close();
         pass.passed_over
     }
 
@@ -151,19 +151,19 @@ fn expected() -> Tree {
 }
 
 #[test]
-fn everything_that_was_left_is_committed_once() {
-    let left = Left::new();
-    assert_eq!(left.commit(), Vec::<String>::new());
+fn everything_uncommitted_is_committed_once() {
+    let orphaned = OrphanedMount::new();
+    assert_eq!(orphaned.commit(), Vec::<String>::new());
     // Another last process, which does not know that the first one came to its end.
-    let again = left.open();
+    let again = orphaned.open();
     assert!(again.is_done(), "it is noted what was committed");
     again.close();
-    assert_eq!(left.tree(), expected());
+    assert_eq!(orphaned.tree(), expected());
 }
 
 #[test]
 fn whatever_record_is_lost_the_others_are_committed_and_the_store_can_be_mounted() {
-    let records = Left::new().arena.record_keys();
+    let records = OrphanedMount::new().arena.record_keys();
     assert!(records.len() > 40, "{}", records.len());
     let mut complete = 0;
     let mut tried: BTreeMap<u8, usize> = BTreeMap::new();
@@ -174,17 +174,17 @@ fn whatever_record_is_lost_the_others_are_committed_and_the_store_can_be_mounted
         if *of_kind > TRIED_OF_A_KIND && std::env::var_os("MOBIFS_CASES").is_none() {
             continue;
         }
-        let left = Left::new();
+        let orphaned = OrphanedMount::new();
         assert_eq!(
-            left.arena.record_keys()[number],
+            orphaned.arena.record_keys()[number],
             *key,
             "it is the same each time"
         );
-        left.arena.lose_record(*key);
-        let passed_over = left.commit();
-        let (found, expected) = (left.tree(), expected());
+        orphaned.arena.lose_record(*key);
+        let passed_over = orphaned.commit();
+        let (found, expected) = (orphaned.tree(), expected());
         if passed_over.is_empty() {
-            // Its loss means nothing, or cannot be seen: a page of which nothing tells.
+            // Its loss means nothing, or cannot be seen: a page that no record names.
             complete += usize::from(found == expected);
         }
         // Two apps have nothing to do with each other.
@@ -203,20 +203,20 @@ fn whatever_record_is_lost_the_others_are_committed_and_the_store_can_be_mounted
 
 #[test]
 fn a_transaction_that_ends_processes_is_passed_over() {
-    let left = Left::new();
-    let dying = left.open();
+    let orphaned = OrphanedMount::new();
+    let dying = orphaned.open();
     let first = TransactionId(dying.waiting[0].first);
     // Two processes that came to no end.
-    dying.notes.begin(first);
-    dying.notes.begin(first);
+    dying.progress_log.begin(first);
+    dying.progress_log.begin(first);
     drop(dying);
-    let passed_over = left.commit();
+    let passed_over = orphaned.commit();
     assert!(
         passed_over
             .iter()
             .any(|what| what.contains("ended 2 processes")),
         "{passed_over:?}"
     );
-    let found = left.tree();
+    let found = orphaned.tree();
     assert!(found.iter().any(|(name, _)| name == "other/e"), "{found:?}");
 }

@@ -21,10 +21,10 @@ pub use owner::{LockOwner, OwnerState, ServedMount};
 
 /// Name of the lock's file in a store's own directory.
 pub const LOCK: &str = "lock";
-/// Somebody who failed to make a store may take the file away while we lock it.
+/// A process that failed to make a store may remove the file while we lock it.
 const ATTEMPTS: usize = 16;
 
-/// A locked store. Dropping unlocks, unless somebody else holds the same lock.
+/// A locked store. Dropping unlocks, unless another process holds the same lock.
 #[derive(Debug)]
 pub struct StoreLock {
     /// The store's root directory, until the store is open.
@@ -34,9 +34,9 @@ pub struct StoreLock {
     file: Option<File>,
     /// `.mobifs` was made for this lock.
     made_directory: bool,
-    /// It is shared with others who look only. Nothing is noted in it.
+    /// It is shared with other readers. Nothing is written into it.
     is_shared: bool,
-    /// Somebody else has the descriptor, to hold the lock when this process is killed.
+    /// A supervisor has the descriptor, to hold the lock when this process is killed.
     is_handed_over: AtomicBool,
     /// The process that locked. A child that was forked from it has a copy of all this, and must
     /// not unlock.
@@ -45,7 +45,7 @@ pub struct StoreLock {
 
 impl StoreLock {
     /// Locks the store in the directory `store`: exclusively, or, to look only, shared
-    /// with others who look only.
+    /// with other readers.
     ///
     /// # Errors
     /// [`StoreError::InUse`] with the holder's process id, [`StoreError::Unsuitable`]
@@ -116,11 +116,11 @@ impl StoreLock {
             return Ok(lock);
         }
         Err(StoreError::Unsuitable(
-            ".mobifs/lock is replaced again and again by somebody else".to_owned(),
+            ".mobifs/lock is replaced again and again by another process".to_owned(),
         ))
     }
 
-    /// Takes over the lock of a killed process, which somebody held on to.
+    /// Takes over the lock of a killed process, which its supervisor held.
     ///
     /// # Errors
     /// [`StoreError::Unsuitable`] if `file` is not this store's lock.
@@ -140,7 +140,7 @@ impl StoreLock {
                 "the lock that was handed over is not this store's".to_owned(),
             ));
         }
-        // It is ours already, unless who held it let go.
+        // It is ours already, unless its holder released it.
         if read_only {
             lock(&file, Access::Shared)?;
         } else {
@@ -155,8 +155,8 @@ impl StoreLock {
         Ok(lock)
     }
 
-    /// Who holds the lock of the store in the directory `store`, by what it says of itself.
-    /// Meant for a store that is locked. Readers, which share the lock, note nothing: then, and of
+    /// The process that holds the lock of the store in the directory `store`, as the file names it.
+    /// Meant for a store that is locked. Readers, which share the lock, write nothing: then, and of
     /// a store that is not locked, nothing is known but that.
     ///
     /// # Errors
@@ -191,14 +191,15 @@ impl StoreLock {
         }
     }
 
-    /// For handing the lock over: who has got it holds it until [`StoreLock::release`].
+    /// For handing the lock over: the process that gets it holds it until [`StoreLock::release`].
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.is_handed_over.store(true, Ordering::Relaxed);
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Unlocks the store for everybody, also where the lock was handed over. What is noted stays
-    /// in the file: it holds until the store is unlocked, and whoever locks it next writes anew.
+    /// Unlocks the store for all processes, also where the lock was handed over. What is written
+    /// stays in the file: it holds until the store is unlocked, and the next process that locks it
+    /// writes anew.
     pub fn release(self) {
         self.unlock();
     }
@@ -337,7 +338,7 @@ fn lock(file: &File, access: Access) -> Result<(), StoreError> {
 fn is_shared_by_others(file: &File) -> bool {
     let is_shared = rustix::fs::flock(file, FlockOperation::NonBlockingLockShared).is_ok();
     if is_shared && let Err(errno) = rustix::fs::flock(file, FlockOperation::Unlock) {
-        tracing::debug!(%errno, "the lock goes with its descriptor");
+        tracing::debug!(%errno, "cannot unlock; the lock ends when its descriptor is closed");
     }
     is_shared
 }
@@ -349,8 +350,8 @@ fn is_current(file: &File, directory: &OwnedFd) -> bool {
         if (ours.st_dev, ours.st_ino) == (found.st_dev, found.st_ino))
 }
 
-/// Notes who holds the lock, for messages only: a full disk must not keep a store from being
-/// mounted. What is overwritten in place mostly needs no room.
+/// Writes which process holds the lock, for messages only: a full disk must not keep a store from
+/// being mounted. What is overwritten in place mostly needs no room.
 fn note_owner(file: &File, state: Option<OwnerState>) -> io::Result<()> {
     match owner::write(file, std::process::id(), state) {
         Ok(()) => Ok(()),
@@ -413,7 +414,7 @@ mod tests {
         drop(lock);
         assert!(acquire(false).is_err());
         drop(parents);
-        // What was handed over is held by who has it.
+        // What was handed over is held by the process that has it.
         let lock = acquire(false).unwrap();
         let held = lock.descriptor().unwrap().try_clone_to_owned().unwrap();
         drop(lock);
@@ -424,8 +425,8 @@ mod tests {
         acquire(false).unwrap();
     }
 
-    /// Found by a test of mounts: the second process wrote its id behind the first one's place,
-    /// and whoever was refused read zeros.
+    /// Found by a test of mounts: the second process wrote its id after the first one's place,
+    /// and a process that was refused read zeros.
     #[test]
     fn who_takes_a_lock_over_says_who_it_is_and_keeps_what_is_noted() {
         let store = tempfile::tempdir().unwrap();
@@ -438,8 +439,9 @@ mod tests {
         let owner = StoreLock::owner(store.path(), &scope).unwrap();
         assert_eq!(owner.pid, std::process::id());
         assert_eq!(owner.state, Some(OwnerState::Finishing));
-        // Found under load: whoever looked between the end of the note and the end of the lock
-        // was refused, because the holder seemed to have said nothing. It said all to the end.
+        // Found under load: a process that looked between the removal of the state and the end of
+        // the lock was refused, because the holder seemed to have said nothing. It said all to the
+        // end.
         let read = |path: &Path| fs::read_to_string(path.join(".mobifs/lock")).unwrap();
         let noted = read(store.path());
         lock.release();

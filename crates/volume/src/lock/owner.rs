@@ -1,6 +1,6 @@
-//! What the process that holds a store's lock notes in the lock's file.
+//! What the process that holds a store's lock writes into the lock's file.
 //!
-//! The file begins with the owner's process id. A line below it says what the owner is doing:
+//! The file begins with the owner's process id. The next line says what the owner is doing:
 //! serving a mount, or bringing the last changes to the store. `umount(8)` returns when the
 //! mount has left the tree, which is before the daemon has ended; a process that mounts the
 //! store again at once finds it locked by a daemon that needs a moment longer. What follows from
@@ -24,7 +24,7 @@ pub enum OwnerState {
     Finishing,
 }
 
-/// What tells a mount from others in a table of mounts.
+/// What distinguishes a mount in a table of mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedMount {
     /// Major number of its device.
@@ -34,7 +34,7 @@ pub struct ServedMount {
     /// Inode number of the process namespace to which the owner's process id belongs.
     pub pid_namespace: u64,
     /// Hash of the mount's source. The kernel gives the device number of a mount that has ended
-    /// to the next one. None: an older version wrote the note.
+    /// to the next one. None: an older version wrote the state.
     pub source_hash: Option<u64>,
 }
 
@@ -91,7 +91,7 @@ pub struct LockOwner {
     pub pid: u32,
     /// None: the owner has not said, for instance because it is just starting.
     pub state: Option<OwnerState>,
-    /// The lock is shared by processes that only read the store, which note nothing.
+    /// The lock is shared by processes that only read the store, which write nothing.
     pub is_reader: bool,
 }
 
@@ -113,8 +113,8 @@ impl LockOwner {
     }
 }
 
-/// Writes who holds the lock and what it is doing, in place of what is there. One write: readers
-/// do not hold the lock.
+/// Writes the id of the lock's holder and what it is doing, in place of what is there. One write:
+/// readers do not hold the lock.
 pub(crate) fn write(file: &File, pid: u32, state: Option<OwnerState>) -> io::Result<()> {
     let line = state.map_or_else(String::new, OwnerState::to_line);
     let text = format!("{pid}\n{line}");
@@ -122,7 +122,7 @@ pub(crate) fn write(file: &File, pid: u32, state: Option<OwnerState>) -> io::Res
     file.set_len(text.len() as u64)
 }
 
-/// Writes the owner's state below its process id, which is there already.
+/// Writes the owner's state after its process id, which is there already.
 pub(crate) fn write_state(file: &File, state: OwnerState) -> io::Result<()> {
     match LockOwner::read(file).pid {
         0 => Err(io::ErrorKind::InvalidData.into()),

@@ -8,7 +8,7 @@ use mobifs_base::MonotonicNs;
 use mobifs_store::StoreError;
 
 use super::commit::Committed;
-use super::live::LiveGuard;
+use super::locked_engine::LockedEngine;
 use super::{Shared, Volume};
 use crate::heap::{HeapWatch, Load};
 
@@ -33,7 +33,7 @@ struct Due {
     busy: bool,
 }
 
-/// The checkpointer of a volume that has no thread for it: whoever keeps the time has it look.
+/// The checkpointer of a volume that has no thread for it: the owner of the clock calls it.
 #[must_use]
 pub struct Checkpointer<'v> {
     shared: &'v Shared,
@@ -63,14 +63,14 @@ impl Checkpointer<'_> {
     pub fn look(&mut self) -> Option<MonotonicNs> {
         let due = self.shared.checkpoint(&mut self.looks);
         let now = self.shared.moment().now;
-        let rest = self.shared.rest(&mut self.shared.live(), &due)?;
+        let rest = self.shared.rest(&mut self.shared.lock_engine(), &due)?;
         let rest_ns = u64::try_from(rest.as_nanos()).unwrap_or(u64::MAX);
         Some(MonotonicNs(now.0.saturating_add(rest_ns)))
     }
 
     /// Something has happened since the last look for which a thread would have been woken.
     pub fn is_called(&self) -> bool {
-        self.shared.live().wake
+        self.shared.lock_engine().wake
     }
 }
 
@@ -96,15 +96,15 @@ impl Shared {
     fn checkpoint(&self, looks: &mut Looks) -> Due {
         let keeps_open = self.keeps_open();
         {
-            let mut live = self.live();
-            live.wake = false;
-            live.checkpointer_idle = false;
-            live.engine.tick(self.moment().now);
-            if !keeps_open && live.engine.dirty_bytes() > self.memory_high_bytes() {
-                live.engine.close_largest();
+            let mut locked = self.lock_engine();
+            locked.wake = false;
+            locked.checkpointer_idle = false;
+            locked.engine.tick(self.moment().now);
+            if !keeps_open && locked.engine.dirty_bytes() > self.memory_high_bytes() {
+                locked.engine.close_largest();
             }
-            live.closings_seen = live.engine.closings();
-            let (now, dirty_bytes) = (self.moment().now, live.engine.dirty_bytes());
+            locked.closings_seen = locked.engine.closings();
+            let (now, dirty_bytes) = (self.moment().now, locked.engine.dirty_bytes());
             self.forecast.lock().sample(now, dirty_bytes);
         }
         self.relieve_if_asked();
@@ -130,9 +130,9 @@ impl Shared {
         }
     }
 
-    /// Commits everything and brings it to its place, if somebody asked for it.
+    /// Commits and applies everything, if a pressure flush was requested.
     pub(super) fn relieve_if_asked(&self) {
-        if !self.relief.swap(false, Ordering::SeqCst) {
+        if !self.pressure_flush.swap(false, Ordering::SeqCst) {
             return;
         }
         self.commit_all();
@@ -142,8 +142,8 @@ impl Shared {
     fn look_at_heap(&self, heap: &mut HeapWatch, due: &Due) {
         let pending = self.store.pending();
         let (dirty_bytes, objects) = {
-            let live = self.live();
-            (live.engine.dirty_bytes(), live.engine.objects())
+            let locked = self.lock_engine();
+            (locked.engine.dirty_bytes(), locked.engine.objects())
         };
         let load = if due.busy {
             Load::Busy
@@ -157,22 +157,22 @@ impl Shared {
         heap.look(held_bytes, load, self.moment().now);
     }
 
-    /// Tells the store what is not needed any more, and the engine what room there is.
+    /// Gives the store what is not needed any more, and the engine what room there is.
     pub(super) fn tidy_up(&self) {
         self.unpin_unused();
         self.trim_without_trimmer();
         self.tell_forgotten();
-        let space_at = self.live().space_at;
+        let space_at = self.lock_engine().space_at;
         if self.moment().now.ms_since(space_at) >= 1000
-            && let Err(error) = self.refresh_space(&self.turn.lock())
+            && let Err(error) = self.refresh_space(&self.commit_lock.lock())
         {
-            tracing::warn!(%error, "cannot tell how much room is left");
+            tracing::warn!(%error, "the lower filesystem does not say how much room there is");
         }
     }
 
-    /// Lets go below of what was deleted and has lost its last user.
+    /// Removes from the lower filesystem what was deleted and has lost its last user.
     pub(super) fn unpin_unused(&self) {
-        let unpinned = self.live().engine.take_unpinned();
+        let unpinned = self.lock_engine().engine.take_unpinned();
         for id in unpinned {
             self.store.unpin(id);
         }
@@ -180,7 +180,7 @@ impl Shared {
 
     /// Commits what is closed. As long as an app goes on writing there is always more of it, so
     /// the journal is applied in between: else a commit would have to do so when it is full, and
-    /// whoever waits for that one, or for the next, would wait for all of the apply.
+    /// a thread that waits for that one, or for the next, would wait for all of the apply.
     fn commit_all_closed(&self) -> Option<MonotonicNs> {
         let mut can_apply = true;
         loop {
@@ -203,7 +203,10 @@ impl Shared {
         if let Err(error) = &applied
             && !self.is_power_cut()
         {
-            tracing::error!(%error, "cannot apply the journal; it is tried again later");
+            tracing::error!(
+                %error,
+                "the store could not apply the journal; the checkpointer tries again later"
+            );
         }
         applied
     }
@@ -213,7 +216,7 @@ impl Shared {
     fn apply_if_due(&self, last_commit: &mut MonotonicNs) -> Option<MonotonicNs> {
         let pending = self.store.pending();
         if pending.journal_used_bytes == 0 {
-            // Nothing waits to be applied, whoever has applied it.
+            // Nothing waits to be applied, whichever thread has applied it.
             self.freed_space.lock().all_is_applied();
             return None;
         }
@@ -227,7 +230,7 @@ impl Shared {
         if self.is_journal_nearly_full() {
             // Now, whatever the machine does: commits need the room.
         } else if self.is_standby() {
-            // It is as durable where it is, and whoever ends standby wakes us.
+            // It is as durable where it is, and the end of standby wakes us.
             return None;
         } else if now < apply_at {
             return Some(apply_at);
@@ -252,8 +255,8 @@ impl Shared {
             return;
         };
         while self.store.pending().journal_used_bytes == 0 {
-            let mut live = self.live();
-            if live.engine.dirty_bytes() > 0 || !arena.give_back(&mut live.engine) {
+            let mut locked = self.lock_engine();
+            if locked.engine.dirty_bytes() > 0 || !arena.give_back(&mut locked.engine) {
                 return;
             }
         }
@@ -261,26 +264,26 @@ impl Shared {
 
     /// Sleeps until something is due, or there is something to do.
     fn sleep(&self, due: &Due) {
-        let mut live = self.live();
-        if live.wake || self.stopping.load(Ordering::SeqCst) {
+        let mut locked = self.lock_engine();
+        if locked.wake || self.stopping.load(Ordering::SeqCst) {
             return;
         }
-        let rest = self.rest(&mut live, due);
-        live.wait(&self.wake, rest);
+        let rest = self.rest(&mut locked, due);
+        locked.wait(&self.wake, rest);
     }
 
     /// How long there is nothing to do, if nothing happens; none: as long as that.
-    fn rest(&self, live: &mut LiveGuard<'_>, due: &Due) -> Option<Duration> {
+    fn rest(&self, locked: &mut LockedEngine<'_>, due: &Due) -> Option<Duration> {
         let now = self.moment().now;
         let until = |at: MonotonicNs| {
             Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
         };
         // Not as of the look: a transaction that opened since then, as while the journal was
-        // applied, has woken nobody.
-        let close_at = live.engine.next_closing();
+        // applied, has woken no thread.
+        let close_at = locked.engine.next_closing();
         let rest = [close_at, due.look_at];
         let rest = rest.into_iter().flatten().min().map(until);
-        if live.engine.has_unpinned() {
+        if locked.engine.has_unpinned() {
             return Some(Duration::ZERO);
         }
         if close_at.is_some() || due.busy {
@@ -291,7 +294,7 @@ impl Shared {
             return Some(rest.map_or(round, |rest| rest.min(round)));
         }
         // Nothing is open, so the first change wakes us: no need to wake the machine.
-        live.checkpointer_idle = true;
+        locked.checkpointer_idle = true;
         rest
     }
 }
@@ -307,8 +310,8 @@ mod tests {
     use super::*;
     use crate::{Config, VolumeOptions};
 
-    /// The last user of something deleted woke nobody. What it had taken below stayed taken
-    /// until something else changed, which it cannot where the disk is full.
+    /// The last user of a deleted object woke no thread. Its room in the lower filesystem stayed
+    /// taken until something else changed, which it cannot where the disk is full.
     #[test]
     fn the_last_user_of_what_was_deleted_wakes_the_checkpointer() {
         let config = Config::parse("", std::path::Path::new("test.toml")).unwrap();
@@ -336,12 +339,12 @@ mod tests {
         volume.sync_all().unwrap();
         let mut looks = shared.begin_looks();
         while shared.checkpoint(&mut looks).busy {}
-        assert!(!shared.live().wake);
+        assert!(!shared.lock_engine().wake);
         volume.forget(file, 1);
-        assert!(shared.live().wake && shared.live().engine.has_unpinned());
+        assert!(shared.lock_engine().wake && shared.lock_engine().engine.has_unpinned());
         let due = shared.checkpoint(&mut looks);
-        assert!(!shared.live().engine.has_unpinned());
-        assert_eq!(shared.rest(&mut shared.live(), &due), None);
+        assert!(!shared.lock_engine().engine.has_unpinned());
+        assert_eq!(shared.rest(&mut shared.lock_engine(), &due), None);
     }
 
     /// A checkpointer that had seen nothing open slept until something else changed, however
@@ -357,7 +360,7 @@ mod tests {
         let shared = &volume.shared;
         let mut looks = shared.begin_looks();
         let due = shared.checkpoint(&mut looks);
-        assert_eq!(shared.rest(&mut shared.live(), &due), None);
+        assert_eq!(shared.rest(&mut shared.lock_engine(), &due), None);
 
         let due = shared.checkpoint(&mut looks);
         let node = NodeSpec {
@@ -374,7 +377,7 @@ mod tests {
         volume
             .create(&caller, ObjectId::ROOT, b"app", &node)
             .unwrap();
-        assert!(!shared.live().wake, "it was at work");
-        assert!(shared.rest(&mut shared.live(), &due).is_some());
+        assert!(!shared.lock_engine().wake, "it was at work");
+        assert!(shared.rest(&mut shared.lock_engine(), &due).is_some());
     }
 }

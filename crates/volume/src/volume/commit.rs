@@ -14,25 +14,25 @@ use crate::AppName;
 #[derive(Clone, Debug)]
 pub(super) struct FailedCommit {
     pub(super) reason: String,
-    /// There was no room below.
+    /// There was no room in the lower filesystem.
     is_full: bool,
 }
 
 impl Shared {
-    /// Commits one transaction. The engine hears of the success together with the
+    /// Commits one transaction. The engine learns of the success together with the
     /// store's new reservations, so that no room is promised twice in between.
     pub(super) fn commit_one(
         &self,
-        turn: &MutexGuard<'_, ()>,
+        commit_lock: &MutexGuard<'_, ()>,
         commit: &Commit,
     ) -> Result<(), StoreError> {
-        self.try_commit(turn, commit, false)
+        self.try_commit(commit_lock, commit, false)
     }
 
     /// As [`Shared::commit_one`]; `may_wait`: no caller waits for it.
     fn try_commit(
         &self,
-        turn: &MutexGuard<'_, ()>,
+        commit_lock: &MutexGuard<'_, ()>,
         commit: &Commit,
         may_wait: bool,
     ) -> Result<(), StoreError> {
@@ -44,12 +44,12 @@ impl Shared {
         let failed = match result {
             Ok(()) => {
                 let moment = self.moment();
-                let mut live = self.live();
-                let before = live.engine.dirty_bytes();
-                live.engine.committed(commit.transaction);
-                let freed = before - live.engine.dirty_bytes();
+                let mut locked = self.lock_engine();
+                let before = locked.engine.dirty_bytes();
+                locked.engine.committed(commit.transaction);
+                let freed = before - locked.engine.dirty_bytes();
                 self.forecast.lock().committed(freed);
-                drop(live);
+                drop(locked);
                 self.freed_space.lock().committed(&commit.sizes, moment.now);
                 let mut checkpoints = self.checkpoints.lock();
                 for path in &commit.apps {
@@ -70,8 +70,8 @@ impl Shared {
         if failed.as_ref().is_err_and(StoreError::is_full) {
             self.wait_for_room();
         }
-        if let Err(error) = self.refresh_space(turn) {
-            tracing::warn!(%error, "cannot tell how much room is left");
+        if let Err(error) = self.refresh_space(commit_lock) {
+            tracing::warn!(%error, "the lower filesystem does not say how much room there is");
         }
         failed
     }
@@ -80,20 +80,20 @@ impl Shared {
     /// room.
     fn refuse(&self, transaction: TransactionId, error: &StoreError, may_wait: bool) {
         if error.is_full() {
-            let mut live = self.live();
+            let mut locked = self.lock_engine();
             // A program that may still roll back goes on being allowed to change what it has.
             if may_wait && self.is_revocable.load(Ordering::SeqCst) {
-                live.engine.commit_put_back(transaction);
-                drop(live);
+                locked.engine.commit_put_back(transaction);
+                drop(locked);
                 self.postpone_commits();
                 return;
             }
-            live.engine.commit_failed(transaction, FsError::NoSpace);
-            drop(live);
+            locked.engine.commit_failed(transaction, FsError::NoSpace);
+            drop(locked);
             tracing::error!(%error, "a commit failed; its apps are read-only until there is room");
             return;
         }
-        self.live()
+        self.lock_engine()
             .engine
             .commit_failed(transaction, FsError::ReadOnly);
         if !self.is_power_cut() {
@@ -118,7 +118,7 @@ impl Shared {
         if error.is_none() && failures.is_empty() {
             return;
         }
-        let failed = self.live().engine.failed_apps();
+        let failed = self.lock_engine().engine.failed_apps();
         failures.retain(|path, _| failed.contains(path));
         for path in failed {
             failures.entry(path).or_insert_with(|| FailedCommit {
@@ -128,7 +128,7 @@ impl Shared {
         }
     }
 
-    /// Commits what is closed, one transaction after the other, giving the turn away
+    /// Commits what is closed, one transaction after the other, releasing the commit lock
     /// in between; ends when nothing can be committed any more, or what is left waits
     /// for the user, or `pauses` says so after a commit.
     pub(super) fn commit_closed(&self, mut pauses: impl FnMut() -> bool) -> Committed {
@@ -136,15 +136,15 @@ impl Shared {
             if self.postpones_commits() {
                 return Committed::All { until: None };
             }
-            let turn = self.turn.lock();
-            let next = self.next_paced(&mut self.live());
+            let commit_lock = self.commit_lock.lock();
+            let next = self.next_paced(&mut self.lock_engine());
             let commit = match next {
                 Next::Commit(commit) => commit,
                 Next::Nothing { until } => return Committed::All { until },
             };
             // A failure is noted with the app and does not concern the others.
-            let _failed = self.try_commit(&turn, &commit, true);
-            drop(turn);
+            let _failed = self.try_commit(&commit_lock, &commit, true);
+            drop(commit_lock);
             if pauses() {
                 return Committed::Part;
             }
@@ -154,44 +154,45 @@ impl Shared {
 
     /// Closes everything that is open and commits what was closed by then.
     pub(super) fn commit_all(&self) {
-        let point = self.live().engine.close_all();
+        let point = self.lock_engine().engine.close_all();
         while !self.is_power_cut() && self.commit_until(point) {}
     }
 
     /// Commits one transaction that was closed at that point; false if none is left.
     pub(super) fn commit_until(&self, point: ClosedUntil) -> bool {
-        let turn = self.turn.lock();
-        let commit = self.live().engine.next_commit_until(point);
-        // No other thread has anything in flight while this one has the turn: the rest has failed.
+        let commit_lock = self.commit_lock.lock();
+        let commit = self.lock_engine().engine.next_commit_until(point);
+        // No other thread has anything in flight while this one has the commit lock: the rest has
+        // failed.
         let Some(commit) = commit else { return false };
-        let _failed = self.commit_one(&turn, &commit);
+        let _failed = self.commit_one(&commit_lock, &commit);
         true
     }
 
     /// Commits one transaction and those it depends on, in the caller's thread.
-    /// Callers that wait for the turn find their transaction committed by the one
+    /// Callers that wait for the commit lock find their transaction committed by the one
     /// before: a group commit.
     pub(super) fn commit_towards(&self, transaction: TransactionId) -> Result<(), FsError> {
         loop {
-            let turn = self.turn.lock();
+            let commit_lock = self.commit_lock.lock();
             let (commit, refusal) = {
-                let mut live = self.live();
-                if !live.engine.is_uncommitted(transaction) {
+                let mut locked = self.lock_engine();
+                if !locked.engine.is_uncommitted(transaction) {
                     return Ok(());
                 }
                 (
-                    live.engine.next_commit(Some(transaction)),
-                    live.engine.refusal_of(transaction),
+                    locked.engine.next_commit(Some(transaction)),
+                    locked.engine.refusal_of(transaction),
                 )
             };
-            // No other thread has anything in flight while this one has the turn: what cannot
-            // be handed out has failed before.
+            // No other thread has anything in flight while this one has the commit lock: what
+            // cannot be handed out has failed before.
             let Some(commit) = commit else {
                 return Err(not_committed(refusal == Some(FsError::NoSpace)));
             };
-            if let Err(error) = self.commit_one(&turn, &commit)
+            if let Err(error) = self.commit_one(&commit_lock, &commit)
                 // Otherwise it was merged with what needs no room, and is tried again.
-                && self.live().engine.refusal_of(transaction).is_some()
+                && self.lock_engine().engine.refusal_of(transaction).is_some()
             {
                 return Err(not_committed(error.is_full()));
             }
@@ -232,7 +233,7 @@ impl Shared {
         self.freed_space.lock().end_apply(freeing, outcome, now);
         let failure = result.as_ref().err().map(ToString::to_string);
         *self.apply_failure.lock() = failure;
-        let refreshed = self.refresh_space(&self.turn.lock());
+        let refreshed = self.refresh_space(&self.commit_lock.lock());
         result.and(refreshed)
     }
 
@@ -244,7 +245,7 @@ impl Shared {
 
     /// When to apply for the sake of what deletions free.
     pub(super) fn free_space_at(&self) -> Option<MonotonicNs> {
-        let available_bytes = self.live().engine.space().available_bytes;
+        let available_bytes = self.lock_engine().engine.space().available_bytes;
         self.freed_space.lock().due_at(available_bytes)
     }
 
@@ -282,7 +283,7 @@ impl Committed {
     }
 }
 
-/// What somebody who waits for a commit is told.
+/// The error for a thread that waits for a commit.
 fn not_committed(is_full: bool) -> FsError {
     if is_full {
         FsError::NoSpace
@@ -296,17 +297,18 @@ impl Volume {
     /// that the app did before is committed.
     ///
     /// # Errors
-    /// `NoSpace` if there was no room below for the commit, `Io` if it failed otherwise.
+    /// `NoSpace` if there was no room in the lower filesystem for the commit, `Io` if it failed
+    /// otherwise.
     pub fn fsync(&self, id: ObjectId) -> Result<(), FsError> {
         self.shared.check_power()?;
         let point = {
-            let mut live = self.shared.live();
-            let point = live.engine.sync_point(id);
+            let mut locked = self.shared.lock_engine();
+            let point = locked.engine.sync_point(id);
             if point != SyncPoint::Now {
-                live.engine.retry_failed(Some(FsError::NoSpace));
-            } else if live.engine.has_closed() {
-                // A policy closed it here, and nobody waits for it.
-                self.shared.wake(&mut live);
+                locked.engine.retry_failed(Some(FsError::NoSpace));
+            } else if locked.engine.has_closed() {
+                // A policy closed it here, and no thread waits for it.
+                self.shared.wake(&mut locked);
             }
             point
         };
@@ -348,10 +350,11 @@ impl Volume {
         self.shared
             .check_power()
             .map_err(|_| VolumeError::PowerCut)?;
-        // A commit that is under way may fail for what the caller has mended: it is tried again, too.
-        let turn = self.shared.turn.lock();
-        self.shared.live().engine.retry_failed(None);
-        drop(turn);
+        // A commit that is under way may fail for what the caller has mended: it is tried again,
+        // too.
+        let commit_lock = self.shared.commit_lock.lock();
+        self.shared.lock_engine().engine.retry_failed(None);
+        drop(commit_lock);
         let committed = match name {
             None => {
                 self.shared.commit_all();
@@ -369,10 +372,12 @@ impl Volume {
     }
 
     fn commit_app(&self, name: &[u8]) -> Result<(), VolumeError> {
-        let point = self.shared.live().engine.close_app(name);
+        let point = self.shared.lock_engine().engine.close_app(name);
         let point = match point {
             Some(point) => point,
-            None if self.is_app_directory(name)? => self.shared.live().engine.close_everywhere(),
+            None if self.is_app_directory(name)? => {
+                self.shared.lock_engine().engine.close_everywhere()
+            }
             None => {
                 return Err(VolumeError::UnknownApp {
                     name: AppName::from(name).to_string(),

@@ -56,7 +56,7 @@ impl Volume {
                 | ReadSegment::Zero { length }
                 | ReadSegment::Store { length, .. } => *length,
             };
-            let (now, behind) = rest.split_at_mut(piece);
+            let (now, after) = rest.split_at_mut(piece);
             match segment {
                 ReadSegment::Page { page, offset, .. } => page.read(*offset, now),
                 ReadSegment::Zero { .. } => now.fill(0),
@@ -65,7 +65,7 @@ impl Volume {
                     read.map_err(|error| store_failed(&error))?;
                 }
             }
-            rest = behind;
+            rest = after;
         }
         Ok(plan.length)
     }
@@ -93,9 +93,9 @@ impl Volume {
         Ok(written)
     }
 
-    /// As [`Volume::write`], for one of several writes that nobody relies on before
+    /// As [`Volume::write`], for one of several writes that nothing relies on before
     /// [`Volume::end_batch`] returns: a kill may take them back till then, the last ones first.
-    /// Whoever changes something else brings them into the arena with it; whoever reads, or
+    /// A change of something else brings them into the arena with it; a reader, or
     /// gives references back, does not.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl Volume {
 
     /// A kill takes back nothing of what was written by [`Volume::write_batched`].
     pub fn end_batch(&self) {
-        drop(self.shared.live());
+        drop(self.shared.lock_engine());
     }
 
     /// `fallocate`.

@@ -15,9 +15,9 @@ pub(super) const JOURNAL_BYTES: u64 = 100;
 
 /// A store whose commits can be made to fail.
 pub(super) struct Faulty {
-    below: MemoryStore,
+    store: MemoryStore,
     pub(super) broken: AtomicBool,
-    /// Somebody else has taken what room there was.
+    /// Another program has taken what room there was.
     pub(super) is_full: AtomicBool,
     /// Pages for which there is room in a transaction.
     pub(super) pages_max: AtomicU64,
@@ -39,7 +39,7 @@ pub(super) struct Faulty {
 impl Faulty {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            below: MemoryStore::new(),
+            store: MemoryStore::new(),
             broken: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             pages_max: AtomicU64::new(u64::MAX),
@@ -56,10 +56,10 @@ impl Faulty {
 
 impl Store for Faulty {
     fn capabilities(&self) -> Capabilities {
-        self.below.capabilities()
+        self.store.capabilities()
     }
     fn space(&self) -> Result<SpaceInfo, StoreError> {
-        let mut space = self.below.space()?;
+        let mut space = self.store.space()?;
         if self.is_full.load(Ordering::SeqCst) {
             space.available_bytes = 0;
         }
@@ -68,25 +68,25 @@ impl Store for Faulty {
         Ok(space)
     }
     fn object(&self, id: ObjectId) -> Result<ObjectInfo, StoreError> {
-        self.below.object(id)
+        self.store.object(id)
     }
     fn list_directory(&self, id: ObjectId) -> Result<Vec<DirectoryEntry>, StoreError> {
-        self.below.list_directory(id)
+        self.store.list_directory(id)
     }
     fn xattrs(&self, id: ObjectId) -> Result<Vec<Xattr>, StoreError> {
-        self.below.xattrs(id)
+        self.store.xattrs(id)
     }
     fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, StoreError> {
-        self.below.read_link(id)
+        self.store.read_link(id)
     }
     fn read(&self, id: ObjectId, offset: u64, out: &mut [u8]) -> Result<(), StoreError> {
-        self.below.read(id, offset, out)
+        self.store.read(id, offset, out)
     }
     fn seek(&self, id: ObjectId, offset: u64, what: Seek) -> Result<Option<u64>, StoreError> {
-        self.below.seek(id, offset, what)
+        self.store.seek(id, offset, what)
     }
     fn is_in_place(&self, id: ObjectId, range: ByteRange) -> Result<bool, StoreError> {
-        self.below.is_in_place(id, range)
+        self.store.is_in_place(id, range)
     }
     fn commit(&self, transaction: Transaction) -> Result<(), StoreError> {
         if self.broken.load(Ordering::SeqCst) {
@@ -104,7 +104,7 @@ impl Store for Faulty {
         let used = self.journal_used_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes;
         self.journal_used_bytes_max
             .fetch_max(used, Ordering::SeqCst);
-        self.below.commit(transaction)
+        self.store.commit(transaction)
     }
     fn apply(&self) -> Result<(), StoreError> {
         self.applies.fetch_add(1, Ordering::SeqCst);
@@ -112,10 +112,10 @@ impl Store for Faulty {
             during_apply();
         }
         self.journal_used_bytes.store(0, Ordering::SeqCst);
-        self.below.apply()
+        self.store.apply()
     }
     fn pending(&self) -> PendingWork {
-        let mut pending = self.below.pending();
+        let mut pending = self.store.pending();
         if self.commit_bytes.load(Ordering::SeqCst) > 0 {
             pending.journal_used_bytes = self.journal_used_bytes.load(Ordering::SeqCst);
             pending.journal_total_bytes = JOURNAL_BYTES;
@@ -123,21 +123,21 @@ impl Store for Faulty {
         pending
     }
     fn first_new_object(&self) -> ObjectId {
-        self.below.first_new_object()
+        self.store.first_new_object()
     }
     fn pin(&self, id: ObjectId) {
-        self.below.pin(id);
+        self.store.pin(id);
     }
     fn unpin(&self, id: ObjectId) {
-        self.below.unpin(id);
+        self.store.unpin(id);
     }
     fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError> {
-        self.below.spill(id, pages)
+        self.store.spill(id, pages)
     }
     fn forget(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>) {
-        self.below.forget(ids, in_use);
+        self.store.forget(ids, in_use);
     }
     fn cut_power(&self) {
-        self.below.cut_power();
+        self.store.cut_power();
     }
 }

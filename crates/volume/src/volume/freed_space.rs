@@ -7,9 +7,10 @@
 //! An apply too many costs flash: it writes what would have been overwritten in the journal. Large
 //! deletions are worth that, because what was deleted was written before; one apply a minute is
 //! little beside it. Small ones wait longer. What was written since the last apply and went to the
-//! journal has no room below that its deletion could free, so an app that makes and deletes
-//! temporary files causes no applies. And an apply that failed, or freed nothing (a program still
-//! has the deleted file open, a snapshot has its blocks), makes the next one wait longer.
+//! journal has no room in the lower filesystem that its deletion could free, so an app that makes
+//! and deletes temporary files causes no applies. And an apply that failed, or freed nothing (a
+//! program still has the deleted file open, a snapshot has its blocks), makes the next one wait
+//! longer.
 
 use std::collections::BTreeMap;
 

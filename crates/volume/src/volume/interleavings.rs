@@ -1,5 +1,5 @@
 //! Threads on one volume under schedules that a test chooses: nothing blocks for ever, and
-//! what a call promises holds when it returns, whoever ran in between.
+//! what a call promises holds when it returns, whichever thread ran in between.
 //!
 //! `cargo test -p mobifs-volume --features interleavings`; `INTERLEAVINGS` is the number of
 //! schedules of each test.
@@ -176,7 +176,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Looks a path up as the kernel does, and lets go of what it found.
+    /// Looks a path up as the kernel does, and releases what it found.
     fn find(&self, path: &[&str]) {
         let mut found = vec![ObjectId::ROOT];
         for name in path {
@@ -316,7 +316,7 @@ fn writers_that_wait_for_memory_go_on() {
     });
 }
 
-/// A journal store numbers what it lists, and forgets the numbers when it is told to.
+/// A journal store numbers what it lists, and forgets the numbers when it is asked to.
 #[test]
 fn what_is_forgotten_and_looked_up_at_the_same_time_is_found() {
     const DIRECTORIES: [&str; 3] = ["a", "b", "c"];

@@ -1,12 +1,12 @@
-//! A live engine over a store: what the kernel adapter and the tests call.
+//! A running engine over a store: what the kernel adapter and the tests call.
 //!
 //! One lock guards the engine; it is never held while the store is asked for
 //! something that may reach the device. An operation that needs something from the
 //! store stops inside the engine with nothing changed, the need is fulfilled without
 //! the lock, and the operation is tried again.
 //!
-//! A second lock, the *turn*, serialises what changes the store's committed state.
-//! Whoever holds it hands over closed transactions: the checkpointer thread, an
+//! A second lock, the *commit lock*, serialises what changes the store's committed state.
+//! Its holder hands over closed transactions: the checkpointer thread, an
 //! `fsync` in a durable app, a writer that found memory used up. It is always taken
 //! before the engine's lock.
 
@@ -18,7 +18,7 @@ mod faulty;
 mod freed_space;
 #[cfg(test)]
 mod interleavings;
-mod live;
+mod locked_engine;
 mod namespace;
 mod needs;
 mod pacing;
@@ -51,7 +51,7 @@ pub use trimmer::KernelCache;
 pub use types::{VolumeError, VolumeOptions};
 
 use self::freed_space::FreedSpace;
-use self::live::{Live, LiveGuard};
+use self::locked_engine::{EngineState, LockedEngine};
 use self::room::Starved;
 use self::sync::thread::{self, JoinHandle};
 use self::sync::{Condvar, Mutex, RwLock};
@@ -59,7 +59,7 @@ use crate::forecast::Forecast;
 use crate::opened::Resumption;
 use crate::{Arena, Rules};
 
-/// A live engine over a store. All methods block and may be called from any thread.
+/// A running engine over a store. All methods block and may be called from any thread.
 ///
 /// `lookup`, `lookup_parent`, `create`, `create_unnamed` and `link` count one
 /// reference to the object that they return; [`Volume::forget`] gives references
@@ -85,24 +85,24 @@ struct Checkpoint {
 
 /// What is shared with the checkpointer thread.
 struct Shared {
-    live: Mutex<Live>,
-    /// Signals `Live::wake`.
+    engine_state: Mutex<EngineState>,
+    /// Signals `EngineState::wake`.
     wake: Condvar,
-    /// Signals `Live::is_trimming`.
+    /// Signals `EngineState::is_trimming`.
     crowded: Condvar,
-    /// Who can tell the kernel to forget; none: there is no kernel. Held alone.
+    /// Asks the kernel to forget; none: there is no kernel. Held alone.
     kernel_cache: Mutex<Option<Arc<dyn KernelCache>>>,
     /// The trimmer's thread runs. Without it the checkpointer does its work.
     has_trimmer: AtomicBool,
     /// References that were given back since the trimmer looked.
     forgotten_objects: AtomicU64,
-    /// Who holds it may change the store's committed state. Taken before `live`.
-    turn: Mutex<()>,
+    /// Its holder may change the store's committed state. Taken before `engine_state`.
+    commit_lock: Mutex<()>,
     store: Arc<dyn Store>,
     options: VolumeOptions,
     started: Moment,
     /// Held for reading while something goes from the store to the engine, for writing
-    /// while the store is told what to forget. Taken before `live`.
+    /// while the store forgets. Taken before `engine_state`.
     listing: RwLock<()>,
     /// Rules in force; the engine has a copy.
     rules: Mutex<Rules>,
@@ -110,7 +110,7 @@ struct Shared {
     failures: Mutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
     /// What deletions free with the next apply. Held alone.
     freed_space: Mutex<FreedSpace>,
-    /// A commit waits for room below.
+    /// A commit waits for room in the lower filesystem.
     starved: Mutex<Option<Starved>>,
     /// A program may still roll back what it is changing.
     is_revocable: AtomicBool,
@@ -118,13 +118,13 @@ struct Shared {
     is_postponed: AtomicBool,
     /// The journal could not be applied to make room, which was said.
     is_stuck: AtomicBool,
-    /// Held while the journal is applied, so that only one thread does. Taken before `turn`.
+    /// Held while the journal is applied, so that only one thread does. Taken before `commit_lock`.
     applying: Mutex<()>,
     /// Why applying failed the last time. Held alone.
     apply_failure: Mutex<Option<String>>,
     /// Last checkpoint of each app, by its path.
     checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
-    /// When to commit what is closed. Taken after `live`.
+    /// When to commit what is closed. Taken after `engine_state`.
     pacing: Mutex<Pacing>,
     /// Finds users in what programs ask for; none: they are not looked for there. Held
     /// alone.
@@ -135,8 +135,8 @@ struct Shared {
     power_cut: AtomicBool,
     stopping: AtomicBool,
     /// The checkpointer is to commit and apply everything.
-    relief: AtomicBool,
-    /// Who says that the battery is low. Taken before all others.
+    pressure_flush: AtomicBool,
+    /// The sources that say that the battery is low. Taken before all others.
     low_batteries: Mutex<BTreeSet<BatterySource>>,
     /// What the kernel adapter found out about `sync(2)`.
     sync_reaches: AtomicBool,
@@ -179,29 +179,15 @@ impl Volume {
         options: VolumeOptions,
         resumption: Option<&Resumption>,
     ) -> Result<Arc<Self>, VolumeError> {
-        let root = store.object(ObjectId::ROOT)?;
         let mut rules = options.rules.clone();
         if let Some(resumption) = resumption {
             resumption.settings_into(&mut rules);
         }
-        let config = EngineConfig {
-            rules: Box::new(rules.clone()),
-            limits: limits(&*store, &options),
-            hash_seed: options.hash_seed.unwrap_or_else(random_seed),
-            is_saved: options.arena.is_some(),
-        };
-        let engine = match (resumption, &options.arena) {
-            (Some(resumption), Some(arena)) => resumption.engine(arena, config, &root, &*store)?,
-            _ => {
-                let mut engine = Engine::new(config, &root);
-                engine.number_objects_from(store.first_new_object());
-                engine
-            }
-        };
+        let engine = start_engine(&*store, &options, &rules, resumption)?;
         let started = options.clock.moment();
         let background = options.background;
         let shared = Arc::new(Shared {
-            live: Mutex::new(Live {
+            engine_state: Mutex::new(EngineState {
                 engine,
                 checkpointer_idle: false,
                 wake: false,
@@ -215,7 +201,7 @@ impl Volume {
             kernel_cache: Mutex::new(None),
             has_trimmer: AtomicBool::new(false),
             forgotten_objects: AtomicU64::new(0),
-            turn: Mutex::new(()),
+            commit_lock: Mutex::new(()),
             listing: RwLock::new(()),
             store,
             started,
@@ -236,13 +222,13 @@ impl Volume {
             forecast: Mutex::default(),
             power_cut: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            relief: AtomicBool::new(false),
+            pressure_flush: AtomicBool::new(false),
             low_batteries: Mutex::default(),
             sync_reaches: AtomicBool::new(false),
             options,
         });
         // Also keeps what the engine is now.
-        shared.refresh_space(&shared.turn.lock())?;
+        shared.refresh_space(&shared.commit_lock.lock())?;
         let volume = Self {
             shared: Arc::clone(&shared),
             threads: Mutex::new(Vec::new()),
@@ -256,7 +242,7 @@ impl Volume {
     /// Closes every transaction, without committing any.
     #[cfg(test)]
     pub(crate) fn close_all(&self) {
-        self.shared.live().engine.close_all();
+        self.shared.lock_engine().engine.close_all();
     }
 
     /// Ends the volume's life as a power cut would: from now on nothing more is
@@ -266,8 +252,8 @@ impl Volume {
         self.shared.power_cut.store(true, Ordering::SeqCst);
         self.shared.store.cut_power();
         self.stop_threads();
-        // Whoever is in the middle of a commit has ended when the turn is free.
-        drop(self.shared.turn.lock());
+        // A thread in the middle of a commit has ended when the commit lock is free.
+        drop(self.shared.commit_lock.lock());
     }
 
     /// Commits and applies everything, then stops the threads. Operations that come
@@ -297,15 +283,15 @@ impl Volume {
     fn stop_threads(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
         {
-            let mut live = self.shared.live();
-            live.wake = true;
+            let mut locked = self.shared.lock_engine();
+            locked.wake = true;
             self.shared.wake.notify_all();
             self.shared.crowded.notify_all();
         }
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
             if thread.join().is_err() {
-                tracing::error!("a thread of the volume had panicked");
+                tracing::error!("a thread of the volume has panicked");
             }
         }
     }
@@ -339,26 +325,27 @@ impl Shared {
 
     /// After an operation that may have changed something: wakes the checkpointer if
     /// there is something to do for it.
-    fn after_change(&self, live: &mut LiveGuard<'_>) {
-        let crowded = live.engine.dirty_bytes() > self.memory_high_bytes();
+    fn after_change(&self, locked: &mut LockedEngine<'_>) {
+        let crowded = locked.engine.dirty_bytes() > self.memory_high_bytes();
         // What an `fsync` closes it commits as well, and by now it has.
-        let has_closed = live.engine.closings() != live.closings_seen && live.engine.has_waiting();
-        if live.checkpointer_idle || crowded || has_closed {
-            self.wake(live);
+        let has_closed =
+            locked.engine.closings() != locked.closings_seen && locked.engine.has_waiting();
+        if locked.checkpointer_idle || crowded || has_closed {
+            self.wake(locked);
         }
-        self.after_crowding(live);
+        self.after_crowding(locked);
     }
 
     /// Has the checkpointer commit and apply everything.
     fn request_relief(&self) {
-        self.relief.store(true, Ordering::SeqCst);
-        self.wake(&mut self.live());
+        self.pressure_flush.store(true, Ordering::SeqCst);
+        self.wake(&mut self.lock_engine());
     }
 
     /// Has the checkpointer look at once.
-    fn wake(&self, live: &mut LiveGuard<'_>) {
-        if !live.wake {
-            live.wake = true;
+    fn wake(&self, locked: &mut LockedEngine<'_>) {
+        if !locked.wake {
+            locked.wake = true;
             self.wake.notify_one();
         }
     }
@@ -366,11 +353,11 @@ impl Shared {
     /// After an object lost a user: wakes the checkpointer if that was the last one of
     /// something deleted. Nothing else may ever happen, least of all where the disk is full
     /// of it.
-    fn after_release(&self, live: &mut LiveGuard<'_>) {
-        if live.engine.has_unpinned() {
-            self.wake(live);
+    fn after_release(&self, locked: &mut LockedEngine<'_>) {
+        if locked.engine.has_unpinned() {
+            self.wake(locked);
         }
-        self.after_crowding(live);
+        self.after_crowding(locked);
     }
 
     /// Above this the checkpointer starts to make room before writers must wait.
@@ -399,6 +386,28 @@ fn limits(store: &dyn Store, options: &VolumeOptions) -> Limits {
         owner_uid: capabilities.owner_uid,
         read_only: capabilities.read_only || options.read_only,
     }
+}
+
+/// A new engine over the store, or the one of which the arena has the state.
+fn start_engine(
+    store: &dyn Store,
+    options: &VolumeOptions,
+    rules: &Rules,
+    resumption: Option<&Resumption>,
+) -> Result<Engine, VolumeError> {
+    let root = store.object(ObjectId::ROOT)?;
+    let config = EngineConfig {
+        rules: Box::new(rules.clone()),
+        limits: limits(store, options),
+        hash_seed: options.hash_seed.unwrap_or_else(random_seed),
+        is_saved: options.arena.is_some(),
+    };
+    if let (Some(resumption), Some(arena)) = (resumption, &options.arena) {
+        return Ok(resumption.engine(arena, config, &root, store)?);
+    }
+    let mut engine = Engine::new(config, &root);
+    engine.number_objects_from(store.first_new_object());
+    Ok(engine)
 }
 
 /// A seed that an attacker who chooses file names cannot know.

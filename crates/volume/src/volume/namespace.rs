@@ -10,7 +10,7 @@ use mobifs_engine::{
 };
 
 use super::Volume;
-use super::live::Keeping;
+use super::locked_engine::Keeping;
 use crate::arena;
 
 /// `statfs` looks at the lower filesystem again after this time.
@@ -44,13 +44,13 @@ impl Volume {
 
     /// Gives `count` references back.
     pub fn forget(&self, id: ObjectId, count: u64) {
-        let mut live = self.shared.live_keeping(Keeping::Batched);
-        live.engine.forget(id, count);
+        let mut locked = self.shared.lock_engine_keeping(Keeping::Batched);
+        locked.engine.forget(id, count);
         self.shared
             .forgotten_objects
             .fetch_add(1, Ordering::Relaxed);
         arena::reference(id, -i64::try_from(count).unwrap_or(i64::MAX));
-        self.shared.after_release(&mut live);
+        self.shared.after_release(&mut locked);
     }
 
     /// Attributes of an object in use.
@@ -188,13 +188,13 @@ impl Volume {
 
     /// Ends [`Volume::open`].
     pub fn release(&self, id: ObjectId) {
-        let mut live = self.shared.live_keeping(Keeping::Batched);
-        live.engine.release(id);
+        let mut locked = self.shared.lock_engine_keeping(Keeping::Batched);
+        locked.engine.release(id);
         arena::executed(0);
-        self.shared.after_release(&mut live);
+        self.shared.after_release(&mut locked);
     }
 
-    /// Up to `entries_max` entries behind `after_cookie` (0: from the start), without
+    /// Up to `entries_max` entries after `after_cookie` (0: from the start), without
     /// `.` and `..`.
     ///
     /// # Errors
@@ -222,13 +222,13 @@ impl Volume {
         }
     }
 
-    /// Tells the names of all objects in memory: directory, name, object. Somebody who could
+    /// Passes on the names of all objects in memory: directory, name, object. A caller that could
     /// not follow what was looked up knows them then. What cannot be listed is passed over, and
     /// names of files with several that lie elsewhere are.
-    pub fn names_in_memory(&self, mut tell: impl FnMut(ObjectId, &Name, FoundObject)) {
+    pub fn names_in_memory(&self, mut visit: impl FnMut(ObjectId, &Name, FoundObject)) {
         const BATCH_ENTRIES: usize = 256;
         let mut wanted: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
-        for (id, directory) in self.shared.live().engine.placed_objects() {
+        for (id, directory) in self.shared.lock_engine().engine.placed_objects() {
             wanted.entry(directory).or_default().insert(id);
         }
         for (directory, ids) in wanted {
@@ -237,7 +237,7 @@ impl Volume {
                 for entry in entries.iter().filter(|entry| ids.contains(&entry.id)) {
                     let is_directory = entry.kind == FileKind::Directory;
                     let id = entry.id;
-                    tell(directory, &entry.name, FoundObject { id, is_directory });
+                    visit(directory, &entry.name, FoundObject { id, is_directory });
                 }
                 match entries.last() {
                     Some(last) if entries.len() == BATCH_ENTRIES => cookie = last.cookie,
@@ -298,17 +298,17 @@ impl Volume {
     /// Room that is left after everything acknowledged.
     ///
     /// # Errors
-    /// `Io` if the lower filesystem cannot tell.
+    /// `Io` if the lower filesystem does not answer.
     pub fn statfs(&self) -> Result<SpaceInfo, FsError> {
         let shared = &self.shared;
         shared.check_power()?;
-        let space_at = shared.live_keeping(Keeping::Batched).space_at;
+        let space_at = shared.lock_engine_keeping(Keeping::Batched).space_at;
         if shared.moment().now.ms_since(space_at) >= SPACE_AGE_MAX_MS
-            // While somebody commits, the last answer will do: it is renewed then.
-            && let Some(turn) = shared.turn.try_lock()
+            // While another thread commits, the last answer will do: it is renewed then.
+            && let Some(commit_lock) = shared.commit_lock.try_lock()
         {
             shared
-                .refresh_space(&turn)
+                .refresh_space(&commit_lock)
                 .map_err(|error| super::store_failed(&error))?;
         }
         shared.look(|engine| Ok::<_, Stop>(engine.space()))

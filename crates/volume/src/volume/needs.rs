@@ -6,9 +6,9 @@ use mobifs_base::{PAGE_BYTES, Page};
 use mobifs_engine::{ClosedUntil, Engine, FsError, Need, Node, RemovalMemory, Stop};
 use mobifs_store::StoreError;
 
-use super::live::Keeping;
+use super::locked_engine::Keeping;
 use super::sync::MutexGuard;
-use super::{LiveGuard, Shared, store_failed};
+use super::{LockedEngine, Shared, store_failed};
 use crate::arena;
 
 /// An operation that still needs something after so many answers is not getting
@@ -40,7 +40,7 @@ impl Outcome for Node {
     }
 }
 
-/// How far an operation has come in its search for room below.
+/// How far an operation has come in its search for room in the lower filesystem.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SpaceSearch {
     NotBegun,
@@ -51,7 +51,7 @@ enum SpaceSearch {
 }
 
 impl Shared {
-    /// Runs an operation that only looks. Somebody waits for what it finds; what changes
+    /// Runs an operation that only reads. A program waits for its result; what changes
     /// something may come from the kernel, of itself.
     pub(super) fn look<T>(
         &self,
@@ -76,7 +76,7 @@ impl Shared {
             arena::executed(answer.outcome());
             Ok(answer)
         };
-        let after = |live: &mut LiveGuard<'_>| self.after_change(live);
+        let after = |locked: &mut LockedEngine<'_>| self.after_change(locked);
         self.run(Keeping::Now, operation, after, Self::refuse_memory)
     }
 
@@ -91,7 +91,7 @@ impl Shared {
             arena::executed(().outcome());
             Ok(())
         };
-        let after = |live: &mut LiveGuard<'_>| self.after_change(live);
+        let after = |locked: &mut LockedEngine<'_>| self.after_change(locked);
         self.run(Keeping::Now, operation, after, |_| {
             Ok(RemovalMemory::BeyondBudget)
         })
@@ -100,7 +100,7 @@ impl Shared {
     /// What an operation does that is no removal where no memory can be had.
     fn refuse_memory(error: FsError) -> Result<RemovalMemory, FsError> {
         tracing::error!(
-            "memory is used up by changes that cannot be committed; see `mobifs status`"
+            "memory is used up by changes that the store cannot commit; see `mobifs status`"
         );
         Err(error)
     }
@@ -111,9 +111,9 @@ impl Shared {
         bytes: usize,
         mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
     ) -> Result<T, FsError> {
-        let after = |live: &mut LiveGuard<'_>| {
-            live.batched_bytes += bytes;
-            self.after_change(live);
+        let after = |locked: &mut LockedEngine<'_>| {
+            locked.batched_bytes += bytes;
+            self.after_change(locked);
         };
         let operation = |engine: &mut Engine, _| operation(engine);
         self.run(Keeping::Batched, operation, after, Self::refuse_memory)
@@ -123,7 +123,7 @@ impl Shared {
         &self,
         keeping: Keeping,
         mut operation: impl FnMut(&mut Engine, RemovalMemory) -> Result<T, Stop>,
-        after: impl Fn(&mut LiveGuard<'_>),
+        after: impl Fn(&mut LockedEngine<'_>),
         without_memory: impl Fn(FsError) -> Result<RemovalMemory, FsError>,
     ) -> Result<T, FsError> {
         self.check_power()?;
@@ -131,18 +131,18 @@ impl Shared {
         let mut search = SpaceSearch::NotBegun;
         let mut unknown = None;
         for _ in 0..ATTEMPTS_MAX {
-            let mut live = self.live_keeping(keeping);
-            let need = match operation(&mut live.engine, memory) {
+            let mut locked = self.lock_engine_keeping(keeping);
+            let need = match operation(&mut locked.engine, memory) {
                 Ok(answer) => {
-                    after(&mut live);
+                    after(&mut locked);
                     return Ok(answer);
                 }
                 Err(Stop::Fail(error)) => return Err(error),
                 Err(Stop::Need(need)) => need,
             };
             // Before others may commit: what they free is what the operation needs.
-            let dirty_bytes = live.engine.dirty_bytes();
-            drop(live);
+            let dirty_bytes = locked.engine.dirty_bytes();
+            drop(locked);
             match need {
                 Need::Space if search == SpaceSearch::Ended => return Err(FsError::NoSpace),
                 Need::Space => self.make_space(&mut search)?,
@@ -154,7 +154,7 @@ impl Shared {
                 }
                 need => match self.fetch(need) {
                     Ok(()) => {}
-                    // The store was told to forget the object between our question
+                    // The store was asked to forget the object between our question
                     // and its answer: asked again, the engine starts further up. The
                     // same question twice means that the object is gone.
                     Err(StoreError::Unknown(_)) if unknown != Some(need) => unknown = Some(need),
@@ -164,34 +164,38 @@ impl Shared {
             // After a drill nothing may be waited for.
             self.check_power()?;
         }
-        tracing::error!("an operation did not come to an end");
+        tracing::error!("an operation needed the store too often and was given up");
         Err(FsError::Io)
     }
 
     /// Brings from the store what the engine asks for.
     fn fetch(&self, need: Need) -> Result<(), StoreError> {
         let store = &self.store;
-        // What the store lists it also remembers, until it is told to forget the
+        // What the store lists it also remembers, until it is asked to forget the
         // directory; that must not happen before the engine has the list.
         let _kept = self.listing.read();
         match need {
             Need::Object { id, epoch } => {
                 let info = store.object(id)?;
-                let mut live = self.live();
-                live.engine.provide_object(id, epoch, info);
-                self.after_crowding(&mut live);
+                let mut locked = self.lock_engine();
+                locked.engine.provide_object(id, epoch, info);
+                self.after_crowding(&mut locked);
             }
             Need::Directory { id, epoch } => {
                 let entries = store.list_directory(id)?;
-                self.live().engine.provide_directory(id, epoch, entries);
+                self.lock_engine()
+                    .engine
+                    .provide_directory(id, epoch, entries);
             }
             Need::Xattrs { id, epoch } => {
                 let xattrs = store.xattrs(id)?;
-                self.live().engine.provide_xattrs(id, epoch, xattrs);
+                self.lock_engine().engine.provide_xattrs(id, epoch, xattrs);
             }
             Need::SymlinkTarget { id, epoch } => {
                 let target = store.read_link(id)?;
-                self.live().engine.provide_symlink_target(id, epoch, target);
+                self.lock_engine()
+                    .engine
+                    .provide_symlink_target(id, epoch, target);
             }
             Need::Page {
                 object,
@@ -206,7 +210,7 @@ impl Shared {
                     .rposition(|&byte| byte != 0)
                     .map_or(0, |last| last + 1);
                 let page = Page::new(&content[..end]);
-                self.live()
+                self.lock_engine()
                     .engine
                     .provide_page(object, index, version, page);
             }
@@ -216,7 +220,7 @@ impl Shared {
                 version,
             } => {
                 let is_in_place = store.is_in_place(object, range)?;
-                self.live()
+                self.lock_engine()
                     .engine
                     .provide_place(object, range, version, is_in_place);
             }
@@ -229,10 +233,10 @@ impl Shared {
     /// operation. What is committed takes what it really needs, and no journal; what is
     /// overwritten there or deleted frees room only when it is applied.
     fn make_space(&self, search: &mut SpaceSearch) -> Result<(), FsError> {
-        if self.may_commit_for_room(&self.turn.lock()) {
+        if self.may_commit_for_room(&self.commit_lock.lock()) {
             let point = match *search {
                 SpaceSearch::Committing(point) => point,
-                _ => self.live().engine.close_all(),
+                _ => self.lock_engine().engine.close_all(),
             };
             *search = SpaceSearch::Committing(point);
             if !self.is_power_cut() && self.commit_until(point) {
@@ -246,7 +250,7 @@ impl Shared {
             Err(error) => {
                 // Once, and not for each operation that finds no room.
                 if !self.is_stuck.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(%error, "cannot apply the journal to make room");
+                    tracing::warn!(%error, "the store could not apply the journal to make room");
                 }
                 self.check_power()?;
             }
@@ -257,16 +261,16 @@ impl Shared {
     /// Makes room in memory, of which an operation found so much in use: commits in the
     /// caller's thread, which is what slows writers down to the speed of the device.
     fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
-        // The last part of the journal is for those who wait for a commit. Filled by a fast writer
-        // it would have to be applied in the middle of one, while all of them wait.
+        // The last part of the journal is for threads that wait for a commit. Filled by a fast
+        // writer it would have to be applied in the middle of one, while all of them wait.
         self.apply_nearly_full();
-        let turn = self.turn.lock();
-        let may_commit = self.may_commit_for_room(&turn);
+        let commit_lock = self.commit_lock.lock();
+        let may_commit = self.may_commit_for_room(&commit_lock);
         let (commit, is_room_made) = {
-            let mut live = self.live();
-            // Somebody else may have made room while we waited for the turn. If not, it
+            let mut locked = self.lock_engine();
+            // Another thread may have made room while we waited for the commit lock. If not, it
             // does not help that less than half is used: the operation needs more.
-            let dirty_bytes = live.engine.dirty_bytes();
+            let dirty_bytes = locked.engine.dirty_bytes();
             let is_less = dirty_bytes < before_bytes;
             if is_less && dirty_bytes <= self.memory_high_bytes() {
                 return Ok(());
@@ -274,19 +278,19 @@ impl Shared {
             if !may_commit {
                 return Err(FsError::NoSpace);
             }
-            let commit = live.engine.next_commit(None).or_else(|| {
-                live.engine.close_largest();
-                live.engine.next_commit(None)
+            let commit = locked.engine.next_commit(None).or_else(|| {
+                locked.engine.close_largest();
+                locked.engine.next_commit(None)
             });
             // By others, or because nothing was left of what has been closed.
-            (commit, live.engine.dirty_bytes() < before_bytes)
+            (commit, locked.engine.dirty_bytes() < before_bytes)
         };
         if let Some(commit) = commit {
             // A failure makes the app read-only; the operation finds out itself.
-            let _failed = self.commit_one(&turn, &commit);
+            let _failed = self.commit_one(&commit_lock, &commit);
             return Ok(());
         }
-        if self.spill(&turn)? || is_room_made {
+        if self.spill(&commit_lock)? || is_room_made {
             return Ok(());
         }
         Err(FsError::NoSpace)
@@ -295,14 +299,14 @@ impl Shared {
     /// Parks pages of a deleted file that is still in use outside memory; false if
     /// there is none.
     fn spill(&self, _turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
-        let candidate = self.live().engine.spill_candidate();
+        let candidate = self.lock_engine().engine.spill_candidate();
         let Some((id, pages)) = candidate else {
             return Ok(false);
         };
         self.store
             .spill(id, &pages)
             .map_err(|error| store_failed(&error))?;
-        self.live().engine.spilled(id, &pages);
+        self.lock_engine().engine.spilled(id, &pages);
         Ok(true)
     }
 }

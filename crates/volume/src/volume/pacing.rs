@@ -5,18 +5,18 @@ use mobifs_base::MonotonicNs;
 use mobifs_engine::policy::prediction::UserState;
 use mobifs_engine::{MachineEvent, Next};
 
-use super::live::LiveGuard;
+use super::locked_engine::LockedEngine;
 use super::{Shared, Volume, VolumeError};
 use crate::status::UserReport;
 
 impl Shared {
-    /// What the checkpointer commits next, if anything. Who needs a commit at once does
+    /// What the checkpointer commits next, if anything. A thread that needs a commit at once does
     /// not ask here.
-    pub(super) fn next_paced(&self, live: &mut LiveGuard<'_>) -> Next {
-        let is_urgent = live.engine.dirty_bytes() > self.memory_high_bytes();
+    pub(super) fn next_paced(&self, locked: &mut LockedEngine<'_>) -> Next {
+        let is_urgent = locked.engine.dirty_bytes() > self.memory_high_bytes();
         let now = self.moment().now;
         let mut pacing = self.pacing.lock();
-        pacing.next(&mut live.engine, now, is_urgent)
+        pacing.next(&mut locked.engine, now, is_urgent)
     }
 
     /// Whether what is not urgent is put off because the device rests.
@@ -26,20 +26,20 @@ impl Shared {
 
     /// What waits may have to wait no longer: the checkpointer is to look.
     fn look_again(&self) {
-        self.wake(&mut self.live());
+        self.wake(&mut self.lock_engine());
     }
 
     fn user_event(&self, now: MonotonicNs) {
         if self.pacing.lock().user_event(now) {
-            let mut live = self.live();
-            if live.engine.has_closed() {
+            let mut locked = self.lock_engine();
+            if locked.engine.has_closed() {
                 // When it may go on depends on what was just learned.
-                self.wake(&mut live);
+                self.wake(&mut locked);
             }
         }
     }
 
-    /// Somebody waits for an answer. Where users are seen by what programs ask for, that may
+    /// A program waits for an answer. Where users are seen by what programs ask for, that may
     /// be one.
     pub(super) fn requested(&self) {
         let Some(bursts) = &self.bursts else { return };
@@ -75,7 +75,7 @@ impl Shared {
 }
 
 impl Volume {
-    /// Whoever knows better than the pauses between operations says that the user has gone,
+    /// A source that knows better than the pauses between operations says that the user has gone,
     /// until the next [`Volume::user_event`].
     pub fn user_left(&self) {
         let shared = &self.shared;
@@ -98,7 +98,7 @@ impl Volume {
             MachineEvent::ScreenOff
         };
         let must_commit = shared.pacing.lock().machine_event(event);
-        tracing::debug!(is_on, "the screen");
+        tracing::debug!(is_on, "the state of the screen changed");
         if must_commit {
             self.sync_app(None, false)?;
         }

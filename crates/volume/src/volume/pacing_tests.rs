@@ -237,7 +237,7 @@ fn standby_begins_with_a_commit_and_puts_off_what_comes_then() {
         "until the age that is promised"
     );
     bed.volume.fsync(bed.files[0]).unwrap();
-    assert_eq!(bed.step().0, 0, "nobody waits for a relaxed one");
+    assert_eq!(bed.step().0, 0, "no program waits for a relaxed one");
     let durable = PolicyChange::parse("class = \"durable\"");
     bed.volume.set_app("b", durable).unwrap();
     bed.write(1, 16);
@@ -245,7 +245,7 @@ fn standby_begins_with_a_commit_and_puts_off_what_comes_then() {
     bed.volume.fsync(bed.files[1]).unwrap();
     assert_eq!(bed.store.pending().commits, before + 1);
     bed.volume.set_screen(true).unwrap();
-    assert_eq!(bed.step(), (1, None), "nobody was ever seen");
+    assert_eq!(bed.step(), (1, None), "no user was ever seen");
     assert!(!bed.volume.status().screen_off);
 }
 

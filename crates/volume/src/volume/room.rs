@@ -1,4 +1,4 @@
-//! What the engine is told of the room below, and what waits for some.
+//! What the engine knows of the room in the lower filesystem, and what waits for some.
 
 use std::sync::atomic::Ordering;
 
@@ -6,7 +6,7 @@ use mobifs_base::{MonotonicNs, SpaceInfo};
 use mobifs_engine::{FsError, FullDisk};
 use mobifs_store::StoreError;
 
-use super::live::Keeping;
+use super::locked_engine::Keeping;
 use super::sync::MutexGuard;
 use super::{Shared, Volume, store_failed};
 
@@ -15,7 +15,7 @@ const LOOK_INTERVAL_MS: u64 = 2_000;
 /// So often it is tried without any having been seen: a quota shows none.
 const RETRY_INTERVAL_MS: u64 = 60_000;
 
-/// A commit has failed, or was postponed, because there was no room below.
+/// A commit has failed, or was postponed, because there was no room in the lower filesystem.
 pub(super) struct Starved {
     /// The room at that moment.
     space: SpaceInfo,
@@ -31,39 +31,40 @@ impl Starved {
 }
 
 impl Shared {
-    /// Tells the engine how much room there is. Reservations are read before the
+    /// Gives the engine how much room there is. Reservations are read before the
     /// room: should applying finish in between, the room is judged too small, never
     /// too large.
     pub(super) fn refresh_space(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
         let pending = self.store.pending();
         let space = self.store.space()?;
         let now = self.moment().now;
-        let mut live = self.live();
-        live.engine
+        let mut locked = self.lock_engine();
+        locked
+            .engine
             .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
-        live.engine.set_full_disk(FullDisk {
+        locked.engine.set_full_disk(FullDisk {
             overwritten_bytes_max: pending.overwritten_bytes_max,
             entries_bytes_max: pending.entries_bytes_max,
         });
-        live.space_at = now;
+        locked.space_at = now;
         Ok(())
     }
 
-    fn has_promised_room(&self, turn: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
-        let refreshed = self.refresh_space(turn);
+    fn has_promised_room(&self, commit_lock: &MutexGuard<'_, ()>) -> Result<bool, FsError> {
+        let refreshed = self.refresh_space(commit_lock);
         refreshed.map_err(|error| store_failed(&error))?;
-        Ok(self.live().engine.has_promised_room())
+        Ok(self.lock_engine().engine.has_promised_room())
     }
 
     /// Whether something may be committed because an operation needs room, here or in memory:
     /// see [`crate::VolumeOptions::rolls_back`].
-    pub(super) fn may_commit_for_room(&self, turn: &MutexGuard<'_, ()>) -> bool {
-        !self.options.rolls_back || self.can_commit(turn)
+    pub(super) fn may_commit_for_room(&self, commit_lock: &MutexGuard<'_, ()>) -> bool {
+        !self.options.rolls_back || self.can_commit(commit_lock)
     }
 
     /// Whether there is room for a commit, as far as that is known.
-    fn can_commit(&self, turn: &MutexGuard<'_, ()>) -> bool {
-        self.refresh_space(turn).is_err() || self.live().engine.can_commit()
+    fn can_commit(&self, commit_lock: &MutexGuard<'_, ()>) -> bool {
+        self.refresh_space(commit_lock).is_err() || self.lock_engine().engine.can_commit()
     }
 
     /// Whether the checkpointer closes nothing now: a program may still roll back what would be
@@ -72,9 +73,9 @@ impl Shared {
         if !self.is_revocable.load(Ordering::SeqCst) {
             return false;
         }
-        // Where the room is not known, the commit tells.
-        let _known = self.refresh_space(&self.turn.lock());
-        let keeps_open = self.live().engine.keeps_open();
+        // Where the room is not known, the commit finds out.
+        let _known = self.refresh_space(&self.commit_lock.lock());
+        let keeps_open = self.lock_engine().engine.keeps_open();
         if keeps_open {
             self.postpone_commits();
         }
@@ -85,13 +86,13 @@ impl Shared {
     /// after a commit that failed nothing could be changed, and so not rolled back. So the
     /// commit waits for the room, or for the end of the program's transaction.
     pub(super) fn postpones_commits(&self) -> bool {
-        if !self.is_revocable.load(Ordering::SeqCst) || !self.live().engine.has_waiting() {
+        if !self.is_revocable.load(Ordering::SeqCst) || !self.lock_engine().engine.has_waiting() {
             return false;
         }
         if self.is_postponed.load(Ordering::SeqCst) && self.starved.lock().is_some() {
             return true;
         }
-        let has_room = || self.can_commit(&self.turn.lock());
+        let has_room = || self.can_commit(&self.commit_lock.lock());
         if has_room() {
             return false;
         }
@@ -130,7 +131,7 @@ impl Shared {
     /// Takes note of a commit that failed for want of room: the checkpointer tries it again.
     pub(super) fn wait_for_room(&self) {
         self.look_for_room_later();
-        self.wake(&mut self.live());
+        self.wake(&mut self.lock_engine());
     }
 
     /// Lets commits that failed for want of room be tried again, if there is more now.
@@ -141,7 +142,7 @@ impl Shared {
             return;
         };
         if self.failures.lock().is_empty() && !self.is_postponed.load(Ordering::SeqCst) {
-            // Somebody else had it tried again.
+            // Another thread had it tried again.
             *waiting = None;
             return;
         }
@@ -156,7 +157,9 @@ impl Shared {
         if is_there || now.ms_since(starved.failed_at) >= RETRY_INTERVAL_MS {
             *waiting = None;
             drop(waiting);
-            self.live().engine.retry_failed(Some(FsError::NoSpace));
+            self.lock_engine()
+                .engine
+                .retry_failed(Some(FsError::NoSpace));
         }
     }
 
@@ -177,31 +180,31 @@ impl Volume {
         if shared.is_revocable.swap(is_revocable, Ordering::SeqCst) == is_revocable {
             return;
         }
-        let mut live = shared.live_keeping(Keeping::Batched);
-        live.engine.set_revocable(is_revocable);
+        let mut locked = shared.lock_engine_keeping(Keeping::Batched);
+        locked.engine.set_revocable(is_revocable);
         if !is_revocable && shared.is_postponed.swap(false, Ordering::SeqCst) {
-            shared.wake(&mut live);
+            shared.wake(&mut locked);
         }
     }
 
-    /// Whether there is room below for all that was acknowledged. It was there when each change
-    /// was; other programs may have taken it since, and then the next commit, or applying it,
-    /// fails. Who can still refuse its caller asks before it cannot any more. Room that only
-    /// applying frees is made first.
+    /// Whether there is room in the lower filesystem for all that was acknowledged. It was there
+    /// when each change was; other programs may have taken it since, and then the next commit, or
+    /// applying it, fails. An operation that can still be refused asks before it cannot any more.
+    /// Room that only applying frees is made first.
     ///
     /// # Errors
-    /// `Io` if the lower filesystem cannot tell.
+    /// `Io` if the lower filesystem does not answer.
     pub fn has_promised_room(&self) -> Result<bool, FsError> {
         let shared = &self.shared;
         shared.check_power()?;
-        if shared.has_promised_room(&shared.turn.lock())? {
+        if shared.has_promised_room(&shared.commit_lock.lock())? {
             return Ok(true);
         }
         if let Err(error) = shared.apply() {
             tracing::debug!(%error, "applying the journal makes no room");
         }
         shared.check_power()?;
-        shared.has_promised_room(&shared.turn.lock())
+        shared.has_promised_room(&shared.commit_lock.lock())
     }
 }
 
@@ -361,7 +364,8 @@ mod tests {
         bed.volume.shutdown().unwrap();
     }
 
-    /// Who found no room committed everything, applied it, and then looked again: an app waited
+    /// A writer that found no room committed everything, applied it, and then looked again: an app
+    /// waited
     /// 6.7 s in one system call for what another one had written.
     #[test]
     fn room_is_made_in_steps_and_only_by_who_takes_it() {
@@ -449,7 +453,8 @@ mod tests {
     }
 
     /// As long as there was something to commit, nothing was applied before the journal was full:
-    /// then a commit had to do it, and who waited for that one waited for all of the apply.
+    /// then a commit had to do it, and a thread that waited for that one waited for all of the
+    /// apply.
     #[test]
     fn a_journal_that_fills_is_applied_between_two_commits() {
         let bed = Bed::new();
@@ -458,7 +463,7 @@ mod tests {
         }
         bed.store.commit_bytes.store(30, Ordering::SeqCst);
         let before = bed.store.attempts.load(Ordering::SeqCst);
-        bed.volume.shared.live().engine.close_all();
+        bed.volume.shared.lock_engine().engine.close_all();
         bed.attempts_after_ms(0);
         let commits = bed.store.attempts.load(Ordering::SeqCst) - before;
         let used = bed.store.journal_used_bytes_max.load(Ordering::SeqCst);
@@ -468,7 +473,8 @@ mod tests {
     }
 
     /// A writer that found memory used up committed what it had until the journal was full; then a
-    /// commit applied all of it, and whoever waited for a commit waited for that, up to 1.5 s.
+    /// commit applied all of it, and a thread that waited for a commit waited for that, up to 1.5
+    /// s.
     #[test]
     fn a_writer_that_waits_for_memory_leaves_the_end_of_the_journal_to_others() {
         let bed = Bed::with_settings("memory_budget_bytes = \"4MiB\"");
@@ -487,7 +493,7 @@ mod tests {
             volume
                 .write(small, at, &content, SetIdBits::Stay, false)
                 .unwrap();
-            assert!(volume.shared.turn.try_lock().is_some());
+            assert!(volume.shared.commit_lock.try_lock().is_some());
             volume.fsync(small).unwrap();
         }));
         for megabyte in 0..64_u64 {

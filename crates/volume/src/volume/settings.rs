@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 
 use mobifs_engine::MachineEvent;
 
-use super::live::LiveGuard;
+use super::locked_engine::LockedEngine;
 use super::{Volume, VolumeError};
 use crate::config::check_policy;
 use crate::{AppName, Config, PolicyChange, Rules};
 
-/// Who knows of the battery. It is low if one of them says so.
+/// A source of the battery's state. It is low if one of them says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BatterySource {
     /// The kernel.
@@ -18,7 +18,7 @@ pub enum BatterySource {
     Upower,
 }
 
-/// Giving back less than this helps nobody whose memory is short.
+/// Returning less than this does not help against memory pressure.
 const RELIEF_BYTES_MIN: u64 = 1 << 20;
 
 impl Volume {
@@ -37,22 +37,26 @@ impl Volume {
     /// write threshold hold from the next mount on.
     ///
     /// # Errors
-    /// [`VolumeError::Setting`] if it makes apps durable in a mount that was told
+    /// [`VolumeError::Setting`] if it makes apps durable in a mount that was asked
     /// there would be none.
     pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
         self.change_rules(|rules| {
             let all_durable = rules.all_durable();
             for (app, change) in rules.changes() {
                 let app = AppName::from(app.as_slice());
-                tracing::warn!(%app, ?change, "the configuration replaces what was set at run time");
+                tracing::warn!(
+                    %app,
+                    ?change,
+                    "the configuration replaces what was set at run time"
+                );
             }
             *rules = config.rules.clone();
             rules.set_all_durable(all_durable);
             Ok(())
         })?;
         self.shared.pacing.lock().set_rules(config.pacing);
-        let mut live = self.shared.live();
-        live.engine.set_memory_budget(config.memory_budget_bytes);
+        let mut locked = self.shared.lock_engine();
+        locked.engine.set_memory_budget(config.memory_budget_bytes);
         self.shared
             .memory_budget_bytes
             .store(config.memory_budget_bytes, Ordering::Relaxed);
@@ -80,12 +84,12 @@ impl Volume {
         })
     }
 
-    /// The machine's battery is low, or no longer, says one who knows. While it is, every
+    /// The machine's battery is low, or no longer, says one source. While it is, every
     /// app is durable (as far as the mount was made to allow that), standby puts nothing off,
     /// and what there is, is committed at once: the power may go at any moment.
     pub fn set_battery_low(&self, source: BatterySource, is_low: bool) {
         let shared = &self.shared;
-        // Held to the end: those who know are heard one after the other.
+        // Held to the end: the sources are heard one after the other.
         let mut low = shared.low_batteries.lock();
         if is_low {
             low.insert(source);
@@ -100,26 +104,26 @@ impl Volume {
         };
         let must_commit = {
             let mut rules = shared.rules.lock();
-            let mut live = shared.live();
+            let mut locked = shared.lock_engine();
             if shared.options.allow_durable && rules.all_durable() != is_low {
                 let mut changed = rules.clone();
                 changed.set_all_durable(is_low);
-                self.put_in_force(&mut rules, &mut live, changed);
+                self.put_in_force(&mut rules, &mut locked, changed);
             }
-            // In the same breath, so that nobody sees the one without the other.
+            // Under the same lock, so that no thread sees the one without the other.
             shared.pacing.lock().machine_event(event)
         };
         if must_commit {
             shared.request_relief();
         }
-        tracing::info!(?source, is_low, "the battery");
+        tracing::info!(?source, is_low, "the state of the battery changed");
     }
 
-    /// Memory is short: commits everything, and lets go of what is kept only until it is
+    /// Memory is short: commits everything, and drops what is kept only until it is
     /// in its place, if that is worth it. Returns before that is done.
     pub fn relieve_memory(&self) {
         let committed = self.shared.store.pending().held_bytes;
-        let held_bytes = self.shared.live().engine.dirty_bytes() + committed;
+        let held_bytes = self.shared.lock_engine().engine.dirty_bytes() + committed;
         if held_bytes >= RELIEF_BYTES_MIN {
             self.shared.request_relief();
         }
@@ -144,21 +148,21 @@ impl Volume {
                  it again without that"
             )));
         }
-        self.put_in_force(&mut current, &mut self.shared.live(), rules);
+        self.put_in_force(&mut current, &mut self.shared.lock_engine(), rules);
         Ok(())
     }
 
-    fn put_in_force(&self, current: &mut Rules, live: &mut LiveGuard<'_>, rules: Rules) {
+    fn put_in_force(&self, current: &mut Rules, locked: &mut LockedEngine<'_>, rules: Rules) {
         self.shared
             .age_min_ms
             .store(rules.due_age_ms_min(), Ordering::Relaxed);
-        live.engine.set_rules(Box::new(rules.clone()));
+        locked.engine.set_rules(Box::new(rules.clone()));
         if let Some(arena) = self.arena() {
             arena.keep_settings(rules.changes());
         }
         *current = rules;
         // Limits may have become tighter than what is open.
-        live.wake = true;
+        locked.wake = true;
         self.shared.wake.notify_one();
     }
 }

@@ -21,8 +21,8 @@ impl Volume {
         let read_only = shared.options.read_only;
         let (engine, machine) = {
             // What the machine does and what the apps are, at one moment.
-            let live = shared.live();
-            (live.engine.status(now), shared.pacing.lock().machine())
+            let locked = shared.lock_engine();
+            (locked.engine.status(now), shared.pacing.lock().machine())
         };
         let pending = shared.store.pending();
         let mut apps: Vec<AppReport> = engine

@@ -12,7 +12,7 @@ impl Volume {
     /// Closes the open transaction of an app (named as in [`Volume::sync_app`])
     /// without committing it, as its policy may do at any moment.
     pub fn close_app(&self, name: &str) {
-        let _point = self.shared.live().engine.close_app(name.as_bytes());
+        let _point = self.shared.lock_engine().engine.close_app(name.as_bytes());
     }
 
     /// Commits the closed transaction whose turn it is; false if there is none.
@@ -20,20 +20,23 @@ impl Volume {
     /// # Errors
     /// What the store said.
     pub fn commit_next(&self) -> Result<bool, VolumeError> {
-        let turn = self.shared.turn.lock();
-        let commit = self.shared.live().engine.next_commit(None);
+        let commit_lock = self.shared.commit_lock.lock();
+        let commit = self.shared.lock_engine().engine.next_commit(None);
         match commit {
-            Some(commit) => Ok(self.shared.commit_one(&turn, &commit).map(|()| true)?),
+            Some(commit) => Ok(self
+                .shared
+                .commit_one(&commit_lock, &commit)
+                .map(|()| true)?),
             None => Ok(false),
         }
     }
 
     /// What the checkpointer does at this moment: closes what is due, commits everything
     /// where that was asked for, and what is closed and need not wait for the user. Returns
-    /// when there will be something to do although nobody does anything.
+    /// when there will be something to do although no program does anything.
     pub fn checkpoint_step(&self) -> Option<MonotonicNs> {
         let shared = &self.shared;
-        let close_at = shared.live().engine.tick(shared.moment().now);
+        let close_at = shared.lock_engine().engine.tick(shared.moment().now);
         shared.relieve_if_asked();
         let commit_at = shared.commit_closed(|| false).until();
         [close_at, commit_at].into_iter().flatten().min()
@@ -41,7 +44,7 @@ impl Volume {
 
     /// How often transactions for which there was no room were merged with what frees some.
     pub fn merges(&self) -> u64 {
-        self.shared.live().engine.merges()
+        self.shared.lock_engine().engine.merges()
     }
 
     /// Whether the arena, if there is one, has exactly what a successor needs.
@@ -49,17 +52,17 @@ impl Volume {
     /// # Errors
     /// What it has, and should have.
     pub fn check_arena(&self) -> Result<(), String> {
-        let mut live = self.shared.live();
+        let mut locked = self.shared.lock_engine();
         let Some(arena) = self.arena() else {
             return Ok(());
         };
-        arena.difference(&mut live.engine).map_or(Ok(()), Err)
+        arena.difference(&mut locked.engine).map_or(Ok(()), Err)
     }
 
     /// Objects that are looked up or open, and how often: what the kernel and programs still
     /// have to give back.
     pub fn references(&self) -> BTreeMap<ObjectId, References> {
-        self.shared.live().engine.references().collect()
+        self.shared.lock_engine().engine.references().collect()
     }
 
     /// As the trimmer does where too much is in memory; what the kernel would be asked to
@@ -75,10 +78,10 @@ impl Volume {
 
     /// Objects that may be in memory although no program uses them.
     pub fn objects_max(&self) -> u64 {
-        self.shared.live().engine.objects_allowed()
+        self.shared.lock_engine().engine.objects_allowed()
     }
 
-    /// Lets go of what nobody uses, as the checkpointer and the trimmer do.
+    /// Evicts what is not in use, as the checkpointer and the trimmer do.
     pub fn tidy_up(&self) {
         let _round = self.shared.trim_round();
         self.shared.tidy_up();

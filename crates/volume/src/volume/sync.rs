@@ -1,5 +1,5 @@
 //! The locks and threads of a volume: the system's, or, with the feature `interleavings`,
-//! those of a test that chooses who runs when.
+//! those of a test that chooses which thread runs when.
 
 #[cfg(not(feature = "interleavings"))]
 pub(super) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};

@@ -1,4 +1,4 @@
-//! Tests of a live volume over stores in memory and in a directory.
+//! Tests of a running volume over stores in memory and in a directory.
 #![cfg(not(feature = "interleavings"))]
 
 use std::collections::BTreeSet;
@@ -140,7 +140,7 @@ fn who_commits_by_itself_does_not_call_the_checkpointer() {
             _ => volume.sync_app(None, false).unwrap(),
         }
     }
-    // What somebody closes and leaves is another matter.
+    // A file that is closed and not used any more is another matter.
     write(&volume, id, b"left").unwrap();
     volume.close_app(".");
     write(&volume, id, b"new").unwrap();
@@ -161,7 +161,7 @@ fn after_shutdown_the_store_is_plain_files() {
 
 #[test]
 fn what_left_memory_is_found_again_while_it_is_trimmed() {
-    // Regression: the store was told to forget objects that a listing in memory still
+    // Regression: the store was asked to forget objects that a listing in memory still
     // named, and answers were refused for ever when it was not told back.
     let store = tempfile::tempdir().unwrap();
     for app in 0..4 {
@@ -221,7 +221,11 @@ fn a_failed_commit_makes_its_app_read_only_until_a_sync_succeeds() {
 
     store.broken.store(true, Ordering::SeqCst);
     write(&volume, id, b"2").unwrap();
-    assert_eq!(volume.fsync(id), Err(FsError::Io), "fsync tells the truth");
+    assert_eq!(
+        volume.fsync(id),
+        Err(FsError::Io),
+        "fsync reports the failure"
+    );
     assert_eq!(write(&volume, id, b"3"), Err(FsError::ReadOnly));
     assert_eq!(
         content(&volume, bank, "f").unwrap(),
@@ -538,7 +542,7 @@ fn the_status_has_the_documented_form() {
     for name in names {
         assert!(
             documented.contains(&format!("`{name}`")),
-            "docs/STATUS.md does not tell {name}"
+            "docs/STATUS.md does not have {name}"
         );
     }
 }
@@ -559,7 +563,7 @@ fn collect_names(value: &serde_json::Value, names: &mut BTreeSet<String>) {
 }
 
 /// What a successor finds in a file after a batch of one write and what `then` does, if the
-/// process is killed behind it.
+/// process is killed after it.
 fn killed_in_batch(then: impl FnOnce(&Volume, ObjectId)) -> Vec<u8> {
     let arena = Arena::create().unwrap();
     let with = |arena: &Arena| VolumeOptions {
@@ -591,7 +595,7 @@ fn a_kill_takes_a_batch_back_until_it_ends_or_something_else_is_changed() {
         volume.release(id);
         volume.forget(id, 1);
     });
-    assert_eq!(looked, b"old", "who only looks");
+    assert_eq!(looked, b"old", "a caller that only reads");
     assert_eq!(killed_in_batch(|volume, _| volume.end_batch()), b"new");
     let written = killed_in_batch(|volume, id| {
         volume
@@ -607,7 +611,7 @@ fn a_kill_takes_a_batch_back_until_it_ends_or_something_else_is_changed() {
 
 #[test]
 fn a_batch_does_not_get_larger_than_an_arena_takes_at_once() {
-    let much = vec![7; super::live::BATCH_BYTES_MAX];
+    let much = vec![7; super::locked_engine::BATCH_BYTES_MAX];
     let kept = killed_in_batch(|volume, id| {
         volume.write_batched(id, WriteAt::Offset(0), &much).unwrap();
     });
@@ -616,7 +620,7 @@ fn a_batch_does_not_get_larger_than_an_arena_takes_at_once() {
 
 /// A listing that went on after the entries had left memory missed some and showed others
 /// twice, as their places were counted anew when they came back: `rm -r` of a large directory
-/// left files behind.
+/// left files.
 #[test]
 fn a_listing_goes_on_after_its_directory_left_memory_and_after_a_kill() {
     let arena = Arena::create().unwrap();
@@ -644,7 +648,7 @@ fn a_listing_goes_on_after_its_directory_left_memory_and_after_a_kill() {
     let let_go = |volume: &Volume| {
         volume.sync_all().unwrap();
         volume.tidy_up();
-        assert!(!volume.shared.live().engine.has_listing(parent));
+        assert!(!volume.shared.lock_engine().engine.has_listing(parent));
     };
     go_on(&volume);
     let_go(&volume);

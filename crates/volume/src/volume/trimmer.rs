@@ -23,7 +23,7 @@ const ANSWER_TIME: Duration = Duration::from_millis(20);
 /// Rest after a round in which nothing left memory: all that is there is in use.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The kernel's caches of names and objects, as far as they can be told to forget.
+/// The kernel's caches of names and objects, as far as they can be asked to forget.
 pub trait KernelCache: Send + Sync {
     /// Asks the kernel to forget objects that no program uses. What it forgets it gives back by
     /// FORGET requests, as ever; it may forget any part of them, or nothing. Called without
@@ -68,22 +68,22 @@ impl Shared {
     pub(super) fn run_trimmer(&self) {
         while !self.stopping.load(Ordering::SeqCst) {
             let round = self.trim_round();
-            let mut live = self.live();
-            live.is_trimming = false;
+            let mut locked = self.lock_engine();
+            locked.is_trimming = false;
             if self.stopping.load(Ordering::SeqCst) {
                 return;
             }
-            if !live.engine.is_crowded() {
-                live.wait(&self.crowded, None);
+            if !locked.engine.is_crowded() {
+                locked.wait(&self.crowded, None);
             } else {
-                let rest = if live.engine.has_many_objects() {
+                let rest = if locked.engine.has_many_objects() {
                     self.rest_of_round(&round)
                 } else {
                     // A listing that is in use is too large: no reason to hurry.
                     ROUND_INTERVAL
                 };
-                live.is_trimming = true;
-                live.wait(&self.crowded, Some(rest));
+                locked.is_trimming = true;
+                locked.wait(&self.crowded, Some(rest));
             }
         }
     }
@@ -99,13 +99,13 @@ impl Shared {
     }
 
     /// Wakes the trimmer if too much is in memory and it is not at work.
-    pub(super) fn after_crowding(&self, live: &mut super::LiveGuard<'_>) {
-        if !live.is_trimming && live.engine.is_crowded() {
-            live.is_trimming = true;
+    pub(super) fn after_crowding(&self, locked: &mut super::LockedEngine<'_>) {
+        if !locked.is_trimming && locked.engine.is_crowded() {
+            locked.is_trimming = true;
             if self.has_trimmer.load(Ordering::SeqCst) {
                 self.crowded.notify_one();
             } else {
-                self.wake(live);
+                self.wake(locked);
             }
         }
     }
@@ -117,8 +117,8 @@ impl Shared {
             return;
         }
         let _round = self.trim_round();
-        let mut live = self.live();
-        live.is_trimming = live.engine.is_crowded();
+        let mut locked = self.lock_engine();
+        locked.is_trimming = locked.engine.is_crowded();
     }
 
     /// Looks at the objects in memory until enough has left it, or all were looked at and
@@ -138,11 +138,11 @@ impl Shared {
     /// many objects it was asked to.
     pub(super) fn trim_round_asking(&self, mut ask: impl FnMut(&[KernelHeld]) -> usize) -> Round {
         let mut round = Round::default();
-        let objects = self.live().engine.objects();
+        let objects = self.lock_engine().engine.objects();
         let objects = usize::try_from(objects).unwrap_or(usize::MAX);
         let mut in_vain = 0;
         while in_vain < objects && round.asked < ASKED_MAX && !self.is_power_cut() {
-            let trimmed = self.live().engine.trim(STEP_OBJECTS);
+            let trimmed = self.lock_engine().engine.trim(STEP_OBJECTS);
             round.steps += 1;
             round.looked_at += trimmed.looked_at;
             round.evicted += trimmed.evicted;
@@ -162,24 +162,24 @@ impl Shared {
         round
     }
 
-    /// Tells the store which objects have left memory.
+    /// Reports to the store which objects have left memory.
     pub(super) fn tell_forgotten(&self) {
-        if !self.live().engine.has_forgotten() {
+        if !self.lock_engine().engine.has_forgotten() {
             return;
         }
         let _nothing_arrives = self.listing.write();
         let (forgotten, in_use) = {
-            let mut live = self.live();
-            let forgotten: Vec<ObjectId> = live.engine.take_forgotten();
+            let mut locked = self.lock_engine();
+            let forgotten: Vec<ObjectId> = locked.engine.take_forgotten();
             if forgotten.is_empty() {
                 return;
             }
-            let in_use = live.engine.objects_with_several_names().clone();
+            let in_use = locked.engine.objects_with_several_names().clone();
             (forgotten, in_use)
         };
         self.store.forget(&forgotten, &in_use);
         // Until here the engine accepts no answers that the store may have
-        // forgotten; nobody asks either, because of `listing`.
-        self.live().engine.forgotten();
+        // forgotten; no thread asks either, because of `listing`.
+        self.lock_engine().engine.forgotten();
     }
 }

@@ -111,7 +111,7 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// Whether it failed for want of room below.
+    /// Whether it failed for want of room in the lower filesystem.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Store(error) => error.is_full(),

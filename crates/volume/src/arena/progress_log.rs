@@ -1,7 +1,7 @@
-//! What the last process of a mount notes of its own work, so that, should it die, another one
-//! goes on there and does nothing twice.
+//! The progress of the last process of a mount: should it die, another one goes on there and does
+//! nothing twice.
 //!
-//! A list that only grows, where the requests of the mount were: a note is written behind the
+//! A list that only grows, where the requests of the mount were: a record is written after the
 //! others, and the store of the list's length is the moment at which it counts.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +12,7 @@ use mobifs_base::{ObjectId, TransactionId};
 use mobifs_store::{Intent, KnownObject, RestartSink, RestartState};
 use parking_lot::Mutex;
 
-use super::layout::{NOTES_AT, NOTES_BYTES_AT, NOTES_BYTES_MAX};
+use super::layout::{PROGRESS_AT, PROGRESS_BYTES_AT, PROGRESS_BYTES_MAX};
 use super::region::Region;
 use super::saved;
 
@@ -26,24 +26,24 @@ const REFUSED: u8 = 7;
 
 /// The list.
 #[derive(Clone, Debug)]
-pub(crate) struct LastNotes {
+pub(crate) struct ProgressLog {
     region: Arc<Region>,
-    /// Held while a note is added.
+    /// Held while a record is added.
     adding: Arc<Mutex<()>>,
 }
 
-/// What the last processes so far have noted.
+/// The progress of the last processes so far.
 #[derive(Debug, Default)]
-pub(crate) struct Noted {
+pub(crate) struct Progress {
     objects: BTreeMap<ObjectId, Option<KnownObject>>,
-    /// None: nothing was noted of it; else the last intent, or that there is none.
+    /// None: not recorded; else the last intent, or that there is none.
     intent: Option<Option<Intent>>,
     /// How often each transaction was begun by a process that had no answer to it.
     begun: HashMap<u64, u32>,
     done: HashSet<u64>,
 }
 
-impl Noted {
+impl Progress {
     /// Adds to what the daemon's store knew what has become of it since.
     pub(crate) fn update(&self, known: &mut RestartState) {
         known
@@ -67,8 +67,8 @@ impl Noted {
         self.done.contains(&transaction.0)
     }
 
-    fn note(&mut self, note: &[u8]) -> Option<()> {
-        let mut from = Reader::new(note);
+    fn replay(&mut self, record: &[u8]) -> Option<()> {
+        let mut from = Reader::new(record);
         match from.u8().ok()? {
             OBJECT => {
                 let id = ObjectId(from.u64().ok()?);
@@ -93,7 +93,7 @@ impl Noted {
     }
 }
 
-impl LastNotes {
+impl ProgressLog {
     pub(super) fn in_region(region: Arc<Region>) -> Self {
         Self {
             region,
@@ -101,23 +101,24 @@ impl LastNotes {
         }
     }
 
-    /// Everything that was noted; what cannot be read of it counts as not noted.
-    pub(crate) fn read(&self) -> Noted {
-        // SAFETY: what lies before the list's end never changes, and who adds holds the lock.
-        let list = unsafe { self.region.bytes(NOTES_AT, self.bytes()) };
-        let mut noted = Noted::default();
+    /// Everything that was recorded; what cannot be read of it counts as not recorded.
+    pub(crate) fn read(&self) -> Progress {
+        // SAFETY: what lies before the list's end never changes, and a thread that adds holds the
+        // lock.
+        let list = unsafe { self.region.bytes(PROGRESS_AT, self.bytes()) };
+        let mut progress = Progress::default();
         let mut from = Reader::new(list);
-        while let Ok(note) = from.long_bytes() {
-            if noted.note(note).is_none() {
-                tracing::warn!("a note of the last process cannot be read");
+        while let Ok(record) = from.long_bytes() {
+            if progress.replay(record).is_none() {
+                tracing::warn!("cannot read a progress record of the last process");
             }
         }
-        noted
+        progress
     }
 
     fn bytes(&self) -> usize {
-        let bytes = usize::try_from(self.region.load(NOTES_BYTES_AT));
-        bytes.unwrap_or(0).min(NOTES_BYTES_MAX)
+        let bytes = usize::try_from(self.region.load(PROGRESS_BYTES_AT));
+        bytes.unwrap_or(0).min(PROGRESS_BYTES_MAX)
     }
 
     /// A transaction is about to be read and handed to the store.
@@ -136,7 +137,7 @@ impl LastNotes {
         });
     }
 
-    /// A transaction was not taken, and its process lives on.
+    /// The store refused a transaction, and the process lives on.
     pub(crate) fn refused(&self, transaction: TransactionId) {
         self.add(|out| {
             out.u8(REFUSED);
@@ -145,24 +146,27 @@ impl LastNotes {
     }
 
     fn add(&self, write: impl FnOnce(&mut Writer)) {
-        let mut note = Writer::default();
-        write(&mut note);
+        let mut record = Writer::default();
+        write(&mut record);
         let mut out = Writer::default();
-        out.long_bytes(note.as_bytes());
+        out.long_bytes(record.as_bytes());
         let _alone = self.adding.lock();
         let bytes = self.bytes();
-        if bytes + out.as_bytes().len() > NOTES_BYTES_MAX {
-            tracing::warn!("no room for notes: if this process dies, its work is done again");
+        if bytes + out.as_bytes().len() > PROGRESS_BYTES_MAX {
+            tracing::warn!(
+                "no room for progress records: if this process dies, its successor repeats its \
+                 work"
+            );
             return;
         }
         // SAFETY: no process reads after the list's end, and no other one adds.
-        unsafe { self.region.write(NOTES_AT + bytes, out.as_bytes()) };
+        unsafe { self.region.write(PROGRESS_AT + bytes, out.as_bytes()) };
         let bytes = (bytes + out.as_bytes().len()) as u64;
-        self.region.store(NOTES_BYTES_AT, bytes);
+        self.region.store(PROGRESS_BYTES_AT, bytes);
     }
 }
 
-impl RestartSink for LastNotes {
+impl RestartSink for ProgressLog {
     fn object(&self, id: ObjectId, known: Option<&KnownObject>) {
         self.add(|out| {
             out.u8(if known.is_some() { OBJECT } else { NO_OBJECT });

@@ -11,7 +11,7 @@ use super::sync::{Condvar, MutexGuard};
 use crate::Arena;
 
 /// What the engine's lock guards.
-pub(super) struct Live {
+pub(super) struct EngineState {
     pub(super) engine: Engine,
     /// The checkpointer sleeps without a deadline because nothing is open.
     pub(super) checkpointer_idle: bool,
@@ -19,7 +19,7 @@ pub(super) struct Live {
     pub(super) wake: bool,
     /// Transactions that were closed when the checkpointer last looked.
     pub(super) closings_seen: u64,
-    /// When the engine was last told about room.
+    /// When the engine last got the room of the lower filesystem.
     pub(super) space_at: MonotonicNs,
     /// The trimmer is at work, or rests from it.
     pub(super) is_trimming: bool,
@@ -33,52 +33,52 @@ pub(super) const BATCH_BYTES_MAX: usize = 256 << 10;
 /// When what a guard's holder changed gets into the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeping {
-    /// Before the lock is let go.
+    /// Before the lock is released.
     Now,
     /// With what comes later, if a batch is under way.
     Batched,
 }
 
-/// The engine's lock, held. Before it is let go, what was changed is kept in the arena,
-/// if there is one; so nobody sees what a kill could undo. The exception is a batch: whoever
-/// writes one has said that nobody relies on it yet.
-pub(super) struct LiveGuard<'a> {
-    guard: MutexGuard<'a, Live>,
+/// The engine's lock, held. Before it is released, what was changed is kept in the arena,
+/// if there is one; so no caller sees what a kill could undo. The exception is a batch: its
+/// writer has said that nothing relies on it yet.
+pub(super) struct LockedEngine<'a> {
+    guard: MutexGuard<'a, EngineState>,
     arena: Option<&'a Arena>,
     keeping: Keeping,
 }
 
 impl Shared {
     /// Locks the engine.
-    pub(super) fn live(&self) -> LiveGuard<'_> {
-        self.live_keeping(Keeping::Now)
+    pub(super) fn lock_engine(&self) -> LockedEngine<'_> {
+        self.lock_engine_keeping(Keeping::Now)
     }
 
     /// Locks the engine.
-    pub(super) fn live_keeping(&self, keeping: Keeping) -> LiveGuard<'_> {
-        LiveGuard {
-            guard: self.live.lock(),
+    pub(super) fn lock_engine_keeping(&self, keeping: Keeping) -> LockedEngine<'_> {
+        LockedEngine {
+            guard: self.engine_state.lock(),
             arena: self.options.arena.as_ref(),
             keeping,
         }
     }
 }
 
-impl Deref for LiveGuard<'_> {
-    type Target = Live;
+impl Deref for LockedEngine<'_> {
+    type Target = EngineState;
 
-    fn deref(&self) -> &Live {
+    fn deref(&self) -> &EngineState {
         &self.guard
     }
 }
 
-impl DerefMut for LiveGuard<'_> {
-    fn deref_mut(&mut self) -> &mut Live {
+impl DerefMut for LockedEngine<'_> {
+    fn deref_mut(&mut self) -> &mut EngineState {
         &mut self.guard
     }
 }
 
-impl LiveGuard<'_> {
+impl LockedEngine<'_> {
     fn save(&mut self) {
         if let Some(arena) = self.arena {
             arena.save(&mut self.guard.engine);
@@ -91,7 +91,7 @@ impl LiveGuard<'_> {
             && (1..=BATCH_BYTES_MAX).contains(&self.guard.batched_bytes)
     }
 
-    /// Waits for `wake` with the lock let go, at most for `timeout`.
+    /// Waits for `wake` with the lock released, at most for `timeout`.
     pub(super) fn wait(&mut self, wake: &Condvar, timeout: Option<Duration>) {
         self.save();
         match timeout {
@@ -103,7 +103,7 @@ impl LiveGuard<'_> {
     }
 }
 
-impl Drop for LiveGuard<'_> {
+impl Drop for LockedEngine<'_> {
     fn drop(&mut self) {
         // A panic may have come in the middle of an operation: what is kept stays the
         // state before it.

@@ -15,12 +15,12 @@ use mobifs_engine::persist::{Key, Kind, SavedRecords};
 use mobifs_store::RestartState;
 
 use super::ArenaError;
-use super::last_notes::LastNotes;
 use super::layout::{
     BATCH_AREA_AT, BATCH_AT, CHUNKS_AT, ENTRIES_AT, FIRST_AT, INCOMPLETE_AT, LENGTH_AT, LIVE_AT,
-    Layout, MAGIC, MAGIC_AT, NOTES_BYTES_AT, RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT, VERSION,
+    Layout, MAGIC, MAGIC_AT, PROGRESS_BYTES_AT, RECORD_HEADER_BYTES, SECOND_AT, SHAPE_AT, VERSION,
     VERSION_AT,
 };
+use super::progress_log::ProgressLog;
 use super::records::RawKey;
 use super::region::Region;
 use super::saved;
@@ -28,9 +28,9 @@ use super::slots::{Class, RECORD_BYTES_MAX, RUN};
 
 const LAYOUT: Layout = Layout::MOUNT;
 
-/// What a daemon that has no successor has left in its arena.
+/// The arena of a daemon that has no successor.
 #[derive(Debug)]
-pub(crate) struct LeftArena {
+pub(crate) struct OrphanedArena {
     region: Arc<Region>,
     /// Of each record that is whole, where its parts are.
     records: BTreeMap<RawKey, Vec<usize>>,
@@ -39,13 +39,13 @@ pub(crate) struct LeftArena {
 }
 
 /// Content of a page where the daemon left it.
-struct LeftPage {
+struct OrphanedPage {
     region: Arc<Region>,
     offset: usize,
     length: usize,
 }
 
-impl PageContent for LeftPage {
+impl PageContent for OrphanedPage {
     fn bytes(&self) -> &[u8] {
         // SAFETY: nothing writes to the arena any more: its daemon has ended, and there is no
         // successor.
@@ -57,7 +57,7 @@ impl PageContent for LeftPage {
     }
 }
 
-impl LeftArena {
+impl OrphanedArena {
     /// What lies in this memory. A batch that was published counts, although it is not carried
     /// out.
     ///
@@ -74,13 +74,13 @@ impl LeftArena {
         if region.load(INCOMPLETE_AT) != 0 {
             return Err(ArenaError::Incomplete);
         }
-        let mut left = Self {
+        let mut arena = Self {
             region: Arc::new(region),
             records: BTreeMap::new(),
             unreadable: Vec::new(),
         };
-        left.find_records();
-        Ok(left)
+        arena.find_records();
+        Ok(arena)
     }
 
     /// What could not be read since the last call.
@@ -217,9 +217,9 @@ impl LeftArena {
         known
     }
 
-    /// Where the last process notes what it does.
-    pub(crate) fn notes(&self) -> LastNotes {
-        LastNotes::in_region(Arc::clone(&self.region))
+    /// Where the last process records its progress.
+    pub(crate) fn progress_log(&self) -> ProgressLog {
+        ProgressLog::in_region(Arc::clone(&self.region))
     }
 }
 
@@ -231,7 +231,7 @@ const fn key_of(kind: u8, first: u64, second: u64) -> RawKey {
     }
 }
 
-impl SavedRecords for LeftArena {
+impl SavedRecords for OrphanedArena {
     fn keys(&self, kind: Kind, first: Option<u64>) -> Vec<Key> {
         let number = kind as u8;
         let from = key_of(number, first.unwrap_or(0), 0);
@@ -254,7 +254,7 @@ impl SavedRecords for LeftArena {
         let end = offset.checked_add(length)?;
         let is_inside = offset >= LAYOUT.chunks_at && end <= self.region.mapped_bytes();
         (is_inside && length <= mobifs_base::PAGE_BYTES).then(|| {
-            Page::kept(Arc::new(LeftPage {
+            Page::kept(Arc::new(OrphanedPage {
                 region: Arc::clone(&self.region),
                 offset,
                 length,
@@ -269,7 +269,8 @@ pub struct Entered {
     /// Processes that have begun to take over since one knew what is in the arena, this one
     /// included.
     pub in_a_row: u64,
-    /// A last process has begun to commit what the arena holds, so that there can be no daemon any more.
+    /// A last process has begun to commit what the arena holds, so that there can be no daemon any
+    /// more.
     pub has_last: bool,
 }
 
@@ -295,6 +296,6 @@ pub fn enter(memory: &OwnedFd) -> Result<Entered, ArenaError> {
     rustix::io::pwrite(memory, &bytes, ENTRIES_AT as u64).map_err(io::Error::from)?;
     Ok(Entered {
         in_a_row,
-        has_last: word(NOTES_BYTES_AT)? > 0,
+        has_last: word(PROGRESS_BYTES_AT)? > 0,
     })
 }
