@@ -1,7 +1,7 @@
 //! Numbers, byte strings and base types as bytes: the one codec of what MobiFS encodes itself.
 //!
-//! Integers are little-endian. A [`Reader`] checks every length against the remaining bytes, so that no
-//! input makes it allocate more than it has or read behind its end.
+//! Integers are little-endian. A [`Reader`] checks every length against the remaining bytes, so
+//! that no input makes it allocate more than it has or read past its end.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -96,7 +96,7 @@ impl Writer {
         self.bytes.extend_from_slice(value);
     }
 
-    /// Bytes behind their length in four bytes.
+    /// Bytes after their length in four bytes.
     pub fn bytes(&mut self, value: &[u8]) {
         // Nothing that is in memory as one piece comes near 4 GiB.
         debug_assert!(u32::try_from(value.len()).is_ok(), "a string below 4 GiB");
@@ -104,7 +104,7 @@ impl Writer {
         self.raw(value);
     }
 
-    /// Bytes behind their length in eight bytes.
+    /// Bytes after their length in eight bytes.
     pub fn long_bytes(&mut self, value: &[u8]) {
         self.u64(value.len() as u64);
         self.raw(value);
@@ -118,7 +118,7 @@ impl Writer {
         }
     }
 
-    /// Values behind their number in four bytes.
+    /// Values after their number in four bytes.
     pub fn list<T>(
         &mut self,
         values: impl ExactSizeIterator<Item = T>,

@@ -23,11 +23,11 @@ pub trait ContentLayer {
     fn has_data(&self, offset: u64) -> bool;
     /// End of the data that is at `offset`, if some is.
     fn data_until(&self, offset: u64) -> Option<u64>;
-    /// Where the next data behind `offset` begins.
+    /// Where the next data after `offset` begins.
     fn next_data(&self, offset: u64) -> Option<u64>;
     /// End of what is hidden at `offset`, if it is.
     fn hidden_until(&self, offset: u64) -> Option<u64>;
-    /// Where the next hidden range behind `offset` begins.
+    /// Where the next hidden range after `offset` begins.
     fn next_hidden(&self, offset: u64) -> Option<u64>;
 }
 
@@ -45,7 +45,7 @@ pub enum ContentSearch {
     },
 }
 
-/// Looks in one layer for the first offset at or behind `offset` that is what `whence` asks
+/// Looks in one layer for the first offset at or after `offset` that is what `whence` asks
 /// for.
 pub fn search_layer(layer: &impl ContentLayer, offset: u64, whence: Whence) -> ContentSearch {
     let size = layer.size();

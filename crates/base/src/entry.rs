@@ -48,7 +48,7 @@ pub enum Entry {
         object: ObjectId,
         /// Which of its pages.
         index: PageIndex,
-        /// The content; bytes behind the file's size are zero.
+        /// The content; bytes after the file's size are zero.
         page: Page,
     },
 }
@@ -96,7 +96,7 @@ pub struct ObjectInfo {
     /// The object lies on another filesystem (something is mounted over the store's
     /// tree at this place): it may be seen, not used.
     pub foreign: bool,
-    /// The filesystem below lets nobody change it, its names, or what it names.
+    /// The lower filesystem lets no user change it, its names, or what it names.
     pub immutable: bool,
 }
 

@@ -62,7 +62,7 @@ impl Storage {
 }
 
 /// Up to 4096 bytes of content, shared until written to. Bytes that are not stored
-/// (behind [`Page::stored`]) are zero, so a small file does not occupy 4 KiB.
+/// (after [`Page::stored`]) are zero, so a small file does not occupy 4 KiB.
 ///
 /// Cloning shares the storage; [`Page::write`] copies first if it is shared. This is
 /// the copy-on-write of a versioned cache transaction (S0 §4.2): a closed

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 pub struct ByteRange {
     /// First byte.
     pub start: u64,
-    /// First byte behind the range.
+    /// First byte after the range.
     pub end: u64,
 }
 
@@ -176,7 +176,7 @@ impl RangeSet {
         (end > offset).then_some(ByteRange { start, end })
     }
 
-    /// The first range that starts behind `offset`.
+    /// The first range that starts after `offset`.
     pub fn next_after(&self, offset: u64) -> Option<ByteRange> {
         let (&start, &end) = self.ranges.range(offset.checked_add(1)?..).next()?;
         Some(ByteRange { start, end })

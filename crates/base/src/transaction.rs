@@ -7,11 +7,11 @@ use crate::{Entry, Name, ObjectId, ObjectState, Page, PageIndex};
 
 /// The net effect of a transaction, grouped as a store takes it.
 ///
-/// There is at most one state for an object and one entry for a directory and name; every object that
-/// has pages has a state. Order carries no meaning.
+/// There is at most one state for an object and one entry for a directory and name; every object
+/// that has pages has a state. Order carries no meaning.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// What the caller calls it, so that it can be told whether a transaction that was
+    /// What the caller calls it, so that it is known whether a transaction that was
     /// being committed when the process was killed arrived; 0: nothing.
     pub tag: u64,
     /// States of objects.

@@ -15,12 +15,12 @@ use mobifs_base::{PAGE_BYTES_U64, SpaceInfo};
 use crate::persist::RestartImageError;
 use crate::transactions::{ClosedTransaction, OpenTransaction, Transactions};
 
-/// What a changed object or directory entry is charged in memory; and in room below for a name in
-/// the store's own directories, which it passes through.
+/// What a changed object or directory entry is charged in memory; and in room of the lower
+/// filesystem for a name in the store's own directories, which it passes through.
 pub(crate) const ENTRY_BYTES: u64 = 512;
-/// What a changed object is charged in room below besides. It may need two blocks that are not
-/// content: for extended attributes, and for a long symlink, a list of extents, or the first
-/// entries of a directory; a directory that grows, for two levels of its index.
+/// What a changed object is charged in room of the lower filesystem besides. It may need two blocks
+/// that are not content: for extended attributes, and for a long symlink, a list of extents, or the
+/// first entries of a directory; a directory that grows, for two levels of its index.
 pub(crate) const OBJECT_ROOM_BYTES: u64 = ENTRY_BYTES + 2 * PAGE_BYTES_U64;
 /// What an entry is charged that names another object than before: its directory may have to
 /// split a block for it.
@@ -33,12 +33,12 @@ const EXTENTS_SHARE: u64 = 64;
 /// a file of its own: what its records have besides content.
 const OVERFLOW_SHARE: u64 = 4;
 
-/// What content of so many bytes, in one run, takes below at most.
+/// What content of so many bytes, in one run, takes in the lower filesystem at most.
 pub(crate) const fn content_room_bytes(bytes: u64) -> u64 {
     bytes + bytes / EXTENTS_SHARE + 2 * PAGE_BYTES_U64
 }
 
-/// What a page takes below at most.
+/// What a page takes in the lower filesystem at most.
 pub(crate) const fn page_room_bytes(follows_on: bool) -> u64 {
     let list = if follows_on { 0 } else { PAGE_BYTES_U64 };
     PAGE_BYTES_U64 + PAGE_BYTES_U64 / EXTENTS_SHARE + list
@@ -136,7 +136,7 @@ pub struct FullDisk {
     pub entries_bytes_max: u64,
 }
 
-/// Whether there is room below for a change.
+/// Whether the lower filesystem has room for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// It needs none, or there is any amount.
@@ -147,7 +147,7 @@ pub(crate) enum Fit {
     Never,
 }
 
-/// What all uncommitted changes take together, and what there is for them below.
+/// What all uncommitted changes take together, and what there is for them in the lower filesystem.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accounting {
     /// Memory of open and closed transactions and of orphans.
@@ -359,7 +359,7 @@ impl Accounting {
         space
     }
 
-    /// What there is below for content and for what it brings along.
+    /// What the lower filesystem has for content and for what it brings along.
     pub(crate) fn available_bytes(&self) -> u64 {
         self.space.map_or(u64::MAX, |space| {
             let metadata_bytes = space.metadata_bytes.unwrap_or(u64::MAX);
@@ -367,7 +367,8 @@ impl Accounting {
         })
     }
 
-    /// Whether a change of so much memory, that takes so much room and so many inodes, fits below.
+    /// Whether a change of so much memory, that takes so much room and so many inodes, fits in the
+    /// lower filesystem.
     pub(crate) fn fit(&self, charge: Charge) -> Fit {
         let Charge {
             memory_bytes,

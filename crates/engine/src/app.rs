@@ -50,8 +50,8 @@ impl Default for AppPolicy {
 pub trait AppRules: Send {
     /// Whether the directory at `path` is the root of an app.
     fn is_app(&self, path: &[u8]) -> bool;
-    /// Whether some directory below `path` may be the root of an app; true where that cannot
-    /// be told.
+    /// Whether some directory inside `path` may be the root of an app; true where that is not
+    /// known.
     fn has_apps_below(&self, path: &[u8]) -> bool;
     /// How many names the path of an app can have at most; none: any number. Directories that
     /// lie deeper are never asked about, so that a path need not be built for each of them.

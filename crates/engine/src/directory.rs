@@ -204,10 +204,10 @@ impl Directory {
         self.room_bytes
     }
 
-    /// Entries behind `cookie`, in order.
+    /// Entries after `cookie`, in order.
     pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = (u64, &Name, Slot)> {
-        let behind = self.entries.range(key(cookie).saturating_add(1)..);
-        behind.map(|(&cookie, entry)| {
+        let after = self.entries.range(key(cookie).saturating_add(1)..);
+        after.map(|(&cookie, entry)| {
             let cookie = u64::from(cookie);
             (cookie, &entry.name, entry.slot(cookie))
         })
@@ -247,7 +247,7 @@ impl Entry {
     }
 }
 
-/// A cookie as it is kept. What callers ask behind may be any number: behind the last cookie
+/// A cookie as it is kept. Callers may pass any number: after the last cookie
 /// there is nothing.
 fn key(cookie: u64) -> u32 {
     u32::try_from(cookie).unwrap_or(u32::MAX)
@@ -289,8 +289,8 @@ mod tests {
         directory
     }
 
-    fn listed(directory: &Directory, behind: u64) -> Vec<(u64, Name)> {
-        let entries = directory.after(behind);
+    fn listed(directory: &Directory, after: u64) -> Vec<(u64, Name)> {
+        let entries = directory.after(after);
         entries
             .map(|(cookie, name, _)| (cookie, name.clone()))
             .collect()
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn an_entry_outside_of_all_listings_is_refused() {
-        // Found by the fuzzer of saved engines: counting on behind the last overflowed.
+        // Found by the fuzzer of saved engines: counting on after the last overflowed.
         let mut directory = empty();
         let mut restore = |n, cookie| {
             let entry = entry(n);
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn a_listing_of_what_is_being_renamed_comes_to_its_end() {
         // xfstests' generic/736: each entry that a listing showed was renamed and renamed
-        // back, came behind all others by that, and was shown again.
+        // back, came after all others by that, and was shown again.
         let mut directory = filled(0..10);
         let temporary = Name::new(b"temporary").unwrap();
         let rename = |directory: &mut Directory, from: &Name, to: &Name, id| {
@@ -338,11 +338,11 @@ mod tests {
             directory.insert(to.clone(), id, FileKind::Regular);
         };
         let (mut cookie, mut seen) = (0, 0);
-        let behind = |directory: &Directory, cookie| {
+        let after = |directory: &Directory, cookie| {
             let next = directory.after(cookie).next();
             next.map(|(cookie, name, slot)| (cookie, name.clone(), slot.id))
         };
-        while let Some((next, shown, id)) = behind(&directory, cookie) {
+        while let Some((next, shown, id)) = after(&directory, cookie) {
             rename(&mut directory, &shown, &temporary, id);
             rename(&mut directory, &temporary, &shown, id);
             (cookie, seen) = (next, seen + 1);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_listing_goes_on_when_its_directory_left_memory_and_came_back() {
-        // A checkpointer that let go of listings between two parts of one: entries were
+        // A checkpointer that dropped listings between two parts of one: entries were
         // missing, others came twice.
         let before = filled(0..1000);
         let mut listing = Listing::Loaded(Box::new(filled((0..1000).rev())));
@@ -386,7 +386,7 @@ mod tests {
     fn what_gave_way_to_another_stays_where_it_was() {
         let mut directory = filled(0..10);
         let own = directory.own_cookie(name(5).as_bytes());
-        // As if both had the same cookie of their own, and 77 one just behind.
+        // As if both had the same cookie of their own, and 77 one just after.
         displace(&mut directory, 66, own + 1);
         displace(&mut directory, 77, own + 2);
         directory.remove(name(5).as_bytes());

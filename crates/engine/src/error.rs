@@ -54,8 +54,8 @@ pub enum Need {
         /// To be handed back.
         version: u64,
     },
-    /// Room below is used up, and whether these bytes have blocks there already, in which they
-    /// are overwritten in place ([`crate::Engine::provide_place`]).
+    /// The room of the lower filesystem is used up, and whether these bytes have blocks there
+    /// already, in which they are overwritten in place ([`crate::Engine::provide_place`]).
     Place {
         /// Which file.
         object: ObjectId,
@@ -129,7 +129,7 @@ pub enum FsError {
     #[error("lies on another filesystem")]
     CrossDevice,
     /// `ENXIO`
-    #[error("no data or hole behind this offset")]
+    #[error("no data or hole after this offset")]
     NoSuchOffset,
     /// `ESTALE`
     #[error("the object is gone")]

@@ -50,7 +50,7 @@ pub(crate) struct Inode {
     /// The store has a committed (or spilled) state of the object, so content that is
     /// not in `pages` and not zeroed comes from there.
     pub(crate) known_to_store: bool,
-    /// Size in the store: behind it the store has nothing but zeros.
+    /// Size in the store: after it the store has nothing but zeros.
     pub(crate) store_bytes: u64,
     /// Parent of a directory; of other objects a directory that had a link to it.
     pub(crate) home: ObjectId,
@@ -78,7 +78,7 @@ pub(crate) struct Inode {
     /// Counts commits of this object: a page read from the store is stale after one.
     pub(crate) version: u64,
     pub(crate) pages: Pages,
-    /// Tells this stay in memory from earlier ones.
+    /// Distinguishes this stay in memory from earlier ones.
     pub(crate) stamp: u64,
     pub(crate) change: Option<Box<Change>>,
     /// Zeroed ranges of closed, uncommitted transactions, in the order of their closing.
@@ -193,7 +193,7 @@ impl Inode {
         }
     }
 
-    /// Behind this nothing is allocated, as far as is known here.
+    /// After this nothing is allocated, as far as is known here.
     fn allocated_end(&self) -> u64 {
         // A forged store may have sizes that no file can have.
         let size = self.attributes.size;
@@ -234,7 +234,8 @@ impl Inode {
                 .any(|(_, ranges)| range_at(ranges, offset).is_some())
     }
 
-    /// Whether an uncommitted change gives back room that a part of `range` has below.
+    /// Whether an uncommitted change gives back room that a part of `range` has in the lower
+    /// filesystem.
     pub(crate) fn gives_back(&self, range: ByteRange) -> bool {
         let overlaps = |ranges: &[ByteRange]| {
             let next = ranges.partition_point(|zeroed| zeroed.end <= range.start);
@@ -325,8 +326,8 @@ impl ContentLayer for Inode {
     }
 
     fn next_data(&self, offset: u64) -> Option<u64> {
-        let behind = PageIndex(PageIndex::of_offset(offset).0 + 1);
-        let (index, _) = self.pages.range(behind..).next()?;
+        let after = PageIndex(PageIndex::of_offset(offset).0 + 1);
+        let (index, _) = self.pages.range(after..).next()?;
         Some(index.offset())
     }
 

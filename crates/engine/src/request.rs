@@ -87,7 +87,7 @@ pub enum RenameMode {
     /// Swap the two; both must exist.
     Exchange,
     /// Replace it, and leave a whiteout of this caller under the old name: a character device
-    /// 0:0 without permissions, by which an overlay filesystem hides what lies below.
+    /// 0:0 without permissions, by which an overlay filesystem hides what lies under it.
     Whiteout(Caller),
 }
 
@@ -144,7 +144,7 @@ pub enum XattrMode {
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadDirEntry {
-    /// Position, from 1 to 2^31 - 3: continue a listing behind it. Follows from the name, and
+    /// Position, from 1 to 2^31 - 3: continue a listing after it. Follows from the name, and
     /// stays as long as the entry does and the directory is in use.
     pub cookie: u64,
     /// Name.

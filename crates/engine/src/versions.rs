@@ -181,7 +181,7 @@ impl Pages {
         }
     }
 
-    /// Takes out the slots from `start` up to `end` (none: all behind).
+    /// Takes out the slots from `start` up to `end` (none: all after).
     pub(crate) fn take_range(
         &mut self,
         start: PageIndex,
@@ -189,7 +189,7 @@ impl Pages {
     ) -> BTreeMap<PageIndex, PageSlot> {
         let taken = match end {
             None => self.slots.split_off(&start),
-            // What is behind may be much more than what goes.
+            // What comes after may be much more than what goes.
             Some(end) => {
                 let inside = self.slots.range(start..end.max(start));
                 let inside: Vec<PageIndex> = inside.map(|(index, _)| *index).collect();
@@ -215,7 +215,7 @@ const ARRIVALS_MAX: usize = 64;
 pub(crate) struct Arrivals {
     /// Committed pages that arrived for partial writes, with the inode's version.
     pages: Vec<(ObjectId, PageIndex, u64, Page)>,
-    /// Whether bytes have their blocks below, of an object's version.
+    /// Whether bytes have their blocks in the lower filesystem, of an object's version.
     places: Vec<(PlaceAsked, bool)>,
 }
 
@@ -228,7 +228,7 @@ impl Arrivals {
         self.pages.push((id, index, version, page));
     }
 
-    /// It is known whether bytes have their blocks below.
+    /// It is known whether bytes have their blocks in the lower filesystem.
     pub(crate) fn add_place(&mut self, asked: PlaceAsked, is_in_place: bool) {
         if self.places.len() >= ARRIVALS_MAX {
             self.places.remove(0);
@@ -243,7 +243,7 @@ impl Arrivals {
         found.map(|(.., page)| page.clone())
     }
 
-    /// Whether bytes have their blocks below; none if that is not known.
+    /// Whether bytes have their blocks in the lower filesystem; none if that is not known.
     pub(crate) fn is_in_place(&self, asked: PlaceAsked) -> Option<bool> {
         let mut places = self.places.iter();
         let found = places.find(|(of, _)| *of == asked);

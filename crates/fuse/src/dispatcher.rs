@@ -109,7 +109,7 @@ impl Dispatcher {
         if request.expects_reply() && call.delivery() == Delivery::Pending {
             let (unique, opcode) = (request.header.unique, request.header.opcode);
             debug_assert!(false, "request {unique} (opcode {opcode}) has no answer");
-            tracing::error!(unique, opcode, "a request was left unanswered");
+            tracing::error!(unique, opcode, "the filesystem did not answer a request");
             call.reply().error(Errno::IO);
         }
         call.delivery()

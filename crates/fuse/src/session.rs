@@ -107,7 +107,7 @@ impl Shared {
     /// will not come.
     pub(crate) fn abort_after_failure(&self) {
         if let Err(error) = self.abort() {
-            tracing::warn!(%error, "a failed mount could not be taken away");
+            tracing::warn!(%error, "cannot unmount after a failed start");
         }
     }
 }
@@ -145,7 +145,7 @@ impl Session {
         let exchanged = first_exchange(&mounted.transport, filesystem.direct_io());
         let negotiated = exchanged.inspect_err(|_| {
             if let Err(second) = mount::abort(&mounted.mountpoint) {
-                tracing::warn!(error = %second, "a mount that failed could not be taken away");
+                tracing::warn!(error = %second, "cannot unmount after a failed start");
             }
         })?;
         tracing::debug!(?negotiated, sync_reaches = mounted.sync_reaches, "mounted");

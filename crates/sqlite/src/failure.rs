@@ -366,7 +366,7 @@ pub fn last_error() -> Option<String> {
     LAST.with_borrow(Clone::clone)
 }
 
-/// Forgets it, so that after the next call [`last_error`] tells of that call or of nothing.
+/// Forgets it, so that after the next call [`last_error`] returns the error of that call or none.
 pub fn forget_last_error() {
     LAST.set(None);
 }

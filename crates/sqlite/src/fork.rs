@@ -1,7 +1,7 @@
 //! Whether this process is still the one that opened a database.
 //!
 //! A child has the memory of its parent but not its threads, and shares its locks and its
-//! arena: what it did with the parent's databases would be done twice, or by nobody.
+//! arena: what it did with the parent's databases would be done twice, or not at all.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static WATCH: Once = Once::new();
 
-/// A process, as told from its ancestors and descendants.
+/// A process, as distinguished from its ancestors and descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
@@ -39,7 +39,7 @@ extern "C" fn after_in_child() {
     crate::registry::release();
 }
 
-/// From now on forks are noticed. Nobody forks while a database is being opened or closed.
+/// From now on forks are noticed. No thread forks while a database is being opened or closed.
 pub(crate) fn watch() {
     WATCH.call_once(|| {
         // SAFETY: the handlers are functions of this library, which stays loaded, and do
@@ -48,7 +48,10 @@ pub(crate) fn watch() {
             libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child))
         };
         if result != 0 {
-            tracing::error!("forks will not be noticed: there is no memory for that");
+            tracing::error!(
+                "cannot register handlers of fork(2), for want of memory: forks will not be \
+                 noticed"
+            );
         }
     });
 }

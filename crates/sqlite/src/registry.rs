@@ -14,7 +14,7 @@ use crate::database::{Database, OpenRequest};
 use crate::failure::Failure;
 use crate::fork::{self, Generation};
 
-/// What tells databases from each other.
+/// What distinguishes databases.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     /// A file, by whichever of its names it is opened.
@@ -102,7 +102,7 @@ impl Table {
 /// Held while a database is opened or closed, and while the process forks.
 static DATABASES: Mutex<Option<Table>> = Mutex::new(None);
 
-/// Keeps everybody from opening or closing databases until [`release`].
+/// Keeps all threads from opening or closing databases until [`release`].
 pub(crate) fn hold() {
     std::mem::forget(DATABASES.lock());
 }
@@ -110,7 +110,7 @@ pub(crate) fn hold() {
 /// Ends [`hold`].
 #[expect(
     unsafe_code,
-    reason = "a lock is let go in another function than it was taken in"
+    reason = "a lock is released in another function than it was taken in"
 )]
 pub(crate) fn release() {
     // SAFETY: this thread, or the one that forked, has taken it in `hold`.
@@ -163,7 +163,7 @@ impl Lease {
             };
             if slot.users > 1 {
                 slot.users -= 1;
-                // Under the lock: who comes next may be the last.
+                // Under the lock: the next user may be the last.
                 drop(self);
                 return Ok(());
             }
@@ -177,7 +177,7 @@ impl Lease {
             let path = self.database.path().to_owned();
             let closed = self.database.close();
             let removed = table.remove(&self.key);
-            // Whoever opens it next finds the file unlocked.
+            // The next opener finds the file unlocked.
             drop((removed, self));
             drop(databases);
             return match unfinished {
@@ -230,13 +230,13 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// The databases that are open, for one who opens or closes one.
+/// The databases that are open, locked to open or close one.
 pub(crate) struct Databases {
     table: parking_lot::MappedMutexGuard<'static, Table>,
 }
 
 impl Databases {
-    /// Nobody else opens or closes a database as long as this exists.
+    /// No other thread opens or closes a database as long as this exists.
     pub(crate) fn lock() -> Self {
         fork::watch();
         let empty = || Table {
@@ -345,7 +345,7 @@ impl Databases {
     }
 }
 
-/// Uses a database that somebody has made.
+/// Uses a database that the caller has made.
 pub(crate) fn adopt(database: Database) -> Lease {
     let database = Arc::new(database);
     let path = database.path().to_owned();

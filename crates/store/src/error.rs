@@ -92,7 +92,8 @@ impl StoreError {
 
     /// Whether the lower filesystem refuses something, for want of room or for another reason of
     /// its own: it works, and did not do this, and may do less or something else. Everything is
-    /// such a refusal but what says that it does not work, or that what was looked for is not there.
+    /// such a refusal but what says that it does not work, or that what was looked for is not
+    /// there.
     pub(crate) fn is_refusal(&self) -> bool {
         const TROUBLE: [Errno; 19] = [
             Errno::IO,
@@ -155,8 +156,8 @@ impl StoreError {
 pub(crate) fn missing(id: ObjectId) -> StoreError {
     StoreError::Corrupt {
         what: format!("the store's tree ({id})"),
-        detail: "an object that committed changes belong to is not there; it was removed behind \
-                 the back of the store"
+        detail: "an object that committed changes belong to is not there; another program removed \
+                 it from the store"
             .to_owned(),
     }
 }

@@ -43,7 +43,7 @@ pub struct Scanned {
     pub discarded_tail_bytes: u64,
 }
 
-/// Scans a journal. `read` is told offset and length of every read before it happens.
+/// Scans a journal. `read` gets offset and length of every read before it happens.
 ///
 /// # Errors
 /// As mounting the store of that journal.

@@ -61,7 +61,7 @@ pub struct Intent {
 pub struct RestartState {
     /// Every object that the store knew something of, in any order, each once.
     pub objects: Vec<(ObjectId, KnownObject)>,
-    /// The last intent that was told and not withdrawn.
+    /// The last intent that was recorded and not withdrawn.
     pub intent: Option<Intent>,
     /// The highest id that the engine or the kernel remembers. What the
     /// store finds anew gets ids above it and above those of `objects`; 0: none.

@@ -3,9 +3,9 @@
 use crate::StoreError;
 
 /// Refuses what a store would believe, its own directory for one, if it belongs to a user whose
-/// word does not count: in a directory that everybody may write to, anybody could have put it
-/// there. Root believes nobody else. Others believe root and whoever has the directory `around`
-/// it, who can change all that is in there anyway. `what` is its name.
+/// word does not count: in a directory that all users may write to, any of them could have put it
+/// there. Root trusts root only. Others trust root and the owner of the directory `around`
+/// it, which can change all that is in there anyway. `what` is its name.
 ///
 /// # Errors
 /// [`StoreError::Unsuitable`].
@@ -26,7 +26,8 @@ pub fn check_owner(what: &str, owner: u32, around: u32) -> Result<(), StoreError
         )
     };
     Err(StoreError::Unsuitable(format!(
-        "{what} in the store belongs to the user with id {owner}, who could have forged what would \
+        "{what} in the store belongs to the user with id {owner}, which could have forged what \
+         would \
          be done in {whose} name; {remedy}, with all that is in it"
     )))
 }

@@ -94,7 +94,7 @@ pub(crate) fn release<L: Lower>(
         Ok(())
     };
     if let Err(error) = result {
-        tracing::warn!(%error, "deleting an unlinked object failed, will be retried");
+        tracing::warn!(%error, "the store could not delete an unlinked object; it tries again");
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn forget<L: Lower>(
 
 /// Deletes in `limbo/` what had these inodes and is not known any more.
 ///
-/// Names there are inode numbers, which the lower filesystem gives again: only who
+/// Names there are inode numbers, which the lower filesystem reuses: only a process that
 /// has the epoch knows that such a name is not that of a later object. An apply that
 /// has it ends by deleting what is not known, and is not waited for: readers wait for us.
 fn delete_dropped<L: Lower>(
@@ -159,7 +159,10 @@ fn delete_dropped<L: Lower>(
             continue;
         }
         if let Err(error) = limbo::delete_from_limbo(overlay, inode.to_string().as_bytes()) {
-            tracing::warn!(%error, "deleting an unlinked file failed; the next mount does it");
+            tracing::warn!(
+                %error,
+                "the store could not delete an unlinked file; the next mount does it"
+            );
         }
     }
 }

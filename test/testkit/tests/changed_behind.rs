@@ -279,7 +279,7 @@ fn directory_gone_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
         panic!("mounted");
     };
     assert!(
-        refused.contains("behind the back of the store"),
+        refused.contains("another program removed it from the store"),
         "{refused}"
     );
 }

@@ -345,7 +345,8 @@ impl Engine {
         let mut pins = Vec::new();
         for &id in &closed.orphaned {
             // Also a directory that is here only because of what has, or had, its place in it:
-            // as long as it is, its number below must not become that of something else.
+            // as long as it is, its inode number in the lower filesystem must not become another
+            // object's.
             if let Some(inode) = self.namespace.get_mut(&id)
                 && inode.is_orphan()
                 && inode.known_to_store

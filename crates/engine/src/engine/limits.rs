@@ -18,7 +18,7 @@ use crate::namespace::OBJECT_MEMORY_BYTES;
 use crate::versions::ORPHAN;
 
 /// One part in so many of the memory budget is kept for apps of which less than that is in memory;
-/// and of the room below, for those to which less than that is promised.
+/// and of the room in the lower filesystem, for those to which less than that is promised.
 const KEPT_SHARE: u64 = 8;
 /// Most pages handed out by one [`Engine::spill_candidate`].
 const SPILL_PAGES_MAX: usize = 4096;
@@ -95,7 +95,7 @@ impl Limits {
 }
 
 impl Engine {
-    /// Tells the engine how much room the lower filesystem has, and how much of it
+    /// Sets how much room the lower filesystem has, and how much of it
     /// the store needs for committed work.
     pub fn set_space(&mut self, space: SpaceInfo, reserved_bytes: u64, reserved_inodes: u64) {
         // What was applied meanwhile has blocks now.
@@ -104,7 +104,7 @@ impl Engine {
             .set_space(space, reserved_bytes, reserved_inodes);
     }
 
-    /// Tells the engine what it may promise where there is no room.
+    /// Sets what the engine may promise where there is no room.
     pub fn set_full_disk(&mut self, on_full_disk: FullDisk) {
         self.accounting.set_full_disk(on_full_disk);
     }
@@ -196,7 +196,7 @@ impl Engine {
         charged.memory_bytes() == 0 || charged.room_bytes() + room_bytes <= kept_bytes
     }
 
-    /// Checks that a change at an object fits in memory and below.
+    /// Checks that a change at an object fits in memory and in the lower filesystem.
     pub(crate) fn require(
         &mut self,
         at: ObjectId,
@@ -286,8 +286,8 @@ impl Engine {
         Err(stop)
     }
 
-    /// Checks a change of content. On a full disk what has its blocks below already may be
-    /// overwritten.
+    /// Checks a change of content. On a full disk what has its blocks in the lower filesystem
+    /// already may be overwritten.
     pub(crate) fn require_content(&mut self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
         if self.is_in_open_transaction(id, range) {
             // Its room is reserved. Others may have taken some since: that must not keep a
@@ -302,7 +302,8 @@ impl Engine {
         let is_overwritten = range.end <= self.namespace.inode(id)?.attributes.size;
         if self.accounting.is_revocable() && stop == Stop::Need(Need::Space) && is_overwritten {
             // A transaction is rolled back, of which a part was committed with room that others
-            // have taken since. A transaction that goes on writes to its journal first, which needs room.
+            // have taken since. A transaction that goes on writes to its journal first, which needs
+            // room.
             return Ok(());
         }
         if self.accounting.fit(Charge::of(bytes, room_bytes)) != Fit::Never {
@@ -361,9 +362,9 @@ impl Engine {
         self.require_less(id, PAGE_BYTES_U64)
     }
 
-    /// Checks what gives room back below. Where there is none, what is not committed must not become
-    /// more than the journal takes; unless it is more already, because others have taken the room
-    /// since: then it can only become less, but for so much memory.
+    /// Checks what gives room back to the lower filesystem. Where there is none, what is not
+    /// committed must not become more than the journal takes; unless it is more already, because
+    /// others have taken the room since: then it can only become less, but for so much memory.
     fn require_less(&mut self, at: ObjectId, memory_bytes: u64) -> Result<(), Stop> {
         let is_too_much = self.accounting.overflows_journal();
         match self.require(at, memory_bytes, 0, 0) {
@@ -372,8 +373,8 @@ impl Engine {
         }
     }
 
-    /// Checks a change of what is there: it needs memory, and below nothing that is not
-    /// there already.
+    /// Checks a change of what is there: it needs memory, and nothing of the lower filesystem that
+    /// is not there already.
     pub(crate) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
         self.require(id, ENTRY_BYTES, 0, 0)
     }

@@ -60,7 +60,7 @@ impl Engine {
         Ok(self.namespace.inode(id)?.node(id))
     }
 
-    /// Up to `entries_max` entries behind `after_cookie` (0: from the start).
+    /// Up to `entries_max` entries after `after_cookie` (0: from the start).
     ///
     /// # Errors
     /// `NotDirectory`, `Stale`, or a [`Need`].
@@ -193,7 +193,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Counts an inode that the transaction will create below.
+    /// Counts an inode that the transaction will create in the lower filesystem.
     pub(super) fn reserve_inode(&mut self, transaction: TransactionId) {
         if let Some(open) = self.transactions.open_mut(transaction) {
             self.accounting.charge(open, Charge::INODE);
@@ -282,8 +282,8 @@ impl Engine {
             return Err(FsError::NotEmpty.into());
         }
         let name = self.new_name(parent, name)?;
-        // Removing frees room below, so only what has not even room to be committed could stand
-        // in the way.
+        // Removing frees room in the lower filesystem, so only what has not even room to be
+        // committed could stand in the way.
         self.require_removal(parent, memory)?;
         let transaction = self.begin_entry(parent, id, moment)?;
         let transaction = self.touch(transaction, id)?;

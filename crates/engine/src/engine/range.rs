@@ -58,7 +58,7 @@ impl Engine {
             inode.attributes.size = inode.attributes.size.max(range.end);
         }
         if mode != AllocateMode::PunchHole {
-            // Zeroing has let go of what was allocated before.
+            // Zeroing has released what was allocated before.
             let room = self.unallocated(id, range)?;
             let inode = self.namespace.inode_mut(id)?;
             inode.grow_allocated(room, range.end);
@@ -97,7 +97,7 @@ impl Engine {
             self.require_edges(id, ByteRange::from(size))?;
             return self.require_cut(id);
         }
-        // The page that becomes longer has its place below.
+        // The page that becomes longer has its place in the lower filesystem.
         self.require(id, PAGE_BYTES_U64, 0, 0)
     }
 
@@ -113,9 +113,9 @@ impl Engine {
         if size < was {
             self.zero(id, transaction, ByteRange::from(size))?;
         } else if size == was && inode.allocated_bytes > size.next_multiple_of(PAGE_BYTES_U64) {
-            // Programs give back so what they had allocated behind the end.
-            let behind = ByteRange::from(size.next_multiple_of(PAGE_BYTES_U64));
-            self.zero_pages(id, transaction, behind)?;
+            // Programs give back so what they had allocated past the end.
+            let after_end = ByteRange::from(size.next_multiple_of(PAGE_BYTES_U64));
+            self.zero_pages(id, transaction, after_end)?;
         }
         if size <= was {
             let inode = self.namespace.inode_mut(id)?;
@@ -187,7 +187,7 @@ impl Engine {
         self.edit_page(id, transaction, index, |page| page.zero_range(start, end))
     }
 
-    /// Drops whole pages and hides what the store has below.
+    /// Drops whole pages and hides what the store has under them.
     fn zero_pages(
         &mut self,
         id: ObjectId,

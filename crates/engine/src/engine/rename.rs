@@ -21,7 +21,7 @@ impl Engine {
     ///
     /// # Errors
     /// `NotFound`, `Exists` (with [`RenameMode::NoReplace`]), `IsDirectory`,
-    /// `NotDirectory`, `NotEmpty`, `InvalidArgument` for a directory moved below
+    /// `NotDirectory`, `NotEmpty`, `InvalidArgument` for a directory moved into
     /// itself, `Busy` for what lies on another filesystem, `NameTooLong`,
     /// `NotPermitted` (also for a whiteout where the lower filesystem gives us no
     /// devices), `ReadOnly`, or a [`crate::Need`].
@@ -232,7 +232,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A directory moved: everything below may belong to another app now.
+    /// A directory moved: everything inside may belong to another app now.
     fn after_rename(&mut self, directory_moved: bool) {
         if directory_moved {
             self.namespace.forget_apps();
@@ -240,7 +240,7 @@ impl Engine {
     }
 
     /// One transaction for all apps that a rename concerns: those of the objects, the
-    /// app that a moved directory becomes, and the apps that lie below a moved
+    /// app that a moved directory becomes, and the apps that lie inside a moved
     /// directory (what they changed before must not come after what their new app
     /// changes later).
     fn begin_rename(
@@ -268,7 +268,7 @@ impl Engine {
         Ok(self.reach_unknown_names(transaction, objects))
     }
 
-    /// Whether what lies below a directory may belong to other apps once it has moved, which
+    /// Whether what lies inside a directory may belong to other apps once it has moved, which
     /// are not known yet: what they change later must not be committed before the move, with
     /// which it would be at a place where it never was.
     fn moves_apps(&self, id: ObjectId, to: &Side) -> bool {
@@ -290,7 +290,7 @@ impl Engine {
         places.any(|path| self.apps.rules().has_apps_below(&path))
     }
 
-    /// The apps that lie below a directory.
+    /// The apps that lie inside a directory.
     fn apps_below(&self, id: ObjectId) -> Vec<AppId> {
         // Deeper than apps can lie there are none.
         let Some(path) = self.namespace.app_path_of(id, &self.apps) else {
@@ -324,12 +324,12 @@ impl Engine {
         {
             return;
         }
-        let (before, below) = (
+        let (before, inside) = (
             self.namespace.app_of(moved, &mut self.apps),
             self.apps_below(moved),
         );
         let after = self.app_of_directory_at(to);
-        if before == after && below.is_empty() {
+        if before == after && inside.is_empty() {
             return;
         }
         let may_be_parted = |(&id, inode): (&ObjectId, &Inode)| {
@@ -342,7 +342,7 @@ impl Engine {
             let Some(inode) = self.namespace.get_mut(&id) else {
                 continue;
             };
-            let is_moved = |app: &AppId| *app == before || below.contains(app);
+            let is_moved = |app: &AppId| *app == before || inside.contains(app);
             if !is_moved(&own) && !inode.linked_apps.iter().any(is_moved) {
                 continue;
             }
@@ -351,8 +351,8 @@ impl Engine {
                     inode.linked_apps.push(app);
                 }
             }
-            // The apps below get other paths, and become others.
-            inode.has_unknown_names |= !below.is_empty();
+            // The apps inside get other paths, and become others.
+            inode.has_unknown_names |= !inside.is_empty();
         }
     }
 }

@@ -63,7 +63,7 @@ impl Engine {
         let (first, last) = (PageIndex::of_offset(offset), PageIndex::of_offset(end - 1));
         for index in [first, last] {
             let start = index.offset();
-            // Behind the end of the file there are only zeros, so a write that
+            // After the end of the file there are only zeros, so a write that
             // reaches it from the page's start needs nothing of the old page.
             let whole =
                 offset <= start && (end >= start + PAGE_BYTES_U64 || end >= inode.attributes.size);
@@ -81,7 +81,7 @@ impl Engine {
         let mut position = offset;
         while !rest.is_empty() {
             let within = (position % PAGE_BYTES_U64) as usize;
-            let (chunk, behind) = rest.split_at(rest.len().min(PAGE_BYTES - within));
+            let (chunk, after) = rest.split_at(rest.len().min(PAGE_BYTES - within));
             let index = PageIndex::of_offset(position);
             self.edit_page(id, transaction, index, |page| {
                 if chunk.len() == PAGE_BYTES {
@@ -91,7 +91,7 @@ impl Engine {
                 }
             })?;
             position += chunk.len() as u64;
-            rest = behind;
+            rest = after;
         }
         let inode = self.namespace.inode_mut(id)?;
         inode.attributes.size = inode.attributes.size.max(end);
@@ -107,7 +107,7 @@ impl Engine {
         Ok(data.len())
     }
 
-    /// Content below the newest version of a page: what the store has, or zeros.
+    /// Content under the newest version of a page: what the store has, or zeros.
     /// Stops if the store must be asked.
     pub(super) fn base_page(
         &self,

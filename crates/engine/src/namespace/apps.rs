@@ -27,7 +27,7 @@ impl AppPath {
 }
 
 impl Namespace {
-    /// A directory moved: everything below may belong to another app now.
+    /// A directory moved: everything inside may belong to another app now.
     pub(crate) const fn forget_apps(&mut self) {
         self.app_epoch += 1;
     }

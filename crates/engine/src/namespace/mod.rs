@@ -27,7 +27,7 @@ use crate::versions::Change;
 /// A table with room for more objects than this gives room back when most of it is unused.
 const KEPT_OBJECTS: usize = 4096;
 
-/// The objects in memory: their places in the tree, who uses them, and what left memory.
+/// The objects in memory: their places in the tree, their users, and what left memory.
 ///
 /// Invariants:
 /// * the root is in memory;
@@ -258,7 +258,7 @@ impl Namespace {
         }
     }
 
-    /// Lets go of a directory's listing; false if it was not loaded.
+    /// Drops a directory's listing; false if it was not loaded.
     fn unload(&mut self, id: ObjectId) -> bool {
         let Some(inode) = self.map.get_mut(&id) else {
             return false;

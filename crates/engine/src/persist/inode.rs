@@ -85,7 +85,7 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     write_body(out, body);
 }
 
-/// The write log is not written: which pages it names, their own records tell. The ranges have
+/// The write log is not written: which pages it names, their own records say. The ranges have
 /// such, too.
 fn write_change(out: &mut Writer, change: &Change) {
     let Change {

@@ -150,7 +150,7 @@ impl Parts<'_> {
         self.accounting.restore_orphans(orphan_bytes)
     }
 
-    /// Who is held by transactions, and whose home each object has.
+    /// Which objects transactions hold, and the home app of each object.
     fn count_references(&mut self) -> Result<(), RestartImageError> {
         let open = self.transactions.all_open();
         let open = open.flat_map(|(_, open)| open.held.iter());

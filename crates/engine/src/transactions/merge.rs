@@ -17,7 +17,7 @@
 //!
 //! The merged transaction has the number of the group's last, which was never handed out because
 //! it depends on one that failed. So a number stands for one content at every attempt: a daemon
-//! that is killed can tell by it whether that content is committed
+//! that is killed can see by it whether that content is committed
 //! ([`Commit::transaction`](super::Commit::transaction)).
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -92,7 +92,8 @@ impl NetEffect {
         self.drop_pages(id, ByteRange::from(0));
         if self.objects.remove(&id).is_some_and(|state| state.created) {
             self.unmade += 1;
-            // What it had as a directory, all of which has left it, was never below.
+            // What it had as a directory, all of which has left it, was never in the lower
+            // filesystem.
             self.dentries.retain(|(parent, _), _| *parent != id);
         }
     }

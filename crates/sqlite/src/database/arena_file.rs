@@ -46,9 +46,9 @@ pub(crate) enum Left {
     Unusable(String),
 }
 
-/// The place of one database's arena. The directory is everybody's, and somebody may have taken
-/// the name: so it may have a number behind it, and what another user has put there is passed
-/// over.
+/// The place of one database's arena. The directory is shared by all users, and another one may
+/// have taken the name: so it may have a number after it, and what another user has put there is
+/// passed over.
 #[derive(Debug)]
 pub(crate) struct ArenaFile {
     directory: PathBuf,
@@ -126,7 +126,7 @@ impl ArenaFile {
         })
     }
 
-    /// Under the first name that nobody has.
+    /// Under the first name that is free.
     fn create_file(&self) -> Result<(File, PathBuf), Failure> {
         let taken: HashSet<PathBuf> = self.taken()?.into_iter().collect();
         let plain = self.directory.join(&self.name);
@@ -158,7 +158,11 @@ impl ArenaFile {
                 && is_ours
                 && error.kind() != io::ErrorKind::NotFound
             {
-                tracing::warn!(path = %path.display(), %error, "cannot be removed");
+                tracing::warn!(
+                    path = %path.display(),
+                    %error,
+                    "cannot remove the arena of a database"
+                );
             }
         }
     }

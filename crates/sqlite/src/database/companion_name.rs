@@ -37,7 +37,7 @@ impl Companion {
         self.ending.starts_with(SUPER)
     }
 
-    /// Tells from a path whose companion is there, if it can be one.
+    /// Parses a path: the database and the ending, if it can be a companion's.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let bytes = path.as_os_str().as_bytes();
         let length = ordinary(bytes).or_else(|| super_journal(bytes))?;

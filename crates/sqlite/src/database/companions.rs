@@ -28,7 +28,7 @@ impl Database {
         Ok(node.id)
     }
 
-    /// Connections look for a companion at the same time, and one of them makes it: whoever
+    /// Connections look for a companion at the same time, and one of them makes it: the one that
     /// comes second takes what is there.
     fn find_or_create(
         &self,
@@ -137,7 +137,7 @@ impl Database {
     }
 
     /// Removes journals that have ended. False if there is a companion without which the
-    /// database is not what it was: SQLite was told not to bring its log into the database,
+    /// database is not what it was: SQLite was asked not to bring its log into the database,
     /// for one. Then the database stays in use.
     pub(super) fn remove_companions(&self) -> Result<bool, Failure> {
         let mut is_whole = true;

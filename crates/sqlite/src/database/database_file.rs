@@ -1,4 +1,4 @@
-//! What a database stands on: its file, as others see it.
+//! The file of a database, as other programs see it.
 
 use crate::failure::Failure;
 
@@ -25,6 +25,6 @@ pub trait DatabaseFile: Send + Sync + std::fmt::Debug {
     /// Whether the file at the database's path is another one by now, or gone.
     fn has_moved(&self) -> bool;
 
-    /// Whether the database's file has no name any more, so that nobody can open it again.
+    /// Whether the database's file has no name any more, so that no program can open it again.
     fn is_deleted(&self) -> bool;
 }

@@ -71,7 +71,7 @@ impl Promises {
     /// What a sync has to do now. `is_joint`: a transaction over several databases is
     /// committing, perhaps one that this database has no part in.
     pub(crate) fn sync(&self, synced: Synced, is_durable: bool, is_joint: bool) -> Duty {
-        // The transaction is committed by what comes behind it: the end of the journal.
+        // The transaction is committed by what comes after it: the end of the journal.
         let is_early = matches!(synced, Synced::Journal | Synced::DatabaseInTransaction);
         if is_durable && is_early {
             self.is_owed.store(true, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! What SQLite has left beside a database when its last connection closes, and without which
-//! the file is not the database.
+//! Finishing a database at its last close: recovering the journals and logs without which the file
+//! is not the database.
 //!
 //! SQLite brings its log into the database when the last connection closes, and connections
 //! that close at the same time each take another one for the last. A rollback journal stays
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 
 /// What a database asks of the SQLite that uses it.
 pub(crate) trait Sqlite: Send + Sync + std::fmt::Debug {
-    /// Recovers a database by SQLite's own VFS: what a program without MobiFS has left.
+    /// Recovers a database, which a program without MobiFS has not closed, by SQLite's own VFS.
     ///
     /// # Errors
     /// [`Unrecovered`].
@@ -39,7 +39,7 @@ pub(crate) trait Sqlite: Send + Sync + std::fmt::Debug {
     /// [`Failure`].
     fn super_journal_of(&'static self, journal: &Path) -> Result<Option<Vec<u8>>, Failure>;
 
-    /// Tells whoever listens to SQLite's error log.
+    /// Writes to SQLite's error log.
     fn warn(&self, message: &str);
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Unrecovered {
     Code(i32),
 }
 
-/// One of the files that are left.
+/// A file that SQLite has not finished with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UnfinishedFile {
     /// A rollback journal that has not ended.
@@ -94,7 +94,7 @@ pub(crate) fn is_finishing() -> bool {
     FINISHING.get()
 }
 
-/// Finishes a database that has one user left, who does not use it any more. Returns why the
+/// Finishes a database whose last user does not use it any more. Returns why the
 /// file will not be an ordinary database; none if it will, or if SQLite was asked to leave the
 /// log where it is.
 pub(crate) fn finish(database: &Database) -> Option<Failure> {

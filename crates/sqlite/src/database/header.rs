@@ -13,13 +13,14 @@
 //! changes the counter, too: its highest bit is inverted, and the second highest bit of byte 19
 //! says that it is. Such a connection drops its cache, reads the header, and refuses it. After
 //! the last close the counter is what SQLite has made it again, byte for byte: it differs from
-//! the one in the mark, so whoever has read that one reads the header anew as well; and from the
-//! one before the mark if anything has changed, as SQLite itself sees to.
+//! the one in the mark, so a connection that has read that one reads the header anew as well; and
+//! from the one before the mark if anything has changed, as SQLite itself sees to.
 //!
 //! Adding one to the counter for good would be seen, too, but is not enough: SQLite adds one to
 //! the counter that it has read, so the first transaction would end with the number that the mark
-//! has, and who has read the mark would keep it. It would also leave another file than SQLite
-//! without MobiFS does, and need the same change in bytes 92 to 95, which repeat the counter.
+//! has, and a connection that has read the mark would keep it. It would also leave another file
+//! than SQLite without MobiFS does, and need the same change in bytes 92 to 95, which repeat the
+//! counter.
 
 use std::ops::Range;
 

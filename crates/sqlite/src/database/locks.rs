@@ -37,14 +37,14 @@ impl Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ConnectionId(pub(crate) u64);
 
-/// Who has which lock on a database.
+/// Which connection has which lock on a database.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     /// Connections at [`Level::Shared`] or above.
     readers: usize,
-    /// Who is at [`Level::Reserved`] or above, if anybody.
+    /// The connection at [`Level::Reserved`] or above, if any.
     writer: Option<ConnectionId>,
-    /// Who is at [`Level::Pending`] or above, if anybody: nobody else becomes a reader.
+    /// The connection at [`Level::Pending`] or above, if any: no other one becomes a reader.
     closed_by: Option<ConnectionId>,
 }
 
@@ -58,14 +58,15 @@ impl Locks {
     /// `SQLITE_BUSY`.
     pub(crate) fn raise(
         &mut self,
-        who: ConnectionId,
+        connection: ConnectionId,
         level: &mut Level,
         wanted: Level,
     ) -> Result<(), Code> {
         if wanted <= *level {
             return Ok(());
         }
-        let is_others = |holder: Option<ConnectionId>| holder.is_some_and(|holder| holder != who);
+        let is_others =
+            |holder: Option<ConnectionId>| holder.is_some_and(|holder| holder != connection);
         if is_others(self.closed_by) {
             return Err(abi::BUSY);
         }
@@ -83,12 +84,12 @@ impl Locks {
         if wanted == Level::Exclusive && *level == Level::Shared && !is_alone {
             return Err(abi::BUSY);
         }
-        self.writer = Some(who);
+        self.writer = Some(connection);
         if wanted == Level::Reserved {
             *level = Level::Reserved;
             return Ok(());
         }
-        self.closed_by = Some(who);
+        self.closed_by = Some(connection);
         *level = Level::Pending;
         if wanted == Level::Exclusive {
             if !is_alone {
@@ -100,12 +101,12 @@ impl Locks {
     }
 
     /// Brings a connection down to `wanted`, [`Level::Shared`] or [`Level::None`].
-    pub(crate) fn lower(&mut self, who: ConnectionId, level: &mut Level, wanted: Level) {
+    pub(crate) fn lower(&mut self, connection: ConnectionId, level: &mut Level, wanted: Level) {
         if wanted >= *level {
             return;
         }
         for holder in [&mut self.writer, &mut self.closed_by] {
-            if *holder == Some(who) {
+            if *holder == Some(connection) {
                 *holder = None;
             }
         }
@@ -149,7 +150,10 @@ mod tests {
         assert!(one.raise(&mut locks, Level::Shared) && other.raise(&mut locks, Level::Shared));
         assert!(one.raise(&mut locks, Level::Reserved) && locks.has_writer());
         assert!(!other.raise(&mut locks, Level::Reserved), "one writer");
-        assert!(!one.raise(&mut locks, Level::Exclusive), "somebody reads");
+        assert!(
+            !one.raise(&mut locks, Level::Exclusive),
+            "another connection reads"
+        );
         assert_eq!(one.1, Level::Pending);
         let mut third = Connection::new(3);
         assert!(!third.raise(&mut locks, Level::Shared), "no new readers");

@@ -22,7 +22,7 @@ const LOCKS_AT: libc::off_t = 0x4000_0000;
 const LOCKS_BYTES: libc::off_t = 512;
 const MARKING: &str = "marking the database's file as in use";
 
-/// A file, told from all others as long as it exists, and, where the filesystem keeps the
+/// A file, distinguished from all others as long as it exists, and, where the filesystem keeps the
 /// time when it was made, from those that get its inode's number after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct FileIdentity {
@@ -116,7 +116,7 @@ impl Candidate {
             Locked::Process => return Err(Failure::InUse(self.path)),
             Locked::OpenFile => return Err(Failure::InUseElsewhere(self.path)),
         }
-        // Somebody may have put another file in its place before it was locked.
+        // Another program may have put another file in its place before it was locked.
         if FileIdentity::of(&self.path).ok() != Some(self.identity) {
             return Err(Failure::InUse(self.path));
         }
@@ -143,7 +143,7 @@ fn known(path: &Path) -> Option<Candidate> {
     })
 }
 
-/// The file of a database, which nobody else uses as long as this exists.
+/// The file of a database, which no other process uses as long as this exists.
 #[derive(Debug)]
 pub(crate) struct LowerFile {
     path: PathBuf,
@@ -233,7 +233,10 @@ impl Drop for LowerFile {
     /// Closing would unlock it, too, unless a child that was just forked has it open.
     fn drop(&mut self) {
         if let Err(error) = change_lock(&self.file, libc::F_OFD_SETLK, libc::F_UNLCK) {
-            tracing::warn!(%error, "a database stays locked until its file is closed everywhere");
+            tracing::warn!(
+                %error,
+                "cannot unlock a database: it stays locked until its file is closed everywhere"
+            );
         }
     }
 }
@@ -250,7 +253,7 @@ fn beginning_of(file: &File) -> io::Result<Beginning> {
     Ok(Beginning::of(&bytes[..length]))
 }
 
-/// Who has the lock on a database's file.
+/// The holder of the lock on a database's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Locked {
     /// This open file.
@@ -268,7 +271,7 @@ fn lock(file: &File) -> io::Result<Locked> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {}
         Err(error) => return Err(error),
     }
-    // Locks of open files are nobody's process's.
+    // Locks of open files belong to no process.
     let found = change_lock(file, libc::F_OFD_GETLK, libc::F_WRLCK)?;
     let is_open_files = found.l_type != libc::F_UNLCK as libc::c_short && found.l_pid == -1;
     Ok(if is_open_files {

@@ -72,7 +72,7 @@ pub(crate) struct Database {
     /// None for a database that is no file.
     identity: Option<FileIdentity>,
     sqlite: Option<&'static dyn Sqlite>,
-    /// The connection that used the log last was told to leave it.
+    /// The connection that used the log last was asked to keep it.
     keeps_log: AtomicBool,
     /// How often each companion is open.
     open_companions: Mutex<HashMap<ObjectId, usize>>,
@@ -80,8 +80,8 @@ pub(crate) struct Database {
     is_durable: AtomicBool,
     /// The file says that the database is in use.
     is_marked: AtomicBool,
-    /// Held while that is being written, and by who reads the header meanwhile: the mark changes
-    /// the file behind the engine's back.
+    /// Held while that is being written, and by readers of the header meanwhile: the mark changes
+    /// the file without the engine.
     marking: RwLock<()>,
     /// The database is empty, and something stands in its place.
     is_stand_in: AtomicBool,
@@ -97,7 +97,7 @@ pub(crate) struct Database {
 }
 
 impl Database {
-    /// Brings a database to life.
+    /// Opens a database.
     ///
     /// # Errors
     /// [`Failure`]; the database is as it was.
@@ -233,7 +233,7 @@ impl Database {
         self.keeps_log.load(Ordering::Relaxed)
     }
 
-    /// A connection ends its use of the log, and was told to leave it, or not.
+    /// A connection ends its use of the log, and was asked to keep it, or not.
     pub(crate) fn set_keeps_log(&self, is_wanted: bool) {
         self.keeps_log.store(is_wanted, Ordering::Relaxed);
     }
@@ -310,7 +310,7 @@ impl Database {
         Ok(length)
     }
 
-    /// Reads from the header on, without the mark, if it begins before it or behind it.
+    /// Reads from the header on, without the mark, if it begins before it or after it.
     fn read_header(&self, at: u64, out: &mut [u8]) -> Result<usize, Failure> {
         let length = self.volume.read(self.main, at, out)?;
         if self.is_empty() {
@@ -423,8 +423,9 @@ impl Database {
             .flush(|file, at, run| self.write_all(file, at, run))
     }
 
-    /// The same for whoever does something else with the database. If they cannot be written
-    /// they wait on, and their writer hears of it at its next call: nobody else is concerned.
+    /// The same before an operation that does not depend on them. If they cannot be written they
+    /// stay coalesced, and their writer gets the error at its next call: no other connection is
+    /// concerned.
     pub(crate) fn flush_if_possible(&self) {
         if let Err(error) = self.flush() {
             tracing::debug!(%error, "writes of a log or journal wait on");
@@ -581,7 +582,7 @@ impl Database {
             .is_some_and(mobifs_volume::Arena::is_complete)
     }
 
-    /// Brings everything to its place and makes the file an ordinary database. Nobody uses
+    /// Brings everything to its place and makes the file an ordinary database. No connection uses
     /// it any more.
     ///
     /// # Errors
@@ -592,7 +593,7 @@ impl Database {
         if let Some(arena) = &self.arena
             && (closed.is_ok() || self.file.is_deleted())
         {
-            // Nobody needs it, or nobody can open the database any more that it is of.
+            // It is not needed, or its database cannot be opened any more.
             arena.remove();
         }
         closed

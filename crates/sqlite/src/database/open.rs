@@ -1,4 +1,4 @@
-//! Where a database lies, and how its store comes to life there.
+//! Opening a database: checks, recovery, and the volume over its store.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,7 +22,7 @@ use crate::database::header::Beginning;
 use crate::database::lower_file::LowerFile;
 use crate::failure::Failure;
 
-/// Where a database's store is.
+/// Opens the store of one database.
 pub(crate) struct Opener<'a> {
     path: &'a Path,
     directory: PathBuf,
@@ -94,7 +94,7 @@ impl<'a> Opener<'a> {
             Err(Unrecovered::Busy) => return Err(Failure::InUse(self.path.to_owned())),
             recovered => recovered.map_err(|error| unrecovered(error.to_string()))?,
         }
-        // Whoever else has it open keeps its log.
+        // Another program that has it open keeps its log.
         match self.left_behind() {
             None => Ok(()),
             Some(_) => Err(Failure::InUse(self.path.to_owned())),
@@ -192,7 +192,7 @@ impl<'a> Opener<'a> {
     }
 
     /// A file that says that it is the database, beside a store with changes of it, is another
-    /// database than that store's: somebody has put it there, or copied it over the one that
+    /// database than that store's: another program has put it there, or copied it over the one that
     /// was in use. What is beside it must not be brought into it, and is kept in a directory
     /// that nothing of ours looks at.
     ///
@@ -230,7 +230,7 @@ impl<'a> Opener<'a> {
         let scope = StoreScope::File(self.name.clone());
         let lower = PosixLower::open_scoped(&self.directory, scope);
         let found = lower.and_then(|lower| inspect(&lower));
-        // What cannot be read is told when it is opened.
+        // What cannot be read is reported when it is opened.
         found.is_ok_and(|found| found.report.transactions > 0)
     }
 
@@ -308,7 +308,7 @@ impl<'a> Opener<'a> {
         made.ok()
     }
 
-    /// Commits what a killed process has left in memory, and brings it to its place.
+    /// Commits what the arena of a killed process holds, and applies it.
     pub(crate) fn salvage(&self, lower: &LowerFile, file: &ArenaFile) -> Result<(), Failure> {
         let lost = |reason: &dyn std::fmt::Display| {
             (self.warn)(&format!(

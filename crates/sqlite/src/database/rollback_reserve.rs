@@ -1,4 +1,4 @@
-//! Room that is kept so that a transaction can be taken back when the disk is full.
+//! Room that is kept so that a transaction can be rolled back when the disk is full.
 //!
 //! To roll back, SQLite writes pages from its journal back to the database. MobiFS promises
 //! every write room in the lower filesystem when it is made, and a page that was applied in
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// What a rollback needs besides the journal's pages: entries, sizes, headers.
 const SLACK_BYTES: u64 = 256 << 10;
 
-/// Room that the transaction under way needs to be taken back.
+/// Room that the transaction under way needs to be rolled back.
 #[derive(Debug, Default)]
 pub(crate) struct RollbackReserve {
     journal_bytes: AtomicU64,
@@ -31,7 +31,7 @@ impl RollbackReserve {
         self.journal_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// What must be left when so much is added to the journal or to the database.
+    /// What must remain when so much is added to the journal or to the database.
     pub(crate) fn needed_bytes(&self, added_bytes: u64) -> u64 {
         self.journal_bytes.load(Ordering::Relaxed) + added_bytes + SLACK_BYTES
     }

@@ -8,7 +8,7 @@ use crate::interface::abi::{self, Code, SHM_LOCKS};
 /// The shared memory of one database, and the locks in it.
 #[derive(Debug, Default)]
 pub(crate) struct SharedMemory {
-    /// Never moved, and given back only when nobody maps any.
+    /// Never moved, and freed only when no connection maps any.
     regions: Vec<Box<[AtomicU64]>>,
     users: usize,
     /// Readers of each lock.
@@ -38,7 +38,7 @@ pub(crate) enum Change {
     Share,
     /// Take them alone.
     Exclude,
-    /// Let go of them.
+    /// Release them.
     Release,
 }
 

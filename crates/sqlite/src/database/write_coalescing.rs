@@ -6,12 +6,12 @@
 //! are one write: of the log until a transaction is committed, of a journal until something else
 //! is done.
 //!
-//! Nobody can see the difference. Only the connection that has the right to write makes them, and
-//! until it publishes frames through the shared memory, or gives back its lock, nobody else reads,
-//! or depends on, what is there; and a power cut or kill between two writes has always been
-//! possible. All the same, whoever does anything but read writes what waits first
+//! No connection can see the difference. Only the connection that has the right to write makes
+//! them, and until it publishes frames through the shared memory, or gives back its lock, no other
+//! connection reads, or depends on, what is there; and a power cut or kill between two writes has
+//! always been possible. All the same, any other operation than a read writes what waits first
 //! ([`crate::database::Database::flush`]). If that fails it waits on, and is read from here: a
-//! writer whose disk fails takes its transaction back, and needs all that it wrote for that.
+//! writer whose disk fails rolls its transaction back, and needs all that it wrote for that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -93,7 +93,7 @@ impl CoalescedWrites {
         Ok(())
     }
 
-    /// Has a piece wait, behind those that do. Others are written first, unless the file begins
+    /// Has a piece wait, after those that do. Others are written first, unless the file begins
     /// anew with this one. False if so much waits now that it has to be written.
     pub(crate) fn add(
         &self,
@@ -194,7 +194,7 @@ pub(crate) enum WriteRole {
     /// It does not continue what was written before.
     Standalone,
     /// The log begins anew. What it held is in the database, and is nothing any more: what
-    /// follows need not be told from it, nor be written over it.
+    /// follows need not be distinguished from it, nor be written over it.
     RestartsLog,
     /// The journal ends; what it held is nothing any more.
     EndsJournal,

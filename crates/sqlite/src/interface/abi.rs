@@ -99,7 +99,7 @@ macro_rules! io_methods {
 }
 pub(crate) use io_methods;
 
-/// `sqlite3_io_methods`, version 3. Of a file of somebody else's only those of its version are
+/// `sqlite3_io_methods`, version 3. Of another VFS's file only those of its version are
 /// there.
 #[repr(C)]
 pub(crate) struct IoMethods {
@@ -129,7 +129,7 @@ pub(crate) struct IoMethods {
 /// A function that is only handed on.
 pub(crate) type Opaque = Option<unsafe extern "C" fn()>;
 
-/// `sqlite3_vfs`, version 2: without replaceable system calls. A version 3 of somebody
+/// `sqlite3_vfs`, version 2: without replaceable system calls. A version 3 of some VFS
 /// else begins with the same fields.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -122,7 +122,7 @@ impl Drop for BaseFile {
     }
 }
 
-/// What SQLite has room for: a file that it sees, and what is behind it.
+/// What SQLite has room for: the file that it sees, and the file of its own VFS.
 #[repr(C)]
 pub(crate) struct OwnFile {
     file: File,

@@ -16,7 +16,7 @@ use crate::limits::SignalHeldBack;
 
 static METHODS: IoMethods = abi::io_methods!(version: 2, fetch: None, unfetch: None);
 
-/// What SQLite has room for: a file that it sees, and what is behind it.
+/// What SQLite has room for: the file that it sees, and our state of it.
 #[repr(C)]
 pub(crate) struct OurFile {
     file: File,
@@ -28,10 +28,10 @@ struct Inner {
     state: State,
 }
 
-/// What is behind a file.
+/// The state of a file.
 pub(crate) enum State {
     Open(OpenedFile),
-    /// Nothing yet: somebody else uses the database.
+    /// Nothing yet: another process uses the database.
     Deferred(Box<DeferredOpen>),
 }
 
@@ -64,7 +64,7 @@ impl OurFile {
     }
 }
 
-/// The open file behind what SQLite passes.
+/// The state of the file that SQLite passes.
 ///
 /// # Safety
 /// `file` was placed by [`OurFile::place`] and is not closed. SQLite calls the methods of

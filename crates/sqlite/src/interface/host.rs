@@ -184,7 +184,7 @@ impl Host {
         if table.is_null() {
             return Err(RegisterError::TooOld);
         }
-        // SAFETY: every table has the place that says how old it is, and no place behind that
+        // SAFETY: every table has the place that says how old it is, and no field after that
         // is looked at in an old one; each holds a function of just this type
         // (`sqlite3ext.h`).
         unsafe {
@@ -252,7 +252,7 @@ impl Host {
         (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) })
     }
 
-    /// Tells whoever listens to SQLite's error log.
+    /// Writes to SQLite's error log.
     pub(crate) fn log(&self, code: Code, message: &str) {
         let Ok(message) = CString::new(message.replace('\0', " ")) else {
             return;
@@ -266,7 +266,7 @@ impl Host {
         // SAFETY: any size is allowed.
         let memory = unsafe { (self.malloc)(text.len() as u64 + 1) }.cast::<u8>();
         if !memory.is_null() {
-            // SAFETY: it has room for the text and its end, and nobody else has it.
+            // SAFETY: it has room for the text and its end, and it has no other owner.
             unsafe {
                 memory.copy_from_nonoverlapping(text.as_ptr(), text.len());
                 memory.add(text.len()).write(0);

@@ -83,8 +83,8 @@ impl OpenedFile {
         self.lease.database()
     }
 
-    /// The database, for somebody who changes it: what was written to its log and journal before
-    /// is there.
+    /// The database, for a connection that changes it: what was written to its log and journal
+    /// before is there.
     fn flushed_for_change(&self) -> Result<&Arc<Database>, Failure> {
         let database = self.database()?;
         database.flush()?;
@@ -105,7 +105,7 @@ impl OpenedFile {
         self.level
     }
 
-    /// Fills `out` from `at` on; what is behind the end becomes zero. False if some is.
+    /// Fills `out` from `at` on; what is past the end becomes zero. False if some is.
     pub(crate) fn read(&self, at: u64, out: &mut [u8]) -> Result<bool, Failure> {
         let database = self.database()?;
         if self.role == Role::Journal {
@@ -183,7 +183,7 @@ impl OpenedFile {
         let raised = locks.raise(self.connection, &mut self.level, wanted);
         if raised.is_ok() && wanted > Level::Shared && !self.may_write {
             // As fcntl(2) has it for a descriptor that only reads. SQLite leaves it at that;
-            // in exclusive locking mode it would keep everybody out from now on.
+            // in exclusive locking mode it would keep all others out from now on.
             locks.lower(self.connection, &mut self.level, had);
             return Err(Failure::OpenedToRead(database.path().to_owned()));
         }
@@ -260,7 +260,7 @@ impl OpenedFile {
     }
 }
 
-/// The database, for somebody else: what its writer could not write waits on.
+/// The database, for any other operation: what its writer could not write stays coalesced.
 fn flushed(lease: &Lease) -> Result<&Arc<Database>, Failure> {
     let database = lease.database()?;
     database.flush_if_possible();
@@ -362,7 +362,7 @@ mod tests {
             bed
         }
 
-        /// What is in the log, without anybody's noticing.
+        /// What is in the log, without a side effect.
         fn in_log(&self, at: u64) -> Vec<u8> {
             let mut found = vec![0; 2048];
             let database = self.main.database().unwrap();

@@ -43,7 +43,7 @@ pub(crate) fn is_ours(name: &str) -> bool {
     beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(PREFIX))
 }
 
-/// Answers one of our PRAGMAs; none if it is somebody else's.
+/// Answers one of our PRAGMAs; none if it is not ours.
 ///
 /// # Errors
 /// [`Failure`].

@@ -67,7 +67,7 @@ impl Sqlite for AppData {
     }
 
     fn super_journal_of(&'static self, journal: &Path) -> Result<Option<Vec<u8>>, Failure> {
-        // Its name, which is a path, and the numbers behind that.
+        // Its name, which is a path, and the numbers after that.
         const END_BYTES_MAX: u64 = 8192;
         let end = match companion(self, journal)? {
             Some((lease, name)) => {
@@ -477,7 +477,10 @@ unsafe extern "C" fn access(
             }
         };
     };
-    debug_assert!(flags >= abi::ACCESS_EXISTS, "who may read, may write");
+    debug_assert!(
+        flags >= abi::ACCESS_EXISTS,
+        "all access is granted to a companion that exists"
+    );
     // SAFETY: a place for the answer.
     unsafe { *out = c_int::from(exists) };
     abi::OK

@@ -1,9 +1,9 @@
-//! Backend a database is: the engine's, or SQLite's own VFS's.
+//! Which VFS serves a database: the engine, or SQLite's own.
 //!
 //! The decision is made when a database is opened that no connection of this process has open,
 //! and holds for it, by its inode, and for all its companions until the last one closes it.
-//! Across processes locks and the mark say the same: who has a database in the engine holds
-//! SQLite's own locks on it, and a file that bears the mark is the engine's.
+//! Across processes locks and the mark say the same: a process that has a database in the engine
+//! holds SQLite's own locks on it, and a file that bears the mark is the engine's.
 
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) struct MainRequest<'a> {
     pub(crate) name: *const c_char,
     pub(crate) path: &'a Path,
     pub(crate) flags: c_int,
-    /// Nobody changes the file, says who opens it.
+    /// The opener says that the file is not changed.
     pub(crate) is_immutable: bool,
     /// It is used without locks.
     pub(crate) has_no_locks: bool,
@@ -69,7 +69,7 @@ fn is_set(parameter: Option<String>) -> bool {
 pub(crate) enum Opening {
     /// It is open in the engine.
     Engine(OpenedFile),
-    /// Somebody else uses it; it is opened when SQLite first locks it.
+    /// Another process uses it; it is opened when SQLite first locks it.
     Deferred(Box<DeferredOpen>),
     /// It is left to SQLite's own VFS.
     BaseVfs {
@@ -79,8 +79,8 @@ pub(crate) enum Opening {
     },
 }
 
-/// A database that could not be opened because somebody else uses it. SQLite never hears of
-/// that when it opens a file, so it waits, or is told, when it asks for a lock.
+/// A database that could not be opened because another process uses it. SQLite expects no such
+/// error when it opens a file, so it waits, or gets the error, when it asks for a lock.
 pub(crate) struct DeferredOpen {
     app: &'static AppData,
     path: PathBuf,
@@ -171,7 +171,7 @@ pub(crate) unsafe fn open_main(
         Ok(lease) => Ok(Opening::Engine(OpenedFile::main(lease, may_write)?)),
         Err(failure) => match failure.refusal() {
             Refusal::Final => Err(failure),
-            // Without locks it would be changed under whoever has it open in the engine.
+            // Without locks it would be changed under the process that has it open in the engine.
             Refusal::InEngine if request.has_no_locks => Err(failure),
             Refusal::InUse if request.has_no_locks => {
                 // SAFETY: the caller's.
@@ -230,8 +230,8 @@ unsafe fn leave(
         return Err(failure);
     }
     let path = request.path.display();
-    let told = format!("{path} is left to SQLite's own VFS: {reason}");
-    request.app.host.log(abi::NOTICE, &told);
+    let message = format!("{path} is left to SQLite's own VFS: {reason}");
+    request.app.host.log(abi::NOTICE, &message);
     Ok(Opening::BaseVfs {
         file,
         lease: databases.leave_to_sqlite(request.path),

@@ -130,7 +130,7 @@ pub(super) fn keep_room_to_carry_again<L: Lower>(overlay: &Overlay<L>, epoch: &E
         let bytes = carried.bytes.saturating_add(NAMES_BYTES);
         let file = epoch.next_overflow();
         if let Err(error) = overflow::keep_room(overlay.lower(), overlay.stage(), file, bytes) {
-            tracing::info!(%error, "there may be no room to carry it over again");
+            tracing::info!(%error, "cannot keep room for carrying the journal over again");
         }
     }
 }
@@ -293,7 +293,8 @@ fn is_deleted<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, Stor
     Ok(!has_other_names)
 }
 
-/// The state of an object; of one that is whole in the lower tree only what changes again with its names.
+/// The state of an object; of one that is whole in the lower tree only what changes again with its
+/// names.
 fn state_of(id: ObjectId, object: &PendingObject, is_new: bool, is_whole: bool) -> Option<Record> {
     let mut state = ObjectState {
         id,
@@ -316,7 +317,7 @@ fn state_of(id: ObjectId, object: &PendingObject, is_new: bool, is_whole: bool) 
     Some(Record::Object(state))
 }
 
-/// What of an object reads as zeros below its pages. One that this epoch has made and that is
+/// What of an object reads as zeros where it has no pages. One that this epoch has made and that is
 /// in the lower tree by now has nothing but what was written to its place at once.
 fn zeroed(object: &PendingObject, is_new: bool) -> RangeSet {
     if !object.created || is_new {

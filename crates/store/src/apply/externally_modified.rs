@@ -9,10 +9,10 @@ use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::search::Search;
 
-/// Deeper paths are told in part.
+/// Deeper paths are shown in part.
 const SHOWN_DEPTH_MAX: usize = 64;
 
-/// Tells and counts an object that is open and is not at any of the names at which it
+/// Logs and counts an object that is open and is not at any of the names at which it
 /// should be: what was committed to it goes where it is now.
 pub(super) fn report_if_modified<L: Lower>(
     overlay: &Overlay<L>,
@@ -34,7 +34,7 @@ pub(super) fn report_if_modified<L: Lower>(
     Ok(())
 }
 
-/// Tells and counts an object that should have a name and is nowhere.
+/// Logs and counts an object that should have a name and is nowhere.
 pub(super) fn report_lost<L: Lower>(overlay: &Overlay<L>, applier: &Applier, id: ObjectId) {
     applier.counters().add_externally_modified();
     let name = undisputed_name(overlay, id);

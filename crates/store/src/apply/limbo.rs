@@ -42,11 +42,11 @@ pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) {
                 .filter(|entry| !kept_names.contains(&entry.name))
             {
                 if let Err(error) = delete_from_limbo(overlay, &entry.name) {
-                    tracing::warn!(%error, "emptying limbo failed, will be retried");
+                    tracing::warn!(%error, "the store could not empty limbo; it tries again");
                 }
             }
         }
-        Err(error) => tracing::warn!(%error, "listing limbo failed, will be retried"),
+        Err(error) => tracing::warn!(%error, "the store could not list limbo; it tries again"),
     }
     forget_limbo_of(overlay, gone);
 }
@@ -181,13 +181,14 @@ pub(crate) fn sweep_foreign_stage<L: Lower>(
 }
 
 /// Deletes what an apply has left in `stage/`: new objects that were removed again, and
-/// overflow files but the one that the epoch begins with (0: none). A failure leaves it for the next time; says whether there was none.
+/// overflow files but the one that the epoch begins with (0: none). A failure leaves it for the
+/// next time; says whether there was none.
 pub(crate) fn sweep_stage<L: Lower>(overlay: &Overlay<L>, carried_file: u64) -> bool {
     let carried_name = format!("t{carried_file}").into_bytes();
     let entries = match overlay.lower().list(overlay.stage()) {
         Ok(entries) => entries,
         Err(error) => {
-            tracing::warn!(%error, "listing stage failed, will be retried");
+            tracing::warn!(%error, "the store could not list stage; it tries again");
             return false;
         }
     };
@@ -212,7 +213,7 @@ pub(crate) fn sweep_stage<L: Lower>(overlay: &Overlay<L>, carried_file: u64) -> 
         };
         let deleted = delete_from_stage(overlay, &entry.name, stat.kind);
         if let Err(error) = &deleted {
-            tracing::warn!(%error, "emptying stage failed, will be retried");
+            tracing::warn!(%error, "the store could not empty stage; it tries again");
             is_swept = false;
         }
         if let Some(id) = id {
@@ -223,7 +224,7 @@ pub(crate) fn sweep_stage<L: Lower>(overlay: &Overlay<L>, carried_file: u64) -> 
 }
 
 /// Deletes new objects in `stage/` that an earlier attempt has made and that have lost their names
-/// since, for an apply that finds no room. Those whose inodes the journal tells stay until the
+/// since, for an apply that finds no room. Those whose inodes the journal has stay until the
 /// next epoch. Answers whether there were any.
 pub(crate) fn free_staged<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreError> {
     let failed = || StoreError::lower("deleting what was made in vain");
@@ -250,7 +251,7 @@ pub(crate) fn free_staged<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreE
     Ok(has_freed)
 }
 
-/// Whether a new object has no name, is not in use, and is not told of by its inode.
+/// Whether a new object has no name, is not in use, and is not in the journal by its inode.
 fn is_made_in_vain<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
     let state = overlay.state();
     let is_in_use =

@@ -181,7 +181,7 @@ pub(crate) fn apply_what_is_possible<L: Lower>(
 ) -> Result<(), StoreError> {
     match apply_all(overlay, applier, epoch) {
         Err(error @ StoreError::Unapplied { .. }) => {
-            tracing::error!(%error, "going on without it");
+            tracing::error!(%error, "the store cannot restore its reserve; it goes on without it");
             Ok(())
         }
         applied => applied,
@@ -205,7 +205,10 @@ pub(crate) fn apply_all<L: Lower>(
         Err(error) if may_go_on(&error, epoch) => {
             match apply_pending(overlay, applier, epoch, &deleted, &mut Refused::anything()) {
                 Err(again) if may_go_on(&again, epoch) => {
-                    tracing::debug!(error = %again, "nor can it be kept beside the journal");
+                    tracing::debug!(
+                        error = %again,
+                        "the store cannot keep the transaction beside the journal either"
+                    );
                     Err(error)
                 }
                 applied => applied,
@@ -230,7 +233,10 @@ pub(crate) fn apply_everything<L: Lower>(
                 if !gain_room(overlay, applier, source, epoch, deleted)? {
                     continue;
                 }
-                tracing::info!(%error, "the disk is full: going on with the room of {source}");
+                tracing::info!(
+                    %error,
+                    "the disk is full: the store goes on with the room of {source}"
+                );
                 applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
             }
             _ => break,

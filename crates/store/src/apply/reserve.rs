@@ -87,7 +87,7 @@ impl Reserve {
         };
         match lower.unlink(own.mobifs(), NAME) {
             Ok(()) => {
-                tracing::info!(%error, "the disk is full: mounting with the room that was kept");
+                tracing::info!(%error, "the disk is full: the store releases its reserve to open");
                 // Its blocks are free when the filesystem's own journal says so.
                 lower
                     .sync_all()
@@ -139,7 +139,7 @@ pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
             Ok(()) => return reserve.held_bytes.store(bytes, Ordering::Relaxed),
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
             Err(error) => {
-                tracing::info!(%error, "no room can be kept for a full disk");
+                tracing::info!(%error, "the store cannot reserve room for a full disk");
                 reserve.is_given_up.store(true, Ordering::Relaxed);
                 break;
             }
@@ -178,7 +178,7 @@ pub(crate) fn with_reserve<L: Lower, T>(
 ) -> Result<T, StoreError> {
     match promised() {
         Err(error) if error.has_no_room() && spend_reserve(overlay, reserve) => {
-            tracing::info!(%error, "the disk is full: going on with the room that was kept");
+            tracing::info!(%error, "the disk is full: the store releases its reserve to go on");
             promised()
         }
         done => done,

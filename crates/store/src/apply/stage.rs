@@ -61,7 +61,7 @@ pub(super) fn stage_new_objects<L: Lower>(
         let staged = stage_object(overlay, applier, id, object, &attributes);
         match staged.map_err(paths::failed_for(overlay, id)) {
             Ok(()) => {}
-            // The journal tells its inode: it stays, and has its names, or gets them.
+            // The journal has its inode: it stays, and has its names, or gets them.
             Err(error) if object.bound.is_some() => refused.note_incomplete(id, error)?,
             Err(error) => {
                 refused.note_absent(id, error)?;
@@ -246,7 +246,8 @@ pub(crate) fn stage_file<L: Lower>(
     lookup::require_handle(overlay, id)
 }
 
-/// Whether all about a new object is in the journal, and neither its inode nor its content in the lower filesystem.
+/// Whether all about a new object is in the journal, and neither its inode nor its content in the
+/// lower filesystem.
 pub(super) fn can_be_unstaged<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,

@@ -68,8 +68,8 @@ pub(super) fn rearrange<L: Lower>(
     }
     let mut links = Vec::new();
     let mut outcome = Ok(());
-    // From below: what is attached to a directory that has no place itself yet comes along with
-    // it later. The other way round the kernel would walk up the whole tree for each rename.
+    // From the leaves up: what is attached to a directory that has no place itself yet comes along
+    // with it later. The other way round the kernel would walk up the whole tree for each rename.
     for (parent, name, child) in missing_names.into_iter().rev() {
         let left = wanted.entry(child).or_default();
         *left = left.saturating_sub(1);

@@ -365,7 +365,7 @@ impl<'a, L: Lower> Base<'a, L> {
             Ok(length) if length == PAGE_BYTES || offset + length as u64 >= *size => {
                 Ok(BasePage::Known(Page::new(&content)))
             }
-            // Not in memory, or only in part; or the filesystem cannot tell.
+            // Not in memory, or only in part; or the filesystem does not know.
             _ => Ok(BasePage::Unknown),
         }
     }

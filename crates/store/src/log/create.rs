@@ -148,7 +148,11 @@ fn fill<L: Lower>(
 /// recognised as unfinished at the next attempt.
 fn clean_up<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) {
     if let Err(error) = discard(lower, directory, name) {
-        tracing::warn!(name = %name.escape_ascii(), %error, "an unfinished journal stays behind");
+        tracing::warn!(
+            name = %name.escape_ascii(),
+            %error,
+            "cannot remove an unfinished journal; the next mount does it"
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! The journal's epoch under way, as commits and applies write it.
 //!
-//! An epoch begins when the superblock says so and ends when everything in it is applied, or carried
-//! over to the next one. The holder of the epoch is the only writer.
+//! An epoch begins when the superblock says so and ends when everything in it is applied, or
+//! carried over to the next one. The holder of the epoch is the only writer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(crate) struct Epoch<H> {
     carried: Option<Carried>,
     /// Memory of what the epoch has begun with: applying does not give it back.
     carried_bytes: u64,
-    /// The sink was told of a transaction that is not known to be in the journal.
+    /// The sink has the intent of a transaction that is not known to be in the journal.
     has_open_intent: bool,
     usage: Arc<Usage>,
 }
@@ -218,8 +218,8 @@ impl<H> Epoch<H> {
 
     /// Names move now.
     ///
-    /// Should something fail from here on, the places that the journal has recorded are not those of
-    /// the objects any more: transactions that come before the next attempt record the new ones.
+    /// Should something fail from here on, the places that the journal has recorded are not those
+    /// of the objects any more: transactions that come before the next attempt record the new ones.
     pub(crate) fn begin_renames(&mut self) {
         self.has_unsynced_renames = true;
         self.recorded.clear();
@@ -305,11 +305,11 @@ impl<H> Epoch<H> {
         self.usage.total_bytes.store(total_bytes, Ordering::Relaxed);
     }
 
-    // An intent tells the sink which tagged transaction is on its way to the journal. It names epoch
-    // and sequence, so it must not outlive a transaction that failed: the next one would get the
-    // same. But as long as a failed transaction may still be found on the medium, the successor of a
-    // killed process must be told that it was this one. So it is withdrawn when its place is void,
-    // and before anything else is written.
+    // An intent records in the sink which tagged transaction is on its way to the journal. It names
+    // epoch and sequence, so it must not outlive a transaction that failed: the next one would get
+    // the same. But as long as a failed transaction may still be found on the medium, the successor
+    // of a killed process must learn that it was this one. So it is withdrawn when its place is
+    // void, and before anything else is written.
 
     /// To be called directly before a transaction is written; `tag` 0 has no intent.
     pub(crate) fn announce(&mut self, sink: Option<&dyn RestartSink>, tag: u64) {

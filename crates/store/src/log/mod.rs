@@ -241,7 +241,7 @@ impl<H> Log<H> {
             let action = format!("finding room for {bytes} bytes in the journal");
             return Err(StoreError::lower(action)(Errno::NOSPC.into()));
         };
-        // The mark that there is no transaction has to go first, and whoever opens the store
+        // The mark that there is no transaction has to go first, and a process that opens the store
         // searches no further than the superblock says.
         let superblock = Superblock {
             clean: false,
@@ -427,7 +427,7 @@ impl<H> Log<H> {
         if let Err(error) = self.invalidate_tail(lower) {
             tracing::error!(
                 sequence, offset, %error,
-                "a failed transaction cannot be made void; nothing is committed before it is"
+                "the store cannot invalidate a failed transaction; it commits nothing before it can"
             );
         }
         let action = format!("writing journal transaction {sequence} at byte {offset}");
@@ -455,10 +455,10 @@ impl<H> Log<H> {
         Ok(())
     }
 
-    /// Makes what was found when the log was opened what is on the medium. The process that wrote it may
-    /// have been killed before it was durable; and where that had failed, the kernel may show
-    /// what will never reach the medium unless it is written once more. Only the superblocks and
-    /// the last transaction can be so, and only what comes after it can be one that was made
+    /// Makes what was found when the log was opened what is on the medium. The process that wrote
+    /// it may have been killed before it was durable; and where that had failed, the kernel may
+    /// show what will never reach the medium unless it is written once more. Only the superblocks
+    /// and the last transaction can be so, and only what comes after it can be one that was made
     /// void and is there in spite of that. To be called before anything else relies on it.
     ///
     /// # Errors

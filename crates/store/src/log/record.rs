@@ -77,11 +77,11 @@ pub enum Record {
     /// written, all that earlier transactions say of anything else was in its place,
     /// durably: new objects in `stage/`, content and attributes.
     RenameMark,
-    /// As [`Record::RenameMark`], and not everything else was in its place: a recovery that finds names moved does
-    /// all of it anew.
+    /// As [`Record::RenameMark`], and not everything else was in its place: a recovery that finds
+    /// names moved does all of it anew.
     RenameMarkInPart,
     /// The journal is a copy, and so is the tree around it: the object is at the place that an
-    /// earlier record tells, and this is its inode there.
+    /// earlier record says, and this is its inode there.
     Found {
         /// The object.
         id: ObjectId,
@@ -143,7 +143,7 @@ impl Both<'_> {
     /// Where the run that begins at `start`, where the two differ, ends, and the next
     /// difference after it, or `end`.
     fn end_of_run(&self, start: usize, end: usize) -> (usize, usize) {
-        // Behind the last byte that is known to belong to the run.
+        // After the last byte that is known to belong to the run.
         let mut run_end = start + 1;
         loop {
             // Equal bytes that end the run are so many that an aligned word is among them.

@@ -30,7 +30,7 @@ pub(crate) struct Found {
     pub(crate) end: u64,
     /// Sequence that the next transaction gets.
     pub(crate) next_sequence: u64,
-    /// Size of an incomplete transaction at `end`, as far as it can be told.
+    /// Size of an incomplete transaction at `end`, as far as it is known.
     pub(crate) discarded_tail_bytes: u64,
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct Superblock {
 pub(crate) struct Home {
     /// Its inode; not 0.
     inode: u64,
-    /// When that was made, where the filesystem tells.
+    /// When that was made, where the filesystem reports it.
     born: Option<Timestamp>,
 }
 

@@ -12,7 +12,7 @@ use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, 
 /// nothing that could change it.
 ///
 /// A store is a [`Store`](crate::Store) over a gate only, as every one has to be able to stop:
-/// who opens one puts the gate over the lower filesystem.
+/// the code that opens one puts the gate over the lower filesystem.
 #[derive(Debug)]
 pub struct Gate<L: Lower> {
     lower: L,

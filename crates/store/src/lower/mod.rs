@@ -27,7 +27,7 @@ pub struct LowerStat {
     pub device: u64,
     /// Inode number.
     pub inode: u64,
-    /// When it was made, where the filesystem tells.
+    /// When it was made, where the filesystem reports it.
     pub born: Option<Timestamp>,
     /// Kind.
     pub kind: FileKind,
@@ -63,7 +63,7 @@ pub struct LowerEntry {
     pub name: Vec<u8>,
     /// Inode number.
     pub inode: u64,
-    /// Kind, if the listing tells it.
+    /// Kind, if the listing has it.
     pub kind: Option<FileKind>,
 }
 
@@ -116,8 +116,8 @@ pub struct SetAttributes {
 /// Nothing is durable before a `sync_*` call returns, except what
 /// [`Lower::journal_write`] is asked to make durable. What is assumed of a real one
 /// (and granted by the simulated one) is written in
-/// `docs/DESIGN.md#assumptions-about-the-lower-filesystem-and-the-device`: a rename is atomic, a sector
-/// is not torn, everything else may be reordered.
+/// `docs/DESIGN.md#assumptions-about-the-lower-filesystem-and-the-device`: a rename is atomic, a
+/// sector is not torn, everything else may be reordered.
 pub trait Lower: Send + Sync {
     /// An open object. Directories and regular files are opened for use; other kinds
     /// only by reference (`O_PATH`). Dropping closes.
@@ -215,7 +215,7 @@ pub trait Lower: Send + Sync {
     /// Room.
     fn space(&self) -> io::Result<SpaceInfo>;
     /// What the filesystem allows, found by trying in `scratch_directory` where no
-    /// table can tell; nothing is left there.
+    /// table can know; nothing remains there.
     fn capabilities(&self, scratch_directory: &Self::Handle) -> io::Result<Capabilities>;
 
     /// Opens (or creates) a journal file for direct, aligned I/O. Says whether direct

@@ -115,12 +115,12 @@ impl<L: Lower> Overlay<L> {
         self.state.read()
     }
 
-    /// The same, to be changed; the restart-state sink is told before any other thread sees it.
+    /// The same, to be changed; the restart-state sink gets it before any other thread sees it.
     pub(crate) fn state_mut(&self) -> Change<'_> {
         self.state.write()
     }
 
-    /// From now on `sink` is told of every change.
+    /// From now on `sink` gets every change.
     pub(crate) fn watch(&mut self, sink: Arc<dyn RestartSink>) {
         self.state.watch(sink);
     }

@@ -109,7 +109,7 @@ mod tests {
     use crate::{Store, StoreError, Transaction};
     use mobifs_base::{Entry, FileKind, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex};
 
-    /// "writing new data of object+42 failed": it did not tell which file that was.
+    /// "writing new data of object+42 failed": it did not say which file that was.
     #[test]
     fn a_commit_that_fails_names_the_object_by_its_path() {
         let directory = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ mod tests {
         assert!(said.starts_with("writing new data of object"), "{said}");
     }
 
-    /// A file that is removed behind the back of the store, before anything of a commit is
+    /// A file that another program removes from the store, before anything of a commit is
     /// written: "the store's tree (object#42)".
     #[test]
     fn a_commit_that_fails_before_it_writes_names_the_object_by_its_path() {

@@ -119,7 +119,7 @@ fn stat<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<Option<LowerStat
         let Some(directory) = lookup::handle(overlay, parent)? else {
             continue;
         };
-        // What lies on another filesystem is shown, to be told as foreign.
+        // What lies on another filesystem is shown, to be recognised as foreign.
         if let Some(stat) = overlay.stat_at(&directory, name.as_bytes())?
             && (stat.device != overlay.device() || stat.inode == inode)
         {
@@ -251,8 +251,8 @@ pub(crate) fn content<L: Lower>(
         let handle = handle_for_content(overlay, id)?.ok_or(StoreError::Unknown(id))?;
         return read_lower(overlay, &handle, offset, out);
     };
-    // What is pending needs nothing from the lower filesystem, and there may be nothing: to look for a
-    // file that is not there takes a system call each time.
+    // What is pending needs nothing from the lower filesystem, and there may be nothing: to look
+    // for a file that is not there takes a system call each time.
     let mut opened = None;
     let mut position = offset;
     let mut rest = out;
@@ -338,8 +338,8 @@ pub(crate) fn read_lower<L: Lower>(
 }
 
 /// What is pending gives back room only where it zeroes; and of a new object nothing may be
-/// in the lower filesystem yet. The few blocks that a filesystem needs for noting that others are written now
-/// are there as long as the reserve is.
+/// in the lower filesystem yet. The few blocks that a filesystem needs for noting that others are
+/// written now are there as long as the reserve is.
 pub(crate) fn is_in_place<L: Lower>(
     overlay: &Overlay<L>,
     is_reserve_held: bool,
@@ -433,8 +433,8 @@ impl ContentLayer for PendingContent<'_> {
     }
 
     fn next_data(&self, offset: u64) -> Option<u64> {
-        let behind = PageIndex(PageIndex::of_offset(offset).0 + 1);
-        let (index, _) = self.object.pages.range(behind..).next()?;
+        let after = PageIndex(PageIndex::of_offset(offset).0 + 1);
+        let (index, _) = self.object.pages.range(after..).next()?;
         Some(index.offset())
     }
 

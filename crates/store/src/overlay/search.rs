@@ -1,6 +1,6 @@
 //! Finding directories of the lower tree that are not open yet.
 //!
-//! Where a directory is can only be told from the one above it. After an interrupted apply each
+//! Where a directory is can only be found from its parent. After an interrupted apply each
 //! may be at its old or at its new place, so that what is known of them leads in circles; and a
 //! forged journal may name any number of places. So all ways up are gathered first, and then
 //! gone downwards from what is open: every directory and every way once.
@@ -23,7 +23,7 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// Names have moved: what was nowhere may be somewhere now.
+    /// Names have moved: an object without a place may have one now.
     pub(crate) fn begin_anew(&mut self) {
         self.nowhere.clear();
     }
@@ -56,7 +56,7 @@ pub(crate) fn directory<L: Lower>(
     }
     let mut ways = ways_to(overlay, id, search)?;
     let mut reached = HashSet::new();
-    // Below what waits in `limbo/` or `stage/` nothing needs to be in the tree.
+    // Inside what waits in `limbo/` or `stage/` nothing needs to be in the tree.
     let mut waiting = ways.unopened.clone();
     loop {
         let Some((at, handle)) = ways.open.pop() else {

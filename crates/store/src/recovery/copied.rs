@@ -1,6 +1,6 @@
 //! Stores that were copied before what their journal holds was in its place.
 //!
-//! A journal tells by inode numbers which objects its changes belong to, and a copy of the tree
+//! A journal says by inode numbers which objects its changes belong to, and a copy of the tree
 //! has other ones. The names are the same: as long as no apply has begun to move any, each object
 //! is where the journal says. So they are looked up once, and what was found is noted in the
 //! journal (`Record::Found`) before anything of the tree is changed: from then on the copy is a
@@ -72,7 +72,7 @@ impl Recorded {
                 Record::RenameMark | Record::RenameMarkInPart | Record::Bind { .. } => {
                     return Err(StoreError::Unsuitable(
                         "this is a copy that was made while files of the store were on their \
-                         way to their places, and it cannot be told which of them had arrived; \
+                         way to their places, and it is not known which of them had arrived; \
                          nothing was changed. Mount the original store once, or copy it anew \
                          after that"
                             .to_owned(),
@@ -182,7 +182,7 @@ fn look_up<L: Lower>(
     Ok(moved.collect())
 }
 
-/// Makes the copy a store like others, whose journal tells the inodes of its own tree.
+/// Makes the copy a store like others, whose journal has the inodes of its own tree.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] if something is missing without which the journal cannot be

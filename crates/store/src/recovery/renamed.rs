@@ -14,7 +14,7 @@ use crate::overlay::search::Search;
 /// Brings the table in line with where an apply that was cut off has left things: by a kill
 /// between a call and the note of it, or by a power cut anywhere. What is committed from now
 /// on records the places that were found, because it may take away the names that the journal
-/// tells.
+/// says.
 ///
 /// Answers whether everything has an inode of its own, as it has where no journal is forged.
 pub(crate) fn find_renamed<L: Lower>(

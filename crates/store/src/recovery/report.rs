@@ -27,7 +27,7 @@ pub struct RecoveryReport {
 }
 
 impl RecoveryReport {
-    /// What a look at the journal alone tells.
+    /// What the journal alone shows.
     pub(crate) fn of(scanned: &Scanned) -> Self {
         Self {
             clean: scanned.clean && scanned.transactions.is_empty(),

@@ -1,7 +1,7 @@
 //! Going on after a process was killed, with the ids that its kernel connection knows.
 //!
 //! No power was lost: the lower filesystem is as the killed process left it, between two
-//! calls. What it knew was told to a sink, but what its very last call did may not
+//! calls. What it knew is in the restart-state sink, but what its very last call did may not
 //! have been noted any more; that is found out first. What is pending is served as before;
 //! only if names had begun to move it is applied first, as far as the lower filesystem allows.
 //! `docs/DESIGN.md` has the cases.

@@ -57,7 +57,7 @@ pub(crate) fn check_found<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreE
     }
     for id in wanted.changed {
         if find(overlay, id, &mut search)? == Found::Nothing {
-            tracing::warn!(%id, "a changed file was removed behind the back of the store");
+            tracing::warn!(%id, "another program removed a changed file from the store");
             overlay.state_mut().table.lose(id);
             // It may have been opened as a directory where others are.
             overlay.lower().handles().remove(id);

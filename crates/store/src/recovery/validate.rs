@@ -58,7 +58,11 @@ pub(crate) fn is_valid<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabiliti
         .doubtful_object(capabilities)
         .or_else(|| state.doubtful_tree());
     if let Some((id, doubt)) = doubt {
-        tracing::warn!(%id, doubt, "no mount writes such a journal: it is applied first");
+        tracing::warn!(
+            %id,
+            doubt,
+            "no mount writes such a journal: the store applies it before it serves"
+        );
     }
     doubt.is_none()
 }

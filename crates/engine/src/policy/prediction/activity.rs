@@ -10,7 +10,7 @@ use super::{IntervalPredictor, Prediction, PredictionRules, TouchFilter};
 /// nanoseconds. (The state `shorter` waits for an operation that may never come.)
 const FORGOTTEN_NS: u64 = 60_000_000_000;
 /// After each event the user waits for what it leads to, whatever is predicted, in nanoseconds:
-/// as long as people stay with what they do without being told to wait. (A predictor may well
+/// as long as people go on with a task without a sign that they have to wait. (A predictor may well
 /// expect a long pause from the very moment of an operation on.)
 pub const RESPONSE_NS: u64 = 1_000_000_000;
 /// Above the numbers of all predictions of a predictor.
@@ -21,7 +21,7 @@ const LEFT_NUMBERS: u64 = FORGOTTEN_NUMBERS | 1 << 62;
 /// What the user is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserState {
-    /// No user was ever seen: a machine without a user, or without a way to tell.
+    /// No user was ever seen: a machine without a user, or without a way to see one.
     Unknown,
     /// Is operating the device, or expected to.
     Active {
@@ -72,7 +72,7 @@ impl UserActivity {
     }
 
     /// The session reports that the user has gone: from here on, until the next event,
-    /// the user is away, whatever is predicted. Says nothing of a user who was never seen.
+    /// the user is away, whatever is predicted. Without effect for a user that was never seen.
     pub fn left(&mut self, at: MonotonicNs) {
         self.left_at = self.left_at.or(Some(at));
     }

@@ -33,7 +33,7 @@ struct Place {
 /// 4. *Replenishment*: what is left of an app that was chosen goes back to the lowest
 ///    queue.
 ///
-/// The rules alone let a long transaction starve behind short ones of others that come
+/// The rules alone let a long transaction starve while short ones of others come
 /// again and again, so there is a fifth of ours: an app skipped [`SKIPS_MAX`] times goes
 /// first. So the transaction at place n of its app is chosen in the (n + 1) ×
 /// (`SKIPS_MAX` + 1)th interval at the latest.

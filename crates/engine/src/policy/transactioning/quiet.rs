@@ -26,7 +26,7 @@ impl Default for QuietParameters {
     }
 }
 
-/// Closes in the first pause behind an age.
+/// Closes in the first pause after an age.
 #[derive(Clone, Debug)]
 pub struct Quiet {
     parameters: QuietParameters,

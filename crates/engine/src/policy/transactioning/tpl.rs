@@ -10,7 +10,7 @@ use super::{Efficiency, FitWindow, Transactioning};
 /// Parameters of [`Tpl`]; the defaults are the published ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TplParameters {
-    /// The curve is not looked at below this staleness, in pages.
+    /// The curve is not examined below this staleness, in pages.
     pub staleness_min_pages: u64,
     /// Close when the slope falls below this, in millionths of a percent a page
     /// (published: −0.02 % a page).

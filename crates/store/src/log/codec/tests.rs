@@ -257,12 +257,12 @@ proptest! {
         let runs = diff(base.as_ref(), &page);
         let mut rebuilt = base.clone().unwrap_or_default();
         prop_assert_eq!(runs.is_empty(), rebuilt == page);
-        let mut behind = None;
+        let mut after = None;
         for (offset, bytes) in &runs {
             let start = usize::from(*offset);
             prop_assert!(!bytes.is_empty());
-            prop_assert!(behind.is_none_or(|end| start >= end + 16), "close runs are merged");
-            behind = Some(start + bytes.len());
+            prop_assert!(after.is_none_or(|end| start >= end + 16), "close runs are merged");
+            after = Some(start + bytes.len());
             rebuilt.write(start, bytes);
         }
         prop_assert_eq!(rebuilt, page);

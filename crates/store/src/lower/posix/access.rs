@@ -38,7 +38,7 @@ impl PosixLower {
 }
 
 /// Raises the owner's bits of `object`; returns the mode to put back. None if there
-/// was nothing to raise or it is not ours: the repeated call then tells the error.
+/// was nothing to raise or it is not ours: the repeated call then returns the error.
 fn raise(object: &PosixHandle) -> Option<Mode> {
     let stat = fs::fstat(object.fd()).ok()?;
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);

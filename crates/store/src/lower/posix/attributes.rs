@@ -104,12 +104,13 @@ impl PosixLower {
         let is_given_away = (current.uid, current.gid) != (wanted.uid, wanted.gid);
         if is_given_away {
             match change_owner(object, wanted.uid, wanted.gid) {
-                // In a directory that gives its group to what is made there, or after somebody
-                // has left the group: only who is in it may give something to a group.
+                // In a directory that gives its group to what is made there, or after the user
+                // has left the group: only its members may give a file to a group.
                 Err(error) if is_refused(&error) && current.uid == wanted.uid => tracing::warn!(
                     gid = wanted.gid,
                     inode = current.inode,
-                    "the group of a file stays as it is below: mobifs is not in the other one"
+                    "the group of a file stays as it is in the lower filesystem: mobifs is not \
+                     in the other one"
                 ),
                 other => other?,
             }
@@ -126,7 +127,7 @@ impl PosixLower {
             last_modification: timespec(wanted.mtime),
         };
         match change_times(object, &times) {
-            // Somebody else's, which we may write: then it may only be the time of now.
+            // Another user's, which we may write: then it may only be the time of now.
             Err(Errno::PERM) => Ok(change_times(object, &NOW)?),
             other => Ok(other?),
         }

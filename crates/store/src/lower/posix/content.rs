@@ -118,7 +118,7 @@ impl PosixLower {
 
     pub(super) fn zero_content(&self, file: &PosixHandle, range: ByteRange) -> io::Result<()> {
         let fd = self.usable(file, Access::ReadWrite)?;
-        // Behind the end there is nothing to zero, and a range may have no end.
+        // After the end there is nothing to zero, and a range may have no end.
         let end = range.end.min(fs::fstat(fd)?.st_size.cast_unsigned());
         if range.start >= end {
             return Ok(());

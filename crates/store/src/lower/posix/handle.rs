@@ -64,9 +64,9 @@ impl Dormant {
     fn open(&self) -> io::Result<OwnedFd> {
         let mut directory = None;
         for name in &self.names {
-            let below = directory.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
+            let parent = directory.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let open = |flags| fs::openat(below, &**name, flags, Mode::empty());
+            let open = |flags| fs::openat(parent, &**name, flags, Mode::empty());
             directory = Some(without_atime(flags, open)?);
         }
         let directory = directory.ok_or(Errno::BADF)?;
@@ -180,7 +180,7 @@ impl PosixHandle {
         Self::over(held, FileKind::Regular, Access::ReadWrite)
     }
 
-    /// The same directory without a descriptor, where it can be found again below `root`: by
+    /// The same directory without a descriptor, where it can be found again in `root`: by
     /// `name` in `directory`, which is the root or dormant, too.
     pub(super) fn dormant(
         self,

@@ -79,7 +79,10 @@ fn overwrite_in_place(file: &PosixHandle) {
         fs::ioctl_setflags(file.fd(), (flags - IFlags::COMPRESSED) | IFlags::NOCOW)
     };
     if let Err(errno) = ask() {
-        tracing::info!(%errno, "each commit takes new blocks for the journal");
+        tracing::info!(
+            %errno,
+            "cannot preallocate the journal: each commit takes new blocks for it"
+        );
     }
 }
 

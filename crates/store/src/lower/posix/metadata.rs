@@ -3,7 +3,7 @@
 //! It keeps the two apart, so directories can be full where `statfs` shows much room. And `statfs`
 //! does not count what is written, or even durable, since btrfs has committed its own transaction
 //! last: an extent is counted as used when that transaction updates its block group. What is read
-//! here btrfs tells to everybody (`BTRFS_IOC_SPACE_INFO`, `/sys/fs/btrfs/UUID/allocation`).
+//! here btrfs reports to all users (`BTRFS_IOC_SPACE_INFO`, `/sys/fs/btrfs/UUID/allocation`).
 
 use std::ffi::c_void;
 use std::fmt::Write as _;
@@ -118,7 +118,7 @@ unsafe impl Ioctl for FillSpaces<'_> {
 }
 
 /// What a btrfs of so many bytes, and with so much available room for data as `statfs` shows, has
-/// left; none if it does not tell.
+/// left; none if it does not report that.
 pub(super) fn btrfs_room(
     directory: BorrowedFd<'_>,
     total_bytes: u64,
@@ -140,7 +140,7 @@ pub(super) fn btrfs_room(
     })
 }
 
-/// The directory in which the kernel tells how this btrfs has assigned its room.
+/// The directory in which the kernel shows how this btrfs has assigned its room.
 fn allocation(directory: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     let mut info = FsInfo {
         max_id: 0,

@@ -221,7 +221,7 @@ impl PosixLower {
         }
     }
 
-    /// Makes everything of a store durable that has few objects: each file, and behind
+    /// Makes everything of a store durable that has few objects: each file, and after
     /// them the directories that name them.
     pub(super) fn sync_each(&self) -> io::Result<()> {
         let root = PosixHandle::root(&self.root);

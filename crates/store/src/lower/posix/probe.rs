@@ -53,8 +53,8 @@ fn links_max(magic: u64) -> u32 {
     }
 }
 
-/// The largest numbers that a device node can have. XFS keeps them as System V did (14 bits and 18),
-/// and its kernel code refuses majors of more than 9 bits; the others keep what Linux knows.
+/// The largest numbers that a device node can have. XFS keeps them as System V did (14 bits and
+/// 18), and its kernel code refuses majors of more than 9 bits; the others keep what Linux knows.
 fn device_max(magic: u64) -> DeviceNumber {
     match magic {
         XFS_MAGIC => DeviceNumber::new((1 << 9) - 1, (1 << 18) - 1),
@@ -63,9 +63,10 @@ fn device_max(magic: u64) -> DeviceNumber {
 }
 
 /// Most that the entries of one directory may take. Those of ext4 have an index of two levels
-/// (of three with the feature `large_dir`, which nothing tells), and where it is full no more
-/// names can be made, although there is room on the disk. Blocks of the index and of entries
-/// that are split keep half of what they had each, so a quarter of what would fit always does.
+/// (of three with the feature `large_dir`, which the kernel does not report), and where it is full
+/// no more names can be made, although there is room on the disk. Blocks of the index and of
+/// entries that are split keep half of what they had each, so a quarter of what would fit always
+/// does.
 fn directory_bytes_max(magic: u64, block_bytes: u64) -> u64 {
     const INDEX_ENTRY_BYTES: u64 = 8;
     /// What else is in the first block of an index, in the others, and in a block of entries.
@@ -186,7 +187,7 @@ fn check_case(lower: &PosixLower, scratch: &PosixHandle) -> io::Result<()> {
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "names that differ in upper and lower case only are the same there; a store needs a \
-             filesystem that tells them apart",
+             filesystem that distinguishes them",
         )),
     }
 }
@@ -252,11 +253,11 @@ fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Re
 }
 
 fn name_bytes_max(scratch: &PosixHandle) -> io::Result<usize> {
-    let told = usize::try_from(fs::fstatvfs(scratch.fd())?.f_namemax).unwrap_or(0);
-    // A filesystem that tells nothing is taken to be as all others are.
-    Ok(match told {
+    let reported = usize::try_from(fs::fstatvfs(scratch.fd())?.f_namemax).unwrap_or(0);
+    // A filesystem that reports nothing is taken to be like all others.
+    Ok(match reported {
         0 => NAME_BYTES_MAX,
-        told => told.min(NAME_BYTES_MAX),
+        reported => reported.min(NAME_BYTES_MAX),
     })
 }
 
@@ -338,7 +339,7 @@ fn largest(
     Ok(low)
 }
 
-/// Tries the two things that need privileges: capabilities alone do not tell, since
+/// Tries the two things that need privileges: capabilities alone do not decide, since
 /// a user namespace has them all and still may not make devices.
 fn is_privileged(
     lower: &PosixLower,
@@ -352,7 +353,7 @@ fn is_privileged(
         Err(Errno::PERM | Errno::INVAL | Errno::NOTSUP) => return Ok(false),
         Err(other) => return Err(other.into()),
     }
-    // Not 0:0, which anybody may make.
+    // Not 0:0, which any user may make.
     let null = DeviceNumber::new(1, 3);
     match lower.create(scratch, PROBE_NODE, Create::CharDevice(null)) {
         Ok(()) => Ok(true),

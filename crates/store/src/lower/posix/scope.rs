@@ -13,7 +13,7 @@ const OWN_SUFFIX: &[u8] = b"-mobifs";
 /// How much of a directory is the store, and where what is the store's own lies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreScope {
-    /// Everything in the directory and below; the store's own directory is `.mobifs`.
+    /// The whole tree of the directory; the store's own directory is `.mobifs`.
     #[default]
     Tree,
     /// One file of the directory, `NAME`, with what the store's user keeps beside it under

@@ -36,7 +36,7 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<IFlags, StoreError> 
     if flags.contains(CASEFOLD) {
         return Err(StoreError::Unsuitable(format!(
             "names in {shown} that differ in upper and lower case only are the same (chattr +F); \
-             a store needs a directory that tells them apart"
+             a store needs a directory that distinguishes them"
         )));
     }
     Ok(flags & APART)

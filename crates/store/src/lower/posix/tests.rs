@@ -488,7 +488,7 @@ fn the_probe_finds_limits_and_leaves_nothing() {
     assert_eq!(lower.read_link(&root, &name).unwrap(), target);
 }
 
-/// A directory of somebody else's in which everybody may make files, such as `/tmp`.
+/// Another user's directory in which all users may make files, such as `/tmp`.
 fn public_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let public = std::fs::Permissions::from_mode(0o1777);
@@ -540,7 +540,7 @@ fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
     assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
 }
 
-/// Found by trying: a file of somebody else's, which everybody may write, could be written
+/// Found by trying: another user's file, which all users may write, could be written
 /// through an ordinary user's mount, and then nothing could be applied any more, because only
 /// its owner may say when it was changed.
 #[test]
