@@ -145,7 +145,22 @@ fn a_full_disk_refuses_what_needs_room_and_nothing_that_gives_it_back() {
         .unwrap();
 }
 
-/// On a full disk SQLite goes on in the room that its log has, and so must what is below it.
+/// The range and version of which the engine asks whether they have their place.
+fn asked_for_place_of(file: ObjectId, stopped: Result<usize, Stop>) -> (ByteRange, u64) {
+    match stopped {
+        Err(Stop::Need(Need::Place {
+            object,
+            range,
+            version,
+        })) => {
+            assert_eq!(object, file);
+            (range, version)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// On a full disk SQLite goes on in the room that its log has, and so must the layers under it.
 #[test]
 fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
     let mut bed = Bed::relaxed();
@@ -167,17 +182,7 @@ fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
         bed.engine.write(moment, file, at, data, SetIdBits::Stay)
     };
     let refused = Err(Stop::Need(Need::Space));
-    let asked = |stopped| match stopped {
-        Err(Stop::Need(Need::Place {
-            object,
-            range,
-            version,
-        })) => {
-            assert_eq!(object, file);
-            (range, version)
-        }
-        other => panic!("{other:?}"),
-    };
+    let asked = |stopped| asked_for_place_of(file, stopped);
     let (range, version) = asked(write(&mut bed, 4096, &[2; 4096]));
     assert_eq!(range, ByteRange::new(4096, 8192));
     bed.engine.provide_place(file, range, version + 1, true);

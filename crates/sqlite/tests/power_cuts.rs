@@ -17,7 +17,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -381,24 +381,29 @@ fn joint_history(seed: u64) -> u64 {
     let cuts = std::mem::take(&mut *cuts.lock().unwrap());
     let count = cuts.len() as u64;
     for cut in cuts {
-        let alive = [0, 1].map(|i| start(&cut[i].lower, &plan.journal, paths[i].clone()).unwrap());
-        let found = paths.each_ref().map(|path| {
-            let connection = plan.connect(path, plan.modes[0]);
-            check(&connection);
-            connection
-                .query_row("SELECT n FROM j", [], |row| row.get::<_, i64>(0))
-                .unwrap()
-        });
-        let possible = cut[0].promised..=cut[0].begun;
-        assert!(
-            found[0] == found[1] && possible.contains(&found[0]),
-            "{found:?}, {possible:?}"
-        );
-        alive
-            .into_iter()
-            .for_each(|alive| alive.adopted.close().unwrap());
+        check_joint_cut(&plan, &paths, &cut);
     }
     count
+}
+
+/// After a cut both databases are at the same transaction, which was promised or begun.
+fn check_joint_cut(plan: &Plan, paths: &[PathBuf; 2], cut: &[Cut; 2]) {
+    let alive = [0, 1].map(|i| start(&cut[i].lower, &plan.journal, paths[i].clone()).unwrap());
+    let found = paths.each_ref().map(|path| {
+        let connection = plan.connect(path, plan.modes[0]);
+        check(&connection);
+        connection
+            .query_row("SELECT n FROM j", [], |row| row.get::<_, i64>(0))
+            .unwrap()
+    });
+    let possible = cut[0].promised..=cut[0].begun;
+    assert!(
+        found[0] == found[1] && possible.contains(&found[0]),
+        "{found:?}, {possible:?}"
+    );
+    alive
+        .into_iter()
+        .for_each(|alive| alive.adopted.close().unwrap());
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use mobifs_daemon::control::{AnswerPatience, Reply, Request};
 use mobifs_daemon::{Code, Failure};
-use mobifs_volume::{AppName, AppReport, AppSelection, RecordingStatus, Status};
+use mobifs_volume::{
+    AppName, AppReport, AppSelection, AppTotals, MemoryStatus, RecordingStatus, Status, StoreStatus,
+};
 
 use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
 use crate::arguments::StatusArguments;
@@ -110,11 +112,30 @@ fn table(status: &Status) -> String {
 }
 
 fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
-    let (memory, store) = (&status.memory, &status.store);
+    write_daemon(text, status)?;
+    write_memory(text, &status.memory)?;
+    write_journal(text, &status.store)?;
+    write_apps(text, &status.totals)?;
+    write_user(text, status)?;
+    if let Some(recording) = &status.recording {
+        writeln!(text, "record   {}", recorded(recording))?;
+    }
+    writeln!(
+        text,
+        "sync(2)  {}",
+        if status.sync_reaches_mount {
+            "reaches this mount"
+        } else {
+            "does not reach this mount: use `mobifs sync`"
+        }
+    )
+}
+
+fn write_daemon(text: &mut String, status: &Status) -> std::fmt::Result {
     writeln!(
         text,
         "{} on {}  (process {}, version {}, up {}){}",
-        store.path.as_deref().unwrap_or("-"),
+        status.store.path.as_deref().unwrap_or("-"),
         status.mountpoint.as_deref().unwrap_or("-"),
         status.daemon_pid,
         status.version,
@@ -132,7 +153,10 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
             (None, _) =>
                 "unsupervised: if the daemon is killed, what is at risk is lost".to_owned(),
         }
-    )?;
+    )
+}
+
+fn write_memory(text: &mut String, memory: &MemoryStatus) -> std::fmt::Result {
     writeln!(
         text,
         "memory   {} of {}, {} committed and not applied, {} objects{}",
@@ -146,7 +170,10 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
                 "; without commits it would last {}",
                 duration(seconds)
             ))
-    )?;
+    )
+}
+
+fn write_journal(text: &mut String, store: &StoreStatus) -> std::fmt::Result {
     writeln!(
         text,
         "journal  {} of {}; {} commits wrote {}, applying wrote {}",
@@ -159,7 +186,10 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
     if let Some(reason) = &store.not_applied {
         writeln!(text, "         NOT APPLIED: {}", printable(reason))?;
     }
-    let totals = &status.totals;
+    Ok(())
+}
+
+fn write_apps(text: &mut String, totals: &AppTotals) -> std::fmt::Result {
     writeln!(
         text,
         "apps     {}, {} with changes at risk; they wrote {}, {} of it went to the store{}",
@@ -171,7 +201,10 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
             0 => String::new(),
             some => format!("; {some} READ-ONLY"),
         }
-    )?;
+    )
+}
+
+fn write_user(text: &mut String, status: &Status) -> std::fmt::Result {
     writeln!(
         text,
         "user     {}{}{}",
@@ -185,18 +218,6 @@ fn write_head(text: &mut String, status: &Status) -> std::fmt::Result {
             "; the battery is low, so every app is durable"
         } else {
             ""
-        }
-    )?;
-    if let Some(recording) = &status.recording {
-        writeln!(text, "record   {}", recorded(recording))?;
-    }
-    writeln!(
-        text,
-        "sync(2)  {}",
-        if status.sync_reaches_mount {
-            "reaches this mount"
-        } else {
-            "does not reach this mount: use `mobifs sync`"
         }
     )
 }

@@ -65,6 +65,27 @@ struct Serving {
     recording: Option<Recording>,
 }
 
+/// What holds for the process from its start on: its name, its heap, its core dumps, and that a
+/// panic ends it if a supervisor starts another one.
+fn prepare_process(supervisor: &SupervisorLink) {
+    // Started as /proc/self/exe, it would be "exe" in lists of processes.
+    let _named = rustix::thread::set_name(c"mobifs");
+    mobifs_volume::keep_few_heaps();
+    keep_out_of_core_dumps();
+    if supervisor.is_there() {
+        die_of_panics();
+    }
+}
+
+/// A mount that was taken over is served also without a control socket.
+fn without_control<T>(failure: Failure) -> Option<T> {
+    tracing::error!(
+        %failure,
+        "cannot serve the control socket: commands do not reach this daemon"
+    );
+    None
+}
+
 /// Mounts, or takes over from a predecessor, and serves until the mount is
 /// ended.
 ///
@@ -76,13 +97,7 @@ pub fn serve(
     supervisor: SupervisorLink,
     takeover_state: Option<TakeoverState>,
 ) -> Result<(), Failure> {
-    // Started as /proc/self/exe, it would be "exe" in lists of processes.
-    let _named = rustix::thread::set_name(c"mobifs");
-    mobifs_volume::keep_few_heaps();
-    keep_out_of_core_dumps();
-    if supervisor.is_there() {
-        die_of_panics();
-    }
+    prepare_process(&supervisor);
     let mut signals = signals::catch().map_err(no_control)?;
     let mut control = None;
     let is_new = takeover_state.is_none();
@@ -126,13 +141,7 @@ pub fn serve(
             take_away(&session, &daemon);
             return Err(failure);
         }
-        control => control.unwrap_or_else(|failure| {
-            tracing::error!(
-                %failure,
-                "cannot serve the control socket: commands do not reach this daemon"
-            );
-            None
-        }),
+        control => control.unwrap_or_else(without_control),
     };
     signals::watch(Arc::clone(&daemon), signals).map_err(no_control)?;
     if is_new {

@@ -121,21 +121,7 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             parent,
             name,
             child,
-        } => {
-            put_u8(
-                sink,
-                if child.is_some() {
-                    DENTRY
-                } else {
-                    DENTRY_REMOVED
-                },
-            );
-            put_id(sink, *parent);
-            put_bytes(sink, name.as_bytes());
-            if let Some(child) = child {
-                put_id(sink, *child);
-            }
-        }
+        } => put_dentry(sink, *parent, name, *child),
         Record::Bytes {
             object,
             index,
@@ -180,6 +166,19 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             put_id(sink, *id);
             put_varint(sink, inode.map_or(0, NonZeroU64::get));
         }
+    }
+}
+
+fn put_dentry(sink: &mut impl Sink, parent: ObjectId, name: &Name, child: Option<ObjectId>) {
+    let tag = match child {
+        Some(_) => DENTRY,
+        None => DENTRY_REMOVED,
+    };
+    put_u8(sink, tag);
+    put_id(sink, parent);
+    put_bytes(sink, name.as_bytes());
+    if let Some(child) = child {
+        put_id(sink, child);
     }
 }
 
@@ -377,7 +376,7 @@ fn take_page_index(cursor: &mut Cursor<'_>) -> Result<PageIndex, Malformed> {
 }
 
 /// Ids below [`ObjectId::FIRST_NEW`] and the same number of ids from there on get
-/// short forms (the lowest bit tells which), because nearly all ids are among the
+/// short forms (the lowest bit says which), because nearly all ids are among the
 /// first of either kind.
 fn put_id(sink: &mut impl Sink, id: ObjectId) {
     const FIRST_NEW: u64 = ObjectId::FIRST_NEW.0;

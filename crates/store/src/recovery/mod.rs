@@ -165,13 +165,7 @@ fn scan<L: Lower>(
     let root_stat = lower
         .stat(&root)
         .map_err(StoreError::lower("stat of the store"))?;
-    let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(|| {
-        StoreError::Unsuitable(
-            "the directory is not a MobiFS store yet, and a read-only mount cannot make it \
-             one; mount it once without `ro`, where its filesystem can be written to"
-                .to_owned(),
-        )
-    })?;
+    let own = Directories::open(&lower, options.read_only, true)?.ok_or_else(no_store)?;
     let capabilities = find_capabilities(&lower, &own, options.read_only)?;
     let log_options = LogOptions {
         journal_bytes: options.journal_bytes,
@@ -230,6 +224,14 @@ fn scan<L: Lower>(
     })
 }
 
+fn no_store() -> StoreError {
+    StoreError::Unsuitable(
+        "the directory is not a MobiFS store yet, and a read-only mount cannot make it \
+         one; mount it once without `ro`, where its filesystem can be written to"
+            .to_owned(),
+    )
+}
+
 impl<L: Lower> Opened<L> {
     /// The process that wrote what is found now may have been killed before it was durable. It is
     /// relied on from now on, and what is done next assumes that a power cut does not
@@ -252,8 +254,8 @@ impl<L: Lower> Opened<L> {
     }
 
     /// Applies what was found, unless that can wait; answers whether all of it is applied. What the
-    /// lower filesystem refuses has to wait in any case: a full disk must not keep a store from being
-    /// served, or nothing could be deleted from it.
+    /// lower filesystem refuses has to wait in any case: a full disk must not keep a store from
+    /// being served, or nothing could be deleted from it.
     fn apply_if_necessary(&mut self, is_doubtful: bool) -> Result<bool, StoreError> {
         let is_binding_valid = renamed::find_renamed(&self.overlay, &mut self.epoch)?;
         let has_begun = self.epoch.rename_mark() != RenameMark::NotBegun;
@@ -293,7 +295,7 @@ impl<L: Lower> Opened<L> {
     fn apply_if_possible(&mut self) -> Result<(), StoreError> {
         match apply::apply_all(&self.overlay, &self.applier, &mut self.epoch) {
             Err(error) if error.is_refusal() || matches!(error, StoreError::Unapplied { .. }) => {
-                tracing::error!(%error, "the store is served as it is");
+                tracing::error!(%error, "cannot apply the journal; the store is served over it");
                 Ok(())
             }
             applied => applied,
@@ -391,7 +393,7 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
         Some((id, parent, name))
     });
     table.add_names(known);
-    // Only a journal that says that names move tells inodes of new objects.
+    // Only a journal that says that names move has inodes of new objects.
     is_doubtful |= is_bound && rename_mark == RenameMark::NotBegun;
     if is_doubtful && rename_mark == RenameMark::NotBegun {
         rename_mark = RenameMark::MayHaveBegun;

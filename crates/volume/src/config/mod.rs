@@ -359,7 +359,8 @@ mod tests {
     fn a_tighter_general_limit_needs_no_other_change() {
         for text in [
             "[defaults]\npolicy = \"interval\"\nage_max_ms = 10",
-            "[defaults]\npolicy = \"interval\"\ninterval_ms = 900\n[[app]]\nmatch = \"a\"\nage_max_ms = 10",
+            "[defaults]\npolicy = \"interval\"\ninterval_ms = 900\n[[app]]\nmatch = \
+             \"a\"\nage_max_ms = 10",
             "[defaults]\nquiet_ms = 90000",
         ] {
             parse(text).unwrap();
@@ -393,6 +394,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a list of keys and values")]
     fn wrong_values_are_explained() {
         for (text, needles) in [
             (
@@ -559,6 +561,7 @@ mod tests {
 
     /// Found by hand: `invalid type: string "30s", expected u64`, without the key.
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a list of keys and values")]
     fn values_of_the_wrong_kind_are_explained_in_plain_words() {
         for (text, needles) in [
             (
@@ -597,7 +600,8 @@ mod tests {
             (
                 "class = \"durable\"",
                 &[
-                    "line 1: class: there is no key `class` here: settings of all apps stand in the table [defaults]",
+                    "line 1: class: there is no key `class` here: settings of all apps stand in \
+                     the table [defaults]",
                 ],
             ),
             (
