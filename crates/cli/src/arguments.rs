@@ -74,7 +74,7 @@ pub(crate) enum Command {
     Status(StatusArguments),
     /// Bring a store that is not mounted to its last committed state
     Recover(RecoverArguments),
-    /// Look whether a store that is not mounted is sound; changes nothing
+    /// Check a store that is not mounted for damage; changes nothing
     Check(CheckArguments),
     /// Find out what a failure would do
     Drill(DrillArguments),

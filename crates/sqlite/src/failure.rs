@@ -113,7 +113,7 @@ pub enum Failure {
         /// Why not.
         reason: String,
     },
-    /// SQLite could not roll back or checkpoint what the last connection has left.
+    /// SQLite could not roll back or checkpoint after the last connection.
     #[error("rolling back or checkpointing {path} failed: {reason}", path = path.display())]
     NotFinished {
         /// The database.
@@ -213,7 +213,7 @@ pub enum Failure {
     /// An operation on a file.
     #[error(transparent)]
     File(#[from] FsError),
-    /// What a killed process has left cannot be used.
+    /// The arena of a killed process cannot be used.
     #[error("what a killed process had not committed cannot be recovered: {0}")]
     Arena(#[from] ArenaError),
     /// SQLite asked for what there is not.

@@ -1,8 +1,8 @@
 //! The store's locks, and the order in which a thread takes them.
 //!
 //! Every lock of the store has a [`Rank`]; a thread takes only locks of a higher rank than all that
-//! it holds. Builds with debug assertions check that at each lock, so a test that takes two locks the
-//! wrong way round fails even if no other thread is in the way.
+//! it holds. Builds with debug assertions check that at each lock, so a test that takes two locks
+//! the wrong way round fails even if no other thread is in the way.
 
 use std::ops::{Deref, DerefMut};
 
@@ -100,7 +100,7 @@ impl Held {
 
 /// A guard of a lock with a rank.
 pub(crate) struct Ranked<G> {
-    // Unlocked before its rank is given back.
+    // Unlocked before its rank is released.
     guard: G,
     _held: Held,
 }

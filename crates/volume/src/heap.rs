@@ -11,7 +11,7 @@ use mobifs_base::MonotonicNs;
 const WORTH_BYTES: u64 = 32 << 20;
 /// The same when work ends: nothing waits for the walk then, and it may be the last one for long.
 const WORTH_AT_REST_BYTES: u64 = 16 << 20;
-/// While there is work, memory is given back no more often than this.
+/// While there is work, memory is returned no more often than this.
 const BUSY_INTERVAL_MS: u64 = 5_000;
 
 /// What the process does when it looks at its memory.
@@ -29,8 +29,8 @@ pub(crate) enum Load {
 /// Watches how much memory the process has beyond what it holds.
 #[derive(Debug, Default)]
 pub(crate) struct HeapWatch {
-    /// What it had beyond when memory was last given back, or less if it was less since:
-    /// the program itself, and what could not be given back.
+    /// What it had beyond when memory was last returned, or less if it was less since:
+    /// the program itself, and what could not be returned.
     floor_bytes: u64,
     given_back_at: MonotonicNs,
     /// When it looked last.
@@ -62,7 +62,7 @@ impl HeapWatch {
         if load == Load::Busy {
             return is_worth_it && now.ms_since(self.given_back_at) >= BUSY_INTERVAL_MS;
         }
-        // What could not be given back while there was work, because something small and in use
+        // What could not be returned while there was work, because something small and in use
         // lay on every page, mostly can now.
         is_worth_it || is_calmer && beyond_bytes >= WORTH_AT_REST_BYTES
     }
@@ -91,7 +91,7 @@ fn page_bytes() -> u64 {
 }
 
 /// Has the C library keep no more than a few heaps, where it can; to be called before there are
-/// threads. It would keep up to eight for each CPU, and gives back little of each: 70 MB of a
+/// threads. It would keep up to eight for each CPU, and returns little of each: 70 MB of a
 /// daemon at rest on two CPUs. A few are enough for threads that mostly wait for the engine.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "no crate wraps this call")]
@@ -133,7 +133,7 @@ mod tests {
         };
         assert!(!is_due(110, 100));
         assert!(is_due(110, 0));
-        // 50 MiB cannot be given back: no reason to try for ever.
+        // 50 MiB cannot be returned: no reason to try for ever.
         watch.given_back(50 << 20, 0, at_ms(0));
         let mut is_due = |resident_mib: u64, held_mib: u64| {
             watch.is_due(resident_mib << 20, held_mib << 20, Load::Quiet, at_ms(0))
@@ -149,7 +149,7 @@ mod tests {
         MonotonicNs(ms * 1_000_000)
     }
 
-    /// Regression: what could not be given back once was never tried again. A daemon that had
+    /// Regression: what could not be returned once was never tried again. A daemon that had
     /// made and deleted 200,000 files with a budget of 16 MiB kept 110 MiB, of which it used 10.
     #[test]
     fn whenever_work_ends_memory_is_given_back() {

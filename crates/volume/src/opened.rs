@@ -58,7 +58,7 @@ pub struct Resumption {
 }
 
 impl Resumption {
-    /// What a killed process has left in the arena.
+    /// The state of a killed process in the arena.
     ///
     /// # Errors
     /// [`ArenaError::Empty`] if there is no mount in it, [`ArenaError::Damaged`].
@@ -150,7 +150,7 @@ impl OpenedStore {
         }
     }
 
-    /// Opens the store of a killed process, to go on where that was, as it has left it in
+    /// Opens the store of a killed process, to go on where that was, as recorded in
     /// `arena`. `lock` is the lock that it held; without it the store is locked anew.
     ///
     /// # Errors

@@ -35,9 +35,9 @@ impl Owner {
     }
 }
 
-/// What a killed process has left.
+/// What is found of the arena of a killed process.
 #[derive(Debug)]
-pub(crate) enum Left {
+pub(crate) enum Found {
     /// Nothing, or what was another's.
     Nothing,
     /// All that it knew.
@@ -77,12 +77,12 @@ impl ArenaFile {
         }))
     }
 
-    /// What a killed process has left.
+    /// The arena of a killed process, if there is one.
     ///
     /// # Errors
     /// [`Failure`] if there is something that cannot be read now.
-    pub(crate) fn left(&self) -> Result<Left, Failure> {
-        let mut left = Left::Nothing;
+    pub(crate) fn find(&self) -> Result<Found, Failure> {
+        let mut found = Found::Nothing;
         for path in self.taken()? {
             let Some(file) = open_ours(&path)? else {
                 continue;
@@ -94,7 +94,7 @@ impl ArenaFile {
             let arena = match Arena::attach_file(&file, path) {
                 Ok(arena) => arena,
                 Err(error) => {
-                    left = Left::Unusable(error.to_string());
+                    found = Found::Unusable(error.to_string());
                     continue;
                 }
             };
@@ -102,10 +102,10 @@ impl ArenaFile {
             let owner = owner.and_then(|text| serde_json::from_slice(&text).ok());
             // Else of before the machine was started, or of a file that is gone.
             if owner.as_ref() == Some(&self.owner) {
-                return Ok(Left::Arena(arena));
+                return Ok(Found::Arena(arena));
             }
         }
-        Ok(left)
+        Ok(found)
     }
 
     /// A new arena, in place of whatever was there.
@@ -228,29 +228,29 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = |database| ArenaFile::new(directory.path(), database).unwrap().unwrap();
         let mine = place(DATABASE);
-        assert!(matches!(mine.left().unwrap(), Left::Nothing));
+        assert!(matches!(mine.find().unwrap(), Found::Nothing));
         drop(mine.create().unwrap());
-        assert!(matches!(place(DATABASE).left().unwrap(), Left::Arena(_)));
+        assert!(matches!(place(DATABASE).find().unwrap(), Found::Arena(_)));
         let other = FileIdentity {
             inode: 12,
             ..DATABASE
         };
-        assert!(matches!(place(other).left().unwrap(), Left::Nothing));
+        assert!(matches!(place(other).find().unwrap(), Found::Nothing));
         // Another database got the number of one that is gone: a copy of one in use was
         // refused for that.
         let later = FileIdentity {
             made: DATABASE.made.map(|made| made + Duration::from_nanos(1)),
             ..DATABASE
         };
-        assert!(matches!(place(later).left().unwrap(), Left::Nothing));
+        assert!(matches!(place(later).find().unwrap(), Found::Nothing));
         let impostor = ArenaFile {
             directory: mine.directory.clone(),
             name: mine.name.clone(),
             owner: Owner::new(other).unwrap(),
         };
-        assert!(matches!(impostor.left().unwrap(), Left::Nothing));
+        assert!(matches!(impostor.find().unwrap(), Found::Nothing));
         mine.remove();
-        assert!(matches!(mine.left().unwrap(), Left::Nothing));
+        assert!(matches!(mine.find().unwrap(), Found::Nothing));
     }
 
     #[test]
@@ -264,10 +264,10 @@ mod tests {
         std::fs::create_dir(path("")).unwrap();
         std::fs::create_dir(path(".2")).unwrap();
         std::os::unix::fs::symlink(&precious, path(".7")).unwrap();
-        assert!(matches!(place.left().unwrap(), Left::Nothing));
+        assert!(matches!(place.find().unwrap(), Found::Nothing));
         drop(place.create().unwrap());
         assert!(path(".1").is_file());
-        assert!(matches!(place.left().unwrap(), Left::Arena(_)));
+        assert!(matches!(place.find().unwrap(), Found::Arena(_)));
         // Nor is the arena of a database whose inode has the same beginning.
         let mut longer = place.name.clone();
         longer.push('0');
@@ -283,7 +283,7 @@ mod tests {
         let place = ArenaFile::new(directory.path(), DATABASE).unwrap().unwrap();
         // As readable for others as files usually are.
         std::fs::write(directory.path().join(&place.name), "forged").unwrap();
-        let error = place.left().unwrap_err();
+        let error = place.find().unwrap_err();
         assert!(
             error.to_string().contains("others can get at it"),
             "{error}"

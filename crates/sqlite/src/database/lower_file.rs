@@ -169,7 +169,7 @@ impl LowerFile {
         beginning_of(&self.file).map_err(Failure::system("reading the database's header"))
     }
 
-    /// Cuts off what a power cut has left of a stand-in: its size without its text.
+    /// Cuts off what remains of a stand-in after a power cut: its size without its text.
     ///
     /// # Errors
     /// [`Failure::System`].

@@ -91,7 +91,7 @@ pub(crate) struct Database {
     pub(crate) promises: Promises,
     rollback_reserve: RollbackReserve,
     coalesced: CoalescedWrites,
-    /// Something was written that a kill may still take back.
+    /// Something was written that a kill may still undo.
     has_batch: AtomicBool,
     connections: AtomicU64,
 }
@@ -432,7 +432,7 @@ impl Database {
         }
     }
 
-    /// A kill takes back nothing of what was written so far.
+    /// A kill undoes nothing of what was written so far.
     pub(crate) fn end_batch(&self) {
         if self.has_batch.swap(false, Ordering::AcqRel) {
             self.volume.end_batch();
@@ -465,7 +465,7 @@ impl Database {
         self.volume.set_revocable(false);
     }
 
-    /// Fails if a transaction that is so much larger could not be taken back.
+    /// Fails if a transaction that is so much larger could not be rolled back.
     fn require_room(&self, added_bytes: u64) -> Result<(), Failure> {
         let needed_bytes = self.rollback_reserve.needed_bytes(added_bytes);
         let is_enough = || -> Result<bool, Failure> {

@@ -15,7 +15,7 @@ use mobifs_volume::{
 use rustix::process::Uid;
 
 use crate::database::NO_NAME;
-use crate::database::arena_file::{ArenaFile, Left};
+use crate::database::arena_file::{ArenaFile, Found};
 use crate::database::companion_name;
 use crate::database::finish::{Sqlite, Unrecovered};
 use crate::database::header::Beginning;
@@ -317,13 +317,13 @@ impl<'a> Opener<'a> {
                 self.path.display()
             ));
         };
-        let arena = match file.left()? {
-            Left::Nothing => return Ok(()),
-            Left::Unusable(reason) => {
+        let arena = match file.find()? {
+            Found::Nothing => return Ok(()),
+            Found::Unusable(reason) => {
                 lost(&reason);
                 return Ok(());
             }
-            Left::Arena(arena) => arena,
+            Found::Arena(arena) => arena,
         };
         match Resumption::of(&arena) {
             Ok(_) => {}

@@ -161,7 +161,7 @@ pub(crate) unsafe fn open_main(
             match unsafe { leave(request, &mut databases, out_flags, failure) } {
                 // The engine says why it cannot have what only the engine can open.
                 Err(Failure::ReadOnlyPlace(_)) => {}
-                left => return left,
+                outcome => return outcome,
             }
         }
     }

@@ -164,7 +164,7 @@ fn give_some_back<L: Lower>(
         overlay
             .lower()
             .sync_all()
-            .map_err(StoreError::lower("giving back what new objects have taken"))?;
+            .map_err(StoreError::lower("releasing the blocks of new objects"))?;
     }
     Ok(!gone.is_empty())
 }

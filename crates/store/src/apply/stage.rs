@@ -262,7 +262,7 @@ pub(super) fn unstage<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<()
     let name = id.0.to_string();
     if let Some(stat) = overlay.stat_at(overlay.stage(), name.as_bytes())? {
         limbo::delete_from_stage(overlay, name.as_bytes(), stat.kind)
-            .map_err(StoreError::lower(format!("giving back {id}")))?;
+            .map_err(StoreError::lower(format!("releasing the blocks of {id}")))?;
     }
     let mut state = overlay.state_mut();
     state.table.remove(id);

@@ -135,7 +135,7 @@ pub(crate) fn choose_direct<L: Lower>(
     }
     let new_bytes = shape::created_bytes(transaction);
     let mut runs = Vec::new();
-    let mut guards = Vec::new();
+    let mut empty_tails = Vec::new();
     for state in &transaction.objects {
         let Some(pages) = transaction.pages.get(&state.id) else {
             continue;
@@ -151,8 +151,8 @@ pub(crate) fn choose_direct<L: Lower>(
         for range in page_runs(pages, length_min) {
             let mut empty = empty_parts(pending.as_deref(), created, range);
             if !created && !empty.covers(range) {
-                let guard = guard(overlay, state.id, pending.as_deref(), range, &mut empty);
-                guards.extend(guard.map_err(paths::failed_to_commit(
+                let tail = empty_tail(overlay, state.id, pending.as_deref(), range, &mut empty);
+                empty_tails.extend(tail.map_err(paths::failed_to_commit(
                     overlay,
                     state.id,
                     &transaction.dentries,
@@ -172,14 +172,14 @@ pub(crate) fn choose_direct<L: Lower>(
             }));
         }
     }
-    write_guards(overlay, counters, epoch, guards)?;
+    write_empty_tails(overlay, counters, epoch, empty_tails)?;
     Ok(runs)
 }
 
 /// Adds what of the range lies after the file's end to what is empty. Where that is
 /// worth it and the journal does not say so yet: a state that says "after its end this
 /// file is empty".
-fn guard<L: Lower>(
+fn empty_tail<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,
     pending: Option<&PendingObject>,
@@ -222,21 +222,21 @@ fn guard<L: Lower>(
     }))
 }
 
-fn write_guards<L: Lower>(
+fn write_empty_tails<L: Lower>(
     overlay: &Overlay<L>,
     counters: &CommitCounters,
     epoch: &mut Epoch<L::Handle>,
-    mut guards: Vec<ObjectState>,
+    mut empty_tails: Vec<ObjectState>,
 ) -> Result<(), StoreError> {
-    guards.dedup_by_key(|guard| guard.id);
-    if guards.is_empty() {
+    empty_tails.dedup_by_key(|tail| tail.id);
+    if empty_tails.is_empty() {
         return Ok(());
     }
     let mut recorded = HashSet::new();
     let mut records = Vec::new();
-    let ids = guards.iter().map(|guard| guard.id);
+    let ids = empty_tails.iter().map(|tail| tail.id);
     places::record_places(overlay, epoch.recorded(), ids, &mut recorded, &mut records);
-    records.extend(guards.iter().cloned().map(Record::Object));
+    records.extend(empty_tails.iter().cloned().map(Record::Object));
     let written = epoch.append(
         overlay.lower(),
         overlay.stage(),
@@ -246,9 +246,9 @@ fn write_guards<L: Lower>(
     counters.add_written(written);
     epoch.add_recorded(recorded);
     let mut state = overlay.state_mut();
-    guards
+    empty_tails
         .iter()
-        .for_each(|guard| state.pending.merge_state(guard));
+        .for_each(|tail| state.pending.merge_state(tail));
     Ok(())
 }
 

@@ -49,7 +49,7 @@ pub(super) fn journal_bytes_max(transaction: &Transaction) -> u64 {
                 .symlink_target
                 .as_ref()
                 .map_or(0, |target| target.len());
-            // The state and a guard for it, and where it and its parents are.
+            // The state and one of its empty tail, and where it and its parents are.
             768 + xattrs + target + 20 * (state.zeroed.len() + state.allocated.len())
         })
         .sum();

@@ -30,7 +30,7 @@ pub(super) fn first<L: Lower>(
     wanted: Superblock,
     measure: bool,
 ) -> Result<Made<L::Handle>, StoreError> {
-    // An identity without a journal is what an earlier attempt left. It goes durably
+    // An identity without a journal is of an earlier attempt. It goes durably
     // before the unfinished journal that explains it.
     discard(lower, directory, identity::NAME)
         .and_then(|()| lower.sync(directory))
@@ -126,8 +126,12 @@ fn fill<L: Lower>(
     let mut zeros = JournalBuffer::zeroed(ZERO_BYTES);
     let mut offset = 0;
     while offset < superblock.journal_bytes {
-        let left = superblock.journal_bytes - offset;
-        zeros.resize(usize::try_from(left).unwrap_or(usize::MAX).min(ZERO_BYTES));
+        let remaining = superblock.journal_bytes - offset;
+        zeros.resize(
+            usize::try_from(remaining)
+                .unwrap_or(usize::MAX)
+                .min(ZERO_BYTES),
+        );
         lower.journal_write(journal, &zeros, offset, false)?;
         offset += zeros.as_bytes().len() as u64;
     }

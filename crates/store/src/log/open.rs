@@ -147,7 +147,7 @@ fn scan_log<L: Lower>(
     })
 }
 
-/// The writes that opening may do, now that everything is known to be sound.
+/// The writes that opening may do, now that everything is validated.
 fn make_ready<L: Lower>(
     mut log: Log<L::Handle>,
     lower: &L,

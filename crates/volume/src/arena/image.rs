@@ -15,7 +15,7 @@ use super::{Arena, Shared, current};
 /// transaction at once, and whichever operation comes next, of whatever app, would have to free
 /// their memory. More than an operation takes, so that those that wait do not become more.
 const RELEASED_SLOTS_MAX: usize = 512;
-/// Chunks whose memory is given back to the system at once.
+/// Chunks whose memory is returned to the system at once.
 const GIVEN_BACK_CHUNKS_MAX: usize = 16;
 
 /// Content of a page in the arena. It stays where it is until the last page that shows

@@ -68,7 +68,7 @@ pub enum ArenaError {
     #[error("the killed daemon's memory was used up, so its last state was not kept")]
     Incomplete,
     /// What is there does not make sense.
-    #[error("what the killed daemon left is damaged: {0}")]
+    #[error("the killed daemon's state in the arena is damaged: {0}")]
     Damaged(&'static str),
     /// A text is too long.
     #[error("the session's text has more than {SESSION_BYTES_MAX} bytes")]
@@ -161,7 +161,7 @@ impl Arena {
         Self::over(Arc::clone(&region), Records::new(region))
     }
 
-    /// The arena that a killed process has left in the file at `path`.
+    /// The arena of a killed process in the file at `path`.
     ///
     /// # Errors
     /// As [`Arena::attach`].
@@ -169,7 +169,7 @@ impl Arena {
         Self::over_left(Region::of_file(file, path)?)
     }
 
-    /// The arena that a killed daemon has left. A batch that it had published is carried
+    /// The arena of a killed daemon. A batch that it had published is carried
     /// out.
     ///
     /// # Errors

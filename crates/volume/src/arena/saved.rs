@@ -1,4 +1,4 @@
-//! What a killed daemon has left of a mount, and what the store wants kept.
+//! The saved state of a killed daemon's mount, and the store's restart state.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ pub(crate) struct SavedMount {
 }
 
 impl Arena {
-    /// What a killed daemon has left; none if no mount was ever alive here.
+    /// The saved state of a killed daemon; none if no mount was ever served here.
     ///
     /// # Errors
     /// [`ArenaError::Damaged`].
@@ -106,7 +106,7 @@ impl SavedMount {
             tracing::error!(%error, "cannot read the killed daemon's state");
             ArenaError::Damaged(error.0)
         });
-        // Before a page is dropped, and with it its slot given back.
+        // Before a page is dropped, and with it its slot released.
         arena.shared.records.lock().claim_content(places)?;
         engine
     }

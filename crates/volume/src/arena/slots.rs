@@ -19,7 +19,7 @@ const CONTENT_STEP_BYTES: usize = 512;
 const CLASSES: usize = RECORD_BYTES.len() + 8;
 /// Largest slot for a record.
 pub(super) const RECORD_BYTES_MAX: usize = 4096;
-/// Empty chunks of a class that are kept for what comes next: memory that is given back and
+/// Empty chunks of a class that are kept for what comes next: memory that is returned and
 /// taken again costs more than all else that is done with a page. For content that is what
 /// comes and goes with a log of SQLite's, 1000 pages.
 const SPARE_RECORD_BYTES: usize = 1 << 20;
@@ -86,7 +86,7 @@ impl Class {
 #[derive(Debug, Default)]
 struct Chunk {
     class: Option<Class>,
-    /// Slots given back.
+    /// Released slots.
     free: Vec<u16>,
     /// Slots from here on were never used.
     fresh_from: u16,
@@ -231,7 +231,7 @@ impl Slots {
         for &(number, class) in &empty {
             self.close_chunk(region, number, class);
         }
-        // Where none could be given back, the others cannot either.
+        // Where none could be returned, the others cannot either.
         empty.len() == chunks_max && self.unused.len() > before
     }
 

@@ -168,7 +168,7 @@ impl Config {
         })?;
         let (written, checked) = Written::check(text, document.get_ref());
         let config = checked.and_then(|()| {
-            // What is left are numbers that are too large for their type.
+            // The remaining case is a number that is too large for its type.
             let raw = RawConfig::deserialize(Deserializer::from(document)).map_err(|error| {
                 let key = written.key_at(place(&error)).unwrap_or("the file");
                 Fault::new(key, error.message().replace('\n', " "))

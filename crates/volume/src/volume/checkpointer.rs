@@ -249,7 +249,7 @@ impl Shared {
     }
 
     /// Where nothing waits to be committed or applied, the arena needs next to no memory. It is
-    /// given back in portions: operations come in between, and end the rest.
+    /// returned in portions: operations come in between, and end the rest.
     fn give_back_at_rest(&self) {
         let Some(arena) = &self.options.arena else {
             return;

@@ -129,7 +129,7 @@ impl Shared {
     }
 
     /// Commits what is closed, one transaction after the other, releasing the commit lock
-    /// in between; ends when nothing can be committed any more, or what is left waits
+    /// in between; ends when nothing can be committed any more, or the rest waits
     /// for the user, or `pauses` says so after a commit.
     pub(super) fn commit_closed(&self, mut pauses: impl FnMut() -> bool) -> Committed {
         while !self.is_power_cut() {
@@ -158,7 +158,7 @@ impl Shared {
         while !self.is_power_cut() && self.commit_until(point) {}
     }
 
-    /// Commits one transaction that was closed at that point; false if none is left.
+    /// Commits one transaction that was closed at that point; false if there is none.
     pub(super) fn commit_until(&self, point: ClosedUntil) -> bool {
         let commit_lock = self.commit_lock.lock();
         let commit = self.lock_engine().engine.next_commit_until(point);

@@ -160,7 +160,7 @@ impl Volume {
     /// it, with everything that was not committed.
     ///
     /// # Errors
-    /// As [`Volume::start`], or [`VolumeError::Arena`] if what was left makes no sense.
+    /// As [`Volume::start`], or [`VolumeError::Arena`] if the saved state makes no sense.
     pub fn resume(
         store: Arc<dyn Store>,
         options: VolumeOptions,

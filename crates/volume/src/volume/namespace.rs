@@ -295,7 +295,7 @@ impl Volume {
         self.shared.store.capabilities().name_bytes_max
     }
 
-    /// Room that is left after everything acknowledged.
+    /// Room that remains after everything acknowledged.
     ///
     /// # Errors
     /// `Io` if the lower filesystem does not answer.

@@ -102,7 +102,7 @@ pub enum VolumeError {
     /// A file operation failed.
     #[error(transparent)]
     Fs(#[from] FsError),
-    /// What a killed process left cannot be gone on from.
+    /// The state of a killed process cannot be resumed.
     #[error("cannot go on where the killed daemon was: {0}")]
     Arena(#[from] ArenaError),
     /// A thread of the volume could not be started.

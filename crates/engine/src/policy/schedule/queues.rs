@@ -64,13 +64,13 @@ impl TransactionScheduler for ThreeQueues {
         for app in self.by_urgency(&apps) {
             let is_overdue = self.place(app).skips >= SKIPS_MAX;
             let taken = take(&apps[&app], is_overdue, &mut rest_ns, round);
-            self.settle(app, !taken.is_empty(), is_new_round);
+            self.move_app(app, !taken.is_empty(), is_new_round);
             chosen.extend(taken);
         }
         if chosen.is_empty()
             && let Some(first) = at_least
         {
-            self.settle(first.app, true, is_new_round);
+            self.move_app(first.app, true, is_new_round);
             chosen.push(first.id);
         }
         chosen
@@ -95,7 +95,7 @@ impl ThreeQueues {
     }
 
     /// Rules 1 and 4: where the app goes after it was looked at.
-    fn settle(&mut self, app: AppId, is_chosen: bool, is_new_round: bool) {
+    fn move_app(&mut self, app: AppId, is_chosen: bool, is_new_round: bool) {
         let place = self.places.entry(app).or_default();
         if is_chosen {
             *place = Place::default();
