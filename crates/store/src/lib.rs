@@ -25,6 +25,7 @@ pub mod lower;
 mod memory;
 mod options;
 mod overlay;
+pub mod placement;
 mod recovery;
 mod restart_state;
 mod store;

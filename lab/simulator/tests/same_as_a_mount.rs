@@ -2,187 +2,20 @@
 //! simulator: the same transactions at the same moments.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
+mod live;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use mobifs_base::{DeviceNumber, FileKind, MonotonicNs, ObjectId, Timestamp};
-use mobifs_device_model::Preset;
-use mobifs_engine::{AppRules as _, Caller, Moment, NodeSpec, RenameMode, WriteAt};
+use live::{Live, instant};
+use mobifs_engine::AppRules as _;
 use mobifs_numerics::Random;
-use mobifs_simulator::sim::{
-    Action, Contender, DeviceChoice, ObjectNumber, Step, Stream, simulate,
-};
-use mobifs_store::{MemoryStore, Store as _};
+use mobifs_simulator::sim::{Contender, DeviceChoice, Stream, simulate};
+use mobifs_store::MemoryStore;
 use mobifs_trace::{
     DeviceState, Event, EventKind, Header, PathIndex, TraceBuilder, TraceNs, UserOperation,
 };
-use mobifs_volume::{BatterySource, Clock, Config, SetIdBits, Volume, VolumeOptions};
-
-#[derive(Default)]
-struct HandClock(AtomicU64);
-
-impl Clock for HandClock {
-    fn moment(&self) -> Moment {
-        Moment {
-            wall: Timestamp::default(),
-            now: MonotonicNs(self.0.load(Ordering::SeqCst)),
-        }
-    }
-}
-
-/// A stream through a volume, as programs and the checkpointer would bring it there.
-struct Live<'s> {
-    stream: &'s Stream,
-    clock: Arc<HandClock>,
-    store: Arc<MemoryStore>,
-    volume: Arc<Volume>,
-    directories: Vec<ObjectId>,
-    objects: Vec<Option<ObjectId>>,
-    look_at: Option<MonotonicNs>,
-    /// Moments of commits.
-    commits: Vec<u64>,
-}
-
-impl<'s> Live<'s> {
-    fn new(stream: &'s Stream, config: &Config) -> Self {
-        let (clock, store) = (Arc::new(HandClock::default()), Arc::new(MemoryStore::new()));
-        let options = VolumeOptions {
-            background: false,
-            clock: Arc::clone(&clock) as Arc<_>,
-            ..VolumeOptions::new(config)
-        };
-        let volume = Volume::start(Arc::clone(&store) as Arc<_>, options).unwrap();
-        let mut live = Self {
-            stream,
-            clock,
-            store,
-            volume,
-            directories: Vec::new(),
-            objects: vec![None; stream.objects.len()],
-            look_at: None,
-            commits: Vec::new(),
-        };
-        for app in 0..stream.apps.len() {
-            let name = format!("app{app}");
-            let made = live.make(ObjectId::ROOT, &name, FileKind::Directory);
-            live.directories.push(made);
-        }
-        for &(object, name) in &stream.initial {
-            live.create(object, name.0);
-        }
-        live.volume.sync_all().unwrap();
-        live
-    }
-
-    fn make(&self, parent: ObjectId, name: &str, kind: FileKind) -> ObjectId {
-        let spec = NodeSpec {
-            kind,
-            mode: 0o755,
-            rdev: DeviceNumber(0),
-            symlink_target: None,
-        };
-        let made = self
-            .volume
-            .create(&Caller::default(), parent, name.as_bytes(), &spec);
-        made.unwrap().id
-    }
-
-    fn place(&self, name: u32) -> (ObjectId, String) {
-        let app = self.stream.names[name as usize];
-        (self.directories[app.index()], format!("{name:x}"))
-    }
-
-    fn create(&mut self, object: ObjectNumber, name: u32) {
-        let (parent, name) = self.place(name);
-        self.objects[object.index()] = Some(self.make(parent, &name, FileKind::Regular));
-    }
-
-    /// Lets the checkpointer look whenever it wants to, until this moment.
-    fn pass_time(&mut self, time_ns: u64) {
-        while let Some(at) = self.look_at.filter(|at| at.0 <= time_ns) {
-            let now = self.clock.moment().now.0.max(at.0);
-            self.clock.0.store(now, Ordering::SeqCst);
-            self.step();
-            // The checkpointer itself sleeps a little at least.
-            self.look_at = self.look_at.map(|next| next.max(MonotonicNs(now + 1)));
-        }
-        self.clock.0.store(time_ns, Ordering::SeqCst);
-    }
-
-    fn step(&mut self) {
-        let before = self.store.pending().commits;
-        self.look_at = self.volume.checkpoint_step();
-        self.note_commits(before);
-    }
-
-    fn perform(&mut self, step: &Step) {
-        let id = |object: ObjectNumber| self.objects[object.index()].unwrap();
-        match step.action {
-            Action::Create { object, name } => self.create(object, name.0),
-            Action::Write {
-                object,
-                offset,
-                length,
-            } => {
-                let data = vec![1; length as usize];
-                let at = WriteAt::Offset(offset);
-                self.volume
-                    .write(id(object), at, &data, SetIdBits::Stay, false)
-                    .unwrap();
-            }
-            Action::Remove { name, .. } => {
-                let (parent, name) = self.place(name.0);
-                self.volume.unlink(parent, name.as_bytes()).unwrap();
-            }
-            Action::Rename { from, to, .. } => {
-                let ((from, old), (to, new)) = (self.place(from.0), self.place(to.0));
-                let (old, new) = (old.as_bytes(), new.as_bytes());
-                let mode = RenameMode::NoReplace;
-                self.volume.rename(from, old, to, new, mode).unwrap();
-            }
-            Action::Sync { object } => {
-                let before = self.store.pending().commits;
-                self.volume.fsync(id(object)).unwrap();
-                self.note_commits(before);
-            }
-            Action::User => self.volume.user_event(),
-            Action::Device(state) => self.device_state(state),
-            other => panic!("the streams of this test have no {other:?}"),
-        }
-    }
-
-    /// Tells the volume what the sources of events would.
-    fn device_state(&mut self, state: DeviceState) {
-        let before = self.store.pending().commits;
-        match state {
-            DeviceState::ScreenOn => self.volume.set_screen(true).unwrap(),
-            DeviceState::ScreenOff => self.volume.set_screen(false).unwrap(),
-            DeviceState::Suspend | DeviceState::Shutdown => self.volume.power_goes().unwrap(),
-            DeviceState::BatteryLow => self.volume.set_battery_low(BatterySource::Kernel, true),
-            DeviceState::BatteryOk => self.volume.set_battery_low(BatterySource::Kernel, false),
-            DeviceState::Resume => {}
-        }
-        self.note_commits(before);
-    }
-
-    fn note_commits(&mut self, before: u64) {
-        let now_ns = self.clock.moment().now.0;
-        for _ in before..self.store.pending().commits {
-            self.commits.push(now_ns);
-        }
-    }
-
-    fn run(mut self) -> Self {
-        for step in &self.stream.steps {
-            self.pass_time(step.time_ns);
-            self.perform(step);
-            self.step();
-        }
-        self.pass_time(self.stream.duration_ns);
-        self
-    }
-}
+use mobifs_volume::Config;
 
 /// What happens around the apps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,28 +132,6 @@ fn stream(seed: u64, around: Around) -> Stream {
     Stream::new(&builder.finish())
 }
 
-/// A device that takes no time, as the store of the mount here takes none: what a commit is
-/// expected to take decides what fits into a pause.
-fn instant() -> mobifs_device_model::Config {
-    let mut config = Preset::Ufs31.config().unwrap();
-    let (interface, timing) = (&mut config.interface, &mut config.timing);
-    for time in [
-        &mut interface.read_overhead_us,
-        &mut interface.write_overhead_us,
-        &mut interface.durable_overhead_us,
-        &mut interface.flush_overhead_us,
-        &mut timing.read_us,
-        &mut timing.program_us,
-        &mut timing.erase_us,
-    ] {
-        time.value = 0.0;
-    }
-    // As fast as the model allows.
-    interface.bus_mb_per_s.value = 100_000.0;
-    timing.channel_mb_per_s.value = 100_000.0;
-    config
-}
-
 fn compare(policy: &str, seed: u64, around: Around) {
     let stream = stream(seed, around);
     let config = Config::parse(&format!("[defaults]\n{policy}"), Path::new("test")).unwrap();
@@ -331,7 +142,8 @@ fn compare(policy: &str, seed: u64, around: Around) {
     };
     let contender = Contender::engine(String::new(), config.rules.policy(b"any"));
     let (outcome, _) = simulate(&stream, &contender, &device).unwrap();
-    let live = Live::new(&stream, &config).run();
+    let store = Arc::new(MemoryStore::new());
+    let live = Live::new(&stream, &config, store, Box::new(|_| {})).run();
 
     let context = format!("{policy}, seed {seed}, {around:?}");
     let end_ns = stream.duration_ns;

@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use mobifs_base::{
-    Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex, RangeSet,
-};
+use mobifs_base::{Attributes, ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, Page, PageIndex};
 
 use crate::apply::content;
 use crate::apply::content::has_room_after_end;
 use crate::apply::stage;
 use crate::commit::counters::CommitCounters;
-use crate::commit::shape::{self, MANY_FILES_BYTES, RUN_PAGES_MIN};
 use crate::log::epoch::{BIND_RESERVE_BYTES, Epoch, RenameMark};
 use crate::log::record::Record;
 use crate::lower::Lower;
@@ -22,6 +19,7 @@ use crate::overlay::paths;
 use crate::overlay::pending::PendingObject;
 use crate::overlay::places;
 use crate::overlay::read;
+use crate::placement::{self, FileEnd, Known, RUN_PAGES_MIN};
 use crate::{StoreError, Transaction};
 
 /// With more files than this, one sync of the filesystem is cheaper than one each.
@@ -133,7 +131,7 @@ pub(crate) fn choose_direct<L: Lower>(
         // places that recovery does not look at.
         return Ok(Vec::new());
     }
-    let new_bytes = shape::created_bytes(transaction);
+    let new_bytes = placement::created_bytes(transaction);
     let mut runs = Vec::new();
     let mut empty_tails = Vec::new();
     for state in &transaction.objects {
@@ -142,50 +140,56 @@ pub(crate) fn choose_direct<L: Lower>(
         };
         let pending = overlay.state().pending.objects.get(&state.id).cloned();
         let created = state.created || pending.as_ref().is_some_and(|object| object.created);
-        let length_min = if created && new_bytes >= MANY_FILES_BYTES {
-            1
-        } else {
-            RUN_PAGES_MIN
-        };
         let is_new = state.created && pending.is_none();
-        for range in page_runs(pages, length_min) {
-            let mut empty = empty_parts(pending.as_deref(), created, range);
-            if !created && !empty.covers(range) {
-                let tail = empty_tail(overlay, state.id, pending.as_deref(), range, &mut empty);
-                empty_tails.extend(tail.map_err(paths::failed_to_commit(
-                    overlay,
-                    state.id,
-                    &transaction.dentries,
-                ))?);
-            }
-            let parts = empty.iter().map(whole_pages);
-            let parts = parts.filter(|part| is_run(*part, length_min));
-            runs.extend(parts.map(|part| DirectRun {
-                object: state.id,
-                range: part,
-                attributes: state.attributes,
-                created,
-                is_everything: is_new
-                    && part.start == 0
-                    && part.end >= state.attributes.size
-                    && is_plain(state),
-            }));
-        }
+        let known = known(pending.as_deref(), created);
+        let mut empty_tail = None;
+        let placement = placement::place(known, new_bytes, pages.keys().copied(), || {
+            let (end, committed) = file_end(overlay, state.id, pending.as_deref())?;
+            empty_tail = Some(empty_after(state.id, end.offset, committed));
+            Ok(end)
+        });
+        let placement = placement.map_err(paths::failed_to_commit(
+            overlay,
+            state.id,
+            &transaction.dentries,
+        ))?;
+        empty_tails.extend(empty_tail.filter(|_| placement.empty_from.is_some()));
+        let parts = placement.in_place.iter();
+        runs.extend(parts.map(|&part| DirectRun {
+            object: state.id,
+            range: part,
+            attributes: state.attributes,
+            created,
+            is_everything: is_new
+                && part.start == 0
+                && part.end >= state.attributes.size
+                && is_plain(state),
+        }));
     }
     write_empty_tails(overlay, counters, epoch, empty_tails)?;
     Ok(runs)
 }
 
-/// Adds what of the range lies after the file's end to what is empty. Where that is
-/// worth it and the journal does not say so yet: a state that says "after its end this
-/// file is empty".
-fn empty_tail<L: Lower>(
+/// What the journal says of a file's content.
+fn known(pending: Option<&PendingObject>, created: bool) -> Known<'_> {
+    match pending {
+        Some(object) if created && object.bound.is_some() => Known::Bound,
+        Some(object) if created => Known::Created {
+            in_place: Some(&object.direct),
+        },
+        None if created => Known::Created { in_place: None },
+        _ => Known::Lower {
+            zeroed: pending.map(|object| &object.zeroed),
+        },
+    }
+}
+
+/// Where a file of the lower tree ends, and its committed attributes.
+fn file_end<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,
     pending: Option<&PendingObject>,
-    range: ByteRange,
-    empty: &mut RangeSet,
-) -> Result<Option<ObjectState>, StoreError> {
+) -> Result<(FileEnd, Attributes), StoreError> {
     let handle = lookup::require_handle(overlay, id)?;
     let stat = overlay
         .lower()
@@ -195,31 +199,30 @@ fn empty_tail<L: Lower>(
         Some(attributes) => attributes,
         None => read::shown_attributes(overlay, id, &stat)?,
     };
-    let end = committed
-        .size
-        .max(stat.size)
-        .next_multiple_of(PAGE_BYTES_U64);
-    let after = ByteRange::new(range.start.max(end), range.end.max(end));
-    let has_pages_there = pending.is_some_and(|object| {
-        let last = object.pages.keys().next_back();
-        last.is_some_and(|last| last.offset() >= end)
-    });
-    // To say that nothing is after the end would give back room that a program has asked for
-    // there, and that a full disk has no other of.
-    let is_allocated = has_room_after_end(&stat);
-    if !is_run(after, RUN_PAGES_MIN) || empty.covers(after) || has_pages_there || is_allocated {
-        return Ok(None);
-    }
-    empty.insert(after);
-    Ok(Some(ObjectState {
+    let size = committed.size.max(stat.size);
+    let offset = size.next_multiple_of(PAGE_BYTES_U64);
+    let end = FileEnd {
+        offset,
+        has_pages_after: pending.is_some_and(|object| {
+            let last = object.pages.keys().next_back();
+            last.is_some_and(|last| last.offset() >= offset)
+        }),
+        is_allocated: has_room_after_end(&stat),
+    };
+    Ok((end, committed))
+}
+
+/// A state that says "from here on this file is empty".
+fn empty_after(id: ObjectId, offset: u64, committed: Attributes) -> ObjectState {
+    ObjectState {
         id,
         created: false,
         attributes: committed,
         symlink_target: None,
-        zeroed: vec![ByteRange::from(end)],
+        zeroed: vec![ByteRange::from(offset)],
         allocated: Vec::new(),
         xattrs: Vec::new(),
-    }))
+    }
 }
 
 fn write_empty_tails<L: Lower>(
@@ -322,7 +325,7 @@ fn write_run<L: Lower>(
     let mut start = run.range.start;
     let lower_bytes = overlay.lower().stat(handle).map_err(failed())?.size;
     let content = ByteRange::new(start, run.end(lower_bytes));
-    let is_long = run.range.len() >= RUN_PAGES_MIN as u64 * PAGE_BYTES_U64;
+    let is_long = run.range.len() >= RUN_PAGES_MIN * PAGE_BYTES_U64;
     if is_long && content.end > lower_bytes {
         // Only against fragmentation: without it the write itself allocates. Inside of
         // the file there mostly is room, and asking for it makes ext4 commit its own
@@ -364,45 +367,6 @@ pub(crate) fn note_whole<L: Lower>(overlay: &Overlay<L>, files: &[ObjectId]) {
     }
     let mut state = overlay.state_mut();
     files.iter().for_each(|&id| state.pending.note_whole(id));
-}
-
-/// Runs of at least `length_min` consecutive pages, as byte ranges.
-fn page_runs(pages: &BTreeMap<PageIndex, Page>, length_min: usize) -> Vec<ByteRange> {
-    let all: RangeSet = pages
-        .keys()
-        .map(|index| ByteRange::new(index.offset(), index.offset() + PAGE_BYTES_U64))
-        .collect();
-    all.iter()
-        .filter(|range| is_run(*range, length_min))
-        .collect()
-}
-
-fn is_run(range: ByteRange, length_min: usize) -> bool {
-    range.len() >= length_min as u64 * PAGE_BYTES_U64
-}
-
-/// The parts of a range where the journal says already that nothing is. What is appended
-/// mostly begins in the middle of a page that has something.
-fn empty_parts(pending: Option<&PendingObject>, created: bool, range: ByteRange) -> RangeSet {
-    match pending {
-        Some(object) if created && object.bound.is_none() => {
-            let mut parts = RangeSet::from_iter([range]);
-            let taken = object.direct.overlap(range);
-            taken.iter().for_each(|taken| parts.remove(taken));
-            parts
-        }
-        None if created => RangeSet::from_iter([range]),
-        Some(object) if !created => object.zeroed.overlap(range),
-        _ => RangeSet::new(),
-    }
-}
-
-/// The whole pages of a range.
-fn whole_pages(range: ByteRange) -> ByteRange {
-    ByteRange::new(
-        range.start.next_multiple_of(PAGE_BYTES_U64),
-        range.end - range.end % PAGE_BYTES_U64,
-    )
 }
 
 /// Whether there is nothing about the object but content and attributes.

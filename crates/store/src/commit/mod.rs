@@ -25,6 +25,7 @@ use crate::overlay::paths;
 use crate::overlay::pending::PendingPage;
 use crate::overlay::places;
 use crate::overlay::read;
+use crate::placement;
 use crate::{StoreError, Transaction};
 
 /// Ranges whose content is in the lower files already.
@@ -51,7 +52,7 @@ pub(crate) fn commit<L: Lower>(
     make_room(overlay, applier, epoch, &transaction)?;
     epoch.sync_renames(overlay.lower())?;
     add_parents(overlay, &mut transaction)?;
-    let _content = shape::has_runs(&transaction).then(|| applier.content());
+    let _content = placement::may_place(&transaction).then(|| applier.content());
     let _tree = overlay.hold_names();
     let runs = direct::choose_direct(overlay, counters, epoch, &transaction)?;
     let written_directly = reserve::with_reserve(overlay, applier.reserve(), || {

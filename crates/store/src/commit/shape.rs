@@ -1,14 +1,8 @@
 //! What of a transaction decides how it is committed.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 
-use mobifs_base::{ObjectId, PAGE_BYTES, Page, Transaction};
-
-/// A run of new pages of this length is written to its place at once.
-pub(super) const RUN_PAGES_MIN: usize = 16;
-/// With this much data of new files in one transaction, all of it is: they have to be
-/// made in the lower tree anyway, and one sync serves them all.
-pub(super) const MANY_FILES_BYTES: u64 = 1 << 20;
+use mobifs_base::{ObjectId, PAGE_BYTES, Transaction};
 
 pub(super) fn mentioned(transaction: &Transaction) -> impl Iterator<Item = ObjectId> + '_ {
     let states = transaction.objects.iter().map(|state| state.id);
@@ -24,14 +18,6 @@ pub(super) fn parents_without_state(transaction: &Transaction) -> BTreeSet<Objec
     let stated: HashSet<ObjectId> = transaction.objects.iter().map(|state| state.id).collect();
     let parents = transaction.dentries.iter().map(|(parent, ..)| *parent);
     parents.filter(|parent| !stated.contains(parent)).collect()
-}
-
-/// What new files hold, zeros at the ends of pages not counted.
-pub(crate) fn created_bytes(transaction: &Transaction) -> u64 {
-    let created = transaction.objects.iter().filter(|state| state.created);
-    let pages = created.filter_map(|state| transaction.pages.get(&state.id));
-    let stored = pages.flat_map(BTreeMap::values).map(Page::stored_bytes);
-    stored.sum::<usize>() as u64
 }
 
 /// What the transaction takes in the journal at most, if no page goes elsewhere.
@@ -62,13 +48,6 @@ pub(super) fn journal_bytes_max(transaction: &Transaction) -> u64 {
         .map(|(_, p)| p.stored_bytes() + 64)
         .sum();
     (states + dentries + pages + 2 * PAGE_BYTES) as u64
-}
-
-/// Whether some of it may be written to its place at once.
-pub(crate) fn has_runs(transaction: &Transaction) -> bool {
-    let mut pages = transaction.pages.values();
-    pages.any(|pages| pages.len() >= RUN_PAGES_MIN)
-        || created_bytes(transaction) >= MANY_FILES_BYTES
 }
 
 /// Whether every object with pages has a state, and each object one at most.

@@ -7,7 +7,9 @@ use super::per_app::{
     flushed_vs_ext4, one_version, program_users, ratio_to_ext4, spread, with_versions,
 };
 use super::*;
-use crate::sim::{Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, Step, Stream};
+use crate::sim::{
+    Action, AppNumber, InitialObject, NameNumber, ObjectFacts, ObjectNumber, Step, Stream,
+};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const PAGE: u64 = 4096;
@@ -30,7 +32,13 @@ impl Script {
                 apps: vec!["app".to_owned()],
                 objects: vec![facts; files as usize],
                 names: vec![app; files as usize],
-                initial: numbers.map(|n| (ObjectNumber(n), NameNumber(n))).collect(),
+                initial: numbers
+                    .map(|n| InitialObject {
+                        object: ObjectNumber(n),
+                        name: NameNumber(n),
+                        bytes: 0,
+                    })
+                    .collect(),
                 duration_ns: seconds * SECOND_NS,
                 ..Stream::default()
             },

@@ -1,13 +1,14 @@
 //! What flushing costs: the commands of a filesystem or of the journal store, on a flash
 //! device model, in the trace's own time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use mobifs_base::PAGE_BYTES_U64;
 use mobifs_device_model::Host;
 use mobifs_device_model::{Command, Config, SECTORS_PER_PAGE, Sector, VirtualNs, WriteKind};
 
 use super::SimulationError;
+use super::journal::{StoredFiles, Transaction};
 use super::stream::{AppNumber, ObjectNumber};
 
 /// Commands under way at a time.
@@ -32,8 +33,6 @@ const ENTRY_RECORD_BYTES: u64 = 128;
 const HEADER_BYTES: u64 = 64;
 /// The store writes a commit of at most this size with one reliable write.
 const DIRECT_PAGES_MAX: u64 = 32;
-/// New pages in a row that the store writes straight to their place.
-const NEW_RUN_PAGES_MIN: usize = 16;
 /// The store applies its journal when it was idle for this long.
 const APPLY_IDLE_NS: u64 = 30_000_000_000;
 
@@ -63,6 +62,17 @@ pub struct Flush<'p> {
     pub waiting: Option<AppNumber>,
 }
 
+/// Where the pages of one commit of the journal store went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitPages {
+    /// When, in nanoseconds of the simulation.
+    pub at_ns: u64,
+    /// Pages that were written to their place.
+    pub in_place: u64,
+    /// Pages that were written to the journal.
+    pub journal: u64,
+}
+
 /// What flushing cost.
 #[derive(Clone, Debug, Default)]
 pub struct Cost {
@@ -74,6 +84,8 @@ pub struct Cost {
     pub waited_ns: u64,
     /// How often.
     pub waits: u64,
+    /// What each commit of the journal store wrote; none of a filesystem.
+    pub commits: Vec<CommitPages>,
 }
 
 impl Cost {
@@ -91,8 +103,8 @@ pub struct Storage {
     next_place: u64,
     pages: u64,
     journal_position: u64,
-    /// Pages that the store has in its journal and not in their place.
-    unapplied: HashSet<(ObjectNumber, u64)>,
+    /// What the journal store knows of files.
+    files: StoredFiles,
     unapplied_journal_pages: u64,
     committed_at_ns: u64,
     cost: Cost,
@@ -112,7 +124,7 @@ impl Storage {
             next_place: JOURNAL_PAGES,
             pages: capacity_bytes / PAGE_BYTES_U64,
             journal_position: 0,
-            unapplied: HashSet::new(),
+            files: StoredFiles::default(),
             unapplied_journal_pages: 0,
             committed_at_ns: 0,
             cost: Cost::default(),
@@ -139,6 +151,11 @@ impl Storage {
     /// Bytes programmed into cells for each byte written; none if nothing was.
     pub fn write_amplification(&self) -> Option<f64> {
         self.host.model().stats().write_amplification
+    }
+
+    /// A file that has been in its place since before.
+    pub(super) fn add_initial(&mut self, object: ObjectNumber, bytes: u64) {
+        self.files.add_initial(object, bytes);
     }
 
     /// A flush of a filesystem.
@@ -180,36 +197,47 @@ impl Storage {
     ///
     /// # Errors
     /// The device refuses a command.
-    pub fn commit(
+    pub(super) fn commit(
         &mut self,
         at_ns: u64,
-        pages: &[(ObjectNumber, u64)],
-        entries: u64,
+        transaction: &Transaction,
     ) -> Result<u64, SimulationError> {
         self.apply_when_idle(at_ns)?;
         let started_ns = self.begin(at_ns);
-        let (new, kept) = self.split_new(pages);
-        if !new.is_empty() {
-            self.write_in_place(&new)?;
-            self.host.wait_all();
+        let placed = self.files.commit(transaction);
+        self.cost.commits.push(CommitPages {
+            at_ns,
+            in_place: placed.in_place.len() as u64,
+            journal: placed.journal.len() as u64,
+        });
+        if placed.announced > 0 {
+            self.append(placed.announced * ENTRY_RECORD_BYTES)?;
         }
-        let bytes = kept.len() as u64 * PAGE_BYTES_U64 + entries * ENTRY_RECORD_BYTES;
-        let journal_pages = (bytes + HEADER_BYTES).div_ceil(PAGE_BYTES_U64);
-        if journal_pages <= DIRECT_PAGES_MAX && new.is_empty() {
-            self.write_journal(journal_pages, WriteKind::Reliable)?;
-        } else {
-            self.write_journal(journal_pages, WriteKind::Plain)?;
+        if !placed.in_place.is_empty() {
+            self.write_in_place(&placed.in_place)?;
             self.host.wait_all();
             self.command(&Command::Flush)?;
         }
-        self.unapplied.extend(kept);
-        self.unapplied_journal_pages += journal_pages;
+        let pages_bytes = placed.journal.len() as u64 * PAGE_BYTES_U64;
+        self.append(pages_bytes + transaction.entries * ENTRY_RECORD_BYTES)?;
         self.committed_at_ns = at_ns;
         let ended_ns = self.end(started_ns);
         if self.unapplied_journal_pages > JOURNAL_PAGES / 4 * 3 {
             self.apply(ended_ns)?;
         }
         Ok(ended_ns)
+    }
+
+    /// Appends one transaction to the store's journal, durably.
+    fn append(&mut self, record_bytes: u64) -> Result<(), SimulationError> {
+        let pages = (record_bytes + HEADER_BYTES).div_ceil(PAGE_BYTES_U64);
+        self.unapplied_journal_pages += pages;
+        if pages <= DIRECT_PAGES_MAX {
+            return self.write_journal(pages, WriteKind::Reliable);
+        }
+        self.write_journal(pages, WriteKind::Plain)?;
+        self.host.wait_all();
+        self.command(&Command::Flush)
     }
 
     /// Brings everything to its place, as an unmount does.
@@ -231,42 +259,16 @@ impl Storage {
 
     fn apply(&mut self, at_ns: u64) -> Result<(), SimulationError> {
         self.unapplied_journal_pages = 0;
-        if self.unapplied.is_empty() {
+        let pages = self.files.apply();
+        if pages.is_empty() {
             return Ok(());
         }
         let started_ns = self.begin(at_ns);
-        let mut pages: Vec<_> = self.unapplied.drain().collect();
-        pages.sort_unstable();
         self.write_in_place(&pages)?;
         self.host.wait_all();
         self.command(&Command::Flush)?;
         self.end(started_ns);
         Ok(())
-    }
-
-    /// Runs of pages that were never written go straight to their place.
-    #[expect(clippy::type_complexity, reason = "the same list twice")]
-    fn split_new(
-        &self,
-        pages: &[(ObjectNumber, u64)],
-    ) -> (Vec<(ObjectNumber, u64)>, Vec<(ObjectNumber, u64)>) {
-        let mut sorted = pages.to_vec();
-        sorted.sort_unstable();
-        let is_new = |&(object, page): &(ObjectNumber, u64)| {
-            !self.places.contains_key(&(object, page / PIECE_PAGES))
-        };
-        let runs = sorted.chunk_by(|one, next| {
-            one.0 == next.0 && one.1 + 1 == next.1 && is_new(one) == is_new(next)
-        });
-        let (mut new, mut kept) = (Vec::new(), Vec::new());
-        for run in runs {
-            if run.len() >= NEW_RUN_PAGES_MIN && is_new(&run[0]) {
-                new.extend_from_slice(run);
-            } else {
-                kept.extend_from_slice(run);
-            }
-        }
-        (new, kept)
     }
 
     fn begin(&mut self, at_ns: u64) -> u64 {

@@ -13,6 +13,7 @@ use mobifs_trace::DeviceState;
 
 use super::SimulationError;
 use super::device::Storage;
+use super::journal::Transaction;
 use super::outcome::{AtRisk, FlushReason, Outcome};
 use super::stream::{Action, AppNumber, NameNumber, ObjectNumber, Step, Stream};
 use super::written::WrittenPages;
@@ -127,8 +128,12 @@ impl<'s> EngineRun<'s> {
             let directory = self.create(ObjectId::ROOT, name.as_bytes(), FileKind::Directory)?;
             self.directories.push(directory);
         }
-        for &(object, name) in &self.stream.initial {
-            self.make(object, name)?;
+        for initial in &self.stream.initial {
+            self.make(initial.object, initial.name)?;
+            if initial.bytes > 0 {
+                self.resize(initial.object, initial.bytes)?;
+            }
+            self.storage.add_initial(initial.object, initial.bytes);
         }
         self.engine.close_all();
         while let Some(commit) = self.engine.next_commit(None) {
@@ -201,14 +206,7 @@ impl<'s> EngineRun<'s> {
                 offset,
                 length,
             } => self.write(object, offset, length),
-            Action::Resize { object, bytes } => {
-                let change = AttributeChange {
-                    size: Some(bytes),
-                    mtime: Some(TimeChange::Now),
-                    ..AttributeChange::default()
-                };
-                self.set_attributes(object, &change)
-            }
+            Action::Resize { object, bytes } => self.resize(object, bytes),
             Action::Punch {
                 object,
                 offset,
@@ -355,6 +353,15 @@ impl<'s> EngineRun<'s> {
         Ok(())
     }
 
+    fn resize(&mut self, object: ObjectNumber, bytes: u64) -> Result<(), SimulationError> {
+        let change = AttributeChange {
+            size: Some(bytes),
+            mtime: Some(TimeChange::Now),
+            ..AttributeChange::default()
+        };
+        self.set_attributes(object, &change)
+    }
+
     fn set_attributes(
         &mut self,
         object: ObjectNumber,
@@ -487,15 +494,17 @@ impl<'s> EngineRun<'s> {
 
     /// Commits one transaction; says when the device is done with it.
     fn commit(&mut self, commit: &Commit, reason: FlushReason) -> Result<u64, SimulationError> {
-        let (pages, entries) = self.hand_over(commit)?;
-        for &(object, page) in &pages {
+        let transaction = self.hand_over(commit)?;
+        let mut pages = 0;
+        for (object, page) in transaction.pages() {
+            pages += 1;
             let app = self.stream.objects[object.index()].app;
             let counts = self.outcome.app_mut(app);
             self.written.flushed(counts, object, page);
         }
-        let ended_ns = self.storage.commit(self.now_ns, &pages, entries)?;
+        let ended_ns = self.storage.commit(self.now_ns, &transaction)?;
         let took_ns = ended_ns.saturating_sub(self.now_ns);
-        self.pacing.learn(pages.len() as u64, took_ns);
+        self.pacing.learn(pages, took_ns);
         let apps = self.apps_of(commit);
         for &app in &apps {
             self.look(app);
@@ -520,25 +529,17 @@ impl<'s> EngineRun<'s> {
         apps.copied().collect()
     }
 
-    /// Gives a transaction to the store, without content, which is never read. Returns its
-    /// pages and the number of its other entries.
-    fn hand_over(
-        &mut self,
-        commit: &Commit,
-    ) -> Result<(Vec<(ObjectNumber, u64)>, u64), SimulationError> {
+    /// Gives a transaction to the store, without content, which is never read. Answers what it
+    /// changes.
+    fn hand_over(&mut self, commit: &Commit) -> Result<Transaction, SimulationError> {
         let mut transaction = commit.to_transaction();
-        let mut pages = Vec::new();
-        for (object, contents) in std::mem::take(&mut transaction.pages) {
-            if let Some(&number) = self.numbers.get(&object) {
-                pages.extend(contents.keys().map(|index| (number, index.0)));
-            }
-        }
-        let entries = (transaction.objects.len() + transaction.dentries.len()) as u64;
+        let changed = Transaction::new(&transaction, &self.numbers);
+        transaction.pages.clear();
         for &pin in &commit.pins {
             self.store.pin(pin);
         }
         self.store.commit(transaction)?;
-        Ok((pages, entries))
+        Ok(changed)
     }
 
     /// Notes what is at risk of an app now.

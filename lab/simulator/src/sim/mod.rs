@@ -12,6 +12,7 @@ mod engine;
 mod frontier;
 mod generated_users;
 mod groups;
+mod journal;
 mod outcome;
 mod page_cache;
 mod parquet;
@@ -27,7 +28,7 @@ mod tests;
 pub(crate) use compare::run_all;
 pub use compare::{ComparisonError, NamedStream, compare};
 pub use contender::{Contender, ContenderRules};
-pub use device::{Cost, Flush, FlushShape, Storage};
+pub use device::{CommitPages, Cost, Flush, FlushShape, Storage};
 pub use engine::EngineRun;
 pub use frontier::{Candidate, Frontier, FrontierPoint, Standing, candidates, frontier};
 pub use generated_users::{PROFILES, Profile, SESSION_NS, USERS};
@@ -37,7 +38,8 @@ pub use outcome::{AppOutcome, AtRisk, CurvePoint, Intervals, Outcome};
 pub use page_cache::{FlushRules, PageCache};
 pub use report::{AppReport, ContenderReport, Report, TraceReport};
 pub use stream::{
-    Action, AppNumber, NameNumber, ObjectFacts, ObjectNumber, PageChange, Step, Stream,
+    Action, AppNumber, InitialObject, NameNumber, ObjectFacts, ObjectNumber, PageChange, Step,
+    Stream,
 };
 pub use user::{PredictionReport, user_operations, watch};
 

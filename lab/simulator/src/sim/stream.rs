@@ -217,6 +217,18 @@ pub struct ObjectFacts {
     pub is_directory: bool,
 }
 
+/// What was there before a trace began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitialObject {
+    /// The object.
+    pub object: ObjectNumber,
+    /// Its name.
+    pub name: NameNumber,
+    /// How large a file was at least: the trace shows what is read of it that the trace has not
+    /// written, and where writes begin that do not begin in what is known.
+    pub bytes: u64,
+}
+
 /// A trace made ready for simulation.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
@@ -226,8 +238,8 @@ pub struct Stream {
     pub objects: Vec<ObjectFacts>,
     /// The app in whose directory each name lies.
     pub names: Vec<AppNumber>,
-    /// Objects that were there before the trace began, with their names.
-    pub initial: Vec<(ObjectNumber, NameNumber)>,
+    /// Objects that were there before the trace began.
+    pub initial: Vec<InitialObject>,
     /// What happens, by time.
     pub steps: Vec<Step>,
     /// When something was looked up, opened or read, which says nothing of storage, in
@@ -286,6 +298,15 @@ struct Meaning {
     name: NameNumber,
 }
 
+/// A file of before the trace, of whose size only a part may be known.
+#[derive(Clone, Copy, Debug)]
+struct UnsizedFile {
+    /// Its index in [`Stream::initial`].
+    initial: usize,
+    /// What is known to be in it now, in bytes.
+    known_bytes: u64,
+}
+
 struct Reader<'t> {
     trace: &'t Trace,
     stream: Stream,
@@ -293,6 +314,10 @@ struct Reader<'t> {
     /// Objects that are used without a name, by the path that the trace gives them.
     unnamed: HashMap<Vec<u8>, ObjectNumber>,
     links: HashMap<ObjectNumber, u32>,
+    /// How far files were read that no other event has mentioned yet, in bytes.
+    read_bytes: HashMap<&'t [u8], u64>,
+    /// Files of before whose size no event has set.
+    unsized_files: HashMap<ObjectNumber, UnsizedFile>,
     /// Paths of files that are used without a name at some time.
     used_unnamed: HashSet<&'t [u8]>,
 }
@@ -311,6 +336,8 @@ impl<'t> Reader<'t> {
             meanings: HashMap::new(),
             unnamed: HashMap::new(),
             links: HashMap::new(),
+            read_bytes: HashMap::new(),
+            unsized_files: HashMap::new(),
             used_unnamed: paths.filter_map(|path| path.strip_suffix(b"\0")).collect(),
         }
     }
@@ -335,8 +362,7 @@ impl<'t> Reader<'t> {
             EventKind::Write { path, offset, .. } => self.write(event, path, offset),
             EventKind::Truncate { path, length } => {
                 let object = self.object(event, path);
-                let bytes = length;
-                self.push(event, Action::Resize { object, bytes });
+                self.resize(event, object, length);
             }
             EventKind::Allocate {
                 path,
@@ -371,7 +397,10 @@ impl<'t> Reader<'t> {
             EventKind::Block { .. } => self.stream.block_commands += 1,
             EventKind::User(_) => self.push(event, Action::User),
             EventKind::Device(state) => self.push(event, Action::Device(state)),
-            EventKind::Read { .. } | EventKind::Stat { .. } => {}
+            EventKind::Read { path, offset, .. } => {
+                self.read_content(path, offset.saturating_add(event.result.unsigned_abs()));
+            }
+            EventKind::Stat { .. } => {}
         }
     }
 
@@ -398,7 +427,17 @@ impl<'t> Reader<'t> {
     fn find_initial(&mut self, app: AppIndex, path: &[u8], is_directory: bool) -> Meaning {
         let object = self.new_object(app, is_directory);
         let name = self.new_name(app);
-        self.stream.initial.push((object, name));
+        let bytes = self.read_bytes.remove(path).unwrap_or(0);
+        let unsized_file = UnsizedFile {
+            initial: self.stream.initial.len(),
+            known_bytes: bytes,
+        };
+        self.unsized_files.insert(object, unsized_file);
+        self.stream.initial.push(InitialObject {
+            object,
+            name,
+            bytes,
+        });
         self.links.insert(object, 1);
         let meaning = Meaning { object, name };
         self.meanings.insert(path.to_vec(), meaning);
@@ -440,7 +479,7 @@ impl<'t> Reader<'t> {
         }
         if flags.contains(OpenFlags::TRUNCATE) {
             let object = self.object(event, path);
-            self.push(event, Action::Resize { object, bytes: 0 });
+            self.resize(event, object, 0);
         }
     }
 
@@ -451,10 +490,41 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// A file is read as far as `end`.
+    fn read_content(&mut self, path: PathIndex, end: u64) {
+        let path = self.trace.paths.get(path);
+        let unnamed = self.unnamed.get(path).copied();
+        let named = || self.meanings.get(path).map(|meaning| meaning.object);
+        match unnamed.or_else(named) {
+            Some(object) => self.was_there(object, end, end),
+            None => {
+                let bytes = self.read_bytes.entry(path).or_default();
+                *bytes = end.max(*bytes);
+            }
+        }
+    }
+
+    /// What is in a file before the trace changes its size was there before the trace: as far as
+    /// `old_end`. It has `end` bytes now, at least.
+    fn was_there(&mut self, object: ObjectNumber, old_end: u64, end: u64) {
+        if let Some(file) = self.unsized_files.get_mut(&object) {
+            if old_end > file.known_bytes {
+                self.stream.initial[file.initial].bytes = old_end;
+            }
+            file.known_bytes = end.max(file.known_bytes);
+        }
+    }
+
+    fn resize(&mut self, event: &Event, object: ObjectNumber, bytes: u64) {
+        self.unsized_files.remove(&object);
+        self.push(event, Action::Resize { object, bytes });
+    }
+
     fn write(&mut self, event: &Event, path: PathIndex, offset: u64) {
         let length = event.result.unsigned_abs();
         let object = self.object(event, path);
         if length > 0 && offset.checked_add(length).is_some() {
+            self.was_there(object, offset, offset + length);
             self.push(
                 event,
                 Action::Write {
