@@ -7,13 +7,13 @@ HELPERDIR ?= /sbin
 FILESYSTEMS ?= ext4,btrfs,xfs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint targets bench bench-flash bench-recovery \
+.PHONY: help setup build static install install-lab install-sqlite uninstall demo test check explore lint test-32bit targets bench bench-flash bench-recovery \
 	bench-responsiveness bench-neighbours bench-record room room-f2fs bench-sqlite-vfs fuzz tsan crash-campaign crash-campaign-disks \
 	crash-campaign-f2fs systemd-check kill-campaign poison-campaign postmark-cuts flash-campaign sqlite-campaign \
 	sqlite-conformance sqlite-histories sqlite-tcl corpus soak servers wheel clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing (system packages, test suites)
 	scripts/setup.sh
@@ -78,6 +78,10 @@ explore: ## Random tests with a new seed, which is printed (SECONDS, SEED)
 
 lint: ## Formatting, clippy, purity of the engine, file lengths, documents, licences
 	scripts/lint.sh
+
+test-32bit: ## Unit tests of base, engine and store on emulated 32-bit ARM (qemu-user)
+	scripts/setup.sh --32bit
+	scripts/test-32bit.sh
 
 targets: ## Compile for 32-bit ARM, 64-bit ARM, musl and Android (cargo check)
 	scripts/check-targets.sh

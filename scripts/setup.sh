@@ -2,7 +2,7 @@
 # Installs what building, testing and the demo need, and nothing that is already there.
 # Debian and Ubuntu with a Rust toolchain. Works offline once everything is in place.
 #
-#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs | --systemd | --sqlite-tcl]
+#   scripts/setup.sh [--build-only | --soak | --fuzz | --f2fs | --systemd | --sqlite-tcl | --32bit]
 #
 # Without: what the tests need.
 set -euo pipefail
@@ -36,6 +36,10 @@ F2FS_PACKAGES=("qemu-system-x86_64:qemu-system-x86" "mkfs.f2fs:f2fs-tools" "busy
 
 # What building SQLite's own tests takes, for `make sqlite-tcl`.
 SQLITE_TCL_PACKAGES=("gcc:gcc" "make:make" "tclsh:tcl" "/usr/include/tcl8.6/tcl.h:tcl8.6-dev" "xz:xz-utils")
+
+# What `make test-32bit` runs: a cross linker with a C library, and an emulator of programs.
+ARM_PACKAGES=("arm-linux-gnueabihf-gcc:gcc-arm-linux-gnueabihf"
+  "/usr/arm-linux-gnueabihf/lib/libc.so:libc6-dev-armhf-cross" "qemu-arm-static:qemu-user-static")
 
 # What `make systemd-check` runs in its guest, and nowhere else.
 GUEST_PACKAGES=(systemd-sysv libpam-systemd dbus udev upower umockdev)
@@ -211,6 +215,7 @@ case "${1:-}" in
     install_packages "${SQLITE_TCL_PACKAGES[@]}"
     install_sqlite_tcl
     ;;
+  --32bit) install_packages "${ARM_PACKAGES[@]}" ;;
   *) install_packages "${PACKAGES[@]}" ;;
 esac
 if [ "${1:-}" = "--fuzz" ]; then

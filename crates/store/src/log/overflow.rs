@@ -169,8 +169,9 @@ fn read<L: Lower>(
         .stat(&handle)
         .map_err(|error| damaged(error.to_string()))?;
     let size = stat.size;
-    let length = usize::try_from(bytes).ok().filter(|_| bytes <= size);
-    let length = length.ok_or_else(|| damaged(format!("it has {size} of {bytes} bytes")))?;
+    if bytes > size {
+        return Err(damaged(format!("it has {size} of {bytes} bytes")));
+    }
     let written_max = stat.allocated_bytes.saturating_mul(COMPRESSION_MAX);
     if bytes > written_max.max(UNCHECKED_BYTES_MAX) {
         let allocated_bytes = stat.allocated_bytes;
@@ -178,10 +179,10 @@ fn read<L: Lower>(
             "it has {bytes} bytes, of which {allocated_bytes} were ever written"
         )));
     }
+    let too_large = || damaged(format!("its {bytes} bytes do not fit in memory"));
+    let length = usize::try_from(bytes).map_err(|_| too_large())?;
     let mut content = Vec::new();
-    content
-        .try_reserve_exact(length)
-        .map_err(|error| damaged(format!("its {bytes} bytes do not fit in memory: {error}")))?;
+    content.try_reserve_exact(length).map_err(|_| too_large())?;
     content.resize(length, 0);
     let read = lower.read_at(&handle, &mut content, 0);
     let read = read.map_err(|error| damaged(format!("it cannot be read: {error}")))?;
