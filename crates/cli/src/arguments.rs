@@ -7,6 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mobifs_daemon::predecessor::WAIT_DEFAULT;
 
+use crate::policy_arguments::PolicyArguments;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -284,52 +286,10 @@ pub(crate) struct SetArguments {
     /// The app: its path relative to the mount (`.`: what lies in no app)
     #[arg(long, value_name = "NAME")]
     pub(crate) app: OsString,
-    /// `relaxed` or `durable`
-    #[arg(long)]
-    pub(crate) class: Option<String>,
-    /// Age at which a transaction is committed
-    #[arg(long, value_name = "MS", allow_hyphen_values = true, value_parser = number)]
-    pub(crate) age_max_ms: Option<u64>,
-    /// Amount of changes at which a transaction is committed
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) staleness_max_bytes: Option<String>,
-    /// What commits a transaction before that: `tpl`, `interval`, `quiet`, `staleness` or
-    /// `fsync`
-    #[arg(long, value_name = "NAME")]
-    pub(crate) policy: Option<String>,
-    /// tpl: amount of changes below which a transaction is not committed for their pattern
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) staleness_min_bytes: Option<String>,
-    /// tpl: steepest fall of the share of overwritten pages, in millionths of a percent a
-    /// page
-    #[arg(long, value_name = "SLOPE", allow_hyphen_values = true)]
-    pub(crate) slope_min_micropercent: Option<i64>,
-    /// tpl: last pages written that the fall is fitted over
-    #[arg(long, value_name = "COUNT", allow_hyphen_values = true, value_parser = number)]
-    pub(crate) window_points: Option<u64>,
-    /// interval: age at which a transaction is committed
-    #[arg(long, value_name = "MS", allow_hyphen_values = true, value_parser = number)]
-    pub(crate) interval_ms: Option<u64>,
-    /// quiet: a transaction is committed when nothing changed for so long
-    #[arg(long, value_name = "MS", allow_hyphen_values = true, value_parser = number)]
-    pub(crate) quiet_ms: Option<u64>,
-    /// quiet: age below which a transaction is not committed
-    #[arg(long, value_name = "MS", allow_hyphen_values = true, value_parser = number)]
-    pub(crate) quiet_age_min_ms: Option<u64>,
-    /// staleness: amount of changes at which a transaction is committed
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    pub(crate) staleness_bytes: Option<String>,
-    /// fsync: age at which a transaction is committed without one
-    #[arg(long, value_name = "MS", allow_hyphen_values = true, value_parser = number)]
-    pub(crate) flush_interval_ms: Option<u64>,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArguments,
     /// The mount
     pub(crate) mountpoint: PathBuf,
-}
-
-/// A number of an option. Taken with a minus, too, so that it can be said what is wrong with it.
-fn number(text: &str) -> Result<u64, String> {
-    let parsed = text.parse();
-    parsed.map_err(|_| "give a whole number that is not negative and has no unit".to_owned())
 }
 
 #[cfg(test)]
@@ -379,6 +339,7 @@ mod tests {
             ("--age-max-ms", "-1"),
             ("--quiet-ms", "5s"),
             ("--window-points", ""),
+            ("--slope-min-micropercent", "steep"),
         ] {
             let words = ["mobifs", "set", "--app", "a", option, value, "MNT"];
             let said = Arguments::try_parse_from(words).unwrap_err().to_string();

@@ -6,6 +6,7 @@ mod commands;
 mod helper;
 mod laboratory;
 mod mount_options;
+mod policy_arguments;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

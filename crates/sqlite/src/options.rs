@@ -13,23 +13,6 @@ const MEMORY_BUDGET: &str = "64MiB";
 /// Size of a new journal, unless the URI says otherwise.
 const JOURNAL: &str = "8MiB";
 
-/// Parameters that hold for one app of a mount, and here for the database; named as in a
-/// mount's configuration.
-const NUMBERS: [&str; 6] = [
-    "age_max_ms",
-    "interval_ms",
-    "quiet_ms",
-    "quiet_age_min_ms",
-    "flush_interval_ms",
-    "window_points",
-];
-const SIZES: [&str; 3] = [
-    "staleness_max_bytes",
-    "staleness_min_bytes",
-    "staleness_bytes",
-];
-const NAMES: [&str; 2] = ["class", "policy"];
-
 /// What a database's URI says, with defaults for the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -65,25 +48,21 @@ impl Options {
     /// # Errors
     /// [`Failure::Parameter`].
     pub(crate) fn read(parameter: &dyn Fn(&str) -> Option<String>) -> Result<Self, Failure> {
-        let mut table = toml::Table::new();
-        for name in NAMES {
-            if let Some(value) = parameter(name) {
-                table.insert(name.to_owned(), value.into());
+        // What holds for one app of a mount holds for the database.
+        let mut policy = PolicySettings::default();
+        for key in PolicySettings::KEYS {
+            let Some(value) = parameter(key.name) else {
+                continue;
+            };
+            let set = policy.set(key, &value);
+            set.map_err(|error| fault(key.name, &format!("is wrong: {}", error.message)))?;
+            if toml::Value::try_from(&policy).is_err() {
+                return Err(fault(
+                    key.name,
+                    &format!("is \"{value}\", which is too large"),
+                ));
             }
         }
-        for name in NUMBERS {
-            if let Some(value) = parameter(name) {
-                table.insert(name.to_owned(), number(name, &value)?.into());
-            }
-        }
-        for name in SIZES {
-            if let Some(value) = parameter(name) {
-                table.insert(name.to_owned(), size(name, &value)?.into());
-            }
-        }
-        let policy: PolicySettings = toml::Value::Table(table)
-            .try_into()
-            .map_err(|error: toml::de::Error| fault("class", error.message()))?;
         change_of(&policy)?;
         let sized = |name: &str| parameter(name).map(|value| size(name, &value)).transpose();
         let apply_idle = parameter("apply_idle_ms");
@@ -182,6 +161,8 @@ fn fault(name: &str, message: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use mobifs_volume::Kind;
+
     use super::*;
 
     fn read(parameters: &[(&str, &str)]) -> Result<Options, Failure> {
@@ -207,6 +188,46 @@ mod tests {
         let staleness_max_bytes = settings.staleness_max_bytes.map(|size| size.0);
         assert_eq!(staleness_max_bytes, Some(2 << 20));
         assert_eq!(options.config(None).unwrap().memory_budget_bytes, 16 << 20);
+    }
+
+    /// `slope_min_micropercent` was passed over.
+    #[test]
+    fn a_uri_has_every_key_of_an_app() {
+        for key in PolicySettings::KEYS {
+            let value = match (key.name, key.kind) {
+                ("class", _) => "durable",
+                ("policy", _) => "tpl",
+                (_, Kind::Size) => "3MiB",
+                (_, Kind::Slope) => "-7",
+                _ => "17",
+            };
+            let options = read(&[(key.name, value)]).unwrap();
+            assert_ne!(options.policy, PolicySettings::default(), "{}", key.name);
+        }
+    }
+
+    /// It refuses names that it does not know.
+    #[test]
+    fn the_python_package_knows_every_parameter() {
+        let source = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../bindings/python/src/mobifs_sqlite/_uri.py"
+        );
+        let source = std::fs::read_to_string(source).unwrap();
+        let listed = source.split("\"\"\"").nth(3).unwrap().split_whitespace();
+        let mut listed: Vec<&str> = listed.collect();
+        listed.sort_unstable();
+        let own = [
+            "memory_budget_bytes",
+            "journal_bytes",
+            "direct_write_max_bytes",
+            "apply_idle_ms",
+            "arena",
+        ];
+        let keys = PolicySettings::KEYS.iter().map(|key| key.name);
+        let mut known: Vec<&str> = keys.chain(own).collect();
+        known.sort_unstable();
+        assert_eq!(listed, known);
     }
 
     #[test]

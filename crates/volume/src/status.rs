@@ -333,9 +333,54 @@ pub(crate) fn rfc3339(time: mobifs_base::Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use mobifs_base::Timestamp;
 
     use super::*;
+    use crate::PolicySettings;
+
+    /// Of the keys that a policy has, its report has all and no others; the document of the status
+    /// lists them, and that of the configuration explains them.
+    #[test]
+    fn a_policy_is_reported_with_its_keys() {
+        let document = |name: &str| {
+            let docs = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs"));
+            std::fs::read_to_string(docs.join(name)).unwrap()
+        };
+        let documents = ["STATUS.md", "CONFIG.md"].map(document);
+        let mut reported = BTreeSet::from(["class", "age_max_ms", "staleness_max_bytes", "policy"]);
+        for name in TransactioningName::ALL {
+            let report = PolicyReport::of(&TransactioningRule {
+                name,
+                ..TransactioningRule::default()
+            });
+            let serde_json::Value::Object(fields) = serde_json::to_value(report).unwrap() else {
+                panic!("not an object");
+            };
+            assert_eq!(fields["name"], name.as_str());
+            let keys = PolicySettings::KEYS.iter();
+            let keys = keys
+                .filter(|key| key.policy == Some(name))
+                .map(|key| key.name);
+            let keys: BTreeSet<_> = keys.collect();
+            let fields = fields.keys().map(String::as_str);
+            assert_eq!(
+                fields
+                    .filter(|field| *field != "name")
+                    .collect::<BTreeSet<_>>(),
+                keys
+            );
+            reported.extend(keys);
+        }
+        for key in PolicySettings::KEYS {
+            assert!(reported.contains(key.name), "{} is not reported", key.name);
+            let name = format!("`{}`", key.name);
+            for document in &documents {
+                assert!(document.contains(&name), "{name} is not in the documents");
+            }
+        }
+    }
 
     #[test]
     fn dates_are_right() {

@@ -1,7 +1,9 @@
 //! The configuration file: TOML, every key known by name.
 
 mod events;
+mod kind;
 mod pacing;
+mod policy_keys;
 mod raw;
 mod rules;
 mod settings;
@@ -17,13 +19,13 @@ use toml::de::{DeTable, Deserializer};
 
 use crate::memory_budget;
 pub use events::EventSources;
+pub use kind::Kind;
+pub use policy_keys::{PolicyKey, PolicySettings};
 use raw::RawConfig;
 pub(crate) use rules::AppGlob;
 pub use rules::Rules;
 pub(crate) use settings::check_policy;
-pub use settings::{
-    PolicyChange, PolicySettings, SettingError, class_name, parse_class, parse_policy,
-};
+pub use settings::{PolicyChange, SettingError, class_name, parse_class, parse_policy};
 pub use size::{Size, parse as parse_size};
 use written::Written;
 pub use written::config_keys;

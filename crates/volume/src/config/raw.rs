@@ -8,8 +8,9 @@ use serde::de::{self, DeserializeSeed, IntoDeserializer as _, MapAccess, Visitor
 use serde::{Deserialize, Deserializer};
 
 use super::Fault;
+use super::policy_keys::PolicySettings;
 use super::rules::{AppGlob, Rules};
-use super::settings::{PolicyChange, PolicySettings, check_policy};
+use super::settings::{PolicyChange, check_policy};
 use super::size::Size;
 
 #[derive(Debug, Deserialize)]

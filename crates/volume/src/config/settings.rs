@@ -6,52 +6,9 @@ use mobifs_engine::policy::transactioning::{
     TransactioningName, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN,
 };
 use mobifs_engine::{AppPolicy, Class};
-use serde::{Deserialize, Serialize};
 
+use super::policy_keys::PolicySettings;
 use super::size::Size;
-
-/// What can be set for one app, as it is written: the keys of `[defaults]` and of `[[app]]`, of
-/// `mobifs set`, of a database's URI, and of the restart state. What is absent stays as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct PolicySettings {
-    /// `relaxed` or `durable`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
-    /// Age at which a transaction closes, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub age_max_ms: Option<u64>,
-    /// Staleness at which a transaction closes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub staleness_max_bytes: Option<Size>,
-    /// Name of the policy that closes a transaction before that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
-    /// Policy `tpl`: staleness below which a transaction stays open.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub staleness_min_bytes: Option<Size>,
-    /// Policy `tpl`: slope of the e curve below which a transaction closes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_min_micropercent: Option<i64>,
-    /// Policy `tpl`: points of the curve that the slope is fitted through.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window_points: Option<u64>,
-    /// Policy `interval`: age at which a transaction closes, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interval_ms: Option<u64>,
-    /// Policy `quiet`: a transaction closes when nothing changed for so many milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub quiet_ms: Option<u64>,
-    /// Policy `quiet`: age below which a transaction stays open, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub quiet_age_min_ms: Option<u64>,
-    /// Policy `staleness`: staleness at which a transaction closes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub staleness_bytes: Option<Size>,
-    /// Policy `fsync`: age at which a transaction closes without one, in milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub flush_interval_ms: Option<u64>,
-}
 
 impl fmt::Display for PolicySettings {
     /// `key=value` for each setting that is present, in the units of the configuration.
@@ -81,7 +38,7 @@ pub struct SettingError {
 }
 
 impl SettingError {
-    fn new(key: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(key: &'static str, message: impl Into<String>) -> Self {
         Self {
             key,
             message: message.into(),
@@ -95,25 +52,40 @@ impl PolicySettings {
     /// # Errors
     /// [`SettingError`] for a value that makes no sense by itself.
     pub fn change(&self) -> Result<PolicyChange, SettingError> {
+        // A key that is added has to be looked at here.
+        let Self {
+            class,
+            age_max_ms,
+            staleness_max_bytes,
+            policy,
+            staleness_min_bytes: _,
+            slope_min_micropercent,
+            window_points: points,
+            interval_ms,
+            quiet_ms,
+            quiet_age_min_ms: _,
+            staleness_bytes,
+            flush_interval_ms,
+        } = self;
         let fault = |key| move |message| SettingError::new(key, message);
-        let class = self.class.as_deref().map(parse_class).transpose();
+        let class = class.as_deref().map(parse_class).transpose();
         class.map_err(fault("class"))?;
-        let policy = self.policy.as_deref().map(parse_policy).transpose();
+        let policy = policy.as_deref().map(parse_policy).transpose();
         policy.map_err(fault("policy"))?;
-        let points = self.window_points.map(window_points).transpose();
+        let points = points.map(window_points).transpose();
         points.map_err(fault("window_points"))?;
-        if self.slope_min_micropercent.is_some_and(|slope| slope > 0) {
+        if slope_min_micropercent.is_some_and(|slope| slope > 0) {
             let message = "must not be positive: it is the steepest fall";
             return Err(SettingError::new("slope_min_micropercent", message));
         }
-        let bytes = |size: Option<Size>| size.map(|size| size.0);
+        let bytes = |size: &Option<Size>| size.map(|size| size.0);
         for (key, value) in [
-            ("age_max_ms", self.age_max_ms),
-            ("staleness_max_bytes", bytes(self.staleness_max_bytes)),
-            ("interval_ms", self.interval_ms),
-            ("quiet_ms", self.quiet_ms),
-            ("staleness_bytes", bytes(self.staleness_bytes)),
-            ("flush_interval_ms", self.flush_interval_ms),
+            ("age_max_ms", *age_max_ms),
+            ("staleness_max_bytes", bytes(staleness_max_bytes)),
+            ("interval_ms", *interval_ms),
+            ("quiet_ms", *quiet_ms),
+            ("staleness_bytes", bytes(staleness_bytes)),
+            ("flush_interval_ms", *flush_interval_ms),
         ] {
             if value == Some(0) {
                 return Err(SettingError::new(key, "must be at least 1"));
@@ -149,36 +121,39 @@ impl PolicyChange {
                 *value = change;
             }
         }
-        let pages = |size: Option<Size>| size.map(Size::pages);
-        let settings = &self.0;
-        let name = settings
-            .policy
-            .as_deref()
-            .and_then(TransactioningName::from_name);
-        let points = settings
-            .window_points
-            .and_then(|points| window_points(points).ok());
+        let pages = |size: &Option<Size>| size.map(Size::pages);
+        let PolicySettings {
+            class: _,
+            age_max_ms,
+            staleness_max_bytes,
+            policy: name,
+            staleness_min_bytes,
+            slope_min_micropercent,
+            window_points: points,
+            interval_ms,
+            quiet_ms,
+            quiet_age_min_ms,
+            staleness_bytes,
+            flush_interval_ms,
+        } = &self.0;
+        let name = name.as_deref().and_then(TransactioningName::from_name);
+        let points = points.and_then(|points| window_points(points).ok());
         let mut changed = policy;
         set(&mut changed.class, self.class());
-        set(&mut changed.age_max_ms, settings.age_max_ms);
-        let staleness_max = &mut changed.staleness_max_pages;
-        set(staleness_max, pages(settings.staleness_max_bytes));
+        set(&mut changed.age_max_ms, *age_max_ms);
+        set(&mut changed.staleness_max_pages, pages(staleness_max_bytes));
         let rule = &mut changed.transactioning;
         set(&mut rule.name, name);
-        let staleness_min = &mut rule.tpl.staleness_min_pages;
-        set(staleness_min, pages(settings.staleness_min_bytes));
-        let slope_min = &mut rule.tpl.slope_min_micropercent;
-        set(slope_min, settings.slope_min_micropercent);
-        set(&mut rule.tpl.window_points, points);
-        set(&mut rule.interval.interval_ms, settings.interval_ms);
-        set(&mut rule.quiet.quiet_ms, settings.quiet_ms);
-        set(&mut rule.quiet.quiet_age_min_ms, settings.quiet_age_min_ms);
+        let tpl = &mut rule.tpl;
+        set(&mut tpl.staleness_min_pages, pages(staleness_min_bytes));
+        set(&mut tpl.slope_min_micropercent, *slope_min_micropercent);
+        set(&mut tpl.window_points, points);
+        set(&mut rule.interval.interval_ms, *interval_ms);
+        set(&mut rule.quiet.quiet_ms, *quiet_ms);
+        set(&mut rule.quiet.quiet_age_min_ms, *quiet_age_min_ms);
         let staleness = &mut rule.staleness.staleness_pages;
-        set(staleness, pages(settings.staleness_bytes));
-        set(
-            &mut rule.fsync.flush_interval_ms,
-            settings.flush_interval_ms,
-        );
+        set(staleness, pages(staleness_bytes));
+        set(&mut rule.fsync.flush_interval_ms, *flush_interval_ms);
         changed
     }
 

@@ -7,62 +7,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Fault, line_of, size};
-
-/// What a value has to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Size,
-    Milliseconds,
-    Microseconds,
-    Count,
-    Slope,
-    Flag,
-    Text,
-    Globs,
-}
-
-impl Kind {
-    const fn expectation(self) -> &'static str {
-        match self {
-            Self::Size => "a size, such as \"512MiB\" or 4096 (bytes)",
-            Self::Milliseconds => "a number of milliseconds without a unit, such as 30000",
-            Self::Microseconds => "a number of microseconds without a unit, such as 100000",
-            Self::Count => "a whole number, such as 16",
-            Self::Slope => "a whole number that is not positive, such as -20000",
-            Self::Flag => "true or false, without quotes",
-            Self::Text => "a text in quotes",
-            Self::Globs => "a list of globs in brackets, such as [\"*\", \"home/*\"]",
-        }
-    }
-
-    /// Checks the kind of a value, and of it only what the type in the program cannot hold.
-    fn check(self, value: &DeValue<'_>) -> Result<(), String> {
-        let fits = match (self, value) {
-            (Self::Size, DeValue::String(text)) => return size::parse(text).map(drop),
-            (Self::Slope, DeValue::Integer(_))
-            | (Self::Flag, DeValue::Boolean(_))
-            | (Self::Text, DeValue::String(_)) => true,
-            (
-                Self::Size | Self::Milliseconds | Self::Microseconds | Self::Count,
-                DeValue::Integer(number),
-            ) => {
-                if number.as_str().starts_with('-') {
-                    return Err(format!("must not be negative, as {} is", number.as_str()));
-                }
-                true
-            }
-            (Self::Globs, DeValue::Array(globs)) => {
-                globs.iter().all(|glob| glob.get_ref().is_str())
-            }
-            _ => false,
-        };
-        if fits {
-            return Ok(());
-        }
-        Err(format!("must be {}", self.expectation()))
-    }
-}
+use super::kind::Kind;
+use super::policy_keys::PolicySettings;
+use super::{Fault, line_of};
 
 /// A key and the kind of its value.
 type Key = (&'static str, Kind);
@@ -92,26 +39,16 @@ const MOUNT_KEYS: [Key; 21] = [
     ("apps", Kind::Globs),
 ];
 
-/// The keys of `[defaults]`, and beside `match` those of `[[app]]`.
-const APP_KEYS: [Key; 12] = [
-    ("class", Kind::Text),
-    ("age_max_ms", Kind::Milliseconds),
-    ("staleness_max_bytes", Kind::Size),
-    ("policy", Kind::Text),
-    ("staleness_min_bytes", Kind::Size),
-    ("slope_min_micropercent", Kind::Slope),
-    ("window_points", Kind::Count),
-    ("interval_ms", Kind::Milliseconds),
-    ("quiet_ms", Kind::Milliseconds),
-    ("quiet_age_min_ms", Kind::Milliseconds),
-    ("staleness_bytes", Kind::Size),
-    ("flush_interval_ms", Kind::Milliseconds),
-];
-
 /// Every key that a configuration can have: of the whole mount, and of `[defaults]` and `[[app]]`.
 pub fn config_keys() -> (Vec<&'static str>, Vec<&'static str>) {
     let names = |keys: &[Key]| keys.iter().map(|(name, _)| *name).collect();
-    (names(&MOUNT_KEYS), names(&APP_KEYS))
+    (names(&MOUNT_KEYS), names(&app_keys()))
+}
+
+/// The keys of `[defaults]`, and beside `match` those of `[[app]]`.
+fn app_keys() -> Vec<Key> {
+    let keys = PolicySettings::KEYS.iter();
+    keys.map(|key| (key.name, key.kind)).collect()
 }
 
 /// Where the keys are written.
@@ -215,7 +152,7 @@ impl Written {
                 let line = line_of(text, key.span().start);
                 self.note(&format!("{place}.match"), line);
             } else {
-                self.key(text, Some(place), &APP_KEYS, key, value)?;
+                self.key(text, Some(place), &app_keys(), key, value)?;
             }
         }
         Ok(())
@@ -254,7 +191,7 @@ impl Written {
 fn unknown_key(name: &str, place: Option<&str>, known: &[Key]) -> String {
     let has = |keys: &[Key]| keys.iter().any(|(key, _)| *key == name);
     let hint = match place {
-        None if matches!(name, "default" | "class" | "policy") || has(&APP_KEYS) => {
+        None if matches!(name, "default" | "class" | "policy") || has(&app_keys()) => {
             "settings of all apps stand in the table [defaults], those of some in [[app]] with a \
              key `match`"
         }

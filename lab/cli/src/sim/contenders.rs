@@ -149,6 +149,7 @@ fn config(keys: &Keys) -> Result<Config, Failure> {
 #[cfg(test)]
 mod tests {
     use mobifs_engine::policy::schedule::SchedulerName;
+    use mobifs_volume::PolicySettings;
 
     use super::*;
 
@@ -165,6 +166,16 @@ mod tests {
         assert_eq!(policy.transactioning.interval.interval_ms, 1500);
         assert!(!contenders[0].sees_bursts);
         assert!(contenders.iter().any(|c| c.name == Contender::EXT4));
+    }
+
+    #[test]
+    fn every_setting_of_an_app_can_be_given_to_a_policy() {
+        for key in PolicySettings::KEYS {
+            let refused = contenders(&[format!("tpl:{}=1,no_key=1", key.name)], &[]);
+            let message = refused.unwrap_err().message;
+            let name = format!("no key `{}`", key.name);
+            assert!(!message.contains(&name), "{message}");
+        }
     }
 
     #[test]
