@@ -14,7 +14,8 @@
 //! * [`life`]: runs scripts on a volume, power cuts included;
 //! * [`lives`]: runs many of them, with kills and under tight limits;
 //! * [`media`]: what a volume's committed state may lie on;
-//! * [`mount`]: runs scripts on a real mount.
+//! * [`mount`]: runs scripts on a real mount;
+//! * [`shrink`]: makes what fails as short as it gets.
 
 pub mod campaign;
 pub mod crash;
@@ -30,6 +31,8 @@ pub mod model;
 pub mod mount;
 pub mod operations;
 pub mod random;
+pub mod shrink;
+mod statistics;
 #[expect(
     clippy::too_many_lines,
     reason = "one arm for each operation on a file"

@@ -3,37 +3,29 @@
 //! successor shows all that was answered; what a cut leaves is one point of each app's history.
 
 use std::fmt;
-use std::ops::AddAssign;
-
-use proptest::strategy::ValueTree as _;
 
 use crate::campaign::Search;
 use crate::layout;
 use crate::life::{Plan, live_and_count};
 use crate::media::CrashMedium;
-use crate::operations::{Profile, Script, ScriptTree, generate};
+use crate::operations::{Profile, Script, generate};
 use crate::random::Random;
+use crate::shrink::shrink;
+use crate::statistics::statistics;
 
 /// Every history is searched the same way.
 #[derive(Clone, Copy, Debug)]
 pub struct LifeSearch;
 
-/// What a life search did, or one history of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LifeStatistics {
-    /// Histories.
-    pub histories: u64,
-    /// Daemons that were killed, each in an operation, and gone on with.
-    pub kills: u64,
-    /// Power cuts.
-    pub cuts: u64,
-}
-
-impl AddAssign for LifeStatistics {
-    fn add_assign(&mut self, other: Self) {
-        self.histories += other.histories;
-        self.kills += other.kills;
-        self.cuts += other.cuts;
+statistics! {
+    /// What a life search did, or one history of it.
+    pub struct LifeStatistics {
+        /// Histories.
+        pub histories: u64,
+        /// Daemons that were killed, each in an operation, and gone on with.
+        pub kills: u64,
+        /// Power cuts.
+        pub cuts: u64,
     }
 }
 
@@ -110,17 +102,20 @@ impl Search for LifeSearch {
 }
 
 /// The shortest history found that still shows a violation.
-fn shrunk(mut best: LifeViolation) -> LifeViolation {
-    let mut tree = ScriptTree::new(best.script.clone());
-    let mut more = tree.simplify();
-    while more {
-        more = match run(&tree.current(), &best.plan) {
-            Err(what) => {
-                (best.script, best.what) = (tree.current(), what);
-                tree.simplify()
-            }
-            Ok(_) => tree.complicate(),
+fn shrunk(found: LifeViolation) -> LifeViolation {
+    let LifeViolation {
+        plan,
+        mut script,
+        mut what,
+    } = found;
+    let seed = script.seed;
+    shrink(&mut script.events, |events| {
+        let script = Script {
+            seed,
+            events: events.to_vec(),
         };
-    }
-    best
+        let outcome = run(&script, &plan);
+        outcome.map_err(|found| what = found).is_err()
+    });
+    LifeViolation { plan, script, what }
 }

@@ -25,7 +25,6 @@ mod run;
 mod shrink;
 
 use std::fmt;
-use std::ops::AddAssign;
 
 pub use clock::ClockKind;
 pub use history::{History, Setting};
@@ -34,6 +33,7 @@ pub use run::run;
 use crate::campaign::Search;
 use crate::crash::{Calls, Fault, Harm};
 use crate::random::Random;
+use crate::statistics::statistics;
 
 /// How thoroughly a history is searched.
 #[derive(Clone, Copy, Debug)]
@@ -81,49 +81,33 @@ impl Default for FaultSearchOptions {
     }
 }
 
-/// What a fault search did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FaultStatistics {
-    /// Histories.
-    pub histories: u64,
-    /// Runs of them in which a planned fault fired.
-    pub fault_points: u64,
-    /// Of them: with a fault that lasted for more than one call.
-    pub lasting: u64,
-    /// Calls that failed.
-    pub failed_calls: u64,
-    /// Operations and requests that failed for that.
-    pub failed_requests: u64,
-    /// Runs in which an app became read-only.
-    pub read_only: u64,
-    /// Times that transactions which found no room were merged with what frees some.
-    pub merges: u64,
-    /// Daemons that were killed after such a merge.
-    pub killed_after_merge: u64,
-    /// Mounts that failed, and successors of killed daemons that did.
-    pub failed_mounts: u64,
-    /// Daemons that were killed.
-    pub kills: u64,
-    /// Crash images recovered and compared.
-    pub crash_points: u64,
-    /// Recoveries in which a call failed.
-    pub recovery_faults: u64,
-}
-
-impl AddAssign for FaultStatistics {
-    fn add_assign(&mut self, other: Self) {
-        self.histories += other.histories;
-        self.fault_points += other.fault_points;
-        self.lasting += other.lasting;
-        self.failed_calls += other.failed_calls;
-        self.failed_requests += other.failed_requests;
-        self.read_only += other.read_only;
-        self.merges += other.merges;
-        self.killed_after_merge += other.killed_after_merge;
-        self.failed_mounts += other.failed_mounts;
-        self.kills += other.kills;
-        self.crash_points += other.crash_points;
-        self.recovery_faults += other.recovery_faults;
+statistics! {
+    /// What a fault search did.
+    pub struct FaultStatistics {
+        /// Histories.
+        pub histories: u64,
+        /// Runs of them in which a planned fault fired.
+        pub fault_points: u64,
+        /// Of them: with a fault that lasted for more than one call.
+        pub lasting: u64,
+        /// Calls that failed.
+        pub failed_calls: u64,
+        /// Operations and requests that failed for that.
+        pub failed_requests: u64,
+        /// Runs in which an app became read-only.
+        pub read_only: u64,
+        /// Times that transactions which found no room were merged with what frees some.
+        pub merges: u64,
+        /// Daemons that were killed after such a merge.
+        pub killed_after_merge: u64,
+        /// Mounts that failed, and successors of killed daemons that did.
+        pub failed_mounts: u64,
+        /// Daemons that were killed.
+        pub kills: u64,
+        /// Crash images recovered and compared.
+        pub crash_points: u64,
+        /// Recoveries in which a call failed.
+        pub recovery_faults: u64,
     }
 }
 

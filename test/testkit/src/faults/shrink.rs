@@ -1,10 +1,9 @@
 //! Finds a short history that still shows a violation.
 
-use proptest::strategy::ValueTree as _;
-
 use super::{Cuts, FaultViolation, History, run};
 use crate::crash::Fault;
-use crate::operations::{Script, ScriptTree};
+use crate::operations::{Event, Script};
+use crate::shrink::shrink as leave_out;
 
 /// Runs at most.
 const RUNS_MAX: u32 = 30_000;
@@ -18,7 +17,7 @@ const CUTS: Cuts = Cuts {
 /// The shortest history found that a fault of the same kind breaks, in words.
 pub(super) fn shrink(history: &History, violation: &FaultViolation) -> Option<String> {
     let mut runs = RUNS_MAX;
-    let mut breaks = |events: &[crate::operations::Event]| {
+    let mut breaks = |events: &[Event]| {
         let history = History {
             events: events.to_vec(),
             setting: history.setting.clone(),
@@ -26,21 +25,17 @@ pub(super) fn shrink(history: &History, violation: &FaultViolation) -> Option<St
         breaking_fault(&history, violation.fault, &mut runs)
     };
     let mut found = breaks(&history.events)?;
-    let mut tree = ScriptTree::new(Script {
+    let mut best = Script {
         seed: violation.seed,
         events: history.events.clone(),
-    });
-    let mut best = tree.current();
-    let mut more = tree.simplify();
-    while more {
-        more = if let Some(breaking) = breaks(&tree.current().events) {
+    };
+    leave_out(&mut best.events, |events| match breaks(events) {
+        Some(breaking) => {
             found = breaking;
-            best = tree.current();
-            tree.simplify()
-        } else {
-            tree.complicate()
-        };
-    }
+            true
+        }
+        None => false,
+    });
     let (fault, what) = found;
     Some(format!(
         "{what}\n{fault:?}\n{:?}\n{best:?}",

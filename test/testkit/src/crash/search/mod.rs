@@ -32,9 +32,9 @@ mod walk;
 mod world;
 
 use std::fmt;
-use std::ops::AddAssign;
 
 use crate::campaign::Search;
+use crate::statistics::statistics;
 use operation::History;
 
 /// How thoroughly a history is cut.
@@ -61,64 +61,43 @@ impl Default for SearchOptions {
     }
 }
 
-/// What a search did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SearchStatistics {
-    /// Histories carried out.
-    pub histories: u64,
-    /// Transactions committed in them.
-    pub transactions: u64,
-    /// Mutating calls to the lower filesystem.
-    pub lower_calls: u64,
-    /// Crash images recovered and compared.
-    pub crash_points: u64,
-    /// Of them: cut while something was being applied or closed.
-    pub during_apply: u64,
-    /// Of them: cut during a recovery.
-    pub during_recovery: u64,
-    /// Of them: cut during the recovery from a cut during a recovery, or later still.
-    pub during_nested_recovery: u64,
-    /// Recoveries that served what they found before any of it was applied.
-    pub unapplied: u64,
-    /// Mounts over what an earlier one had served and left unapplied.
-    pub reopened_unapplied: u64,
-    /// Histories that went on after a recovery.
-    pub continued: u64,
-    /// Of them: before what the recovery found was applied.
-    pub continued_unapplied: u64,
-    /// Transactions that a recovery found in a journal.
-    pub recovered_transactions: u64,
-    /// Recoveries that found a torn transaction at the journal's end.
-    pub torn_tails: u64,
-    /// Of the crash images: copied to another filesystem before they were mounted.
-    pub copies: u64,
-    /// Copies that were refused, because names had begun to move when they were made.
-    pub copies_refused: u64,
-    /// Applies, commits and closes that met an object which the filesystem refuses.
-    pub refused: u64,
-    /// Of the mounts after a cut: those that met one.
-    pub recovered_refused: u64,
-}
-
-impl AddAssign for SearchStatistics {
-    fn add_assign(&mut self, other: Self) {
-        self.histories += other.histories;
-        self.transactions += other.transactions;
-        self.lower_calls += other.lower_calls;
-        self.crash_points += other.crash_points;
-        self.during_apply += other.during_apply;
-        self.during_recovery += other.during_recovery;
-        self.during_nested_recovery += other.during_nested_recovery;
-        self.unapplied += other.unapplied;
-        self.reopened_unapplied += other.reopened_unapplied;
-        self.continued += other.continued;
-        self.continued_unapplied += other.continued_unapplied;
-        self.recovered_transactions += other.recovered_transactions;
-        self.torn_tails += other.torn_tails;
-        self.copies += other.copies;
-        self.copies_refused += other.copies_refused;
-        self.refused += other.refused;
-        self.recovered_refused += other.recovered_refused;
+statistics! {
+    /// What a search did.
+    pub struct SearchStatistics {
+        /// Histories carried out.
+        pub histories: u64,
+        /// Transactions committed in them.
+        pub transactions: u64,
+        /// Mutating calls to the lower filesystem.
+        pub lower_calls: u64,
+        /// Crash images recovered and compared.
+        pub crash_points: u64,
+        /// Of them: cut while something was being applied or closed.
+        pub during_apply: u64,
+        /// Of them: cut during a recovery.
+        pub during_recovery: u64,
+        /// Of them: cut during the recovery from a cut during a recovery, or later still.
+        pub during_nested_recovery: u64,
+        /// Recoveries that served what they found before any of it was applied.
+        pub unapplied: u64,
+        /// Mounts over what an earlier one had served and left unapplied.
+        pub reopened_unapplied: u64,
+        /// Histories that went on after a recovery.
+        pub continued: u64,
+        /// Of them: before what the recovery found was applied.
+        pub continued_unapplied: u64,
+        /// Transactions that a recovery found in a journal.
+        pub recovered_transactions: u64,
+        /// Recoveries that found a torn transaction at the journal's end.
+        pub torn_tails: u64,
+        /// Of the crash images: copied to another filesystem before they were mounted.
+        pub copies: u64,
+        /// Copies that were refused, because names had begun to move when they were made.
+        pub copies_refused: u64,
+        /// Applies, commits and closes that met an object which the filesystem refuses.
+        pub refused: u64,
+        /// Of the mounts after a cut: those that met one.
+        pub recovered_refused: u64,
     }
 }
 

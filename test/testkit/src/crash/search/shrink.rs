@@ -3,6 +3,7 @@
 use super::SearchOptions;
 use super::operation::{After, History};
 use super::run::run;
+use crate::shrink::shrink as leave_out;
 
 /// Leaving something out moves all later crash points, so each candidate is cut in
 /// several ways before it counts as harmless.
@@ -94,42 +95,40 @@ impl Shrinker {
         )
     }
 
-    /// Tries `smaller` and keeps it if it still fails.
-    fn keep_if_failing(&mut self, best: &mut History, smaller: History) -> bool {
-        let fails = smaller != *best && self.fails(&smaller);
-        if fails {
-            *best = smaller;
-        }
-        fails
+    /// Whether a history that is not `best` fails as well.
+    fn still_fails(&mut self, best: &History, change: impl FnOnce(&mut History)) -> bool {
+        let mut candidate = best.clone();
+        change(&mut candidate);
+        candidate != *best && self.fails(&candidate)
     }
 
     fn drop_steps(&mut self, best: &mut History) {
-        let mut smaller = best.clone();
-        smaller.before.clear();
-        self.keep_if_failing(best, smaller);
+        let mut steps = best.steps.clone();
+        leave_out(&mut steps, |steps| {
+            self.still_fails(best, |candidate| candidate.steps = steps.to_vec())
+        });
+        best.steps = steps;
         for at in (0..best.steps.len()).rev() {
-            let mut smaller = best.clone();
-            smaller.steps.remove(at);
-            if !self.keep_if_failing(best, smaller) {
-                let mut smaller = best.clone();
-                smaller.steps[at].after = After::Nothing;
-                self.keep_if_failing(best, smaller);
+            if self.still_fails(best, |candidate| candidate.steps[at].after = After::Nothing) {
+                best.steps[at].after = After::Nothing;
             }
         }
     }
 
     fn drop_operations(&mut self, best: &mut History) {
-        for at in (0..best.before.len()).rev() {
-            let mut smaller = best.clone();
-            smaller.before.remove(at);
-            self.keep_if_failing(best, smaller);
-        }
+        let mut before = best.before.clone();
+        leave_out(&mut before, |before| {
+            self.still_fails(best, |candidate| candidate.before = before.to_vec())
+        });
+        best.before = before;
         for step in (0..best.steps.len()).rev() {
-            for at in (0..best.steps[step].operations.len()).rev() {
-                let mut smaller = best.clone();
-                smaller.steps[step].operations.remove(at);
-                self.keep_if_failing(best, smaller);
-            }
+            let mut operations = best.steps[step].operations.clone();
+            leave_out(&mut operations, |operations| {
+                self.still_fails(best, |candidate| {
+                    candidate.steps[step].operations = operations.to_vec();
+                })
+            });
+            best.steps[step].operations = operations;
         }
     }
 }

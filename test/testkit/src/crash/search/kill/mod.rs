@@ -23,13 +23,13 @@ mod run;
 mod tests;
 
 use std::fmt;
-use std::ops::AddAssign;
 
 use super::operation::History;
 use super::run::Plan;
 use super::script::SCRIPTS;
 use super::{SearchStatistics, Violation};
 use crate::campaign::Search;
+use crate::statistics::statistics;
 
 /// How thoroughly a history is killed.
 #[derive(Clone, Copy, Debug)]
@@ -55,40 +55,27 @@ impl Default for KillOptions {
     }
 }
 
-/// What a search did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KillStatistics {
-    /// Histories carried out.
-    pub histories: u64,
-    /// Kills survived.
-    pub kills: u64,
-    /// Of them: while something was being applied.
-    pub during_apply: u64,
-    /// Of them: while another kill was being survived.
-    pub during_resume: u64,
-    /// Of them: while a transaction was being handed over.
-    pub in_flight: u64,
-    /// Transactions of these that were in the journal.
-    pub arrived: u64,
-    /// Of the kills: with open files that had no name.
-    pub with_unnamed: u64,
-    /// Calls that an error made fail.
-    pub failed_calls: u64,
-    /// What the power cuts found.
-    pub cuts: SearchStatistics,
-}
-
-impl AddAssign for KillStatistics {
-    fn add_assign(&mut self, other: Self) {
-        self.histories += other.histories;
-        self.kills += other.kills;
-        self.during_apply += other.during_apply;
-        self.during_resume += other.during_resume;
-        self.in_flight += other.in_flight;
-        self.arrived += other.arrived;
-        self.with_unnamed += other.with_unnamed;
-        self.failed_calls += other.failed_calls;
-        self.cuts += other.cuts;
+statistics! {
+    /// What a search did.
+    pub struct KillStatistics {
+        /// Histories carried out.
+        pub histories: u64,
+        /// Kills survived.
+        pub kills: u64,
+        /// Of them: while something was being applied.
+        pub during_apply: u64,
+        /// Of them: while another kill was being survived.
+        pub during_resume: u64,
+        /// Of them: while a transaction was being handed over.
+        pub in_flight: u64,
+        /// Transactions of these that were in the journal.
+        pub arrived: u64,
+        /// Of the kills: with open files that had no name.
+        pub with_unnamed: u64,
+        /// Calls that an error made fail.
+        pub failed_calls: u64,
+        /// What the power cuts found.
+        pub cuts: SearchStatistics,
     }
 }
 
