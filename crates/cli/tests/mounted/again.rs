@@ -289,7 +289,7 @@ fn who_keeps_a_mount_alive_that_has_left_the_tree_is_named() {
     succeeds(&detached.unwrap());
     let (directory, file) = (by_directory.id().to_string(), by_file.id().to_string());
     let words = [
-        "has left the tree",
+        "is out of the tree",
         "in use by",
         &directory,
         "working directory",
