@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Code, Failure};
 use crate::logging;
+use crate::process_state::close_inherited;
 
 /// What the daemon reports to its parent.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,7 +83,9 @@ impl Ready {
 }
 
 /// Starts a daemon in the background and waits until its mount is usable. `words`: the arguments
-/// of the program `mobifs` that make it serve.
+/// of the program `mobifs` that make it serve. Closes all descriptors but the standard streams, so
+/// the caller owns none: neither the daemon nor this process, while it waits, is to keep in use
+/// what the program that mounts has open.
 ///
 /// # Errors
 /// Why there is no mount.
@@ -93,6 +97,7 @@ pub fn start_in_background(
     let failed =
         |error: std::io::Error| Failure::new(Code::Failed, format!("cannot start: {error}"));
     let log = logging::open(log_file)?;
+    close_inherited(log.as_fd()).map_err(failed)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg0("mobifs");
     if is_supervised {

@@ -1,5 +1,5 @@
-//! A mount does not depend on what the process that makes it has inherited: signals, limits, and
-//! the mask of file modes.
+//! A mount does not depend on what the process that makes it has inherited: descriptors, signals,
+//! limits, and the mask of file modes.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -27,6 +27,46 @@ fn number_in_status(pid: u32, key: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let found = status.lines().find_map(|line| line.strip_prefix(key));
     u64::from_str_radix(found.unwrap().trim(), 16).unwrap()
+}
+
+/// Regression: daemon and supervisor kept what the program that mounts had open. Another filesystem
+/// could not be unmounted, and its locks stayed taken, for as long as the mount was there.
+#[test]
+fn what_who_mounts_has_open_is_not_kept_open_by_the_mount() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    let other = fixture.path("other");
+    fs::write(&other, "content").unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 7<\"$0\" 8>>\"$0\"; exec \"$@\""]);
+    succeeds(&mount_by(command.arg(&other).arg(PROGRAM), &fixture));
+    let daemon = fixture.daemon_pid();
+    for pid in [daemon, parent_of(daemon)] {
+        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let open: Vec<_> = descriptors
+            .map(|entry| fs::read_link(entry.unwrap().path()).unwrap_or_default())
+            .collect();
+        assert!(open.len() > 3 && !open.contains(&other), "{open:?}");
+    }
+    fixture.umount();
+}
+
+/// Regression: a mount that was out of the tree stayed in use by the command that waited for its
+/// end, and by the daemon that this had started: they named themselves, and gave up.
+#[test]
+fn a_mount_does_not_wait_for_what_its_own_command_has_open() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fixture.mount(&[]);
+    let held = fixture.mountpoint.join("held");
+    fs::write(&held, "content").unwrap();
+    let script = "exec 7<\"$0\"; umount -i -l \"$1\"; shift; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(&held);
+    command.arg(&fixture.mountpoint).arg(PROGRAM);
+    succeeds(&mount_by(&mut command, &fixture));
+    assert_eq!(fs::read(&held).unwrap(), b"content");
+    fixture.umount();
 }
 
 /// Regression: with `SIGCHLD` blocked the supervisor never noticed that its daemon had died, and the
