@@ -141,7 +141,7 @@ pub(crate) struct MountArguments {
     /// Pass over mount options that are not known
     #[arg(long, hide = true)]
     pub(crate) sloppy: bool,
-    /// Directory that holds the files: any directory of any filesystem
+    /// Directory that holds the files, on ext4, btrfs, XFS or f2fs
     pub(crate) store: PathBuf,
     /// Where to mount it: an empty directory outside the store
     pub(crate) mountpoint: PathBuf,

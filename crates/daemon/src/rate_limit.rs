@@ -39,16 +39,16 @@ enum Verdict {
 /// Keeps repeated lines from the layers after it.
 #[derive(Default)]
 pub(crate) struct RateLimit {
-    paths: Mutex<HashMap<Identifier, Place>>,
+    places: Mutex<HashMap<Identifier, Place>>,
 }
 
 impl RateLimit {
     fn judge(&self, place: Identifier, now: Instant) -> Verdict {
-        let Ok(mut paths) = self.paths.lock() else {
+        let Ok(mut places) = self.places.lock() else {
             // A thread that panicked in here has suppressed no line.
             return Verdict::Write;
         };
-        let place = paths.entry(place).or_insert(Place {
+        let place = places.entry(place).or_insert(Place {
             since: now,
             written: 0,
             suppressed: 0,

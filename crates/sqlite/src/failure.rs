@@ -429,6 +429,7 @@ mod tests {
         let not_committed = |is_full| {
             Failure::Volume(VolumeError::NotCommitted {
                 app: ".".to_owned(),
+                others: 0,
                 reason: "a reason".to_owned(),
                 is_full,
             })

@@ -33,10 +33,6 @@ pub mod operations;
 pub mod random;
 pub mod shrink;
 mod statistics;
-#[expect(
-    clippy::too_many_lines,
-    reason = "one arm for each operation on a file"
-)]
 pub mod target;
 pub mod timeline;
 pub mod tree;

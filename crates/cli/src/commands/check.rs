@@ -128,7 +128,7 @@ fn write(path: &Path, found: &Inspection) -> std::io::Result<()> {
     if found.leftovers > 0 {
         writeln!(
             out,
-            "  {} objects of .mobifs to be used or removed",
+            "  {} files of an interrupted apply in .mobifs, which the next mount uses or removes",
             found.leftovers
         )?;
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::alone::Shared;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs");
@@ -193,8 +195,28 @@ impl Drop for Fixture {
                 .arg(&self.mountpoint)
                 .output();
         }
+        if std::thread::panicking() {
+            // Those of a mount that is out of the tree, too.
+            self.kill_processes();
+        }
         for other in self.others.iter().rev() {
             let _ended = Command::new("umount").arg("-l").arg(other).output();
+        }
+    }
+}
+
+impl Fixture {
+    /// Kills the supervisors and daemons that were started with this store.
+    fn kill_processes(&self) {
+        let store = self.store.as_os_str().as_encoded_bytes();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let words = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let is_ours = words.starts_with(b"mobifs\0")
+                && words.split(|&byte| byte == 0).any(|word| word == store);
+            let pid = entry.file_name().to_str().and_then(|pid| pid.parse().ok());
+            if let Some(pid) = pid.filter(|_| is_ours).and_then(Pid::from_raw) {
+                let _ended = kill_process(pid, Signal::KILL);
+            }
         }
     }
 }

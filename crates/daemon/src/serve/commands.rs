@@ -140,9 +140,8 @@ impl Daemon {
         if let Err(error) = self.volume.sync_app(None, true) {
             tracing::error!(
                 %error,
-                "the daemon could not commit everything, so the mount stays; a second signal \
-                 ends it \
-                 nevertheless"
+                "the daemon could not commit everything, so it goes on and tries again; a second \
+                 signal ends it nevertheless"
             );
             return;
         }
@@ -291,7 +290,8 @@ impl Daemon {
                 ErrorKind::Failed,
                 format!(
                     "{path} is out of the tree, but not everything is in the store: {error}; the \
-                     daemon tries again until that is possible, and ends without it at SIGTERM"
+                     daemon tries again until that is possible, and ends without it at a second \
+                     SIGTERM"
                 ),
             );
         }

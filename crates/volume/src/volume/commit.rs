@@ -254,10 +254,12 @@ impl Shared {
         if self.is_power_cut() {
             return Err(VolumeError::PowerCut);
         }
-        match self.failures.lock().iter().next() {
+        let failures = self.failures.lock();
+        match failures.iter().next() {
             None => Ok(()),
             Some((path, FailedCommit { reason, is_full })) => Err(VolumeError::NotCommitted {
                 app: String::from_utf8_lossy(path).into_owned(),
+                others: failures.len() - 1,
                 reason: reason.clone(),
                 is_full: *is_full,
             }),

@@ -14,8 +14,9 @@
 
 use std::collections::BTreeMap;
 
-use mobifs_base::{MonotonicNs, ObjectId, SpaceInfo};
+use mobifs_base::{MonotonicNs, ObjectId, PAGE_BYTES_U64, SpaceInfo};
 use mobifs_engine::SizeChange;
+use mobifs_store::placement::{MANY_FILES_BYTES, RUN_PAGES_MIN};
 
 /// Deletions of so much are applied after [`AGE_MAX_MS`], smaller ones after
 /// [`SMALL_AGE_MAX_MS`].
@@ -32,11 +33,10 @@ const GAP_MS: u64 = 10_000;
 /// More would not change anything.
 const DOUBLINGS_MAX: u32 = 6;
 const _: () = assert!(GAP_MS << DOUBLINGS_MAX >= SMALL_AGE_MAX_MS);
-/// A file that grows by so much in one transaction, and all files of a transaction in which they
-/// grow by [`DIRECT_TOTAL_BYTES`] together, are written to their place when they are committed
-/// (docs/DESIGN.md, direct writes): what is deleted of them frees room also if it was not applied.
-const DIRECT_BYTES: u64 = 64 << 10;
-const DIRECT_TOTAL_BYTES: u64 = 1 << 20;
+/// A file that grows by so much in one transaction is written to its place when it is committed, and
+/// so are all files of a transaction in which they grow by [`MANY_FILES_BYTES`] together: what is
+/// deleted of them frees room also if it was not applied.
+const DIRECT_BYTES: u64 = RUN_PAGES_MIN * PAGE_BYTES_U64;
 
 /// What deletions free with the next apply.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl FreedSpace {
     /// A transaction was committed that changes sizes like this.
     pub(super) fn committed(&mut self, sizes: &[SizeChange], now: MonotonicNs) {
         let grown = sizes.iter().map(|change| change.grown_bytes);
-        let is_direct = grown.fold(0, u64::saturating_add) >= DIRECT_TOTAL_BYTES;
+        let is_direct = grown.fold(0, u64::saturating_add) >= MANY_FILES_BYTES;
         let freed = sizes.iter().map(|change| self.changed(change, is_direct));
         let bytes = freed.fold(0, u64::saturating_add);
         if bytes > 0 {

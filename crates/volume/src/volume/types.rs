@@ -84,10 +84,15 @@ pub enum VolumeError {
         name: String,
     },
     /// Changes of an app could not be committed; they stay in memory.
-    #[error("the changes of \"{app}\" could not be committed and stay in memory: {reason}")]
+    #[error(
+        "the changes of \"{app}\"{} could not be committed and stay in memory: {reason}",
+        and_others(*others)
+    )]
     NotCommitted {
         /// The first such app.
         app: String,
+        /// How many other apps there are.
+        others: usize,
         /// What the store said.
         reason: String,
         /// There was no room for them.
@@ -119,5 +124,13 @@ impl VolumeError {
             Self::NotCommitted { is_full, .. } => *is_full,
             _ => false,
         }
+    }
+}
+
+fn and_others(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        1 => " and of one more app".to_owned(),
+        _ => format!(" and of {others} more apps"),
     }
 }

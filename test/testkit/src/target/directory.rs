@@ -262,6 +262,10 @@ impl DirectoryTarget {
         }
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one arm for each operation on a file"
+    )]
     fn use_file(&self, operation: &Operation) -> Outcome {
         use Operation as Op;
         match operation {

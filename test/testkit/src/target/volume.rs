@@ -360,6 +360,10 @@ impl VolumeTarget {
         }
     }
 
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one arm for each operation on a file"
+    )]
     fn use_file(&self, operation: &Operation) -> Outcome {
         use Operation as Op;
         match operation {
