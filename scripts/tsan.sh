@@ -32,6 +32,6 @@ if [ "$#" != 0 ]; then
 else
   run -p mobifs-volume --lib -- --test-threads=1 \
     --skip heap::tests::free_pages_between_living_ones_are_given_back
-  run -p mobifs-testkit --test fault_limits -- --test-threads=1
+  run -p mobifs-testkit --test it fault_limits -- --test-threads=1
   run -p mobifs-cli --test mounted -- --test-threads=1
 fi

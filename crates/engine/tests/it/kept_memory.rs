@@ -4,14 +4,12 @@
 //! could be committed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
+use crate::support::{Bed, Dice, ROOT};
 use mobifs_base::{DeviceNumber, FileKind, ObjectId};
 use mobifs_engine::{
     AppPolicy, AttributeChange, Caller, Limits, Need, NodeSpec, RemovalMemory, SetIdBits, Stop,
     WriteAt, XattrMode,
 };
-use support::{Bed, Dice, ROOT};
 
 const BUDGET_BYTES: u64 = 1 << 20;
 /// What is kept, as the engine has it.

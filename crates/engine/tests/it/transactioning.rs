@@ -1,8 +1,7 @@
 //! Where transactions close, against the published rule computed in another way.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
+use crate::support::{Bed, ROOT};
 use mobifs_base::{MonotonicNs, ObjectId};
 use mobifs_engine::policy::transactioning::{
     Efficiency, FitWindow, FsyncParameters, IntervalParameters, QuietParameters,
@@ -10,7 +9,6 @@ use mobifs_engine::policy::transactioning::{
     TransactioningRule,
 };
 use mobifs_engine::{AppPolicy, AppRules, Class, Limits, SyncPoint};
-use support::{Bed, ROOT};
 
 /// What happens in a transaction, page by page.
 #[derive(Clone, Copy, Debug)]

@@ -1,14 +1,12 @@
 //! What transactions contain, and when: driven by hand, without any store.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
+use crate::support::{Bed, ROOT};
 use mobifs_base::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, TransactionId};
 use mobifs_engine::{
     AppPolicy, AppRules, Caller, Class, Commit, FsError, Limits, Need, RemovalMemory, SetIdBits,
     Stop, SyncPoint, WriteAt,
 };
-use support::{Bed, ROOT};
 
 fn pages(commit: &Commit) -> Vec<(ObjectId, u64, Vec<u8>)> {
     commit

@@ -1,5 +1,4 @@
 //! An engine driven by hand, without any store.
-#![allow(dead_code, reason = "no test file uses all of it")]
 
 use mobifs_base::{
     Attributes, DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, Timestamp,

@@ -2,14 +2,12 @@
 //! freed nothing, so neither the app nor the mount could ever end.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
+use crate::support::{Bed, ROOT};
 use mobifs_base::{ByteRange, ObjectId, SpaceInfo, TransactionId};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Commit, FsError, ReadSegment, RenameMode, SetIdBits, Stop,
     SyncPoint, WriteAt,
 };
-use support::{Bed, ROOT};
 
 const PAGE_BYTES: usize = 4096;
 

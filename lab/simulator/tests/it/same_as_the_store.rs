@@ -2,14 +2,12 @@
 //! pages to the journal and the same number of bytes to their place.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod live;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use live::{Live, instant};
+use crate::live::{Live, instant};
 use mobifs_base::PAGE_BYTES_U64;
 use mobifs_engine::AppRules as _;
 use mobifs_numerics::Random;

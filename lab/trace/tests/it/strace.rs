@@ -141,7 +141,7 @@ fn recorded(directory: &Path, extra: &[&str], start: Option<&Path>) -> Option<Lo
         .arg(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "traced_program",
+            "strace::traced_program",
             "--ignored",
             "--test-threads",
             "1",

@@ -2,17 +2,15 @@
 //! handed out is all there is.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
 use std::collections::BTreeMap;
 
+use crate::support::{Bed, Dice, ROOT, root};
 use mobifs_base::{ObjectId, Page, PageContent};
 use mobifs_engine::persist::{Key, Kind, RestartImage};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Engine, EngineConfig, Limits, ReadSegment, TopLevelApps,
     XattrMode,
 };
-use support::{Bed, Dice, ROOT, root};
 
 /// Keeps records, and counts what is written.
 #[derive(Default)]

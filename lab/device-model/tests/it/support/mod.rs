@@ -1,8 +1,6 @@
 //! A reference for the content of a device: what each sector may hold after a power cut,
 //! kept without any knowledge of how the device works.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
 use mobifs_device_model::{
     Completion, Config, Device, MemoryMedium, PackedPart, Preset, Sector, VirtualNs, WriteKind,
 };

@@ -1,14 +1,12 @@
 //! Room that programs ask for ahead and give back: driven by hand.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
+use crate::support::{Bed, ROOT};
 use mobifs_base::{ByteRange, ObjectId, Page, PageIndex, SpaceInfo};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Commit, FsError, FullDisk, Need, RemovalMemory, RenameMode,
     SetIdBits, Stop, WriteAt,
 };
-use support::{Bed, ROOT};
 
 const MIB: u64 = 1 << 20;
 /// What an entry or object that changes is charged at most.

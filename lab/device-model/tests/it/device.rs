@@ -6,13 +6,11 @@
     reason = "a helper of a test fails the test by panicking, as the test itself does"
 )]
 
-mod support;
-
+use crate::support::small_config;
 use mobifs_device_model::{
     Command, CommandError, Config, ConfigError, Device, DeviceError, Keep, LoadError, MemoryMedium,
     Model, Preset, SaveError, Sector, Stats, VirtualNs, WriteKind,
 };
-use support::small_config;
 
 const PLAIN: WriteKind = WriteKind::Plain;
 

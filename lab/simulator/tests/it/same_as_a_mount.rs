@@ -2,12 +2,10 @@
 //! simulator: the same transactions at the same moments.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod live;
-
 use std::path::Path;
 use std::sync::Arc;
 
-use live::{Live, instant};
+use crate::live::{Live, instant};
 use mobifs_engine::AppRules as _;
 use mobifs_numerics::Random;
 use mobifs_simulator::sim::{Contender, DeviceChoice, Stream, simulate};

@@ -7,14 +7,12 @@
     reason = "a helper of a test fails the test by panicking, as the test itself does"
 )]
 
-mod support;
-
+use crate::support::{Oracle, cases, read_all, small_config};
 use mobifs_device_model::{
     Completion, Config, Device, FlashCounters, Keep, Lpn, MemoryMedium, Model, PackedPart, Sector,
     VirtualNs, WriteKind,
 };
 use proptest::prelude::*;
-use support::{Oracle, cases, read_all, small_config};
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -1,15 +1,13 @@
 //! What is committed when the screen is off, the battery low, or the user known to be gone.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
+use crate::support::{Bed, ROOT};
 use mobifs_base::{MonotonicNs, ObjectId};
 use mobifs_engine::policy::prediction::{PredictionRules, UserActivity, UserState};
 use mobifs_engine::{
     AppPolicy, Limits, Machine, MachineEvent, Next, Pacing, PacingRules, TransactioningName,
     TransactioningRule,
 };
-use support::{Bed, ROOT};
 
 const fn ms(ms: u64) -> MonotonicNs {
     MonotonicNs(ms * 1_000_000)

@@ -2,13 +2,11 @@
 //! without any store.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{Bed, ROOT};
 use mobifs_base::{ObjectId, ObjectInfo};
 use mobifs_engine::{AppPolicy, Limits, Need, Stop};
-use support::{Bed, ROOT};
 
 const OBJECTS_MAX: usize = 100;
 /// More than the limit, and what is closed, needs.

@@ -2,14 +2,12 @@
 //! them what only those near the root can be.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::{Bed, ROOT};
 use mobifs_base::ObjectId;
 use mobifs_engine::{AppPolicy, AppRules, Limits, RemovalMemory};
-use support::{Bed, ROOT};
 
 /// Deeper than what overflowed the stack of a thread, eight times as large as here.
 const DEPTH: usize = 5_000;

@@ -1,11 +1,9 @@
 //! What only some programs ask for: driven by hand.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
-mod support;
-
+use crate::support::{Bed, ROOT};
 use mobifs_base::{DeviceNumber, Entry, FileKind};
 use mobifs_engine::{AppPolicy, Caller, FsError, Limits, NodeSpec, RenameMode, Stop, XattrMode};
-use support::{Bed, ROOT};
 
 #[test]
 fn a_whiteout_comes_with_the_rename_that_leaves_it() {

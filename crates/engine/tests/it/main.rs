@@ -1,0 +1,15 @@
+//! Tests of the engine through its interface, as one program.
+
+mod deep;
+mod kept_memory;
+mod prediction;
+mod rarities;
+mod room;
+mod saved;
+mod schedule;
+mod standby;
+mod starved;
+mod support;
+mod transactioning;
+mod transactions;
+mod trim;
