@@ -64,7 +64,7 @@ impl DirectIo {
     }
 }
 
-/// Without these the library would be wrong, not only slow.
+/// Without these the library's answers would be wrong, not only slow.
 const REQUIRED: u64 = init::DONT_MASK | init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
 
 /// What both sides agreed on.

@@ -127,7 +127,7 @@ impl Transport for ObservedTransport<'_> {
         let ended_at_ns = monotonic_ns();
         if self.is_in_flight {
             let sent = self.inner.reply(parts);
-            // Not awaited: the predecessor had answered, and its observer learned of it before.
+            // Not awaited: the predecessor had answered and reported it to its observer.
             if sent != Err(Errno::NOENT) {
                 self.replied(parts, ended_at_ns);
             }

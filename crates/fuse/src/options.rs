@@ -80,8 +80,8 @@ pub enum WorkerPlacement {
 pub struct MountOptions {
     /// Refuse all changes.
     pub read_only: bool,
-    /// Whether other users may enter. Default: yes for root, as with any disk
-    /// filesystem; no for anybody else.
+    /// Whether other users may enter. Default: yes for root, as with any disk filesystem; no for
+    /// other users.
     pub allow_other: Option<bool>,
     /// Ignore set-user-id and set-group-id bits.
     pub no_suid: bool,
@@ -154,7 +154,7 @@ impl MountOptions {
         Ok(())
     }
 
-    /// Whether other users may enter, given who mounts.
+    /// Whether other users may enter, by whether root mounts.
     pub fn allows_others(&self, as_root: bool) -> bool {
         self.allow_other.unwrap_or(as_root)
     }
@@ -188,9 +188,9 @@ impl MountOptions {
                 self.no_exec = false;
                 self.synchronous = false;
             }
-            // Always so: modes, owners and ACLs are enforced by the kernel.
+            // Always on: modes, owners and ACLs are enforced by the kernel.
             "default_permissions" => {}
-            // For mount(8), the init system and other tools that read the table.
+            // They are for mount(8), the init system and other tools that read the table.
             "auto" | "noauto" | "nofail" | "_netdev" | "user" | "nouser" | "users" | "owner"
             | "group" | "loud" | "silent" | "nonempty" | "lazytime" | "nolazytime" | "iversion"
             | "noiversion" | "mand" | "nomand" => {}

@@ -10,7 +10,7 @@ use crate::protocol::{
     SetXattrArgs, SetXattrCompatArgs, WriteArgs,
 };
 
-/// A request and who sent it.
+/// A request and its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Number, node and sender.

@@ -94,7 +94,8 @@ impl Shared {
         mount::abort(&self.mountpoint)
     }
 
-    /// Fails if this mount has left the tree: what is at its place then is another one.
+    /// Fails if this mount is no longer in the tree: what is mounted at its path then is another
+    /// one.
     fn check_in_place(&self) -> Result<(), UnmountError> {
         let there = mount::connection_at(&self.mountpoint);
         if there.is_some() && there == self.connection {
@@ -343,7 +344,7 @@ fn first_exchange(
     }
 }
 
-/// So that a mount that never became one is an error and not a hang.
+/// So that a mount that the kernel never starts is an error and not a hang.
 fn wait_for_request(transport: &DeviceTransport) -> Result<(), MountError> {
     let timeout = Timespec {
         tv_sec: FIRST_REQUEST_SECONDS,

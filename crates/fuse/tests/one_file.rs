@@ -52,7 +52,7 @@ impl Memory {
         })
     }
 
-    /// The answer back, if it is about the current file.
+    /// Returns the answer if it is about the current file; otherwise fails it.
     fn admit(&self, file: Incarnation, answer: Answer) -> Option<Answer> {
         if file == self.incarnation() {
             return Some(answer);

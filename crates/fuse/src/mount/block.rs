@@ -68,7 +68,7 @@ fn check_release() -> io::Result<()> {
 }
 
 /// Makes the mount, attached nowhere yet, on a thread whose root directory can be
-/// changed without anybody else noticing.
+/// changed without affecting other threads.
 fn mount_detached(
     device: &LoopDevice,
     transport: &DeviceTransport,
@@ -81,8 +81,8 @@ fn mount_detached(
                 Err(error) => {
                     let device = device.path();
                     tracing::info!(%error, ?device, "the mount table will show the loop device");
-                    // Nothing has changed for this thread: the last step is the one
-                    // that enters.
+                    // This thread's root is unchanged: only the last step of `enter_private_root`
+                    // enters it.
                     device.to_string_lossy().into_owned()
                 }
             };

@@ -15,7 +15,7 @@ use zerocopy::{FromZeros, Immutable, IntoBytes};
 
 /// Size of the device over memory: no filesystem lives on it, but it must not be empty.
 const DEVICE_BYTES: u64 = 64 * 1024;
-/// How often another process may take a free device first.
+/// How often another process may take a free device before this one does.
 const ATTEMPTS_MAX: usize = 16;
 
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
@@ -76,8 +76,8 @@ unsafe impl Ioctl for GetFree {
     }
 }
 
-/// A device in use. It disappears by itself when the last user (this value, or the
-/// mount) lets go of it, however that comes about.
+/// A device in use. It disappears by itself when the last user (this value, or the mount) closes
+/// it, also when the process is killed.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -115,7 +115,7 @@ impl LoopDevice {
             let device = OpenOptions::new().read(true).write(true).open(&path)?;
             match configure(&device, file, shown_name, flags) {
                 Ok(()) => return Ok(Self { path, device }),
-                // Somebody else took it between the two calls.
+                // Another program has taken the loop device between the two calls.
                 Err(Errno::BUSY) => last_error = Errno::BUSY,
                 Err(errno) => return Err(errno.into()),
             }

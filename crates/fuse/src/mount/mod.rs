@@ -141,8 +141,8 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), UnmountError> {
 /// [`UnmountError`]: if it could not be taken out of the tree.
 pub fn abort(mountpoint: &Path) -> Result<(), UnmountError> {
     if is_root() {
-        // FORCE aborts the connection before anything else is looked at; DETACH then
-        // takes the dead mount away even though it is in use.
+        // FORCE aborts the connection before anything else is looked at; DETACH then detaches the
+        // mount even though it is in use.
         let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         return unmount_syscall(mountpoint, flags)
             .map_err(|errno| UnmountError::from_errno(mountpoint, errno));

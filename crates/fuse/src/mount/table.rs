@@ -79,8 +79,8 @@ pub(crate) fn connection_at(mountpoint: &Path) -> Option<u64> {
     entry.is_fuse().then(|| entry.connection_number())
 }
 
-/// Whether a FUSE filesystem of this subtype is mounted at exactly this absolute
-/// path. Does not touch the mount itself, so it answers for a dead one, too.
+/// Whether a FUSE filesystem of this subtype is mounted at exactly this absolute path. Does not
+/// access the mount itself, so it answers for a mount without a daemon, too.
 pub fn is_mounted(mountpoint: &Path, subtype: &str) -> bool {
     find(mountpoint).is_some_and(|entry| entry.has_subtype(subtype))
 }

@@ -17,7 +17,7 @@ const DESCRIPTORS_MAX: u64 = 1 << 16;
 /// The process that takes away the last use of a `fuseblk` mount sends FUSE_DESTROY within the
 /// system call, and waits for the answer in a way that no signal ends. If that is a thread of the
 /// daemon, and the daemon is killed before it has answered, the process cannot end before another
-/// one answers; and the supervisor that would start a successor waits for its end. So a child
+/// process answers; and the supervisor that would start a successor waits for its end. So a child
 /// makes the call, which outlives the daemon until its successor has answered. Where there is no
 /// successor, the kernel gives up as soon as no process holds `/dev/fuse`: the child does not.
 pub(super) fn unmount_elsewhere(mountpoint: &Path, flags: UnmountFlags) -> Result<(), Errno> {
@@ -60,7 +60,7 @@ fn outcome_of(child: libc::pid_t) -> Result<(), Errno> {
     match ended.and_then(|(_, status)| status.exit_status()) {
         Some(0) => Ok(()),
         Some(code) => Err(Errno::from_raw_os_error(code)),
-        // Somebody has killed it.
+        // The child was killed.
         None => Err(Errno::INTR),
     }
 }

@@ -49,7 +49,7 @@ pub trait FileServer: Send + Sync + 'static {
     /// Reads; to be answered with [`Answer::data`].
     fn read(&self, file: Incarnation, offset: u64, bytes: usize, answer: Answer);
 
-    /// Writes; to be answered with [`Answer::done`], as everything below.
+    /// Writes; to be answered with [`Answer::done`], as all requests that follow.
     fn write(&self, file: Incarnation, offset: u64, data: &[u8], answer: Answer);
 
     /// Makes everything durable that was written and answered before (`fsync(2)`).

@@ -134,7 +134,7 @@ fn as_user_each_refusal_has_its_error() {
         let filesystem = OneFile(Default::default());
         Session::mount(filesystem, path, options, SessionHooks::default()).unwrap_err()
     };
-    // Somebody else's directory.
+    // A directory of another user.
     let error = try_mount(Path::new("/usr"), &MountOptions::default());
     assert!(matches!(&error, MountError::FusermountRefused(reason) if !reason.is_empty()));
     let directory = tempfile::tempdir().unwrap();

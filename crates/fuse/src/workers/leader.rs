@@ -22,7 +22,7 @@ use super::cpu;
 
 /// In place of a worker's number: all of them poll.
 const ALL_WORKERS: usize = usize::MAX;
-/// The number of workers that never leadership.
+/// The number of workers that never lead.
 pub(crate) const SPARE: usize = usize::MAX - 1;
 /// So many requests in a row from one thread make a leader.
 const STREAK: u32 = 32;

@@ -8,11 +8,11 @@
 //!
 //! A request may block its worker: reading from a slow device, an `fsync` in a durable app, a
 //! writer that is throttled. When all workers that poll are blocked that way, requests that could
-//! be answered from memory would wait with them. So a [`watchdog`] thread looks after them: if
-//! they have been busy for a while and no request has been taken meanwhile, it lets the parked
-//! ones poll too, or adds a spare worker, which ends when it is no longer needed. The watchdog
-//! sleeps as long as some worker is idle, so it costs nothing on a quiet machine. It also looks
-//! after a leader that has lowered its priority, see [`priority`].
+//! be answered from memory would wait with them. So a [`watchdog`] thread monitors them: if they
+//! have been busy for a while and no request has been taken meanwhile, it lets the parked ones poll
+//! too, or adds a spare worker, which ends when it is no longer needed. The watchdog sleeps as long
+//! as some worker is idle, so it costs nothing on a quiet machine. It also monitors a leader that
+//! has lowered its priority, see [`priority`].
 //!
 //! A worker whose buffer holds a request that a predecessor left (see [`crate::in_flight`])
 //! finishes that first. Nothing new has to wait for all of these: the kernel sends what depends

@@ -11,9 +11,9 @@
 //! lock. Therefore:
 //! * The leader lowers its priority only to answer and to spin. It takes it back
 //!   before it sleeps: woken on a busy CPU it would wait.
-//! * It keeps the watchdog awake meanwhile. If it takes no request from one tick to the
-//!   next, the watchdog restores its priority, from outside, and needs for that no lock
-//!   that the leader could hold. So a waiting thread is delayed by two ticks at most.
+//! * It keeps the watchdog awake meanwhile. If it takes no request from one tick to the next, the
+//!   watchdog restores its priority from its own thread, and needs for that no lock that the leader
+//!   could hold. So a waiting thread is delayed by two ticks at most.
 //! * No leader lowers it for a while after one was stuck while a sender waited for it,
 //!   or while no CPU is idle: then there is none to which the sender would be moved.
 //! * The two system calls cost about as much as a request, so requests without sleep have
@@ -173,7 +173,7 @@ impl Priorities {
                 continue;
             }
             stuck |= !has_taken;
-            // Before it is helped: afterwards everything may be different at once.
+            // Read before the priority is restored: afterwards it may change at once.
             let starved = !has_taken && worker.wants_cpu() && !cpu::is_wanted_by(sender);
             if worker.restore_from_outside() && starved {
                 self.suspension.begin();
@@ -191,7 +191,7 @@ impl Worker {
         self.taken_before.swap(taken, Ordering::Relaxed) != taken
     }
 
-    /// If not, it waits for something, as a disk.
+    /// If not, it waits for something else, such as a disk.
     fn wants_cpu(&self) -> bool {
         let thread = self.thread.load(Ordering::SeqCst);
         u32::try_from(thread).is_ok_and(cpu::is_wanted_by)
@@ -204,7 +204,7 @@ impl Worker {
         if let Err(errno) = set_policy(thread, SCHED_OTHER) {
             tracing::error!(%errno, "cannot restore the priority of a worker");
         }
-        // If it takes it back itself at this moment, it has its way.
+        // If the worker restores it itself at this moment, the worker's state stays.
         self.standing
             .compare_exchange(LOW, RESTORED, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()

@@ -66,7 +66,7 @@ impl Watchdog {
         self.wake_up.notify_one();
     }
 
-    /// Becomes the watchdog's thread.
+    /// Makes the calling thread the watchdog's.
     pub(crate) fn attend(&self) -> Attendance<'_> {
         Attendance {
             watchdog: self,

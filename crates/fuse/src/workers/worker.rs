@@ -40,7 +40,7 @@ impl Workers {
         }
     }
 
-    /// Answers requests until there will be none, or none for a spare worker.
+    /// Answers requests until the mount ends, or until a spare worker is not needed any more.
     fn answer_all(&self, number: usize, role: Role) -> Result<(), SessionError> {
         let mut scratch = vec![0; SCRATCH_BYTES];
         let finished = self.finish_in_flight(&mut scratch)?;
@@ -48,7 +48,7 @@ impl Workers {
             return Ok(());
         }
         let Some(mut buffer) = self.shared.buffers.take() else {
-            // Only a spare worker can be one too many.
+            // Only a spare worker can find no free buffer.
             debug_assert!(role == Role::Spare, "a permanent worker has no slot");
             return Ok(());
         };
@@ -62,7 +62,7 @@ impl Workers {
         buffer: &mut RequestBuffer,
         scratch: &mut [u8],
     ) -> Result<(), SessionError> {
-        // A predecessor may have died while it cleared it.
+        // A predecessor may have died while it cleared the slot.
         buffer.clear();
         loop {
             let (length, arrival) = match self.next(number, buffer.bytes_mut()) {
@@ -81,7 +81,7 @@ impl Workers {
         }
     }
 
-    /// A request is in hand.
+    /// A request has been taken.
     fn count_taken(&self) {
         self.taken.fetch_add(1, Ordering::SeqCst);
         if self.idle.load(Ordering::SeqCst) == 0 {
@@ -205,8 +205,8 @@ impl Workers {
         let error = slot.recorded_error();
         tracing::debug!(slot = slot.number(), unique, opcode, ?error, "in flight");
         if let Some(error) = error {
-            // This is how it ended. If the sender has the reply already, the kernel refuses
-            // this one, and that is fine.
+            // The request ended with this error. If the sender has the reply already, the kernel
+            // refuses this one, and that is fine.
             let errno = Errno::from_raw_os_error(-error);
             Dispatcher::refuse(transport, Some(slot), &request, errno);
             return true;
@@ -218,7 +218,7 @@ impl Workers {
         })
     }
 
-    /// The request in these bytes; what is none is answered here.
+    /// The request in these bytes; a malformed one is answered here.
     fn parse<'a>(&self, bytes: &'a [u8], slot: Option<&dyn RequestSlot>) -> Option<Request<'a>> {
         let error = match Request::parse(bytes, self.shared.negotiated.set_xattr_extended()) {
             Ok(request) => return Some(request),
