@@ -1,5 +1,4 @@
-//! What fuzz targets and tests need: a volume under the adapter, with a kernel that is not
-//! there.
+//! What fuzz targets and tests need: the adapter over a volume, without a kernel.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::OperationObserver;
 use crate::adapter::{Adapter, OperationTranslator};
 pub use crate::bus::fuzzing::{bus_message_seeds, read_bus_message};
 
-/// Serves a volume to a kernel that hands in bytes and gets bytes back.
+/// Serves a volume to a caller that passes requests as bytes and gets replies as bytes.
 pub struct Exchange {
     dispatcher: Dispatcher,
     scratch: Vec<u8>,
@@ -53,7 +52,7 @@ impl Exchange {
         }
     }
 
-    /// Hands one request in; bytes that are none are not answered here.
+    /// Handles one request; malformed bytes are not answered here.
     pub fn send(&mut self, bytes: &[u8]) -> Sent {
         let recorder = Recorder::default();
         if let Ok(request) = Request::parse(bytes, true) {

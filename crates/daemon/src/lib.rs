@@ -1,8 +1,8 @@
-//! The daemon of a mount: what a process needs that serves a volume to the kernel and goes on
-//! doing so, whatever happens around it.
+//! The daemon of a mount: what a process needs that serves a volume to the kernel and hands over to
+//! a successor when it dies.
 //!
 //! [`serve`] mounts a store, or takes over the mount of a daemon that died, and serves it until it
-//! ends. [`launch`] starts that in a process of its own, below a [`supervisor`]. The commands of
+//! ends. [`launch`] starts that in a process of its own, under a [`supervisor`]. The commands of
 //! the `mobifs` program reach a daemon through [`control`].
 #![deny(unsafe_code)]
 

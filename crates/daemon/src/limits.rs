@@ -1,9 +1,8 @@
 //! Limits of resources that a process inherits from the one that started it.
 //!
 //! They are raised as far as the system allows: the user may have set them for other programs, and
-//! what goes over them is the work of all programs on the mount. Where a limit stays that is too
-//! low, the mount is refused: the daemon would fail, or be killed, with changes that it has
-//! acknowledged.
+//! the daemon works for all programs on the mount. Where a limit stays that is too low, the mount
+//! is refused: the daemon would fail, or be killed, with changes that it has acknowledged.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -17,7 +17,7 @@ const LINKS: [(&str, &str); 3] = [
     ("exe", "its program"),
 ];
 
-/// So many users are named.
+/// At most so many users are named.
 const NAMED_MAX: usize = 5;
 
 /// What keeps a mount from being unmounted, or alive although it is out of the tree.
@@ -79,7 +79,7 @@ pub fn users_of_device(major: u32, minor: u32) -> Vec<MountUser> {
     users.extend(processes(|process| {
         use_of_device(process, device).or_else(|| {
             let namespace = fs::read_link(process.join("ns/mnt")).ok()?;
-            // What one process of a namespace says holds for all.
+            // All processes of a namespace see the same.
             namespaces.insert(namespace).then_some(())?;
             let table = read_mount_table(process.join("mountinfo")).ok()?;
             let copy = table

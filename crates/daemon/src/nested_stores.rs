@@ -96,8 +96,8 @@ fn is_free(store: &Path) -> bool {
 }
 
 /// Whether a process has the directory as its store. The lock is tried only where the table of
-/// locks, which knows inode numbers without their filesystem, says that there may be one: whoever
-/// mounts that store at this moment is not to find it locked by us.
+/// locks, which knows inode numbers without their filesystem, says that there may be one: a daemon
+/// that mounts that store at this moment must not find it locked by this process.
 fn is_locked(store: &Path) -> bool {
     let lock = lock_of(store);
     let is_there = lock.symlink_metadata().is_ok_and(|found| found.is_file());

@@ -13,8 +13,9 @@ use crate::store_owner::{is_finishing, mount_users};
 
 /// How long to wait for a predecessor, unless a mount says otherwise.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(60);
-/// Waiting for longer than this is explained. A holder that serves the store, or has not noted
-/// what it does, is waited for no longer: between locking and noting it looks like a predecessor.
+/// Waiting for longer than this is explained. A holder that serves the store, or has not recorded
+/// what it does, is waited for no longer: between locking and recording, a new daemon looks like a
+/// predecessor.
 const QUIET: Duration = Duration::from_secs(1);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! What a process inherits from the one that started it, and may not be as a mount needs it.
+//! Inherited process state that may not be as a mount needs it.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
@@ -34,9 +34,9 @@ fn reset_signals() {
 }
 
 /// Closes the descriptors that the process was started with, but for the standard streams and
-/// `kept`. A daemon in the background would keep them for as long as the mount is there: what they
-/// are of could not be unmounted, and its locks would stay. To be called where the process owns no
-/// other descriptor.
+/// `kept`. A daemon in the background would keep them for as long as the mount is there: the
+/// filesystems of their files could not be unmounted, and its locks would stay. To be called where
+/// the process owns no other descriptor.
 ///
 /// # Errors
 /// `/proc` cannot be read.

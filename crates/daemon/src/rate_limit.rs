@@ -78,11 +78,11 @@ impl RateLimit {
 impl<S: Subscriber> Layer<S> for RateLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         let about = event.metadata();
-        // What this says itself is not limited: it is said once in a period and place.
+        // The messages of this layer are not limited: each is written once in a period and place.
         if about.target() == module_path!() {
             return true;
         }
-        // The lock is free again: what is said here comes back through this layer.
+        // The lock is free again: a message written here passes through this layer itself.
         match self.judge(about.callsite(), Instant::now()) {
             Verdict::Write => true,
             Verdict::WriteAfter(lines) => {

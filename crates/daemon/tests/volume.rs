@@ -30,7 +30,7 @@ use tempfile::TempDir;
 const S_IFCHR: u32 = 0o020_000;
 /// An ordinary user that every system has.
 const NOBODY: u32 = 65_534;
-/// How long a mount that nobody uses may be busy.
+/// How long a mount without users may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Mounted {
@@ -85,8 +85,8 @@ impl Mounted {
         self.directory.path().join("app").join(name)
     }
 
-    /// Unmounts. A process that another test is starting has all our files open until it
-    /// has become what it is to be: the mount may be busy for that long.
+    /// Unmounts. A process that another test is starting has all our files open until it executes
+    /// its program: the mount may be busy for that long.
     fn end(mut self) {
         let start = Instant::now();
         while let Err(error) = self.handle.unmount(false) {

@@ -1,4 +1,4 @@
-//! What MobiFS programs share on one machine, and that knows nothing of a store: the directory
+//! What MobiFS programs share on one machine, independent of stores: the directory
 //! for sockets and logs of a user's daemons, requests and replies as lines over a local socket,
 //! and the kernel's table of mounts.
 #![forbid(unsafe_code)]

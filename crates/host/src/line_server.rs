@@ -50,8 +50,8 @@ impl std::fmt::Debug for LineServer {
 }
 
 impl LineServer {
-    /// Listens at `path`. What is there already is of a process that has
-    /// ended; the caller sees to it that the path is its own.
+    /// Listens at `path`. What is there already is of a process that has ended; the caller
+    /// guarantees that the path is its own.
     ///
     /// # Errors
     /// If the socket cannot be made.
@@ -107,7 +107,7 @@ impl LineServer {
         &self.path
     }
 
-    /// Waits until the requests under way are answered, but not for ever.
+    /// Waits until the requests under way are answered, at most for a limited time.
     pub fn wait_for_replies(&self) {
         let mut count = self.active.count.lock();
         while *count > 0 {

@@ -25,7 +25,7 @@ pub struct MountEntry {
     pub device_major: u32,
     /// Device number of everything in it: minor.
     pub device_minor: u32,
-    /// The user who mounted it, for FUSE mounts.
+    /// The user that mounted it, for FUSE mounts.
     pub user_id: Option<u32>,
 }
 
@@ -158,9 +158,8 @@ pub fn mount_at(mountpoint: &Path) -> io::Result<Option<MountEntry>> {
         .rfind(|mount| mount.mountpoint == mountpoint))
 }
 
-/// An absolute path for `path` without asking the object that it names (which may be
-/// a mount without a daemon): only what lies above is resolved, and a symlink at the
-/// end.
+/// An absolute path for `path` without asking the object that it names (which may be a mount
+/// without a daemon): only its parent directories are resolved, and a symlink at the end.
 ///
 /// # Errors
 /// If a parent directory does not exist.

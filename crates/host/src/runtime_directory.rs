@@ -24,7 +24,7 @@ fn first_usable(directories: &[PathBuf], uid: u32) -> io::Result<PathBuf> {
         match make_private(directory, uid) {
             Ok(()) => return Ok(directory.clone()),
             Err(error) => {
-                // That there is none is usual, without a login for one.
+                // It is usually missing where the user has no login session.
                 if error.kind() != io::ErrorKind::NotFound {
                     tracing::warn!("cannot use a directory for the control socket: {error}");
                 }

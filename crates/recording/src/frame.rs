@@ -1,4 +1,4 @@
-//! The file of a log: a beginning, and frames behind each other, each written by one call.
+//! The file of a log: a beginning, and frames one after another, each written by one call.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -15,7 +15,7 @@
 //! | 16..24 | earliest moment at which one of its observations began |
 //! | 24..32 | observations that were lost before it |
 //!
-//! A frame that is not whole ends the log: whoever wrote it was killed, or the disk was full.
+//! A frame that is not whole ends the log: its writer was killed, or the disk was full.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek as _, SeekFrom, Write as _};
@@ -35,7 +35,7 @@ const CHECKED_FROM: usize = 8;
 /// Larger payloads are not written, so what claims to be one is damaged.
 const PAYLOAD_BYTES_MAX: usize = 16 << 20;
 
-/// Room that the largest part can take: who stays below it can add any observation.
+/// Size of the largest part: a part that is smaller has room for any observation.
 pub const fn part_bytes_max() -> usize {
     PAYLOAD_BYTES_MAX
 }

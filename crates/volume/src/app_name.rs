@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// The path of an app relative to its mount. In JSON a text, or where it is none,
+/// The path of an app relative to its mount. In JSON a string, or where it is not UTF-8,
 /// `{"hex":"6d61ff"}` with its bytes; shown as a shell takes it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppName(Vec<u8>);
 
-/// What a name is that is no text.
+/// The JSON form of a name that is not UTF-8.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct InHex {

@@ -12,8 +12,8 @@ const APPS_LISTED: u64 = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AppSelection {
-    /// Only apps whose path this glob matches. What is no text is no glob: only the app of this
-    /// name.
+    /// Only apps whose path this glob matches. A name that is not UTF-8 is no glob and selects only
+    /// the app of this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub glob: Option<AppName>,
     /// Only those after this name, for the next page.

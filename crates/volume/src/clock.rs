@@ -49,7 +49,7 @@ fn monotonic_time() -> MonotonicNs {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: a place for the answer.
+    // SAFETY: the pointer is to a live value that takes the answer.
     let code = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     assert_eq!(code, 0, "every Linux has this clock");
     let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);

@@ -12,12 +12,12 @@ pub const FAULT_POINTS: [&str; 9] = [
 #[cfg(feature = "fault-points")]
 pub const FAULTS: [&str; 5] = ["panic", "abort", "overflow", "segv", "hang"];
 
-/// A place with this name; where a test wants that, the process does not go on from there.
+/// A fault point with this name: where a test asks for it, the process ends here.
 #[cfg(not(feature = "fault-points"))]
 #[inline(always)]
 pub const fn fault_point(_name: &str) {}
 
-/// From now on the process is a successor, which may fail.
+/// From now on the process is a successor, in which fault points are active.
 #[cfg(not(feature = "fault-points"))]
 #[inline(always)]
 pub const fn arm_fault_points() {}
@@ -45,7 +45,7 @@ mod switched_on {
 
     static IS_ARMED: AtomicBool = AtomicBool::new(false);
 
-    /// From now on the process is a successor, which may fail.
+    /// From now on the process is a successor, in which fault points are active.
     pub fn arm_fault_points() {
         IS_ARMED.store(true, Ordering::Relaxed);
     }
@@ -57,7 +57,7 @@ mod switched_on {
         wanted.map_or(usual, Duration::from_millis)
     }
 
-    /// A place with this name; where a test wants that, the process does not go on from there.
+    /// A fault point with this name: where a test asks for it, the process ends here.
     pub fn fault_point(name: &str) {
         if !IS_ARMED.load(Ordering::Relaxed) {
             return;
@@ -72,7 +72,7 @@ mod switched_on {
             "overflow" => {
                 black_box(overflow(0));
             }
-            // The first one only takes away the handler that looks for stack overflows.
+            // The first one only removes the handler that detects stack overflows.
             "segv" => (0..2).for_each(|_| {
                 let this = rustix::process::getpid();
                 let _sent = rustix::process::kill_process(this, rustix::process::Signal::SEGV);

@@ -98,7 +98,7 @@ mod tests {
         // Nothing happens for a day, and no sample is taken.
         let much_later = second(4_200 + 86_400);
         assert_eq!(forecast.lasts_seconds(much_later, bytes - 1, 600), None);
-        // What is committed meanwhile counts on.
+        // What is committed meanwhile still counts.
         forecast.committed(300);
         assert_eq!(
             forecast.lasts_seconds(much_later, bytes - 1, 600),

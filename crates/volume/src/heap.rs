@@ -14,7 +14,7 @@ const WORTH_AT_REST_BYTES: u64 = 16 << 20;
 /// While there is work, memory is returned no more often than this.
 const BUSY_INTERVAL_MS: u64 = 5_000;
 
-/// What the process does when it looks at its memory.
+/// What the process is doing when its memory is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Load {
     /// Something was committed since the last look.
@@ -26,20 +26,20 @@ pub(crate) enum Load {
     AtRest,
 }
 
-/// Watches how much memory the process has beyond what it holds.
+/// Tracks how much memory the process has beyond what it uses.
 #[derive(Debug, Default)]
 pub(crate) struct HeapWatch {
-    /// What it had beyond when memory was last returned, or less if it was less since:
-    /// the program itself, and what could not be returned.
+    /// The excess when memory was last returned, or the least since: the program itself, and what
+    /// could not be returned.
     floor_bytes: u64,
     given_back_at: MonotonicNs,
-    /// When it looked last.
+    /// The load at the last check.
     load: Load,
 }
 
 impl HeapWatch {
-    /// Gives memory back if that is worth it; to be called with what the engine and the store
-    /// hold.
+    /// Gives memory back if that is worth it; to be called with the bytes that the engine and the
+    /// store use.
     pub(crate) fn look(&mut self, held_bytes: u64, load: Load, now: MonotonicNs) {
         if self.is_due(resident_bytes(), held_bytes, load, now) {
             give_back();
@@ -62,8 +62,8 @@ impl HeapWatch {
         if load == Load::Busy {
             return is_worth_it && now.ms_since(self.given_back_at) >= BUSY_INTERVAL_MS;
         }
-        // What could not be returned while there was work, because something small and in use
-        // lay on every page, mostly can now.
+        // Memory that could not be returned under load, because every page had small allocations in
+        // use, mostly can be now.
         is_worth_it || is_calmer && beyond_bytes >= WORTH_AT_REST_BYTES
     }
 

@@ -1,11 +1,11 @@
 //! Committing the uncommitted changes of a mount that no daemon can go on with.
 //!
-//! A successor makes everything that a mount needs, and whatever ends it may end each one that
-//! follows. So the last process of a mount makes as little as it can: it answers no requests, makes
-//! no engine, and applies nothing that the journal has room for. It reads one transaction after the
-//! other from the arena ([`mobifs_engine::persist::uncommitted`]) and hands it to the store. What
-//! it cannot read it names and passes over. It records its progress in the arena, so that another
-//! one can go on there, and pass over a transaction that ends processes.
+//! A successor sets up everything that a mount needs, and what crashes it may crash each one that
+//! follows. So the last process of a mount does as little as possible: it answers no requests,
+//! makes no engine, and applies nothing that the journal has room for. It reads one transaction
+//! after the other from the arena ([`mobifs_engine::persist::uncommitted`]) and hands it to the
+//! store. It reports and skips what it cannot read. It records its progress in the arena, so that
+//! another one can go on there, and skip a transaction that crashes processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -19,10 +19,10 @@ use mobifs_store::{Gate, JournalStore, PosixLower, RestartState, Store as _, Sto
 use crate::arena::{OrphanedArena, ProgressLog};
 use crate::{ArenaError, OpenOptions, StoreLock};
 
-/// Processes that a transaction may end before it is passed over.
+/// Processes that may crash over a transaction before it is skipped.
 const ATTEMPTS_MAX: u32 = 2;
 
-/// Why what the arena holds cannot be looked at.
+/// Why the uncommitted changes in an arena cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LastCommitError {
     /// The arena.
@@ -42,7 +42,7 @@ pub struct LastCommit {
     lock: StoreLock,
     /// Transactions that are not committed yet, in order.
     waiting: Vec<Key>,
-    /// What was said already.
+    /// What was reported already.
     reported: BTreeSet<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct CommitPass {
     pub committed: u64,
     /// Why those that wait still could not be committed.
     pub failure: Option<StoreError>,
-    /// What was passed over, in words.
+    /// What was skipped, in words.
     pub passed_over: Vec<String>,
 }
 
@@ -106,8 +106,8 @@ impl LastCommit {
         self.waiting.is_empty()
     }
 
-    /// Commits what waits, as far as the store takes it: what it refuses waits for the next call,
-    /// and with it what depends on it.
+    /// Commits what waits, as far as the store accepts it: what the store refuses waits for the
+    /// next call, and so does what depends on it.
     pub fn commit(&mut self) -> CommitPass {
         let mut pass = CommitPass::default();
         let progress = self.progress_log.read();
@@ -171,14 +171,14 @@ impl LastCommit {
         }
     }
 
-    /// Names what could not be read of a transaction, and takes out what depends on that.
+    /// Names what could not be read of a transaction, and removes what depends on that.
     fn pass_over_unreadable(&mut self, uncommitted: &mut Uncommitted, pass: &mut CommitPass) {
         for unreadable in std::mem::take(&mut uncommitted.unreadable) {
             let object = unreadable.object;
             let object = object.map_or_else(|| "an entry".to_owned(), |id| self.path_of(id));
             self.pass_over(format!("{object}: {}", unreadable.why), pass);
         }
-        // Also where everything could be read: a record that is missing is not seen otherwise.
+        // Also where everything could be read: a missing record is not noticed otherwise.
         let placed = Placed::of(uncommitted, |id| self.store.object(id).is_ok());
         let mut lost = BTreeSet::new();
         uncommitted.entries.retain(|entry| {
@@ -200,9 +200,9 @@ impl LastCommit {
     }
 }
 
-/// What of a transaction has a place in the tree, or in what the store knows. A new object that
-/// has none must not get entries, and nothing may be said of an object that the store never got:
-/// no apply could carry that out.
+/// The objects of a transaction that have a place in the tree, or that the store knows. A new
+/// object without one must not get entries, and no change may refer to an object that the store
+/// never got: no apply could carry that out.
 struct Placed {
     objects: BTreeSet<ObjectId>,
 }

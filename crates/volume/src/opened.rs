@@ -42,18 +42,18 @@ pub struct OpenOptions<'a> {
     pub scope: StoreScope,
     /// Nothing may change.
     pub read_only: bool,
-    /// Where is kept what the store must know again should this process be killed.
+    /// Where the store's restart state is kept for a successor of this process.
     pub arena: Option<&'a Arena>,
     /// The file of a store of one file, where the caller has it open for reading and writing.
     pub file: Option<&'a Arc<File>>,
 }
 
-/// Where a killed process was.
+/// The state at which a process was killed.
 #[derive(Debug)]
 pub struct Resumption {
     saved: SavedMount,
-    /// A transaction that had reached the journal when the process was killed, which the
-    /// engine had not heard of.
+    /// A transaction that had reached the journal when the process was killed, whose commit was not
+    /// yet reported to the engine.
     committed: Option<TransactionId>,
 }
 
@@ -69,7 +69,7 @@ impl Resumption {
         })
     }
 
-    /// What its store knew, for [`JournalStore::resume`].
+    /// The store's restart state, for [`JournalStore::resume`].
     pub const fn store(&self) -> &RestartState {
         &self.saved.store
     }
@@ -79,15 +79,15 @@ impl Resumption {
         self.committed = tag.map(TransactionId);
     }
 
-    /// What was set while mounted holds on.
+    /// Keeps what was set with `mobifs set` in force.
     pub(crate) fn settings_into(&self, rules: &mut Rules) {
         for (path, change) in &self.saved.settings {
             rules.set_app(path, change.clone());
         }
     }
 
-    /// The engine as it was, with everything closed, so that it is committed next; and
-    /// the store given what the killed process could not give it any more.
+    /// The engine as it was, with every transaction closed, so that they are committed next; and
+    /// gives the store what the killed process could no longer give it.
     pub(crate) fn engine(
         &self,
         arena: &Arena,
@@ -150,8 +150,8 @@ impl OpenedStore {
         }
     }
 
-    /// Opens the store of a killed process, to go on where that was, as recorded in
-    /// `arena`. `lock` is the lock that it held; without it the store is locked anew.
+    /// Opens the store of a killed process, to go on from its state in `arena`. `lock` is the lock
+    /// that it held; without it the store is locked anew.
     ///
     /// # Errors
     /// As [`OpenedStore::open`]; [`StoreError::Unsuitable`] if the arena holds no mount.
@@ -191,7 +191,7 @@ impl OpenedStore {
         })
     }
 
-    /// Where the killed process was; none if the store was opened afresh.
+    /// The killed process's state; none if the store was opened afresh.
     pub const fn resumption(&self) -> Option<&Resumption> {
         self.resumption.as_ref()
     }
@@ -282,8 +282,8 @@ impl<'a> OpenOptions<'a> {
     }
 }
 
-/// Size of the journal that is there, so that it keeps its size unless another one is
-/// asked for. A size that no journal of ours has is for the store to complain about.
+/// Size of the journal that is there, so that it keeps its size unless another one is asked for.
+/// The store refuses a size that no journal can have.
 fn present_journal_bytes(own_directory: &Path) -> Option<u64> {
     let journal = own_directory.join("journal");
     let about = journal
@@ -306,7 +306,7 @@ fn random_uuid() -> Result<[u8; 16], StoreError> {
     Ok(uuid)
 }
 
-/// Says in the user's terms what a full disk means here.
+/// Explains in the user's terms what a full disk means here.
 fn explain(error: StoreError, path: &Path) -> StoreError {
     use rustix::io::Errno;
     match &error {

@@ -130,7 +130,7 @@ pub struct RecordingStatus {
     pub stopped: Option<String>,
 }
 
-/// The store below one mount.
+/// The store under one mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStatus {
     /// Its directory; none for one without.
@@ -158,9 +158,9 @@ pub struct StoreStatus {
 /// One app of a mount.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AppReport {
-    /// Path relative to the mount; `.` for what lies in no app. What is no text is replaced.
+    /// Path relative to the mount; `.` for what lies in no app. What is not UTF-8 is replaced.
     pub name: String,
-    /// The bytes of the name in hexadecimal digits, where it is no text.
+    /// The bytes of the name in hexadecimal digits, where it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_hex: Option<String>,
     /// `relaxed` or `durable`.

@@ -67,8 +67,8 @@ fn attribute_change(args: &SetAttrArgs) -> AttributeChange {
 }
 
 /// Whether the set-id bits must go. A change of owner takes them in any case; the kernel says
-/// so only for a change of size, where it depends on the caller. A request that changes nothing
-/// is what it makes of its decision that the bits must go: for a chown to the owner that a file
+/// so only for a change of size, where it depends on the caller. The kernel sends a request that
+/// changes nothing where it has decided that the bits must go: for a chown to the owner that a file
 /// has, and before a fallocate or a copy by a caller that may not leave them.
 fn takes_set_id(args: &SetAttrArgs) -> bool {
     const OWNER: u32 = set_attr::UID | set_attr::GID;

@@ -12,14 +12,14 @@ use rustix::io::Errno;
 use super::set_id::{has_set_id, is_in_group};
 use super::{Adapter, Outcome, caller, fs, object};
 
-/// Most that one COPY_FILE_RANGE copies: enough to be worth the request, little enough
-/// to leave the worker to others soon. Callers go on by themselves.
+/// Most that one COPY_FILE_RANGE copies: enough to be worth the request, little enough that the
+/// worker is soon free again. Callers repeat the call for the rest.
 const COPY_BYTES_MAX: u64 = 8 << 20;
 
 impl Adapter {
     pub(super) fn read(&self, call: &Call<'_>, args: &ReadArgs, scratch: &mut [u8]) -> Delivery {
         let Some(out) = scratch.get_mut(..args.size as usize) else {
-            // More than was negotiated.
+            // Larger than was negotiated.
             return call.reply().error(Errno::INVAL);
         };
         let (object, offset) = (object(call), args.offset);
@@ -43,8 +43,8 @@ impl Adapter {
         let object = object(call);
         let kill = args.write_flags & write::KILL_SUIDGID != 0;
         let sync = args.flags & syscall::O_DSYNC != 0;
-        // Always at the offset: the kernel resolved O_APPEND already, and for a page
-        // written back late the flags are those of whoever has the file open.
+        // Always at the offset: the kernel resolved O_APPEND already, and for a page written back
+        // late the flags are those of any program that has the file open.
         let at = WriteAt::Offset(args.offset);
         let set_id = self.set_id_bits(call, object, kill);
         // Two calls of the volume, the second of which can be repeated: see [`super::in_flight`].
@@ -95,7 +95,7 @@ impl Adapter {
     pub(super) fn copy_range(&self, call: &Call<'_>, args: &CopyFileRangeArgs) -> Outcome<u64> {
         let target = ObjectId(args.node_out);
         let length = args.length.min(COPY_BYTES_MAX);
-        // With the copy in one change, so that a successor finds both or neither.
+        // With the copy in one change, so that a successor finds both changes or neither.
         let kill = call.header().uid != 0;
         let was_set_id = kill && self.is_inherited_set_id(target);
         let copied = self
@@ -140,8 +140,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// What becomes of a file's set-id bits if they `go`. The kernel leaves it to the daemon to
-    /// find out whether the caller is in the file's group.
+    /// What becomes of a file's set-id bits if they `go`. The kernel lets the daemon find out
+    /// whether the caller is in the file's group.
     pub(super) fn set_id_bits(&self, call: &Call<'_>, object: ObjectId, go: bool) -> SetIdBits {
         const GROUP_EXECUTE: u16 = 0o010;
         if !go {
@@ -182,7 +182,7 @@ impl Adapter {
     }
 }
 
-/// The two forms of the request want two forms of the answer.
+/// The two forms of the request need two forms of the answer.
 pub(super) fn send_copied(reply: Reply<'_>, bytes: u64, wide: bool) -> Delivery {
     if wide {
         reply.value(&CopyFileRangeReply {

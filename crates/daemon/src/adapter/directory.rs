@@ -93,13 +93,13 @@ impl Adapter {
         let directory = object(call);
         self.list(call, args, size_of::<EntryReply>(), |listing, entry| {
             let name = entry.name.as_bytes();
-            // A lookup counts, so it may only happen if the kernel gets to see it.
+            // A lookup counts, so it may only happen if the reply carries the entry.
             if !listing.has_room(name, size_of::<EntryReply>()) {
                 return Ok(false);
             }
             let reply = match self.volume.lookup(directory, name) {
                 Ok(node) => self.entry(&node),
-                // Removed meanwhile, or not to be looked at: the name alone.
+                // Removed meanwhile, or its attributes cannot be read: the name alone.
                 Err(FsError::NotFound | FsError::Stale | FsError::Io) => EntryReply::default(),
                 Err(error) => return Err(error),
             };
@@ -123,7 +123,7 @@ impl Adapter {
     ) -> Outcome<Vec<u8>> {
         let directory = object(call);
         let mut listing = Listing::new(args);
-        // `.` must not be invented for what is no directory, or none any more.
+        // `.` must not be returned for an object that is not a directory, or is removed.
         let node = self.volume.attributes(directory).map_err(fs)?;
         if node.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
@@ -165,8 +165,8 @@ impl Adapter {
         }
     }
 
-    /// Between the two calls a reference is counted that no reply carries. If this process
-    /// dies there, its successor finds it among those that were taken and gives it back.
+    /// Between the two calls a reference is counted that no reply carries. If this process dies
+    /// there, its successor finds it among those that were taken and releases it.
     fn parent_inode(&self, directory: ObjectId) -> u64 {
         if directory.0 == ROOT_NODE {
             return ROOT_NODE;

@@ -1,25 +1,25 @@
 //! Requests in flight when a predecessor died: it had read and not answered them.
 //!
-//! The predecessor may have died anywhere: before the request was executed, after, or
-//! after the reply was sent. What the arena knows is exact as far as single calls of the
-//! volume go: each of them, with the record that it was done for this request, is
-//! there whole or not at all. What the kernel knows shows when it is answered: a reply that it
-//! has had already is refused with `ENOENT`, which does no harm.
+//! The predecessor may have died anywhere: before the request was executed, after, or after the
+//! reply was sent. The arena is exact for single calls of the volume: each of them, with the record
+//! that it was done for this request, is in it whole or not at all. Whether the kernel has been
+//! answered shows when the request is answered again: a reply that it has had already is refused
+//! with `ENOENT`, which does no harm.
 //!
-//! * *Executed, with an outcome.* It is answered from the outcome and what the objects are
-//!   like now. No other program can have changed what the sender must see: for the rest of the
-//!   system, the request ended now. The second part of requests of two parts (an
-//!   `O_SYNC` write commits, a write by an unprivileged caller notifies the kernel of lost
-//!   set-id bits) is repeated; doing it twice is as good as once.
-//! * *Not executed.* It is executed. An execution that failed has changed nothing, and its
-//!   error was recorded before the kernel learned of it, so it does not come here if the
-//!   sender can know.
-//! * *Only read* (LOOKUP, READDIR, READ, …). It is executed anew. LOOKUP and
-//!   READDIRPLUS take references, which belong to the reply: those that the predecessor
-//!   took are given back if the kernel takes our reply; if it has had the predecessor's,
-//!   those taken now are. A process that dies between the reply and giving back makes its
-//!   successor keep references that the kernel does not have, so an object stays in memory until
-//!   the unmount; there is never one too few.
+//! * *Executed, with an outcome.* It is answered from the outcome and the objects' present state.
+//!   No other program can have changed what the sender must see: for the rest of the system, the
+//!   request ended now. The second part of requests of two parts (an `O_SYNC` write commits, a
+//!   write by an unprivileged caller notifies the kernel of lost set-id bits) is repeated; doing it
+//!   twice is as good as once.
+//! * *Not executed.* It is executed. An execution that failed has changed nothing, and its error
+//!   was recorded before the kernel learned of it, so a request whose sender may know the error is
+//!   not executed again.
+//! * *Only read* (LOOKUP, READDIR, READ, …). It is executed anew. LOOKUP and READDIRPLUS take
+//!   references, which belong to the reply: those that the predecessor took are given back if the
+//!   kernel takes our reply; if it has had the predecessor's, those taken now are given back. A
+//!   process that dies between the reply and giving back makes its successor keep references that
+//!   the kernel does not have, so an object stays in memory until the unmount; a reference is never
+//!   missing.
 //! * *FORGET* is never answered and consists of as many calls as it names objects. The
 //!   rest is done.
 //! * FSYNC, SYNCFS and DESTROY commit again: what was committed costs nothing twice.

@@ -13,9 +13,9 @@
 //! * `O_TRUNC` arrives as SETATTR; `O_APPEND` is resolved by the kernel, which alone
 //!   changes sizes; `O_SYNC` comes with each WRITE; a listing continues by cookie.
 //!
-//! TMPFILE opens a file, too. Whether its RELEASE comes depends on whether the kernel has
-//! met an OPEN before, so nothing waits for it: the reference that TMPFILE hands over keeps
-//! the file, as it keeps all others.
+//! TMPFILE opens a file, too. Whether its RELEASE comes depends on whether the kernel has sent an
+//! OPEN before, so the daemon does not wait for it: the reference that TMPFILE hands over keeps the
+//! file, as references keep all other objects.
 //!
 //! It saves two requests for each file that is opened, and leaves a daemon that takes
 //! over a mount nothing to reconstruct; [`in_flight`] says what becomes of requests in flight.

@@ -11,7 +11,7 @@ use super::{Adapter, ENTRY_VALID_SECONDS, Outcome, caller, fs, object};
 
 /// What a rename does if its target exists, and what it leaves.
 pub(super) const fn rename_mode(flags: u32, caller: Caller) -> Result<RenameMode, Errno> {
-    // Both: the kernel has looked, and holds the name until it has the answer.
+    // Both at once: the kernel has looked the name up, and locks it until the request is answered.
     const WHITEOUT_OF_NEW_NAME: u32 = syscall::RENAME_WHITEOUT | syscall::RENAME_NOREPLACE;
     match flags {
         0 => Ok(RenameMode::Replace),

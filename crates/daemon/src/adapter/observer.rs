@@ -133,11 +133,12 @@ fn operation<'a>(requested: &Requested<'a>, completion: &Completion<'_>) -> Opti
     })
 }
 
-/// The operations that have to do with names.
+/// The operations on names.
 fn named<'a>(requested: &Requested<'a>, payload: &[u8]) -> Option<Operation<'a>> {
     let made = || found(payload);
     let mode_of = |requested: u32, umask: u32| {
-        // What became of it, where anything did: a directory's own rules may have a say.
+        // The mode that the object got, if it was made: a default ACL of the directory may change
+        // it.
         let given = first::<EntryReply>(payload).map(|entry| entry.attr.mode);
         given.unwrap_or(requested & !umask) & 0o7777
     };
@@ -190,7 +191,7 @@ fn named<'a>(requested: &Requested<'a>, payload: &[u8]) -> Option<Operation<'a>>
     })
 }
 
-/// One system call sets one of these; what else is marked is what the kernel does with it.
+/// One system call sets one of these; the kernel adds the other marks.
 const fn set_attributes(args: &SetAttrArgs) -> Operation<'static> {
     let group = if args.valid & set_attr::SIZE != 0 {
         return Operation::Truncate {

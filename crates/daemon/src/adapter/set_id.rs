@@ -6,12 +6,12 @@
 //! owner's rights. So the daemon has it ask again. This set makes
 //! the usual case (no such bits) cost one load.
 //!
-//! A process that takes over a mount does not know what the kernel has seen. But a file
-//! that has such a bit now may be shown with it, and one that has none can be shown with
-//! it only if the predecessor took the bit away and died before it had notified the kernel.
-//! It notifies before it answers, so then the request is still in flight, and the
-//! successor that finishes it notifies (see [`super::in_flight`]). So it is enough to look at the file itself before each
-//! change that would take the bits away.
+//! A process that takes over a mount does not know what the kernel has seen. But a file that has
+//! such a bit now will be shown with it, and one that has none can be shown with it only if the
+//! predecessor took the bit away and died before it had notified the kernel. It notifies before it
+//! answers, so then the request is still in flight, and the successor that finishes it notifies
+//! (see [`super::in_flight`]). So it is enough to look at the file itself before each change that
+//! would take the bits away.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

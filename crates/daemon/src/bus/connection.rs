@@ -23,8 +23,8 @@ use super::wire::{Malformed, Value};
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Signals that are kept while an answer is waited for.
 const BACKLOG_MAX: usize = 1_000;
-/// Longer messages are passed over. What the services here say has some thousand bytes; the bus
-/// lets through 32 MiB, from any user of the machine.
+/// Longer messages are skipped. The services here send some thousand bytes; the bus passes on up to
+/// 32 MiB, from any user of the machine.
 const MESSAGE_BYTES_MAX: usize = 256 << 10;
 /// So much is read at a time.
 const READ_BYTES: usize = 4096;
@@ -65,20 +65,20 @@ pub(super) enum BusError {
 }
 
 impl BusError {
-    /// Whether the connection is still good.
+    /// Whether the connection is still usable.
     pub(super) const fn is_of_one_call(&self) -> bool {
         matches!(self, Self::Answer { .. } | Self::Type | Self::Late)
     }
 }
 
 impl From<Malformed> for BusError {
-    /// The bus has checked each message before it passes it on.
+    /// The bus checks each message before it passes it on.
     fn from(_: Malformed) -> Self {
         Self::Gone
     }
 }
 
-/// A connection that has said hello.
+/// A connection after the bus's greeting (`Hello`).
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: UnixStream,
@@ -116,7 +116,7 @@ impl Connection {
             return Err(BusError::Unreachable("this user is refused".to_owned()));
         }
         self.write(b"NEGOTIATE_UNIX_FD\r\n", &[], until)?;
-        // Without it logind's inhibitor cannot be had, and everything else can.
+        // Without it there is no inhibitor of logind, and everything else works.
         let _answer = self.read_line(until)?;
         self.write(b"BEGIN\r\n", &[], until)
     }
@@ -152,7 +152,7 @@ impl Connection {
                 Kind::Return if is_answer => return Ok(message),
                 Kind::Error if is_answer => return Err(refusal(&message)),
                 Kind::Signal | Kind::Call => self.put_off(message),
-                // The answer to a question that was given up.
+                // The answer to a call that has timed out.
                 _ => {}
             }
         }
@@ -277,7 +277,7 @@ fn refusal(message: &Message) -> BusError {
 struct Input {
     bytes: Vec<u8>,
     descriptors: VecDeque<OwnedFd>,
-    /// Bytes that still come of a message that is passed over.
+    /// Bytes still to come of a message that is skipped.
     passed_over: usize,
 }
 
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// What a bus does that is there and not well.
+    /// How a bus that accepts connections misbehaves.
     #[derive(Clone, Copy, Debug)]
     enum Failing {
         Silent,

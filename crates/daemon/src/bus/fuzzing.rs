@@ -1,4 +1,4 @@
-//! What the fuzzer of the bus needs: messages are read from whoever is on the bus.
+//! What the fuzzer of the bus needs: any process on the bus can send messages.
 
 use super::message::{Kind, Message, PREFIX_BYTES};
 use super::wire::Value;
@@ -25,7 +25,7 @@ pub fn bus_message_seeds() -> Vec<Vec<u8>> {
     bodies.map(|body| message(body).encode(9)).into()
 }
 
-/// Reads a message. Whether it was understood.
+/// Reads a message; returns whether it was understood.
 ///
 /// # Panics
 /// If a message that was understood has no length, or is another one after it was written.
@@ -41,7 +41,7 @@ pub fn read_bus_message(bytes: &[u8]) -> bool {
         return true;
     }
     let again = read(&message.encode(message.serial));
-    // A number that is none equals itself in writing only.
+    // NaN equals itself only as text.
     let shown = |message: &Message| {
         let message = (
             (message.kind, message.serial, message.reply_serial),
@@ -54,7 +54,7 @@ pub fn read_bus_message(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whether there is a value in it that is only read, and never written.
+/// Whether it holds a value that the decoder skips and the encoder never writes.
 fn has_other(value: &Value) -> bool {
     match value {
         Value::Other => true,

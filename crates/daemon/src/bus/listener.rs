@@ -6,7 +6,7 @@ use super::{BusListener, BusOptions, BusWatcher};
 use crate::events::{EventObserver, UserInput};
 use mobifs_volume::{BatterySource, EventSources, Volume};
 
-/// Starts to listen to the system bus; none if that is not wanted, or there is no way to.
+/// Starts to listen to the system bus; none if that is not wanted or not possible.
 pub(crate) fn watch(
     volume: &Arc<Volume>,
     sources: &EventSources,

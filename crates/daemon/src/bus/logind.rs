@@ -15,21 +15,21 @@ pub(super) const NAME: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 
-/// Sleep and shutdown are never held up for longer than this by us, whatever logind allows.
+/// The daemon delays sleep and shutdown for no longer than this, whatever logind allows.
 const DELAY_MAX: Duration = Duration::from_secs(10);
-/// What logind allows if it does not say.
+/// What logind allows if it does not report it.
 const DELAY_DEFAULT: Duration = Duration::from_secs(5);
 
-/// What there is to do with logind while it is there.
+/// The connection's use of logind while the service is there.
 pub(super) struct Logind {
     listener: Arc<dyn BusListener>,
-    /// As long as it is open, sleep and shutdown wait, within a limit.
+    /// While it is open, logind delays sleep and shutdown, within a limit.
     inhibitor: Option<OwnedFd>,
     delay_max: Duration,
     /// Whether the idle state of sessions counts as an event of the user.
     is_user_watched: bool,
     is_idle: Option<bool>,
-    /// A commit that was not done in time goes on; it says here when it is.
+    /// A commit that was not complete in time goes on, and signals here when it is complete.
     commit: Option<Receiver<()>>,
 }
 
@@ -45,12 +45,12 @@ impl Logind {
         }
     }
 
-    /// What is to be heard of it.
+    /// The signals to subscribe to.
     pub(super) fn match_rules() -> Vec<String> {
         vec![format!("type='signal',sender='{NAME}',path='{PATH}'")]
     }
 
-    /// It is there.
+    /// logind is there.
     pub(super) fn appeared(&mut self, connection: &Connection) -> Result<(), BusError> {
         let manager = properties(connection, NAME, PATH, MANAGER)?;
         let delay_max = manager.property("InhibitDelayMaxUSec");
@@ -63,13 +63,13 @@ impl Logind {
         self.inhibit(connection)
     }
 
-    /// It is gone, and with it whatever waited for us.
+    /// logind is gone, and with it the inhibitor.
     pub(super) fn vanished(&mut self) {
         self.inhibitor = None;
         self.is_idle = None;
     }
 
-    /// It says something.
+    /// logind sent a signal.
     pub(super) fn signal(
         &mut self,
         connection: &Connection,
@@ -125,7 +125,7 @@ impl Logind {
         Ok(())
     }
 
-    /// Commits everything, as far as there is time, and lets the machine go on.
+    /// Commits everything, as far as there is time, then closes the inhibitor.
     fn power_goes(&mut self) {
         let commit = self.commit.take().or_else(|| self.begin_commit());
         let time = self.delay_max.min(DELAY_MAX);
@@ -148,7 +148,7 @@ impl Logind {
         let thread = std::thread::Builder::new().name("last commit".into());
         let started = thread.spawn(move || {
             listener.power_goes();
-            // The receiver is gone where the wait was too long.
+            // The receiver is dropped when the wait was too long.
             let _heard = done.send(());
         });
         match started {

@@ -20,7 +20,7 @@ pub(super) enum Kind {
     Return,
     Error,
     Signal,
-    /// The specification says that others are to be passed over.
+    /// The specification says that others are to be ignored.
     Unknown,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Message {
     pub(super) member: Option<String>,
     pub(super) error_name: Option<String>,
     pub(super) destination: Option<String>,
-    /// Filled in by the bus, so it is true.
+    /// Filled in by the bus, so it can be trusted.
     pub(super) sender: Option<String>,
     /// Empty where it is not what its signature says.
     pub(super) body: Vec<Value>,
@@ -227,7 +227,7 @@ impl Message {
             0,
             parts.is_big_endian,
         );
-        // The header was understood, so the message after it can be found.
+        // The header is valid, so the next message can be found even if the body is not.
         message.body = body.values(&signature).unwrap_or_default();
         Ok(message)
     }
@@ -349,7 +349,7 @@ mod tests {
         assert!(decode(&bytes).is_err(), "it did not come");
     }
 
-    /// Bytes that no bus sends: whatever they are, they are refused or read, and nothing else.
+    /// Bytes that no bus sends are refused or read; they never cause a panic.
     #[test]
     fn damaged_messages_do_no_harm() {
         let whole = sample();

@@ -1,9 +1,9 @@
 //! What the system bus reports of a machine: that it is about to sleep or to be switched off,
 //! that its sessions are idle, that its battery is low, that its lid is closed.
 //!
-//! One thread holds one connection. logind and UPower are heard where they are there, and
-//! found when they come later; a machine without a bus is looked at again now and then. What
-//! follows from an event is up to the [`BusListener`].
+//! One thread holds one connection. It listens to logind and UPower, also if they start later; on a
+//! machine without a bus it tries again now and then. What follows from an event is up to the
+//! [`BusListener`].
 //!
 //! The client of the bus is our own (docs/DESIGN.md says why): [`wire`] has values, [`message`]
 //! messages, [`connection`] calls and their answers.

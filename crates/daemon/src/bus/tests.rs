@@ -131,7 +131,7 @@ impl BusListener for Heard {
     }
 }
 
-/// How many inhibitors whoever took them still has.
+/// How many inhibitors the clients still hold.
 fn held(inhibitors: &Mutex<Vec<OwnedFd>>) -> usize {
     let inhibitors = inhibitors.lock().unwrap();
     let open = inhibitors.iter().filter(|end| {
@@ -443,7 +443,7 @@ fn nobody_else_can_speak_for_a_service() {
     let _watcher = scene.watch();
     scene.wait_for_inhibitors(1);
     let other = Connection::open(&scene.bus.address()).unwrap();
-    // Unicast, so that no match rule keeps it away: the watcher is one of these.
+    // Unicast, so that no match rule filters it: the watcher is one of these connections.
     for number in 0..20 {
         let body = vec![Value::Bool(true)];
         let mut forged = Message::signal(LOGIND_PATH, MANAGER, "PrepareForSleep", body);

@@ -20,7 +20,7 @@ const WARNING_LOW: u32 = 3;
 /// A low battery counts as charged again when it has so much more, in percent.
 const RECOVERED_PERCENT: f64 = 5.0;
 
-/// What there is to do with UPower while it is there.
+/// The connection's use of UPower while the service is there.
 pub(super) struct Upower {
     listener: Arc<dyn BusListener>,
     /// Charge, in percent, at which a battery is low; 0: batteries are not looked at.
@@ -39,7 +39,7 @@ impl Upower {
         }
     }
 
-    /// What is to be heard of it.
+    /// The signals to subscribe to.
     pub(super) fn match_rules() -> Vec<String> {
         [PATH, DISPLAY_PATH]
             .map(|path| {
@@ -48,8 +48,8 @@ impl Upower {
             .to_vec()
     }
 
-    /// UPower is there, or has signalled a change. (When it goes, the last that it reported
-    /// holds: it comes again.)
+    /// UPower is there, or has signalled a change. (When the service stops, its last report stays
+    /// valid: it starts again.)
     pub(super) fn look(&mut self, connection: &Connection) -> Result<(), BusError> {
         let machine = properties(connection, NAME, PATH, NAME)?;
         let is_true = |name| is_true(&machine, name);

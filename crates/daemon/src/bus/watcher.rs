@@ -18,10 +18,10 @@ use super::message::{Kind, Message};
 use super::upower::{self, Upower};
 use super::wire::Value;
 
-/// A bus that is not there is looked for again after this; each time twice as late, because
-/// a machine without one should sleep.
+/// A bus that is not there is looked for again after this delay, which doubles each time, because a
+/// machine without one should sleep. a machine without one should sleep.
 const RETRY_MIN: Duration = Duration::from_secs(1);
-/// And at least so often.
+/// The longest delay.
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
 /// What is listened to, and how.
@@ -141,7 +141,7 @@ impl Watch {
     /// Listens as long as the bus is there; ends well when the watcher is dropped.
     fn serve(&mut self) -> Result<(), BusError> {
         let connection = &Connection::open(&self.address)?;
-        // First of all, so that no owner comes between the question and the answer.
+        // First of all, so that no change of owner between the question and the answer is missed.
         for name in SERVICES {
             add_match(
                 connection,
@@ -219,7 +219,7 @@ impl Watch {
         self.owners[service] = owner;
         let looked = match service {
             LOGIND => {
-                // What an owner before this one gave us is worth nothing.
+                // What the previous owner gave is not valid any more.
                 self.logind.vanished();
                 if is_there {
                     self.logind.appeared(connection)
@@ -257,7 +257,7 @@ fn add_match(connection: &Connection, rule: &str) -> Result<(), BusError> {
     connection.ask_bus("AddMatch", body).map(drop)
 }
 
-/// What a service refuses, or does not answer, concerns nothing else.
+/// A call that a service refuses or does not answer affects nothing else.
 fn passed_over(result: Result<(), BusError>) -> Result<(), BusError> {
     match result {
         Err(error) if error.is_of_one_call() => {

@@ -188,7 +188,7 @@ fn length(bytes: usize) -> u32 {
 }
 
 /// Reads values one after another. Everything is refused that does not lie within the bytes; the
-/// error says no more, because no sender would hear of it.
+/// error gives no details, because it is not sent anywhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Decoder<'a> {
     bytes: &'a [u8],

@@ -257,7 +257,7 @@ impl ControlClient {
         }
     }
 
-    /// The daemon in words. After a takeover its process is not known from here.
+    /// The daemon in words. After a takeover its process is not known to the client.
     fn daemon(&self) -> String {
         let mountpoint = self.mount.mountpoint.display();
         let maker = self.maker.as_raw_nonzero();
@@ -351,7 +351,7 @@ fn connect_at_once(path: &Path) -> io::Result<UnixStream> {
     Ok(UnixStream::from(socket))
 }
 
-/// Whether this is how the end of the other side shows.
+/// Whether this error means that the peer has ended.
 fn has_died(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)

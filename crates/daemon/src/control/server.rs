@@ -62,7 +62,7 @@ impl ControlServer {
         self.0.path()
     }
 
-    /// Waits until the requests under way are answered, but not for ever.
+    /// Waits until the requests under way are answered, at most for a limited time.
     pub fn wait_for_replies(&self) {
         self.0.wait_for_replies();
     }

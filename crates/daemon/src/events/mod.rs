@@ -1,8 +1,8 @@
 //! What happens around a mount: the user at the input devices, memory that runs short,
 //! a battery that runs low, screens that are switched off.
 //!
-//! One thread waits for all of it. What a machine does not have, or does not let us
-//! see, is passed over without complaint.
+//! One thread waits for all of it. What a machine does not have, or the process may not read, is
+//! skipped without a warning.
 
 mod battery;
 mod input;

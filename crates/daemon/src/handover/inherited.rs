@@ -35,8 +35,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Takes what this process was started with. The first call in a process has it, all
-    /// later ones find nothing.
+    /// Takes what this process was started with. The first call in a process returns it, later ones
+    /// return nothing. later ones find nothing.
     pub fn take() -> Self {
         static TAKEN: AtomicBool = AtomicBool::new(false);
         let mut inherited = Self::default();
@@ -48,11 +48,11 @@ impl Inherited {
             .and_then(|count| count.parse().ok())
             .unwrap_or(0);
         for (number, name) in (FIRST..FIRST + count.clamp(0, COUNT_MAX)).zip(names.split(':')) {
-            // SAFETY: whoever started this process says that it has passed this descriptor
-            // on to it. Nothing in it owns the number: this runs once, before the process
-            // has opened anything, and each number comes once.
+            // SAFETY: the process that started this one states that it has passed this descriptor
+            // on. Nothing in it owns the number: this runs once, before the process has opened
+            // anything, and each number comes once.
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-            // Not for children. It fails if the descriptor is not open after all.
+            // Children do not inherit it. It fails if the descriptor is not open after all.
             if fcntl_setfd(&descriptor, FdFlags::CLOEXEC).is_err() {
                 // It may belong to other code of this process by now.
                 std::mem::forget(descriptor);

@@ -1,9 +1,9 @@
 //! What outlives the daemon, and how it reaches the daemon's successor.
 //!
-//! Whoever watches over the daemon keeps descriptors for it: systemd in its file
-//! descriptor store, or `mobifs supervise`, which speaks the same protocol
-//! (`sd_notify(3)`, `sd_listen_fds(3)`). The daemon sends them with `FDSTORE=1`, and its
-//! successor finds them open from descriptor 3 on, with their names in `LISTEN_FDNAMES`.
+//! The supervisor keeps descriptors for the daemon: systemd in its file descriptor store, or
+//! `mobifs supervise`, which speaks the same protocol (`sd_notify(3)`, `sd_listen_fds(3)`). The
+//! daemon sends them with `FDSTORE=1`, and its successor finds them open from descriptor 3 on, with
+//! their names in `LISTEN_FDNAMES`.
 
 mod inherited;
 mod notifier;

@@ -1,4 +1,4 @@
-//! Messages to whoever watches over this process.
+//! Messages to the supervisor of this process.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;

@@ -43,7 +43,7 @@ impl SupervisorLink {
     pub fn name(&self) -> Option<&'static str> {
         self.notifier.as_ref()?;
         if std::env::var_os(SUPERVISOR_VARIABLE).is_some() {
-            // Killed itself, perhaps.
+            // The supervisor itself may have been killed.
             return supervisor_pid().map(|_| "mobifs");
         }
         Some("systemd")

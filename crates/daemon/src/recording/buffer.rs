@@ -8,9 +8,9 @@ use mobifs_recording::{LogPart, Observation};
 use parking_lot::Mutex;
 use rustix::thread::sched_getcpu;
 
-/// Parts, so that workers on different CPUs do not meet.
+/// Parts, so that workers on different CPUs do not contend.
 const SHARDS: usize = 8;
-/// A part that has more than this takes nothing more.
+/// A part that has more than this accepts nothing more.
 const PART_BYTES_MAX: usize = 4 << 20;
 /// A part that has more than this is written at once.
 const PART_BYTES_HURRY: usize = 512 << 10;
@@ -49,12 +49,12 @@ impl Buffer {
 
     /// The writing thread.
     pub(super) fn wake_with(&self, thread: Thread) {
-        // Set once, by whoever made the thread.
+        // Set once, by the owner of the thread.
         let _set = self.thread.set(thread);
         self.wake();
     }
 
-    /// Has the writing thread look.
+    /// Wakes the writing thread.
     pub(super) fn wake(&self) {
         if let Some(thread) = self.thread.get() {
             thread.unpark();

@@ -43,7 +43,7 @@ pub(crate) struct Recording {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What workers, the writing thread and whoever asks share.
+/// What the workers, the writing thread and status requests share.
 #[derive(Debug)]
 pub(super) struct Shared {
     buffer: Buffer,
@@ -51,7 +51,7 @@ pub(super) struct Shared {
     /// Observations written so far.
     events: AtomicU64,
     lost: AtomicU64,
-    /// Nothing is taken any more.
+    /// No observation is accepted any more.
     has_ended: AtomicBool,
     /// Why it has ended before the mount.
     stopped: Mutex<Option<String>>,

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::failure::{Code, Failure};
 
-/// File names are private to the user who records.
+/// The names in a recording are private to the user that records.
 const MODE: u32 = 0o600;
 
 /// The files of a recording, by absolute paths.

@@ -12,18 +12,18 @@ use super::Shared;
 
 /// What comes within this time is written together; a kill loses no more than that.
 const GATHER: Duration = Duration::from_millis(20);
-/// Programs go first.
+/// Programs come before it.
 const NICE: i32 = 10;
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
     log: File,
-    /// Size of the log, all of it whole.
+    /// Size of the log, which ends with a whole frame.
     log_bytes: u64,
 }
 
 impl Writer {
-    /// For a log that is at its end.
+    /// For a log that is positioned at its end.
     pub(super) fn new(shared: Arc<Shared>, mut log: File) -> io::Result<Self> {
         let log_bytes = log.stream_position()?;
         Ok(Self {
@@ -83,7 +83,7 @@ impl Writer {
             }
             Ok(())
         })?;
-        // Without a name the recording would go on in vain, and a status that says otherwise.
+        // Without a name the recording would be lost at its end, while the status reports it.
         if rustix::fs::fstat(&*log)?.st_nlink == 0 {
             return Err(io::Error::other("its file was removed"));
         }
@@ -92,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The log ends with what was written whole.
+    /// Ends the recording; the log is cut off after the last whole frame.
     fn give_up(&mut self, error: &io::Error) {
         self.shared
             .stop(format!("the recording cannot be written: {error}"));

@@ -23,12 +23,12 @@ use crate::mount_users::describe;
 use crate::recording::Recording;
 use crate::unmount::unmount_unused;
 
-/// How long a mount that should end is watched before it counts as still in use.
+/// How long the daemon waits for the end of a mount before it counts as still in use.
 const LAZY_WAIT: Duration = Duration::from_secs(2);
 /// How long the end of a mount is waited for before looking for what delays it.
 const END_STEP: Duration = Duration::from_millis(200);
-/// How long a filesystem may stay in use after its mount has ended without it being seen by what,
-/// before that is reported. The kernel is much faster where there is nothing.
+/// How long a filesystem may stay in use after its mount has ended, by users that cannot be seen,
+/// before that is reported. Without users the kernel ends it much faster.
 const UNSEEN_MOUNTS_WAIT: Duration = Duration::from_secs(10);
 /// How long requests under way may take to fail after a power cut.
 const CUT_WAIT: Duration = Duration::from_secs(2);
@@ -134,8 +134,8 @@ impl Daemon {
         self.end_now.load(Ordering::SeqCst)
     }
 
-    /// SIGTERM, SIGINT: commit everything and unmount; if the mount is in use, take it
-    /// out of the tree and end with their last user.
+    /// SIGTERM, SIGINT: commit everything and unmount; if the mount is in use, take it out of the
+    /// tree and end with its last user.
     pub(crate) fn terminate(&self) {
         if let Err(error) = self.volume.sync_app(None, true) {
             tracing::error!(
@@ -176,8 +176,8 @@ impl Daemon {
         }
     }
 
-    /// A second SIGTERM or SIGINT: commit what can be committed and end, whoever uses
-    /// the mount.
+    /// A second SIGTERM or SIGINT: commit what can be committed and end, even if the mount is in
+    /// use.
     pub(crate) fn terminate_now(&self) {
         self.end_now.store(true, Ordering::SeqCst);
         if let Err(error) = self.handle.abort() {
@@ -340,8 +340,8 @@ impl Daemon {
         match self.ended.wait(Some(CUT_WAIT)) {
             Some(outcome) => reply(outcome),
             None => {
-                // A process holds the dead mount, and it could not be aborted. Our end
-                // ends it: nothing will be written any more.
+                // A process uses the mount, and it could not be aborted. It ends with this daemon:
+                // nothing is written any more.
                 tracing::warn!("the aborted mount is still in use; the daemon ends now");
                 let outcome = super::finish(self);
                 end_soon();

@@ -17,16 +17,17 @@ use super::{Plan, RETRY_INTERVAL, open_options};
 use crate::failure::{Code, Failure};
 use crate::handover::SupervisorLink;
 
-/// Nothing that ended a daemon for want of a stack ends this process for it, too.
+/// Larger than a daemon's stacks: a stack overflow that ended a daemon must not end this process,
+/// too.
 const STACK_BYTES: usize = 64 << 20;
 /// How long unmounting may delay the commits.
 const PATIENCE_WITH_MOUNT: Duration = Duration::from_secs(5);
-/// How often requests to end are looked for.
+/// How often this process checks for requests to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Unmounts, so that no program waits for replies that do not come, and commits what the
-/// arena holds uncommitted. What the store refuses is tried again until an end is
-/// requested, because with this process goes what is in memory.
+/// Unmounts, so that no program waits for replies that do not come, and commits what the arena
+/// holds uncommitted. What the store refuses is tried again until an end is requested, because what
+/// is in memory is lost with this process.
 pub(super) fn commit_and_end(
     plan: &Plan,
     supervisor: &SupervisorLink,
@@ -195,7 +196,7 @@ fn try_again(place: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(Code::TryAgain, message)
 }
 
-/// Unmounts; does not wait for long if that does not come to an end.
+/// Unmounts; waits for a limited time.
 fn take_away(mountpoint: &Path, subtype: &str) {
     let (mountpoint, subtype) = (mountpoint.to_owned(), subtype.to_owned());
     let (done, is_done) = std::sync::mpsc::channel();
@@ -205,7 +206,7 @@ fn take_away(mountpoint: &Path, subtype: &str) {
         {
             tracing::warn!(%error, "the last process cannot unmount");
         }
-        // The receiver has gone if it took too long.
+        // The receiver is dropped if it took too long.
         let _sent = done.send(());
     };
     if std::thread::Builder::new().spawn(taking).is_err()

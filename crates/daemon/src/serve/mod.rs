@@ -157,7 +157,7 @@ pub fn serve(
     daemon.ended.begin();
     drop(watcher);
     let ended = finish(&daemon);
-    // Until here a machine that wants to sleep or to go off has waited a little.
+    // Until here sleep and shutdown were delayed.
     drop(bus);
     // Until here `mobifs umount` has waited.
     daemon.ended.set(ended.clone());
@@ -169,7 +169,7 @@ pub fn serve(
 }
 
 /// Says in the store's lock which mount this process serves, as soon as it is there: it may leave
-/// the tree before anything else is done. One that is out of it already ends by itself.
+/// the tree before anything else is done. A mount that is out of it already ends by itself.
 fn record_serving(opened: &OpenedStore, mountpoint: &Path) {
     match mount_at(mountpoint) {
         Ok(Some(mount)) => opened.set_owner_state(serving(&mount)),
@@ -297,8 +297,8 @@ fn mount_options(plan: &Plan) -> MountOptions {
     options
 }
 
-/// Gives away what a successor needs. The connection with the kernel comes last: where it
-/// is, everything is.
+/// Hands over what a successor needs. The connection with the kernel comes last: a supervisor that
+/// has it has everything.
 fn hand_over(
     daemon: &Daemon,
     config: &ConfigText,
@@ -349,8 +349,7 @@ fn start_control(
     control.map(Some).map_err(no_control)
 }
 
-/// When serving has ended: brings everything to the store, and a recording to its
-/// end.
+/// After serving: commits and applies everything, and ends the recording.
 fn finish(daemon: &Daemon) -> Result<(), Failure> {
     let ended = finish_store(daemon);
     if let Some(recording) = &daemon.recording {
@@ -359,11 +358,11 @@ fn finish(daemon: &Daemon) -> Result<(), Failure> {
     ended
 }
 
-/// Brings everything to the store, unless the power was cut. What cannot be committed is
-/// tried again until the process is asked to end, because with it goes what is in
-/// memory.
+/// Commits and applies everything, unless the power was cut. What cannot be committed is tried
+/// again until the process is asked to end, because what is in memory is lost with it.
 fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
-    // Whoever comes second finds that the first is at it, and waits for the end.
+    // The thread that comes second finds that the first is finishing the store, and waits for its
+    // end.
     let Some(opened) = daemon.opened.lock().take() else {
         return daemon.ended.wait(None).unwrap_or(Ok(()));
     };
@@ -390,7 +389,7 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
         }
         std::thread::sleep(RETRY_INTERVAL);
     }
-    // From here on a successor would find nothing to do but what a mount does.
+    // From here on a successor has nothing to do that the next mount does not do.
     daemon.supervisor.withdraw("unmounted");
     let path = daemon.paths.store.clone();
     opened
@@ -400,7 +399,7 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     Ok(())
 }
 
-/// None if there is no way to watch.
+/// None if events cannot be watched.
 fn watch_bus(daemon: &Daemon, config: &ConfigText) -> Option<BusWatcher> {
     let observer = daemon.recording.as_ref().map(Recording::events);
     bus::watch(&daemon.volume, &config.config.events, observer)

@@ -1,4 +1,4 @@
-//! Signals: what init systems, terminals and people send.
+//! Signals from init systems, terminals and users.
 
 use std::io;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub(super) fn watch(daemon: Arc<Daemon>, mut signals: Signals) -> io::Result<()>
                     _ if ending => daemon.terminate_now(),
                     _ => {
                         ending = true;
-                        // In a thread of its own, so that the second signal is heard
-                        // while the first one's work takes its time.
+                        // In a thread of its own, so that the second signal is handled while the
+                        // work for the first goes on.
                         let terminating = Arc::clone(&daemon);
                         let thread = std::thread::Builder::new()
                             .name("terminate".into())

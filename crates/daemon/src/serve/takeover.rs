@@ -21,8 +21,8 @@ use crate::recording::Recording;
 /// After so many daemons in a row died while they took over, the next process does not serve
 /// any more: it commits what the arena holds and ends the mount ([`final_commit`]).
 const ATTEMPTS_MAX: u32 = 5;
-/// Daemons that were killed from outside count only if there were more of them in a row: it was not
-/// what they did, and whoever kills them (the kernel, when memory is short) may stop.
+/// Daemons that were killed from outside count only if there were more of them in a row: the cause
+/// was not what they did, and the killer (the kernel, when memory is short) may stop.
 const KILLS_MAX: u32 = 100;
 /// What a takeover starts from.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl TakeoverState {
             tracing::warn!(
                 "the previous daemon died before its mount was usable; this one starts afresh"
             );
-            // The lock would keep us from the store.
+            // While the lock is held the store cannot be opened.
             drop((lock, control));
             supervisor.withdraw("starting afresh");
             if is_mounted(mountpoint, "mobifs")
@@ -91,7 +91,7 @@ impl TakeoverState {
             .ok()
     }
 
-    /// Brings the volume and the session to life again.
+    /// Restores the volume and the session.
     ///
     /// # Errors
     /// If that is not possible; where no other process can do it either, what was handed over is
@@ -108,7 +108,7 @@ impl TakeoverState {
         let entered = mobifs_volume::enter(&self.arena);
         let entered = entered.map_err(|error| hopeless(supervisor, &error))?;
         fault_point("enter");
-        // Our own supervisor counts deaths itself, and knows how they came about.
+        // Our own supervisor counts deaths itself, and knows their causes.
         let is_counted = supervisor_pid().is_none();
         if entered.has_last || (is_counted && entered.in_a_row > u64::from(ATTEMPTS_MAX)) {
             return Err(self.commit_and_end(plan, supervisor));
@@ -239,7 +239,7 @@ fn postpone(arena: &Arena) {
     std::thread::sleep(RETRY_INTERVAL);
 }
 
-/// Nothing more can be tried: the supervisor need not start another process.
+/// Nothing more can be tried: the supervisor is to start no other process.
 fn hopeless(supervisor: &SupervisorLink, reason: &dyn std::fmt::Display) -> Failure {
     supervisor.withdraw("giving up");
     let message = format!(

@@ -1,15 +1,15 @@
-//! The process that watches over a daemon: it keeps what must outlive the daemon, and
+//! The process that supervises a daemon: it keeps what must outlive the daemon, and
 //! starts a new one when the daemon dies.
 //!
 //! It speaks systemd's protocol, so the daemon need not know which of the two it has (see
-//! [`crate::handover`]). It is small on purpose, has one thread, never touches
-//! the mount as long as it is served, and uses no memory to speak of: whatever ends a daemon
-//! does not end it. If it is killed itself, the daemon serves on, unsupervised.
+//! [`crate::handover`]). It is small on purpose, has one thread, never touches the mount as long as
+//! it is served, and uses little memory: what ends a daemon does not end it. If it is killed
+//! itself, the daemon serves on, unsupervised.
 //!
 //! Where no daemon can take over, a last process commits what is uncommitted, and then the
 //! supervisor ends ([`restart_policy`] says when). It listens for signals all the time, so that a
 //! request to end is never waited for longer than a limit: a process that exceeds it is killed, and
-//! what it leaves is for the last process.
+//! what it leaves is committed by the last process.
 
 mod notify_socket;
 mod restart_policy;
@@ -44,12 +44,12 @@ const PROGRAM: &str = "/proc/self/exe";
 const FIRST_DESCRIPTOR: i32 = 3;
 /// How long a process that takes over, or the last one, may give no sign of life.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long a process that is not ready may take to end when it is wanted.
+/// How long a process that is not ready may take to end when an end is requested.
 const PATIENCE_AT_END: Duration = Duration::from_secs(10);
-/// How long one that is ready may take to end when it is wanted for the second time.
+/// How long one that is ready may take to end after the second request.
 const PATIENCE_WITH_DAEMON: Duration = Duration::from_secs(60);
-/// How long the last process may take to end when it is wanted: it commits what is uncommitted
-/// first.
+/// How long the last process may take to end when an end is requested: it commits what is
+/// uncommitted first.
 const PATIENCE_WITH_LAST: Duration = Duration::from_secs(60);
 /// How long a killed process may take to end; it may be held up by a device that does not answer.
 const PATIENCE_WITH_KILLED: Duration = Duration::from_secs(10);
@@ -61,9 +61,10 @@ const PASSED_ON: [(i32, Signal); 3] = [
     (SIGHUP, Signal::HUP),
 ];
 
-/// Watches over the daemon that these words start, until one ends by itself.
+/// Supervises the daemon that these arguments start, until one ends by itself.
 pub fn run(words: &[OsString]) -> Result<ExitCode, Failure> {
-    // Not to be mistaken for "exe", and not to be ended with the terminal.
+    // Its own name instead of "exe", and a session of its own, so that it does not end with the
+    // terminal.
     let _named = rustix::thread::set_name(c"mobifs");
     // Where they stay too low, the first daemon refuses the mount.
     let _raised = crate::limits::raise_limits();
@@ -103,7 +104,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// When it has taken too long, given when an end was wanted; none: it may take any time.
+    /// The moment at which it has taken too long, given the requests to end; none: it may take any
+    /// time.
     fn deadline(&self, ends: &[(Signal, Instant)]) -> Option<Instant> {
         let first = ends.first().map(|(_, at)| *at);
         let second = ends.get(1).map(|(_, at)| *at);
@@ -131,7 +133,7 @@ struct Supervisor {
     kept: BTreeMap<String, OwnedFd>,
     /// Wakes us for each signal, and the signal to pass on; none for the end of a child.
     signals: Vec<(UnixStream, Option<Signal>)>,
-    /// Requests to end that came so far: a new daemon has not heard them.
+    /// Requests to end that came so far: a new daemon has not received them.
     ends: Vec<(Signal, Instant)>,
     restart_policy: RestartPolicy,
     /// One daemon was ready.
@@ -255,7 +257,7 @@ impl Supervisor {
                 .env(ENDS_VARIABLE, self.ends.len().to_string());
         }
         if self.was_ready {
-            // Whoever waited for the news has gone.
+            // The process that waited for the report has ended.
             command.stdout(Stdio::null());
         }
         command.fd_mappings(mappings).map_err(io::Error::other)?;
@@ -276,8 +278,8 @@ impl Supervisor {
     /// an end is requested.
     fn watch(&mut self, watched: &mut Watched) -> io::Result<Option<ExitStatus>> {
         loop {
-            // First of all: a wake-up that came before we look at what it is about may be
-            // forgotten, one that comes after it may not.
+            // First of all: a wake-up may be drained only before its cause is looked at; one that
+            // comes later must stay.
             self.take_signals(Some(watched.child.id()));
             let ended = watched.child.try_wait()?;
             // What it sent before it ended counts.
@@ -345,7 +347,7 @@ impl Supervisor {
                     }
                 }
                 Message::Alive => watched.alive_at = Instant::now(),
-                // What came with it is closed by now, which is the answer.
+                // Its descriptor is closed by now, which is the answer.
                 Message::Barrier | Message::Other => {}
             }
         }
@@ -369,8 +371,8 @@ impl Supervisor {
         }
     }
 
-    /// Lets everything go, so that the store can be mounted again, and takes the dead mount away;
-    /// the exit code.
+    /// Closes everything that is kept, so that the store can be mounted again, and unmounts the
+    /// mount without a daemon; the exit code.
     fn give_up(&mut self) -> u8 {
         // Without it the connection ends, and looking for the mount cannot be held up by it.
         self.kept.remove(DEVICE_NAME);
@@ -402,7 +404,7 @@ fn pid_of(process: u32) -> Option<Pid> {
 }
 
 fn send(process: u32, signal: Signal) {
-    // It fails for a child that has ended, whose end we hear of next.
+    // It fails for a child that has ended, whose end is reported next.
     let _sent = pid_of(process).map(|pid| kill_process(pid, signal));
 }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-/// Longest message; longer ones are cut off, and then mean nothing.
+/// Longest message; longer ones are truncated and ignored.
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// What the daemon says.
@@ -45,7 +45,7 @@ impl NotifySocket {
         let directory = mobifs_host::runtime_directory()?;
         let path = directory.join(name);
         let _alone = DirectoryLock::acquire(&directory)?;
-        // A killed supervisor's, with the same process id.
+        // Left by a killed supervisor that had the same process id.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -110,7 +110,7 @@ impl Drop for NotifySocket {
     }
 }
 
-/// What the lines of a message mean to us.
+/// The meaning of a message's lines.
 fn meaning(bytes: &[u8], descriptor: Option<OwnedFd>) -> Message {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     let has = |wanted: &str| text.lines().any(|line| line == wanted);

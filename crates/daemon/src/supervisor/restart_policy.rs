@@ -11,11 +11,11 @@ const CRASHES_MAX: u32 = 5;
 /// The same for those that were killed from outside: they did nothing wrong, and the killer (the
 /// kernel, when memory is short) may stop.
 const KILLS_MAX: u32 = 100;
-/// The same for those that came to no end: each takes minutes.
+/// The same for those that hung: each takes minutes.
 const HANGS_MAX: u32 = 2;
 /// The same for daemons that became ready and crashed soon after.
 const SHORT_LIVES_MAX: u32 = 10;
-/// A daemon that lives so long after it was ready has nothing to do with those before it.
+/// A daemon that lives so long after it was ready starts the counts anew.
 const LONG_LIFE: Duration = Duration::from_secs(60);
 /// Successors that may die after an end was requested.
 const DEATHS_AT_END_MAX: u32 = 2;
@@ -29,11 +29,11 @@ const LASTS_AT_END_MAX: u32 = 4;
 pub(super) enum DeathCause {
     /// By what it did.
     Crashed,
-    /// It could not take over, and said so.
+    /// It could not take over, and reported that.
     Refused,
     /// It was killed from outside.
     Killed,
-    /// It came to no end, so we killed it.
+    /// It hung, so the supervisor killed it.
     Hung,
 }
 
@@ -108,7 +108,7 @@ impl RestartPolicy {
         NextProcess::Successor(pause_after(self.unready))
     }
 
-    /// There is to be no other daemon: the last process comes.
+    /// No other daemon is started: the last process comes.
     pub(super) fn last(&mut self) -> NextProcess {
         self.lasts.get_or_insert(0);
         NextProcess::Last(Duration::ZERO)

@@ -9,7 +9,7 @@ use super::Arena;
 use super::records::{RawKey, Records};
 use crate::Volume;
 
-/// Kinds of records; those of the engine are below.
+/// Kinds of records; the engine's have lower numbers.
 pub(super) const EXECUTED: u8 = 64;
 pub(super) const REFERENCE: u8 = 65;
 

@@ -18,8 +18,8 @@ const RELEASED_SLOTS_MAX: usize = 512;
 /// Chunks whose memory is returned to the system at once.
 const GIVEN_BACK_CHUNKS_MAX: usize = 16;
 
-/// Content of a page in the arena. It stays where it is until the last page that shows
-/// it is gone.
+/// Content of a page in the arena. It stays in its slot until the last page that refers to it is
+/// dropped.
 struct Kept {
     arena: Arc<Shared>,
     offset: usize,
@@ -28,8 +28,8 @@ struct Kept {
 
 impl PageContent for Kept {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the slot was written before this was made, and is given away only
-        // after it is dropped.
+        // SAFETY: the slot was written before this was made, and is reused only after it is
+        // dropped.
         unsafe { self.arena.region.bytes(self.offset, self.length) }
     }
 
@@ -135,9 +135,9 @@ impl Arena {
         batch.commit();
     }
 
-    /// At rest: gives memory that is not used any more, or kept for what comes next, back to
-    /// the system, a portion of it; true if there may be more. The engine must be locked, and
-    /// a thread that waits for it is to have it before the next portion.
+    /// At rest: gives memory that is not used any more, or kept for what comes next, back to the
+    /// system, one portion at a time; true if there may be more. The engine must be locked; the
+    /// caller lets waiting threads lock it before the next portion.
     pub(crate) fn give_back(&self, engine: &mut Engine) -> bool {
         let has_released = !self.shared.released.0.lock().is_empty();
         let mut batch = self.batch();
@@ -180,7 +180,7 @@ impl Arena {
 
 impl Batch<'_> {
     fn commit(mut self) {
-        // Taken before the batch happens: what is released until now is named, if at
+        // Taken before the batch is committed: slots that are released until now are named, if at
         // all, by records that this batch removes, because the releasing operation changed the
         // engine before it was saved.
         let released = {

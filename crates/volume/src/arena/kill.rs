@@ -28,7 +28,7 @@ impl Kill {
         self.remaining.load(Ordering::SeqCst) == 0
     }
 
-    /// One more write; false if it does not happen any more.
+    /// One more write; false if the process is dead.
     pub(super) fn lives(&self) -> bool {
         let lived = self
             .remaining
@@ -38,7 +38,7 @@ impl Kill {
         lived.is_ok()
     }
 
-    /// What of a longer write happens: the one in which the process dies is torn.
+    /// How much of a longer write is done: the one in which the process dies is torn.
     pub(super) fn part_of<'a>(&self, content: &'a [u8]) -> &'a [u8] {
         if !self.lives() {
             return &[];

@@ -2,8 +2,9 @@
 
 /// Says that it is an arena.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"MobiFSar");
-/// Grows when anything in the arena means something else, the records of `mobifs_engine::persist`
-/// included: a program that was replaced while it ran finds what its predecessor left.
+/// Raised when the meaning of anything in the arena changes, the records of
+/// `mobifs_engine::persist` included: a program that was replaced while it ran finds what its
+/// predecessor left.
 pub(super) const VERSION: u64 = 8;
 
 // Words of the header.
@@ -13,13 +14,13 @@ pub(super) const VERSION_AT: usize = 8;
 pub(super) const CHUNKS_AT: usize = 16;
 /// Entries of the published batch; 0: none is under way.
 pub(super) const BATCH_AT: usize = 24;
-/// Not 0: something could not be kept, so nothing here can be relied on.
+/// Not 0: something could not be kept, so the arena's state cannot be used.
 pub(super) const INCOMPLETE_AT: usize = 32;
 /// Which of the two session texts counts: 0 none, 1, 2.
 pub(super) const SESSION_AT: usize = 40;
 /// Where the entries of batches are, if that is not where the [`Layout`] has room for them.
 pub(super) const BATCH_AREA_AT: usize = 48;
-/// Processes that began to take over since one came so far as to know what is here.
+/// Processes that began to take over since one has read the whole arena.
 pub(super) const ENTRIES_AT: usize = 56;
 /// Bytes of the last process's progress log; they lie where the requests were.
 pub(super) const PROGRESS_BYTES_AT: usize = 64;

@@ -260,7 +260,7 @@ impl Arena {
         })
     }
 
-    /// A process that takes over knows what is here: see [`enter`].
+    /// Records that a process that takes over has read the arena: see [`enter`].
     pub fn is_entered(&self) {
         self.shared.region.store(layout::ENTRIES_AT, 0);
     }

@@ -2,7 +2,7 @@
 //! is named and passed over.
 //!
 //! [`Arena::attach`](super::Arena::attach) makes an arena that can be used again, and refuses one
-//! of which anything is wrong. This shares with it where things are, and nothing else.
+//! that is damaged anywhere. This code shares only the layout with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

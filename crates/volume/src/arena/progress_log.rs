@@ -1,8 +1,8 @@
 //! The progress of the last process of a mount: should it die, another one goes on there and does
 //! nothing twice.
 //!
-//! A list that only grows, where the requests of the mount were: a record is written after the
-//! others, and the store of the list's length is the moment at which it counts.
+//! A list that only grows, in the place of the mount's request slots: a record is appended, and
+//! storing the list's length makes it count.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -38,13 +38,13 @@ pub(crate) struct Progress {
     objects: BTreeMap<ObjectId, Option<KnownObject>>,
     /// None: not recorded; else the last intent, or that there is none.
     intent: Option<Option<Intent>>,
-    /// How often each transaction was begun by a process that had no answer to it.
+    /// How often each transaction was begun by a process that did not learn its outcome.
     begun: HashMap<u64, u32>,
     done: HashSet<u64>,
 }
 
 impl Progress {
-    /// Adds to what the daemon's store knew what has become of it since.
+    /// Adds to the predecessor's state what has become of it since.
     pub(crate) fn update(&self, known: &mut RestartState) {
         known
             .objects
@@ -57,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// How many processes have begun a transaction and come to no end of it.
+    /// How many processes have begun a transaction and not finished it.
     pub(crate) fn attempts(&self, transaction: TransactionId) -> u32 {
         self.begun.get(&transaction.0).copied().unwrap_or(0)
     }

@@ -18,7 +18,7 @@ use super::layout::{
 use super::region::Region;
 use super::slots::{Class, RECORD_BYTES_MAX, Slots};
 
-/// Names a record; what the numbers mean is its kind's matter.
+/// Names a record; its kind defines what the numbers mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RawKey {
     pub(super) kind: u8,
@@ -183,8 +183,8 @@ impl Records {
     fn part(&self, offset: usize) -> &[u8] {
         let room = RECORD_BYTES_MAX - RECORD_HEADER_BYTES;
         let length = (self.region.load(offset + LENGTH_AT) as usize).min(room);
-        // SAFETY: a part in the index is written only before it is put there, and its
-        // slot is given away only when the index has let it go; both need `&mut self`.
+        // SAFETY: a part in the index is written only before it is put there, and its slot is
+        // reused only when the index has dropped it; both need `&mut self`.
         unsafe { self.region.bytes(offset + RECORD_HEADER_BYTES, length) }
     }
 
@@ -274,7 +274,7 @@ impl Records {
         }
     }
 
-    /// Puts content of a page where it stays until [`Records::release`]; where that is.
+    /// Stores content of a page until [`Records::release`]; its offset.
     pub(super) fn keep(&mut self, content: &[u8]) -> Option<usize> {
         if self.is_incomplete {
             return None;
@@ -372,8 +372,7 @@ impl Records {
         self.is_incomplete = true;
     }
 
-    /// Gives memory back that is kept for what comes next, so many chunks of it; true if there
-    /// may be more.
+    /// Returns spare memory to the system, so many chunks of it; true if there may be more.
     pub(super) fn give_back(&mut self, chunks_max: usize) -> bool {
         self.close_batch_area();
         self.slots.close_empty(&self.region, chunks_max)

@@ -1,7 +1,7 @@
 //! Memory that outlives the process: a memfd or a file, mapped.
 //!
-//! All unsafe code of the arena is here, and in the few calls that say which bytes are
-//! whose.
+//! All unsafe code of the arena is here, and in the few calls that state which bytes have which
+//! owner.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// A file grows, and is mapped, in multiples of this: a multiple of every page size.
 const GROWTH_BYTES: usize = 64 << 10;
-/// Growing is a system call or two: it is by an eighth of what there is, up to this.
+/// Growing takes a system call or two, so it is by an eighth of the size, up to this.
 const GROWTH_BYTES_MAX: usize = 1 << 20;
 /// Addresses that are kept for a file to grow into, the most first: they cost nothing, but a
 /// process may be limited in them.
@@ -182,7 +182,7 @@ impl Region {
     /// Maps what a file has up to `end`. One thread at a time grows a region.
     fn map_up_to(&self, file: &File, end: usize) -> io::Result<()> {
         let mapped = self.mapped_bytes.load(Ordering::Acquire);
-        // What is not a multiple was not asked for here, and is not used.
+        // A rest that is not a multiple was not reserved by this type, and is not used.
         let end = end - end % GROWTH_BYTES;
         if end <= mapped {
             return Ok(());
@@ -345,7 +345,7 @@ impl Region {
             }
             rustix::fs::ftruncate(file, grown as u64)?;
         }
-        // It may not be backed by memory as a whole, so what is asked for is asked for here.
+        // It may not be backed by memory as a whole, so the room is reserved here.
         let length = (end - offset) as u64;
         rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset as u64, length)?;
         self.map_up_to(file, grown)
@@ -369,7 +369,7 @@ impl Region {
             rustix::mm::madvise(address.cast(), length, Advice::LinuxRemove)
         };
         if removed.is_err() {
-            // Pages that are larger, or a filesystem without holes: the memory stays.
+            // With larger pages, or a filesystem without holes, the memory stays.
             // SAFETY: as above.
             unsafe { self.bytes_mut(offset, length) }.fill(0);
         }

@@ -15,7 +15,7 @@ use crate::{PolicyChange, PolicySettings};
 /// Kinds of the store's records.
 pub(super) const STORE_OBJECT: u8 = 80;
 pub(super) const STORE_INTENT: u8 = 81;
-/// What was set while mounted.
+/// What `mobifs set` has changed since the mount.
 const SETTINGS: u8 = 82;
 
 const DAMAGED: ArenaError = ArenaError::Damaged("what the store knew cannot be read");
@@ -24,9 +24,9 @@ const DAMAGED: ArenaError = ArenaError::Damaged("what the store knew cannot be r
 #[derive(Debug)]
 pub(crate) struct SavedMount {
     engine: Vec<(Key, Vec<u8>)>,
-    /// What was set while mounted: app and change, in order.
+    /// What `mobifs set` has changed since the mount: app and change, in order.
     pub(crate) settings: Vec<(Vec<u8>, PolicyChange)>,
-    /// What the store knew.
+    /// The store's restart state.
     pub(crate) store: RestartState,
 }
 
@@ -74,7 +74,7 @@ impl Arena {
 }
 
 impl SavedMount {
-    /// The engine as it was.
+    /// The engine in its saved state.
     ///
     /// # Errors
     /// [`ArenaError::Damaged`].
@@ -106,14 +106,14 @@ impl SavedMount {
             tracing::error!(%error, "cannot read the killed daemon's state");
             ArenaError::Damaged(error.0)
         });
-        // Before a page is dropped, and with it its slot released.
+        // Before any page is dropped, which would release its slot.
         arena.shared.records.lock().claim_content(places)?;
         engine
     }
 }
 
 impl Arena {
-    /// Keeps what was set while mounted.
+    /// Keeps what `mobifs set` has changed since the mount.
     pub(crate) fn keep_settings(&self, settings: &[(Vec<u8>, PolicyChange)]) {
         let key = RawKey {
             kind: SETTINGS,
@@ -146,7 +146,7 @@ impl Arena {
         keys
     }
 
-    /// Loses a record.
+    /// Loses a record; for tests.
     #[cfg(test)]
     pub(crate) fn lose_record(&self, (kind, first, second): (u8, u64, u64)) {
         let key = RawKey {

@@ -19,9 +19,9 @@ const CONTENT_STEP_BYTES: usize = 512;
 const CLASSES: usize = RECORD_BYTES.len() + 8;
 /// Largest slot for a record.
 pub(super) const RECORD_BYTES_MAX: usize = 4096;
-/// Empty chunks of a class that are kept for what comes next: memory that is returned and
-/// taken again costs more than all else that is done with a page. For content that is what
-/// comes and goes with a log of SQLite's, 1000 pages.
+/// Empty chunks of a class that are kept as spare ones: memory that is returned and taken again
+/// costs more than everything else that is done with a page. For content that is as much as
+/// SQLite's log allocates and frees: 1000 pages.
 const SPARE_RECORD_BYTES: usize = 1 << 20;
 const SPARE_CONTENT_BYTES: usize = 4 << 20;
 /// Added to the number of chunks of a run, in the word in front of the first of them.
@@ -218,8 +218,8 @@ impl Slots {
         }
     }
 
-    /// Gives the memory of so many empty chunks back, also of those that are kept for what
-    /// comes next; true if there may be more.
+    /// Gives the memory of so many empty chunks back, also of the spare ones; true if there may be
+    /// more.
     pub(super) fn close_empty(&mut self, region: &Region, chunks_max: usize) -> bool {
         let empty = self.chunks.iter().enumerate();
         let empty: Vec<(u32, Class)> = empty
@@ -284,7 +284,7 @@ impl Slots {
         let Some((first, chunks)) = self.run.take() else {
             return;
         };
-        // The first chunk last: as long as its word is there, the others are no chunks.
+        // The first chunk last: as long as its word is there, the others do not count as chunks.
         for number in (first..first + chunks).rev() {
             if let Err(error) = region.discard(self.chunk_offset(number), self.chunk_bytes) {
                 tracing::debug!(%error, "cannot return memory of the arena to the system");

@@ -105,8 +105,8 @@ fn a_kill_at_any_write_leaves_the_state_before_or_after_the_batch() {
                 before += 1;
             }
             if found != model {
-                // The batch is there. What is left of its kill points has the same
-                // outcome; they are tried from the same state in other rounds.
+                // The batch is committed. Its remaining kill points have the same outcome; they are
+                // tried from the same state in other rounds.
                 break;
             }
         }
@@ -182,7 +182,7 @@ fn copy_of(arena: &Arena) -> Arena {
 }
 
 impl Arena {
-    /// For looking at what would be found, without finishing what is unfinished.
+    /// Reads the arena's state without carrying out an unfinished batch.
     fn over_unchecked(memory: OwnedFd) -> Self {
         let region = Arc::new(Region::attach(memory).unwrap());
         let published = region.load(layout::BATCH_AT);
@@ -417,7 +417,8 @@ fn an_arena_in_a_file_takes_little_memory_for_few_records_and_is_no_longer_than_
     assert!(length <= 640 << 10, "{length}");
 }
 
-/// Batches that are too large for the place that all have get one, which goes again.
+/// Batches that are too large for the common place get one of their own, which is returned
+/// afterwards.
 #[test]
 fn large_batches_of_an_arena_in_a_file_happen_whole_and_leave_no_memory() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -443,7 +444,7 @@ fn large_batches_of_an_arena_in_a_file_happen_whole_and_leave_no_memory() {
     assert_eq!(content(&left_at(&path)), model);
 }
 
-/// A kill at any write while such a place is made, used and given back.
+/// A kill at any write while such a place is made, used and returned.
 #[test]
 fn a_kill_in_a_large_batch_leaves_it_whole_or_undone() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -511,7 +512,7 @@ fn memory_is_given_back_in_portions() {
         assert!(arena.give_back(&mut engine));
         assert_eq!(waiting(), (left + 1).saturating_sub(PORTION));
     }
-    // What is kept for what comes next goes in portions, too.
+    // Spare chunks are returned in portions, too.
     let mut portions = 1;
     while arena.shared.records.lock().give_back(4) {
         portions += 1;

@@ -12,10 +12,10 @@ pub struct EventSources {
     pub input: Option<PathBuf>,
     /// What the kernel reports of them.
     pub input_classes: PathBuf,
-    /// Whether many requests after a pause are taken for a user. (That is looked at where
-    /// requests are served, not here.)
+    /// Whether many requests after a pause are taken for a user. (The volume detects bursts, not
+    /// this watcher.)
     pub bursts: bool,
-    /// Whether the system bus is to be asked. (Not here, either.)
+    /// Whether the daemon listens to the system bus.
     pub system_bus: bool,
     /// The kernel's account of stalls for lack of memory; none: not looked at.
     pub memory_pressure: Option<PathBuf>,

@@ -35,7 +35,7 @@ const MEMORY_BUDGET_BYTES_MIN: u64 = 4 << 20;
 
 /// Smallest journal.
 pub(crate) const JOURNAL_BYTES_MIN: u64 = 64 << 10;
-/// Largest journal, which is far beyond what pays.
+/// Largest journal, which is far beyond any use.
 const JOURNAL_BYTES_MAX: u64 = 1 << 40;
 
 /// Why a configuration cannot be used: one sentence that says where and what.
@@ -112,7 +112,7 @@ impl Fault {
     }
 }
 
-/// Everything that a mount can be told by its configuration file.
+/// Everything that the configuration file of a mount can set.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Memory for what is not committed, in bytes.
@@ -128,7 +128,8 @@ pub struct Config {
     /// Whether an app may be (or become) durable. If not, `fsync` never leaves the
     /// kernel.
     pub allow_durable: bool,
-    /// Who decides when to commit for the user's sake, and for the device's.
+    /// What decides when to commit: the predictor of the user's pauses and the scheduler for the
+    /// device.
     pub pacing: PacingRules,
     /// What is listened to around the mount.
     pub events: EventSources,
@@ -670,7 +671,7 @@ mod tests {
                 "\n[defaults]\nstaleness_max_bytes = \"4KiB\"",
                 "line 2: defaults.staleness_min_bytes: ",
             ),
-            // Which one is meant cannot be said.
+            // The line is ambiguous.
             (
                 "[[app]]\nmatch = \"a\"\nquiet_ms = 1\n[[app]]\nmatch = \"a\"\nquiet_ms = 0",
                 "mobifs.toml: app \"a\".quiet_ms: ",

@@ -1,4 +1,4 @@
-//! How commits are paced: the keys of the whole mount that say so.
+//! How commits are paced: the keys of the whole mount for that.
 
 use std::ops::RangeInclusive;
 

@@ -108,8 +108,8 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for WithoutMatch<'_, A> {
     }
 }
 
-/// The change that `settings` are, applied to `below` and checked; faults are said with
-/// the place of the key.
+/// The change that `settings` make, applied to `below` and checked; errors name the place of the
+/// key.
 fn checked(
     place: &str,
     settings: &PolicySettings,
@@ -142,7 +142,7 @@ impl RawConfig {
             let key = format!("app \"{glob}\"");
             let (change, _) = checked(&key, settings, defaults)?;
             let compiled = match glob.as_str() {
-                // What lies in no app.
+                // The app of everything that lies in no other app.
                 "." => AppGlob::new(glob),
                 glob => AppGlob::of_apps(glob),
             };

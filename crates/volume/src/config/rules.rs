@@ -15,8 +15,7 @@ use super::settings::PolicyChange;
 #[derive(Clone, Debug)]
 pub(crate) struct AppGlob {
     whole: GlobMatcher,
-    /// One for each component of a path that it matches; none where these cannot be told apart
-    /// apart.
+    /// One for each component of a path that it matches; none where components cannot be separated.
     components: Option<Vec<GlobMatcher>>,
 }
 
@@ -61,7 +60,7 @@ impl AppGlob {
         self.whole.is_match(Path::new(OsStr::from_bytes(path)))
     }
 
-    /// Whether it may match a path below this one.
+    /// Whether it may match a path under this one.
     fn may_match_below(&self, path: &[u8]) -> bool {
         let Some(components) = &self.components else {
             return true;
@@ -95,7 +94,7 @@ pub struct Rules {
     pub(crate) matched: Arc<[(AppGlob, PolicyChange)]>,
     /// Changes made while mounted, by exact path; later ones win.
     overrides: Vec<(Vec<u8>, PolicyChange)>,
-    /// For the time being every app is durable, whatever is said.
+    /// Every app is durable for now, whatever its settings.
     all_durable: bool,
 }
 
@@ -130,12 +129,12 @@ impl Rules {
         self.overrides.push((path.to_vec(), change));
     }
 
-    /// Makes every app durable for the time being, or lets each be what it is.
+    /// Makes every app durable for now, or each as its settings say.
     pub const fn set_all_durable(&mut self, all_durable: bool) {
         self.all_durable = all_durable;
     }
 
-    /// Whether every app is durable for the time being.
+    /// Whether every app is durable for now.
     pub const fn all_durable(&self) -> bool {
         self.all_durable
     }
@@ -162,7 +161,7 @@ impl Rules {
         self.has_durable() || self.policies().any(closes)
     }
 
-    /// All that an app can have.
+    /// The policies of all apps.
     fn policies(&self) -> impl Iterator<Item = AppPolicy> {
         let matched = self.matched.iter();
         let matched = matched.map(|(_, change)| change.apply(self.defaults));

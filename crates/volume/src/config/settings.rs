@@ -27,7 +27,7 @@ impl fmt::Display for PolicySettings {
     }
 }
 
-/// A setting that cannot be.
+/// A setting that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct SettingError {
@@ -96,7 +96,7 @@ impl PolicySettings {
 }
 
 /// Settings of one app or of the defaults of which each makes sense by itself
-/// ([`PolicySettings::change`]); what is absent comes from further up.
+/// ([`PolicySettings::change`]); what is absent is inherited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyChange(PolicySettings);
 
@@ -167,9 +167,9 @@ impl PolicyChange {
 
 /// Checks the policy that results from `change` for limits that contradict each other.
 ///
-/// The general limits hold for every policy, so a policy's own limit that lies above them never
-/// has an effect. That is refused where the limit itself is given; where only a general limit is,
-/// it is meant to be tighter than what is inherited.
+/// The general limits hold for every policy, so a policy's own limit that exceeds them never has an
+/// effect. That is refused where the limit itself is given; where only a general limit is, it is
+/// meant to be tighter than what is inherited.
 ///
 /// # Errors
 /// [`SettingError`].

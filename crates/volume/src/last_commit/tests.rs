@@ -50,7 +50,7 @@ fn app(volume: &Volume, name: &str, files: &[&str]) -> ObjectId {
     app
 }
 
-/// What of the files is where, after the next mount.
+/// The files and their content after the next mount.
 type Tree = BTreeSet<(String, Vec<u8>)>;
 
 impl OrphanedMount {
@@ -154,7 +154,7 @@ fn expected() -> Tree {
 fn everything_uncommitted_is_committed_once() {
     let orphaned = OrphanedMount::new();
     assert_eq!(orphaned.commit(), Vec::<String>::new());
-    // Another last process, which does not know that the first one came to its end.
+    // Another last process, which does not know that the first one has finished.
     let again = orphaned.open();
     assert!(again.is_done(), "it is noted what was committed");
     again.close();
@@ -184,7 +184,7 @@ fn whatever_record_is_lost_the_others_are_committed_and_the_store_can_be_mounted
         let passed_over = orphaned.commit();
         let (found, expected) = (orphaned.tree(), expected());
         if passed_over.is_empty() {
-            // Its loss means nothing, or cannot be seen: a page that no record names.
+            // Its loss has no effect, or cannot be noticed: a page that no record names.
             complete += usize::from(found == expected);
         }
         // Two apps have nothing to do with each other.
@@ -206,7 +206,7 @@ fn a_transaction_that_ends_processes_is_passed_over() {
     let orphaned = OrphanedMount::new();
     let dying = orphaned.open();
     let first = TransactionId(dying.waiting[0].first);
-    // Two processes that came to no end.
+    // Two processes that did not finish.
     dying.progress_log.begin(first);
     dying.progress_log.begin(first);
     drop(dying);

@@ -1,9 +1,9 @@
 //! The lock that keeps a store from being mounted twice.
 //!
-//! It is an advisory lock of the kernel on `.mobifs/lock`. It belongs to the process
-//! and goes with it, so after a crash of the daemon or of the machine there is no
-//! stale lock to be removed. What is written inside ([`LockOwner`]) is for messages, and for a
-//! process that waits until an owner whose mount has ended has freed the store.
+//! It is an advisory lock of the kernel on `.mobifs/lock`. It ends with the process, so after a
+//! crash of the daemon or of the machine there is no stale lock to be removed. What is written
+//! inside ([`LockOwner`]) is for messages, and for a process that waits until an owner whose mount
+//! has ended has freed the store.
 
 use std::fs::File;
 use std::io;
@@ -106,7 +106,7 @@ impl StoreLock {
                 continue;
             };
             lock(&file, Access::Exclusive)?;
-            // Is what we locked still what others will find?
+            // Is the locked file still the one that other processes open?
             if !is_current(&file, &directory) {
                 continue;
             }
@@ -140,12 +140,12 @@ impl StoreLock {
                 "the lock that was handed over is not this store's".to_owned(),
             ));
         }
-        // It is ours already, unless its holder released it.
+        // This process holds it already, unless its holder released it.
         if read_only {
             lock(&file, Access::Shared)?;
         } else {
             lock(&file, Access::Exclusive)?;
-            // What the killed process was doing, this one goes on with.
+            // This process goes on with what the killed process was doing.
             let state = LockOwner::read(&file).state;
             note_owner(&file, state).map_err(StoreError::lower("writing .mobifs/lock"))?;
         }
@@ -157,7 +157,7 @@ impl StoreLock {
 
     /// The process that holds the lock of the store in the directory `store`, as the file names it.
     /// Meant for a store that is locked. Readers, which share the lock, write nothing: then, and of
-    /// a store that is not locked, nothing is known but that.
+    /// a store that is not locked, nothing else is known.
     ///
     /// # Errors
     /// [`StoreError`]: the lock cannot be read.
@@ -180,13 +180,13 @@ impl StoreLock {
         Ok(LockOwner::read(&file))
     }
 
-    /// Says what this process, which holds the lock, is doing. The lock of a store that is only
-    /// read has nothing in it.
+    /// Says what this process, which holds the lock, is doing. Nothing is written into the lock of
+    /// a store that is only read.
     pub fn set_owner_state(&self, state: OwnerState) {
         if let Some(file) = self.file.as_ref().filter(|_| !self.is_shared)
             && let Err(error) = owner::write_state(file, state)
         {
-            // A process that waits for this one can do without: it is refused after a moment.
+            // A process that waits for this one works without it: it is refused after a moment.
             tracing::debug!(%error, ?state, "cannot write the state of the owner to .mobifs/lock");
         }
     }
@@ -217,8 +217,8 @@ impl StoreLock {
         self.root = None;
     }
 
-    /// Gives up a store that could not be opened: unlocks it, and takes away what was
-    /// made only for that.
+    /// Gives up a store that could not be opened: unlocks it, and removes what was made only for
+    /// that.
     pub fn abandon(self) {
         if !self.made_directory {
             return;
@@ -245,7 +245,7 @@ impl StoreLock {
 }
 
 impl Drop for StoreLock {
-    /// Closing the descriptor would not do: a child that another thread has just forked has
+    /// Closing the descriptor would not be enough: a child that another thread has just forked has
     /// it too, until it executes its program.
     fn drop(&mut self) {
         if !*self.is_handed_over.get_mut() && self.process == std::process::id() {
@@ -309,7 +309,7 @@ fn not_a_lock() -> StoreError {
     StoreError::Unsuitable(".mobifs/lock in the store is not a file; remove it".to_owned())
 }
 
-/// How a lock is wanted.
+/// How a lock is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Shared,
@@ -323,7 +323,7 @@ fn lock(file: &File, access: Access) -> Result<(), StoreError> {
     };
     match rustix::fs::flock(file, operation) {
         Ok(()) => Ok(()),
-        // What is written there is not about readers.
+        // The content of the file is not about readers.
         Err(Errno::WOULDBLOCK) if access == Access::Exclusive && is_shared_by_others(file) => {
             Err(StoreError::InUse { pid: 0 })
         }
@@ -440,14 +440,14 @@ mod tests {
         assert_eq!(owner.pid, std::process::id());
         assert_eq!(owner.state, Some(OwnerState::Finishing));
         // Found under load: a process that looked between the removal of the state and the end of
-        // the lock was refused, because the holder seemed to have said nothing. It said all to the
-        // end.
+        // the lock was refused, because the holder's state seemed to be missing. The state stays
+        // until the end of the lock.
         let read = |path: &Path| fs::read_to_string(path.join(".mobifs/lock")).unwrap();
         let noted = read(store.path());
         lock.release();
         assert_eq!(read(store.path()), noted);
         assert!(noted.ends_with("\nfinishing\n"), "{noted:?}");
-        // The next one has not said anything yet.
+        // The next one has not written its state yet.
         let _lock = StoreLock::acquire(store.path(), &scope, false).unwrap();
         let owner = StoreLock::owner(store.path(), &scope).unwrap();
         assert_eq!((owner.pid, owner.state), (std::process::id(), None));

@@ -1,10 +1,10 @@
 //! What the process that holds a store's lock writes into the lock's file.
 //!
-//! The file begins with the owner's process id. The next line says what the owner is doing:
-//! serving a mount, or bringing the last changes to the store. `umount(8)` returns when the
-//! mount has left the tree, which is before the daemon has ended; a process that mounts the
-//! store again at once finds it locked by a daemon that needs a moment longer. What follows from
-//! a note, the process that wants the store decides.
+//! The file begins with the owner's process id. The next line says what the owner is doing: serving
+//! a mount, or bringing the last changes to the store. `umount(8)` returns when the mount has left
+//! the tree, which is before the daemon has ended; a process that mounts the store again at once
+//! finds it locked by a daemon that needs a moment longer. The process that wants the store decides
+//! what follows from the state.
 
 use std::fs::File;
 use std::io;
@@ -89,7 +89,7 @@ impl OwnerState {
 pub struct LockOwner {
     /// Process id; 0 if it is not known.
     pub pid: u32,
-    /// None: the owner has not said, for instance because it is just starting.
+    /// None: the owner has not written it, for instance because it is just starting.
     pub state: Option<OwnerState>,
     /// The lock is shared by processes that only read the store, which write nothing.
     pub is_reader: bool,

@@ -12,24 +12,24 @@ use super::locked_engine::LockedEngine;
 use super::{Shared, Volume};
 use crate::heap::{HeapWatch, Load};
 
-/// While something is uncommitted, room and limits are looked at this often.
+/// While something is uncommitted, room and limits are checked this often.
 const ROUND_MAX: Duration = Duration::from_secs(1);
-/// Shortest sleep between two looks at ages.
+/// Shortest sleep between two checks of ages.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 /// Memory of one object without its content, roughly.
 const OBJECT_BYTES: u64 = 512;
 
-/// What one look of the checkpointer leaves for the next.
+/// State that one round of the checkpointer leaves for the next.
 struct Looks {
     last_commit: MonotonicNs,
     commits_seen: u64,
 }
 
-/// What a look found.
+/// What a round found.
 struct Due {
-    /// What is closed, or the journal, is to be looked at again.
+    /// When closed transactions, or the journal, are to be checked again.
     look_at: Option<MonotonicNs>,
-    /// Something was committed since the last look.
+    /// Something was committed since the last round.
     busy: bool,
 }
 
@@ -47,8 +47,8 @@ impl std::fmt::Debug for Checkpointer<'_> {
 }
 
 impl Volume {
-    /// For a volume without a checkpointer thread ([`crate::VolumeOptions::background`]):
-    /// what such a thread does, one look at a time.
+    /// For a volume without a checkpointer thread ([`crate::VolumeOptions::background`]): what such
+    /// a thread does, one round at a time.
     pub fn checkpointer(&self) -> Checkpointer<'_> {
         Checkpointer {
             looks: self.shared.begin_looks(),
@@ -58,8 +58,8 @@ impl Volume {
 }
 
 impl Checkpointer<'_> {
-    /// Commits and applies what is due. Returns when to look again: at that moment, or as
-    /// soon as it is [called](Self::is_called); none: only then.
+    /// Commits and applies what is due. Returns when to call it again: at that moment, or earlier
+    /// if it [is called](Self::is_called); none: only then.
     pub fn look(&mut self) -> Option<MonotonicNs> {
         let due = self.shared.checkpoint(&mut self.looks);
         let now = self.shared.moment().now;
@@ -68,7 +68,7 @@ impl Checkpointer<'_> {
         Some(MonotonicNs(now.0.saturating_add(rest_ns)))
     }
 
-    /// Something has happened since the last look for which a thread would have been woken.
+    /// Something has happened since the last round for which a thread would have been woken.
     pub fn is_called(&self) -> bool {
         self.shared.lock_engine().wake
     }
@@ -157,7 +157,8 @@ impl Shared {
         heap.look(held_bytes, load, self.moment().now);
     }
 
-    /// Gives the store what is not needed any more, and the engine what room there is.
+    /// Passes to the store which objects are not needed any more, and to the engine how much room
+    /// there is.
     pub(super) fn tidy_up(&self) {
         self.unpin_unused();
         self.trim_without_trimmer();
@@ -170,7 +171,7 @@ impl Shared {
         }
     }
 
-    /// Removes from the lower filesystem what was deleted and has lost its last user.
+    /// Removes deleted objects whose last user has gone from the lower filesystem.
     pub(super) fn unpin_unused(&self) {
         let unpinned = self.lock_engine().engine.take_unpinned();
         for id in unpinned {
@@ -197,7 +198,7 @@ impl Shared {
         pending.journal_used_bytes > pending.journal_total_bytes / 4 * 3
     }
 
-    /// Applies the journal; a failure is only said, because it is tried again.
+    /// Applies the journal; a failure is only logged, because the apply is tried again.
     fn apply_or_say(&self) -> Result<(), StoreError> {
         let applied = self.apply();
         if let Err(error) = &applied
@@ -212,7 +213,7 @@ impl Shared {
     }
 
     /// Applies the journal if it is nearly full, nothing was committed for long, or it is time to
-    /// free what was deleted; says when to look again.
+    /// free what was deleted; returns when to check again.
     fn apply_if_due(&self, last_commit: &mut MonotonicNs) -> Option<MonotonicNs> {
         let pending = self.store.pending();
         if pending.journal_used_bytes == 0 {
@@ -228,9 +229,9 @@ impl Shared {
         let apply_at = self.free_space_at().map_or(idle_at, |at| at.min(idle_at));
         let now = self.moment().now;
         if self.is_journal_nearly_full() {
-            // Now, whatever the machine does: commits need the room.
+            // Also in standby: commits need the room.
         } else if self.is_standby() {
-            // It is as durable where it is, and the end of standby wakes us.
+            // It is durable in the journal, and the end of standby wakes this thread.
             return None;
         } else if now < apply_at {
             return Some(apply_at);
@@ -249,7 +250,7 @@ impl Shared {
     }
 
     /// Where nothing waits to be committed or applied, the arena needs next to no memory. It is
-    /// returned in portions: operations come in between, and end the rest.
+    /// returned in portions: operations run in between, and end the idle time.
     fn give_back_at_rest(&self) {
         let Some(arena) = &self.options.arena else {
             return;
@@ -272,14 +273,14 @@ impl Shared {
         locked.wait(&self.wake, rest);
     }
 
-    /// How long there is nothing to do, if nothing happens; none: as long as that.
+    /// How long there is nothing to do, if nothing happens; none: until something happens.
     fn rest(&self, locked: &mut LockedEngine<'_>, due: &Due) -> Option<Duration> {
         let now = self.moment().now;
         let until = |at: MonotonicNs| {
             Duration::from_nanos(at.0.saturating_sub(now.0)).max(Duration::from_millis(1))
         };
-        // Not as of the look: a transaction that opened since then, as while the journal was
-        // applied, has woken no thread.
+        // Read now, not during the round: a transaction that opened since then, for instance while
+        // the journal was applied, has woken no thread.
         let close_at = locked.engine.next_closing();
         let rest = [close_at, due.look_at];
         let rest = rest.into_iter().flatten().min().map(until);
@@ -287,13 +288,12 @@ impl Shared {
             return Some(Duration::ZERO);
         }
         if close_at.is_some() || due.busy {
-            // A transaction that opens meanwhile may be due before `close_at`. Where an
-            // app commits one transaction after the other by itself, this also spares
-            // it waking us for each.
+            // A transaction that opens meanwhile may be due before `close_at`. Where an app commits
+            // one transaction after the other itself, this also saves waking this thread for each.
             let round = (self.age_min() / 4).clamp(ROUND_MIN, ROUND_MAX);
             return Some(rest.map_or(round, |rest| rest.min(round)));
         }
-        // Nothing is open, so the first change wakes us: no need to wake the machine.
+        // Nothing is open, so the first change wakes this thread: no timer need wake the machine.
         locked.checkpointer_idle = true;
         rest
     }

@@ -81,7 +81,7 @@ impl Shared {
     fn refuse(&self, transaction: TransactionId, error: &StoreError, may_wait: bool) {
         if error.is_full() {
             let mut locked = self.lock_engine();
-            // A program that may still roll back goes on being allowed to change what it has.
+            // A program that may still roll back may go on changing its files.
             if may_wait && self.is_revocable.load(Ordering::SeqCst) {
                 locked.engine.commit_put_back(transaction);
                 drop(locked);
@@ -112,7 +112,7 @@ impl Shared {
         self.store.commit(commit.to_transaction())
     }
 
-    /// Keeps the reasons for read-only apps in step with the engine.
+    /// Updates the reasons for read-only apps from the engine.
     fn note_failures(&self, error: Option<&StoreError>) {
         let mut failures = self.failures.lock();
         if error.is_none() && failures.is_empty() {
@@ -128,9 +128,9 @@ impl Shared {
         }
     }
 
-    /// Commits what is closed, one transaction after the other, releasing the commit lock
-    /// in between; ends when nothing can be committed any more, or the rest waits
-    /// for the user, or `pauses` says so after a commit.
+    /// Commits what is closed, one transaction after the other, releasing the commit lock in
+    /// between; ends when nothing can be committed any more, or the rest waits for the user, or
+    /// `pauses` returns true after a commit.
     pub(super) fn commit_closed(&self, mut pauses: impl FnMut() -> bool) -> Committed {
         while !self.is_power_cut() {
             if self.postpones_commits() {
@@ -142,7 +142,7 @@ impl Shared {
                 Next::Commit(commit) => commit,
                 Next::Nothing { until } => return Committed::All { until },
             };
-            // A failure is noted with the app and does not concern the others.
+            // A failure is recorded with the app and does not affect the others.
             let _failed = self.try_commit(&commit_lock, &commit, true);
             drop(commit_lock);
             if pauses() {
@@ -162,8 +162,8 @@ impl Shared {
     pub(super) fn commit_until(&self, point: ClosedUntil) -> bool {
         let commit_lock = self.commit_lock.lock();
         let commit = self.lock_engine().engine.next_commit_until(point);
-        // No other thread has anything in flight while this one has the commit lock: the rest has
-        // failed.
+        // No other thread commits while this one has the commit lock: the remaining transactions
+        // have failed.
         let Some(commit) = commit else { return false };
         let _failed = self.commit_one(&commit_lock, &commit);
         true
@@ -185,13 +185,13 @@ impl Shared {
                     locked.engine.refusal_of(transaction),
                 )
             };
-            // No other thread has anything in flight while this one has the commit lock: what
-            // cannot be handed out has failed before.
+            // No other thread commits while this one has the commit lock: what cannot be handed out
+            // has failed before.
             let Some(commit) = commit else {
                 return Err(not_committed(refusal == Some(FsError::NoSpace)));
             };
             if let Err(error) = self.commit_one(&commit_lock, &commit)
-                // Otherwise it was merged with what needs no room, and is tried again.
+                // Otherwise it was merged with transactions that free room, and is tried again.
                 && self.lock_engine().engine.refusal_of(transaction).is_some()
             {
                 return Err(not_committed(error.is_full()));
@@ -206,7 +206,7 @@ impl Shared {
     }
 
     /// Has the journal applied before it is full, by this thread or by waiting for the one that
-    /// does. What fails is left to the next apply, and the commit that needs the room.
+    /// does. A failure is left to the next apply, and the commit that needs the room.
     pub(super) fn apply_nearly_full(&self) {
         if !self.is_journal_nearly_full() {
             return;
@@ -237,7 +237,8 @@ impl Shared {
         result.and(refreshed)
     }
 
-    /// The room in the lower filesystem, if deletions wait for an apply: what it is to increase.
+    /// The room in the lower filesystem, if deletions wait for an apply: the apply is to increase
+    /// it.
     fn room_to_free(&self) -> Option<SpaceInfo> {
         let is_waited_for = self.freed_space.lock().is_waited_for();
         is_waited_for.then(|| self.store.space().ok()).flatten()
@@ -267,7 +268,7 @@ impl Shared {
     }
 }
 
-/// What [`Shared::commit_closed`] has committed.
+/// How much [`Shared::commit_closed`] has committed.
 pub(super) enum Committed {
     /// What may be committed now; there may be more at that moment.
     All { until: Option<MonotonicNs> },
@@ -352,8 +353,8 @@ impl Volume {
         self.shared
             .check_power()
             .map_err(|_| VolumeError::PowerCut)?;
-        // A commit that is under way may fail for what the caller has mended: it is tried again,
-        // too.
+        // A commit that is under way may fail for a reason that the caller has removed: it is tried
+        // again, too.
         let commit_lock = self.shared.commit_lock.lock();
         self.shared.lock_engine().engine.retry_failed(None);
         drop(commit_lock);
@@ -367,7 +368,7 @@ impl Volume {
         if !apply {
             return committed;
         }
-        // Also where an app could not commit: what others have deleted may be the room for it.
+        // Also where an app could not commit: what others have deleted may free the room for it.
         let applied = self.shared.apply();
         committed?;
         Ok(applied?)

@@ -94,9 +94,8 @@ impl Volume {
     }
 
     /// As [`Volume::write`], for one of several writes that nothing relies on before
-    /// [`Volume::end_batch`] returns: a kill may take them back till then, the last ones first.
-    /// A change of something else brings them into the arena with it; a reader, or
-    /// gives references back, does not.
+    /// [`Volume::end_batch`] returns: a kill may undo them till then, the last ones first. Any
+    /// other change saves them in the arena with it; reading or releasing references does not.
     ///
     /// # Errors
     /// As [`Engine::write`].
@@ -127,7 +126,7 @@ impl Volume {
         }
     }
 
-    /// A kill takes back nothing of what was written by [`Volume::write_batched`].
+    /// From now on a kill undoes nothing that was written by [`Volume::write_batched`].
     pub fn end_batch(&self) {
         drop(self.shared.lock_engine());
     }

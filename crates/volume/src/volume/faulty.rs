@@ -10,7 +10,7 @@ use mobifs_base::{
 use mobifs_store::{Capabilities, MemoryStore, PendingWork, Seek, Store, StoreError, Transaction};
 use parking_lot::Mutex;
 
-/// Size of the journal, where the store plays one.
+/// Size of the journal, where the store simulates one.
 pub(super) const JOURNAL_BYTES: u64 = 100;
 
 /// A store whose commits can be made to fail.
@@ -19,11 +19,11 @@ pub(super) struct Faulty {
     pub(super) broken: AtomicBool,
     /// Another program has taken what room there was.
     pub(super) is_full: AtomicBool,
-    /// Pages for which there is room in a transaction.
+    /// Pages that a transaction may have.
     pub(super) pages_max: AtomicU64,
-    /// Room that is shown at most.
+    /// Room that is reported at most.
     pub(super) available_bytes_max: AtomicU64,
-    /// Commits that came here.
+    /// Commits that were attempted.
     pub(super) attempts: AtomicU64,
     /// How often it was applied.
     pub(super) applies: AtomicU64,

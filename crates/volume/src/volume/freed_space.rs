@@ -4,12 +4,12 @@
 //! app that goes on committing puts applying off, and with it the room that other programs on
 //! that filesystem wait for. So that is bounded: by a share of what is available, and by an age.
 //!
-//! An apply too many costs flash: it writes what would have been overwritten in the journal. Large
-//! deletions are worth that, because what was deleted was written before; one apply a minute is
-//! little beside it. Small ones wait longer. What was written since the last apply and went to the
-//! journal has no room in the lower filesystem that its deletion could free, so an app that makes
-//! and deletes temporary files causes no applies. And an apply that failed, or freed nothing (a
-//! program still has the deleted file open, a snapshot has its blocks), makes the next one wait
+//! An unnecessary apply costs flash writes: it writes what would have been overwritten in the
+//! journal. Large deletions are worth that: one apply a minute is little beside the writes that
+//! made the deleted files. Small ones wait longer. What was written since the last apply and went
+//! to the journal has no room in the lower filesystem that its deletion could free, so an app that
+//! makes and deletes temporary files causes no applies. And an apply that failed, or freed nothing
+//! (a program still has the deleted file open, a snapshot has its blocks), makes the next one wait
 //! longer.
 
 use std::collections::BTreeMap;
@@ -23,14 +23,14 @@ use mobifs_store::placement::{MANY_FILES_BYTES, RUN_PAGES_MIN};
 const LARGE_BYTES: u64 = 1 << 20;
 const AGE_MAX_MS: u64 = 60_000;
 const SMALL_AGE_MAX_MS: u64 = 600_000;
-/// This part of what is available is not waited with.
+/// This part of what is available is not left waiting for an apply.
 const URGENT_SHARE: u64 = 4;
 /// Less than this is never urgent: where nothing is available, each deletion would be.
 const URGENT_BYTES_MIN: u64 = 64 << 10;
 /// Time between two applies for the sake of deletions. It doubles with each that frees nothing, up
 /// to [`SMALL_AGE_MAX_MS`].
 const GAP_MS: u64 = 10_000;
-/// More would not change anything.
+/// More doublings would not change anything.
 const DOUBLINGS_MAX: u32 = 6;
 const _: () = assert!(GAP_MS << DOUBLINGS_MAX >= SMALL_AGE_MAX_MS);
 /// A file that grows by so much in one transaction is written to its place when it is committed, and
@@ -42,7 +42,7 @@ const DIRECT_BYTES: u64 = RUN_PAGES_MIN * PAGE_BYTES_U64;
 #[derive(Debug, Default)]
 pub(super) struct FreedSpace {
     waiting: Option<Waiting>,
-    /// What files have in the journal only, of those that have grown since the last apply.
+    /// Bytes that files have in the journal only, for files that have grown since the last apply.
     unapplied: BTreeMap<ObjectId, u64>,
     last_apply: Option<LastApply>,
 }
@@ -82,7 +82,8 @@ impl FreedSpace {
         }
     }
 
-    /// Notes a change of a file; what it frees below once it is applied.
+    /// Records a change of a file; returns what it frees in the lower filesystem once it is
+    /// applied.
     fn changed(&mut self, change: &SizeChange, is_direct: bool) -> u64 {
         let unapplied_bytes = self.unapplied.remove(&change.id).unwrap_or(0);
         let freed_bytes = change.freed_bytes.saturating_sub(unapplied_bytes);
@@ -95,7 +96,7 @@ impl FreedSpace {
         if left_bytes + grown_bytes > 0 {
             self.unapplied.insert(change.id, left_bytes + grown_bytes);
         }
-        // What takes the place of what was cut off needs its room.
+        // Data written in place of the truncated part needs the room.
         freed_bytes.saturating_sub(change.grown_bytes)
     }
 
@@ -122,7 +123,7 @@ impl FreedSpace {
         }
     }
 
-    /// It has ended; `outcome` is the room before and after it, none if it failed.
+    /// The apply has ended; `outcome` is the room before and after it, none if it failed.
     pub(super) fn end_apply(
         &mut self,
         freeing: Freeing,
@@ -250,7 +251,7 @@ mod tests {
             ),
             (&[changed(4096, 4096)], 0),
             (&[changed(4096, 0)], 4096),
-            // Another file of this number is not meant.
+            // Another file with this number is not affected.
             (&[changed(0, 8192), deleted(8192), deleted(8192)], 8192),
         ] {
             let bytes = after(changes).waiting.map_or(0, |waiting| waiting.bytes);
@@ -267,7 +268,7 @@ mod tests {
         freed.committed(&sizes, at(0));
         freed.committed(&[deleted(4096)], at(0));
         assert!(freed.is_waited_for());
-        // What was applied is there below.
+        // What was applied is in the lower filesystem.
         let mut freed = after(&[changed(0, 8192)]);
         let freeing = freed.begin_apply();
         freed.end_apply(freeing, Some((space(1), space(1))), at(1));

@@ -33,7 +33,7 @@ const STACK_BYTES: usize = 1 << 20;
 /// Order violations that need so many preemptions are looked for with priority.
 const PREEMPTIONS: usize = 3;
 
-/// Time goes on by so many milliseconds whenever it is looked at.
+/// Time advances by so many milliseconds whenever it is read.
 #[derive(Debug)]
 struct Ticking {
     step_ms: u64,
@@ -50,7 +50,7 @@ impl Clock for Ticking {
     }
 }
 
-/// A store that lets others run before and after whatever it is asked for.
+/// A store that lets other threads run before and after each call.
 struct Slow(Box<dyn Store>);
 
 impl Slow {
@@ -335,7 +335,7 @@ fn what_is_forgotten_and_looked_up_at_the_same_time_is_found() {
     explore(move || {
         let lower = PosixLower::open(&root).unwrap();
         let (store, _) = JournalStore::open(Gate::new(lower), &options).unwrap();
-        // Unused objects are looked for once a second.
+        // Unused objects are evicted once a second.
         let stage = Stage::over(Box::new(store), 64 << 20, 400);
         let seekers = [0, 1].map(|_| {
             let stage = Arc::clone(&stage);

@@ -15,13 +15,13 @@ pub(super) struct EngineState {
     pub(super) engine: Engine,
     /// The checkpointer sleeps without a deadline because nothing is open.
     pub(super) checkpointer_idle: bool,
-    /// The checkpointer is asked to look at once.
+    /// The checkpointer is to run a round at once.
     pub(super) wake: bool,
     /// Transactions that were closed when the checkpointer last looked.
     pub(super) closings_seen: u64,
     /// When the engine last got the room of the lower filesystem.
     pub(super) space_at: MonotonicNs,
-    /// The trimmer is at work, or rests from it.
+    /// The trimmer works, or pauses between two rounds.
     pub(super) is_trimming: bool,
     /// Content written by [`super::Volume::write_batched`] that the arena does not have yet.
     pub(super) batched_bytes: usize,
@@ -30,18 +30,18 @@ pub(super) struct EngineState {
 /// Most content of a batch: what an arena takes at once is copied with the lock held.
 pub(super) const BATCH_BYTES_MAX: usize = 256 << 10;
 
-/// When what a guard's holder changed gets into the arena.
+/// When the changes of a guard's holder are saved in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keeping {
     /// Before the lock is released.
     Now,
-    /// With what comes later, if a batch is under way.
+    /// With a later change, if a batch is under way.
     Batched,
 }
 
-/// The engine's lock, held. Before it is released, what was changed is kept in the arena,
-/// if there is one; so no caller sees what a kill could undo. The exception is a batch: its
-/// writer has said that nothing relies on it yet.
+/// The engine's lock, held. Before it is released, changes are saved in the arena, if there is one;
+/// so no caller sees what a kill could undo. The exception is a batch: its writer has declared that
+/// nothing relies on it yet.
 pub(super) struct LockedEngine<'a> {
     guard: MutexGuard<'a, EngineState>,
     arena: Option<&'a Arena>,
@@ -105,8 +105,8 @@ impl LockedEngine<'_> {
 
 impl Drop for LockedEngine<'_> {
     fn drop(&mut self) {
-        // A panic may have come in the middle of an operation: what is kept stays the
-        // state before it.
+        // A panic may have come in the middle of an operation: the saved state stays the one before
+        // it.
         if !std::thread::panicking() && !self.goes_on_with_batch() {
             self.save();
         }

@@ -1,9 +1,8 @@
 //! A running engine over a store: what the kernel adapter and the tests call.
 //!
-//! One lock guards the engine; it is never held while the store is asked for
-//! something that may reach the device. An operation that needs something from the
-//! store stops inside the engine with nothing changed, the need is fulfilled without
-//! the lock, and the operation is tried again.
+//! One lock guards the engine; it is never held during a call of the store that may reach the
+//! device. An operation that needs something from the store stops inside the engine with nothing
+//! changed; the volume fetches it without the lock, and tries the operation again.
 //!
 //! A second lock, the *commit lock*, serialises what changes the store's committed state.
 //! Its holder hands over closed transactions: the checkpointer thread, an
@@ -90,25 +89,25 @@ struct Shared {
     wake: Condvar,
     /// Signals `EngineState::is_trimming`.
     crowded: Condvar,
-    /// Asks the kernel to forget; none: there is no kernel. Held alone.
+    /// Asks the kernel to forget objects; none: there is no kernel. Held with no other lock.
     kernel_cache: Mutex<Option<Arc<dyn KernelCache>>>,
     /// The trimmer's thread runs. Without it the checkpointer does its work.
     has_trimmer: AtomicBool,
-    /// References that were given back since the trimmer looked.
+    /// References that were given back since the trimmer's last round.
     forgotten_objects: AtomicU64,
     /// Its holder may change the store's committed state. Taken before `engine_state`.
     commit_lock: Mutex<()>,
     store: Arc<dyn Store>,
     options: VolumeOptions,
     started: Moment,
-    /// Held for reading while something goes from the store to the engine, for writing
+    /// Held for reading while data is passed from the store to the engine, for writing
     /// while the store forgets. Taken before `engine_state`.
     listing: RwLock<()>,
     /// Rules in force; the engine has a copy.
     rules: Mutex<Rules>,
     /// Why an app is read-only, by its path.
     failures: Mutex<BTreeMap<Vec<u8>, commit::FailedCommit>>,
-    /// What deletions free with the next apply. Held alone.
+    /// What deletions free with the next apply. Held with no other lock.
     freed_space: Mutex<FreedSpace>,
     /// A commit waits for room in the lower filesystem.
     starved: Mutex<Option<Starved>>,
@@ -116,18 +115,17 @@ struct Shared {
     is_revocable: AtomicBool,
     /// Commits wait for room because of that.
     is_postponed: AtomicBool,
-    /// The journal could not be applied to make room, which was said.
+    /// The journal could not be applied to make room, and the log says so.
     is_stuck: AtomicBool,
     /// Held while the journal is applied, so that only one thread does. Taken before `commit_lock`.
     applying: Mutex<()>,
-    /// Why applying failed the last time. Held alone.
+    /// Why applying failed the last time. Held with no other lock.
     apply_failure: Mutex<Option<String>>,
     /// Last checkpoint of each app, by its path.
     checkpoints: Mutex<BTreeMap<Vec<u8>, Checkpoint>>,
     /// When to commit what is closed. Taken after `engine_state`.
     pacing: Mutex<Pacing>,
-    /// Finds users in what programs ask for; none: they are not looked for there. Held
-    /// alone.
+    /// Detects users by bursts of requests; none: not used. Held with no other lock.
     bursts: Option<Mutex<Bursts>>,
     /// How long memory would last. Taken last.
     forecast: Mutex<Forecast>,
@@ -147,8 +145,7 @@ struct Shared {
 }
 
 impl Volume {
-    /// Brings a store to life: an engine over it and, unless the options say
-    /// otherwise, a checkpointer thread.
+    /// Starts an engine over a store and, unless the options say otherwise, a checkpointer thread.
     ///
     /// # Errors
     /// If the store's root cannot be read, or a thread not be started.
@@ -156,7 +153,7 @@ impl Volume {
         Self::bring_to_life(store, options, None)
     }
 
-    /// Goes on where a killed process was: the engine is as [`VolumeOptions::arena`] has
+    /// Goes on from the state of a killed process: the engine is as [`VolumeOptions::arena`] has
     /// it, with everything that was not committed.
     ///
     /// # Errors
@@ -227,7 +224,7 @@ impl Volume {
             sync_reaches: AtomicBool::new(false),
             options,
         });
-        // Also keeps what the engine is now.
+        // Also saves the engine's state in the arena.
         shared.refresh_space(&shared.commit_lock.lock())?;
         let volume = Self {
             shared: Arc::clone(&shared),
@@ -268,7 +265,7 @@ impl Volume {
         }
         self.sync_app(None, true)?;
         self.stop_threads();
-        // What was changed between the two.
+        // Commits what was changed between the two.
         self.sync_app(None, true)
     }
 
@@ -327,7 +324,7 @@ impl Shared {
     /// there is something to do for it.
     fn after_change(&self, locked: &mut LockedEngine<'_>) {
         let crowded = locked.engine.dirty_bytes() > self.memory_high_bytes();
-        // What an `fsync` closes it commits as well, and by now it has.
+        // An `fsync` commits what it closes, and has done so by now.
         let has_closed =
             locked.engine.closings() != locked.closings_seen && locked.engine.has_waiting();
         if locked.checkpointer_idle || crowded || has_closed {
@@ -342,7 +339,7 @@ impl Shared {
         self.wake(&mut self.lock_engine());
     }
 
-    /// Has the checkpointer look at once.
+    /// Has the checkpointer run a round at once.
     fn wake(&self, locked: &mut LockedEngine<'_>) {
         if !locked.wake {
             locked.wake = true;
@@ -350,9 +347,8 @@ impl Shared {
         }
     }
 
-    /// After an object lost a user: wakes the checkpointer if that was the last one of
-    /// something deleted. Nothing else may ever happen, least of all where the disk is full
-    /// of it.
+    /// After an object lost a user: wakes the checkpointer if that was the last user of a deleted
+    /// object. Nothing else may wake it, in particular where deleted files fill the disk.
     fn after_release(&self, locked: &mut LockedEngine<'_>) {
         if locked.engine.has_unpinned() {
             self.wake(locked);
@@ -360,7 +356,7 @@ impl Shared {
         self.after_crowding(locked);
     }
 
-    /// Above this the checkpointer starts to make room before writers must wait.
+    /// Above this the checkpointer starts to free memory before writers must wait.
     fn memory_high_bytes(&self) -> u64 {
         self.memory_budget_bytes.load(Ordering::Relaxed) / 2
     }
@@ -410,14 +406,14 @@ fn start_engine(
     Ok(engine)
 }
 
-/// A seed that an attacker who chooses file names cannot know.
+/// An unpredictable seed, so that chosen file names cannot collide in hash tables.
 fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()
 }
 
-/// What a failed call to the store means for a file operation.
+/// The error of a file operation for a failed call of the store.
 fn store_failed(error: &StoreError) -> FsError {
     match error {
         StoreError::Unknown(_) => FsError::Stale,

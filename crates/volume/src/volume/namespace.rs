@@ -61,8 +61,8 @@ impl Volume {
         self.shared.look(|engine| engine.attributes(id))
     }
 
-    /// Changes attributes. Permissions are checked by the kernel
-    /// (`default_permissions`); the caller is for what the change takes away.
+    /// Changes attributes. Permissions are checked by the kernel (`default_permissions`); the
+    /// caller decides what the change takes away.
     ///
     /// # Errors
     /// As [`mobifs_engine::Engine::set_attributes`].
@@ -110,8 +110,8 @@ impl Volume {
             .change(|engine| engine.create(caller, moment, parent, name, spec))
     }
 
-    /// Creates a file without a name (`O_TMPFILE`), with one reference counted, which is
-    /// all that keeps it.
+    /// Creates a file without a name (`O_TMPFILE`), with one reference counted; without references
+    /// it is gone.
     ///
     /// # Errors
     /// As [`mobifs_engine::Engine::create_unnamed`].
@@ -178,7 +178,7 @@ impl Volume {
             .change(|engine| engine.rename(moment, (parent, name), (new_parent, new_name), mode))
     }
 
-    /// An object is opened: it stays although its last link may go.
+    /// An object is opened: it stays also without links.
     ///
     /// # Errors
     /// As [`mobifs_engine::Engine::open`].
@@ -214,7 +214,7 @@ impl Volume {
         let options = &self.shared.options;
         if !options.no_access_time && !options.no_directory_access_time {
             let moment = self.shared.moment();
-            // Nothing is asked for, so nothing can fail.
+            // No result is needed, so nothing can fail.
             let _accessed = self.shared.look(|engine| {
                 engine.accessed(id, moment);
                 Ok(())
@@ -222,9 +222,9 @@ impl Volume {
         }
     }
 
-    /// Passes on the names of all objects in memory: directory, name, object. A caller that could
-    /// not follow what was looked up knows them then. What cannot be listed is passed over, and
-    /// names of files with several that lie elsewhere are.
+    /// Passes on the names of all objects in memory: directory, name, object. For a caller that has
+    /// not observed the lookups. Directories that cannot be listed are skipped, and so are names of
+    /// multiply linked files in other directories.
     pub fn names_in_memory(&self, mut visit: impl FnMut(ObjectId, &Name, FoundObject)) {
         const BATCH_ENTRIES: usize = 256;
         let mut wanted: BTreeMap<ObjectId, BTreeSet<ObjectId>> = BTreeMap::new();
@@ -304,7 +304,7 @@ impl Volume {
         shared.check_power()?;
         let space_at = shared.lock_engine_keeping(Keeping::Batched).space_at;
         if shared.moment().now.ms_since(space_at) >= SPACE_AGE_MAX_MS
-            // While another thread commits, the last answer will do: it is renewed then.
+            // While another thread commits, the last answer is good enough: the commit renews it.
             && let Some(commit_lock) = shared.commit_lock.try_lock()
         {
             shared

@@ -1,4 +1,4 @@
-//! Fulfilling what the engine cannot do by itself.
+//! Fetching from the store what an engine operation needs.
 
 use std::sync::atomic::Ordering;
 
@@ -11,11 +11,10 @@ use super::sync::MutexGuard;
 use super::{LockedEngine, Shared, store_failed};
 use crate::arena;
 
-/// An operation that still needs something after so many answers is not getting
-/// anywhere.
+/// An operation that still needs something after so many answers makes no progress.
 const ATTEMPTS_MAX: usize = 100_000;
 
-/// What a successor has to know of an operation to answer the request that asked for it.
+/// What a successor must know of an operation to answer its request.
 pub(super) trait Outcome {
     fn outcome(&self) -> u64;
 }
@@ -46,13 +45,13 @@ enum SpaceSearch {
     NotBegun,
     /// What was closed at that point is being committed.
     Committing(ClosedUntil),
-    /// All of that is committed, and applied.
+    /// All of that is committed and applied.
     Ended,
 }
 
 impl Shared {
-    /// Runs an operation that only reads. A program waits for its result; what changes
-    /// something may come from the kernel, of itself.
+    /// Runs an operation that only reads. A program waits for its result; changes may also come
+    /// from the kernel by itself.
     pub(super) fn look<T>(
         &self,
         mut operation: impl FnMut(&mut Engine) -> Result<T, Stop>,
@@ -97,7 +96,7 @@ impl Shared {
         })
     }
 
-    /// What an operation does that is no removal where no memory can be had.
+    /// The result of an operation other than a removal where no memory can be freed.
     fn refuse_memory(error: FsError) -> Result<RemovalMemory, FsError> {
         tracing::error!(
             "memory is used up by changes that the store cannot commit; see `mobifs status`"
@@ -140,7 +139,7 @@ impl Shared {
                 Err(Stop::Fail(error)) => return Err(error),
                 Err(Stop::Need(need)) => need,
             };
-            // Before others may commit: what they free is what the operation needs.
+            // Read before other threads may commit: what they free is what the operation needs.
             let dirty_bytes = locked.engine.dirty_bytes();
             drop(locked);
             match need {
@@ -154,21 +153,21 @@ impl Shared {
                 }
                 need => match self.fetch(need) {
                     Ok(()) => {}
-                    // The store was asked to forget the object between our question
-                    // and its answer: asked again, the engine starts further up. The
-                    // same question twice means that the object is gone.
+                    // The store was asked to forget the object between our question and its answer:
+                    // tried again, the operation starts further up. The same need twice means that
+                    // the object is gone.
                     Err(StoreError::Unknown(_)) if unknown != Some(need) => unknown = Some(need),
                     Err(error) => return Err(store_failed(&error)),
                 },
             }
-            // After a drill nothing may be waited for.
+            // After a drill no operation may wait.
             self.check_power()?;
         }
         tracing::error!("an operation needed the store too often and was given up");
         Err(FsError::Io)
     }
 
-    /// Brings from the store what the engine asks for.
+    /// Fetches from the store what the engine needs.
     fn fetch(&self, need: Need) -> Result<(), StoreError> {
         let store = &self.store;
         // What the store lists it also remembers, until it is asked to forget the
@@ -248,7 +247,7 @@ impl Shared {
         match self.apply() {
             Ok(()) => self.is_stuck.store(false, Ordering::Relaxed),
             Err(error) => {
-                // Once, and not for each operation that finds no room.
+                // Logged once, and not for each operation that finds no room.
                 if !self.is_stuck.swap(true, Ordering::Relaxed) {
                     tracing::warn!(%error, "the store could not apply the journal to make room");
                 }
@@ -258,7 +257,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Makes room in memory, of which an operation found so much in use: commits in the
+    /// Makes room in memory, when an operation found so much in use: commits in the
     /// caller's thread, which is what slows writers down to the speed of the device.
     fn make_memory(&self, before_bytes: u64) -> Result<(), FsError> {
         // The last part of the journal is for threads that wait for a commit. Filled by a fast
@@ -282,11 +281,12 @@ impl Shared {
                 locked.engine.close_largest();
                 locked.engine.next_commit(None)
             });
-            // By others, or because nothing was left of what has been closed.
+            // Freed by other threads, or because the closed transactions became empty.
             (commit, locked.engine.dirty_bytes() < before_bytes)
         };
         if let Some(commit) = commit {
-            // A failure makes the app read-only; the operation finds out itself.
+            // A failure makes the app read-only; the operation gets the error when it is tried
+            // again.
             let _failed = self.commit_one(&commit_lock, &commit);
             return Ok(());
         }

@@ -1,5 +1,4 @@
-//! When the checkpointer commits what is closed: at once, or when the user leaves the
-//! device alone.
+//! When the checkpointer commits what is closed: at once, or when the user does not use the device.
 
 use mobifs_base::MonotonicNs;
 use mobifs_engine::policy::prediction::UserState;
@@ -11,7 +10,7 @@ use crate::status::UserReport;
 
 impl Shared {
     /// What the checkpointer commits next, if anything. A thread that needs a commit at once does
-    /// not ask here.
+    /// not call this.
     pub(super) fn next_paced(&self, locked: &mut LockedEngine<'_>) -> Next {
         let is_urgent = locked.engine.dirty_bytes() > self.memory_high_bytes();
         let now = self.moment().now;
@@ -19,12 +18,12 @@ impl Shared {
         pacing.next(&mut locked.engine, now, is_urgent)
     }
 
-    /// Whether what is not urgent is put off because the device rests.
+    /// Whether what is not urgent is postponed because the device is in standby.
     pub(super) fn is_standby(&self) -> bool {
         self.pacing.lock().machine().is_standby()
     }
 
-    /// What waits may have to wait no longer: the checkpointer is to look.
+    /// Waiting commits may be due now: wakes the checkpointer.
     fn look_again(&self) {
         self.wake(&mut self.lock_engine());
     }
@@ -33,14 +32,14 @@ impl Shared {
         if self.pacing.lock().user_event(now) {
             let mut locked = self.lock_engine();
             if locked.engine.has_closed() {
-                // When it may go on depends on what was just learned.
+                // The next commit's time depends on what was just learned.
                 self.wake(&mut locked);
             }
         }
     }
 
-    /// A program waits for an answer. Where users are seen by what programs ask for, that may
-    /// be one.
+    /// A program waits for an answer. Where users are detected by bursts of requests, this may be a
+    /// sign of one.
     pub(super) fn requested(&self) {
         let Some(bursts) = &self.bursts else { return };
         let now = self.moment().now;
@@ -75,8 +74,8 @@ impl Shared {
 }
 
 impl Volume {
-    /// A source that knows better than the pauses between operations says that the user has gone,
-    /// until the next [`Volume::user_event`].
+    /// A source that is more reliable than the pauses between operations reports that the user has
+    /// gone, until the next [`Volume::user_event`].
     pub fn user_left(&self) {
         let shared = &self.shared;
         let now = shared.moment().now;
@@ -123,9 +122,9 @@ impl Volume {
         Ok(())
     }
 
-    /// The user does something: touches the screen, presses a key. From the first time
-    /// on, what a policy has closed before its limits is committed when the user is
-    /// expected to leave the device alone.
+    /// The user does something: touches the screen, presses a key. From the first time on, what a
+    /// policy has closed before its limits is committed when the user is expected not to use the
+    /// device.
     pub fn user_event(&self) {
         self.shared.user_event(self.shared.moment().now);
     }

@@ -92,8 +92,8 @@ impl Bed {
         }
     }
 
-    /// Lets the checkpointer look; returns how many transactions it committed, and in
-    /// how many milliseconds it wants to look again.
+    /// Runs a round of the checkpointer; returns how many transactions it committed, and after how
+    /// many milliseconds the next round is due.
     fn step(&self) -> (u64, Option<u64>) {
         let before = self.store.pending().commits;
         let next = self.volume.checkpoint_step();

@@ -1,4 +1,4 @@
-//! What the engine knows of the room in the lower filesystem, and what waits for some.
+//! The engine's knowledge of the room in the lower filesystem, and commits that wait for room.
 
 use std::sync::atomic::Ordering;
 
@@ -10,9 +10,9 @@ use super::locked_engine::Keeping;
 use super::sync::MutexGuard;
 use super::{Shared, Volume, store_failed};
 
-/// While a commit waits for room, it is looked for this often.
+/// While a commit waits for room, it is checked this often.
 const LOOK_INTERVAL_MS: u64 = 2_000;
-/// So often it is tried without any having been seen: a quota shows none.
+/// The commit is tried this often although no more room shows: with a quota, room does not show.
 const RETRY_INTERVAL_MS: u64 = 60_000;
 
 /// A commit has failed, or was postponed, because there was no room in the lower filesystem.
@@ -31,7 +31,7 @@ impl Starved {
 }
 
 impl Shared {
-    /// Gives the engine how much room there is. Reservations are read before the
+    /// Updates the engine's view of the room. Reservations are read before the
     /// room: should applying finish in between, the room is judged too small, never
     /// too large.
     pub(super) fn refresh_space(&self, _turn: &MutexGuard<'_, ()>) -> Result<(), StoreError> {
@@ -73,7 +73,7 @@ impl Shared {
         if !self.is_revocable.load(Ordering::SeqCst) {
             return false;
         }
-        // Where the room is not known, the commit finds out.
+        // If the room cannot be read, the commit will fail or succeed.
         let _known = self.refresh_space(&self.commit_lock.lock());
         let keeps_open = self.lock_engine().engine.keeps_open();
         if keeps_open {
@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// When room is to be looked for again.
+    /// When to check for room again.
     pub(super) fn next_look_for_room(&self) -> Option<MonotonicNs> {
         let waiting = self.starved.lock();
         let looked_at = waiting.as_ref()?.looked_at;
@@ -187,10 +187,10 @@ impl Volume {
         }
     }
 
-    /// Whether there is room in the lower filesystem for all that was acknowledged. It was there
-    /// when each change was; other programs may have taken it since, and then the next commit, or
-    /// applying it, fails. An operation that can still be refused asks before it cannot any more.
-    /// Room that only applying frees is made first.
+    /// Whether there is room in the lower filesystem for all that was acknowledged. There was when
+    /// each change was made; other programs may have taken it since, and then the next commit, or
+    /// its apply, fails. An operation asks while it can still be refused. Room that only an apply
+    /// frees is freed first.
     ///
     /// # Errors
     /// `Io` if the lower filesystem does not answer.
@@ -266,7 +266,7 @@ mod tests {
             }
         }
 
-        /// The same with a change that others have taken the room of.
+        /// The same with a change whose room another program has taken.
         fn starved() -> Self {
             let bed = Self::new();
             bed.write().unwrap();
@@ -300,7 +300,7 @@ mod tests {
             make(app, b"file", FileKind::Regular)
         }
 
-        /// What the checkpointer does so much later; how often it tried to commit.
+        /// What the checkpointer does so much later; returns how often it tried to commit.
         fn attempts_after_ms(&self, ms: u64) -> u64 {
             let before = self.store.attempts.load(Ordering::SeqCst);
             self.clock.0.fetch_add(ms, Ordering::SeqCst);
@@ -353,7 +353,7 @@ mod tests {
             Err(FsError::NoSpace),
             "what needs room is refused"
         );
-        // Others are not concerned.
+        // Other apps are not affected.
         bed.write().unwrap();
         bed.volume.fsync(bed.file).unwrap();
         bed.volume.unlink(app, b"file").unwrap();

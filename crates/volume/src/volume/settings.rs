@@ -33,12 +33,12 @@ impl Volume {
         self.shared.sync_reaches.store(reaches, Ordering::Relaxed);
     }
 
-    /// Takes over what a configuration says about apps, memory and the user. Journal size and
-    /// write threshold hold from the next mount on.
+    /// Takes over what a configuration says about apps, memory and the user. Journal size and write
+    /// threshold apply from the next mount on.
     ///
     /// # Errors
-    /// [`VolumeError::Setting`] if it makes apps durable in a mount that was asked
-    /// there would be none.
+    /// [`VolumeError::Setting`] if it makes apps durable in a mount that was made without durable
+    /// apps.
     pub fn reload(&self, config: &Config) -> Result<(), VolumeError> {
         self.change_rules(|rules| {
             let all_durable = rules.all_durable();
@@ -89,7 +89,7 @@ impl Volume {
     /// and what there is, is committed at once: the power may go at any moment.
     pub fn set_battery_low(&self, source: BatterySource, is_low: bool) {
         let shared = &self.shared;
-        // Held to the end: the sources are heard one after the other.
+        // Held to the end: the sources are handled one after the other.
         let mut low = shared.low_batteries.lock();
         if is_low {
             low.insert(source);
@@ -110,7 +110,7 @@ impl Volume {
                 changed.set_all_durable(is_low);
                 self.put_in_force(&mut rules, &mut locked, changed);
             }
-            // Under the same lock, so that no thread sees the one without the other.
+            // Under the same lock, so that both change at once for every thread.
             shared.pacing.lock().machine_event(event)
         };
         if must_commit {

@@ -15,7 +15,7 @@ impl Volume {
         let _point = self.shared.lock_engine().engine.close_app(name.as_bytes());
     }
 
-    /// Commits the closed transaction whose turn it is; false if there is none.
+    /// Commits the closed transaction that is next; false if there is none.
     ///
     /// # Errors
     /// What the store said.
@@ -31,9 +31,9 @@ impl Volume {
         }
     }
 
-    /// What the checkpointer does at this moment: closes what is due, commits everything
-    /// where that was asked for, and what is closed and need not wait for the user. Returns
-    /// when there will be something to do although no program does anything.
+    /// What the checkpointer does at this moment: closes what is due, commits everything if a flush
+    /// was requested, and what is closed and need not wait for the user. Returns when there will be
+    /// something to do although no program does anything.
     pub fn checkpoint_step(&self) -> Option<MonotonicNs> {
         let shared = &self.shared;
         let close_at = shared.lock_engine().engine.tick(shared.moment().now);

@@ -140,7 +140,7 @@ fn who_commits_by_itself_does_not_call_the_checkpointer() {
             _ => volume.sync_app(None, false).unwrap(),
         }
     }
-    // A file that is closed and not used any more is another matter.
+    // A file that is closed and unused wakes it.
     write(&volume, id, b"left").unwrap();
     volume.close_app(".");
     write(&volume, id, b"new").unwrap();
@@ -399,7 +399,7 @@ fn classes_change_while_mounted() {
             "{unknown}: {error}"
         );
     }
-    // The configuration, loaded again, has the last word.
+    // The configuration, loaded again, takes precedence.
     volume
         .reload(&Config::parse("", Path::new("test")).unwrap())
         .unwrap();
@@ -442,7 +442,7 @@ fn a_policy_may_commit_at_fsync_without_anybody_waiting() {
     };
     assert_eq!(report(&volume).transactions.open, 1);
     volume.fsync(id).unwrap();
-    // As below: a checkpointer that does nothing is ended by the runner.
+    // If the checkpointer does nothing, the runner's limit ends the test.
     while report(&volume).transactions.committed == 0 {
         std::thread::yield_now();
     }
@@ -676,7 +676,7 @@ impl KernelCache for Obedient {
 }
 
 /// The search for unused objects looked at all of them with the engine locked, each second, and
-/// let none of those go that the kernel held.
+/// evicted none of those that the kernel held.
 #[test]
 fn what_only_the_kernel_holds_leaves_memory_in_bounded_steps() {
     const FILES: usize = 2000;

@@ -1,9 +1,9 @@
 //! Keeping the number of objects in memory within its limit, step by step.
 //!
-//! What nothing uses leaves the engine; what only the kernel's caches refer to, the kernel is
-//! asked to forget, and its FORGET requests do the rest. A thread of its own does this: the
-//! checkpointer may be busy with the device for seconds, and meanwhile a walk over a large
-//! tree would bring any number of objects into memory.
+//! Objects without references leave the engine; those to which only the kernel's caches refer, the
+//! kernel is asked to forget, and its FORGET requests release them. A thread of its own does this:
+//! the checkpointer may be busy with the device for seconds, and meanwhile a walk over a large tree
+//! would bring any number of objects into memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,9 +16,9 @@ use super::{Shared, Volume, VolumeError};
 
 /// Objects looked at while the engine is locked once: less than a millisecond.
 const STEP_OBJECTS: usize = 256;
-/// Objects that the kernel is asked to forget before it may answer.
+/// Objects that the kernel is asked to forget before its answers are awaited.
 const ASKED_MAX: usize = 4096;
-/// Until the kernel has sent what it forgot.
+/// How long to wait for the kernel's FORGET requests.
 const ANSWER_TIME: Duration = Duration::from_millis(20);
 /// Rest after a round in which nothing left memory: all that is there is in use.
 const ROUND_INTERVAL: Duration = Duration::from_secs(1);
@@ -88,7 +88,7 @@ impl Shared {
         }
     }
 
-    /// Where the kernel has given nothing back, asking again at once is of no use.
+    /// Where the kernel has released nothing, asking again at once is useless.
     fn rest_of_round(&self, round: &Round) -> Duration {
         let forgotten = self.forgotten_objects.swap(0, Ordering::Relaxed);
         if round.evicted > 0 || forgotten > 0 {
@@ -110,8 +110,8 @@ impl Shared {
         }
     }
 
-    /// What the trimmer does, for a volume that has none. Where too much is in use it is looked at
-    /// again when the checkpointer comes here next, not at each new object.
+    /// What the trimmer does, for a volume that has none. Where too much is in use, the next round
+    /// of the checkpointer tries again, not each new object.
     pub(super) fn trim_without_trimmer(&self) {
         if self.has_trimmer.load(Ordering::SeqCst) {
             return;
@@ -134,8 +134,8 @@ impl Shared {
         })
     }
 
-    /// As [`Shared::trim_round`]; `ask` has the kernel forget, without locks, and says of how
-    /// many objects it was asked to.
+    /// As [`Shared::trim_round`]; `ask` has the kernel forget, without locks, and returns how many
+    /// objects it was asked to forget.
     pub(super) fn trim_round_asking(&self, mut ask: impl FnMut(&[KernelHeld]) -> usize) -> Round {
         let mut round = Round::default();
         let objects = self.lock_engine().engine.objects();
@@ -178,8 +178,8 @@ impl Shared {
             (forgotten, in_use)
         };
         self.store.forget(&forgotten, &in_use);
-        // Until here the engine accepts no answers that the store may have
-        // forgotten; no thread asks either, because of `listing`.
+        // Until this call the engine accepts no data that the store may have forgotten; no thread
+        // fetches any, because `listing` is locked.
         self.lock_engine().engine.forgotten();
     }
 }

@@ -23,7 +23,7 @@ pub struct VolumeOptions {
     pub user_from_bursts: bool,
     /// Whether an app may be (or become) durable.
     pub allow_durable: bool,
-    /// Who decides when to commit for the user's sake.
+    /// What decides when to commit for the user's sake.
     pub pacing: PacingRules,
     /// Nothing may change.
     pub read_only: bool,
@@ -33,18 +33,18 @@ pub struct VolumeOptions {
     pub no_directory_access_time: bool,
     /// Programs roll back what they have begun when there is no room, as databases do. So an
     /// operation that needs some is refused, and nothing is committed for it, if that commit would
-    /// fail because others have taken what was promised: after a failed commit nothing can be
-    /// changed any more, and so not rolled back.
+    /// fail because other programs have taken the promised room: after a failed commit nothing can
+    /// be changed any more, and so not rolled back.
     pub rolls_back: bool,
     /// Whether a checkpointer thread runs; without one the caller decides when to
     /// commit.
     pub background: bool,
-    /// Time.
+    /// The time source.
     pub clock: Arc<dyn Clock>,
     /// Seed of the hash tables; none: random.
     pub hash_seed: Option<u64>,
-    /// Where everything is kept that a successor needs should this process be killed;
-    /// none: a kill loses what is not committed.
+    /// Where the state is kept that a successor of this process needs; none: a kill loses what is
+    /// not committed.
     pub arena: Option<Arena>,
 }
 
