@@ -44,10 +44,10 @@ pub enum StoreError {
     /// The directory cannot serve as a store.
     #[error("{0}")]
     Unsuitable(String),
-    /// It is a copy of the store that is meant.
+    /// It is a copy of the requested store.
     #[error("this is a copy of the store that the killed process had")]
     Copied,
-    /// Everything committed is safe, but the lower filesystem refuses some of it its place.
+    /// Everything committed is safe, but the lower filesystem refuses to apply some of it.
     #[error(
         "{count} changes cannot be brought to their places, and stay in .mobifs until they can, or \
          what they concern is moved or deleted; everything else is in its place: {}",
@@ -91,9 +91,8 @@ impl StoreError {
     }
 
     /// Whether the lower filesystem refuses something, for want of room or for another reason of
-    /// its own: it works, and did not do this, and may do less or something else. Everything is
-    /// such a refusal but what says that it does not work, or that what was looked for is not
-    /// there.
+    /// its own: it works, but did not do this, and may do less or something else. Every error is
+    /// such a refusal but those that report that it does not work, or that the object is not there.
     pub(crate) fn is_refusal(&self) -> bool {
         const TROUBLE: [Errno; 19] = [
             Errno::IO,
@@ -107,7 +106,7 @@ impl StoreError {
             Errno::NOTCONN,
             Errno::TIMEDOUT,
             Errno::REMOTEIO,
-            // What passes.
+            // Errors that pass.
             Errno::NOMEM,
             Errno::INTR,
             Errno::AGAIN,
@@ -152,7 +151,7 @@ impl StoreError {
     }
 }
 
-/// An error if `what` could not be found where everything says it should be.
+/// The error for an object that is at none of its recorded places.
 pub(crate) fn missing(id: ObjectId) -> StoreError {
     StoreError::Corrupt {
         what: format!("the store's tree ({id})"),

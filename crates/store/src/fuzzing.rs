@@ -1,5 +1,5 @@
-//! What fuzz targets need of the journal: its parsers without a filesystem around them, and
-//! a forger's hand, which makes the checksums of forged transactions right.
+//! What fuzz targets need of the journal: its parsers without a filesystem, and functions that give
+//! forged transactions valid checksums.
 
 use crate::StoreError;
 use crate::log::codec;
@@ -19,7 +19,7 @@ pub fn encode(records: &[Record]) -> Vec<u8> {
     bytes
 }
 
-/// Exactly `count` records that fill the bytes; the sentence says why there are none.
+/// Exactly `count` records that fill the bytes; the error says why the bytes are not.
 ///
 /// # Errors
 /// If the bytes are anything else.
@@ -158,7 +158,7 @@ pub fn append(journal: &mut [u8], record_count: u32, payload: &[u8]) -> Result<b
         return Ok(false);
     };
     room.copy_from_slice(&blocks);
-    // With its mark as clean the epoch would have no transaction.
+    // Marked as clean, the epoch would have no transaction.
     let superblock = Superblock {
         clean: false,
         generation: superblock.generation + 1,
@@ -168,7 +168,7 @@ pub fn append(journal: &mut [u8], record_count: u32, payload: &[u8]) -> Result<b
     Ok(true)
 }
 
-/// What a forged superblock says that its epoch begins with.
+/// The records with which the epoch of a forged superblock begins.
 #[derive(Clone, Copy, Debug)]
 pub struct ForgedCarried {
     /// Number of the overflow file; 0: the epoch begins with nothing.
@@ -182,7 +182,7 @@ pub struct ForgedCarried {
 }
 
 impl ForgedCarried {
-    /// What is right for these records in this file.
+    /// The valid values for these records in this file.
     pub fn of(file: u64, records: &[Record]) -> Self {
         let content = encode(records);
         Self {
@@ -194,8 +194,9 @@ impl ForgedCarried {
     }
 }
 
-/// Has both superblocks of a journal say that its epoch begins with this, as if an apply had been
-/// refused it; the epoch under way, or with `is_new` one that has no transaction yet.
+/// Has both superblocks of a journal say that its epoch begins with this, as after an apply that
+/// the lower filesystem refused; the epoch under way, or with `is_new` one that has no transaction
+/// yet.
 ///
 /// # Errors
 /// If the journal itself cannot be read.

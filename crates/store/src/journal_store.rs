@@ -1,10 +1,10 @@
 //! The journal store: a checkpointer over any POSIX filesystem.
 //!
-//! A transaction is one sequential write to the journal ([`log`](crate::log)); what it
-//! says is merged into [`overlay`](crate::overlay), where reads find it, and is brought to the lower tree
+//! A transaction is one sequential write to the journal ([`log`](crate::log)); its records are
+//! merged into [`overlay`](crate::overlay), where reads find it, and is brought to the lower tree
 //! later ([`apply`](crate::apply)), when many transactions have become one. After a crash the
-//! journal is merged and applied the same way. `docs/DESIGN.md` argues why every
-//! crash ends in a state that existed; `docs/FORMAT.md` has the bytes.
+//! journal is merged and applied the same way. `docs/DESIGN.md` argues why every crash ends in a
+//! state that existed; `docs/FORMAT.md` has the bytes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -98,8 +98,8 @@ impl<L: Lower> JournalStore<L> {
         }
     }
 
-    /// Opens the store at the root of `lower`, making it a store if it is none. What is
-    /// read is its last committed state, wherever that lies.
+    /// Opens the store at the root of `lower`, making it a store if it is none. Reads return its
+    /// last committed state, applied or not.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`], [`StoreError::NewerFormat`] (nothing was changed
@@ -124,10 +124,9 @@ impl<L: Lower> JournalStore<L> {
         Ok((store, report))
     }
 
-    /// Opens the store that a killed process had open. Every id that it knew names the
-    /// same object as before, and what is pinned is readable. `sink` is taken to know
-    /// `saved` already, so that the successor of this process, should it be killed too, may be
-    /// given what the sink knows then.
+    /// Opens the store that a killed process had open. Every id that it knew names the same object
+    /// as before, and what is pinned is readable. `sink` is expected to hold `saved` already, so
+    /// that it has the whole state for a successor of this process.
     ///
     /// # Errors
     /// As [`JournalStore::open`], and [`StoreError::Copied`]. What was done until then is
@@ -162,14 +161,14 @@ impl<L: Lower> JournalStore<L> {
                 epoch.close(overlay.lower())?;
             }
         }
-        // Names of an object that are not known yet will not be found any more.
+        // Unknown names of an object will not be looked up any more.
         limbo::empty_limbo(overlay, Unnamed::Pinned);
         limbo::sweep_stage(overlay, epoch.carried_file());
         applied
     }
 
-    /// Before [`JournalStore::close`] where the mount has ended: nothing is in use any more,
-    /// also what was never given back.
+    /// Before [`JournalStore::close`] where the mount has ended: nothing is in use any more, also
+    /// objects that were never released.
     pub fn unpin_all(&self) {
         self.overlay.state_mut().unpin_all();
     }

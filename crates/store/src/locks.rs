@@ -13,13 +13,13 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub(crate) enum Rank {
     /// The journal's epoch: held by a commit, or an apply, from its beginning to its end.
     Epoch,
-    /// Content in place: held by whatever writes to files of the lower tree.
+    /// Content in place: held by every thread that writes to files of the lower tree.
     Content,
     /// Names of the lower tree: read-held to find objects, write-held while names move.
     Names,
     /// What is pending and what is known of the lower tree.
     State,
-    /// Handles that are kept open; nothing is called while it is held.
+    /// Handles that are kept open; no call is made while it is held.
     Handles,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Rank {
 pub(crate) struct Order(#[cfg(debug_assertions)] u64);
 
 impl Order {
-    /// That of a store that is being opened.
+    /// Of a store that is being opened.
     pub(crate) fn new() -> Self {
         #[cfg(debug_assertions)]
         {
@@ -69,7 +69,7 @@ mod order {
             Self::note(order, rank)
         }
 
-        /// A lock that is held, wherever it is in the order.
+        /// Records a lock that is held, without a check of the order.
         pub(super) fn note(order: Order, rank: Rank) -> Self {
             HELD.with_borrow_mut(|held| held.push((order, rank)));
             Self((order, rank))
@@ -106,7 +106,7 @@ pub(crate) struct Ranked<G> {
 }
 
 impl<G> Ranked<G> {
-    /// The guard itself, to give way to other threads for a moment.
+    /// The guard itself, to let other threads lock for a moment.
     pub(crate) const fn guard_mut(&mut self) -> &mut G {
         &mut self.guard
     }
@@ -152,7 +152,7 @@ impl<T> RankedMutex<T> {
     }
 
     /// None where it is held already. A thread that does not wait cannot be part of a deadlock, so
-    /// this may come after any other lock.
+    /// this may be called with any other lock held.
     pub(crate) fn try_lock(&self) -> Option<Ranked<MutexGuard<'_, T>>> {
         let guard = self.mutex.try_lock()?;
         Some(Ranked {

@@ -166,9 +166,9 @@ impl MemoryStore {
         found
     }
 
-    /// The store as it would be found after a power cut now: the committed tree
-    /// without objects that only an open file kept. Objects get new numbers, as
-    /// numbers hold for one mount only and the next engine counts from the start.
+    /// The store as it would be found after a power cut now: the committed tree without objects
+    /// that existed only because they were open. Objects get new numbers, as numbers hold for one
+    /// mount only and the next engine counts from the start.
     pub fn reopen(&self) -> Self {
         let snapshot = self.snapshot();
         let numbers: HashMap<ObjectId, ObjectId> = snapshot
@@ -298,8 +298,8 @@ impl State {
 
     fn accept_page(&mut self, id: ObjectId, index: PageIndex, page: &Page) {
         if let Some(object) = self.objects.get_mut(&id)
-            // This store goes on where a process that used it is killed; what the page is
-            // kept in does not.
+            // This store outlives a simulated process that is killed; the arena that holds the page
+            // does not.
             && object.pages.insert(index, page.on_heap()).is_none()
         {
             self.used_pages += 1;
@@ -557,8 +557,8 @@ impl Store for MemoryStore {
                 ctime: Timestamp::default(),
             })
         });
-        // The engine knows the size and never asks after it; here it only has to
-        // cover what is parked.
+        // The engine knows the size and never reads it; here it only has to cover the spilled
+        // pages.
         for (index, page) in pages {
             let end = index.offset() + page.stored_bytes() as u64;
             object.attributes.size = object.attributes.size.max(end);

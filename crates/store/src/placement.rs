@@ -1,8 +1,9 @@
-//! Which pages of a transaction go to their place at once: the decision alone, without a file.
+//! Which pages of a transaction go to their place at once: the decision alone, without I/O.
 //!
-//! [`JournalStore`](crate::JournalStore) asks for what it commits, the simulator for what a mount
-//! would have committed. Data may be in its place before the transaction that mentions it only
-//! where the journal says, durably, that nothing is there: then a crash in between leaves no trace.
+//! [`JournalStore`](crate::JournalStore) asks for each of its commits, the simulator for those that
+//! a mount would have made. Data may be in its place before the transaction that refers to it only
+//! where the journal says, durably, that the range is empty: then a crash in between leaves no
+//! trace.
 
 use std::collections::BTreeMap;
 
@@ -38,8 +39,8 @@ pub struct FileEnd {
     pub offset: u64,
     /// The journal holds pages from there on.
     pub has_pages_after: bool,
-    /// A program has asked for room from there on. To say that the file is empty there would give
-    /// it back, and a full disk has no other.
+    /// A program has asked for room from there on. A record that the file is empty there would free
+    /// that room, and a full disk has no other.
     pub is_allocated: bool,
 }
 
@@ -115,8 +116,8 @@ pub fn place<E>(
 }
 
 impl Known<'_> {
-    /// The parts of a range where the journal says already that nothing is. What is appended
-    /// mostly begins in the middle of a page that has something.
+    /// The parts of a range that the journal says already are empty. An append mostly begins in the
+    /// middle of a page with content.
     fn empty_parts(self, range: ByteRange) -> RangeSet {
         match self {
             Self::Created { in_place } => {
@@ -135,7 +136,7 @@ impl Known<'_> {
 }
 
 impl FileEnd {
-    /// The part of a range after the end, where it is worth a record and none says so yet.
+    /// The part of a range after the end, where an "empty" record pays and there is none yet.
     fn empty_part(&self, range: ByteRange, empty: &RangeSet) -> Option<ByteRange> {
         let part = ByteRange::new(range.start.max(self.offset), range.end.max(self.offset));
         let is_worth_it = part.len() >= RUN_PAGES_MIN * PAGE_BYTES_U64 && !empty.covers(part);

@@ -1,24 +1,24 @@
-//! What a store must know again when its process is killed and another one goes on with
-//! the same object ids, and the sink that it is reported to.
+//! The state that a store needs when its process is killed and a successor goes on with the same
+//! object ids, and the sink that it is reported to.
 
 use mobifs_base::{ByteRange, FileKind, Name, ObjectId};
 
-/// Takes what a store must know again if its process is killed and another one goes on
-/// with the same ids.
+/// Receives the state that a store needs if its process is killed and a successor goes on with the
+/// same ids.
 ///
-/// The store calls it while it holds its own locks, so it must not call the store. What
-/// it took until the kill is handed over to the successor as a [`RestartState`].
+/// The store calls it while it holds its own locks, so it must not call the store. What it received
+/// until the kill is handed over to the successor as a [`RestartState`].
 pub trait RestartSink: Send + Sync {
-    /// What the store knows of an object now; none: nothing any more.
+    /// The store's present knowledge of an object; none: no more.
     fn object(&self, id: ObjectId, known: Option<&KnownObject>);
 
-    /// The tagged transaction that is about to be written to the journal; none: it did
-    /// not get there. One that got there is not withdrawn: the intent then names a
-    /// committed transaction.
+    /// The tagged transaction that is about to be written to the journal; none: it did not get
+    /// there. The intent of one that got there is not withdrawn: it then names a committed
+    /// transaction.
     fn intent(&self, intent: Option<Intent>);
 }
 
-/// What a store knows of one object, besides what the journal and the tree say.
+/// A store's knowledge of one object, besides what is in the journal and the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownObject {
     /// Where it is in the lower filesystem; none: not there, or not known.
@@ -56,14 +56,14 @@ pub struct Intent {
     pub sequence: u64,
 }
 
-/// What a sink took, for the successor of a killed process.
+/// The state that a sink received, for the successor of a killed process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartState {
     /// Every object that the store knew something of, in any order, each once.
     pub objects: Vec<(ObjectId, KnownObject)>,
     /// The last intent that was recorded and not withdrawn.
     pub intent: Option<Intent>,
-    /// The highest id that the engine or the kernel remembers. What the
-    /// store finds anew gets ids above it and above those of `objects`; 0: none.
+    /// The highest id that the engine or the kernel remembers. Objects that the store finds anew
+    /// get ids above it and above those of `objects`; 0: none.
     pub ids_above: u64,
 }

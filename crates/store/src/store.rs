@@ -31,7 +31,7 @@ pub struct Capabilities {
     pub device_max: DeviceNumber,
     /// Whether the daemon may create device nodes and give files to other users.
     pub privileged: bool,
-    /// Whose everything new is where it may not.
+    /// The owner of new objects where it may not.
     pub owner_uid: u32,
     /// Whether the lower filesystem (or the mount option `ro`) forbids writing.
     pub read_only: bool,
@@ -85,7 +85,7 @@ pub trait Store: Send + Sync {
     /// Limits to respect.
     fn capabilities(&self) -> Capabilities;
 
-    /// Room in the lower filesystem, without what is pending here taken off.
+    /// Room in the lower filesystem, not reduced by pending changes.
     ///
     /// # Errors
     /// [`StoreError::Lower`].
@@ -155,12 +155,12 @@ pub trait Store: Send + Sync {
     /// What is committed but not applied, and counters.
     fn pending(&self) -> PendingWork;
 
-    /// The first id for an object that a transaction creates: those that the store knew of
-    /// when it was opened lie below. Even offsets from it are the caller's, odd ones are
-    /// the store's.
+    /// The first id for an object that a transaction creates: ids that the store knew when it was
+    /// opened are lower. Ids at even offsets from it are the caller's, those at odd ones the
+    /// store's.
     fn first_new_object(&self) -> ObjectId;
 
-    /// Keeps an object's content readable although its last link goes (it is open).
+    /// Keeps an object's content readable without links, while it is open.
     fn pin(&self, id: ObjectId);
 
     /// Ends [`Store::pin`]: if the object has no link any more it may be deleted.

@@ -1,11 +1,12 @@
-//! Whose word counts: what a store's own directory holds is done with the process's rights.
+//! Which owners are trusted: the content of a store's own directory is acted on with the process's
+//! rights.
 
 use crate::StoreError;
 
-/// Refuses what a store would believe, its own directory for one, if it belongs to a user whose
-/// word does not count: in a directory that all users may write to, any of them could have put it
-/// there. Root trusts root only. Others trust root and the owner of the directory `around`
-/// it, which can change all that is in there anyway. `what` is its name.
+/// Refuses what a store relies on, such as its own directory, if it belongs to an untrusted user:
+/// in a directory that all users may write to, any of them could have made it. Root trusts root
+/// only. Others trust root and the owner of the directory `around` it, which can change all that is
+/// in there anyway. `what` is its name.
 ///
 /// # Errors
 /// [`StoreError::Unsuitable`].

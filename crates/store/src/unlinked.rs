@@ -1,4 +1,4 @@
-//! Objects without a link that are still in use, and what the engine forgot.
+//! Objects without a link that are still in use, and objects that the engine forgot.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::table::Location;
 
-/// Writes pages of an object that no committed state links: nothing needs to be
-/// durable, and no crash will show it.
+/// Writes pages of an object that no committed state links: they need not be durable, and no crash
+/// makes them visible.
 pub(crate) fn spill<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -26,7 +26,7 @@ pub(crate) fn spill<L: Lower>(
     id: ObjectId,
     pages: &[(PageIndex, Page)],
 ) -> Result<(), StoreError> {
-    // Not while an apply moves or deletes.
+    // Not while an apply moves or deletes names.
     let mut epoch = epoch.lock();
     let has_pending = {
         let mut state = overlay.state_mut();
@@ -34,9 +34,9 @@ pub(crate) fn spill<L: Lower>(
         state.pending.object(id).is_some()
     };
     if has_pending {
-        // Earlier transactions know older content of it, which must not come to lie
-        // on top of what is parked now, neither here nor in a successor of this
-        // process. It has no name any more, so this happens once.
+        // Earlier transactions have older content of it, which must not hide the spilled pages,
+        // neither here nor in a successor of this process. It has no name any more, so this happens
+        // once.
         apply::apply_what_is_possible(overlay, applier, &mut epoch)?;
         if overlay.state().pending.object(id).is_some() {
             let action = format!("applying {id} before pages are parked");
@@ -74,7 +74,7 @@ pub(crate) fn spill<L: Lower>(
     Ok(())
 }
 
-/// An unlinked object is not in use any more: its memory may be freed.
+/// An unlinked object is not in use any more: its space may be freed.
 pub(crate) fn release<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &RankedMutex<Epoch<L::Handle>>,
@@ -114,10 +114,10 @@ fn take_orphan<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<Location>
     Some(location)
 }
 
-/// Drops what is remembered of directories whose listing, and of deleted objects
-/// that, the engine does not have any more, and of what is known only as entries
-/// of these directories; unless it is `in_use`, or something committed, or something
-/// known in the lower filesystem, still needs it.
+/// Drops the knowledge of directories whose listings have left the engine, of deleted objects that
+/// have left it, and of objects that are known only as entries of these directories; unless an
+/// object is `in_use`, or a pending change, or a known object of the lower filesystem, still needs
+/// it.
 pub(crate) fn forget<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &RankedMutex<Epoch<L::Handle>>,
@@ -138,11 +138,11 @@ pub(crate) fn forget<L: Lower>(
     );
 }
 
-/// Deletes in `limbo/` what had these inodes and is not known any more.
+/// Deletes from `limbo/` the objects that had these inodes and are not known any more.
 ///
-/// Names there are inode numbers, which the lower filesystem reuses: only a process that
-/// has the epoch knows that such a name is not that of a later object. An apply that
-/// has it ends by deleting what is not known, and is not waited for: readers wait for us.
+/// Names there are inode numbers, which the lower filesystem reuses: only the holder of the epoch's
+/// lock knows that such a name is not that of a later object. An apply that holds it ends by
+/// deleting unknown objects, so this does not wait for it: readers wait for this thread.
 fn delete_dropped<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &RankedMutex<Epoch<L::Handle>>,

@@ -274,8 +274,8 @@ fn appending_much_to_an_old_file_is_written_once() {
     assert!(content[3 * 4096..].iter().all(|&b| b == b'y'));
 }
 
-/// What is appended mostly begins in the middle of a page. For that one page the journal took
-/// all that came after it, too, which wrote it to the device twice.
+/// Appends mostly begin in the middle of a page. For that one page the journal took all pages after
+/// it, too, which wrote them to the device twice.
 #[test]
 fn what_grows_by_odd_steps_is_written_once() {
     const STEP: usize = 70 * 4096 + 100;
@@ -383,7 +383,7 @@ fn root_takes_no_store_that_somebody_else_could_have_forged() {
 }
 
 /// Found by the crash search: the file waits in `limbo/` because it has a name that was never
-/// looked at, and its name there was counted.
+/// looked up, and its name in `limbo/` was counted.
 #[test]
 fn a_file_kept_for_its_other_name_shows_the_links_that_it_has() {
     let directory = tempfile::tempdir().unwrap();
@@ -414,8 +414,8 @@ fn a_file_kept_for_its_other_name_shows_the_links_that_it_has() {
     assert_eq!(store.object(two).unwrap().attributes.nlink, 1);
 }
 
-/// Found by a search over killed daemons: the root of a nested app was committed without the
-/// change of the directory it is in, which got the time of the apply, and never had it before.
+/// Found by a search over killed daemons: the root of a nested app was committed without the change
+/// of the directory it is in, which got the time of the apply, a state that never existed.
 #[test]
 fn an_entry_that_is_committed_alone_leaves_its_directory_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
@@ -446,8 +446,8 @@ fn an_entry_that_is_committed_alone_leaves_its_directory_as_it_was() {
     }
 }
 
-/// Found by the fault search: a journal names one place of a file, so after a recovery it is not
-/// knew that it had two, and when it was found again by the other it was another file.
+/// Found by the fault search: a journal names one place of a file, so after a recovery the store
+/// did not know that it had two, and when it was found again by the other it became another file.
 #[test]
 fn a_recovered_file_is_the_same_by_each_of_its_names() {
     let directory = tempfile::tempdir().unwrap();
@@ -541,7 +541,7 @@ fn many_new_files_are_written_once_and_as_they_will_be() {
     }
 }
 
-/// Counts the names that it hears of.
+/// Counts the names that are reported.
 #[derive(Default)]
 struct Names(AtomicUsize);
 
@@ -555,8 +555,8 @@ impl RestartSink for Names {
     fn intent(&self, _intent: Option<Intent>) {}
 }
 
-/// Found by an unmount that took minutes: with each name that a file got, the sink was told
-/// of all that it had.
+/// Found by an unmount that took minutes: with each name that a file got, all of its names were
+/// reported to the sink.
 #[test]
 fn many_names_of_one_file_are_recorded_together() {
     const NAMES: usize = 400;

@@ -1,4 +1,4 @@
-//! New data that goes to its place at once, before the transaction that mentions it.
+//! New data that goes to its place at once, before the transaction that refers to it is committed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -27,14 +27,14 @@ const SYNCED_FILES_MAX: usize = 16;
 /// Largest single write of direct data.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 
-/// Pages that go to their place in the lower file at once.
+/// Pages that are written to their place in the lower file at once.
 pub(crate) struct DirectRun {
     pub(crate) object: ObjectId,
     pub(crate) range: ByteRange,
     /// Of the object, with this transaction.
     attributes: Attributes,
     created: bool,
-    /// Of a file made by this transaction: with its attributes, this run is all there is.
+    /// Of a file made by this transaction: with its attributes, this run is all of it.
     is_everything: bool,
 }
 
@@ -49,8 +49,8 @@ struct WrittenFile<H> {
 enum Unsynced<H> {
     /// So few that each is synced.
     Files(Vec<WrittenFile<H>>),
-    /// So many that all of the filesystem is. None is kept open: there may be more of them
-    /// than a process may have.
+    /// So many that the whole filesystem is synced. None is kept open: there may be more than a
+    /// process may have open.
     All,
 }
 
@@ -83,7 +83,7 @@ impl<H> Unsynced<H> {
             if file.created {
                 lower.sync(&file.handle)?;
             } else {
-                // Its attributes are the journal's matter.
+                // Its attributes are in the journal.
                 lower.sync_content(&file.handle)?;
             }
         }
@@ -103,10 +103,10 @@ pub(crate) struct Direct {
 }
 
 impl DirectRun {
-    /// Where what is written ends, in a file of so many bytes. Written as far as the page's
-    /// end it would have to be cut off when the size is set, which writes the last page to
-    /// the device once more. But where the file still has what was cut off in memory, that
-    /// must go from this page: the journal calls all of it done.
+    /// Where what is written ends, in a file of so many bytes. Written as far as the page's end it
+    /// would have to be cut off when the size is set, which writes the last page to the device once
+    /// more. But where the file still has truncated content in this page, all of the page is
+    /// written: the journal lists the whole page as in place.
     fn end(&self, lower_bytes: u64) -> u64 {
         let end = self.attributes.size.max(self.range.start);
         if lower_bytes > end {
@@ -117,9 +117,9 @@ impl DirectRun {
     }
 }
 
-/// Finds the runs of pages that may be written to their place before the
-/// transaction is: where the journal says, durably, that nothing is there, so that
-/// a crash in between leaves no trace. For files that grow, says so first.
+/// Finds the runs of pages that may be written to their place before the transaction is: where the
+/// journal says, durably, that the range is empty, so that a crash in between leaves no trace. For
+/// files that grow, writes such a record first.
 pub(crate) fn choose_direct<L: Lower>(
     overlay: &Overlay<L>,
     counters: &CommitCounters,
@@ -170,7 +170,7 @@ pub(crate) fn choose_direct<L: Lower>(
     Ok(runs)
 }
 
-/// What the journal says of a file's content.
+/// The journal's knowledge of a file's content.
 fn known(pending: Option<&PendingObject>, created: bool) -> Known<'_> {
     match pending {
         Some(object) if created && object.bound.is_some() => Known::Bound,
@@ -296,8 +296,8 @@ fn write_one<L: Lower>(
     Ok(handle)
 }
 
-/// Attributes of a file that has all its content. Not if there is more of it than that:
-/// an earlier attempt to commit it, which failed, may have left something.
+/// Attributes of a file that has all its content. Not if the stage file is larger: an earlier
+/// attempt to commit it, which failed, may have left content.
 fn finish_new_file<L: Lower>(
     overlay: &Overlay<L>,
     run: &DirectRun,
@@ -327,9 +327,9 @@ fn write_run<L: Lower>(
     let content = ByteRange::new(start, run.end(lower_bytes));
     let is_long = run.range.len() >= RUN_PAGES_MIN * PAGE_BYTES_U64;
     if is_long && content.end > lower_bytes {
-        // Only against fragmentation: without it the write itself allocates. Inside of
-        // the file there mostly is room, and asking for it makes ext4 commit its own
-        // journal with the next sync.
+        // Only against fragmentation: without it the write itself allocates. Inside the file the
+        // blocks mostly exist, and preallocating them makes ext4 commit its own journal with the
+        // next sync.
         let _ = overlay.lower().preallocate(handle, content);
     }
     let mut buffer = Vec::with_capacity(WRITE_BYTES_MAX.min(content.len() as usize));
@@ -360,7 +360,7 @@ fn write_run<L: Lower>(
     Ok(content.len())
 }
 
-/// Remembers which new files an apply has nothing to do for but to name them.
+/// Records which new files only need their names from an apply.
 pub(crate) fn note_whole<L: Lower>(overlay: &Overlay<L>, files: &[ObjectId]) {
     if files.is_empty() {
         return;
@@ -369,7 +369,7 @@ pub(crate) fn note_whole<L: Lower>(overlay: &Overlay<L>, files: &[ObjectId]) {
     files.iter().for_each(|&id| state.pending.note_whole(id));
 }
 
-/// Whether there is nothing about the object but content and attributes.
+/// Whether the object has nothing but content and attributes.
 fn is_plain(state: &ObjectState) -> bool {
     state.xattrs.is_empty() && state.allocated.is_empty()
 }

@@ -81,7 +81,7 @@ pub(crate) fn commit<L: Lower>(
     let (direct, spilled) = direct_records(overlay, &runs, &transaction)?;
     let placed: BTreeMap<ObjectId, RangeSet> = ranges_by_object(&runs);
     let (page_records, kept) = page_records(overlay, &transaction, &placed)?;
-    // Direct ranges come before pages, which lie on top of them.
+    // Direct ranges come before pages, which are newer.
     records.extend(
         direct
             .iter()
@@ -105,10 +105,10 @@ pub(crate) fn commit<L: Lower>(
     Ok(())
 }
 
-/// Adds the attributes that are committed of directories whose entries the transaction
-/// changes without them: their own change belongs to another app, and is committed with it.
-/// Applying the entry would change their times in the lower filesystem, to a state that never
-/// existed; so the epoch has to say what they are.
+/// Adds the attributes that are committed of directories whose entries the transaction changes
+/// without them: their own change belongs to another app, and is committed with it. Applying the
+/// entry would change their times in the lower filesystem, to a state that never existed; so the
+/// epoch has to record them.
 fn add_parents<L: Lower>(
     overlay: &Overlay<L>,
     transaction: &mut Transaction,
@@ -145,9 +145,9 @@ fn add_parents<L: Lower>(
     Ok(())
 }
 
-/// Applies what is pending if the transaction might not fit after it; and makes good
-/// a transaction or a new epoch that failed, before anything is written to its place
-/// that relies on what the journal says.
+/// Applies what is pending if the transaction might not fit after it; and repairs a transaction or
+/// a new epoch that failed, before anything is written in place that relies on the journal's
+/// content.
 fn make_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -303,7 +303,7 @@ impl<'a, L: Lower> Base<'a, L> {
             lower: OnceCell::new(),
         };
         if base.pending.is_none() {
-            // It must be there, whether a page of it is needed or not.
+            // It must exist, whether a page of it is needed or not.
             base.lower(overlay)?;
         }
         Ok(base)

@@ -1,4 +1,4 @@
-//! What of a transaction decides how it is committed.
+//! The properties of a transaction that decide how it is committed.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -35,7 +35,8 @@ pub(super) fn journal_bytes_max(transaction: &Transaction) -> u64 {
                 .symlink_target
                 .as_ref()
                 .map_or(0, |target| target.len());
-            // The state and one of its empty tail, and where it and its parents are.
+            // The state and one for its empty tail, and the records of its place and its parents'
+            // places.
             768 + xattrs + target + 20 * (state.zeroed.len() + state.allocated.len())
         })
         .sum();

@@ -17,9 +17,8 @@ pub(crate) struct Directories<H> {
 }
 
 impl<H> Directories<H> {
-    /// Opens (and makes, unless `read_only`) the store's own directories. Those of
-    /// users who are not to be trusted are refused, if `believes` says that what they hold
-    /// is believed.
+    /// Opens (and makes, unless `read_only`) the store's own directories. Directories of untrusted
+    /// users are refused if `believes` is set: the store relies on their content.
     pub(crate) fn open(
         lower: &impl Lower<Handle = H>,
         read_only: bool,
@@ -68,9 +67,9 @@ impl<H> Directories<H> {
             return Ok(None);
         };
         if !read_only {
-            // Also what was found may not be durable yet: these directories, or the
-            // journal's name, if the mount that made them failed or was killed. What is
-            // committed from now on must not go with them.
+            // Also what was found may not be durable yet: these directories, or the journal's name,
+            // if the mount that made them failed or was killed. What is committed from now on must
+            // not be lost with them.
             lower
                 .sync(&root)
                 .and_then(|()| lower.sync(&mobifs))

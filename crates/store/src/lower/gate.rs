@@ -8,15 +8,15 @@ use parking_lot::RwLock;
 use crate::Capabilities;
 use crate::lower::{Blocks, Create, JournalBuffer, Lower, LowerEntry, LowerStat, SetAttributes};
 
-/// Passes everything on to the lower filesystem until the power is cut; from then on
-/// nothing that could change it.
+/// Passes every call to the lower filesystem until the power is cut; from then on none that could
+/// change it.
 ///
-/// A store is a [`Store`](crate::Store) over a gate only, as every one has to be able to stop:
-/// the code that opens one puts the gate over the lower filesystem.
+/// Every [`Store`](crate::Store) is over a gate, because a drill must be able to stop it: the code
+/// that opens a store puts the gate over the lower filesystem.
 #[derive(Debug)]
 pub struct Gate<L: Lower> {
     lower: L,
-    /// Read-held during every change, so that cutting waits for those under way.
+    /// Read-held during every change, so that a power cut waits for those under way.
     cut: RwLock<bool>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mobifs_base::ObjectId;
 
-/// A cache of open handles; the least recently used go first.
+/// A cache of open handles; the least recently used are closed first.
 #[derive(Debug)]
 pub(crate) struct Handles<H> {
     open: HashMap<ObjectId, (u64, Arc<H>)>,

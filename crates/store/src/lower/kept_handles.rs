@@ -39,8 +39,8 @@ impl<L: Lower> KeptHandles<L> {
         self.handles.lock()
     }
 
-    /// Makes a call that may need a descriptor. A call that gets none has done nothing, or only what
-    /// it would do again.
+    /// Makes a call that may need a descriptor. A call that gets none has done nothing, or
+    /// something that may be repeated.
     fn call<T>(&self, mut call: impl FnMut(&L) -> io::Result<T>) -> io::Result<T> {
         loop {
             match call(&self.lower) {
@@ -50,8 +50,8 @@ impl<L: Lower> KeptHandles<L> {
         }
     }
 
-    /// Makes a call that is not made again where it fails: what has failed to become durable may
-    /// never do so, although the next attempt says that it did.
+    /// Makes a call that is not repeated if it fails: data that an fsync failed to write may be
+    /// lost although the next fsync succeeds.
     fn once<T>(&self, call: impl FnOnce(&L) -> io::Result<T>) -> io::Result<T> {
         let result = call(&self.lower);
         if result.as_ref().is_err_and(lacks_descriptors) {
@@ -62,7 +62,7 @@ impl<L: Lower> KeptHandles<L> {
 
     /// Closes handles that are not in use; whether there were any.
     fn close_some(&self) -> bool {
-        // They are closed when they are dropped here, which takes its time, and not locked.
+        // They are closed when they are dropped here, which takes time, without the lock.
         let closed = self.handles.lock().close_unused();
         !closed.is_empty()
     }

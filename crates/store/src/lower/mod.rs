@@ -130,8 +130,8 @@ pub trait Lower: Send + Sync {
     fn root(&self) -> io::Result<Self::Handle>;
     /// So many handles may be kept open for later, besides those in use.
     fn handles_max(&self) -> usize;
-    /// Whether the store may have an entry of this name in the root, which may have others that
-    /// are none of its business.
+    /// Whether the store may have an entry of this name in the root, which may have others that do
+    /// not belong to it.
     fn is_in_scope(&self, name: &[u8]) -> bool;
     /// Opens `name` in `directory` without following a symlink. Regular files are
     /// opened for reading, and for writing too where permitted and `write` is set.

@@ -87,8 +87,8 @@ impl PosixLower {
         })
     }
 
-    /// Uses `file`, open for reading and writing, for the content of a store of one file, if that
-    /// is the one: then there is no other descriptor of it.
+    /// Uses `file`, open for reading and writing, for the content of a store of one file, if it is
+    /// that file: then no other descriptor of it is opened.
     #[must_use]
     pub fn with_file(mut self, file: Arc<File>) -> Self {
         self.file = Some(file);
@@ -264,7 +264,7 @@ impl Lower for PosixLower {
     fn sync_all(&self) -> io::Result<()> {
         match self.scope {
             StoreScope::Tree => Ok(retry_on_intr(|| fs::syncfs(&self.root))?),
-            // What others have in the filesystem is none of this store's business.
+            // Only this store's files, not the whole filesystem.
             StoreScope::File(_) => self.sync_each(),
         }
     }

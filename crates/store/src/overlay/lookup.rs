@@ -56,7 +56,7 @@ pub(crate) fn place_in<L: Lower>(
     search: &mut Search,
 ) -> Result<Option<Place<L::Handle>>, StoreError> {
     let inode = overlay.state().inode_of(id);
-    // One after the other: the first is almost always right, and there may be many.
+    // Checked one after the other: the first is almost always right, and there may be many.
     let known = |number: usize| {
         let state = overlay.state();
         state.table.get(id)?.names.get(number).cloned()
@@ -99,8 +99,8 @@ fn named_place<L: Lower>(
     Ok(None)
 }
 
-/// Where the last name that an object lacks is to come from: a name of our own, if
-/// there is one, so that none of these is left over; any other name else.
+/// The place from which an object gets the last name that it lacks: a name in `stage/` or `limbo/`,
+/// if there is one, so that none of these is left; else any other name.
 pub(crate) fn last_place<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,

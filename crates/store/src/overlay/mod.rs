@@ -95,7 +95,7 @@ impl<L: Lower> Overlay<L> {
         self.is_read_only
     }
 
-    /// The lock of the names, to give way between two of them.
+    /// The lock of the names, to let other threads in between two moves.
     pub(crate) const fn names(&self) -> &RankedRwLock<()> {
         &self.names
     }

@@ -56,7 +56,7 @@ fn path_in<L: Lower>(
 ) -> Option<String> {
     let mut names: Vec<String> = Vec::new();
     let mut at = id;
-    // Of what has another name already, the end of the path is the store's.
+    // For an object that has another name already, the end of the path is the store's.
     while names.len() < NAMES_MAX
         && let Some((parent, name, _)) = dentries.iter().find(|(_, _, child)| *child == Some(at))
     {
@@ -155,8 +155,8 @@ mod tests {
         assert!(said.starts_with("writing new data of object"), "{said}");
     }
 
-    /// A file that another program removes from the store, before anything of a commit is
-    /// written: "the store's tree (object#42)".
+    /// A file that another program removes from the store, before a commit writes anything: the
+    /// message said "the store's tree (object#42)".
     #[test]
     fn a_commit_that_fails_before_it_writes_names_the_object_by_its_path() {
         let directory = tempfile::tempdir().unwrap();

@@ -51,7 +51,7 @@ pub(crate) struct PendingObject {
     /// The lower tree does not have it.
     pub(crate) created: bool,
     pub(crate) symlink_target: Option<Arc<[u8]>>,
-    /// Ranges of the lower content that are gone.
+    /// Ranges of the lower content that are removed.
     pub(crate) zeroed: RangeSet,
     pub(crate) allocated: RangeSet,
     pub(crate) xattrs: BTreeMap<Arc<[u8]>, Option<Arc<[u8]>>>,
@@ -60,11 +60,11 @@ pub(crate) struct PendingObject {
     pub(crate) direct: RangeSet,
     /// Inode of its stage file, once a journal record says so.
     pub(crate) bound: Option<u64>,
-    /// Its stage file is durably what all this says, so that only its name is left to do.
-    /// Every change takes that back, and no restart remembers it.
+    /// Its stage file is durably in this state, so that only its name is left to be applied. Every
+    /// change resets this, and it does not survive a restart.
     pub(crate) is_whole: bool,
     /// Pages that were written to the lower file before an apply (`apply/ahead.rs`). Every change
-    /// of a page removes its note, and no restart remembers it.
+    /// of a page removes its entry, and it does not survive a restart.
     pub(crate) ahead: BTreeMap<PageIndex, PageAhead>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Pending {
     pub(crate) dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
     /// Pending entries that name an object.
     links: HashMap<ObjectId, u32>,
-    /// Which these are, from the first question until one changes.
+    /// Which entries these are, computed at the first query after a change.
     names: OnceLock<HashMap<ObjectId, Vec<(ObjectId, Name)>>>,
     /// Memory of their content.
     page_bytes: u64,
@@ -94,8 +94,8 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Memory that all of it takes, roughly: what a program has made and deleted again is
-    /// still here, and may be a hundred times as much as its content was.
+    /// Memory that all of it takes, roughly: files that a program has made and deleted again are
+    /// still here, and may take a hundred times as much as their content did.
     pub(crate) fn held_bytes(&self) -> u64 {
         let objects = self.objects.len() as u64 * OBJECT_BYTES;
         self.page_bytes + objects + self.dentries.len() as u64 * DENTRY_BYTES
@@ -166,8 +166,8 @@ impl Pending {
         self.objects.keys().copied().chain(named.flatten())
     }
 
-    /// All pending entries that name an object. The first question after a change walks all
-    /// entries: for recovery, and for what an apply that failed has left.
+    /// All pending entries that name an object. The first query after a change walks all entries.
+    /// Used by recovery, and after an apply that failed.
     pub(crate) fn names_of(&self, id: ObjectId) -> &[(ObjectId, Name)] {
         if !self.is_linked(id) {
             return &[];
@@ -299,7 +299,7 @@ impl Pending {
         self.give_back(freed);
     }
 
-    /// Merges a record as recovery finds it; `Known` and `Found` are not for this.
+    /// Merges a record as recovery finds it; it ignores `Known` and `Found`.
     pub(crate) fn merge_record(&mut self, record: Record) {
         match record {
             Record::Known { .. }
@@ -333,7 +333,8 @@ impl Pending {
         self.page_bytes = self.page_bytes.saturating_sub(bytes);
     }
 
-    /// What is counted one by one is what is there. To be asked before an apply, which relies on it.
+    /// Asserts that the counters agree with the content. Called before an apply, which relies on
+    /// it.
     #[cfg(debug_assertions)]
     pub(crate) fn assert_consistent(&self) {
         let objects = self.objects.values();
@@ -372,7 +373,7 @@ impl Pending {
 impl PendingObject {
     /// Drops pages inside a range (page aligned); returns the memory they held.
     fn drop_pages(&mut self, range: ByteRange) -> u64 {
-        // Not split off: that takes time for what stays as well.
+        // `split_off` would also take time for the pages that stay.
         let from = PageIndex::of_offset(range.start);
         let end = (range.end != u64::MAX).then(|| PageIndex::of_offset(range.end));
         let mut dropped_bytes = 0;
@@ -443,8 +444,8 @@ mod tests {
     use super::*;
     use crate::fixtures::file_state;
 
-    /// A program that made and deleted millions of small files filled memory that was never
-    /// knew of, until the journal was.
+    /// A program that made and deleted millions of small files filled memory that was not accounted
+    /// for, until the journal was full.
     #[test]
     fn what_was_made_and_deleted_again_is_held_until_it_is_applied() {
         let mut pending = Pending::default();

@@ -27,7 +27,7 @@ pub(crate) fn record_places<L: Lower>(
         let is_staged = |location: &&Location| location.in_stage && location.names.is_empty();
         let location = state.table.get(id);
         let Some(location) = location.filter(|location| !is_staged(location)) else {
-            // Created in this epoch: the transactions say all there is.
+            // Created in this epoch: the transactions record all of it.
             continue;
         };
         let (parent, name) = match location.names.first() {

@@ -1,4 +1,4 @@
-//! The committed state: what is pending, over the lower tree.
+//! Reads of the committed state: pending changes over the lower tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -79,9 +79,9 @@ fn object_info<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<ObjectInf
     })
 }
 
-/// What the mounted view shows of an object for which nothing is pending. Its names in
-/// `limbo/` and `stage/` are no links: they wait to be deleted. Whether it has them is
-/// looked at, because deleting them may have failed.
+/// What the mounted view shows of an object for which nothing is pending. Its names in `limbo/` and
+/// `stage/` are no links: they wait to be deleted. They are counted each time, because deleting
+/// them may have failed.
 pub(crate) fn shown_attributes<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,
@@ -170,7 +170,7 @@ pub(crate) fn entries<L: Lower>(
         entries.remove(name);
     }
     for (name, (inode, kind)) in entries {
-        // Gone between listing and looking: not ours to report.
+        // Removed between listing and looking: not reported.
         let Some(kind) = kind else { continue };
         let child = state.table.adopt(inode, kind, id, &name);
         result.push(DirectoryEntry {
@@ -251,8 +251,8 @@ pub(crate) fn content<L: Lower>(
         let handle = handle_for_content(overlay, id)?.ok_or(StoreError::Unknown(id))?;
         return read_lower(overlay, &handle, offset, out);
     };
-    // What is pending needs nothing from the lower filesystem, and there may be nothing: to look
-    // for a file that is not there takes a system call each time.
+    // Pending pages need nothing from the lower filesystem, which may not have the file at all:
+    // looking for a missing file takes a system call each time.
     let mut opened = None;
     let mut position = offset;
     let mut rest = out;
@@ -337,9 +337,9 @@ pub(crate) fn read_lower<L: Lower>(
     Ok(())
 }
 
-/// What is pending gives back room only where it zeroes; and of a new object nothing may be
-/// in the lower filesystem yet. The few blocks that a filesystem needs for noting that others are
-/// written now are there as long as the reserve is.
+/// Pending changes free room only where they zero ranges; and a new object may have nothing in the
+/// lower filesystem yet. The few blocks that a filesystem needs for noting that others are written
+/// now are there as long as the reserve is.
 pub(crate) fn is_in_place<L: Lower>(
     overlay: &Overlay<L>,
     is_reserve_held: bool,

@@ -14,8 +14,7 @@ use crate::StoreError;
 use crate::lower::Lower;
 use crate::overlay::Overlay;
 
-/// What looking for one object after the other has found out. It holds as long as no name
-/// moves.
+/// Results of looking for one object after the other. They are valid as long as no name moves.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     /// Directories that are at none of their places.
@@ -56,7 +55,7 @@ pub(crate) fn directory<L: Lower>(
     }
     let mut ways = ways_to(overlay, id, search)?;
     let mut reached = HashSet::new();
-    // Inside what waits in `limbo/` or `stage/` nothing needs to be in the tree.
+    // Objects inside a directory that waits in `limbo/` or `stage/` need not be in the tree.
     let mut waiting = ways.unopened.clone();
     loop {
         let Some((at, handle)) = ways.open.pop() else {

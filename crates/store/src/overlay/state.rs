@@ -15,7 +15,7 @@ use crate::{KnownObject, RestartSink, RestartState};
 /// What is pending, and what is known of the lower filesystem.
 pub(crate) struct State {
     pub(crate) pending: Pending,
-    /// Also notes the objects of which something known has changed, here or there.
+    /// Also records the objects whose known state has changed, in the table or in this type.
     pub(crate) table: Table,
     /// Objects that are in use, with or without a link: `pin`.
     pinned: HashSet<ObjectId>,
@@ -40,9 +40,9 @@ impl State {
         }
     }
 
-    /// How far below the root each of these directories and all above them are, by one of the
-    /// names that they have or get. Where names lead in circles, as an apply that was
-    /// interrupted may leave them, it is any number.
+    /// The depth of each of these directories and of their ancestors, by one of the names that they
+    /// have or get. Where names form a cycle, as an interrupted apply may leave them, the depth is
+    /// arbitrary.
     pub(crate) fn depths_of(
         &self,
         directories: impl Iterator<Item = ObjectId>,
@@ -56,7 +56,7 @@ impl State {
                 if let Some(depth) = depths.get(&id) {
                     break *depth;
                 }
-                // Found again on its own way up, it is where that ends.
+                // A directory that is found again on its own way up ends the walk.
                 depths.insert(id, 0);
                 way.push(id);
                 at = self.directory_above(id);
@@ -80,14 +80,14 @@ impl State {
         self.unlisted.remove(&id);
     }
 
-    /// The inode of an object, if the lower filesystem has it: as it was found, or as the
-    /// journal says.
+    /// The inode of an object, if the lower filesystem has it: as found, or as recorded in the
+    /// journal.
     pub(crate) fn inode_of(&self, id: ObjectId) -> Option<u64> {
         let known = self.table.get(id).map(|location| location.inode);
         known.or_else(|| self.pending.object(id).and_then(|object| object.bound))
     }
 
-    /// Notes whether the name in `stage/` of an object in the tree is still there.
+    /// Records whether the name in `stage/` of an object in the tree is still there.
     pub(crate) fn set_left_in_stage(&mut self, id: ObjectId, is_left: bool) {
         if is_left {
             self.left_in_stage.insert(id);
@@ -105,7 +105,7 @@ impl State {
         self.table.touch(id);
     }
 
-    /// It is not in use any more, so what was spilled of it means nothing either.
+    /// It is not in use any more, so its spilled pages are dropped, too.
     pub(crate) fn unpin(&mut self, id: ObjectId) {
         self.pinned.remove(&id);
         self.take_spilled(id);
@@ -134,15 +134,16 @@ impl State {
         self.table.touch(id);
     }
 
-    /// A transaction says now what was spilled, or it is not needed any more.
+    /// Removes an object's spilled ranges: a transaction records them now, or they are not needed
+    /// any more.
     pub(crate) fn take_spilled(&mut self, id: ObjectId) {
         self.spilled.remove(&id);
         self.table.touch(id);
     }
 
-    /// Drops what is known of these objects and of what has names in them only; unless it is
-    /// `in_use`, or something committed, or something known in the lower filesystem, still needs it. Returns what
-    /// was dropped, with the name that it has in `limbo/`.
+    /// Drops what is known of these objects and of objects that have names only in them; unless an
+    /// object is `in_use`, or a pending change, or a known object of the lower filesystem, still
+    /// needs it. Returns what was dropped, with the name that it has in `limbo/`.
     pub(crate) fn forget(
         &mut self,
         ids: &[ObjectId],
@@ -169,8 +170,8 @@ impl State {
             let location = table.get(*id);
             location.is_some_and(|location| location.kind == FileKind::Directory)
         };
-        // What was needed in these may not be any more. Listings leave memory many at a time,
-        // and seldom.
+        // Objects that were needed in these may not be needed any more. Listings leave memory many
+        // at a time, and rarely.
         let again = if ids.iter().any(is_directory) {
             std::mem::take(unlisted)
         } else {
@@ -194,8 +195,8 @@ impl State {
         dropped
     }
 
-    /// Takes over what a killed process knew. What a journal record says of an object's
-    /// place counts only for objects that it did not know.
+    /// Takes over what a killed process knew. A journal record of an object's place counts only for
+    /// objects that the killed process did not know.
     pub(crate) fn take_over(&mut self, saved: &RestartState) {
         let mut objects: Vec<&(ObjectId, KnownObject)> = saved.objects.iter().collect();
         objects.sort_unstable_by_key(|(id, _)| *id);
@@ -209,8 +210,8 @@ impl State {
             if known.is_pinned {
                 self.pinned.insert(*id);
             }
-            // If the transaction that creates it is in the journal, that says what was
-            // spilled of it; the kill came before that was reported.
+            // If the transaction that creates it is in the journal, that transaction records its
+            // spilled ranges; the kill came before the sink was told.
             if !known.spilled.is_empty() && self.pending.object(*id).is_none() {
                 let ranges = known.spilled.iter().copied().collect();
                 self.spilled.insert(*id, ranges);

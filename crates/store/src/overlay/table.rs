@@ -62,9 +62,9 @@ impl Location {
 pub(crate) struct Table {
     locations: HashMap<ObjectId, Location>,
     by_inode: HashMap<u64, ObjectId>,
-    /// Ids, by inode, that forgotten objects have again when they are found: those which would
-    /// get others, and had several names. A look at one name after the other must find that
-    /// they are one file's.
+    /// Ids, by inode, that forgotten objects get again when they are found: of objects that had
+    /// several names and would otherwise get new ids. A look-up of each name must return the same
+    /// id.
     remembered: HashMap<u64, ObjectId>,
     next_fresh: u64,
     /// Objects of which something changed since the last report; none: changes are not reported.
@@ -78,7 +78,7 @@ impl Table {
             locations: HashMap::new(),
             by_inode: HashMap::new(),
             remembered: HashMap::new(),
-            // Even offsets are the engine's.
+            // Ids at even offsets are the engine's.
             next_fresh: ObjectId::FIRST_NEW.0 + 1,
             touched: None,
         };
@@ -95,15 +95,15 @@ impl Table {
         before.into_iter().for_each(|id| self.touch(id));
     }
 
-    /// From now on, objects of which something changes are noted; and all that are known,
-    /// unless they have been before.
+    /// From now on, changed objects are recorded; and at once all known ones, unless that was done
+    /// before.
     pub(crate) fn note_changes(&mut self) {
         if self.touched.is_none() {
             self.touched = Some(self.ids().collect());
         }
     }
 
-    /// What changed of an object is known to whom it may concern.
+    /// The change of an object has been reported.
     pub(crate) fn untouch(&mut self, id: ObjectId) {
         if let Some(touched) = &mut self.touched {
             touched.remove(&id);
@@ -131,7 +131,7 @@ impl Table {
 
     /// Objects found from now on get ids above this one, if they get new ones.
     pub(crate) fn begin_fresh_above(&mut self, id: u64) {
-        // Even offsets are the engine's.
+        // Ids at even offsets are the engine's.
         let above = id.saturating_add(1) | 1;
         self.next_fresh = self.next_fresh.max(above);
     }
@@ -199,8 +199,8 @@ impl Table {
         }
     }
 
-    /// Keeps the id of an object that a journal changes and says nothing else of, as only a
-    /// forged one does: it is nowhere, and nothing that is found gets its id.
+    /// Keeps the id of an object that a journal changes without recording its place, as only a
+    /// forged one does: it has no place, and no other object gets its id.
     pub(crate) fn reserve(&mut self, id: ObjectId) {
         if let MapEntry::Vacant(entry) = self.locations.entry(id) {
             entry.insert(Location::new(NO_INODE, FileKind::Regular));
@@ -286,7 +286,7 @@ impl Table {
         location.is_some_and(|location| location.had_several_names)
     }
 
-    /// Takes note that an object has names that were never looked up yet.
+    /// Records that an object has names that were never looked up yet.
     pub(crate) fn note_several_names(&mut self, id: ObjectId) {
         if let Some(location) = self.locations.get_mut(&id) {
             location.had_several_names = true;
@@ -340,7 +340,7 @@ impl Table {
         location.is_some_and(|location| !location.children.is_empty())
     }
 
-    /// As [`Table::remove`], of an object that is there and may be found again.
+    /// As [`Table::remove`], of an object that exists and may be found again.
     pub(crate) fn forget(&mut self, id: ObjectId) -> bool {
         let again = self.locations.get(&id).filter(|location| {
             location.had_several_names && !location.in_limbo && id >= ObjectId::FIRST_NEW
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(adopt(&mut table, 73, &names[1]), made(4));
         assert_eq!(adopt(&mut table, 72, &names[0]), ObjectId(72));
         assert!(table.remembered.is_empty());
-        // What is gone has no id any more.
+        // A deleted object's id is not remembered.
         table.remove(made(0));
         assert_eq!(adopt(&mut table, 70, &names[0]), ObjectId(70));
     }

@@ -1,8 +1,8 @@
-//! Stores that were copied before what their journal holds was in its place.
+//! Stores that were copied before their journal was applied.
 //!
-//! A journal says by inode numbers which objects its changes belong to, and a copy of the tree
-//! has other ones. The names are the same: as long as no apply has begun to move any, each object
-//! is where the journal says. So they are looked up once, and what was found is noted in the
+//! A journal says by inode numbers which objects its changes belong to, and a copy of the tree has
+//! different ones. The names are the same: as long as no apply has begun to move any, each object
+//! is where the journal says. So the objects are looked up once, and the result is recorded in the
 //! journal (`Record::Found`) before anything of the tree is changed: from then on the copy is a
 //! store like others. `docs/DESIGN.md` has the crash argument.
 
@@ -19,7 +19,7 @@ use crate::lower::{Lower, found};
 use crate::overlay::Overlay;
 use crate::recovery::unapplied;
 
-/// Journal that is left for the next apply to say that names move.
+/// Room in the journal that is left for the rename mark of the next apply.
 const RESERVE_BYTES: u64 = PAGE_BYTES_U64;
 
 /// What a journal says of the places of objects.
@@ -42,7 +42,7 @@ impl Recorded {
     /// [`StoreError::Unsuitable`] if names may not be where the journal says.
     fn by(transactions: &[(u64, Vec<Record>)]) -> Result<Self, StoreError> {
         let mut recorded = Self::default();
-        // What waits in `limbo/`, under an inode number that it does not have here.
+        // Objects that wait in `limbo/`, under inode numbers that they do not have here.
         let mut nameless = HashSet::new();
         let mut needed = Vec::new();
         for record in transactions.iter().flat_map(|(_, records)| records) {
@@ -95,8 +95,8 @@ impl Recorded {
     }
 }
 
-/// Which inodes objects have in a copy, where its journal says so; none: they are not in it. What
-/// other records say of their inodes is of the original, or of an earlier copy.
+/// Which inodes objects have in a copy, where its journal says so; none: they are not in it. The
+/// inodes in other records are those of the original, or of an earlier copy.
 pub(crate) fn inodes(transactions: &[(u64, Vec<Record>)]) -> HashMap<ObjectId, Option<u64>> {
     let records = transactions.iter().flat_map(|(_, records)| records);
     let found = records.filter_map(|record| match record {
@@ -106,7 +106,7 @@ pub(crate) fn inodes(transactions: &[(u64, Vec<Record>)]) -> HashMap<ObjectId, O
     found.collect()
 }
 
-/// What a copied journal does not say yet.
+/// What a copied journal does not record yet.
 pub(crate) struct Located {
     /// A [`Record::Found`] for each object that has another inode than the journal says.
     records: Vec<Record>,
@@ -195,8 +195,8 @@ pub(crate) fn bind_copy<L: Lower>(
     unapplied::check_found(overlay)?;
     if let Some(located) = located {
         if located.replaces_last {
-            // Should the power go before the new one is whole, none is there, and the next
-            // mount looks again.
+            // If the power fails before the new one is whole, there is none, and the next mount
+            // looks again.
             epoch.pop_last();
         }
         epoch.append(
@@ -207,15 +207,15 @@ pub(crate) fn bind_copy<L: Lower>(
         )?;
     }
     clear_foreign_limbo(overlay)?;
-    // Not before: what the journal said until now must not be believed of this tree, nor
-    // that its limbo has no names of the original's.
+    // Not before: until now the journal's records do not hold for this tree, and its limbo may have
+    // names of the original's.
     epoch.rebind_to_copy(overlay.lower())
 }
 
-/// Deletes what lies in `limbo/` under the number that it had in the original, which may be
-/// that of another object here. It was unlinked and in use when the power went: as long as
-/// no names move, nothing is on its way through `limbo/`, and what is to get a name from
-/// there was missing already. That they are gone is durable then.
+/// Deletes what lies in `limbo/` under the number that it had in the original, which may be that of
+/// another object here. It was unlinked and in use when the power failed: as long as no names move,
+/// no object is on its way through `limbo/`, and a missing object that is to get a name from there
+/// was found missing before. The deletions are durable when this returns.
 fn clear_foreign_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let entries = overlay.lower().list(overlay.limbo());
     for entry in entries.map_err(StoreError::lower("listing limbo"))? {

@@ -88,7 +88,7 @@ pub fn inspect<L: Lower>(lower: &L) -> Result<Inspection, StoreError> {
     Ok(found)
 }
 
-/// The store's own directories, as far as they are there: a mount makes what is missing.
+/// The store's own directories, as far as they exist: a mount makes the missing ones.
 struct Parts<H> {
     mobifs: H,
     stage: Option<H>,
@@ -225,7 +225,7 @@ impl Inspection {
                     (stat.inode == inode).then_some((directory, name, stat.kind))
                 });
                 match at {
-                    // Others are recorded in it, perhaps.
+                    // Other objects may be recorded in it.
                     Some((directory, name, FileKind::Directory)) => {
                         let opened = lower.open(directory, &name, false);
                         let opened = opened.map_err(StoreError::lower(format!("opening {id}")))?;
@@ -254,7 +254,8 @@ mod tests {
     use crate::lower::{Gate, PosixLower};
     use crate::{JournalOptions, JournalStore};
 
-    /// "an ordinary directory, not a store yet": a mount made what was missing, and went on.
+    /// It was reported as "an ordinary directory, not a store yet", although a mount makes the
+    /// missing ones and works.
     #[test]
     fn a_store_without_some_of_its_directories_is_a_store() {
         let directory = tempfile::tempdir().unwrap();

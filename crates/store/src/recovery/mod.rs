@@ -1,6 +1,6 @@
-//! Opening a store: what the journal holds is merged, and served from memory like what a
-//! live commit leaves; applying comes later. Only where an earlier apply had begun to move
-//! names is it finished first, if the lower filesystem has room for that
+//! Opening a store: the journal's transactions are merged, and served from memory like those of a
+//! live mount; the apply comes later. Only where an earlier apply had begun to move names is it
+//! finished first, if the lower filesystem has room for that
 //! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`).
 
 mod copied;
@@ -41,11 +41,11 @@ use crate::recovery::report::{RecoveryReport, Resumed};
 use crate::recovery::validate::is_own;
 use crate::{Capabilities, RestartSink, RestartState, StoreError};
 
-/// Ids above this one are not reached by counting, so a journal that has them is forged.
-/// It is applied at once: nothing can be counted on from them.
+/// Ids above this one are not reached by counting, so a journal that has them is forged. It is
+/// applied at once: no higher ids could be given out.
 const OBJECT_ID_MAX: u64 = 1 << 62;
 
-/// A store that is open, in its parts: [`crate::JournalStore`] puts them together.
+/// The parts of an open store: [`crate::JournalStore`] puts them together.
 pub(crate) struct Opened<L: Lower> {
     /// That of the store's locks.
     pub(crate) order: Order,
@@ -53,19 +53,19 @@ pub(crate) struct Opened<L: Lower> {
     pub(crate) applier: Applier,
     pub(crate) epoch: Epoch<L::Handle>,
     pub(crate) capabilities: Capabilities,
-    /// What [`crate::Store::first_new_object`] says.
+    /// The value of [`crate::Store::first_new_object`].
     pub(crate) first_new: ObjectId,
 }
 
-/// What was scanned, before anything is done with it.
+/// The result of the scan, before anything is changed.
 struct Found<L: Lower> {
     opened: Opened<L>,
     report: RecoveryReport,
     /// The tag of the saved intent, if it was carried out.
     committed: Option<u64>,
-    /// Of a copied store: what its journal does not say yet.
+    /// Of a copied store: what its journal does not record yet.
     located: Option<Located>,
-    /// The journal says what only a forged one does.
+    /// The journal has records that only a forged one has.
     is_doubtful: bool,
 }
 
@@ -150,8 +150,8 @@ pub(crate) fn resume<L: Lower>(
     Ok((opened, Resumed { report, committed }))
 }
 
-/// The store with what its journal holds and, of a killed process, what `saved` says;
-/// nothing of it is applied.
+/// The store with its journal's transactions and, after a killed process, the `saved` state;
+/// nothing is applied.
 fn scan<L: Lower>(
     lower: L,
     options: &JournalOptions,
@@ -233,9 +233,9 @@ fn no_store() -> StoreError {
 }
 
 impl<L: Lower> Opened<L> {
-    /// The process that wrote what is found now may have been killed before it was durable. It is
-    /// relied on from now on, and what is done next assumes that a power cut does not
-    /// undo it. What is left of a torn transaction is made void.
+    /// The process that wrote the journal may have been killed before its last writes were durable.
+    /// They are relied on from now on, and the next steps assume that a power cut does not undo
+    /// them. The rest of a torn transaction is invalidated.
     fn make_found_durable(&mut self, report: &RecoveryReport) -> Result<(), StoreError> {
         let Self {
             overlay,
@@ -253,13 +253,13 @@ impl<L: Lower> Opened<L> {
         })
     }
 
-    /// Applies what was found, unless that can wait; answers whether all of it is applied. What the
-    /// lower filesystem refuses has to wait in any case: a full disk must not keep a store from
-    /// being served, or nothing could be deleted from it.
+    /// Applies the journal, unless that can wait; returns whether all of it is applied. Changes
+    /// that the lower filesystem refuses have to wait in any case: a full disk must not keep a
+    /// store from being served, or nothing could be deleted from it.
     fn apply_if_necessary(&mut self, is_doubtful: bool) -> Result<bool, StoreError> {
         let is_binding_valid = renamed::find_renamed(&self.overlay, &mut self.epoch)?;
         let has_begun = self.epoch.rename_mark() != RenameMark::NotBegun;
-        // An apply could never say that names move; commits leave it the room.
+        // A later apply would have no room for its rename mark; commits leave that room.
         let is_stuck = !has_begun && self.epoch.log().free_bytes() < PAGE_BYTES_U64;
         let is_doubtful = is_doubtful || !is_binding_valid || is_stuck;
         let may_be_served = |opened: &Self| {
@@ -291,7 +291,7 @@ impl<L: Lower> Opened<L> {
         Ok(self.is_applied())
     }
 
-    /// Applies what was found, as far as the lower filesystem does not refuse it.
+    /// Applies the journal, as far as the lower filesystem does not refuse it.
     fn apply_if_possible(&mut self) -> Result<(), StoreError> {
         match apply::apply_all(&self.overlay, &self.applier, &mut self.epoch) {
             Err(error) if error.is_refusal() || matches!(error, StoreError::Unapplied { .. }) => {
@@ -302,18 +302,18 @@ impl<L: Lower> Opened<L> {
         }
     }
 
-    /// Whether nothing that is committed lacks its place.
+    /// Whether everything committed is applied.
     fn is_applied(&self) -> bool {
         self.epoch.log().is_empty() && self.overlay.state().pending.is_empty()
     }
 
-    /// Everything is in its place: what an earlier mount left goes, and ids are counted anew.
+    /// Everything is applied: deletes what an earlier mount left, and counts ids anew.
     fn begin_empty(&mut self) -> Result<(), StoreError> {
         limbo::clear_limbo(&self.overlay)?;
         reserve::keep_reserve(&self.overlay, self.applier.reserve());
-        // The numbers in the journal were those of the mount before: the one
-        // that begins now counts new objects from the start again, unless one
-        // that could not be deleted from `stage/` would be taken for its own.
+        // The numbers in the journal were those of the mount before: this mount counts new objects
+        // from the start again, unless a file that could not be deleted from `stage/` would be
+        // taken for one of them.
         if limbo::sweep_stage(&self.overlay, self.epoch.carried_file()) {
             self.overlay.state_mut().table.start_anew();
             self.overlay.lower().handles().clear();
@@ -330,7 +330,7 @@ fn list_lost<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<String>, StoreError> 
     Ok(names.map(|name| name.to_string()).collect())
 }
 
-/// What the journal's transactions say together.
+/// The merged transactions of the journal.
 struct Replayed {
     state: State,
     /// Objects whose places the journal records.
@@ -338,7 +338,7 @@ struct Replayed {
     rename_mark: RenameMark,
     /// The highest id in the journal.
     ids_max: u64,
-    /// Something is said that no mount writes.
+    /// There are records that no mount writes.
     is_doubtful: bool,
 }
 
@@ -349,8 +349,8 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
     let mut recorded = HashSet::new();
     let mut known = Vec::new();
     let mut rename_mark = RenameMark::NotBegun;
-    // What only a forged journal says of places and inodes. It is tried out before anything is
-    // served.
+    // Set for places and inodes that only a forged journal has. Such a journal is applied before
+    // anything is served.
     let mut is_doubtful = false;
     let mut is_bound = false;
     let in_copy = copied::inodes(&scanned.transactions);
@@ -369,7 +369,8 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
                     name,
                 } => {
                     recorded.insert(id);
-                    // Numbers of the original mean nothing here, and may be those of others.
+                    // Inode numbers of the original are invalid here, and may be those of other
+                    // objects.
                     let Some(inode) = in_copy.get(&id).copied().unwrap_or(Some(inode)) else {
                         continue;
                     };
@@ -386,14 +387,14 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
             }
         }
     }
-    // Without a name it waits in limbo, where it is looked for anyway.
+    // Without a name it waits in limbo, which is searched anyway.
     let known = known.into_iter().filter_map(|(id, parent, name)| {
         let name = Name::new(&name).ok()?;
         is_doubtful |= is_own(parent, &name);
         Some((id, parent, name))
     });
     table.add_names(known);
-    // Only a journal that says that names move has inodes of new objects.
+    // Only a journal with a rename mark has inodes of new objects.
     is_doubtful |= is_bound && rename_mark == RenameMark::NotBegun;
     if is_doubtful && rename_mark == RenameMark::NotBegun {
         rename_mark = RenameMark::MayHaveBegun;
@@ -419,7 +420,7 @@ fn replay(scanned: Scanned, root_inode: u64, has_rename_mark: bool) -> Replayed 
 
 /// The first id for a new object where no id in use is above `id`.
 fn first_above(id: u64) -> ObjectId {
-    // Even offsets are the engine's.
+    // Ids at even offsets are the engine's.
     let first = ObjectId(((id + 2) & !1).max(ObjectId::FIRST_NEW.0));
     debug_assert!(first.0 > id, "{first} is above all that are in use");
     first

@@ -1,4 +1,4 @@
-//! Where an apply that was cut off has left what it moves.
+//! Where an interrupted apply has left the objects that it moves.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,12 +11,12 @@ use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::search::Search;
 
-/// Brings the table in line with where an apply that was cut off has left things: by a kill
-/// between a call and the note of it, or by a power cut anywhere. What is committed from now
-/// on records the places that were found, because it may take away the names that the journal
-/// says.
+/// Updates the table to where an interrupted apply has left objects: after a kill between a call
+/// and its report, or a power cut anywhere. Commits from now on record the places that were found,
+/// because they may remove the names that the journal records.
 ///
-/// Answers whether everything has an inode of its own, as it has where no journal is forged.
+/// Returns whether every object has an inode of its own, as is the case unless the journal is
+/// forged.
 pub(crate) fn find_renamed<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &mut Epoch<L::Handle>,
@@ -53,8 +53,8 @@ fn adopt_bound<L: Lower>(overlay: &Overlay<L>) -> bool {
     is_valid
 }
 
-/// Which objects really have a name in `limbo/` or `stage/`. What had one, and has no
-/// other, is gone, unless the journal gives it a name: then it has that one already.
+/// Which objects really have a name in `limbo/` or `stage/`. An object that had one, and has no
+/// other, is deleted, unless the journal gives it a name: then it has that one already.
 fn check_own_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let list = |directory: &L::Handle, what: &str| {
         let entries = overlay
@@ -129,7 +129,7 @@ fn drop_stale_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Notes the names that the journal gives to objects and that these have already.
+/// Adds the names that the journal gives to objects and that these have already.
 fn add_reached_names<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let given: Vec<(ObjectId, Name, ObjectId, u64)> = {
         let state = overlay.state();

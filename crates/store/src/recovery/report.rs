@@ -16,10 +16,10 @@ pub struct RecoveryReport {
     /// The transactions are in the tree already; else they are served from memory, and
     /// the next apply brings them there.
     pub applied: bool,
-    /// Bytes of a transaction that was being written when the power went.
+    /// Bytes of a transaction that was being written when the power failed.
     pub discarded_tail_bytes: u64,
-    /// The store is a copy of one whose transactions were not in the tree yet: what they
-    /// belong to was looked for by its names.
+    /// The store is a copy of one whose transactions were not in the tree yet: the objects that
+    /// they belong to were looked up by name.
     pub copied: bool,
     /// Names in `.mobifs/lost/`: directories that were deleted through the mount while
     /// another program put something into them in the store's directory.
@@ -51,7 +51,7 @@ impl RecoveryReport {
 pub struct Resumed {
     /// As of any opened store.
     pub report: RecoveryReport,
-    /// The tag of the saved intent, if its transaction is committed; it must not be
-    /// handed over again. Else it left no trace and has to be.
+    /// The tag of the saved intent, if its transaction is committed; it must not be handed over
+    /// again. Otherwise it left no trace and has to be handed over again.
     pub committed: Option<u64>,
 }

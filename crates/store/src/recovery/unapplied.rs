@@ -1,5 +1,5 @@
-//! Serving what a journal holds without applying it first: what has to be there for that,
-//! and what may go.
+//! Serving a journal's transactions without applying them first: which objects must exist for that,
+//! and which may be deleted.
 
 #[cfg(test)]
 mod tests;
@@ -19,9 +19,9 @@ use crate::overlay::search::Search;
 /// Objects of the lower filesystem that a journal's changes belong to.
 #[derive(Default)]
 struct Wanted {
-    /// Applying cannot do without them.
+    /// Objects without which the journal cannot be applied.
     needed: BTreeSet<ObjectId>,
-    /// What is committed of them goes with them, if they are gone.
+    /// If they are gone, their committed changes are dropped.
     changed: BTreeSet<ObjectId>,
 }
 
@@ -29,7 +29,7 @@ struct Wanted {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     AsRecorded,
-    /// The object, and it is of another kind than the record of its place says.
+    /// The object, and it is of another kind than in the record of its place.
     OtherKind,
     Nothing,
 }
@@ -39,7 +39,7 @@ enum Found {
 /// would notice, and another object under the same inode number would meanwhile be
 /// taken for the one that is gone.
 ///
-/// Answers false if one is of another kind than the journal says, which only a forged one
+/// Returns false if one is of another kind than the journal says, which only a forged one
 /// does, or another program that has put another object in its place.
 ///
 /// # Errors
@@ -59,15 +59,15 @@ pub(crate) fn check_found<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreE
         if find(overlay, id, &mut search)? == Found::Nothing {
             tracing::warn!(%id, "another program removed a changed file from the store");
             overlay.state_mut().table.lose(id);
-            // It may have been opened as a directory where others are.
+            // It may have been opened as a directory on the way to others.
             overlay.lower().handles().remove(id);
         }
     }
     Ok(true)
 }
 
-/// Looks for an object at its places. One of another kind than its changes are for has got
-/// its inode number: it is nowhere.
+/// Looks for an object at its places. One of another kind than its changes are for has got its
+/// inode number: then the object is gone.
 fn find<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,
@@ -131,8 +131,8 @@ fn wanted<L: Lower>(overlay: &Overlay<L>) -> Result<Wanted, StoreError> {
     Ok(wanted)
 }
 
-/// Deletes what lies in `limbo/` and is not known to the journal: it is not in use. An
-/// object that the journal knows may get a name by it.
+/// Deletes what lies in `limbo/` and is not known to the journal: it is not in use. An object that
+/// the journal knows may get its name from there.
 ///
 /// # Errors
 /// [`StoreError::Lower`]; the rest is left for the next time.

@@ -1,11 +1,11 @@
-//! Whether a journal says what a mount may have written.
+//! Whether a mount may have written a journal's content.
 //!
-//! A journal with right checksums may still be forged, and say what cannot be applied. A store
-//! that was served with it could not be unmounted. So what it says altogether is held against
-//! what every honest one keeps to, before anything is done: what no apply could ever do is
-//! refused, with the tree untouched, and what a mount would not write but an apply may manage
-//! is applied before the store is served. The lower tree is not looked at here; whether the
-//! objects that the journal takes from there are there is for `unapplied.rs`.
+//! A journal with right checksums may still be forged, and have changes that cannot be applied. A
+//! store that was served with it could not be unmounted. So its merged content is checked against
+//! the invariants of every valid journal, before anything is changed: changes that no apply could
+//! make are refused, with the tree untouched, and a journal that no mount would write but that may
+//! be applied is applied before the store is served. The lower tree is not looked at here;
+//! `unapplied.rs` checks that the objects that the journal expects there exist.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,9 +23,8 @@ const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Extended attributes that programs may set here.
 const XATTR_NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system.posix_acl_"];
 
-/// Fails if the journal says what cannot be applied, whatever the lower tree is. This holds
-/// for every state in which an apply may have left a tree: what names have moved changes
-/// nothing of what is pending.
+/// Fails if the journal cannot be applied, whatever the lower tree is. This is independent of how
+/// far an interrupted apply has come: moved names do not change what is pending.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`], [`StoreError::Unsuitable`]; nothing was changed.
@@ -50,8 +49,8 @@ pub(crate) fn check_possible<L: Lower>(overlay: &Overlay<L>) -> Result<(), Store
         .map_or(Ok(()), |found| Err(impossible(found)))
 }
 
-/// Whether all that the journal says could have been written by a mount that had no name
-/// moved yet; if so, applying it can wait.
+/// Whether a mount that had not moved any name yet could have written the journal; if so, its apply
+/// can wait.
 pub(crate) fn is_valid<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabilities) -> bool {
     let state = overlay.state();
     let doubt = state
@@ -68,7 +67,7 @@ pub(crate) fn is_valid<L: Lower>(overlay: &Overlay<L>, capabilities: &Capabiliti
 }
 
 impl State {
-    /// A name in the root, pending or known, that is like this.
+    /// A name in the root, pending or known, that satisfies the predicate.
     fn name_in_root(&self, is_like_this: impl Fn(&[u8]) -> bool) -> Option<&Name> {
         let pending = self.pending.dentries.keys();
         let known = self.table.ids().filter_map(|id| self.table.get(id));
@@ -83,7 +82,7 @@ impl State {
     fn impossible_object(&self) -> Option<(ObjectId, &'static str)> {
         self.pending.objects.iter().find_map(|(&id, object)| {
             let detail = impossible(id, object)?;
-            // Of what never gets a name nothing needs to be made.
+            // An object that never gets a name need not be made.
             let is_made = !object.created || self.pending.is_linked(id);
             is_made.then_some((id, detail))
         })
@@ -140,9 +139,9 @@ impl State {
         })
     }
 
-    /// Every directory that the journal knows will have one name at most, none will be below
-    /// itself, and what gets entries will be below the root. Listing a forged tree might
-    /// come to no end.
+    /// Checks that every directory that the journal knows will have one name at most, that none
+    /// will be inside itself, and that those that get entries will be reachable from the root.
+    /// Listing a forged tree might not end.
     fn doubtful_tree(&self) -> Option<(ObjectId, &'static str)> {
         let parents = match self.parents_of_directories() {
             Ok(parents) => parents,
@@ -180,7 +179,7 @@ impl State {
         })
     }
 
-    /// In which directory each directory will be; or one that will be in several.
+    /// The parent that each directory will have; or a directory that would have several.
     fn parents_of_directories(&self) -> Result<HashMap<ObjectId, ObjectId>, ObjectId> {
         let Self { pending, table, .. } = self;
         let names_of = |id| table.get(id).map_or(&[][..], |location| &location.names);
@@ -217,7 +216,7 @@ impl State {
     }
 }
 
-/// What an object that is made, or changed, cannot be.
+/// Why an object cannot be made or changed as the journal says; none if it can.
 fn impossible(id: ObjectId, object: &PendingObject) -> Option<&'static str> {
     let Some(attributes) = object.attributes else {
         return object.created.then_some("it is new and has no attributes");

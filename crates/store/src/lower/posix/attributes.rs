@@ -94,7 +94,7 @@ impl PosixLower {
         wanted: &SetAttributes,
     ) -> io::Result<()> {
         if object.is_root && matches!(self.scope, StoreScope::File(_)) {
-            // The directory around a file is its owner's, with all that it is.
+            // The directory around a file belongs to its owner and keeps its attributes.
             return Ok(());
         }
         let _stable = self.modes.read();
@@ -127,7 +127,7 @@ impl PosixLower {
             last_modification: timespec(wanted.mtime),
         };
         match change_times(object, &times) {
-            // Another user's, which we may write: then it may only be the time of now.
+            // Another user's object that this process may write: only the current time may be set.
             Err(Errno::PERM) => Ok(change_times(object, &NOW)?),
             other => Ok(other?),
         }

@@ -21,7 +21,7 @@ fn ends_early() -> io::Error {
     )
 }
 
-/// Calls `read` until `out` is full or the file ends, whatever it does at a time.
+/// Calls `read` until `out` is full or the file ends, however much it reads at a time.
 fn read_all(
     out: &mut [u8],
     offset: u64,
@@ -38,7 +38,7 @@ fn read_all(
     Ok(done)
 }
 
-/// Calls `write` until all of `content` is written, whatever it does at a time.
+/// Calls `write` until all of `content` is written, however much it writes at a time.
 fn write_all(
     content: &[u8],
     offset: u64,
@@ -176,7 +176,7 @@ impl PosixLower {
 mod tests {
     use super::*;
 
-    /// Answers of a system call, one after the other; then it does all that is asked.
+    /// Answers of a system call, one after the other; after them it succeeds in full.
     struct Answers(Vec<Result<usize, Errno>>);
 
     impl Answers {

@@ -21,8 +21,8 @@ const FLAG_SYNC: u32 = 1;
 const EXTENT_LAST: u32 = 1;
 /// Allocated, and never written.
 const EXTENT_UNWRITTEN: u32 = 0x800;
-/// Without a known place, without blocks, compressed, inside of other data, or shared with
-/// another file: it cannot be said that writing there takes none.
+/// Without a known place, without blocks, compressed, inside of other data, or shared with another
+/// file: writing there may take blocks.
 const EXTENT_NOT_PLAIN: u32 = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x2000;
 
 /// `struct fiemap` with its extents (`linux/fiemap.h`).

@@ -1,7 +1,7 @@
 //! Reads and writes with flags of their own, where the C library has them.
 //!
-//! Android's gets them in version 33 of its interface. A target without them answers as a
-//! filesystem does that knows no flags, which every caller has a way around.
+//! Android's gets them in version 33 of its interface. On a target without them the calls fail as
+//! on a filesystem without support for flags, for which every caller has a fallback.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;

@@ -40,7 +40,7 @@ pub(super) enum Access {
     ReadWrite,
 }
 
-/// By what a handle refers to its object.
+/// How a handle refers to its object.
 #[derive(Debug)]
 enum Held {
     Descriptor(OwnedFd),
@@ -245,8 +245,8 @@ impl PosixHandle {
         for &(flags, access) in attempts {
             match reopen_file(&reference, flags) {
                 Ok(fd) => return Ok(Self::new(fd, kind, access)),
-                // Mode, immutable flag, read-only filesystem, running program: the
-                // caller may still look, and is told when it really writes.
+                // Mode, immutable flag, read-only filesystem, running program: the caller may still
+                // read, and gets the error when it writes.
                 Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) => {}
                 Err(other) => return Err(other.into()),
             }

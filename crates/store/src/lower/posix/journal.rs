@@ -66,9 +66,9 @@ impl PosixLower {
     }
 }
 
-/// Has a new file overwritten in its blocks where the filesystem would write elsewhere unless it is
-/// asked: a commit, and with it a mount, must not need room on a full disk. What btrfs gives up for
-/// that, its checksums, the journal has by itself.
+/// Has the filesystem overwrite a new file in its blocks where it would write elsewhere by default:
+/// a commit, and with it a mount, must not need room on a full disk. btrfs gives up its checksums
+/// for that; the journal has its own.
 fn overwrite_in_place(file: &PosixHandle) {
     let ask = || {
         if magic::magic(fs::fstatfs(file.fd())?.f_type) != magic::BTRFS_MAGIC {
@@ -94,8 +94,8 @@ fn direct_block_bytes(file: &PosixHandle) -> io::Result<Option<u32>> {
         let bytes = found.stx_dio_mem_align.max(found.stx_dio_offset_align);
         return Ok((bytes > 0).then_some(bytes));
     }
-    // Kernels before 6.1 and filesystems that do not say: those in memory have no
-    // device to go to directly, the others mean it when they accept the flag.
+    // Kernels before 6.1 and filesystems that do not report it: those in memory have no device to
+    // go to directly, the others honour the flag when they accept it.
     let in_memory = magic::is_memory_filesystem(fs::fstatfs(file.fd())?.f_type);
     Ok((!in_memory).then_some(512))
 }
@@ -124,8 +124,7 @@ fn read_aligned(file: &PosixHandle, out: &mut [u8], offset: u64) -> io::Result<u
         let at = offset + done as u64;
         let count = retry_on_intr(|| pread(file.fd(), &mut out[done..], at))?;
         done += count;
-        // A part of a block is what the file's end leaves; going on from there would
-        // be an unaligned read.
+        // A part of a block is the end of the file; going on from there would be an unaligned read.
         if count == 0 || count % JOURNAL_BLOCK_BYTES != 0 {
             break;
         }
@@ -151,7 +150,7 @@ pub(super) fn write(
     if flush_after { flush(file) } else { Ok(()) }
 }
 
-/// Calls `write` until all blocks are written, whatever it does at a time. Says whether a
+/// Calls `write` until all blocks are written, however many it writes at a time. Returns whether a
 /// flush has to follow, because the filesystem cannot make one write durable.
 fn write_blocks(
     content: &[u8],
@@ -200,7 +199,7 @@ pub(super) fn flush(file: &PosixHandle) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// What was asked of the system call: offset, bytes and whether to be durable.
+    /// The arguments of the system call: offset, bytes and whether to be durable.
     type Asked = Vec<(u64, usize, bool)>;
 
     fn ask(answers: &[Result<usize, Errno>], durable: bool) -> (io::Result<bool>, Asked) {

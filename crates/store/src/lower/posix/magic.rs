@@ -20,7 +20,7 @@ pub(super) fn is_memory_filesystem(f_type: fs::FsWord) -> bool {
     matches!(magic(f_type), TMPFS_MAGIC | RAMFS_MAGIC)
 }
 
-/// Whether what has blocks is overwritten in them (f2fs has room of its own for writing it
+/// Whether writes to allocated blocks overwrite them (f2fs has room of its own for writing it
 /// elsewhere), unless they are shared. Elsewhere, and where it is not known, writing takes room.
 pub(super) fn overwrites_in_place(f_type: fs::FsWord) -> bool {
     matches!(magic(f_type), EXT_MAGIC | XFS_MAGIC | F2FS_MAGIC)

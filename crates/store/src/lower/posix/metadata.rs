@@ -18,15 +18,15 @@ use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 const SPACES: usize = 32;
 const DATA: u64 = 1;
 const METADATA: u64 = 1 << 2;
-/// What the filesystem keeps for finishing what it has begun.
+/// The filesystem's reserve for finishing operations that have begun.
 const GLOBAL_RESERVE: u64 = 1 << 49;
 /// An operation reserves much more than it takes (a rename eleven times both ways through eight
 /// levels of 16 KiB, nearly 3 MiB), and blocks of trees are written elsewhere before the old ones
 /// are free again: so much is left for that, and this part of all that is there.
 const TURNOVER_BYTES: u64 = 8 << 20;
 const TURNOVER_SHARE: u64 = 16;
-/// What has no purpose yet is assigned in chunks of this part of the whole, and of so many bytes,
-/// at most.
+/// Room without a purpose yet is assigned in chunks of this part of the whole, and of so many
+/// bytes, at most.
 const CHUNK_SHARE: u64 = 10;
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
 /// More chunks for content than these are not counted on at once.
@@ -35,9 +35,10 @@ const CHUNKS_MAX: u64 = 64;
 /// What a btrfs has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BtrfsRoom {
-    /// Content that `statfs` still shows as free although it has its blocks, or is promised some.
+    /// Content that `statfs` still shows as free although it has blocks, or blocks are promised to
+    /// it.
     pub(super) unseen_bytes: u64,
-    /// What surely is taken of anything at once.
+    /// Room that is certainly available at once.
     pub(super) metadata_bytes: u64,
 }
 
@@ -173,14 +174,14 @@ fn unseen_bytes(kinds: &Path) -> u64 {
     data.saturating_add(read("mixed", "bytes_reserved"))
 }
 
-/// What surely is taken of anything at once, where so much of what seems available is not.
+/// Room that is certainly available at once, where `unseen_bytes` of what seems available is not.
 fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64, unseen_bytes: u64) -> u64 {
     let free = |space: &Space| space.total_bytes.saturating_sub(space.used_bytes);
     let of_kind = |kind: u64| spaces.iter().filter(move |space| space.flags & kind != 0);
     let assigned: u64 = of_kind(METADATA).map(|space| space.total_bytes).sum();
     let reserve: u64 = of_kind(GLOBAL_RESERVE).map(|space| space.total_bytes).sum();
     let turnover = TURNOVER_BYTES.max(assigned / TURNOVER_SHARE);
-    // What is assigned later gives room for this, too.
+    // Chunks that are assigned later give room for this, too.
     let kept = reserve + turnover;
     let metadata: u64 = of_kind(METADATA).map(free).sum();
     let data: u64 = of_kind(DATA).map(free).sum();
@@ -191,7 +192,7 @@ fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64, unseen_bytes: 
         let taken = kept.saturating_add(unseen_bytes);
         return (metadata + unassigned / copies).saturating_sub(taken);
     }
-    // Whatever is promised may be content, also that of files so small that the trees take it: room
+    // All promised room may be content, also that of files so small that the trees take it: room
     // for that is reserved before, and where there is none a chunk is assigned to content, in
     // which no tree can grow any more. And trees get one before they need it.
     let chunk = CHUNK_BYTES_MAX.min(total_bytes / CHUNK_SHARE).max(1);

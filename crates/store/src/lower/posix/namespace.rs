@@ -37,8 +37,8 @@ fn kind_of(file_type: FileType) -> Option<FileKind> {
 }
 
 impl PosixLower {
-    /// What an entry is called in the lower filesystem. What a store has no business with does
-    /// not exist for it.
+    /// What an entry is called in the lower filesystem. Entries outside the store's scope do not
+    /// exist for it.
     fn lower_name<'a>(
         &'a self,
         directory: &PosixHandle,
@@ -169,9 +169,9 @@ impl PosixLower {
         Ok(())
     }
 
-    /// `renameat2` with `RENAME_NOREPLACE`. Where the filesystem does not know the
-    /// flag (it answers `EINVAL`) the target is looked for first; another process
-    /// that makes it between the look and the rename would lose it.
+    /// `renameat2` with `RENAME_NOREPLACE`. Where the filesystem does not know the flag (it answers
+    /// `EINVAL`) the target is looked for first; another process that makes it between the two
+    /// calls would lose it.
     pub(super) fn rename_entry(
         &self,
         directory: &PosixHandle,

@@ -8,9 +8,9 @@
 //! that says which inode it is, and when that was made. Where the upper layer has become a lower one (an
 //! image was made of it), opening the mark for writing copies it, which gives it another time.
 //!
-//! Three more conditions: inode numbers last and are those of one filesystem (all layers are on one), a
-//! program cannot move a directory of a lower layer into the store as it is (`redirect_dir`), and what is
-//! synced is durable (no `volatile`).
+//! Three more conditions: inode numbers are stable and are those of one filesystem (all layers are
+//! on one), a program cannot move a directory of a lower layer into the store as it is
+//! (`redirect_dir`), and what is synced is durable (no `volatile`).
 
 use std::fs::{File, read_to_string};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -63,7 +63,7 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<(), StoreError> {
     )
 }
 
-/// Marks a store that has nothing in it yet. `own` is its own directory.
+/// Marks a store that is still empty. `own` is its own directory.
 pub(super) fn mark(own: impl AsFd) -> io::Result<()> {
     let mut file = open_mark(&own, OFlags::CREATE)?;
     if !is_one_filesystem(&file, &own)? {
@@ -120,7 +120,7 @@ fn identity(file: &File) -> rustix::io::Result<String> {
     ))
 }
 
-/// Whether nothing is there but what a mount that was cut short has made.
+/// Whether the directory has only what an interrupted mount has made.
 fn is_empty(root: impl AsFd) -> rustix::io::Result<bool> {
     let listed = names(&root)?;
     if listed.is_empty() {

@@ -32,7 +32,7 @@ const USUAL_XATTR_VALUE_BYTES_MAX: u64 = 4032;
 const XFS_SYMLINK_BYTES_MAX: u64 = 1023;
 /// Header and end of ext4's block for extended attributes.
 const EXT_XATTR_BLOCK_BYTES: usize = 36;
-/// With fewer free blocks than this, an answer "no room" says nothing about a limit.
+/// With fewer free blocks than this, the error "no space" is no evidence of a limit.
 const ROOM_BLOCKS_MIN: u64 = 64;
 /// The most that a namespace (`user.`) adds to what an attribute takes.
 const NAMESPACE_BYTES: usize = 8;
@@ -62,11 +62,10 @@ fn device_max(magic: u64) -> DeviceNumber {
     }
 }
 
-/// Most that the entries of one directory may take. Those of ext4 have an index of two levels
-/// (of three with the feature `large_dir`, which the kernel does not report), and where it is full
-/// no more names can be made, although there is room on the disk. Blocks of the index and of
-/// entries that are split keep half of what they had each, so a quarter of what would fit always
-/// does.
+/// Most that the entries of one directory may take. Those of ext4 have an index of two levels (of
+/// three with the feature `large_dir`, which the kernel does not report), and where it is full no
+/// more names can be made, although there is room on the disk. Blocks of the index and of entries
+/// that are split stay at least half full, so a quarter of the capacity always fits.
 fn directory_bytes_max(magic: u64, block_bytes: u64) -> u64 {
     const INDEX_ENTRY_BYTES: u64 = 8;
     /// What else is in the first block of an index, in the others, and in a block of entries.
@@ -130,7 +129,7 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
         done => {
             let stat = fs::fstatvfs(scratch.fd())?;
             if done.is_err() || stat.f_bavail < ROOM_BLOCKS_MIN {
-                // What was refused may have been so for want of room.
+                // What was refused may have been refused for want of room.
                 assume(magic, scratch, &mut found)?;
             }
             Ok(found)
@@ -138,7 +137,7 @@ pub(super) fn capabilities(lower: &PosixLower, scratch: &PosixHandle) -> io::Res
     }
 }
 
-/// Limits of a filesystem that has no room for trying them out: those that it has at least.
+/// Limits of a filesystem that has no room for trying them out: the lower bounds.
 fn assume(magic: u64, scratch: &PosixHandle, found: &mut Capabilities) -> io::Result<()> {
     let block_bytes = usize::try_from(fs::fstatvfs(scratch.fd())?.f_bsize).unwrap_or(0);
     let (xattr_bytes, symlink_bytes, file_bytes) = match magic {
@@ -208,9 +207,9 @@ fn measure(
 
 /// What the largest single attribute takes that can be set, found by halving.
 ///
-/// The room is per object on ext4 and f2fs and per attribute elsewhere, so it is a safe bound
-/// for the sum. The namespace at the front of a name takes none on ext4 and f2fs: what that
-/// may have saved the probed attribute is taken off.
+/// The room is per object on ext4 and f2fs and per attribute elsewhere, so it is a safe bound for
+/// the sum. The namespace at the front of a name takes none on ext4 and f2fs: the bytes that it may
+/// have saved the probed attribute are subtracted.
 fn xattr_bytes_max(lower: &PosixLower, file: &PosixHandle, magic: u64) -> io::Result<usize> {
     let value = vec![0x5a; 65_536];
     let try_bytes = |bytes: usize| -> io::Result<bool> {

@@ -10,13 +10,12 @@ use super::scope::StoreScope;
 
 /// A directory tree of a mounted filesystem.
 ///
-/// *Permissions.* A daemon with privileges is never refused. A daemon without may
-/// meet objects of its own whose mode refuses their owner (a file with mode 0400
-/// that must be written, a directory with mode 0 whose entry must be removed): it
-/// then raises the owner's bits for the length of one system call. A process killed
-/// inside that window leaves the raised mode behind until the object's attributes
-/// are next applied; within the process it is not seen, because [`Lower::stat`](crate::lower::Lower::stat)
-/// waits for the window to close.
+/// *Permissions.* A daemon with privileges is never refused. A daemon without may meet objects of
+/// its own whose mode refuses their owner (a file with mode 0400 that must be written, a directory
+/// with mode 0 whose entry must be removed): it then raises the owner's bits for the length of one
+/// system call. A process killed inside that window leaves the raised mode until the object's
+/// attributes are next applied; within the process it is not seen, because
+/// [`Lower::stat`](crate::lower::Lower::stat) waits for the window to close.
 #[derive(Debug)]
 pub struct PosixLower {
     pub(super) root: Arc<File>,

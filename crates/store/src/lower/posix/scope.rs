@@ -10,7 +10,7 @@ use crate::lower::OWN_DIRECTORY;
 /// What a store's own directory adds to the name of a file that alone is the store.
 const OWN_SUFFIX: &[u8] = b"-mobifs";
 
-/// How much of a directory is the store, and where what is the store's own lies.
+/// How much of a directory is the store, and where the store's own directory lies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StoreScope {
     /// The whole tree of the directory; the store's own directory is `.mobifs`.
@@ -39,8 +39,8 @@ impl StoreScope {
         directory.join(&*self.own_directory())
     }
 
-    /// What the store's name for an entry of the root is there, where its own directory may have
-    /// another; none if the entry is none of its business.
+    /// The name in the root of an entry that the store calls `name`: its own directory may have
+    /// another name there; none if the entry is outside its scope.
     pub(super) fn name_in_root<'a>(&'a self, name: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         match self {
             Self::File(file) if name == OWN_DIRECTORY => {
@@ -50,7 +50,7 @@ impl StoreScope {
         }
     }
 
-    /// What the store calls an entry of the root; none if it is none of its business.
+    /// What the store calls an entry of the root; none if it is outside its scope.
     pub(super) fn name_for_store<'a>(&self, name: &'a [u8]) -> Option<&'a [u8]> {
         let Self::File(file) = self else {
             return Some(name);

@@ -20,8 +20,8 @@ const CASEFOLD: IFlags = IFlags::from_bits_retain(0x4000_0000);
 /// not (`EXDEV`).
 const APART: IFlags = IFlags::from_bits_retain(0x800 | 0x2000_0000);
 
-/// Refuses what breaks the assumptions about media (`docs/DESIGN.md`), before anything is
-/// changed there. Answers how the root's directory is apart from others.
+/// Refuses what breaks the assumptions about media (`docs/DESIGN.md`), before anything is changed
+/// there. Returns the flags that keep the root's directory apart from others.
 pub(super) fn check(root: impl AsFd, path: &Path) -> Result<IFlags, StoreError> {
     let shown = path.display();
     let about = fs::fstatfs(&root)
@@ -53,8 +53,8 @@ pub(super) fn check_tree(root: impl AsFd, path: &Path) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Why a directory inside a store is not listed, and so neither used nor changed: what would be
-/// made there, or moved there, could not be applied. `root` is as [`check`] says.
+/// Why a directory inside a store is not listed, and so neither used nor changed: what is made
+/// there, or moved there, could not be applied. `root`: as [`check`] returned it.
 pub(super) fn obstacle(directory: impl AsFd, root: IFlags) -> Option<io::Error> {
     let flags = flags_of(directory);
     let why = if flags.contains(CASEFOLD) {

@@ -157,7 +157,7 @@ fn special_files_are_opened_by_reference_and_never_block() {
         );
     }
     for entry in lower.list(&root).unwrap() {
-        // Without the reference first, the pipe would wait for a epoch for ever.
+        // Without the reference first, the open would wait for a writer for ever.
         let handle = lower.open(&root, &entry.name, true).unwrap();
         let found = lower.stat(&handle).unwrap();
         assert_eq!((Some(found.kind), found.inode), (entry.kind, entry.inode));
@@ -542,9 +542,9 @@ fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
     assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
 }
 
-/// Found by trying: another user's file, which all users may write, could be written
-/// through an ordinary user's mount, and then nothing could be applied any more, because only
-/// its owner may say when it was changed.
+/// Found by trying: another user's file, which all users may write, could be written through an
+/// ordinary user's mount, and then nothing could be applied any more, because only its owner may
+/// set its times.
 #[test]
 fn what_belongs_to_others_is_changed_as_far_as_one_may() {
     if !mobifs_skip::is_root() {

@@ -111,7 +111,7 @@ fn what_was_discarded_does_not_come_back_when_its_end_is_written_by_another() {
     assert_eq!(names(&store), ["first"]);
     store.cut_power();
     drop(store);
-    // One with the same last block was being written in its place, and only that landed.
+    // Another with the same last block was being written over it, and only that block landed.
     let mut image = std::fs::read(&journal).unwrap();
     image[last.clone()].copy_from_slice(&whole[last]);
     std::fs::write(&journal, &image).unwrap();
@@ -193,7 +193,7 @@ fn an_empty_store_of_format_1_is_used_in_it_until_the_next_epoch() {
     assert!(matches!(slot, Slot::Valid(s) if s.version == FORMAT_VERSION && s.clean));
 }
 
-/// Found by the replay of fuzz seeds: a listing of such a tree came to no end.
+/// Found by the replay of fuzz seeds: a listing of such a tree did not end.
 #[test]
 fn a_forged_journal_that_is_no_tree_is_not_served() {
     let name = |name: &str| Name::new(name.as_bytes()).unwrap();
