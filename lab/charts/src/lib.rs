@@ -14,7 +14,7 @@ const CAPTION_POINTS: i32 = 15;
 const LABEL_POINTS: i32 = 12;
 /// Room above the highest value.
 const HEADROOM: f64 = 1.1;
-/// Told apart by people who do not see all colours (Okabe and Ito).
+/// Colours that people with colour vision deficiencies can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -53,7 +53,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Writes to standard output; whoever closed it does not want to read it.
+/// Writes to standard output; ignores that the reader has closed it.
 pub(crate) fn put(text: &str) -> Result<(), Failure> {
     use io::Write as _;
     match io::stdout().lock().write_all(text.as_bytes()) {

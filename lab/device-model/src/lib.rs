@@ -1,9 +1,9 @@
 //! A deterministic model of eMMC, UFS and microSD devices.
 //!
-//! [`Model`] takes commands with the virtual time at which the host issues them and says when
-//! they end; it counts what reaches the cells, and has no content. [`Device`] adds content over
-//! a [`Medium`] and decides what a power cut leaves of it. What a device is like says a
-//! [`Config`]; three [`Preset`]s come with the crate. `docs/FLASH.md` says what is modelled.
+//! [`Model`] takes commands with the virtual time at which the host issues them and says when they
+//! end; it counts what reaches the cells, and has no content. [`Device`] adds content over a
+//! [`Medium`] and decides what a power cut leaves of it. A [`Config`] describes a device; three
+//! [`Preset`]s come with the crate. `docs/FLASH.md` says what is modelled.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,12 @@
-//! What the fronts (the file in the mount, the NBD server) want of a device.
+//! The interface of a device for its fronts (the file in the mount, the NBD server).
 
 use thiserror::Error;
 
 /// Unit of addresses and of tearing, in bytes.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// Counts how often the device has been given power. Whoever talks to the device does so
-/// within one power cycle: after a cut it must come anew, as with a card that was taken
-/// out.
+/// Counts how often the device has been given power. A client uses the device within one power
+/// cycle: after a cut it must connect again, as with a card that was taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PowerCycle(pub(crate) u64);
 
@@ -43,7 +42,7 @@ pub(crate) enum Request<'a> {
 /// Why a request was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Refusal {
-    /// The power went away before or during it.
+    /// The power failed before or during it.
     #[error("the device has no power")]
     NoPower,
     /// It belongs to a power cycle before the last cut.

@@ -1,4 +1,4 @@
-//! What the port wants of a modelled device, so that it can be tested with a simple one.
+//! The interface of a modelled device for the port, so that it can be tested with a simple one.
 
 use mobifs_base::VirtualNs;
 use serde_json::Value;
@@ -27,10 +27,10 @@ pub(crate) trait Device: Send {
     /// Gives whole pages up; they read as zeros, durably when it is done.
     fn discard(&mut self, at: VirtualNs, offset: u64, bytes: u64) -> Result<VirtualNs, Refusal>;
 
-    /// Takes the power away.
+    /// Cuts the power.
     fn cut(&mut self, at: VirtualNs, keep: Keep) -> Result<Value, Refusal>;
 
-    /// Gives the power back; returns when the device is ready, and what recovery found.
+    /// Switches the power on; returns when the device is ready, and what recovery found.
     fn power_on(&mut self, at: VirtualNs) -> (VirtualNs, Value);
 
     /// Reads what is durable, past the model, at no cost: after a cut, what it left.

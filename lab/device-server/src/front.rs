@@ -56,8 +56,8 @@ impl FileServer for FileFront {
         if bytes == 0 {
             return answer.data(&[]);
         }
-        // The kernel asks for whole pages; whoever opens the file without its cache may
-        // ask for less than a sector.
+        // The kernel asks for whole pages; a program that opens the file with `O_DIRECT` may ask
+        // for less than a sector.
         let start = offset - offset % SECTOR_BYTES;
         let skip = (offset - start) as usize;
         let whole = (skip + bytes).next_multiple_of(SECTOR_BYTES as usize);

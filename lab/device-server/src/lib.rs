@@ -1,11 +1,10 @@
 //! Serves the flash device model as a real block device.
 //!
-//! [`Served::start`] opens an [image](ServeOptions::image), the durable content of a
-//! device as a plain file, and gives it fronts: a file in a mount, with a loop device over
-//! it, and an NBD export. Whoever uses them gets the latencies of the modelled device.
-//! [`ask`] reaches a served device from another process: what it counted, a power cut,
-//! power on. A journal of all that reached the device is turned into the image of any
-//! crash state by [`materialise`].
+//! [`Served::start`] opens an [image](ServeOptions::image), the durable content of a device as a
+//! plain file, and gives it fronts: a file in a mount, with a loop device over it, and an NBD
+//! export. Their users get the latencies of the modelled device. [`ask`] reaches a served device
+//! from another process: what it counted, a power cut, power on. A journal of all that reached the
+//! device is turned into the image of any crash state by [`materialise`].
 #![forbid(unsafe_code)]
 
 mod block;

@@ -5,8 +5,8 @@
 //! number of requests wait, and one that takes long to answer (a large read is copied to
 //! the kernel) does not hold up the next.
 //!
-//! Sleeping is exact to the timer (the slack of the threads is 1 ns), but waking up takes
-//! a while. So the thread aims a little earlier and spends the rest awake.
+//! Sleeping is exact to the timer (the slack of the threads is 1 ns), but waking up takes a while.
+//! So the thread wakes a little earlier and spins for the rest.
 
 use std::collections::BinaryHeap;
 use std::num::NonZeroU64;

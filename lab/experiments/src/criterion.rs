@@ -1,4 +1,4 @@
-//! What a measurement is held against.
+//! What a measurement is compared with.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! All experiments with one device, and whether what was published is found again.
+//! All experiments with one device, and whether the published results are reproduced.
 
 use mobifs_device_model::{Config, Preset};
 use serde::Serialize;

@@ -50,7 +50,7 @@ impl LatencyHistogram {
         self.0.min()
     }
 
-    /// What this share of them did not exceed; 0 of none.
+    /// The latency that this share of them did not exceed; 0 of none.
     #[must_use]
     pub fn quantile_ns(&self, share: f64) -> u64 {
         self.0.value_at_quantile(share)

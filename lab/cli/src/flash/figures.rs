@@ -63,7 +63,7 @@ fn add(text: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// An item of a list that says what it is about.
+/// The name of an item of a list, if it has one.
 fn name_of(item: &Value) -> Option<String> {
     item.get(NAME_FIELD)?.as_str().map(str::to_owned)
 }

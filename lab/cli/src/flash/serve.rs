@@ -13,7 +13,7 @@ use super::arguments::ServeArguments;
 use super::config::load;
 use crate::failure::{Code, Failure};
 
-/// How long users may take to leave before that is said to be what is waited for.
+/// How long users may take to leave before a message says what the server waits for.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use mobifs_volume::Config;
 
 use crate::failure::{Code, Failure};
 
-/// What a policy is compared with if nothing else is said.
+/// What a policy is compared with if the command line does not say.
 const AGAINST: [&str; 8] = [
     Contender::EXT4,
     "ext4-nobarrier",
@@ -21,8 +21,8 @@ const AGAINST: [&str; 8] = [
     "ideal",
 ];
 
-/// The policies first, then what they are compared with: `against`, or the usual. ext4 is
-/// always there, because everything is held against it.
+/// The policies first, then what they are compared with: `against`, or the usual. ext4 is always
+/// there, because everything is compared with it.
 pub(super) fn contenders(
     policies: &[String],
     against: &[String],
@@ -49,7 +49,7 @@ fn contender(text: &str) -> Result<Contender, Failure> {
     let (name, keys) = text.split_once(':').unwrap_or((text, ""));
     let mut keys = Keys::parse(text, keys)?;
     if name == TransactioningName::Ideal.as_str() {
-        // A mount may not have it, so a configuration cannot name it.
+        // A mount cannot use it, so a configuration cannot name it.
         let mut contender = engine(text, &config(&keys)?);
         if let ContenderRules::Engine(policy, _) = &mut contender.rules {
             policy.transactioning.name = TransactioningName::Ideal;

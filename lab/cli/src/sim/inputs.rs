@@ -30,7 +30,7 @@ pub(crate) struct InputArguments {
     pub(crate) traces: Vec<PathBuf>,
 }
 
-/// Reads the traces. What was left out of one is said on standard error.
+/// Reads the traces. Reports what was left out of a trace on standard error.
 pub(super) fn streams(arguments: &InputArguments) -> Result<Vec<NamedStream>, Failure> {
     let options = trace::options(&arguments.loading)?;
     let paths = arguments.traces.iter();
@@ -74,7 +74,7 @@ pub(super) fn device(arguments: &InputArguments) -> Result<DeviceChoice, Failure
     })
 }
 
-/// Shows on a terminal how far it is.
+/// Shows progress on a terminal.
 pub(super) struct Progress {
     line: Option<Mutex<()>>,
 }

@@ -69,7 +69,7 @@ pub(crate) fn run(command: &LabCommand) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Before all the work, not after it.
+/// Checked before all the work, not after it.
 fn find_renderer() -> Result<(), Failure> {
     let output = Command::new(RENDERER).arg("--version").output();
     output.map(drop).map_err(|error| {

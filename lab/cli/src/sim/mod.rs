@@ -49,7 +49,7 @@ fn write(report: &Report, arguments: &SimArguments) -> Result<(), Failure> {
             .and_then(|mut file| file.write_all(&bytes))
             .map_err(|error| (path.display().to_string(), error)),
         None => match std::io::stdout().lock().write_all(&bytes) {
-            // Whoever closed it does not want to read it.
+            // The reader of standard output has closed it.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
             result => result.map_err(|error| ("standard output".to_owned(), error)),
         },

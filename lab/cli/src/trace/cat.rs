@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &CatArguments) -> Result<(), Failure> {
         output.flush()
     };
     match print() {
-        // Whoever closed it does not want to read it.
+        // The reader of standard output has closed it.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new(Code::Failed, error.to_string()))
         }
@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &CatArguments) -> Result<(), Failure> {
     }
 }
 
-/// Bytes as people and JSON can have them: what is no text is escaped.
+/// Bytes as people and JSON can have them: what is not UTF-8 is escaped.
 fn shown(name: &[u8]) -> String {
     match std::str::from_utf8(name) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),

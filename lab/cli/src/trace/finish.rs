@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::arguments::FinishArguments;
 use crate::failure::{Code, Failure, put};
 
-/// A trace has the names of files, which are their owner's business alone.
+/// A trace has the names of files, which are private to their owner.
 const MODE: u32 = 0o600;
 /// What a mount adds to the name of a trace for its log.
 const LOG_ENDING: &[u8] = b".part";
@@ -66,7 +66,8 @@ impl Files {
         }
     }
 
-    /// The log, which no mount writes to and nothing else makes a trace of meanwhile.
+    /// The log, locked, so that no mount writes to it and no other process makes a trace of it
+    /// meanwhile.
     fn lock_log(&self) -> Result<File, Failure> {
         let shown = self.log.display();
         let failed = |error: io::Error| Failure::new(Code::Failed, format!("{shown}: {error}"));

@@ -128,7 +128,7 @@ const CALLS: &[&str] = &[
 const STOP: &str = "\u{1}stop";
 
 pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
-    // The command may take hours: what is wrong with the output is said before.
+    // The command may take hours: a problem with the output is reported before.
     let made = OpenOptions::new()
         .write(true)
         .create(true)

@@ -5,8 +5,8 @@ use std::io;
 
 use crate::address::{Lpn, PAGE_BYTES};
 
-/// Durable content at logical addresses: a file, or memory. The device decides what is
-/// durable when; a medium only keeps it.
+/// Durable content at logical addresses: a file, or memory. The device decides when content becomes
+/// durable; a medium only keeps it.
 pub trait Medium {
     /// Reads one logical page; what was never written is zeros.
     ///

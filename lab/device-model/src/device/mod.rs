@@ -54,10 +54,10 @@ enum Pending {
 ///   any cut.
 /// * Of other writes any part survives: by page, sectors old or new; of several versions
 ///   any. Barriers hold.
-/// * A reliable write that a cut interrupts is old or new in each reliable-write unit, a
-///   remap or discard as a whole.
+/// * A reliable write that a cut interrupts is old or new in each reliable-write unit, a remap or
+///   discard is old or new as a whole.
 ///
-/// What the model has destaged on its own still counts as lost or not by choice, until
+/// What the model has destaged on its own may still be lost or survive, as the cut chooses, until
 /// there is more of it than the write cache holds: the oldest is then durable.
 pub struct Device<M: Medium> {
     model: Model,
@@ -65,7 +65,7 @@ pub struct Device<M: Medium> {
     volatile: VolatileSet,
     /// What becomes durable, with its time, in the order of the commands.
     pending: Vec<(u64, Pending)>,
-    /// What is in the cells without a promise, oldest first.
+    /// Content that is in the cells and not promised, oldest first.
     destaged: VecDeque<(u64, u32, u64)>,
     volatile_max: usize,
     events: Vec<Event>,
@@ -100,7 +100,7 @@ impl<M: Medium> Device<M> {
         &mut self.model
     }
 
-    /// The medium: what would be there after a cut with [`Keep::None`], except for what
+    /// The medium: the content after a cut with [`Keep::None`], except for what
     /// became durable since the last command.
     pub const fn medium(&self) -> &M {
         &self.medium
@@ -317,8 +317,8 @@ impl<M: Medium> Device<M> {
         Ok(completion)
     }
 
-    /// Takes over what the model says of content; `logged` is the change that its log
-    /// has, if it was one.
+    /// Follows the model's events about content; `logged` is the command's logged change, if it is
+    /// one.
     fn follow(&mut self, mut logged: Option<Pending>) {
         let mut events = core::mem::take(&mut self.events);
         self.model.take_events(&mut events);
@@ -346,8 +346,8 @@ impl<M: Medium> Device<M> {
         self.bound_volatile();
     }
 
-    /// A device cannot keep more undecided than it has memory for: the oldest of what
-    /// the cells have becomes durable.
+    /// Bounds the undecided content to the size of the cache: the oldest that is in the cells
+    /// becomes durable.
     fn bound_volatile(&mut self) {
         let mut excess = self.volatile.len().saturating_sub(self.volatile_max);
         while excess > 0 {

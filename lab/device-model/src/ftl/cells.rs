@@ -34,7 +34,7 @@ impl Stream {
     }
 }
 
-/// Where a block is in its life.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockState {
     /// Erased.
@@ -81,7 +81,7 @@ impl Block {
     }
 }
 
-/// What an erase destroys, for the case that power fails before it begins.
+/// The content that an erase destroys, to be restored if power fails before the erase begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Generation {
     block: Block,

@@ -40,7 +40,7 @@ impl Ftl {
             }
             let slots = self.slots_in(block.mode);
             let frees = slots - block.valid >= self.geometry.slots_per_page;
-            // What is folded gains by the other mode of cells.
+            // Folding gains room by the denser mode of cells.
             if (!frees && pool == Pool::Main) || block.valid * 100 > slots * valid_percent_max {
                 continue;
             }
@@ -112,8 +112,8 @@ impl Ftl {
         moved_at.max(self.program(&map, Stream::Map, cause, not_before))
     }
 
-    /// Erases a block without current content. It begins when nothing in it can be the
-    /// only copy any more.
+    /// Erases a block without current content. It begins when no slot in it can be the only copy
+    /// any more.
     fn erase(&mut self, number: u32, cause: Cause, moved_at: Ns) -> Ns {
         let block = &self.cells.blocks[number as usize];
         debug_assert_eq!(block.valid, 0, "a block with current content is not erased");
@@ -139,7 +139,7 @@ impl Ftl {
         span.done
     }
 
-    /// Collects until host writes leave the reserve alone.
+    /// Collects until host writes do not need the reserve.
     pub(super) fn make_room(&mut self, now: Ns) {
         while self.free_blocks(Pool::Main) <= self.reserved_blocks() {
             if !self.collect_some(100, now) {
@@ -200,7 +200,7 @@ impl Ftl {
             || self.free_blocks(Pool::Slc) > 0
     }
 
-    /// A step of the work for quiet times: what was begun, folding, then collecting
+    /// A step of the work for quiet times: the collection under way, folding, then collecting
     /// blocks that are half empty. False if there is none.
     pub(crate) fn background_step(&mut self, now: Ns) -> bool {
         if self.collection.is_none() && self.geometry.slc_blocks > 0 && self.fold_some(now) {
@@ -215,8 +215,8 @@ impl Ftl {
         self.collect_some(50, now)
     }
 
-    /// Static levelling: what lies in the least worn block moves to the most worn erased
-    /// one, because it has shown that it does not change.
+    /// Static levelling: what lies in the least worn block moves to the most worn erased one,
+    /// because it rarely changes.
     pub(super) fn level_wear(&mut self, now: Ns) {
         if self.policy.wear_spread_max == 0
             || self.collection.is_some()

@@ -44,9 +44,9 @@ pub(crate) struct Geometry {
     pub(crate) gc_frontiers: u32,
     /// Blocks that may take mapping pages at a time.
     pub(crate) map_frontiers: u32,
-    /// Blocks that mapping pages and the log use before they are collected, three times
-    /// what they fill: then a victim among them is two thirds obsolete. Data leaves them
-    /// alone, because writing mapping pages must never wait for data to move.
+    /// Blocks that mapping pages and the log use before they are collected, three times what they
+    /// fill: then a victim among them is two thirds obsolete. Data does not use them, because
+    /// writing mapping pages must never wait for data to move.
     pub(crate) map_blocks: u32,
     /// Blocks beyond data, mapping and frontiers: what over-provisioning is.
     pub(crate) spare_blocks: u32,
@@ -183,7 +183,7 @@ impl Geometry {
     }
 }
 
-/// Whose content a slot has.
+/// The owner of a slot's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// A logical page.

@@ -1,11 +1,10 @@
-//! Remaps and discards: changes of the mapping that no program carries, so the cells
-//! would know nothing of them. Each is a record in a log in flash before the command
-//! ends (S4 §6.2.2, copyless defragmentation: the firmware changes mapping instead of
-//! copying).
+//! Remaps and discards: changes of the mapping that no program records, so they would not be in the
+//! cells. Each is a record in a log in flash before the command ends (S4 §6.2.2, copyless
+//! defragmentation: the firmware changes mapping instead of copying).
 //!
-//! A remapped page keeps the old number beside its content. `overrides` says whose it is
-//! now: garbage collection asks it, a power-on rebuilds it from the log, and a
-//! compaction of the log writes it out before it drops the records.
+//! A remapped page keeps the old number beside its content. `overrides` has its present owner:
+//! garbage collection uses it, a power-on rebuilds it from the log, and a compaction of the log
+//! writes it out before it drops the records.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -177,8 +176,8 @@ impl Ftl {
         done
     }
 
-    /// Writes what the log says to where it can be found without it: mapping pages, and
-    /// a fresh list of overrides.
+    /// Writes the log's changes to where they can be found without it: mapping pages, and a fresh
+    /// list of overrides.
     fn compact_log(&mut self, now: Ns) -> Ns {
         self.counters.log_compactions += 1;
         let done = self.checkpoint(self.cells.next_seq(), now);

@@ -1,5 +1,5 @@
-//! The mapping from logical pages to slots, and the cache through which the FTL reaches
-//! it (DFTL; S4 §5.3.3: whole mapping pages of 1,024 entries, least recently used goes).
+//! The mapping from logical pages to slots, and the cache through which the FTL reaches it (DFTL;
+//! S4 §5.3.3: whole mapping pages of 1,024 entries, least recently used is evicted).
 //!
 //! `entries` is the mapping as the FTL knows it. What the mapping pages *in flash* say is
 //! the same, except for changed pages in the cache: each of those keeps what its changed
@@ -22,7 +22,7 @@ pub(crate) struct Changes {
 
 impl Changes {
     fn note(&mut self, entry: u16, before: u32) {
-        // An entry's first note is the one that counts; a hot page must not pile them up.
+        // An entry's first note is the one that counts; a hot page must not accumulate them.
         if self.before.len() >= 2 * ENTRIES_PER_MAP_PAGE as usize {
             let mut seen = [false; ENTRIES_PER_MAP_PAGE as usize];
             self.before

@@ -1,9 +1,9 @@
 //! The flash translation layer: where each logical page is, what moves when, and what it
 //! costs. It knows times but no content and no host commands.
 //!
-//! Every operation is scheduled when it is asked for, with a start and an end that may
-//! lie in the future. A power cut at an earlier time has to take back what had not
-//! ended; `in_flight` keeps what that needs.
+//! Every operation is scheduled when it is asked for, with a start and an end that may lie in the
+//! future. A power cut at an earlier time has to undo what had not ended; `in_flight` keeps the
+//! data for that.
 
 mod cells;
 mod check;
@@ -39,7 +39,7 @@ use mapping::{Changes, MappingTable};
 use remap::{LogPage, RemapLog};
 use resources::{CellMode, Resources};
 
-/// What a power cut before `done` takes back.
+/// What a power cut before `done` undoes.
 struct InFlight {
     done: Ns,
     undo: Undo,
@@ -163,7 +163,7 @@ impl Ftl {
             .sum()
     }
 
-    /// Erased blocks that host data leaves alone: what collecting needs to go on, and
+    /// Erased blocks that host data must not use: what collecting needs to go on, and
     /// what mapping pages have not used yet of theirs.
     fn reserved_blocks(&self) -> u32 {
         let for_map = self
@@ -195,7 +195,7 @@ impl Ftl {
         }
     }
 
-    /// Whose current content a slot has; none if it is obsolete, padding or unreadable.
+    /// The owner of a slot's current content; none if it is obsolete, padding or unreadable.
     /// The number beside the content is not enough: a remap gives it to another page.
     fn current_owner(&self, slot: u32) -> Option<u32> {
         let owner = match self.log.overrides.get(&slot) {
@@ -217,7 +217,7 @@ impl Ftl {
         }
     }
 
-    /// Forgets what a power cut at `now` or later need not take back.
+    /// Forgets what a power cut at `now` or later need not undo.
     pub(crate) fn settle(&mut self, now: Ns) {
         while self.in_flight.front().is_some_and(|op| op.done <= now) {
             self.in_flight.pop_front();

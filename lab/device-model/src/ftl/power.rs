@@ -1,5 +1,5 @@
-//! Power loss and the way back: what had not ended is taken back, what was in RAM is
-//! gone, and the mapping is rebuilt from the cells.
+//! Power loss and recovery: operations that had not ended are undone, the RAM's content is lost,
+//! and the mapping is rebuilt from the cells.
 //!
 //! The cells have: mapping pages, each with the sequence number up to which it knows all
 //! programs; beside each programmed page its owner and sequence number; the records of
@@ -23,16 +23,16 @@ struct Event {
     slot: Option<u32>,
 }
 
-/// What a recovery knows when it has read the cells.
+/// The result of reading the cells.
 pub(super) struct Rebuilt {
-    /// Mapping pages in flash that do not know all.
+    /// Mapping pages in flash that are out of date.
     behind: Vec<u32>,
     /// When reading ends.
     scanned: Ns,
 }
 
 impl Ftl {
-    /// Power fails at `now`: takes back what had not ended and forgets what RAM had.
+    /// Power fails at `now`: undoes what had not ended and drops the RAM's content.
     pub(crate) fn power_cut(&mut self, now: Ns) {
         self.map.lose_cache();
         while let Some(op) = self.in_flight.pop_back() {
@@ -41,7 +41,7 @@ impl Ftl {
             }
         }
         for settled_at in &mut self.map.settled_at {
-            // What it waited for was taken back.
+            // The operations that it waited for were undone.
             *settled_at = (*settled_at).min(now);
         }
         self.collection = None;
@@ -82,8 +82,8 @@ impl Ftl {
         }
     }
 
-    /// Power is back: rebuilds everything from the cells, and writes the mapping pages
-    /// that are behind. Says when the device is ready.
+    /// Power is back: rebuilds everything from the cells, and writes the mapping pages that are out
+    /// of date. Says when the device is ready.
     pub(crate) fn recover(&mut self, now: Ns) -> Ns {
         let rebuilt = self.rebuild(now);
         self.resume(&rebuilt)
@@ -110,7 +110,7 @@ impl Ftl {
         Rebuilt { behind, scanned }
     }
 
-    /// The second half: writes what is behind, and makes room.
+    /// The second half: writes what is out of date, and makes room.
     pub(super) fn resume(&mut self, rebuilt: &Rebuilt) -> Ns {
         let done = self.write_back_recovered(&rebuilt.behind, rebuilt.scanned);
         self.make_room(done);
@@ -118,7 +118,7 @@ impl Ftl {
         done.max(self.resources.busy_until)
     }
 
-    /// Reads the mapping pages that are behind, and writes as many of them as the cache
+    /// Reads the mapping pages that are out of date, and writes as many of them as the cache
     /// cannot hold.
     fn write_back_recovered(&mut self, behind: &[u32], now: Ns) -> Ns {
         let mut done = now;
@@ -260,8 +260,8 @@ impl Ftl {
         }
     }
 
-    /// The time for reading the first page of every block, and every page of those that
-    /// may know more than the mapping pages.
+    /// The time for reading the first page of every block, and every page of those that may be
+    /// newer than the mapping pages.
     fn charge_scan(&mut self, now: Ns) -> Ns {
         let mut done = now;
         for number in 0..self.geometry.blocks {

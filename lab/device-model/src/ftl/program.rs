@@ -182,8 +182,8 @@ impl Ftl {
                 known = self.touch(page, done);
             }
         }
-        // Between taking the sequence number and changing the entry no mapping page may
-        // be written: it would claim to know this program and not have it.
+        // Between taking the sequence number and changing the entry no mapping page may be written:
+        // its header would cover this program, but its entry would not.
         let seq = self.cells.next_seq();
         self.cells.record(slot, Some(owner));
         let before = self.place_of(kind);
@@ -212,8 +212,8 @@ impl Ftl {
         known
     }
 
-    /// What has to be done now and then, between commands: bounds what a power-on scans,
-    /// and starts static wear levelling.
+    /// Periodic work between commands: bounds what a power-on scans, and starts static wear
+    /// levelling.
     pub(crate) fn upkeep(&mut self, now: Ns) {
         if core::mem::take(&mut self.blocks_opened) == 0 {
             return;
@@ -224,7 +224,7 @@ impl Ftl {
         self.level_wear(now);
     }
 
-    /// Drops sequence numbers that no recovery asks for.
+    /// Drops sequence numbers that no recovery needs.
     fn retire_sequences(&mut self) {
         let in_flight = self.in_flight.iter().filter_map(|op| match &op.undo {
             Undo::MapPage { changes, .. } => Some(changes.first_seq),

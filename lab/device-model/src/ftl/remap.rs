@@ -1,19 +1,19 @@
-//! What the log of remaps and discards holds, and whose page each remapped slot is.
+//! The records of the log of remaps and discards, and the owner of each remapped slot.
 
 use std::collections::BTreeMap;
 
 /// A change of the mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// The pages from `to` on are in `slots` (slot + 1, 0 for none), where those from
-    /// `from` on were, which are nowhere.
+    /// The pages from `to` on are in `slots` (slot + 1, 0 for none), where those from `from` on
+    /// were, which are now unmapped.
     Moved {
         seq: u64,
         from: u32,
         to: u32,
         slots: Vec<u32>,
     },
-    /// `count` pages from `start` on are nowhere.
+    /// `count` pages from `start` on are unmapped.
     Discarded { seq: u64, start: u32, count: u32 },
     /// An entry of `overrides` at a compaction.
     Override { slot: u32, lpn: u32 },

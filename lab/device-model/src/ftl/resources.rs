@@ -1,5 +1,5 @@
-//! Who is busy until when: dies and channels, each serving one operation at a time in
-//! the order in which they are asked.
+//! Until when resources are busy: dies and channels, each serving one operation at a time in the
+//! order of the requests. the order in which they are asked.
 
 use mobifs_numerics::Random;
 

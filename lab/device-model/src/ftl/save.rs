@@ -153,9 +153,9 @@ impl Ftl {
         }
     }
 
-    /// Takes back what [`Self::save`] wrote into a new FTL of the same geometry, and
-    /// recovers from it at `now`; says when the device is ready. Total: bytes that no
-    /// device was saved as are refused, whatever their checksum says.
+    /// Takes back what [`Self::save`] wrote into a new FTL of the same geometry, and recovers from
+    /// it at `now`; says when the device is ready. Total: bytes that no device was saved as are
+    /// refused, even with a valid checksum.
     pub(crate) fn load(&mut self, saved: &mut Reader<'_>, now: Ns) -> Result<Ns, LoadError> {
         let random_state = saved.u64()?;
         let next_seq = saved.u64()?;
@@ -188,7 +188,7 @@ impl Ftl {
         let restored = self.cells.restore_owners(saved.bytes()?);
         possible(restored, "its flash has another size")?;
         let known = self.cells.owners_are_below(self.geometry.owners());
-        possible(known, "a page belongs to nobody")?;
+        possible(known, "a page has no owner")?;
         for number in 0..self.cells.blocks.len() {
             let block = load_block(saved)?;
             let is_possible = block.next_slot <= self.slots_in(block.mode)

@@ -27,8 +27,7 @@ pub enum SaveError {
 }
 
 impl Model {
-    /// The earliest time at which power can still fail: what was accepted by then has
-    /// begun.
+    /// The earliest time at which power can still fail: all accepted commands have begun by then.
     pub(crate) fn earliest_cut(&self, at: VirtualNs) -> VirtualNs {
         VirtualNs(at.0.max(self.now).max(self.last_accepted_at))
     }

@@ -296,7 +296,7 @@ fn crowded(changes: &str, seed: u64, steps: &[Step]) -> Run {
     run(&config, 1 << 20, places, seed, steps)
 }
 
-/// The small devices reach every part of the model; otherwise the tests here say little.
+/// The small devices reach every part of the model; otherwise these tests prove little.
 #[test]
 fn the_small_devices_are_busy_everywhere() {
     use proptest::strategy::ValueTree;

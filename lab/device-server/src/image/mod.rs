@@ -239,8 +239,8 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // Whoever still holds the file, as a handle of a mount that has ended may, must not
-        // keep the image from the next server.
+        // A process that still has the file open, as the handle of an ended mount may, must not
+        // keep the image locked for the next server.
         let _unlocked = flock(&self.file, FlockOperation::Unlock);
     }
 }

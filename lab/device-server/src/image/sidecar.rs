@@ -16,7 +16,7 @@ use super::ImageError;
 
 const MAGIC: [u8; 8] = *b"MOBIFLD\n";
 const VERSION: u32 = 1;
-/// Behind the name of the image.
+/// Suffix to the name of the image.
 const SUFFIX: &str = ".flash";
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -140,7 +140,7 @@ struct Making<'a> {
     journal: &'a Journal,
     interval: Interval,
     survival: Survival,
-    /// The moment of the crash; what was asked for later never happened.
+    /// The moment of the crash; later requests never happened.
     crash_at: VirtualNs,
     random: Rng,
     file: &'a File,
@@ -220,7 +220,7 @@ impl<'a> Making<'a> {
             Survival::Random { .. } => match self.random.u8(0..4) {
                 0 => Fate::Lost,
                 1 => Fate::Kept,
-                // What is durable when done is there or not while it is under way.
+                // A durable request under way is there as a whole or not at all.
                 _ if is_whole => Fate::Kept,
                 _ => Fate::Torn,
             },

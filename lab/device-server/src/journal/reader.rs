@@ -41,7 +41,7 @@ pub struct Interval {
     pub begins_at: VirtualNs,
     /// What was done before this moment is durable.
     pub(super) durable_before: VirtualNs,
-    /// Records before this index are older than a cut and need no further thought.
+    /// Records before this index are older than a cut, whose outcome is recorded.
     pub(super) settled_records: usize,
     /// Records that may matter in this interval end here.
     pub(super) records_end: usize,
@@ -205,8 +205,8 @@ impl Journal {
     }
 }
 
-/// What is asked for while the flush `flush` is under way may survive although what the
-/// flush is about does not: the index after the last such record.
+/// A request during the flush `flush` may survive although the data that it flushes does not: the
+/// index after the last such record.
 fn under_way_at_end(records: &[Located], flush: usize) -> usize {
     let done_at = records[flush].record.done_at;
     records[flush + 1..]

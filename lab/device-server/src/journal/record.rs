@@ -52,9 +52,9 @@ pub(crate) enum Kind {
     Discard,
     /// What was done before its start is durable when it is done.
     Flush,
-    /// The power went away at its start.
+    /// The power failed at its start.
     Cut,
-    /// What a range held after the cut before: durable.
+    /// The durable content of a range after the preceding cut.
     Settled,
 }
 

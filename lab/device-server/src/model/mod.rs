@@ -1,4 +1,4 @@
-//! The real model as the port wants it.
+//! The model behind the interface of the port.
 
 mod medium;
 mod open;
@@ -119,7 +119,7 @@ impl Device for Modelled {
     fn save(&mut self) -> Result<Vec<u8>, Refusal> {
         if self.device.is_powered() {
             let done_at = self.flush(self.device.model().now())?;
-            // What a flush makes durable reaches the image when its time has come.
+            // Content that a flush makes durable reaches the image when the flush ends.
             for until in [done_at, self.device.model().idle_at()] {
                 let advanced = self.device.advance(until);
                 advanced.map_err(|error| medium_failed(&error))?;

@@ -14,7 +14,7 @@ use crate::block::SECTOR_BYTES;
 
 /// Longest data of an option; names have at most 4 KiB.
 const OPTION_BYTES_MAX: u32 = 8 << 10;
-/// So many options, and the client is not serious.
+/// A client that sends more options is refused.
 const OPTIONS_MAX: usize = 256;
 /// Zeroes after the answer to EXPORT_NAME that old clients want.
 const OLD_PADDING_BYTES: usize = 124;
@@ -44,7 +44,7 @@ impl Export {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    /// A flush on one connection covers what others were told is done, so several
+    /// A flush on one connection covers requests that were completed on others, so several
     /// connections make sense.
     fn flags(&self, structured: bool) -> u16 {
         let always = export::HAS_FLAGS
@@ -137,7 +137,7 @@ impl<S: Read + Write> Haggling<'_, S> {
         match number {
             option::EXPORT_NAME => self.export_name(&data),
             option::ABORT => {
-                // The client may be gone before it gets this.
+                // The client may close the connection before it gets this.
                 let _told = self.reply(number, option_reply::ACK, &[]);
                 Ok(Step::Left)
             }

@@ -1,6 +1,6 @@
 //! The NBD front: an export over a unix socket, for `qemu`, `nbd-client`, `nbdcopy`, …
 //!
-//! Own code, because nothing fits: of the crates that serve NBD, one (`nbd`) handles one
+//! Our own code, because no crate fits: of the crates that serve NBD, one (`nbd`) handles one
 //! request after the other and passes neither FLUSH nor FUA on, the other (`tokio-nbd`)
 //! has a licence that this project cannot take. The protocol that is needed is small, and
 //! its parsers are total and tested with hostile input.
@@ -51,7 +51,7 @@ struct State {
 }
 
 impl NbdServer {
-    /// Listens at `path`; only the user who owns this process may connect.
+    /// Listens at `path`; only the user of this process may connect.
     ///
     /// # Errors
     /// If something that is not a dead socket is there already, or the socket cannot be
@@ -86,7 +86,7 @@ impl NbdServer {
 impl Drop for NbdServer {
     fn drop(&mut self) {
         self.state.ends.store(true, Ordering::SeqCst);
-        // Wakes whoever accepts.
+        // Wakes the thread that accepts.
         let _woken = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()

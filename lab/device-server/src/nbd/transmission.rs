@@ -123,7 +123,7 @@ impl Connection {
                 let completion = move |result: Result<Vec<u8>, Refusal>| {
                     let result =
                         result.map_err(|refusal| (wire_error(refusal), refusal.to_string()));
-                    // The writer is gone only if the client is.
+                    // The writer ends early only if the client has closed the connection.
                     let _heard = replies.send(Outcome { result, ..empty });
                 };
                 self.device

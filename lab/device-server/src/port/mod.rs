@@ -92,7 +92,7 @@ impl Port {
         })
     }
 
-    /// The power goes away now.
+    /// Cuts the power now.
     ///
     /// # Errors
     /// [`PowerError`].
@@ -113,7 +113,7 @@ impl Port {
         report.map_err(|_| PowerError::Medium)
     }
 
-    /// The power comes back. Returns when the device is ready.
+    /// Switches the power on. Returns when the device is ready.
     ///
     /// # Errors
     /// [`PowerError`].

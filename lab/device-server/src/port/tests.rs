@@ -143,7 +143,7 @@ fn a_cut_refuses_what_is_under_way_and_everything_until_power_on() {
         fixture.port.power_on(),
         Err(PowerError::AlreadyOn)
     ));
-    // Who came before the cut must come anew.
+    // Clients from before the cut must connect again.
     assert_eq!(fixture.read(4, 0), Err(Refusal::Stale));
     assert_eq!(fixture.port.power_cycle(), PowerCycle(5));
     assert_eq!(fixture.read(5, 512).unwrap(), [9; 512]);

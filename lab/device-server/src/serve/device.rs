@@ -78,8 +78,8 @@ impl Device {
         Ok((report, self.ready.lock().loop_device.clone()))
     }
 
-    /// Sets up a loop device over the current file. The one before goes when its last
-    /// user lets go of it; what it still sends is refused.
+    /// Sets up a loop device over the current file. The previous one disappears when its last user
+    /// closes it; its requests are refused.
     pub(super) fn attach_loop(&self) -> io::Result<()> {
         let Some(file) = self.ready.lock().file.clone() else {
             return Ok(());

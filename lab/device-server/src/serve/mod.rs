@@ -48,7 +48,7 @@ struct Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // Not ended properly: whoever uses the mount gets errors.
+            // Not ended properly: users of the mount get errors.
             if let Err(error) = self.handle.abort() {
                 tracing::debug!(%error, "the mount is gone already");
             }
@@ -80,7 +80,7 @@ struct Progress {
 struct ProgressState {
     /// [`EndHandle`] was used.
     is_asked: bool,
-    /// The kernel has let go of the mount.
+    /// The kernel has ended the mount.
     is_unmounted: bool,
 }
 
@@ -311,7 +311,7 @@ fn make_private_mountpoint(image: &Path) -> Result<PathBuf, ServeError> {
     match std::fs::create_dir(&path) {
         Ok(()) => Ok(path),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // The image is locked, so whoever mounted there is gone.
+            // The image is locked by this process, so the server of that mount has ended.
             while mobifs_fuse::is_mounted(&path, SUBTYPE) {
                 mobifs_fuse::unmount(&path, true)?;
             }

@@ -1,5 +1,5 @@
-//! Many power cuts of an ext4 at work. Cuts are cruel: of what was not flushed a random
-//! part survives, torn at sectors.
+//! Many power cuts of an ext4 at work. Of unflushed data a random part survives each cut, torn at
+//! sectors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,7 +86,7 @@ fn one_round(disk: &Disk, seed: u64, known: Known, tally: &mut Tally) -> Known {
             && pairs.clone().all(|(now, then)| now > then)
     });
     std::thread::sleep(Duration::from_micros(random.u64(0..5_000)));
-    // All of these had returned before the power went.
+    // All of these had returned before the power cut.
     let promised = writers.returned();
     let report = disk.cut(Keep::Random { seed });
     tally.torn_pages += report["torn_pages"].as_u64().unwrap();
@@ -105,8 +105,8 @@ fn one_round(disk: &Disk, seed: u64, known: Known, tally: &mut Tally) -> Known {
     for (index, (mode, _)) in MODES.iter().enumerate() {
         let (found, promised, returned) = (rows[index], promised[index], returned[index]);
         assert!(promised <= returned);
-        // In this mode SQLite takes a directory that it cannot open for `fsync` for synced:
-        // what returned when the power had gone already was not durable.
+        // In this mode SQLite takes a directory that it cannot open for `fsync` for synced: a
+        // commit that returned after the power cut was not durable.
         let least = if *mode == "delete" {
             promised
         } else {

@@ -170,8 +170,8 @@ impl Disk {
         );
     }
 
-    /// A process that another test is starting has all our files open until it has become
-    /// what it is to be: the filesystem may be busy for that long.
+    /// A process that another test is starting has all our files open until it executes its
+    /// program: the filesystem may be busy for that long.
     pub(crate) fn umount(&self) {
         wait_until("unmounted", || {
             let output = run(Command::new("umount").arg(&self.mountpoint));
@@ -196,7 +196,7 @@ impl Disk {
         }
     }
 
-    /// Brings the filesystem back after a cut and checks that it is sound.
+    /// Brings the filesystem back after a cut and checks that it is consistent.
     pub(crate) fn recover(&self, how: Recovery) -> Verdict {
         let device = self.loop_device();
         let needed = succeed(Command::new("dumpe2fs").arg("-h").arg(&device));

@@ -1,4 +1,4 @@
-//! NBD clients that others wrote.
+//! NBD clients of other projects.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -71,7 +71,7 @@ fn fua_arrives_as_a_reliable_write() {
         .unwrap();
     let mut input = client.stdin.take().unwrap();
     let flushes = disk.commands("flush");
-    // One line at a time: it looks for a line only when its input brings something new.
+    // One line at a time: it reads a line only when new input arrives.
     for (line, kind) in [
         ("write -P 1 0 4k", "write"),
         ("write -f -P 2 64k 4k", "reliable_write"),

@@ -145,7 +145,7 @@ fn work(
                 let bytes = random.usize(1..=WRITE_BYTES_MAX);
                 let offset = random.usize(0..=FILE_BYTES_MAX - bytes);
                 let content: Vec<u8> = (0..bytes).map(|_| random.u8(1..)).collect();
-                // Before it is tried: it may happen although it fails.
+                // Recorded before the write: a failed write may have had effect.
                 possible.put(offset, &content);
                 file.write_all_at(&content, offset as u64)?;
             }

@@ -1,10 +1,10 @@
 //! SQLite through the MobiFS VFS on a real ext4 whose device loses power.
 //!
 //! Programs of their own insert rows, one a transaction: in every journal mode, relaxed and
-//! durable. When the power goes they die, and what they had in memory goes as well. After
-//! that every database is whole and as after one transaction: not older than what was
-//! promised (`PRAGMA mobifs_checkpoint`; in class `durable` every `COMMIT`), and a program
-//! without MobiFS was refused, or found just such a database.
+//! durable. At the power cut they are killed, and their memory is lost. After that every database
+//! is whole and as after one transaction: not older than what was promised (`PRAGMA
+//! mobifs_checkpoint`; in class `durable` every `COMMIT`), and a program without MobiFS was
+//! refused, or found just such a database.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ fn inserts_rows_until_the_power_goes() {
     let mut out = std::io::stdout();
     loop {
         id += 1;
-        // Before it begins: what is under way may be there.
+        // Printed before it begins: a transaction under way may be there.
         writeln!(out, "\nbegun {id}").unwrap();
         let body = "x".repeat((id * 7919 % 900) as usize);
         let insert = "INSERT INTO item VALUES (?1, ?2)";
@@ -175,7 +175,7 @@ impl Writer {
         }
     }
 
-    /// It dies with the machine; the last transaction that had begun.
+    /// Kills it, as the power cut does; the last transaction that had begun.
     fn die(mut self) -> u64 {
         let _dead = self.process.kill();
         self.process.wait().unwrap();
@@ -236,7 +236,7 @@ fn one_round(disk: &Disk, seed: u64, known: &[u64]) -> Vec<u64> {
         begun.zip(known).any(|(now, then)| now >= then + progress)
     });
     std::thread::sleep(Duration::from_micros(random.u64(0..60_000)));
-    // All of this was promised before the power went.
+    // All of this was promised before the power cut.
     let promised: Vec<u64> = writers
         .iter()
         .map(|writer| writer.promised.load(Ordering::SeqCst))
@@ -246,7 +246,7 @@ fn one_round(disk: &Disk, seed: u64, known: &[u64]) -> Vec<u64> {
         .into_iter()
         .map(|writer| (writer.kind, writer.die()))
         .collect();
-    // What was in memory goes with the power.
+    // The content of memory is lost with the power.
     drop(memory);
     disk.umount();
     disk.power_on();

@@ -118,7 +118,7 @@ fn write(
     Ok(())
 }
 
-/// Checks every database: sound, and exactly the rows 1 to n. Returns the n, by mode.
+/// Checks every database: consistent, and exactly the rows 1 to n. Returns the n, by mode.
 pub(crate) fn check(root: &Path) -> Vec<u64> {
     MODES
         .map(|(mode, _)| check_one(&database(root, mode), mode))

@@ -161,8 +161,8 @@ impl Prepared {
     }
 
     /// Nothing but the file, overwritten at random as often as it has pages, then by as many
-    /// durable writes as two runs have, and not left in peace since: every further write
-    /// needs space that must be collected, and an SLC cache is full.
+    /// durable writes as two runs have, without idle time since: every further write needs space
+    /// that must be collected, and an SLC cache is full.
     fn collecting(
         config: &Config,
         seed: u64,

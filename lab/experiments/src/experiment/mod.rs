@@ -1,5 +1,5 @@
-//! The experiments. Each is a pure function of a configuration, a seed and parameters, and
-//! says with its criteria what the publication that it repeats has found.
+//! The experiments. Each is a pure function of a configuration, a seed and parameters, and its
+//! criteria state what the publication that it repeats has found.
 
 pub mod calibration;
 pub mod dispersion;

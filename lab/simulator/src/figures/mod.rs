@@ -33,7 +33,7 @@ pub struct Figure {
     pub columns: Vec<String>,
     /// The numbers.
     pub rows: Vec<Vec<String>>,
-    /// How ours stands to what was published, and why.
+    /// How ours compares with what was published, and why.
     pub remark: String,
 }
 
@@ -119,10 +119,10 @@ struct UserRun<'r> {
     ideal: &'r AppOutcome,
 }
 
-/// Which contender is meant.
+/// Selects a contender.
 type Of = for<'u, 'r> fn(&'u UserRun<'r>) -> &'r AppOutcome;
 
-/// One app of one program, with all who used it. Only apps that count in means
+/// One app of one program, with all its users. Only apps that count in means
 /// ([`crate::sim::PAGES_MIN`]) become one.
 struct Unit<'r> {
     name: String,
@@ -155,10 +155,9 @@ impl<'r> Unit<'r> {
     }
 }
 
-/// Makes all figures. Those of transactions leave the user's operations out, as S0 does:
-/// what is closed is committed at once.
-/// `default` is the policy that a mount has if nothing else is said.
-/// `progress` hears how many simulations are done, and of how many.
+/// Makes all figures. Those of transactions leave the user's operations out, as S0 does: what is
+/// closed is committed at once. `default` is the policy that a mount has by default. `progress` is
+/// called with the number of simulations done, and of all.
 ///
 /// # Errors
 /// A trace cannot be simulated, or a picture cannot be drawn.

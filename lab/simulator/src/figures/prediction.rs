@@ -36,7 +36,7 @@ impl Group {
         })
     }
 
-    /// How the state machine stands to the others.
+    /// How the state machine compares with the others.
     fn sentence(&self) -> String {
         let [machine, minimum, average] = self.pooled();
         let conflicts = [&machine, &minimum, &average].map(|of| of.conflicts_per_prediction);

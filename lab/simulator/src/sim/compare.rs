@@ -35,9 +35,9 @@ pub struct ComparisonError {
     pub error: SimulationError,
 }
 
-/// Runs every trace under every contender, as many at a time as there are CPUs. The
-/// first contender is the one that the report is about. `progress` hears how many of the
-/// runs are done, and of how many.
+/// Runs every trace under every contender, as many at a time as there are CPUs. The first contender
+/// is the one that the report is about. `progress` is called with the number of runs done, and of
+/// all.
 ///
 /// # Errors
 /// The first simulation that could not be done.

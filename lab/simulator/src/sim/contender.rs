@@ -31,7 +31,7 @@ impl Contender {
     /// The names that [`Contender::filesystem`] knows.
     pub const FILESYSTEMS: [&'static str; 3] =
         [Self::EXT4, "ext4-nobarrier", "btrfs-flushoncommit"];
-    /// The filesystem that everything is held against.
+    /// The filesystem that everything is compared with.
     pub const EXT4: &'static str = "ext4";
 
     /// Trade-off point location as S0 evaluates it.

@@ -239,7 +239,7 @@ impl<'s> EngineRun<'s> {
             DeviceState::Suspend | DeviceState::Shutdown => MachineEvent::PowerGoes,
             DeviceState::BatteryLow => MachineEvent::BatteryLow,
             DeviceState::BatteryOk => MachineEvent::BatteryOk,
-            // Nothing happened meanwhile, and there is nothing to take back.
+            // Nothing happened meanwhile, and there is nothing to undo.
             DeviceState::Resume => return Ok(()),
         };
         let must_commit = self.pacing.machine_event(event);
@@ -420,7 +420,7 @@ impl<'s> EngineRun<'s> {
                 Err(Stop::Fail(error)) => return Err(self.refused(error)),
             }
         }
-        // What was opened by it may be due before what was there.
+        // A transaction that it opened may be due before the others.
         self.deadline = self.engine.tick(MonotonicNs(self.now_ns));
         Ok(())
     }
@@ -475,7 +475,7 @@ impl<'s> EngineRun<'s> {
                     self.commit(&commit, FlushReason::Wanted)?;
                 }
                 Next::Nothing { until } => {
-                    // A moment that has come would be looked at again and again.
+                    // A moment that has passed would be handled again and again.
                     self.look_at = until.map(|until| until.max(MonotonicNs(now.0 + 1)));
                     return Ok(());
                 }
@@ -483,7 +483,7 @@ impl<'s> EngineRun<'s> {
         }
     }
 
-    /// Commits everything that is closed, whoever uses the device.
+    /// Commits everything that is closed, whether or not the user uses the device.
     fn commit_all(&mut self, reason: FlushReason) -> Result<(), SimulationError> {
         self.engine.close_all();
         while let Some(commit) = self.engine.next_commit(None) {
@@ -529,7 +529,7 @@ impl<'s> EngineRun<'s> {
         apps.copied().collect()
     }
 
-    /// Gives a transaction to the store, without content, which is never read. Answers what it
+    /// Gives a transaction to the store, without content, which is never read. Returns what it
     /// changes.
     fn hand_over(&mut self, commit: &Commit) -> Result<Transaction, SimulationError> {
         let mut transaction = commit.to_transaction();

@@ -16,7 +16,7 @@ pub struct Member {
     pub app: usize,
 }
 
-/// One app of one program, in the traces of all who used the program.
+/// One app of one program, in the traces of all users of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppGroup {
     /// Program and app; the program alone if it has one app.

@@ -1,4 +1,4 @@
-//! What the journal store knows of files, as far as it decides where a page goes. The decision
+//! The journal store's knowledge of files that decides where a page goes. The decision
 //! itself is the store's own ([`placement`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -166,8 +166,8 @@ impl StoredFiles {
         placed
     }
 
-    /// Everything is brought to its place. Answers the pages that the journal held, without those
-    /// of files that were made and deleted since the last time.
+    /// Applies everything. Returns the pages that the journal held, without those of files that
+    /// were made and deleted since the last time.
     pub(super) fn apply(&mut self) -> Vec<FilePage> {
         let named: HashSet<ObjectNumber> =
             self.names.drain().filter_map(|(_, file)| file).collect();

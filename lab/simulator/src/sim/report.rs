@@ -204,7 +204,7 @@ impl AppReport {
 }
 
 impl ContenderReport {
-    /// Of a run, held against ext4's.
+    /// Of a run, compared with ext4's.
     pub fn new(
         name: &str,
         stream: &Stream,

@@ -202,7 +202,7 @@ pub struct PageChange {
 pub struct Step {
     /// When, in nanoseconds since the trace's start.
     pub time_ns: u64,
-    /// Whose doing it is.
+    /// The app that does it.
     pub app: AppNumber,
     /// What happens.
     pub action: Action,
@@ -242,8 +242,8 @@ pub struct Stream {
     pub initial: Vec<InitialObject>,
     /// What happens, by time.
     pub steps: Vec<Step>,
-    /// When something was looked up, opened or read, which says nothing of storage, in
-    /// nanoseconds since the trace's start; and by whom.
+    /// When something was looked up, opened or read, which does not change storage, in nanoseconds
+    /// since the trace's start; and the app.
     pub requests: Vec<(u64, AppNumber)>,
     /// How long the trace takes, in nanoseconds.
     pub duration_ns: u64,
@@ -462,7 +462,7 @@ impl<'t> Reader<'t> {
     fn create(&mut self, event: &Event, path: PathIndex, is_directory: bool) {
         let path = self.trace.paths.get(path);
         if self.meanings.contains_key(path) {
-            // It went without our hearing of it; to storage that is the same file.
+            // The trace does not show its removal; for storage it is the same file.
             return;
         }
         let object = self.new_object(event.app, is_directory);

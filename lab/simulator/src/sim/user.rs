@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::stream::{Action, Stream};
 
-/// How a predictor fared.
+/// How well a predictor did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictionReport {
     /// Its name.

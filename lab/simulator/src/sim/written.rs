@@ -1,7 +1,7 @@
 //! Pages of content that were written, and those of them that never had to be flushed.
 //!
 //! The engine counts a changed directory entry as a page, because it is one in its log, and its
-//! policies see that. Figures hold it against filesystems whose models count content alone, so
+//! policies see that. Figures compare it with filesystems whose models count content alone, so
 //! content is counted here, for the engine as for them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -42,7 +42,7 @@ pub enum LineError {
     /// A read, write or discard of nothing.
     #[error("a size of 0 sectors")]
     Empty,
-    /// The line goes on and on.
+    /// The line is too long.
     #[error("the line is longer than {LINE_BYTES_MAX} bytes")]
     TooLong,
 }

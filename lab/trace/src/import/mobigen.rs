@@ -17,8 +17,8 @@
 //! is used until it is closed (a *life*), and is decided so:
 //!
 //! 1. a call that only files have (pread, pwrite, fsync) makes it a file;
-//! 2. so does an opening whose name is known or lost only in part (`data/data`): somebody did
-//!    open that;
+//! 2. so does an opening whose name is known or lost only in part (`data/data`): a program did open
+//!    that;
 //! 3. so does fstat with reads or writes in one direction only: this is how a stream over a
 //!    file begins;
 //! 4. all else is none: reads that fail or that alternate with writes are sockets, writes of

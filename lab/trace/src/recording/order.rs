@@ -1,9 +1,9 @@
 //! Observations in the order in which they began, from a log that has them in the order in
 //! which they were written.
 //!
-//! An operation that took long is in the log after others that began after it. Each frame says
-//! when the earliest of its observations began; so a first look at all frames tells how far
-//! the order is final after each of them, and memory is needed for what lies in between only.
+//! An operation that took long is in the log after others that began after it. Each frame says when
+//! the earliest of its observations began; so a first pass over all frames shows how far the order
+//! is final after each of them, and memory is needed for what lies in between only.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +17,7 @@ use mobifs_recording::{
 
 use super::ConvertError;
 
-/// What a log is found to be at a first look.
+/// What a first pass finds in a log.
 #[derive(Debug)]
 pub(super) struct Survey {
     pub(super) header: LogHeader,
@@ -25,7 +25,7 @@ pub(super) struct Survey {
     settled: Vec<MonotonicNs>,
 }
 
-/// Looks at all frames.
+/// First pass over all frames.
 pub(super) fn survey<R: Read>(frames: &mut Frames<R>) -> Result<Survey, LogError> {
     let header = match frames.next_frame()? {
         Some((head, payload)) if head.kind == FrameKind::Header => parse_header(payload)?,

@@ -77,7 +77,7 @@ type TakePart<'a> = &'a mut dyn FnMut(&Trace) -> Result<(), ConvertError>;
 
 struct Reading<'a> {
     translator: Translator,
-    /// Who takes the events, a row group at a time; none: they are kept.
+    /// Takes the events, a row group at a time; none: they are kept.
     taker: Option<TakePart<'a>>,
     events: u64,
     lost: u64,

@@ -8,8 +8,8 @@ use mobifs_base::{FoundObject, ObjectId};
 type Place = (ObjectId, Box<[u8]>);
 
 /// Longest path of an event: no call of the system takes a longer one (`PATH_MAX`), with which a
-/// replay could do the same. Who works thousands of directories deep, one after the other, would
-/// have paths written whose length grows by the square of the depth.
+/// replay could do the same. For a program that works thousands of directories deep, one after the
+/// other, the size of the written paths would grow by the square of the depth.
 const PATH_BYTES_MAX: usize = 4095;
 
 /// Why an object has no path.
@@ -21,7 +21,7 @@ pub(super) enum NoPath {
     TooLong,
 }
 
-/// Who used a file.
+/// The process and thread that used a file.
 pub(super) type User = (u32, u32);
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ struct Node {
     places: Vec<Place>,
     /// The path of a file that goes on without a name.
     nameless: Option<Vec<u8>>,
-    /// Who used it last without a name.
+    /// The process and thread that used it last without a name.
     user: Option<User>,
     /// References that the kernel has.
     lookups: u64,
@@ -215,8 +215,8 @@ impl Tree {
         }
     }
 
-    /// The kernel has given references back. If those were the last ones and somebody has used
-    /// the file without a name, that is its end.
+    /// The kernel has given references back. If those were the last ones and a program has used the
+    /// file without a name, that is its end.
     pub(super) fn forget(&mut self, id: ObjectId, lookups: u64) -> Option<Closed> {
         let node = self.nodes.get_mut(&id).filter(|_| id != ObjectId::ROOT)?;
         node.lookups = node.lookups.saturating_sub(lookups);

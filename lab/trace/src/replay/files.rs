@@ -141,7 +141,7 @@ impl Directory {
         Ok(())
     }
 
-    /// Everything that was prepared is on the device, so that it is not measured.
+    /// Syncs everything that was prepared, so that writing it is not measured.
     pub(super) fn settle(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(&self.handle)?)
     }

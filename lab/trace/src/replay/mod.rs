@@ -1,4 +1,4 @@
-//! Doing on a directory what a trace says.
+//! Repeating a trace's operations in a directory.
 //!
 //! Every traced thread gets a thread. An event begins when all events have ended that had ended
 //! when it began in the trace: what came one after another stays so across threads, and what was

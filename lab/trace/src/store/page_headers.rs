@@ -1,10 +1,9 @@
 //! Headers of pages, looked at before the library reads them.
 //!
-//! It passes over what it does not know in a header one element after the other, and a list
-//! may claim two thousand million of them that take no bytes: a damaged file of a few bytes
-//! would keep it busy for ever. No header of a page has a list, so one that has is refused. The
-//! walk takes for what a field is what the library takes it for: what its number says, and not
-//! what the file says, where it knows the number.
+//! It skips unknown elements of a header one after the other, and a list may claim two thousand
+//! million of them that take no bytes: a damaged file of a few bytes would keep it busy for ever.
+//! No header of a page has a list, so one that has is refused. The walk takes the type of a field
+//! from its number, as the library does, and not from the file, where it knows the number.
 
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::ColumnChunkMetaData;

@@ -1,7 +1,6 @@
-//! Power cuts of the whole machine on a real ext4: while programs write to the mount, the
-//! image below ext4 is cloned, again and again. Each clone is what the disk held at that
-//! moment, as a power cut would leave it; it is mounted, recovered, and every app compared
-//! with its own history.
+//! Power cuts of the whole machine on a real ext4: while programs write to the mount, the image
+//! under ext4 is cloned, again and again. Each clone is what the disk held at that moment, as a
+//! power cut would leave it; it is mounted, recovered, and every app compared with its own history.
 //!
 //! The loop device uses direct I/O, so its file holds exactly what ext4 and our journal have
 //! sent to the device, and nothing that was only in ext4's cache. The file lies on a btrfs,
@@ -89,7 +88,7 @@ fn check_rounds(app: &Path) -> u64 {
     mark
 }
 
-/// Appends rows to a database until told to stop.
+/// Appends rows to a database until `stop` is set.
 fn transactions(app: &Path, mode: JournalMode, stop: &AtomicBool, done: &AtomicU64) {
     fs::create_dir_all(app).expect("the app's directory");
     let connection = open(&app.join("test.db"), mode).expect("the database opens");

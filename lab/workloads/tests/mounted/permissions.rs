@@ -68,7 +68,7 @@ fn modes_are_enforced_for_several_users() {
         assert!(can(ALICE, dir, "chmod 711 $D/closed"));
         assert!(can(BOB, dir, "cat $D/closed/f"));
         assert!(!can(BOB, dir, "ls $D/closed"));
-        // Times: the owner sets any, who may write sets now.
+        // Times: the owner sets any, a user that may write sets the current time.
         assert!(can(ALICE, dir, "touch -d 2001-01-01 $D/mine"));
         assert!(!can(BOB, dir, "touch -d 2002-01-01 $D/mine"));
     });

@@ -149,7 +149,7 @@ fn ranges_are_copied_between_files() {
         assert_eq!(copied.len(), 777 + 89_000);
         assert!(copied[..777].iter().all(|&byte| byte == 0));
         assert_eq!(&copied[777..], &data[1_000..90_000]);
-        // Behind the end there is nothing to copy.
+        // After the end there is nothing to copy.
         let mut behind = 200_000;
         let none = copy_file_range(&from, Some(&mut behind), &to, Some(&mut target), 10);
         assert_eq!(none, Ok(0));

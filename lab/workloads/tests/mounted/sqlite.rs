@@ -16,7 +16,7 @@ const MODES: [JournalMode; 4] = [
     JournalMode::Wal,
 ];
 
-/// One writer per journal mode, each an app of its own, until told to stop.
+/// One writer per journal mode, each an app of its own, until `stop` is set.
 struct Writers {
     stop: Arc<AtomicBool>,
     committed: Vec<Arc<AtomicU64>>,
@@ -91,7 +91,7 @@ fn database(root: &Path, mode: JournalMode) -> std::path::PathBuf {
     app.join("test.db")
 }
 
-/// Rows in each database; every one sound and a prefix of what was written.
+/// Rows in each database; every one consistent and a prefix of what was written.
 fn check(root: &Path) -> [u64; 4] {
     MODES.map(|mode| check_prefix(&database(root, mode)).expect("a sound prefix"))
 }

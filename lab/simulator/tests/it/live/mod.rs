@@ -1,4 +1,4 @@
-//! What the tests that hold the simulator against a mount share: a volume whose clock moves by
+//! What the tests that compare the simulator with a mount share: a volume whose clock moves by
 //! hand, and a device that takes no time.
 
 use std::sync::Arc;
@@ -131,7 +131,7 @@ impl<'s> Live<'s> {
         self.volume.set_attributes(&caller, id, &change).unwrap();
     }
 
-    /// Lets the checkpointer look whenever it wants to, until this moment.
+    /// Runs the checkpointer's rounds when they are due, until this moment.
     fn pass_time(&mut self, time_ns: u64) {
         while let Some(at) = self.look_at.filter(|at| at.0 <= time_ns) {
             let now = self.clock.moment().now.0.max(at.0);

@@ -40,7 +40,7 @@ pub(super) fn recognises(line: &[u8]) -> bool {
     })
 }
 
-/// When and by whom something was done.
+/// When something was done, and by which task.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     task: u32,
