@@ -22,14 +22,14 @@ use crate::world::{Past, World};
 
 /// Rounds after which the filesystem is made anew, so that checks stay short.
 const ROUNDS_OF_A_FILESYSTEM: u64 = 20;
-/// Longest wait for the work that a round wants to see; a slow machine cuts earlier.
+/// Longest wait for the work that a round needs; a slow machine cuts earlier.
 const WORK_MAX: Duration = Duration::from_millis(1500);
 /// How long to wait between two looks.
 const PAUSE: Duration = Duration::from_micros(500);
 /// How long work goes on after a sync, and after an apply or an unmount began.
 const SYNCED_MAX: Duration = Duration::from_millis(20);
 const CUT_AFTER_MAX: Duration = Duration::from_millis(12);
-/// How long a recovery may be let go on before it is cut.
+/// How long a recovery may run before it is cut.
 const RECOVERY_MAX: Duration = Duration::from_millis(40);
 
 /// What a campaign is to do.
@@ -41,11 +41,11 @@ pub struct Options {
     pub helper: PathBuf,
     /// Where images and mount points are made.
     pub scratch: PathBuf,
-    /// What MobiFS lies on.
+    /// The lower filesystem.
     pub filesystem: Filesystem,
     /// Power cuts.
     pub cuts: u64,
-    /// Fixes what is chosen; what the machine's timing adds it does not.
+    /// Fixes all random choices, but not the machine's timing.
     pub seed: u64,
     /// Real seconds for each of the device.
     pub scale: Scale,
@@ -53,12 +53,12 @@ pub struct Options {
     pub slowness: u32,
 }
 
-/// When the power goes.
+/// When the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Moment {
     /// While programs work.
     Work,
-    /// While what was committed is brought to its final place.
+    /// During an apply.
     Apply,
     /// During the unmount.
     Unmount,
@@ -68,7 +68,7 @@ pub enum Moment {
     RecoveryOfRecovery,
 }
 
-/// What a campaign saw.
+/// The results of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Cuts by when they came.
@@ -81,7 +81,7 @@ pub struct Tally {
     pub found: u64,
     /// Operations of random worlds.
     pub operations: u64,
-    /// Cuts that the filesystem below did not survive by itself, so that nothing could be
+    /// Cuts that the lower filesystem did not survive by itself, so that nothing could be
     /// checked.
     pub lower_lost: u64,
 }
@@ -116,9 +116,9 @@ pub struct Campaign {
     stack: Stack,
     scratch: TempDir,
     tally: Tally,
-    /// After which step each history is, on the present filesystem.
+    /// The step that each history has reached on the present filesystem.
     at: BTreeMap<String, u64>,
-    /// What the present round did, for whoever looks for a fault.
+    /// What the present round did, for an engineer that looks for a fault.
     story: Vec<String>,
 }
 
@@ -149,7 +149,7 @@ impl Campaign {
         })
     }
 
-    /// Cuts as often as was asked for, or until `goes_on`, asked after each round, says no.
+    /// Cuts as often as requested, or until `goes_on`, called after each round, returns false.
     ///
     /// # Errors
     /// The first thing that is wrong, with the seed of its round.
@@ -207,7 +207,7 @@ impl Campaign {
         trouble.at(&format!("{name}, round of seed {seed}"))
     }
 
-    /// One round; answers the tree after it, which is mounted and committed.
+    /// One round; returns the tree after it, which is mounted and committed.
     fn round(&mut self, seed: u64, known: Option<Tree>) -> Result<Tree, Trouble> {
         self.story.clear();
         if keeps_evidence() {
@@ -264,7 +264,7 @@ impl Campaign {
         tree(&self.stack.root())
     }
 
-    /// Some of the histories go on.
+    /// Starts some of the histories again.
     fn start(&mut self, random: &mut Random) -> Result<Vec<Running>, Trouble> {
         let all = history::all();
         let wanted = 1 + random.below(3);
@@ -286,7 +286,7 @@ impl Campaign {
         chosen.into_iter().map(start).collect()
     }
 
-    /// Cuts the power at some moment and takes everything down.
+    /// Cuts the power at some moment and unmounts everything.
     fn cut(
         &mut self,
         programs: &mut [Running],
@@ -304,7 +304,7 @@ impl Campaign {
         let mut world = world;
         let mut past = None;
         if moment == Moment::Unmount {
-            // Whoever uses the mount would keep it.
+            // A running program would keep the mount busy.
             programs.iter_mut().for_each(Running::stop);
             self.tally.operations += world.as_ref().map_or(0, World::done);
             past = world.take().map(World::stop).transpose()?;
@@ -327,7 +327,7 @@ impl Campaign {
         let returned: Vec<u64> = programs.iter().map(Running::returned).collect();
         self.story
             .push(format!("{returned:?} returned; command over: {is_over}"));
-        // From here on nothing reaches the device, whatever it answers to whom.
+        // From here on no write reaches the device, whatever the daemon answers.
         self.stack.mount().kill().map_err(Trouble::Violation)?;
         programs.iter_mut().for_each(Running::stop);
         self.tally.operations += world.as_ref().map_or(0, World::done);
@@ -353,7 +353,7 @@ impl Campaign {
         Ok(past)
     }
 
-    /// A random time below one that is usual elsewhere.
+    /// A random time shorter than the usual one, scaled by the machine's slowness.
     fn below(&self, usual: Duration, random: &mut Random) -> Duration {
         let longest = usual * self.options.slowness;
         Duration::from_micros(random.below(longest.as_micros() as u64))
@@ -363,7 +363,7 @@ impl Campaign {
         std::thread::sleep(self.below(usual, random));
     }
 
-    /// Recovers a few times, each time cut short.
+    /// Recovers a few times, each time cut by power loss.
     fn recover(&mut self, random: &mut Random) -> Result<(), Trouble> {
         for moment in [Moment::Recovery, Moment::RecoveryOfRecovery] {
             if random.chance(50) {
@@ -371,7 +371,7 @@ impl Campaign {
             }
             let delay = self.below(RECOVERY_MAX, random);
             let is_in_time = self.stack.cut_recovery(delay, random)?;
-            // One that had mounted already was a cut all the same.
+            // A recovery that had already mounted counts as a cut of work.
             let moment = if is_in_time { moment } else { Moment::Work };
             self.story.push(format!("cut during {moment:?}"));
             *self.tally.cuts.entry(moment).or_default() += 1;
@@ -379,7 +379,7 @@ impl Campaign {
         Ok(())
     }
 
-    /// Checks every history; answers the tree with what the checks made of it.
+    /// Checks every history; returns the tree as the checks left it.
     fn check(&mut self, programs: &mut [Running]) -> Result<Tree, Trouble> {
         for program in programs.iter_mut() {
             let name = program.history().app();
@@ -408,13 +408,12 @@ impl Campaign {
     }
 }
 
-/// Whether somebody wants to see what a round that fails had found, and did.
+/// Whether the environment asks to keep the files of a failed round; keeps them then.
 fn keeps_evidence() -> bool {
     std::env::var_os("MOBIFS_KEEP").is_some()
 }
 
-/// Waits until one of those at work, chosen by chance, has done so much: they are not
-/// equally fast.
+/// Waits until one of those at work, chosen at random, has done so much: they are not equally fast.
 fn wait_for_work(
     programs: &[Running],
     world: Option<&World>,

@@ -15,7 +15,7 @@ use crate::trouble::{OnPath as _, Trouble};
 
 /// How long something that must happen may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait between two looks.
+/// How long to wait between two checks.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A device of the model, and where its filesystem is mounted. Ended on drop, whatever is
@@ -79,7 +79,7 @@ impl Disk {
         Ok(device.ok_or_else(|| "the device has no loop device".to_owned())?)
     }
 
-    /// What has been read from the device since it is there, by everybody.
+    /// Bytes read from the device since it was set up, by all processes.
     ///
     /// # Errors
     /// The kernel's counters (Linux `Documentation/block/stat.rst`) cannot be read.
@@ -122,7 +122,7 @@ impl Disk {
         self.filesystem.mount(&self.device()?, &self.mountpoint)
     }
 
-    /// Unmounts the filesystem as soon as nobody uses it.
+    /// Unmounts the filesystem as soon as it is not in use.
     ///
     /// # Errors
     /// What umount says after a long time.
@@ -151,7 +151,7 @@ impl Disk {
         }
     }
 
-    /// Unmounts what the cut left mounted, and gives the power back.
+    /// Unmounts what the cut left mounted, and switches the power on.
     ///
     /// # Errors
     /// The device refuses, or the filesystem cannot be unmounted.
@@ -165,7 +165,7 @@ impl Disk {
         }
     }
 
-    /// Brings the filesystem back after a power cut; see [`Filesystem::recover`].
+    /// Recovers the filesystem after a power cut; see [`Filesystem::recover`].
     ///
     /// # Errors
     /// What its check says.
@@ -198,7 +198,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if self.served.is_some() {
-            // Something has failed: whatever still uses it gets errors.
+            // A test has failed: remaining users get errors.
             let _lazily = Command::new("umount")
                 .arg("-l")
                 .arg(&self.mountpoint)

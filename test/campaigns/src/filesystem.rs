@@ -1,4 +1,4 @@
-//! The filesystems below: how they are made, brought back after a cut, and checked.
+//! The lower filesystems: how they are made, recovered after a cut, and checked.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use mobifs_testkit::random::Random;
 
 use crate::trouble::Trouble;
 
-/// A kernel filesystem that MobiFS lies on.
+/// A kernel filesystem under MobiFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Filesystem {
     /// ext4 with its journal.
@@ -43,7 +43,7 @@ impl Filesystem {
         }
     }
 
-    /// Smallest device on which it is itself: mkfs.xfs takes no less.
+    /// Smallest device for its usual layout: mkfs.xfs accepts no smaller one.
     pub const fn mebibytes_min(self) -> u64 {
         match self {
             Self::Ext4 => 192,
@@ -58,7 +58,7 @@ impl Filesystem {
         !matches!(self, Self::Btrfs)
     }
 
-    /// Makes it anew, with these options more.
+    /// Makes it anew, with these additional options.
     ///
     /// # Errors
     /// What mkfs says.
@@ -66,7 +66,7 @@ impl Filesystem {
         let quiet: &[&str] = match self {
             Self::Ext4 => &["-q", "-F"],
             Self::Btrfs => &["-q", "-f"],
-            // Discarding the whole device first takes time and shows nothing.
+            // Discarding the whole device first takes time and tests nothing.
             Self::Xfs => &["-q", "-f", "-K"],
             Self::F2fs => &["-q", "-f", "-t", "0"],
         };
@@ -85,8 +85,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Brings it back after a power cut as its own tools do, and then finds nothing at all
-    /// to complain of. It is unmounted before and after.
+    /// Recovers it after a power cut with its own tools, and then demands that their check finds no
+    /// problem. It is unmounted before and after.
     ///
     /// # Errors
     /// What its check says.
@@ -122,7 +122,7 @@ impl Filesystem {
         trouble
     }
 
-    /// Finds nothing at all to complain of. It is unmounted and its journal empty.
+    /// Demands that its check finds no problem. It is unmounted and its journal empty.
     ///
     /// # Errors
     /// What its check says.

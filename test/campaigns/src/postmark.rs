@@ -17,7 +17,7 @@ use crate::trouble::Trouble;
 const MEBIBYTES: u64 = 1024;
 /// How long a PostMark may need to get where it is cut.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long to wait between two looks.
+/// How long to wait between two checks.
 const PAUSE: Duration = Duration::from_micros(500);
 /// Commits every now and then, so that a cut leaves something of every phase.
 const CONFIG: &str = "[defaults]\nage_max_ms = 250\n";
@@ -31,7 +31,7 @@ pub struct Options {
     pub helper: PathBuf,
     /// Where images and mount points are made.
     pub scratch: PathBuf,
-    /// What MobiFS lies on.
+    /// The lower filesystem.
     pub filesystem: Filesystem,
     /// What the PostMark does.
     pub postmark: PostMark,
@@ -46,7 +46,7 @@ pub struct Options {
 /// What the cuts in one phase left.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
-    /// Cuts, after each of which everything was sound.
+    /// Cuts, after each of which everything was consistent.
     pub recovered: u64,
     /// Longest history that a cut took, in steps.
     pub steps_lost_max: u64,
@@ -54,7 +54,7 @@ pub struct Outcome {
     pub work_max: Duration,
 }
 
-/// Cuts in each of the phases; `progress` hears of each cut.
+/// Cuts in each of the phases; `progress` is called after each cut.
 ///
 /// # Errors
 /// The first thing that is wrong.

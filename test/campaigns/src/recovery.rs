@@ -1,10 +1,10 @@
-//! How long recovery takes, against what the journal holds, beside the filesystem's own.
+//! How long recovery takes, depending on the journal's content, beside the filesystem's own.
 //!
-//! The work is the same on all: files of a few kilobytes are written in a directory, none
-//! of them twice, `syncfs` after each hundredth. On MobiFS they are in its journal when the
-//! power is cut, which is the most that a recovery can have to do. On the bare filesystem
-//! what is in *its* journal is what it is: ext4 journals metadata only, unless it is mounted
-//! with `data=journal`, which is the nearest to the same work.
+//! The work is the same on all: files of a few kilobytes are written in a directory, none of them
+//! twice, `syncfs` after each hundredth. On MobiFS they are in its journal when the power is cut,
+//! which is the most that a recovery can have to do. On the bare filesystem the content of *its*
+//! journal depends on its mode: ext4 journals metadata only, unless it is mounted with
+//! `data=journal`, which is the nearest to the same work.
 //!
 //! Every time ends with the first answer: the last file that had been synced is read.
 //! MobiFS answers before it has applied what its journal holds, so the time until that is
@@ -25,14 +25,14 @@ use crate::filesystem::Filesystem;
 use crate::stack::Stack;
 use crate::trouble::{OnPath as _, Trouble};
 
-/// Bytes of a file: below what MobiFS writes past its journal.
+/// Bytes of a file: smaller than runs that MobiFS writes in place.
 const FILE_BYTES: u64 = 8 << 10;
 /// Files between two syncs.
 const FILES_OF_A_SYNC: u64 = 100;
 /// Files in one directory.
 const FILES_OF_A_DIRECTORY: u64 = 1000;
 
-/// Who recovers.
+/// The filesystem that recovers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// The bare ext4, data in place.
@@ -59,16 +59,16 @@ pub struct Options {
     pub content_bytes: u64,
     /// Real seconds for each of the device.
     pub scale: Scale,
-    /// Fixes what of the data the cut takes.
+    /// Fixes which data the cut loses.
     pub seed: u64,
 }
 
 /// One recovery.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Mount of the filesystem below; if it is the subject, until it answers.
+    /// Mount of the lower filesystem; if it is the subject, until it answers.
     pub lower: Duration,
-    /// Mount of MobiFS above it, until it answers.
+    /// Mount of MobiFS over it, until it answers.
     pub upper: Option<Duration>,
     /// From then on, until everything is applied.
     pub applied: Option<Duration>,

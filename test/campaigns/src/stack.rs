@@ -1,4 +1,4 @@
-//! Device, filesystem and mount, up and down.
+//! Device, filesystem and mount, as one stack.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::trouble::{OnPath as _, Trouble};
 
 /// A MobiFS mount over a filesystem on a served device.
 pub struct Stack {
-    // In this order on drop: the mount ends before the disk below it.
+    // In this order on drop: the mount ends before the disk under it.
     mount: Mount,
     disk: Disk,
     /// Where to keep what each recovery finds, and how many have found something.
@@ -114,7 +114,7 @@ impl Stack {
         self.disk.umount()
     }
 
-    /// After a cut: ends the daemon, takes everything down and gives the power back.
+    /// After a cut: ends the daemon, unmounts everything and switches the power on.
     ///
     /// # Errors
     /// Something fails that must not.
@@ -139,7 +139,7 @@ impl Stack {
         Ok(!is_mounted)
     }
 
-    /// Brings everything back after a cut. Answers the tree that recovery found.
+    /// Mounts everything again after a cut. Returns the tree that recovery found.
     /// A second recovery changes nothing; the store without the mount is the same tree.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Stack {
     }
 }
 
-/// Everything below a directory.
+/// Everything in a directory.
 ///
 /// # Errors
 /// It cannot be read.

@@ -14,9 +14,9 @@ pub enum Trouble {
     /// What a power cut left breaks a promise.
     #[error("VIOLATION: {0}")]
     Violation(String),
-    /// The filesystem below did not survive the cut by itself, for a known reason that has
-    /// nothing to do with what lies on it. Nothing can be said about that.
-    #[error("the filesystem below is lost: {0}")]
+    /// The lower filesystem did not survive the cut by itself, for a known reason that does not
+    /// depend on MobiFS. Nothing can be concluded from that.
+    #[error("the lower filesystem is lost: {0}")]
     LowerLost(String),
     /// A system call of the campaign itself.
     #[error("{what}: {source}")]

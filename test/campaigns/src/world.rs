@@ -16,7 +16,7 @@ use mobifs_testkit::tree::{Compare, Tree};
 use crate::history;
 use crate::trouble::Trouble;
 
-/// The apps of the world: what lies in no app is durable, too.
+/// The apps of the world: objects in no other app are durable, too.
 pub(crate) const LAYOUT: Layout = DURABLE_ROOT;
 /// More operations than fit between two cuts.
 const OPERATIONS: usize = 1500;
@@ -99,7 +99,7 @@ impl World {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// Stops between two operations; answers what the world must look like.
+    /// Stops between two operations; returns the history that the tree must agree with.
     ///
     /// # Errors
     /// An operation answered something else than the model.
@@ -173,7 +173,7 @@ impl Worker {
                 self.sync(&["sync"])?;
                 self.witness.all_committed();
             }
-            // The daemon decides by itself.
+            // Left to the daemon's policies.
             Event::SyncApp(_) | Event::Close(_) | Event::CommitNext | Event::TidyUp => {}
             Event::Cut | Event::Kill(_) => {
                 return Err("a world has no cuts and kills of its own".into());

@@ -77,7 +77,7 @@ fn config(input: &[u8]) -> Verdict {
 }
 
 fn sidecar(input: &[u8]) -> Verdict {
-    // As it is, and with a checksum that is right.
+    // As it is, and with a valid checksum.
     let (about, state) = input.split_at(input.len() - input.len() / 8);
     let read = [
         rewrite_sidecar(input),
@@ -93,7 +93,7 @@ fn sidecar(input: &[u8]) -> Verdict {
     verdict
 }
 
-/// A card with little of everything, so that damage hits.
+/// A card with few resources, so that damage matters.
 fn small_device() -> Config {
     const CHANGES: &str = "
         [geometry]

@@ -1,10 +1,10 @@
 //! What the fuzzers run.
 //!
-//! A [`Target`] takes any bytes, hands them to a parser (or builds something hostile from
-//! them), and panics if an oracle is hurt. The programs in `test/fuzz` are nothing but a call of
-//! one target each, built with coverage by a nightly compiler. The targets themselves need
-//! none of that, so `tests/replay.rs` runs them in every `cargo test`: on their seeds, on
-//! mutations of these, and on every input in `test/fuzz/regressions` that once failed.
+//! A [`Target`] takes any bytes, hands them to a parser (or builds something hostile from them),
+//! and panics if an oracle is violated. The programs in `test/fuzz` are nothing but a call of one
+//! target each, built with coverage by a nightly compiler. The targets themselves need none of
+//! that, so `tests/replay.rs` runs them in every `cargo test`: on their seeds, on mutations of
+//! these, and on every input in `test/fuzz/regressions` that once failed.
 
 mod bus;
 mod flash;
@@ -53,7 +53,7 @@ impl<T, E> From<&Result<T, E>> for Verdict {
 pub struct Target {
     /// Its name, and that of its program in `test/fuzz`.
     pub name: &'static str,
-    /// Tries one input. Panics if an oracle is hurt.
+    /// Tries one input. Panics if an oracle is violated.
     pub run: fn(&[u8]) -> Verdict,
     /// Inputs to start from; at least one of them is taken.
     pub seeds: fn() -> Vec<Vec<u8>>,

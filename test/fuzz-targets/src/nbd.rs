@@ -16,7 +16,7 @@ pub const NBD_HANDSHAKE: Target = Target {
     seeds: handshakes,
 };
 
-/// Requests behind it.
+/// Requests after the handshake.
 pub const NBD_TRANSMISSION: Target = Target {
     name: "nbd_transmission",
     run: serve,
@@ -136,7 +136,7 @@ struct Asked {
     length: u32,
 }
 
-/// Requests, and bytes behind them that are most likely none.
+/// Requests, and bytes after them that are most likely no requests.
 fn conversation<'a>(u: &mut Unstructured<'a>) -> Result<(Vec<Ask>, &'a [u8])> {
     let tail_bytes = u.int_in_range(0..=TAIL_BYTES_MAX)?;
     let tail = u.bytes(tail_bytes.min(u.len()))?;

@@ -1,8 +1,8 @@
 //! What a killed daemon leaves: the arena, and the engine's records in it.
 //!
-//! Only the processes of one mount can reach it, so nothing in it is hostile. But it is
-//! read when something has gone wrong already: then damage must be an error, which ends the
-//! mount in order, and not one more death.
+//! Only the processes of one mount can reach it, so nothing in it is hostile. But it is read when
+//! something has gone wrong already: then damage must be an error, which ends the mount properly,
+//! and not another crash.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

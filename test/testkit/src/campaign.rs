@@ -45,8 +45,8 @@ pub struct CampaignResult<S: Search> {
 }
 
 impl<S: Search> Campaign<S> {
-    /// Goes on until `go_on`, which is asked before each history, says no or a
-    /// violation is found.
+    /// Goes on until `go_on`, which is called before each history, returns false or a violation is
+    /// found.
     pub fn run(&self, go_on: impl Fn(&S::Statistics) -> bool + Sync) -> CampaignResult<S> {
         let next_seed = AtomicU64::new(self.first_seed);
         let found = Mutex::new((S::Statistics::default(), None));

@@ -219,7 +219,7 @@ impl Drop for Queue {
     }
 }
 
-/// What a system call that answers a count answered.
+/// The result of a system call that returns a count.
 fn checked(result: libc::c_long) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| {
         let error = std::io::Error::last_os_error();

@@ -4,7 +4,7 @@ use mobifs_base::{
     Attributes, DeviceNumber, Entry, FileKind, Name, ObjectId, ObjectState, Timestamp,
 };
 
-/// A regular file that the store has, with so many names, about which nothing is special.
+/// A regular file that the store has, with so many names, with default attributes.
 pub fn plain_file(id: ObjectId, size: u64, nlink: u32) -> ObjectState {
     let time = Timestamp::new(1_000_000_000, 5);
     ObjectState {
@@ -29,7 +29,7 @@ pub fn plain_file(id: ObjectId, size: u64, nlink: u32) -> ObjectState {
     }
 }
 
-/// What a name in the root stands for from now on; none: it goes.
+/// What a name in the root refers to from now on; none: it is removed.
 ///
 /// # Panics
 /// If no file can have that name.

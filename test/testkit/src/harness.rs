@@ -101,9 +101,8 @@ pub fn compare_trees(
     model.tree().difference(&found, compare).map_or(Ok(()), Err)
 }
 
-/// Executes all operations of a script (its other events mean nothing to this
-/// target) on both, and compares every answer, and the trees after every
-/// `tree_every` operations and at the end.
+/// Executes all operations of a script (its other events do not apply to this target) on both, and
+/// compares every answer, and the trees after every `tree_every` operations and at the end.
 ///
 /// # Errors
 /// How they differ.

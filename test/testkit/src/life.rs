@@ -1,5 +1,5 @@
-//! The lives of a mount: a script runs on a volume over some medium, power cuts end
-//! a life, and the next one must start where the timeline allows.
+//! The lives of a mount: a script runs on a volume over some medium, power cuts end a life, and the
+//! next one must start from a state that the timeline allows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::target::{Target as _, VolumeTarget};
 use crate::timeline::{Synced, Timeline};
 use crate::tree::Compare;
 
-/// A clock that goes on by a tenth of a second whenever it is read.
+/// A clock that advances by a tenth of a second whenever it is read.
 #[derive(Debug, Default)]
 pub struct SteppingClock(AtomicU64);
 
@@ -39,7 +39,7 @@ impl Clock for SteppingClock {
 pub struct Plan {
     /// The apps.
     pub layout: Layout,
-    /// What the configuration of the mount says besides, at its end.
+    /// Further lines of the mount's configuration.
     pub config: String,
     /// Memory budget, in bytes.
     pub memory_budget_bytes: u64,
@@ -53,7 +53,7 @@ pub struct Plan {
     pub remembers_names: bool,
     /// The trees are compared after so many events (and at the end of every life).
     pub tree_every: usize,
-    /// The volume can be gone on with after a kill.
+    /// The volume can be resumed after a kill.
     pub outlives: bool,
 }
 
@@ -81,7 +81,7 @@ struct Life {
     timeline: Timeline,
     /// What a killed daemon's successor gets.
     arena: Option<Arena>,
-    /// The next event is interrupted by a kill, behind so many writes to the arena and calls of
+    /// The next event is interrupted by a kill, after so many writes to the arena and calls of
     /// a store that dies with it.
     kill_after: Option<u64>,
     /// How often it was tidied up.
@@ -110,7 +110,7 @@ pub fn live(script: &Script, medium: &mut impl Medium, plan: &Plan) -> Result<()
     live_and_count(script, medium, plan).map(drop)
 }
 
-/// As [`live`], and says how many daemons died and how often the power went.
+/// As [`live`], and returns how many daemons were killed and how often the power was cut.
 ///
 /// # Errors
 /// As [`live`].
@@ -132,7 +132,7 @@ pub fn live_and_count(
             event => life.happen(event, plan),
         };
         if *event == Event::Cut || medium.is_dead() {
-            // What an event answered that was under way when the power went is open.
+            // The outcome of an event under way at the power cut is open.
             life = life.cut(medium, plan, &clock).map_err(at)?;
             continue;
         }
@@ -201,7 +201,7 @@ impl Life {
         self.target.check_references()
     }
 
-    /// What is no operation of a program.
+    /// An event other than a program's operation.
     fn request(&mut self, event: &Event) -> Result<Promise, String> {
         let volume = Arc::clone(self.target.volume());
         match event {
@@ -235,7 +235,7 @@ impl Life {
         Ok(Promise::Nothing)
     }
 
-    /// What was answered counts from now on.
+    /// Records the promise of an answered event.
     fn keep(&mut self, promise: Promise) {
         match promise {
             Promise::Nothing => {}
@@ -277,7 +277,7 @@ impl Life {
             .tree()
             .map_err(|error| format!("the tree cannot be read: {error:?}"))?;
         self.timeline.explain(&found, plan.view())?;
-        // The next life must not profit from what was looked at: it starts with nothing
+        // The next life must not use what the walk has loaded: it starts with nothing
         // in memory.
         drop((target, store));
         let (target, store, arena) = start(medium, plan, clock)?;
@@ -323,7 +323,7 @@ impl Life {
         match last {
             Ok(promise) if !was_killed => self.keep(promise),
             Err(what) if !was_killed => return Err(what),
-            // Nobody heard the answer.
+            // The answer did not reach the program.
             _ => {}
         }
         medium.secure();
@@ -355,7 +355,7 @@ impl Life {
         })
     }
 
-    /// What the daemon does at last; how far it comes is open.
+    /// The daemon's last event; how far it gets is open.
     fn last_event(&mut self, event: &Event, plan: &Plan) -> Result<Promise, String> {
         let volume = Arc::clone(self.target.volume());
         let Event::Do(operation) = event else {

@@ -1,6 +1,6 @@
-//! The life search: random histories of a volume over the crash double, whose daemon is
-//! killed and whose power is cut, under limits that are tight now and then. A killed daemon's
-//! successor shows all that was answered; what a cut leaves is one point of each app's history.
+//! The life search: random histories of a volume over the crash double, whose daemon is killed and
+//! whose power is cut, now and then under tight limits. A killed daemon's successor shows all that
+//! was answered; what a cut leaves is one point of each app's history.
 
 use std::fmt;
 
@@ -18,11 +18,11 @@ use crate::statistics::statistics;
 pub struct LifeSearch;
 
 statistics! {
-    /// What a life search did, or one history of it.
+    /// What a life search, or one history of it, did.
     pub struct LifeStatistics {
         /// Histories.
         pub histories: u64,
-        /// Daemons that were killed, each in an operation, and gone on with.
+        /// Daemons that were killed, each in an operation, and resumed.
         pub kills: u64,
         /// Power cuts.
         pub cuts: u64,

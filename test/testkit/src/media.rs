@@ -28,7 +28,7 @@ pub trait Medium {
     /// Why it cannot be opened.
     fn resume(&mut self, arena: &Arena) -> Result<(Arc<dyn Store>, Resumption), String>;
 
-    /// The power goes, or has gone by itself. The store that [`Medium::open`]
+    /// The power is cut, or was cut by itself. The store that [`Medium::open`]
     /// returned is gone already.
     fn cut(&mut self);
 
@@ -38,12 +38,12 @@ pub trait Medium {
         false
     }
 
-    /// Whether the power went by itself.
+    /// Whether the power was cut by itself.
     fn is_dead(&self) -> bool {
         false
     }
 
-    /// From now on the power does not go by itself.
+    /// From now on the power is not cut by itself.
     fn secure(&mut self) {}
 
     /// The tree as the lower filesystem shows it when no store is open, if there is a
@@ -117,7 +117,7 @@ impl Medium for MemoryMedium {
     }
 }
 
-/// A journal store on the crash double. The power goes at random calls to the lower
+/// A journal store on the crash double. The power is cut at random calls to the lower
 /// filesystem, in commits, applies and recoveries, and any subset of the unsynced
 /// effects lands.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ pub struct CrashMedium {
     random: Random,
     options: JournalOptions,
     cut_after: Option<u64>,
-    /// Decides instead of chance; the power goes only when the script says so, then.
+    /// Chooses the fates instead of chance; the power is then cut only where the script says so.
     chooser: Option<fn(&Effect) -> Fate>,
 }
 
@@ -169,7 +169,7 @@ impl CrashMedium {
             .set_owner_lives(Box::new(move || arena.passes_instant()));
     }
 
-    /// The power goes after so many calls, or not by itself.
+    /// The power is cut after so many calls, or not by itself.
     fn plan_cut(&mut self, calls: Option<u64>) {
         let calls = calls.filter(|_| self.chooser.is_none());
         self.cut_after = calls.map(|calls| self.lower.operations() + calls);

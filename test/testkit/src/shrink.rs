@@ -33,14 +33,16 @@ impl<T> Pieces<T> {
         &self.items
     }
 
-    /// What was left out last did not matter and stays out; the next piece goes. False at the end.
+    /// The piece that was left out last did not matter and stays out; leaves the next piece out.
+    /// False at the end.
     pub fn stays_out(&mut self) -> bool {
         self.progress |= !self.left_out.is_empty();
         self.left_out.clear();
         self.leave_out_next()
     }
 
-    /// What was left out last mattered and comes back; the next piece goes. False at the end.
+    /// The piece that was left out last mattered and is put back; leaves the next piece out. False
+    /// at the end.
     pub fn comes_back(&mut self) -> bool {
         let came_back = self.left_out.len();
         let at = self.position;

@@ -38,7 +38,7 @@ pub struct Timeline {
     changes: BTreeMap<InodeNumber, BTreeMap<String, usize>>,
     /// The app of an object that never had two names, the last one of one without a name.
     homes: BTreeMap<InodeNumber, Option<String>>,
-    /// The step that an app must not fall behind.
+    /// The step that an app must not fall back behind.
     committed: BTreeMap<String, usize>,
 }
 
@@ -68,7 +68,7 @@ impl Timeline {
         self.layout.app_of(path, FileKind::Directory) == path
     }
 
-    /// Adds what one operation made of the filesystem.
+    /// Adds the state after one operation.
     pub fn step(&mut self, state: &State) {
         let paths = state.paths();
         let parts = parts(&self.layout, &paths);
@@ -174,7 +174,7 @@ impl Timeline {
         self.states.len() - 1
     }
 
-    /// An app was committed: a cut must not take it back behind the last step.
+    /// An app was committed: a cut must not undo the last step.
     pub fn committed(&mut self, app: &str) {
         self.committed.insert(app.to_owned(), self.last());
     }

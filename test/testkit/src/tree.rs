@@ -1,4 +1,4 @@
-//! A filesystem tree as somebody who walks it sees it, and how two are compared.
+//! A filesystem tree as a walk finds it, and how two are compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 

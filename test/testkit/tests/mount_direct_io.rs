@@ -1,4 +1,4 @@
-//! Reading and writing past the kernel's cache on a real mount, beside others who go through it.
+//! Reading and writing past the kernel's cache on a real mount, beside programs that use it.
 
 #![expect(
     clippy::unwrap_used,

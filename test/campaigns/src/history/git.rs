@@ -18,7 +18,7 @@ fn git(app: &Path, words: &[&str]) -> Result<String, String> {
     let mut command = Command::new("git");
     command
         .current_dir(app)
-        // What is above belongs to no repository of ours.
+        // Repositories in directories above are not meant.
         .env("GIT_CEILING_DIRECTORIES", app.parent().unwrap_or(app))
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_SYSTEM", "/dev/null")
@@ -32,7 +32,7 @@ fn git(app: &Path, words: &[&str]) -> Result<String, String> {
 /// Commits.
 pub(super) fn work(app: &Path, from: u64) -> Result<Infallible, String> {
     if from == 0 {
-        // What a cut left of the first attempt.
+        // Remains of the first attempt after a cut.
         fs::remove_dir_all(app).map_err(|error| error.to_string())?;
         fs::create_dir(app).map_err(|error| error.to_string())?;
         git(app, &["init", "--quiet", "--initial-branch=main"])?;
@@ -62,7 +62,7 @@ fn change(app: &Path, step: u64) -> std::io::Result<()> {
     fs::write(app.join(format!("file-{}", step % FILES)), data.bytes())
 }
 
-/// Takes away the locks of processes that a cut ended, as git tells people to.
+/// Removes the locks of processes that a cut killed, as git advises.
 fn remove_locks(directory: &Path) -> std::io::Result<()> {
     let mut waiting = vec![directory.to_owned()];
     while let Some(directory) = waiting.pop() {
@@ -81,7 +81,7 @@ fn remove_locks(directory: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The repository is sound and its history is a prefix of all.
+/// The repository is consistent and its history is a prefix of all.
 pub(super) fn check(app: &Path) -> Result<u64, String> {
     if !app.join(".git").exists()
         || git(app, &["rev-parse", "--verify", "--quiet", "HEAD"]).is_err()

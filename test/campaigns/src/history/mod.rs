@@ -1,10 +1,10 @@
 //! Programs whose history is checked after a power cut.
 //!
-//! A history is a sequence of steps, numbered from 1, in a directory of its own (an app).
-//! It is worked by a process of its own ([`work`]), which says each step that has returned
-//! on its standard output: a process may die of a mount that is gone (a page of a mapping
-//! that cannot be read kills), and the campaign must not. After a cut [`History::check`]
-//! says after which step the app is.
+//! A history is a sequence of steps, numbered from 1, in a directory of its own (an app). It is
+//! worked by a process of its own ([`work`]), which prints each step that has returned to its
+//! standard output: a process may be killed by a mount that is gone (a page of a mapping that
+//! cannot be read kills), and the campaign must not. After a cut [`History::check`] determines
+//! after which step the app's state is.
 
 mod editor;
 mod git;
@@ -97,7 +97,7 @@ impl History {
         }
     }
 
-    /// Finds the step after which the app is; it must be within `floor..=ceiling`.
+    /// Finds the step after which the app's state is; it must be within `floor..=ceiling`.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -125,10 +125,10 @@ impl History {
     }
 }
 
-/// What names of durable apps end in.
+/// What names of durable apps end with.
 pub const DURABLE_SUFFIX: &str = "-durable";
 
-/// Works in `app`, behind step `from`, until something fails.
+/// Works in `app`, after step `from`, until something fails.
 ///
 /// # Errors
 /// What has failed.
@@ -152,7 +152,7 @@ pub fn work(
     }
 }
 
-/// Says that a step has returned.
+/// Reports that a step has returned.
 fn returned(step: u64) -> Result<(), String> {
     writeln!(std::io::stdout(), "{step}").map_err(|error| error.to_string())
 }

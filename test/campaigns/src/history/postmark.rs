@@ -93,7 +93,7 @@ impl PostMark {
         })
     }
 
-    /// What a cycle does whose first step comes after `base`.
+    /// The actions of a cycle whose first step comes after `base`.
     fn cycle(&self, number: u64, base: u64) -> Vec<Action> {
         let mut random = Random::new(self.seed.wrapping_mul(1_000_003).wrapping_add(number));
         let bytes = |random: &mut Random| BYTES.start + random.below(BYTES.end - BYTES.start);
@@ -139,7 +139,7 @@ impl PostMark {
         }
     }
 
-    /// Works behind step `from`.
+    /// Works after step `from`.
     pub(super) fn work(&self, app: &Path, from: u64) -> Result<Infallible, String> {
         let (mut number, mut base) = self.cycle_of(from);
         loop {
@@ -199,8 +199,8 @@ fn digest(content: &[u8]) -> Digest {
     (content.len(), hasher.finish())
 }
 
-/// Every file shows the state that it had in some ranges of steps. The step that is in
-/// a range of each of them is where the directory is.
+/// Every file shows the state that it had in some ranges of steps. The directory's state is that
+/// after the step that is in a range of each of them.
 fn latest_common_step(
     versions: &BTreeMap<String, Vec<(u64, Option<Digest>)>>,
     found: &BTreeMap<String, Digest>,
@@ -208,7 +208,7 @@ fn latest_common_step(
     floor: u64,
     ceiling: u64,
 ) -> Result<u64, String> {
-    // By step behind `first`: how many files agree from there on, less those that cease to.
+    // By step after `first`: how many files agree from there on, less those that cease to.
     let mut changes = vec![0_i64; (ceiling - first) as usize + 2];
     for (name, versions) in versions {
         let found = found.get(name).copied();
@@ -364,7 +364,7 @@ mod tests {
         seed: 5,
     };
 
-    /// A directory after whole calls, the last of which ends at or behind `step`.
+    /// A directory after whole calls, the last of which ends at or after `step`.
     fn made(step: u64) -> (tempfile::TempDir, u64) {
         let app = tempfile::tempdir().unwrap();
         let (mut number, mut base) = (0, 0);

@@ -28,7 +28,7 @@ pub(super) fn work(app: &Path, mode: JournalMode, from: u64) -> Result<Infallibl
     }
 }
 
-/// The database is sound and its rows are a prefix of all.
+/// The database is consistent and its rows are a prefix of all.
 pub(super) fn check(app: &Path) -> Result<u64, String> {
     let database = database(app);
     if !database.exists() {

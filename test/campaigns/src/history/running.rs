@@ -25,15 +25,15 @@ pub struct Running {
     reader: Option<JoinHandle<()>>,
     returned: Arc<AtomicU64>,
     from: u64,
-    /// What had returned when the power went.
+    /// Steps that had returned at the power cut.
     before_cut: Option<u64>,
     /// Promised to be there after a cut.
     floor: u64,
 }
 
 impl Running {
-    /// Works behind step `from`, below the mount at `root`. `helper` is a program that
-    /// calls [`super::work`], and what it complains of goes to a file in `scratch`.
+    /// Works after step `from`, in the mount at `root`. `helper` is a program that calls
+    /// [`super::work`]; its standard error goes to a file in `scratch`.
     ///
     /// # Errors
     /// The process does not start.
@@ -67,7 +67,7 @@ impl Running {
         let reader = child.stdout.take().map(|output| {
             let returned = Arc::clone(&returned);
             std::thread::spawn(move || {
-                // A line that is not whole is that of a process that was killed.
+                // An incomplete line was written by a process that was killed.
                 let lines = BufReader::new(output).lines().map_while(Result::ok);
                 for step in lines.filter_map(|line| line.parse().ok()) {
                     returned.store(step, Ordering::SeqCst);
@@ -97,7 +97,7 @@ impl Running {
         self.returned.load(Ordering::SeqCst)
     }
 
-    /// The power goes now.
+    /// The power is cut now.
     pub fn power_goes(&mut self) {
         self.before_cut = Some(self.returned());
     }
@@ -136,7 +136,7 @@ impl Running {
         }
     }
 
-    /// Checks what a power cut left of it; answers after which step it is.
+    /// Checks what a power cut left of it; returns the step after which its state is.
     ///
     /// # Errors
     /// It is not what was promised.

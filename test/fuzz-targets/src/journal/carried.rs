@@ -1,6 +1,6 @@
-//! Mounting a store whose superblock says, with right checksums, that its epoch begins with
-//! something that an apply was refused: whatever that is, the mount ends, and asks for nothing that
-//! leads outside the store.
+//! Mounting a store whose superblock says, with right checksums, that its epoch begins with records
+//! of a refused apply: whatever these are, the mount returns, and accesses nothing outside the
+//! store.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::history::{History, OPTIONS, start};
 use crate::noise::noises;
 use crate::{Target, Verdict};
 
-/// Most bytes of the input that become records; the rest is the life before.
+/// Most bytes of the input that become records; the rest is the history before.
 const FORGED_BYTES: usize = 400;
 /// Overflow files that histories have, and some more.
 const FILES: u64 = 6;
@@ -35,7 +35,7 @@ struct Plan {
     lie: Lie,
 }
 
-/// What the superblock says of the file, and what is not so.
+/// What the superblock says of the file, and in what way it is wrong.
 #[derive(Arbitrary)]
 enum Lie {
     Nothing,

@@ -1,5 +1,5 @@
-//! Mounting a copy of a store that nobody unmounted, now and then one to whose journal somebody
-//! added a transaction: the copy has what some commit left, or is refused.
+//! Mounting a copy of a store that was not unmounted, now and then with a forged transaction in its
+//! journal: the copy shows the tree after some commit, or is refused.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::history::{History, OPTIONS, start, tree};
 use crate::noise::noises;
 use crate::{Target, Verdict};
 
-/// Most bytes of the input that become records; the rest is the life before.
+/// Most bytes of the input that become records; the rest is the history before.
 const FORGED_BYTES: usize = 200;
 
 /// A life, perhaps a forged transaction, a copy, a mount.
@@ -93,7 +93,7 @@ fn explain(history: &History, target: &mut mobifs_testkit::target::VolumeTarget)
         .unwrap_or_else(|difference| panic!("a state that never was: {difference}"));
 }
 
-/// Numbers below what is asked for, all following from one.
+/// Numbers less than the argument, all derived from one seed.
 fn dice(mut state: u64) -> impl FnMut(u64) -> u64 {
     move |below| {
         state = state

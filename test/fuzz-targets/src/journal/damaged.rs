@@ -1,5 +1,5 @@
-//! Mounting a store whose journal was damaged: the mount is refused and changes nothing, or
-//! it finds what some commit left, but for content that lost transactions had in its place.
+//! Mounting a store whose journal was damaged: the mount is refused and changes nothing, or it
+//! finds the tree after some commit, but for content that lost transactions had in place.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,9 @@
 //! What shows where a journal's last transactions are lost although they were durable.
 //!
-//! Large new data goes to its place in a file before the transaction that mentions it, to
-//! where an earlier transaction says that the file is empty. If damage takes both, nothing
-//! in the journal covers that data any more, and nothing tells that there was anything to
-//! cover: `docs/FORMAT.md`, "Reading". So exactly these ranges may hold anything then, and
-//! no others.
+//! Large new data is written in place before the transaction that refers to it, in a range that an
+//! earlier transaction declares empty. If damage takes both, nothing in the journal covers that
+//! data any more, and nothing shows that there was anything to cover: `docs/FORMAT.md`, "Reading".
+//! So exactly these ranges may hold anything then, and no others.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +56,7 @@ impl Exposed {
                 ranges,
                 has_attributes,
             };
-            // What the journal does not know any more is found by its inode.
+            // An object that the journal does not have any more is found by its inode.
             for number in [object.0, inodes[&object]] {
                 by_number.insert(number, content.clone());
             }

@@ -1,6 +1,5 @@
-//! Stands between the store and the filesystem below it and sees to it that the store asks
-//! for nothing that could lead outside, and comes to an end. Offsets are limited as Linux
-//! limits them.
+//! A layer between the store and the lower filesystem that checks that the store accesses nothing
+//! outside, and that it ends. Offsets are limited as Linux limits them.
 
 use std::io;
 use std::sync::Arc;
@@ -32,8 +31,7 @@ impl<L> Fence<L> {
         }
     }
 
-    /// Counts the calls that change something: those that only look or make durable what
-    /// is there are none.
+    /// Counts the calls that change something: reads and syncs do not count.
     pub(super) fn changes(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.changes)
     }

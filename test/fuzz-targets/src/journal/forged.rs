@@ -1,5 +1,5 @@
-//! Mounting a store to whose journal somebody added a transaction with right checksums:
-//! whatever it says, the mount ends, and asks for nothing that leads outside the store.
+//! Mounting a store whose journal has a forged transaction with valid checksums: whatever it says,
+//! the mount returns, and accesses nothing outside the store.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::history::{History, OPTIONS, start};
 use crate::noise::noises;
 use crate::{Target, Verdict};
 
-/// Most bytes of the input that become records; the rest is the life before.
+/// Most bytes of the input that become records; the rest is the history before.
 const FORGED_BYTES: usize = 400;
 
 /// A life, a forged transaction, a mount.

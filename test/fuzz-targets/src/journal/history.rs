@@ -1,4 +1,4 @@
-//! A store on the crash double that was used for a while: what it held after each commit,
+//! A store on the crash double that was used for a while: its tree after each commit,
 //! and the bytes of its journal.
 
 use std::path::Path;
@@ -19,7 +19,7 @@ use mobifs_volume::{Config, Volume, VolumeOptions};
 
 use super::exposed::{Exposed, Transactions};
 
-/// How stores are opened. The journal is small, so that damage hits.
+/// How stores are opened. The journal is small, so that damage matters.
 pub(super) const OPTIONS: JournalOptions = JournalOptions {
     journal_bytes: 64 << 10,
     direct_bytes_max: Some(16 << 10),
@@ -41,7 +41,7 @@ const STEPS_MAX: usize = 40;
 /// Few paths, so that operations meet.
 const PATHS: [&str; 8] = ["a", "b", "f", "a/f", "a/g", "a/b", "a/b/f", "b/f"];
 
-/// A store that nobody has open, as after a power cut that lost nothing.
+/// A store that no process has open, as after a power cut that lost nothing.
 pub(super) struct History {
     /// The filesystem.
     pub(super) lower: CrashLower,
@@ -51,7 +51,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Lives a life.
+    /// Runs operations and commits.
     pub(super) fn live(u: &mut Unstructured<'_>) -> Result<Self> {
         let lower = CrashLower::new();
         let (store, _report) = JournalStore::open(Gate::new(lower.clone()), &OPTIONS)
@@ -89,8 +89,8 @@ impl History {
         })
     }
 
-    /// Whether some commit left this tree, but for what may show of lost transactions; if
-    /// not, what is different from the last one.
+    /// Whether this is the tree after some commit, except for content that lost transactions may
+    /// expose; if not, the difference from the last one.
     pub(super) fn explain(
         &self,
         found: &Tree,
@@ -115,7 +115,7 @@ impl History {
         bytes
     }
 
-    /// What the journal, as it was left, says.
+    /// The transactions of the journal as it was left.
     pub(super) fn transactions(&self) -> Transactions {
         let scanned = scan(&self.journal(), &mut |_, _| {});
         let mut transactions = scanned

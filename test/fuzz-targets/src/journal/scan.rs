@@ -1,5 +1,5 @@
-//! Scanning a journal of which every block may be forged: what was written in order is
-//! found, in order, and nothing is read outside or more than a few times.
+//! Scanning a journal of which every block may be forged: transactions that were written in order
+//! are found, in order, and no block is read outside the journal or more than a few times.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use mobifs_store::StoreError;
@@ -38,7 +38,7 @@ enum Slot {
     Noise(u8),
 }
 
-/// What is written behind the superblocks, one behind the other.
+/// What is written after the superblocks, one piece after the other.
 #[derive(Debug)]
 enum Piece {
     /// The next transaction of the epoch, as a mount would write it.
@@ -110,7 +110,7 @@ fn superblock(slot: &Slot) -> Vec<u8> {
 struct Image {
     journal: Vec<u8>,
     certain: Vec<Vec<Record>>,
-    /// It has nothing else: a mount must take it.
+    /// It has nothing else: a mount must accept it.
     is_sound: bool,
 }
 

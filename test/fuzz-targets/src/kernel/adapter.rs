@@ -1,4 +1,4 @@
-//! A volume in memory behind a kernel that asks for anything, in any order.
+//! A volume in memory, served to a kernel that sends any requests in any order.
 //!
 //! Oracles: each request that wants an answer gets one, of its own number, in the form of
 //! the protocol; what was never handed out is refused; and what was acknowledged can be
@@ -52,7 +52,7 @@ struct Ask {
 /// The kernel's side.
 struct Kernel {
     exchange: Exchange,
-    /// Nodes that it was told, and how often.
+    /// Nodes that replies have named, and how often.
     lookups: BTreeMap<u64, u64>,
     unique: u64,
     successes: usize,
@@ -120,7 +120,7 @@ impl Kernel {
         })
     }
 
-    /// Mostly a node that it was told.
+    /// Mostly a node that a reply has named.
     fn node(&self, u: &mut Unstructured<'_>) -> Result<u64> {
         let known: Vec<u64> = self.lookups.keys().copied().collect();
         Ok(match u.int_in_range(0..=15)? {
@@ -242,7 +242,7 @@ impl Kernel {
         self.hear(ask, &reply[REPLY_HEADER_BYTES..]);
     }
 
-    /// Nothing about a node succeeds that the kernel was never told of.
+    /// No request for a node succeeds that no reply has named.
     fn check_known(&self, ask: &Ask) {
         let is_about_node = matches!(
             ask.opcode,
@@ -266,7 +266,7 @@ impl Kernel {
         assert!(is_known || !is_about_node, "{ask:?} succeeded");
     }
 
-    /// Notes the nodes that a reply tells of.
+    /// Records the nodes that a reply names.
     fn hear(&mut self, ask: &Ask, content: &[u8]) {
         let asked = |at: usize| {
             let bytes = [0, 1, 2, 3].map(|step| ask.arguments[at + step]);

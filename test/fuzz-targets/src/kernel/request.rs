@@ -55,7 +55,7 @@ fn check(bytes: &[u8], set_xattr_extended: bool) -> Verdict {
     }
 }
 
-/// Every kind of request once, with zeros for arguments and two names behind them.
+/// Every kind of request once, with zeros for arguments and two names after them.
 fn seeds() -> Vec<Vec<u8>> {
     let requests = Opcode::ALL.iter().map(|&opcode| {
         let mut arguments = vec![0; fixed_bytes(opcode)];

@@ -346,7 +346,7 @@ impl Filesystem {
         };
         let content = &content[..half];
         let end = offset + content.len() as u64;
-        // Writing nothing does nothing, also behind the end.
+        // Writing nothing does nothing, also after the end.
         let grows = !content.is_empty() && self.file(inode)?.size < end;
         let mut done = 0;
         while done < content.len() {
@@ -447,7 +447,7 @@ fn is_cached(inode: u64, offset: u64) -> bool {
     !(inode * 7 + offset / 4096).is_multiple_of(3)
 }
 
-/// Whether a listing tells the kind of an entry; some filesystems never do.
+/// Whether a listing has the kind of an entry; some filesystems never report it.
 fn tells_kind(inode: u64) -> bool {
     !inode.is_multiple_of(4)
 }
@@ -459,7 +459,7 @@ impl Lower for CrashLower {
         self.look(|filesystem| filesystem.open(ROOT))
     }
 
-    /// As many as a store wants: where there are fewer it has to find out.
+    /// As many as a store wants: it must cope if there are fewer.
     fn handles_max(&self) -> usize {
         512
     }

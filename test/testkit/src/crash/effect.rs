@@ -31,7 +31,7 @@ pub enum Effect {
         /// All its bytes, as memory held them when it was written.
         content: Option<Arc<[u8; SECTOR_BYTES]>>,
     },
-    /// The size; a smaller one takes the content behind it along.
+    /// The size; a smaller one truncates the content.
     Size {
         /// The file.
         inode: InodeKey,
@@ -94,7 +94,7 @@ pub enum Effect {
         /// Kind of the object.
         kind: FileKind,
     },
-    /// A moved directory entry: gone here and present there in one.
+    /// A moved directory entry: removed here and added there atomically.
     Rename {
         /// Directory of the old entry.
         from: InodeKey,
@@ -176,9 +176,8 @@ pub enum Fate {
     Vanish,
 }
 
-/// Adds to the effects that land those without which they could not have. Any other
-/// subset stays as it was chosen, in any order in time. The rules, each because a
-/// medium or filesystem without it would be none at all:
+/// Adds to the effects that land those without which they could not have. Any other subset stays as
+/// it was chosen, in any order in time. The rules hold on every medium and filesystem:
 ///
 /// 1. *One name has one history.* A change of a directory entry implies the earlier
 ///    changes of the same entry; as a rename is atomic, it implies both its ends.

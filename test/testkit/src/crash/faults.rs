@@ -38,8 +38,8 @@ pub enum Calls {
     Journal,
     /// Calls that make something durable.
     Syncs,
-    /// Calls that need room, as when somebody else has filled the filesystem; it says
-    /// then that nothing is free.
+    /// Calls that need room, as when another program has filled the filesystem; it then reports no
+    /// free space.
     Growing,
 }
 
@@ -101,7 +101,7 @@ impl Calls {
 }
 
 impl Faults {
-    /// Counts a call; says how it has to fail, if it has to.
+    /// Counts a call; returns how it has to fail, if it has to.
     pub(super) fn next(&mut self, call: Call) -> Option<(i32, Harm)> {
         if self.paused {
             return None;
@@ -122,7 +122,7 @@ impl Faults {
         fails.then_some((fault.errno, fault.harm))
     }
 
-    /// Whether somebody else has taken all room.
+    /// Whether a planned fault has taken all room.
     pub(super) fn is_full(&self) -> bool {
         let full = |fault: &Fault| {
             fault.calls == Calls::Growing && self.calls >= fault.first && fault.count > 0
@@ -131,7 +131,7 @@ impl Faults {
     }
 }
 
-/// Runs a call that fails so; what it returns is lost.
+/// Runs a call that fails this way; its result is dropped.
 pub(super) fn fail<T>(
     filesystem: &mut Filesystem,
     (kind, errno, harm): (Call, i32, Harm),
@@ -158,7 +158,7 @@ pub(super) fn fail<T>(
     Err(io::Error::from_raw_os_error(errno))
 }
 
-/// Room as it is shown while somebody else has all of it.
+/// The reported space while a planned fault has taken all room.
 pub(super) const fn without_room(space: SpaceInfo) -> SpaceInfo {
     SpaceInfo {
         free_bytes: 0,
@@ -189,7 +189,7 @@ impl CrashLower {
         self.0.filesystem.lock().faults.is_full()
     }
 
-    /// Panics at the first call behind this many: a caller goes round in circles.
+    /// Panics at the first call after this many: the caller loops.
     pub fn limit_calls(&self, count: u64) {
         self.0.filesystem.lock().faults.calls_max = Some(count);
     }

@@ -29,14 +29,14 @@ impl CrashLower {
     }
 
     /// A filesystem to which everything was copied that is in this one: the same but for the
-    /// numbers of inodes, which are dealt out anew. `below` chooses a number below its argument.
+    /// numbers of inodes, which are assigned anew. `below` chooses a number less than its argument.
     pub fn copy(&self, below: &mut dyn FnMut(u64) -> u64) -> Self {
         let filesystem = self.0.filesystem.lock();
         let mut state = filesystem.live.clone();
         let mut keys: Vec<InodeKey> = state.inodes.keys().copied().collect();
         keys.sort_unstable();
         let mut numbers: Vec<u64> = keys.iter().map(|key| state.inodes[key].number).collect();
-        // Numbers that others had are the worst; now and then all are new.
+        // Numbers that other objects had are the hardest case; now and then all are new.
         let above = if below(4) == 0 { 1 << 8 } else { 0 };
         for key in keys {
             let chosen = below(numbers.len() as u64);
@@ -55,8 +55,8 @@ impl CrashLower {
         copy
     }
 
-    /// As [`CrashLower::kill_image`], and the planned fault, the count of calls and the hook go
-    /// over to the successor's. The dead can do nothing here any more.
+    /// As [`CrashLower::kill_image`], and the planned fault, the count of calls and the hook move
+    /// to the successor's. The killed process's handles do nothing here any more.
     pub fn hand_over(&self) -> Self {
         let image = self.kill_image();
         {
@@ -130,9 +130,8 @@ impl Filesystem {
         }
     }
 
-    /// Two moves of directories, of which only the later landed, can make a cycle,
-    /// which no filesystem allows: then the moves land in order. Says whether that
-    /// adds anything.
+    /// Two moves of directories, of which only the later landed, can make a cycle, which no
+    /// filesystem allows: then the moves land in order. Returns whether that adds anything.
     fn order_directory_renames(&self, land: &mut [bool]) -> bool {
         let is_move = |effect: &Effect| {
             matches!(
@@ -191,7 +190,7 @@ impl Filesystem {
         }
     }
 
-    /// The content that the chosen effects stand for never reaches the medium, though
+    /// The content of the chosen effects never reaches the medium, though
     /// memory shows it. Holes are the filesystem's own metadata: they wait for the next sync,
     /// like sizes and names.
     fn give_up(&mut self, chosen: impl Fn(&Effect) -> bool) {

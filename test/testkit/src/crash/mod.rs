@@ -1,4 +1,4 @@
-//! A crash double: a filesystem in memory below the journal store whose unsynced
+//! A crash double: a filesystem in memory under the journal store whose unsynced
 //! effects land, vanish or tear, in any subset.
 //!
 //! [`CrashLower`] keeps three things: the live state (what calls see), the durable
@@ -136,7 +136,7 @@ struct Filesystem {
     writes_half: bool,
     /// Syncs give up content instead of making it durable.
     gives_up: bool,
-    /// They did so: the live state will not be the durable one by syncing alone.
+    /// Syncs have given up content: syncing alone does not make the live state durable.
     has_given_up: bool,
     space: SpaceInfo,
     capabilities: Capabilities,
@@ -243,12 +243,12 @@ impl CrashLower {
         self.0.filesystem.lock().journal_write_pending
     }
 
-    /// Power goes after the `count`th mutating call: all later calls fail.
+    /// Power fails after the `count`th mutating call: all later calls fail.
     pub fn cut_after(&self, count: u64) {
         self.0.filesystem.lock().cut_after = count;
     }
 
-    /// Once `owner_lives` says no, every call fails and does nothing.
+    /// Once `owner_lives` returns false, every call fails and does nothing.
     pub fn set_owner_lives(&self, owner_lives: OwnerLives) {
         self.0.filesystem.lock().owner_lives = Some(owner_lives);
     }
@@ -264,7 +264,7 @@ impl CrashLower {
     }
 
     /// From now on calls that need one more descriptor than this fail with `EMFILE`, although
-    /// `handles_max` tells nothing of it.
+    /// `handles_max` does not report it.
     pub fn limit_handles(&self, count_max: usize) {
         self.0.filesystem.lock().handles_max = count_max;
     }
@@ -330,7 +330,7 @@ impl Filesystem {
         self.check_alive()
     }
 
-    /// The dead do nothing; what their calls answer is heard by nobody.
+    /// A killed process changes nothing; no caller gets the results of its calls.
     fn check_owner(&mut self) -> io::Result<()> {
         if self.owner_lives.as_mut().is_none_or(|lives| lives()) {
             Ok(())
@@ -339,8 +339,8 @@ impl Filesystem {
         }
     }
 
-    /// Reads work until the first mutation after the cut was refused: before that
-    /// nobody can tell that the power is off.
+    /// Reads work until the first mutation after the cut was refused: before that the caller cannot
+    /// know that the power is off.
     fn check_alive(&self) -> io::Result<()> {
         if self.dead {
             Err(io::Error::from_raw_os_error(EIO))

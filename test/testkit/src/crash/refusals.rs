@@ -1,4 +1,4 @@
-//! What a filesystem refuses for good, and no store can know before it asks.
+//! What a filesystem refuses permanently, which a store cannot know in advance.
 
 use std::io;
 
@@ -22,15 +22,15 @@ pub struct Refusals {
     pub symlink_bytes_max: Option<usize>,
     /// Nothing can be written beside the journal: overflow files are refused.
     pub takes_no_overflow: bool,
-    /// Inodes of the whole filesystem: what is made beside the journal gives back what it takes.
+    /// Inodes of the whole filesystem: objects that are made beside the journal release theirs.
     pub inodes_max: Option<usize>,
     /// Calls that always fail for some objects.
     pub calls: Option<RefusedCalls>,
 }
 
 /// Objects to which some kinds of calls always fail, with any error that is not the device's: a
-/// directory that cannot be moved (overlayfs), a device number that does not fit (XFS), a file that
-/// somebody has made immutable.
+/// directory that cannot be moved (overlayfs), a device number that does not fit (XFS), an
+/// immutable file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedCalls {
     /// So many of a thousand pairs of an object and a kind of call.
@@ -151,7 +151,7 @@ impl Filesystem {
 }
 
 impl CrashLower {
-    /// What is refused from now on, although `capabilities` and `space` tell nothing of it.
+    /// What is refused from now on, although `capabilities` and `space` do not report it.
     pub fn set_refusals(&self, refusals: Refusals) {
         self.0.filesystem.lock().refusals = refusals;
     }

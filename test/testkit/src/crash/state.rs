@@ -59,7 +59,7 @@ impl Inode {
         }
     }
 
-    /// Copies content into `out`, which must not reach behind the end.
+    /// Copies content into `out`, which must not reach beyond the end.
     pub(super) fn read(&self, out: &mut [u8], offset: u64) {
         let mut done = 0;
         while done < out.len() {
@@ -76,7 +76,7 @@ impl Inode {
         }
     }
 
-    /// Drops everything behind `size`, so that a later growth shows zeros.
+    /// Drops everything after `size`, so that a later growth shows zeros.
     pub(super) fn cut_content(&mut self, size: u64) {
         self.sectors.split_off(&size.div_ceil(SECTOR));
         let kept = (size % SECTOR) as usize;
@@ -197,8 +197,8 @@ fn apply_content(inode: &mut Inode, effect: &Effect) {
             inode.sectors.remove(index);
         }
         Effect::Size { size, .. } => {
-            // Also when it grows here: what lies behind was cut off before it grew in
-            // the live state.
+            // Also when it grows here: the content after it was truncated before it grew in the
+            // live state.
             inode.cut_content(*size);
             inode.size = *size;
         }

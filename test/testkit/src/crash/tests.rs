@@ -1,4 +1,4 @@
-//! The double is only worth something if it is as cruel as it says, and no crueller.
+//! The double is only useful if it loses exactly what it documents, and no more.
 
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ fn a_synced_file_without_a_synced_entry_is_gone() {
     lower.write_at(&file, b"content", 0).unwrap();
     lower.sync(&file).unwrap();
     assert_eq!(names(&lower.crash_image(&mut none)), Vec::<String>::new());
-    // Its entry alone brings it back whole.
+    // If its entry lands, all of its content is there.
     assert_eq!(content(&lower.crash_image(&mut all), b"f"), b"content");
 }
 
@@ -325,7 +325,7 @@ fn hard_links_land_one_by_one() {
             .nlink,
         2
     );
-    // As cruel as a medium without a journal: the removal without the new link.
+    // As on a medium without a journal: the removal without the new link.
     let mut removals = |effect: &Effect| match effect {
         Effect::Unlink { .. } => Fate::Land,
         _ => Fate::Vanish,

@@ -1,4 +1,4 @@
-//! Clocks that no machine should have.
+//! Clocks that behave as no machine's should.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ const YEAR_SECONDS: u64 = 365 * 24 * 3600;
 /// Where the wall clock begins, in seconds since 1970: in 2023.
 const START_SECONDS: i64 = 1_700_000_000;
 
-/// How time goes by.
+/// How time passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockKind {
-    /// A tenth of a second for every look.
+    /// A tenth of a second for every reading.
     Steady,
     /// The wall clock jumps back and forth by up to a century; the monotonic clock
     /// stands still, leaps by years, and at last stands at the end of its range.

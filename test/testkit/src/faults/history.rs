@@ -13,7 +13,7 @@ use crate::random::Random;
 use crate::tree::Compare;
 
 /// With fewer descriptors no store works: its own directories, files that are always open, and one
-/// for each thread that looks for something.
+/// for each thread that looks for an object.
 const HANDLES_MIN: usize = 16;
 
 /// Limits and classes of a history.
@@ -33,7 +33,7 @@ pub struct Setting {
     pub objects_max: usize,
     /// Descriptors that the store may have, those that it always has included.
     pub handles_max: usize,
-    /// How time goes by.
+    /// How time passes.
     pub clock: ClockKind,
 }
 

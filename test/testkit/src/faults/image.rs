@@ -16,8 +16,8 @@ use crate::tree::Tree;
 /// What a power cut left, or the end of the process.
 pub(super) struct Image {
     lower: CrashLower,
-    /// Only the process ended: what was written is shown, whether it is durable or not, and
-    /// whether it ever will be.
+    /// Only the process ended: written data is visible, whether or not it is durable or ever will
+    /// be.
     has_power: bool,
     pub(super) what: String,
 }
@@ -32,7 +32,7 @@ struct Collected {
 }
 
 impl Collector {
-    /// A collector that looks at every change of `lower`.
+    /// A collector that observes every change of `lower`.
     pub(super) fn install(lower: &CrashLower, seed: u64, cuts: Cuts) -> Self {
         let collected = Arc::new(Mutex::new(Collected {
             random: Random::new(seed),
@@ -86,7 +86,7 @@ impl Collected {
     }
 }
 
-/// A power cut of which so much of what was not durable lands.
+/// A power cut after which this share of what was not durable lands.
 fn cut(lower: &CrashLower, percent: u64, random: &mut Random) -> CrashLower {
     lower.crash_image(&mut |_| {
         if random.chance(percent) {
@@ -97,8 +97,8 @@ fn cut(lower: &CrashLower, percent: u64, random: &mut Random) -> CrashLower {
     })
 }
 
-/// Recovers an image and compares what is there with the history; then recovers it anew
-/// with a fault. Says whether that one fired.
+/// Recovers an image and compares what is there with the history; then recovers it anew with a
+/// fault. Returns whether that one fired.
 pub(super) fn check_image(
     image: &Image,
     setting: &Setting,
@@ -190,7 +190,7 @@ fn recover_with_fault(
         Err(_) if fired => None,
         Err(what) => return Err(format!("failed although no call did: {what}")),
     };
-    // The power may go as well; what nobody was shown may go with it.
+    // A power cut may follow; state that was never shown may be lost with it.
     let percent = *random.pick(&[0, 50, 100]);
     let again = Some(cut(lower, percent, random)).filter(|_| !image.has_power || shown.is_some());
     for medium in [lower.clone()].into_iter().chain(again) {

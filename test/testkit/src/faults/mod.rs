@@ -1,5 +1,5 @@
-//! The fault search: random histories of a volume over the crash double in which calls
-//! to the lower filesystem fail, held against what `docs/SEMANTICS.md` promises.
+//! The fault search: random histories of a volume over the crash double in which calls to the lower
+//! filesystem fail, compared with the promises of `docs/SEMANTICS.md`.
 //!
 //! A *fault point* is one run of a history in which one planned [`Fault`] fired: at any
 //! call number (also of the mount and the unmount), for one call, for several or until
@@ -164,9 +164,8 @@ impl fmt::Display for FaultViolation {
 
 impl std::error::Error for FaultViolation {}
 
-/// Errors that a lower filesystem may answer. Those by which one means something
-/// (`ENOENT`, `EEXIST`, `EOPNOTSUPP`, …) are none of these: who lies about them cannot be
-/// a filesystem.
+/// Errors that a lower filesystem may answer. Errors with a specific meaning (`ENOENT`, `EEXIST`,
+/// `EOPNOTSUPP`, …) are not among them: a filesystem must return those correctly.
 const ERRNOS: [i32; 7] = [
     5,   // EIO
     28,  // ENOSPC
@@ -259,7 +258,7 @@ impl Search for FaultSearchOptions {
     }
 }
 
-/// As [`search`], with this history; `seed` decides about the faults.
+/// As [`search`], with this history; `seed` determines the faults.
 ///
 /// # Errors
 /// The first [`FaultViolation`].

@@ -19,7 +19,7 @@ use crate::random::Random;
 use crate::target::{Target as _, VolumeTarget, describe};
 use crate::timeline::{Synced, Timeline};
 
-/// No run takes so many calls: something goes round in circles.
+/// No run takes so many calls: the store loops.
 const CALLS_MAX: u64 = 1_000_000;
 
 /// What a run did.
@@ -35,11 +35,11 @@ pub struct Outcome {
 pub(super) struct Mounted {
     pub(super) target: VolumeTarget,
     pub(super) store: Arc<JournalStore<Gate<CrashLower>>>,
-    /// What a killed daemon's successor gets, if there may be one.
+    /// The arena for a killed daemon's successor, if there may be one.
     arena: Option<Arena>,
 }
 
-/// Opens the store and brings it to life.
+/// Opens the store and starts a volume.
 pub(super) fn mount(
     lower: &CrashLower,
     setting: &Setting,
@@ -93,7 +93,7 @@ fn start(
 /// The volume and the store of a killed daemon's successor.
 type Successor = (Arc<Volume>, Arc<JournalStore<Gate<CrashLower>>>, Arena);
 
-/// Goes on with what a killed daemon has left.
+/// Resumes the state of a killed daemon.
 fn resume(
     lower: &CrashLower,
     setting: &Setting,
@@ -240,7 +240,7 @@ impl Run<'_> {
         }
         if self.lower.failed_calls() > failed_before {
             self.note_read_only()?;
-            // Looking brings things into memory, so not always.
+            // Reading brings objects into memory, so not always.
             if self.random.chance(50) {
                 self.compare()?;
             }
@@ -332,7 +332,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether an operation may fail so at this moment.
+    /// Whether an operation may fail with this error at this moment.
     fn is_excused(&self, operation: &Operation, errno: Errno, failed_before: u64) -> bool {
         let a_call_failed = self.lower.failed_calls() > failed_before;
         let has_read_only = || !self.read_only_apps().is_empty();
@@ -427,7 +427,7 @@ impl Run<'_> {
             .collect()
     }
 
-    /// An app is read-only for a reason that the status tells.
+    /// An app is read-only for a reason that the status reports.
     fn note_read_only(&mut self) -> Result<(), String> {
         let read_only = self.read_only_apps();
         if !read_only.is_empty() {
@@ -489,7 +489,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Nothing fails any more: all is well again.
+    /// Ends the fault and checks that everything works again.
     fn repair(&mut self) -> Result<(), String> {
         self.collector.add(&self.lower, "after the last event");
         self.check_images()?;
@@ -527,7 +527,7 @@ impl Run<'_> {
         probes
     }
 
-    /// Commits and applies all, and sees that nothing is held any more; then unmounts.
+    /// Commits and applies all, and checks that nothing is held any more; then unmounts.
     fn end(mut self) -> Result<FaultStatistics, String> {
         let volume = Arc::clone(self.volume());
         text(volume.sync_app(None, true)).map_err(|what| format!("the last sync: {what}"))?;
@@ -563,7 +563,7 @@ impl Run<'_> {
                 .map_err(|what| format!("mounting again: {what}"))?;
             compare_trees(&model, &mut again.target, setting.view())
                 .map_err(|what| format!("after mounting again: {what}"))?;
-            // This look is not the store's.
+            // This walk is not the store's.
             medium.limit_handles(usize::MAX);
             demand_no_leftovers(&medium)?;
         }

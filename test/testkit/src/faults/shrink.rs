@@ -8,7 +8,7 @@ use crate::shrink::shrink as leave_out;
 /// Runs at most.
 const RUNS_MAX: u32 = 30_000;
 
-/// How runs are cut: leaving something out moves all cuts.
+/// How runs are cut: leaving an event out moves all cuts.
 const CUTS: Cuts = Cuts {
     permille: 100,
     images_max: 4,

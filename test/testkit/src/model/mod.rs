@@ -1,9 +1,8 @@
 //! The reference model: what every MobiFS test compares against.
 //!
-//! It is a filesystem in memory, written to be obviously correct and not to be
-//! fast, and it answers what Linux answers on ext4 to a privileged caller; a test
-//! holds it against a real directory. It knows nothing of apps or commits: those
-//! are added by [`crate::timeline`].
+//! It is a filesystem in memory, written to be obviously correct and not to be fast, and it answers
+//! what Linux answers on ext4 to a privileged caller; a test compares it with a real directory. It
+//! knows nothing of apps or commits: those are added by [`crate::timeline`].
 
 mod content;
 mod data;
@@ -71,7 +70,7 @@ impl Model {
         &self.state
     }
 
-    /// The tree as somebody who walks it sees it.
+    /// The tree as a walk finds it.
     pub fn tree(&self) -> Tree {
         self.state.tree()
     }
@@ -275,7 +274,7 @@ impl Model {
 
     fn held_directory(&self, slot: Slot) -> Result<InodeNumber, Errno> {
         let number = *self.held.get(&slot).ok_or(Errno::BADF)?;
-        // An `O_PATH` descriptor is good for nothing but to hold its object.
+        // An `O_PATH` descriptor can only hold its object.
         self.state.entries(number).map_err(|_| Errno::BADF)?;
         Ok(number)
     }

@@ -180,7 +180,7 @@ impl State {
         found
     }
 
-    /// The tree as somebody who walks it sees it.
+    /// The tree as a walk finds it.
     pub fn tree(&self) -> Tree {
         let paths = self.paths();
         let mut names: BTreeMap<InodeNumber, u32> = BTreeMap::new();
@@ -309,8 +309,8 @@ impl State {
         number
     }
 
-    /// An inode gets or loses a name: it becomes another one in memory, so that whoever
-    /// shares it can tell.
+    /// An inode gets or loses a name: it becomes another one in memory, so that snapshots that
+    /// share it can detect the change.
     pub(super) fn relink(&mut self, number: InodeNumber) -> &mut Inode {
         self.inode_mut(number)
     }

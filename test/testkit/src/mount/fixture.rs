@@ -13,7 +13,7 @@ const MOUNTED: &str = "\"mounted\"";
 
 /// How long a killed daemon may take to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait between two looks.
+/// How long to wait between two checks.
 const PAUSE: Duration = Duration::from_micros(500);
 
 /// Where a mount is and how it is configured.
@@ -122,7 +122,7 @@ impl Mount {
         Ok(())
     }
 
-    /// Ends the daemon at once, whatever it does, and takes the mount out of the tree.
+    /// Kills the daemon, and takes the mount out of the tree.
     ///
     /// # Errors
     /// The daemon is killed and does not end.

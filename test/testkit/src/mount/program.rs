@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// How `mobifs` ends where a mount is in use.
 const IN_USE: i32 = 3;
-/// How long a mount that nobody uses may be busy.
+/// How long a mount without users may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long to wait before the next try.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -63,8 +63,8 @@ impl Program {
         succeed(Command::new(&self.0).args(words).args(paths))
     }
 
-    /// Unmounts properly, as soon as nobody uses the mount: a process that another thread is
-    /// starting has all our files open until it has become what it is to be.
+    /// Unmounts properly, as soon as the mount is not in use: a process that another thread is
+    /// starting has all our files open until it executes its program.
     ///
     /// # Errors
     /// What `mobifs umount` says, of a busy mount after a long time.

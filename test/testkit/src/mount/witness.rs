@@ -12,7 +12,7 @@ use crate::tree::{Compare, Tree};
 
 /// The kernel cuts a write that does not start on a page at the next page.
 const PAGE_BYTES: u64 = 4096;
-/// It hands on at most so much at a time.
+/// It passes at most so much in one request.
 const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
 /// Where a write with `O_DIRECT` that is submitted page by page is cut.
@@ -50,7 +50,7 @@ impl Witness {
         }
     }
 
-    /// What was executed, each with the step of the history that it was.
+    /// The executed operations, each with its step of the history.
     pub fn told(&self) -> &[(usize, Operation)] {
         &self.told
     }

@@ -111,8 +111,8 @@ pub(super) struct Generator<'p> {
 }
 
 impl Generator<'_> {
-    /// Where the power goes: half of the time just behind an `fsync`, before anything else
-    /// commits what that had to.
+    /// Where the power is cut: half of the time just after an `fsync`, before anything else commits
+    /// what that had to.
     fn cut_place(&mut self, events: &[Event], prelude: u64) -> usize {
         let is_fsync =
             |event: &Event| matches!(event, Event::Do(operation) if operation.is_fsync());
@@ -228,8 +228,8 @@ impl Generator<'_> {
         self.run(operation);
     }
 
-    /// A program's directory moves while it works on files below, and what it does there
-    /// afterwards is made durable.
+    /// A program's directory moves while it works on files in it, and its later changes there are
+    /// made durable.
     fn move_work(&mut self) {
         let paths = self.model.state().paths();
         let is_deep = |path: &&String| path.matches('/').count() > 1;
@@ -281,7 +281,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Where apps are: at the top, or a little below.
+    /// Where apps are: at the top, or a few levels deeper.
     fn app_path(&mut self) -> String {
         let mut path = if self.random.chance(50) {
             self.random.pick(&self.profile.apps).clone()
@@ -484,7 +484,7 @@ impl Generator<'_> {
         self.run(operation);
     }
 
-    /// Whole pages past the cache; now and then what others use stands beside it.
+    /// Whole pages past the cache; now and then beside ordinary accesses.
     fn use_direct_io(&mut self) {
         let file = self.file();
         let page = u64::from(PAGE_BYTES);
@@ -505,7 +505,7 @@ impl Generator<'_> {
             offset,
             data,
         });
-        // Through the cache, by whoever looks next.
+        // Read through the cache afterwards.
         self.run(Operation::Read {
             file,
             offset,

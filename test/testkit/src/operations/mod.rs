@@ -54,14 +54,14 @@ pub enum RenameMode {
 pub enum AllocateMode {
     /// Make room.
     Allocate {
-        /// Even behind the end, without moving it.
+        /// Even after the end, without moving it.
         keep_size: bool,
     },
     /// Make a hole; the size stays.
     PunchHole,
     /// Zero a range.
     ZeroRange {
-        /// Even behind the end, without moving it.
+        /// Even after the end, without moving it.
         keep_size: bool,
     },
 }
@@ -229,20 +229,18 @@ pub enum Event {
     SyncApp(String),
     /// `syncfs`: returns when everything is committed.
     SyncAll,
-    /// An app's transaction is closed, as its policy may do at any moment; nothing is
-    /// promised to anybody.
+    /// An app's transaction is closed, as its policy may do at any moment; without any promise.
     Close(String),
-    /// The closed transaction whose turn it is is committed, if there is one; nothing
-    /// is promised to anybody.
+    /// The next closed transaction is committed, if there is one; without any promise.
     CommitNext,
-    /// What nobody uses leaves memory.
+    /// Unused objects are evicted from memory.
     TidyUp,
     /// Everything committed is brought to its final place.
     Apply,
     /// The power is cut and the store mounted again.
     Cut,
-    /// The daemon is killed in the next event, behind so many of the writes to its arena and
-    /// of the calls to the filesystem below (or behind the event, if there are not so many),
-    /// and another one goes on.
+    /// The daemon is killed in the next event, after so many of the writes to its arena and of the
+    /// calls to the lower filesystem (or after the event, if there are not so many), and another
+    /// one goes on.
     Kill(u64),
 }

@@ -1,5 +1,5 @@
-//! A real directory, used through system calls: of a mounted MobiFS, or of any
-//! other filesystem to hold the model against.
+//! A real directory, used through system calls: of a mounted MobiFS, or of any other filesystem to
+//! compare the model with.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -487,8 +487,8 @@ const fn bits(mode: u16) -> Mode {
     Mode::from_bits_retain(mode as u32)
 }
 
-/// Writes past the cache while others read the range through it: what they bring into the
-/// cache meanwhile must not stay when it has become old.
+/// Writes past the cache while other threads read the range through it: stale pages that they bring
+/// into the cache must not stay.
 fn write_direct(file: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Result<u64, Errno> {
     let direct = direct_io::reopen(file)?;
     let data = AlignedBuffer::holding(data);

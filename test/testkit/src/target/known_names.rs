@@ -1,4 +1,4 @@
-//! What the kernel remembers of names: it asks for one that it knows only once.
+//! The kernel's cache of names: it looks each one up only once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use mobifs_volume::RenameMode;
 /// A name in a directory.
 pub(super) type Place = (ObjectId, Vec<u8>);
 
-/// Names that were looked up, and references that were counted for it. A reference is
-/// given back when the kernel lets go of the object, and not with a name of it.
+/// Names that were looked up, and references that were counted for it. A reference is given back
+/// when the kernel drops the object, and not with a name of it.
 #[derive(Clone, Debug, Default)]
 pub struct KnownNames {
     names: BTreeMap<Place, (ObjectId, FileKind)>,
@@ -60,7 +60,7 @@ impl KnownNames {
         }
     }
 
-    /// Lets go of the names of these objects that are in no use: that are not open, and under
+    /// Drops the names of these objects that are not in use: that are not open, and under
     /// which no other name is known.
     pub(super) fn prune(
         &mut self,
@@ -72,7 +72,7 @@ impl KnownNames {
         self.names.retain(|_, (id, _)| is_kept(*id));
     }
 
-    /// Lets go of all names.
+    /// Drops all names.
     pub(super) fn clear(&mut self) {
         self.names.clear();
     }

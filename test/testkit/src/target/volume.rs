@@ -611,8 +611,8 @@ impl VolumeTarget {
         }
     }
 
-    /// Lists a directory in several parts. Every few times what nobody uses leaves memory
-    /// between them, the entries of this directory included.
+    /// Lists a directory in several parts. Every few times unused objects are evicted between them,
+    /// the entries of this directory included.
     fn list(&self, id: ObjectId) -> Result<Vec<String>, FsError> {
         self.listings.set(self.listings.get() + 1);
         let is_disturbed = self.listings.get().is_multiple_of(DISTURBED_LISTING);

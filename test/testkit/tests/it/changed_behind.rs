@@ -1,6 +1,6 @@
-//! Somebody changes the store's directory while it is mounted, against the rule: this is
-//! told, or shows as what it is, and what is not concerned stays as it was. On the crash
-//! double and in a real directory.
+//! Another program changes the store's directory while it is mounted, against the rule: this is
+//! reported, or visible, and other objects stay as they were. On the crash double and in a real
+//! directory.
 #![expect(
     clippy::unwrap_used,
     reason = "a helper of a test fails the test by panicking, as the test itself does"
@@ -16,7 +16,7 @@ use mobifs_testkit::operations::{Answer, FileRef, Operation as Op, Payload};
 use mobifs_testkit::target::{Target as _, VolumeTarget};
 use mobifs_volume::{Config, Volume, VolumeOptions};
 
-/// A mount, and the directory below as somebody else sees it.
+/// A mount, and the store's directory as another program sees it.
 struct Place<L: Lower> {
     target: VolumeTarget,
     store: Arc<JournalStore<Gate<L>>>,
@@ -60,7 +60,7 @@ fn on_both(on_double: impl Fn(&dyn Fn() -> CrashLower), on_disk: impl Fn(&dyn Fn
 }
 
 impl<L: Lower + 'static> Place<L> {
-    /// Two apps with a file each, both below.
+    /// Two apps with a file each, both in the lower filesystem.
     fn new(lower: &dyn Fn() -> L) -> Self {
         let mut place = mount(lower(), lower()).unwrap().0;
         for app in ["alpha", "beta"] {
@@ -107,7 +107,7 @@ impl<L: Lower + 'static> Place<L> {
         }
     }
 
-    /// A directory below.
+    /// A directory of the lower filesystem.
     fn below(&self, name: &str) -> L::Handle {
         let root = self.outside.root().unwrap();
         self.outside.open(&root, name.as_bytes(), true).unwrap()
@@ -123,7 +123,7 @@ impl<L: Lower + 'static> Place<L> {
 }
 
 impl<L: Lower + 'static> Place<L> {
-    /// The power goes.
+    /// The power is cut.
     fn cut(self) {
         self.volume().cut_power();
     }
@@ -133,8 +133,8 @@ fn payload(tag: u32, length: u32) -> Vec<u8> {
     Payload { tag, length }.bytes()
 }
 
-/// A file is cut to nothing below: what was committed since lies in it, where it was, and
-/// what was cut off reads as zeros, through the mount and after it.
+/// A file is truncated to nothing in the lower filesystem: later commits are in it, at their
+/// offsets, and the truncated part reads as zeros, through the mount and after it.
 fn truncated<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     let mut place = Place::new(lower);
     place.write("alpha/file", 2, 8192, 4096);
@@ -155,11 +155,11 @@ fn a_file_that_is_truncated_keeps_what_is_committed_later() {
     on_both(truncated, truncated);
 }
 
-/// A stranger stays where it is, and is seen after the next mount at the latest; in a
-/// directory that is deleted through the mount it goes to `lost`, which is told.
+/// A foreign file stays where it is, and is visible after the next mount at the latest; in a
+/// directory that is deleted through the mount it is moved to `lost`, which is reported.
 fn stranger<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     let mut place = Place::new(lower);
-    // Known to the mount before the stranger comes.
+    // Known to the mount before the foreign file is made.
     place.read("alpha/file");
     for app in ["alpha", "beta"] {
         let directory = place.below(app);
@@ -196,8 +196,7 @@ fn a_stranger_is_kept() {
     on_both(stranger, stranger);
 }
 
-/// A file is moved to another directory: what is committed to it later goes there with it,
-/// and is told.
+/// A file is moved to another directory: later commits to it go there, and this is reported.
 fn moved_away<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     let mut place = Place::new(lower);
     place.write("alpha/file", 2, 8192, 4096);
@@ -223,9 +222,9 @@ fn a_file_that_is_moved_away_is_told() {
     on_both(moved_away, moved_away);
 }
 
-/// While the store is not mounted and its journal not applied, a file with committed
-/// changes is removed, and another one made, which gets its inode number: the changes are
-/// lost with the file, and are not taken for those of the other.
+/// While the store is not mounted and its journal not applied, a file with committed changes is
+/// removed, and another one made, which gets its inode number: the changes are lost with the file,
+/// and are not applied to the other.
 fn removed_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     let mut place = Place::new(lower);
     place.write("alpha/file", 2, 8192, 4096);
@@ -259,8 +258,8 @@ fn a_file_that_is_removed_after_a_cut_takes_its_changes_with_it() {
     on_both(removed_after_a_cut, removed_after_a_cut);
 }
 
-/// While the store is not mounted and its journal not applied, a directory goes that a new
-/// file belongs in: the mount fails, and says why.
+/// While the store is not mounted and its journal not applied, a directory is removed in which a
+/// new file belongs: the mount fails, and the error says why.
 fn directory_gone_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
     let mut place = Place::new(lower);
     place.run(Op::CreateFile {

@@ -1,5 +1,5 @@
-//! Copies of stores that nobody unmounted: the same tree and journal, and other inodes. The crash
-//! search copies its images as well; these are what it found.
+//! Copies of stores that were not unmounted: the same tree and journal, and other inodes. The crash
+//! search copies its images as well; these are the bugs that it found.
 #![expect(
     clippy::unwrap_used,
     reason = "a helper of a test fails the test by panicking, as the test itself does"
@@ -75,9 +75,9 @@ fn assert_whole(store: &JournalStore<Gate<CrashLower>>) {
     }
 }
 
-/// The root of a copy may have the number that a file had in the original. Such a journal counted
-/// as forged, was applied at once without the mark that names move, and a copy of what a power cut
-/// left of that was looked up by names that had moved.
+/// The root of a copy may have the number that a file had in the original. Such a journal was taken
+/// for a forged one and applied at once without a rename mark; after a power cut in that, a copy
+/// was looked up by names that had moved.
 #[test]
 fn no_number_in_a_copy_makes_its_journal_doubtful() {
     let original = pending();
@@ -95,7 +95,7 @@ fn no_number_in_a_copy_makes_its_journal_doubtful() {
     }
 }
 
-/// Each copy of a copy noted its numbers behind those of the one before, until no room was left
+/// Each copy of a copy recorded its numbers after those of the one before, until no room was left
 /// for the apply.
 #[test]
 fn copies_of_copies_take_no_more_of_the_journal() {
@@ -137,9 +137,9 @@ fn a_copy_of_a_part_is_refused_or_goes_on_without_what_is_missing() {
     }
 }
 
-/// Found by the crash search. What a copy had in `limbo/` under a number of the original was
-/// deleted, and a power cut undid that, but not the note that the store is none of a copy any
-/// more. A file with that number here could not be removed then.
+/// Found by the crash search. A file that a copy had in `limbo/` under a number of the original was
+/// deleted, and a power cut undid that, but not the record that the copy is bound to its own tree.
+/// A file with that number here could not be removed then.
 #[test]
 fn what_a_copy_deletes_from_limbo_does_not_come_back() {
     let lower = copy(&pending(), 1);

@@ -85,7 +85,7 @@ fn a_cut_after_work_without_lookups_leaves_every_app_at_a_point_of_its_history()
     });
 }
 
-/// The thread commits and forgets at moments of its own.
+/// The thread commits and evicts at arbitrary moments.
 #[test]
 fn a_checkpointer_thread_beside_the_program_changes_nothing() {
     let profile = Profile {

@@ -50,8 +50,8 @@ fn write(volume: &Volume, id: ObjectId, n: u64, byte: u8) -> Result<usize, FsErr
     volume.write(id, at, &chunk, SetIdBits::Stay, false)
 }
 
-/// What is acknowledged stays; who finds memory full of what cannot be committed gets an
-/// error and does not wait for ever; and all goes on once commits work again.
+/// What is acknowledged stays; a writer that finds memory full of changes that cannot be committed
+/// gets an error and does not wait for ever; everything works again once commits do.
 #[test]
 fn writers_get_an_error_when_memory_is_full_and_commits_fail() {
     let lower = CrashLower::new();
@@ -114,7 +114,7 @@ fn writers_get_an_error_when_memory_is_full_and_commits_fail() {
     assert_eq!(volume.status().memory.used_bytes, 0);
 }
 
-/// The checkpointer goes by a clock that stands still and leaps by years.
+/// The checkpointer uses a clock that stands still and leaps by years.
 #[test]
 fn changes_are_committed_whatever_the_clock_does() {
     let store = Arc::new(MemoryStore::new());

@@ -38,7 +38,7 @@ fn mount(lower: &CrashLower) -> Result<(CrashStore, VolumeTarget), String> {
     let store = Arc::new(store);
     let config = Config::parse("", Path::new("test")).unwrap();
     let options = VolumeOptions {
-        // What is looked at is read from the store.
+        // Reads come from the store.
         objects_max: 0,
         background: false,
         clock: ClockKind::Steady.clock(7),
@@ -86,8 +86,8 @@ fn execute(model: &mut Model, target: &mut VolumeTarget, operations: &[Op]) {
     target.volume().sync_all().unwrap();
 }
 
-/// A new file of two names of which an apply made one before it failed; the other was
-/// removed, and the power cut. None if that fault did not hurt the apply.
+/// A new file of two names of which an apply made one before it failed; the other was removed, and
+/// the power cut. None if that fault did not make the apply fail.
 fn image_of_an_apply_that_failed(number: u64) -> Option<(Model, CrashLower)> {
     let lower = CrashLower::new();
     let (store, mut target) = mount(&lower).unwrap();

@@ -9,7 +9,7 @@ use mobifs_testkit::operations::Event::{
 use mobifs_testkit::operations::FileRef::Path;
 use mobifs_testkit::operations::{Operation as Op, Payload, RenameMode};
 
-/// Often enough that the moment which matters is among them.
+/// Often enough to include the critical moment.
 const OFTEN: Cuts = Cuts {
     permille: 250,
     images_max: 12,
@@ -71,7 +71,7 @@ fn holds(events: &[Event], setting: Setting, fault: Fault, cuts: Cuts) {
     assert!(cuts.images_max == 0 || total.crash_points > 0);
 }
 
-/// Nothing that is not in use stays in memory, so all is looked up below again.
+/// Unused objects leave memory at once, so everything is looked up in the lower filesystem again.
 fn forgetful() -> Setting {
     Setting {
         objects_max: 0,
@@ -79,8 +79,8 @@ fn forgetful() -> Setting {
     }
 }
 
-/// A failed journal write that could not be taken back closed the journal until the next
-/// mount if nothing else was in it, or if what was had new objects.
+/// After a failed journal write whose tail could not be invalidated the journal took nothing until
+/// the next mount, if it had no other transaction, or only ones with new objects.
 #[test]
 fn a_journal_that_failed_twice_takes_transactions_again() {
     let first = [make_directory("alpha"), SyncAll];
@@ -149,8 +149,8 @@ fn a_new_file_is_not_lost_when_an_apply_comes_between_two_attempts_to_commit_it(
     }
 }
 
-/// A file is deleted while it is open, a directory is made; between two applies the file
-/// is closed, so that its inode number is free when the directory is made below.
+/// A file is deleted while it is open, a directory is made; between two applies the file is closed,
+/// so that its inode number is free when the directory is made in the lower filesystem.
 fn with_a_number_that_becomes_free() -> Vec<Event> {
     vec![
         make_directory("alpha"),
@@ -183,9 +183,9 @@ fn objects_that_an_interrupted_apply_made_are_made_anew() {
     }
 }
 
-/// The record of the inode numbers of new objects failed, was on the medium all the same,
-/// and could not be taken back at once: recovery looked for the objects it spoke of when
-/// the next apply had made them anew.
+/// The record of the inode numbers of new objects failed, was on the medium all the same, and could
+/// not be invalidated at once: recovery looked for its objects although the next apply had made
+/// them anew.
 #[test]
 fn a_failed_record_of_new_objects_is_void_before_they_are_made_anew() {
     let events = with_a_number_that_becomes_free();
@@ -198,7 +198,7 @@ fn a_failed_record_of_new_objects_is_void_before_they_are_made_anew() {
     }
 }
 
-/// An apply gave a new object its name and failed before it had taken note of that: the
+/// An apply gave a new object its name and failed before it had recorded that: the
 /// journal did not say where the object was when it was changed next.
 #[test]
 fn a_new_object_is_known_by_its_name_once_it_has_one() {
@@ -245,8 +245,8 @@ fn objects_that_an_interrupted_apply_moved_can_be_moved_on() {
     }
 }
 
-/// A write that needed more than half of the memory budget waited in a circle for room
-/// that nobody made.
+/// A write that needed more than half of the memory budget waited in a loop for room that no thread
+/// freed.
 #[test]
 fn a_write_of_more_than_half_the_memory_makes_room_for_itself() {
     let events = [
@@ -264,8 +264,8 @@ fn a_write_of_more_than_half_the_memory_makes_room_for_itself() {
 }
 
 /// A write that needed all of the memory budget was refused for want of room: the largest of the
-/// transactions that were in its way had undone all that it had done, and nobody looked at the
-/// next one.
+/// transactions that were in its way had no net changes left, and the next one was never
+/// considered.
 #[test]
 fn a_transaction_that_was_undone_does_not_keep_others_in_memory() {
     let events = [
@@ -374,8 +374,8 @@ fn a_transaction_behind_a_failed_apply_does_not_hide_where_its_files_are() {
     holds(&events, Setting::default(), fault, OFTEN);
 }
 
-/// A name that was detached in an apply could not be deleted from `limbo`: whoever looked at
-/// the file anew counted it as a link.
+/// A name that was detached in an apply could not be deleted from `limbo`: the next look-up of the
+/// file counted it as a link.
 #[test]
 fn a_name_that_cannot_be_deleted_below_is_no_link() {
     let link = Do(Op::Link {
@@ -400,9 +400,9 @@ fn a_name_that_cannot_be_deleted_below_is_no_link() {
     }
 }
 
-/// A transaction could not be made durable, nor taken back, and the kernel went on showing it.
-/// The daemon was killed; its successor relied on what it found and wrote behind it, and after
-/// a power cut the store could not be opened. The same for what the superblock says.
+/// A transaction could not be made durable, nor its tail invalidated, and the page cache still had
+/// it. The daemon was killed; its successor relied on what it found and wrote after it, and after a
+/// power cut the store could not be opened. The same for what the superblock says.
 #[test]
 fn what_a_killed_daemon_could_not_make_durable_its_successor_does() {
     let events = [

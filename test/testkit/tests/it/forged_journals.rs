@@ -1,6 +1,6 @@
-//! Journals with right checksums that say what no mount would write. Opening such a store may
-//! fail, and takes no more than what the journal says once: counted in calls to the filesystem
-//! below, because time cannot be asserted.
+//! Journals with valid checksums and content that no mount would write. Opening such a store may
+//! fail, and takes effort in proportion to the journal's content: counted in calls to the lower
+//! filesystem, because time cannot be asserted.
 #![expect(
     clippy::unwrap_used,
     reason = "a helper of a test fails the test by panicking, as the test itself does"
@@ -34,7 +34,7 @@ const OPTIONS: JournalOptions = JournalOptions {
 const CALLS_ALWAYS: u64 = 200;
 const CALLS_EACH: u64 = 12;
 
-/// A witness that nobody will ask.
+/// A restart-state sink that keeps nothing.
 struct Forgetful;
 
 impl RestartSink for Forgetful {
@@ -111,8 +111,8 @@ fn changed_file(id: ObjectId) -> Record {
     })
 }
 
-/// Each directory was in the next one, and is to be in the next but one: there are more ways
-/// up than could ever be gone.
+/// Each directory was in the next one, and is to be in the next but one: the number of ways up is
+/// exponential.
 #[test]
 fn directories_with_two_places_each_are_looked_for_once() {
     const DIRECTORIES: u64 = 200;
@@ -143,7 +143,7 @@ fn directories_that_are_all_in_each_other_are_looked_for_once() {
     assert!(error.is_ok(), "{error:?}");
 }
 
-/// Many files, all in a directory that is deep down in directories that are gone.
+/// Many files, all in a directory that is deep in directories that are gone.
 #[test]
 fn directories_that_are_gone_are_looked_for_once_and_not_for_each_file() {
     const DIRECTORIES: u64 = 3000;
@@ -321,7 +321,7 @@ fn what_no_apply_could_do_is_refused_and_nothing_is_touched() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A database of somebody else's may come with a journal that is after the other files there.
+/// A database from another user may come with a journal that targets the other files there.
 #[test]
 fn a_journal_of_one_file_reaches_no_other_file_of_its_directory() {
     let directory = tempfile::tempdir().unwrap();
@@ -385,7 +385,8 @@ fn a_journal_of_one_file_reaches_no_other_file_of_its_directory() {
     }
 }
 
-/// Whoever can write to the journal may do so while nobody serves it, between two processes.
+/// Other programs with write access may change the journal between two processes that serve the
+/// store.
 #[test]
 fn the_successor_of_a_killed_process_refuses_what_no_apply_could_do() {
     let (lower, root) = furnished();
@@ -406,7 +407,8 @@ fn the_successor_of_a_killed_process_refuses_what_no_apply_could_do() {
     assert!(lower.stat_at(&root, b"directory").is_ok());
 }
 
-/// What no mount writes may still be applied; if not, the store is refused and not served.
+/// A journal that no mount writes may still be applied; if not, the store is refused and not
+/// served.
 fn assert_none_is_served_unapplied<const CASES: usize>(cases: [(&str, Vec<Record>); CASES]) {
     let mut wrong = Vec::new();
     for (why, records) in cases {

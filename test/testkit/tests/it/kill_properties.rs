@@ -1,4 +1,4 @@
-//! A daemon that is killed in the middle of anything loses nothing and does nothing twice.
+//! A daemon that is killed at any moment loses nothing, and its successor repeats nothing.
 
 use mobifs_testkit::harness::check_scripts;
 use mobifs_testkit::layout::DURABLE_ROOT;

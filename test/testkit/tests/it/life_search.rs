@@ -27,6 +27,6 @@ fn whatever_the_limits_a_kill_is_a_pause_and_a_cut_leaves_what_was() {
         panic!("after {total}:\n{violation}");
     }
     assert!(total.histories >= histories_min);
-    // A search in which nobody dies proves nothing.
+    // A search without kills proves nothing.
     assert!(total.kills > total.histories && total.cuts > 0);
 }

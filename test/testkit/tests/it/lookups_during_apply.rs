@@ -129,7 +129,7 @@ fn with_every_kind_pending(lower: &CrashLower) -> TestStore {
     store
 }
 
-/// Looks at everything, without anything that the store may have at hand.
+/// Looks everything up, without the store's caches.
 fn look(store: &TestStore) {
     let mut content = [0; PAGE_BYTES];
     for found in store.list_directory(ObjectId::ROOT).unwrap() {

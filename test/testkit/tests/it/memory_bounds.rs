@@ -1,4 +1,4 @@
-//! Bounds of memory: what was found by searches for it, and what no search can count.
+//! Bounds of memory: bugs that searches have found, and what no search can count.
 
 use mobifs_testkit::layout::NESTED;
 use mobifs_testkit::life::{Plan, live};
@@ -43,8 +43,8 @@ fn what_is_open_without_being_a_file_may_be_in_memory() {
     assert_eq!(outcome, Ok(()));
 }
 
-/// Seed 3847 of the life search: a daemon was killed when it had made a file, and nobody gave
-/// back the reference that came with the answer, which its successor gives.
+/// Seed 3847 of the life search: a daemon was killed when it had made a file, and the reference of
+/// the answer, which its successor sends, was never released.
 #[test]
 fn what_a_killed_daemon_had_made_leaves_memory() {
     let directory = |path: &str| {

@@ -79,7 +79,7 @@ fn an_object_that_cannot_be_applied_is_named() {
     let file = make(&volume, inside, "file", FileKind::Regular);
     volume.sync_all().unwrap();
 
-    // At whichever step of the apply: while the file is made, and when it gets its name.
+    // At different steps of the apply: while the file is made, and when it gets its name.
     let mut named_at = 0;
     for number in 1.. {
         let first = lower.calls() + number;
@@ -176,7 +176,7 @@ fn a_store_is_mounted_wherever_an_apply_was_cut_although_nothing_can_be_finished
             image.set_refusals(full(takes_no_overflow));
             let volume = start(&image);
             check_moved(&volume);
-            // What has a place can be given another name, others can commit, and all that holds.
+            // Applied objects can be renamed, other apps can commit, and this stays.
             let to = find(&volume, "app/to").unwrap();
             volume
                 .rename(to, b"a", to, b"z", RenameMode::Replace)
@@ -202,7 +202,7 @@ fn a_store_is_mounted_wherever_an_apply_was_cut_although_nothing_can_be_finished
     assert!(cuts > 40, "{cuts}");
 }
 
-/// One object that could not be applied kept everything else from its place, until the journal
+/// One object that could not be applied blocked the apply of everything else, until the journal
 /// was full and nothing could be committed any more.
 #[test]
 fn what_cannot_be_applied_keeps_nothing_else_from_its_place() {
@@ -225,7 +225,7 @@ fn what_cannot_be_applied_keeps_nothing_else_from_its_place() {
     let placed = mobifs_store::lower::Lower::stat_at(&lower, &root, b"other").unwrap();
     assert_eq!(placed.size, 4000);
     check_moved(&volume);
-    // What has no place can be deleted, or moved to where there is room.
+    // An object that cannot be applied can be deleted, or moved to where there is room.
     let to = find(&volume, "app/to").unwrap();
     volume.unlink(to, b"a").unwrap();
     for name in [&b"b"[..], b"new"] {

@@ -261,8 +261,8 @@ fn a_file_whose_names_all_go_is_found_wherever_the_apply_is_cut() {
     assert!(cuts > 5, "{cuts} cuts");
 }
 
-/// A file that had names in two apps before the mount is changed through one of them
-/// while the other has not been looked at.
+/// A file that had names in two apps before the mount is changed through one of them while the
+/// other has not been looked up.
 #[test]
 fn a_link_across_apps_from_an_earlier_mount_ties_both() {
     let events = [
@@ -343,8 +343,8 @@ fn passes_with_a_commit_of_either(before: &[Event]) {
     }
 }
 
-/// Changes a file that is open: as in a mount, where the kernel knows its names, nobody
-/// looks for it again.
+/// Changes a file that is open: as in a mount, where the kernel knows its names, it is not looked
+/// up again.
 fn write_open() -> Event {
     Do(Op::Write {
         file: FileRef::Handle(1),
@@ -444,9 +444,9 @@ fn a_linked_name_that_a_moved_directory_took_along_ties_its_new_app() {
     passes_with_a_commit_of_either(&events);
 }
 
-/// Found by the kill search. An apply that had told the journal that only names were left
-/// to do failed, and the next attempt began with the content again, which it first zeroed.
-/// A cut just then lost it, because recovery did not look at it any more.
+/// Found by the kill search. An apply failed after it had written the rename mark, and the next
+/// attempt began with the content again, which it first zeroed. A cut just then lost it, because
+/// recovery did not apply it any more.
 #[test]
 fn content_that_the_journal_calls_done_is_not_begun_again() {
     let (mut failures, mut cuts) = (0, 0);
@@ -610,13 +610,13 @@ fn truncate(path: &str, size: u64) -> Event {
     })
 }
 
-/// Found by killing daemons under load. Much new content goes to its place at once, and
-/// where a file had been cut off, in memory and not below yet, its old content lay behind
+/// Found by killing daemons under load. Much new content goes to its place at once, and where a
+/// file had been cut off, in memory and not in the lower filesystem yet, its old content was after
 /// the new end: in the same page it showed as soon as the file grew.
 #[test]
 fn what_was_cut_off_does_not_come_back_behind_new_content() {
     let long = 48 * 4096;
-    // Of a file that is below already, and of one that is made there.
+    // For a file that is in the lower filesystem already, and for one that is made there.
     for applied in [true, false] {
         for size in [10_000, 12_288, 0] {
             let from = u64::from(size != 0) * 12_288;
@@ -640,7 +640,7 @@ fn fsync_directory(path: &str) -> Event {
     Do(Op::FsyncDirectory { path: path.into() })
 }
 
-/// Found by a crash workload that was not built here: a top-level directory is an app of its
+/// Found by a crash workload from outside this repository: a top-level directory is an app of its
 /// own, whose transaction an `fsync` of the mount did not wait for.
 #[test]
 fn an_fsync_of_a_directory_covers_entries_of_other_apps() {
@@ -676,7 +676,7 @@ fn an_fsync_of_a_directory_covers_entries_of_other_apps() {
     }
 }
 
-/// Found by a user who was played: what the store keeps for a removed directory in use was
+/// Found in exploratory testing: what the store keeps for a removed directory in use was
 /// deleted as if it were a file.
 #[test]
 fn nothing_is_left_of_a_removed_directory_that_was_in_use() {
@@ -719,9 +719,9 @@ fn nothing_is_left_of_a_removed_directory_that_was_in_use() {
     }
 }
 
-/// Found by reading, then by this: an app below a moved directory is another one at its new
-/// place, whose transaction overtook that of the move, and left the app's later content with
-/// its earlier names.
+/// Found by reading, then by this: an app in a moved directory is another app at its new place,
+/// whose transaction overtook that of the move, and left the app's later content with its earlier
+/// names.
 #[test]
 fn an_app_below_a_moved_directory_is_not_committed_before_the_move() {
     let before = [

@@ -1,10 +1,10 @@
-//! A day in the life of several programs, in virtual time: volume, engine, policies and
-//! journal store are the real ones, the disk is simulated, and a clock that only the test
-//! moves says when the checkpointer looks.
+//! A day in the life of several programs, in virtual time: volume, engine, policies and journal
+//! store are the real ones, the disk is simulated, and a clock that only the test advances decides
+//! when the checkpointer runs.
 //!
-//! While it lasts no app may wait longer than its limits allow; when everything is deleted
-//! and some time has passed, nothing may be held or reserved, and the journal is empty,
-//! without anybody having asked for it.
+//! While it lasts no app may wait longer than its limits allow; when everything is deleted and some
+//! time has passed, nothing may be held or reserved, and the journal is empty, without any request
+//! for it.
 #![expect(
     clippy::unwrap_used,
     reason = "a helper of a test fails the test by panicking, as the test itself does"
@@ -35,7 +35,7 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 /// Limits of the configuration below.
 const AGE_MAX_SECONDS: f64 = 30.0;
 const STANDBY_AGE_MAX_SECONDS: f64 = 600.0;
-/// The checkpointer looks at transactions that opened since its last look so often.
+/// The checkpointer handles transactions that opened since its last round this often.
 const ROUND_MAX_SECONDS: f64 = 1.0;
 
 const CONFIG: &str = r#"
@@ -68,7 +68,7 @@ match = "mail"
 policy = "fsync"
 "#;
 
-/// A clock that goes on when the test says so.
+/// A clock that advances when the test says so.
 #[derive(Debug, Default)]
 struct VirtualClock(AtomicU64);
 
@@ -149,7 +149,7 @@ impl Program {
         }
     }
 
-    /// What it does when it is its turn.
+    /// What it does in its turn.
     fn act(&mut self, random: &mut Random) -> Vec<Op> {
         let mut operations = Vec::new();
         match self.habit {
@@ -268,7 +268,7 @@ fn plan(random: &mut Random) -> Vec<(u64, Event)> {
     for minute in 0..24 * 60 {
         let hour = minute / 60;
         let acts = match hour {
-            // Somebody works, with pauses.
+            // A user works, with pauses.
             7 | 8 | 12 | 15..=18 => {
                 let acts = if random.chance(70) {
                     4 + random.below(16)
@@ -281,7 +281,7 @@ fn plan(random: &mut Random) -> Vec<(u64, Event)> {
                 }
                 acts
             }
-            // Bursts with nobody there.
+            // Bursts of requests without a user.
             9..=11 => 80 * u64::from(random.chance(5)),
             19..=21 => random.below(3),
             13 | 14 => continue,
@@ -318,7 +318,7 @@ struct Day<'v> {
 }
 
 impl Day<'_> {
-    /// Time goes on to this moment.
+    /// Advances the clock to this moment.
     fn go_to(&mut self, ms: u64) {
         while let Some(at) = self.look_at.map(|at| at.0.div_ceil(1_000_000))
             && at <= ms
@@ -364,14 +364,14 @@ impl Day<'_> {
         self.operations += operations.len() as u64;
         for operation in operations {
             execute_on_both(&mut self.model, &mut self.target, operation).unwrap();
-            // A thread might look between two calls of a program as well.
+            // The checkpointer's thread might run between two calls of a program as well.
             if self.random.chance(10) && self.checkpointer.is_called() {
                 self.look();
             }
         }
     }
 
-    /// Nobody waits longer than was promised.
+    /// No change waits longer than was promised.
     fn check_limits(&self) {
         let limit = if self.is_screen_on || self.is_battery_low {
             AGE_MAX_SECONDS

@@ -14,7 +14,7 @@ use mobifs_testkit::crash::{Calls, CrashLower, Fate, Fault, Harm};
 
 /// Pages of the file.
 const PAGES: u64 = 24;
-/// Who waits so long waits for ever.
+/// A commit that waits so long waits for ever.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 type Content = Vec<u8>;
@@ -287,7 +287,7 @@ fn cut_each_call(begin: Begin, change: &Change, at_call: Option<u64>) -> u64 {
     unreachable!("an apply ends")
 }
 
-/// A new file of 64 MiB was written by the apply, half a second in which no commit got in.
+/// A new file of 64 MiB was written by the apply, half a second in which no commit was possible.
 #[test]
 fn a_large_new_file_is_written_ahead_of_the_apply() {
     let lower = CrashLower::new();
@@ -330,8 +330,8 @@ fn a_new_file_that_was_written_ahead_may_be_refused() {
     assert!(content_of(&open(&image)) == content);
 }
 
-/// The journal writes of a commit wait for the device behind what is written ahead and not durable
-/// yet; beside commits that was 4 MiB at random places, most of what a durable `fsync` took.
+/// The journal writes of a commit wait for the device after data that was written ahead and is not
+/// durable yet; this was up to 4 MiB at random places, most of the time of a durable `fsync`.
 #[test]
 fn less_is_made_durable_at_once_while_others_commit() {
     const PAGES: u64 = 2048;

@@ -1,5 +1,5 @@
-//! What a history does, as plain data: every part can be left out and the rest still
-//! means something, so that a failing history can be shrunk.
+//! What a history does, as plain data: every part can be left out and the rest stays valid, so that
+//! a failing history can be shrunk.
 
 use mobifs_numerics::Random;
 
@@ -79,8 +79,8 @@ const WEIGHTS: &[(Verb, u64)] = &[
     (Verb::Close, 2),
 ];
 
-/// Verbs of a history that is about what is in a few files: what one transaction leaves of
-/// them meets the next ones much more often.
+/// Verbs of a history that is about what is in a few files: the effects of one transaction meet the
+/// next ones much more often.
 const CONTENT_WEIGHTS: &[(Verb, u64)] = &[
     (Verb::CreateFile, 1),
     (Verb::Write, 6),

@@ -1,4 +1,4 @@
-//! Carries a history out on a store and has it cut.
+//! Carries a history out on a store with simulated power cuts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,7 +84,7 @@ impl Plan for History {
 
     fn prepare(&self, world: &mut World) {
         for operation in &self.before {
-            // What it demands of a store means nothing yet.
+            // Its demands on a store do not matter yet.
             drop(world.perform(operation));
         }
     }
@@ -200,7 +200,7 @@ impl Runner {
             _ => search.options.nested_permille,
         };
         self.lower.set_hook(Box::new(move |operation, lower| {
-            // A torn journal write is worth more than another cut between two calls.
+            // A torn journal write finds more than another cut between two calls.
             let images = if depth == 0 && lower.is_writing_journal() {
                 IMAGES_OF_JOURNAL_WRITE
             } else {
@@ -374,7 +374,7 @@ impl Runner {
     }
 }
 
-/// Fails for what is kept in `stage/` although nobody uses it.
+/// Fails if `stage/` has files that are not in use.
 fn demand_nothing_staged(lower: &CrashLower) -> Result<(), String> {
     let mut found = leftovers(lower).map_err(|error| error.to_string())?;
     found.retain(|name| name.starts_with("stage/"));

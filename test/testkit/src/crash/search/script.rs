@@ -1,4 +1,4 @@
-//! Scripted histories: the patterns that matter, cut at every call.
+//! Scripted histories: the important patterns, cut at every call.
 
 use mobifs_base::{FileKind, Name, PAGE_BYTES_U64};
 

@@ -5,7 +5,7 @@ use super::operation::{After, History};
 use super::run::run;
 use crate::shrink::shrink as leave_out;
 
-/// Leaving something out moves all later crash points, so each candidate is cut in
+/// Leaving a step out moves all later crash points, so each candidate is cut in
 /// several ways before it counts as harmless.
 const ATTEMPTS: u64 = 12;
 /// Candidates tried at most.

@@ -1,5 +1,5 @@
-//! The search itself: what it hands over means what it says, and it finds what is
-//! wrong.
+//! The search itself: the transactions that it hands over agree with its trees, and it finds
+//! planted faults.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The tree as the history means it, and as somebody who walks a store sees it.
+//! The tree as the history defines it, and as a walk over a store finds it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -64,12 +64,12 @@ impl Search {
         }
     }
 
-    /// Whether this is what the filesystem below refuses.
+    /// Whether this is an error with which the lower filesystem refuses a call.
     pub(super) fn is_refusal(&self, error: &StoreError) -> bool {
         self.refusals.answer_with(error.errno())
     }
 
-    /// What is refused may keep something from its place. Nothing else may fail.
+    /// A refusal may keep an object from its place. Nothing else may fail.
     pub(super) fn refusable(&self, done: Result<(), StoreError>) -> Result<(), String> {
         match done {
             Err(error) if self.is_refusal(&error) => {
@@ -175,8 +175,8 @@ impl Search {
         }
     }
 
-    /// The same of a copy, whose inodes have other numbers. It may be refused: then it is as it
-    /// was.
+    /// The same of a copy, whose inodes have other numbers. It may be refused, and is unchanged
+    /// then.
     fn recover_copy(
         self: &Arc<Self>,
         image: &CrashLower,
@@ -249,7 +249,7 @@ impl Search {
         Ok(())
     }
 
-    /// Now and then, mounts that only look and end before anything is applied.
+    /// Now and then, mounts that only read and end before anything is applied.
     fn reopen_unapplied(&self, image: &CrashLower, found: &Candidate) -> Result<(), String> {
         while self.chance(REOPENED_PERMILLE) {
             let (store, report) = self.open(image)?;
@@ -262,7 +262,7 @@ impl Search {
         Ok(())
     }
 
-    /// A mount that applies what is there, whether or not anybody has looked at it.
+    /// A mount that applies the journal, whether or not its content has been read before.
     fn apply(&self, image: &CrashLower, found: &Candidate) -> Result<(), String> {
         let (store, _) = self.open(image)?;
         if self.chance(500) {
@@ -284,7 +284,7 @@ impl Search {
                 "{externally_modified} objects are missing that no other program has moved"
             ));
         }
-        // A file is kept in limbo as long as it has names that nobody looked at.
+        // A file is kept in limbo as long as it has names that were never looked up.
         store
             .close()
             .map_err(|error| format!("closing after recovery: {error}"))?;
@@ -313,7 +313,7 @@ impl Search {
         if depth < self.options.depth_max {
             let (search, collected) = (Arc::clone(self), Arc::clone(&nested));
             image.set_hook(Box::new(move |operation, lower| {
-                // Fewer the deeper, or the search would drown in its own depth.
+                // Fewer at greater depth, or the search would not end.
                 let permille = search.options.nested_permille / u64::from((depth + 1).pow(2));
                 if search.chance(permille) {
                     let (cut, what) = search.image(lower);

@@ -50,7 +50,7 @@ pub(super) fn see_object(
     };
     let pages = match attributes.kind {
         FileKind::Regular => {
-            // What the store promises to be zero behind the end shows as soon as a file grows.
+            // What the store promises to be zero after the end shows as soon as a file grows.
             let end = attributes.size.next_multiple_of(PAGE_BYTES_U64) + PAGE_BYTES_U64;
             let pages = read_pages(end, |offset, out| store.read(id, offset, out))?;
             check_holes(store, id, attributes.size, &pages)?;

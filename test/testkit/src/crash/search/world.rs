@@ -1,5 +1,5 @@
-//! Carries operations out on a model tree and says what an engine would hand to a
-//! store for them: the net effect.
+//! Carries operations out on a model tree and returns what an engine would hand to a store for
+//! them: the net effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ const NAMES: [&[u8]; 9] = [
 ];
 const XATTR_NAMES: [&[u8]; 3] = [b"user.a", b"user.mobifs", b"trusted.x"];
 
-/// What changed of one object since the last commit, beyond its attributes.
+/// Changes of one object since the last commit, beyond its attributes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Delta {
     zeroed: RangeSet,
@@ -103,7 +103,7 @@ impl World {
         world
     }
 
-    /// What is there now counts as there from the start.
+    /// The present tree counts as the initial one.
     pub(super) fn accept_as_base(&mut self) {
         self.base = self.tree.clone();
         self.deltas.clear();
@@ -269,7 +269,7 @@ impl World {
         node.attributes.nlink -= u32::from(!is_directory);
     }
 
-    /// Removes an entry, with all that is below it.
+    /// Removes an entry, with everything in it.
     pub(super) fn remove(&mut self, parent: NodeId, name: &Name) {
         let Some(&child) = self.tree.node(parent).entries.get(name) else {
             return;

@@ -1,4 +1,4 @@
-//! What operations are about: paths, open files, places in them and content.
+//! The operands of operations: paths, open files, places in them and content.
 
 use mobifs_base::FileKind;
 

@@ -1,4 +1,4 @@
-//! What the kernel and the program have of a volume, and give back: references to objects, and
+//! What the kernel and the program hold of a volume, and release: references to objects, and
 //! open files. The volume has to count exactly these, whichever daemon serves it.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use super::VolumeTarget;
 use crate::target::known_names::KnownNames;
 
 impl VolumeTarget {
-    /// Gives back what neither names nor open files hold.
+    /// Releases what neither names nor open files hold.
     pub(super) fn give_back(&self) {
         let Some(names) = &self.names else { return };
         let unused = names.borrow_mut().take_unused(|id| self.is_in_use(id));
@@ -32,9 +32,8 @@ impl VolumeTarget {
         self.names.as_ref().map(|names| names.borrow().clone())
     }
 
-    /// Goes on with the same open files on the volume that took over from one whose daemon
-    /// died after it had answered the last request. The kernel forgets names, and keeps its
-    /// references.
+    /// Continues with the same open files on the successor's volume, after a daemon died that had
+    /// answered the last request. The kernel forgets names, and keeps its references.
     pub fn go_on(&mut self, volume: Arc<Volume>) {
         self.volume = volume;
         if let Some(names) = &self.names {
@@ -43,9 +42,9 @@ impl VolumeTarget {
     }
 
     /// As [`VolumeTarget::go_on`] where the daemon died in the last request, of which it had done
-    /// `left`: the kernel has what it had before, without what was given back, and gets no
-    /// answer. What was taken for the answer is given back, and the program's files that were open
-    /// for the time of that operation are closed.
+    /// `left`: the kernel has its earlier references, without those that were released, and gets no
+    /// answer. References that were taken for the answer are released, and the program's files that
+    /// were open for the time of that operation are closed.
     pub fn go_on_unanswered(
         &mut self,
         volume: Arc<Volume>,
@@ -72,7 +71,7 @@ impl VolumeTarget {
         self.close_opened_by_path();
     }
 
-    /// How far the daemon came with opening and closing files for an operation is open.
+    /// It is open how far the daemon got with opening and closing files for an operation.
     fn close_opened_by_path(&self) {
         let expected = self.expected_references();
         // One that is copied within itself was opened twice.
@@ -107,9 +106,9 @@ impl VolumeTarget {
         expected
     }
 
-    /// Whether the volume counts exactly the references that the kernel has, and the files that
-    /// the program has open. One too many keeps an object in memory until the unmount; one too few
-    /// takes it away from who uses it.
+    /// Whether the volume counts exactly the references that the kernel has, and the files that the
+    /// program has open. One too many keeps an object in memory until the unmount; one too few
+    /// frees it while it is in use.
     ///
     /// # Errors
     /// Of which object it counts others.

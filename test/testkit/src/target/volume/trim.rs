@@ -1,4 +1,4 @@
-//! The kernel lets go of names, by itself or because it is asked to.
+//! The kernel drops names, by itself or because it is asked to.
 
 use super::VolumeTarget;
 
@@ -14,8 +14,8 @@ impl VolumeTarget {
         self.give_back();
     }
 
-    /// Too much may be in memory: the volume lets go of what it can, and the kernel forgets what
-    /// it is asked for, until nothing more is to be had.
+    /// Too much may be in memory: the volume evicts what it can, and the kernel forgets the objects
+    /// it is asked for, until nothing more can be freed.
     ///
     /// # Errors
     /// If more is in memory afterwards than may be.

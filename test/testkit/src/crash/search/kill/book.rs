@@ -1,4 +1,4 @@
-//! A witness that keeps what it heard.
+//! A restart-state sink that keeps its records.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use mobifs_base::ObjectId;
 use mobifs_store::{Intent, KnownObject, RestartSink, RestartState};
 use parking_lot::Mutex;
 
-/// Called after every telling.
+/// Called after every report.
 type Hook = Box<dyn FnMut() + Send>;
 
 /// What survives a killed process, as a plain map.
@@ -23,7 +23,7 @@ struct Heard {
 }
 
 impl Book {
-    /// A witness that has heard this already.
+    /// A sink that has this state already.
     pub(super) fn of(saved: &RestartState) -> Self {
         let heard = Heard {
             objects: saved.objects.iter().cloned().collect(),

@@ -9,7 +9,7 @@ use super::super::run::text;
 use super::super::tree::{NodeId, ROOT, Tree, difference, push_name};
 use super::super::walk::{see_object, walk_store};
 
-/// Ids of a tree's objects, as far as anybody was told of them.
+/// Ids of a tree's objects, as far as the store has reported them.
 pub(super) type Ids = BTreeMap<NodeId, ObjectId>;
 
 /// Compares what a store shows with a tree whose objects have these ids.

@@ -1,16 +1,16 @@
 //! The kill search: random histories over the journal store, whose process is killed at
 //! every instant, and goes on in a successor with the same ids.
 //!
-//! Nothing of the lower filesystem is lost, only the store object is. Lower filesystem
-//! and witness change at calls and tellings only, so the instants after each of these
-//! are all there are. For each the search demands of [`JournalStore::resume`] that
+//! Nothing of the lower filesystem is lost, only the store object is. Lower filesystem and
+//! restart-state sink change only in calls and reports, so the instants after each of these are all
+//! that matter. For each the search demands of [`JournalStore::resume`] that
 //!
-//! * it says of the transaction that was being handed over whether it is committed, and
-//!   the tree is that with it, or without;
+//! * it reports whether the transaction that was being handed over is committed, and the tree is
+//!   the one with it, or without;
 //! * every object that was known has its content, attributes and extended attributes
 //!   under the same id, listed or not, and is listed under it;
 //! * what is open without a name can be read;
-//! * the history goes on: what was under way is done again, more follows, with further
+//! * the history goes on: interrupted operations are repeated, more follow, with further
 //!   kills, also during the resuming, and at the end the lower tree is the model's;
 //! * a power cut during or after all this leaves what the crash search allows.
 //!

@@ -44,16 +44,15 @@ struct Begun {
     ids: Ids,
 }
 
-/// What an engine that survives its process knows.
+/// The knowledge of an engine that survives its process.
 #[derive(Clone)]
 struct Moment {
-    /// The store is open; before, there is nothing to go on with.
+    /// The store is open; before, there is no state to resume.
     is_open: bool,
     applying: bool,
-    /// It does not know the ids of the tree's objects, or not any more, and is finding
-    /// them out.
+    /// It does not know the ids of the tree's objects yet, or any more, and is looking them up.
     is_learning: bool,
-    /// The tree with all acknowledged transactions, and the ids that the store told.
+    /// The tree with all acknowledged transactions, and the ids that the store reported.
     committed: Tree,
     ids: Ids,
     begun: Option<Begun>,
@@ -208,7 +207,7 @@ impl Watch {
         let hunt = &self.hunt;
         let permille = match self.depth {
             0 => hunt.options.kills_permille,
-            // Fewer the deeper, or the search would drown in its own depth.
+            // Fewer at greater depth, or the search would not end.
             depth => hunt.options.nested_permille / u64::from(depth.pow(2)),
         };
         let is_over = self.depth >= hunt.options.depth_max || hunt.cuts.has_failed();
@@ -310,7 +309,7 @@ impl Life {
             .ok_or_else(|| "the store is not open".to_owned())
     }
 
-    /// Opens the store as a mount does, without anything to go on with.
+    /// Opens the store as a mount does, without state to resume.
     fn open(&mut self) -> Result<(), String> {
         self.moment.lock().is_open = false;
         self.store = None;
@@ -489,7 +488,7 @@ impl Life {
         }
         self.hand_over(&begun)?;
         if self.hunt.cuts.chance(150) {
-            // Somebody else applies before the engine hears of the commit.
+            // Another thread applies before the engine learns of the commit.
             self.apply()?;
         }
         self.acknowledge();
@@ -537,7 +536,7 @@ impl Life {
                 Ok(()) => return Ok(()),
                 Err(error) if self.hunt.cuts.is_refusal(&error) => self.make_room(),
                 Err(error) if self.lower.failed_calls() == before => return Err(text(error)),
-                // Something else may come in between.
+                // Another operation may come in between.
                 Err(_) if self.hunt.cuts.chance(500) => drop(store.apply()),
                 Err(_) => {}
             }
@@ -564,7 +563,7 @@ impl Life {
         }));
     }
 
-    /// The filesystem below refuses nothing any more.
+    /// The lower filesystem refuses nothing any more.
     fn make_room(&self) {
         self.hunt.cuts.count(|statistics| statistics.refused += 1);
         self.lower.set_refusals(Refusals::default());
@@ -578,7 +577,7 @@ impl Life {
         if self.hunt.cuts.has_failed() {
             return Ok(());
         }
-        // What the killed process did not come to commit.
+        // Changes that the killed process did not commit.
         self.commit()?;
         self.meet_demands()?;
         let unnamed = std::mem::take(&mut self.world.unnamed);
@@ -602,7 +601,7 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        // They hold what holds them.
+        // They form a reference cycle.
         self.lower.clear_hook();
         self.book.clear_hook();
     }

@@ -94,7 +94,7 @@ fn a_failed_transaction_is_not_mistaken_for_what_comes_in_its_place() {
     assert_eq!(resumed.list_directory(ObjectId::ROOT).unwrap().len(), 3);
 }
 
-/// Fails a commit with a fault of a journal write, and so that it cannot be taken back.
+/// Fails a commit with a fault of a journal write, and so that the tail cannot be invalidated.
 fn fail_without_taking_back(lower: &CrashLower, store: &TestStore, fault: Option<Fault>) {
     lower.set_fault(fault);
     lower.set_hook(Box::new(|_, lower| {
@@ -116,7 +116,8 @@ fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
     let (resumed, report) = resume(&lower, &book);
     assert_eq!(report.committed, Some(2));
     assert_eq!(first_byte(&resumed, id(4)), 1);
-    // It is taken back before anything else is written, and then it does not count.
+    // The tail is invalidated before anything else is written, and then the transaction does not
+    // count.
     store.apply().unwrap();
     assert_eq!(book.saved().intent, None);
     let (resumed, report) = resume(&lower, &book);
@@ -133,7 +134,7 @@ fn a_commit_counts_also_when_an_apply_began_a_new_epoch_behind_it() {
     assert_eq!(resume(&lower, &book).1.committed, Some(2));
 }
 
-/// The failed write is shown, and will never reach the medium unless it is made once more.
+/// The failed write is visible to reads, and never reaches the medium unless it is repeated.
 fn fail_and_give_up(lower: &CrashLower, store: &TestStore) {
     let fault = journal_fault(Harm::Lost).map(|fault| Fault {
         calls: Calls::Syncs,
@@ -142,7 +143,7 @@ fn fail_and_give_up(lower: &CrashLower, store: &TestStore) {
     fail_without_taking_back(lower, store, fault);
 }
 
-/// What is there after a power cut that takes all that is not durable.
+/// What is there after a power cut that loses everything that is not durable.
 fn names_after_a_cut(lower: &CrashLower) -> usize {
     let cut = lower.crash_image(&mut |_| Fate::Vanish);
     let (store, _) = JournalStore::open(Gate::new(cut), &options()).unwrap();
@@ -164,7 +165,7 @@ fn a_successor_makes_durable_what_its_predecessor_could_not() {
     assert_eq!(names_after_a_cut(&lower), 3);
 }
 
-/// The process that wrote it is gone, and the machine was not.
+/// The process that wrote it has ended, and the machine kept running.
 #[test]
 fn a_mount_makes_durable_what_it_has_found() {
     let (lower, _, store) = open();
@@ -242,7 +243,7 @@ fn names_that_lead_through_endless_directories_lead_nowhere() {
         saved,
     )
     .unwrap();
-    // Without getting to the end of the stack on the way.
+    // Without a stack overflow on the way.
     let error = store.object(id(1)).unwrap_err();
     assert!(matches!(error, StoreError::Unknown(_)), "{error}");
 }
