@@ -563,8 +563,9 @@ fn many_names_of_one_file_are_recorded_together() {
     let directory = prepared();
     let sink = Arc::new(Names::default());
     let lower = PosixLower::open(directory.path()).unwrap();
-    let told = Arc::clone(&sink) as Arc<dyn RestartSink>;
-    let (store, _) = JournalStore::open_with_sink(Gate::new(lower), &options(), told).unwrap();
+    let reported_to = Arc::clone(&sink) as Arc<dyn RestartSink>;
+    let (store, _) =
+        JournalStore::open_with_sink(Gate::new(lower), &options(), reported_to).unwrap();
     let (new, old) = (
         new_id(1),
         store.list_directory(ObjectId::ROOT).unwrap()[0].id,
@@ -576,8 +577,8 @@ fn many_names_of_one_file_are_recorded_together() {
         commit(&store, entries);
     }
     store.apply().unwrap();
-    let heard = sink.0.load(Ordering::SeqCst);
-    assert!(heard < 10 * NAMES, "{heard}");
+    let reported = sink.0.load(Ordering::SeqCst);
+    assert!(reported < 10 * NAMES, "{reported}");
     store.close().unwrap();
     let links = |name: &str| {
         std::fs::metadata(directory.path().join(name))

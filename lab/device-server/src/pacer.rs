@@ -225,30 +225,32 @@ mod tests {
     #[test]
     fn answers_come_in_the_order_in_which_they_are_due() {
         let pacer = Pacer::start().unwrap();
-        let (heard, hear) = channel();
+        let (sender, receiver) = channel();
         let start = Instant::now();
         for number in [30_u64, 10, 20] {
-            let heard = heard.clone();
+            let sender = sender.clone();
             let due = start + Duration::from_millis(number);
             let answer: Answer = Box::new(move |result| {
-                heard.send((number, result, Instant::now() >= due)).unwrap();
+                sender
+                    .send((number, result, Instant::now() >= due))
+                    .unwrap();
             });
             pacer.answer_at(due, VirtualNs(number), answer);
         }
         for number in [10, 20, 30] {
             // Order and "not before" can be told on any machine; "not much later" cannot.
-            assert_eq!(hear.recv().unwrap(), (number, Ok(()), true));
+            assert_eq!(receiver.recv().unwrap(), (number, Ok(()), true));
         }
     }
 
     #[test]
     fn an_interruption_takes_out_what_is_not_done() {
         let pacer = Pacer::start().unwrap();
-        let (heard, hear) = channel();
+        let (sender, receiver) = channel();
         let far = Instant::now() + Duration::from_secs(3_600);
         for number in [5_u64, 15, 25] {
-            let heard = heard.clone();
-            let answer: Answer = Box::new(move |result| heard.send((number, result)).unwrap());
+            let sender = sender.clone();
+            let answer: Answer = Box::new(move |result| sender.send((number, result)).unwrap());
             pacer.answer_at(far, VirtualNs(number), answer);
         }
         let (now, answers) = pacer.interrupt(|| VirtualNs(15));
@@ -256,22 +258,22 @@ mod tests {
         for answer in answers {
             answer(Err(Refusal::NoPower));
         }
-        assert_eq!(hear.recv().unwrap(), (25, Err(Refusal::NoPower)));
+        assert_eq!(receiver.recv().unwrap(), (25, Err(Refusal::NoPower)));
         drop(pacer);
-        assert!(hear.iter().take(2).all(|(_, result)| result.is_err()));
+        assert!(receiver.iter().take(2).all(|(_, result)| result.is_err()));
     }
 
     #[test]
     fn an_answer_that_takes_long_holds_up_nobody() {
         let pacer = Pacer::start().unwrap();
         let (release, released) = channel::<()>();
-        let (heard, hear) = channel();
+        let (sender, receiver) = channel();
         let now = Instant::now();
         let slow: Answer = Box::new(move |_| released.recv().unwrap());
         pacer.answer_at(now, VirtualNs(1), slow);
-        let quick: Answer = Box::new(move |_| heard.send(()).unwrap());
+        let quick: Answer = Box::new(move |_| sender.send(()).unwrap());
         pacer.answer_at(now, VirtualNs(2), quick);
-        hear.recv().unwrap();
+        receiver.recv().unwrap();
         release.send(()).unwrap();
     }
 }

@@ -198,9 +198,9 @@ impl Campaign {
         eprintln!("the round: {:#?}, with\n{config}", self.story);
         eprintln!("the daemon's log ends with:\n{}", &log[last.unwrap_or(0)..]);
         if keeps_evidence() {
-            let told = std::process::Command::new("dmesg").output();
-            let told = told.map(|output| output.stdout).unwrap_or_default();
-            let kept = std::fs::write(self.scratch.path().join("kernel.log"), told);
+            let kernel_log = std::process::Command::new("dmesg").output();
+            let kernel_log = kernel_log.map(|output| output.stdout).unwrap_or_default();
+            let kept = std::fs::write(self.scratch.path().join("kernel.log"), kernel_log);
             eprintln!("kept: {}, {kept:?}", self.scratch.path().display());
             self.scratch.disable_cleanup(true);
         }

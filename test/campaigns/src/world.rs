@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use mobifs_base::FileKind;
 use mobifs_testkit::layout::{DURABLE_ROOT, Layout};
 use mobifs_testkit::model::State;
-use mobifs_testkit::mount::{Program, Witness};
+use mobifs_testkit::mount::{ModelHistory, Program};
 use mobifs_testkit::operations::{Event, Profile, generate_on};
 use mobifs_testkit::target::DirectoryTarget;
 use mobifs_testkit::tree::{Compare, Tree};
@@ -26,7 +26,7 @@ pub struct World {
     cutting: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
-    thread: Option<JoinHandle<Result<Witness, Trouble>>>,
+    thread: Option<JoinHandle<Result<ModelHistory, Trouble>>>,
 }
 
 /// The part of a tree that belongs to no history.
@@ -61,7 +61,7 @@ impl World {
         };
         let mut worker = Worker {
             events: generate_on(&profile, state.clone(), seed),
-            witness: Witness::new(state, LAYOUT),
+            model: ModelHistory::new(state, LAYOUT),
             target: DirectoryTarget::new(root).map_err(|error| error.to_string())?,
             program: program.clone(),
             root: root.to_owned(),
@@ -84,7 +84,7 @@ impl World {
                 }
                 done.fetch_add(1, Ordering::SeqCst);
             }
-            Ok(worker.witness)
+            Ok(worker.model)
         });
         Ok(Self {
             cutting: Arc::clone(cutting),
@@ -106,7 +106,7 @@ impl World {
     pub fn stop(mut self) -> Result<Past, Trouble> {
         self.stop.store(true, Ordering::SeqCst);
         match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(witness)) => Ok(Past(witness?)),
+            Some(Ok(model)) => Ok(Past(model?)),
             _ => Err(Trouble::Failed("the world's thread is gone".into())),
         }
     }
@@ -123,7 +123,7 @@ impl Drop for World {
 }
 
 /// Everything that a world did.
-pub struct Past(Witness);
+pub struct Past(ModelHistory);
 
 impl Past {
     /// All of it was committed.
@@ -133,8 +133,9 @@ impl Past {
 
     /// Every operation on a line of its own, with the step it was.
     pub fn story(&self) -> String {
-        let told = self.0.told().iter();
-        told.map(|(step, operation)| format!("{step}: {operation:?}\n"))
+        let executed = self.0.executed().iter();
+        executed
+            .map(|(step, operation)| format!("{step}: {operation:?}\n"))
             .collect()
     }
 
@@ -151,7 +152,7 @@ impl Past {
 
 struct Worker {
     events: Vec<Event>,
-    witness: Witness,
+    model: ModelHistory,
     target: DirectoryTarget,
     program: Program,
     root: std::path::PathBuf,
@@ -160,18 +161,18 @@ struct Worker {
 impl Worker {
     fn happen(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::Do(operation) => self.witness.execute(&mut self.target, operation)?,
-            Event::SyncApp(app) if self.witness.is_app(app) => {
+            Event::Do(operation) => self.model.execute(&mut self.target, operation)?,
+            Event::SyncApp(app) if self.model.is_app(app) => {
                 self.sync(&["sync", "--commit-only", "--app", app])?;
-                self.witness.committed(app);
+                self.model.committed(app);
             }
             Event::SyncAll => {
                 self.sync(&["sync", "--commit-only"])?;
-                self.witness.all_committed();
+                self.model.all_committed();
             }
             Event::Apply => {
                 self.sync(&["sync"])?;
-                self.witness.all_committed();
+                self.model.all_committed();
             }
             // Left to the daemon's policies.
             Event::SyncApp(_) | Event::Close(_) | Event::CommitNext | Event::TidyUp => {}

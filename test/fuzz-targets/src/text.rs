@@ -213,8 +213,8 @@ where
     };
     let again = serde_json::to_vec(&said).unwrap_or_else(|error| panic!("{said:?}: {error}"));
     assert!(!again.contains(&b'\n'), "a line ends what it says");
-    let heard = serde_json::from_slice::<T>(&again);
-    assert_eq!(heard.unwrap_or_else(|error| panic!("{error}")), said);
+    let again = serde_json::from_slice::<T>(&again);
+    assert_eq!(again.unwrap_or_else(|error| panic!("{error}")), said);
     true
 }
 

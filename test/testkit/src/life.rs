@@ -426,7 +426,7 @@ const fn is_whole(event: &Event, store_dies: bool) -> bool {
             | Operation::OpenUnnamed { .. }
             | Operation::Close { .. }
             | Operation::Hold { .. }
-            | Operation::LetGo { .. },
+            | Operation::CloseHeld { .. },
         ) => true,
         Event::Do(operation) => !store_dies && operation.is_fsync(),
         _ => !store_dies,

@@ -83,9 +83,9 @@ fn resume_store<L: Lower + 'static>(
     arena: &Arena,
 ) -> Result<(Arc<dyn Store>, Resumption), String> {
     let mut resumption = Resumption::of(arena).map_err(|error| error.to_string())?;
-    let witness = Arc::new(arena.clone());
+    let sink = Arc::new(arena.clone());
     let saved = resumption.store().clone();
-    let (store, resumed) = JournalStore::resume(Gate::new(lower), options, witness, saved)
+    let (store, resumed) = JournalStore::resume(Gate::new(lower), options, sink, saved)
         .map_err(|error| error.to_string())?;
     resumption.set_committed(resumed.committed);
     Ok((Arc::new(store), resumption))

@@ -207,8 +207,8 @@ mod tests {
             node,
             ..RequestHeader::default()
         };
-        let heard = exchange.send(&[header.as_bytes(), args.as_bytes()].concat());
-        ReplyHeader::read_from_prefix(&heard.replies[0])
+        let sent = exchange.send(&[header.as_bytes(), args.as_bytes()].concat());
+        ReplyHeader::read_from_prefix(&sent.replies[0])
             .unwrap()
             .0
             .error

@@ -129,8 +129,8 @@ fn a_sync_that_has_nothing_to_do_is_observed_all_the_same() {
     let config = "allow_durable = false";
     let sync = request(Opcode::Fsync, ROOT_NODE, &[FsyncArgs::default().as_bytes()]);
     let error_of = |exchange: &mut Exchange| {
-        let heard = exchange.send(&sync);
-        let (header, _) = ReplyHeader::read_from_prefix(&heard.replies[0]).unwrap();
+        let sent = exchange.send(&sync);
+        let (header, _) = ReplyHeader::read_from_prefix(&sent.replies[0]).unwrap();
         header.error
     };
     // The kernel does not ask again.

@@ -88,21 +88,21 @@ impl Drop for Bus {
 type Inhibitors = Arc<Mutex<Vec<OwnedFd>>>;
 
 /// Reports to a test what the watcher reported.
-struct Heard {
+struct ReportingListener {
     sender: Mutex<Sender<String>>,
     inhibitors: Inhibitors,
     /// Whether a commit takes for ever.
     is_stuck: bool,
 }
 
-impl Heard {
+impl ReportingListener {
     fn report(&self, news: String) {
         // A test that has ended does not listen.
-        let _heard = self.sender.lock().unwrap().send(news);
+        let _sent = self.sender.lock().unwrap().send(news);
     }
 }
 
-impl BusListener for Heard {
+impl BusListener for ReportingListener {
     fn user_event(&self) {
         self.report("user".into());
     }
@@ -148,13 +148,13 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// A bus, and what is watched and heard on it.
+/// A bus, and its watcher and the reports.
 struct Scene {
     bus: Bus,
     inhibitors: Inhibitors,
     /// Whether a commit takes for ever.
     is_stuck: bool,
-    heard: Option<Receiver<String>>,
+    reports: Option<Receiver<String>>,
 }
 
 impl Scene {
@@ -164,7 +164,7 @@ impl Scene {
             bus: Bus::new()?,
             inhibitors: Arc::default(),
             is_stuck: false,
-            heard: None,
+            reports: None,
         })
     }
 
@@ -188,8 +188,8 @@ impl Scene {
             battery_low_percent: 10,
         };
         let (sender, receiver) = channel();
-        self.heard = Some(receiver);
-        let listener = Heard {
+        self.reports = Some(receiver);
+        let listener = ReportingListener {
             sender: Mutex::new(sender),
             inhibitors: Arc::clone(&self.inhibitors),
             is_stuck: self.is_stuck,
@@ -204,11 +204,11 @@ impl Scene {
 
     /// The next report to the listener; if it never is, the runner's limit ends us.
     fn news(&self) -> String {
-        self.heard.as_ref().unwrap().recv().unwrap()
+        self.reports.as_ref().unwrap().recv().unwrap()
     }
 
     fn is_quiet(&self) -> bool {
-        self.heard.as_ref().unwrap().try_recv().is_err()
+        self.reports.as_ref().unwrap().try_recv().is_err()
     }
 }
 

@@ -645,15 +645,15 @@ fn a_listing_goes_on_after_its_directory_left_memory_and_after_a_kill() {
         seen.extend(entries.iter().map(|entry| entry.name.to_string()));
         entries.is_empty()
     };
-    let let_go = |volume: &Volume| {
+    let evict_all = |volume: &Volume| {
         volume.sync_all().unwrap();
         volume.tidy_up();
         assert!(!volume.shared.lock_engine().engine.has_listing(parent));
     };
     go_on(&volume);
-    let_go(&volume);
+    evict_all(&volume);
     go_on(&volume);
-    let_go(&volume);
+    evict_all(&volume);
     std::mem::forget(volume);
     let arena = Arena::attach(arena.descriptor().try_clone_to_owned().unwrap()).unwrap();
     let left = Resumption::of(&arena).unwrap();

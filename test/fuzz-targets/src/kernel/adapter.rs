@@ -75,8 +75,8 @@ fn run(input: &[u8]) -> Verdict {
         kernel.send(&ask);
     }
     for (node, count) in std::mem::take(&mut kernel.lookups) {
-        let heard = kernel.forget(node, count);
-        assert!(heard.is_empty(), "a FORGET is not answered");
+        let replies = kernel.forget(node, count);
+        assert!(replies.is_empty(), "a FORGET is not answered");
     }
     volume
         .sync_app(None, true)
@@ -210,19 +210,19 @@ impl Kernel {
         self.unique += 1;
         let opcode = ask.opcode as u32;
         let bytes = header(opcode, self.unique, ask.node, ask.uid, &ask.arguments);
-        let heard = self.exchange.send(&bytes);
-        for notification in &heard.notifications {
+        let sent = self.exchange.send(&bytes);
+        for notification in &sent.notifications {
             let header = Header::of(notification);
             assert_eq!((header.error, header.unique), (2, 0), "an invalidation");
         }
         if matches!(ask.opcode, Opcode::Forget | Opcode::BatchForget) {
-            assert!(heard.replies.is_empty(), "a FORGET is not answered");
+            assert!(sent.replies.is_empty(), "a FORGET is not answered");
             return;
         }
-        let [reply] = &heard.replies[..] else {
+        let [reply] = &sent.replies[..] else {
             // What the parser refuses is answered by the worker.
             let is_whole = mobifs_fuse::Request::parse(&bytes, true).is_ok();
-            let count = heard.replies.len();
+            let count = sent.replies.len();
             assert!(count == 0 && !is_whole, "{ask:?} has {count} answers");
             return;
         };
@@ -239,7 +239,7 @@ impl Kernel {
         }
         self.check_known(ask);
         self.successes += 1;
-        self.hear(ask, &reply[REPLY_HEADER_BYTES..]);
+        self.record_nodes(ask, &reply[REPLY_HEADER_BYTES..]);
     }
 
     /// No request for a node succeeds that no reply has named.
@@ -267,7 +267,7 @@ impl Kernel {
     }
 
     /// Records the nodes that a reply names.
-    fn hear(&mut self, ask: &Ask, content: &[u8]) {
+    fn record_nodes(&mut self, ask: &Ask, content: &[u8]) {
         let asked = |at: usize| {
             let bytes = [0, 1, 2, 3].map(|step| ask.arguments[at + step]);
             u32::from_le_bytes(bytes) as usize

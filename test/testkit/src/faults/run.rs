@@ -57,12 +57,9 @@ fn mount_to_be_killed(
     clock: &Arc<dyn Clock>,
 ) -> Result<Mounted, String> {
     let arena = Arena::create().map_err(|error| error.to_string())?;
-    let witness = Arc::new(arena.clone());
-    let opened = JournalStore::open_with_sink(
-        Gate::new(lower.clone()),
-        &setting.journal_options(),
-        witness,
-    );
+    let sink = Arc::new(arena.clone());
+    let opened =
+        JournalStore::open_with_sink(Gate::new(lower.clone()), &setting.journal_options(), sink);
     let (store, _report) = opened.map_err(|error| error.to_string())?;
     start(store, setting, clock, Some(arena))
 }
@@ -351,7 +348,7 @@ impl Run<'_> {
             Operation::Open { slot, .. } | Operation::OpenUnnamed { slot, .. } => {
                 Operation::Close { slot: *slot }
             }
-            Operation::Hold { slot, .. } => Operation::LetGo { slot: *slot },
+            Operation::Hold { slot, .. } => Operation::CloseHeld { slot: *slot },
             _ => return,
         };
         // Closing an empty slot fails and changes nothing.

@@ -238,16 +238,16 @@ impl Model {
                 self.close(*slot);
             }
             Op::Hold { slot, path } => {
-                self.let_go(*slot);
+                self.close_held(*slot);
                 let number = self.state.walk(path)?;
                 only_held(self.state.inode(number).kind())?;
                 self.held.insert(*slot, number);
             }
-            Op::LetGo { slot } => {
+            Op::CloseHeld { slot } => {
                 if !self.held.contains_key(slot) {
                     return Err(Errno::BADF);
                 }
-                self.let_go(*slot);
+                self.close_held(*slot);
             }
             other => unreachable!("{other:?} is executed elsewhere"),
         }
@@ -279,7 +279,7 @@ impl Model {
         Ok(number)
     }
 
-    fn let_go(&mut self, slot: Slot) {
+    fn close_held(&mut self, slot: Slot) {
         if let Some(number) = self.held.remove(&slot) {
             self.drop_if_unused(number);
         }

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use super::fixture::{Mount, Places};
+use super::model_history::ModelHistory;
 use super::program::Program;
-use super::witness::Witness;
 use crate::harness::compare_trees;
 use crate::layout::{DURABLE_ROOT, Layout};
 use crate::model::State;
@@ -39,14 +39,14 @@ pub fn live_mounted(script: &Script, base: &Path, tree_every: usize) -> Result<(
     let mount = mount_below(base)?;
     let mut session = Session {
         target: open(&mount)?,
-        witness: Witness::new(State::default(), LAYOUT),
+        history: ModelHistory::new(State::default(), LAYOUT),
         mount,
     };
     for (index, event) in script.events.iter().enumerate() {
         session
             .happen(event)
             .and_then(|()| match (index + 1) % tree_every {
-                0 => compare_trees(session.witness.model(), &mut session.target, VIEW),
+                0 => compare_trees(session.history.model(), &mut session.target, VIEW),
                 _ => Ok(()),
             })
             .map_err(|problem| format!("at event {index} ({event:?}): {problem}"))?;
@@ -80,27 +80,27 @@ fn open(mount: &Mount) -> Result<DirectoryTarget, String> {
 struct Session {
     mount: Mount,
     target: DirectoryTarget,
-    witness: Witness,
+    history: ModelHistory,
 }
 
 impl Session {
     fn happen(&mut self, event: &Event) -> Result<(), String> {
         match event {
-            Event::Do(operation) => self.witness.execute(&mut self.target, operation)?,
+            Event::Do(operation) => self.history.execute(&mut self.target, operation)?,
             Event::SyncApp(app) => {
-                if self.witness.is_app(app) {
+                if self.history.is_app(app) {
                     self.mount
                         .command(&["sync", "--commit-only", "--app", app])?;
-                    self.witness.committed(app);
+                    self.history.committed(app);
                 }
             }
             Event::SyncAll => {
                 self.mount.command(&["sync", "--commit-only"])?;
-                self.witness.all_committed();
+                self.history.all_committed();
             }
             Event::Apply => {
                 self.mount.command(&["sync"])?;
-                self.witness.all_committed();
+                self.history.all_committed();
             }
             Event::Cut => self.cut()?,
             // The daemon decides by itself.
@@ -116,13 +116,13 @@ impl Session {
         self.mount.mount()?;
         self.target = open(&self.mount)?;
         let found = self.target.tree().map_err(|error| error.to_string())?;
-        self.witness.explain(&found, VIEW)?;
-        self.witness = Witness::new(State::from_tree(&found), LAYOUT);
+        self.history.explain(&found, VIEW)?;
+        self.history = ModelHistory::new(State::from_tree(&found), LAYOUT);
         Ok(())
     }
 
     fn end(mut self) -> Result<(), String> {
-        let model = self.witness.model();
+        let model = self.history.model();
         compare_trees(model, &mut self.target, VIEW)?;
         drop(self.target);
         self.mount.umount()?;

@@ -196,7 +196,7 @@ impl Generator<'_> {
             2 => Operation::FsyncHeld {
                 slot: self.held_slot(),
             },
-            _ => Operation::LetGo {
+            _ => Operation::CloseHeld {
                 slot: self.held_slot(),
             },
         };

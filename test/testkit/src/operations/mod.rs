@@ -196,7 +196,7 @@ pub enum Operation {
     /// `fsync` of a held directory.
     FsyncHeld { slot: Slot },
     /// `close` of what is held.
-    LetGo { slot: Slot },
+    CloseHeld { slot: Slot },
 }
 
 impl Operation {

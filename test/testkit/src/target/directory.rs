@@ -429,7 +429,7 @@ impl Target for DirectoryTarget {
                 Some((directory, true)) => fs::fsync(directory)?,
                 _ => return Err(Errno::BADF),
             },
-            Op::LetGo { slot } => drop(self.held.remove(slot).ok_or(Errno::BADF)?),
+            Op::CloseHeld { slot } => drop(self.held.remove(slot).ok_or(Errno::BADF)?),
             _ => return self.use_file(operation),
         }
         Ok(Answer::Done)

@@ -489,7 +489,7 @@ impl VolumeTarget {
             let _closed = self.close(slot);
         }
         while let Some((&slot, _)) = self.held.first_key_value() {
-            let _closed = self.let_go(slot);
+            let _closed = self.close_held(slot);
         }
         self.give_back();
     }
@@ -505,7 +505,7 @@ impl VolumeTarget {
         Ok(())
     }
 
-    fn let_go(&mut self, slot: Slot) -> Result<(), Errno> {
+    fn close_held(&mut self, slot: Slot) -> Result<(), Errno> {
         let (id, _) = self.held.remove(&slot).ok_or(Errno::BADF)?;
         if self.names.is_none() && id != ObjectId::ROOT {
             self.volume.forget(id, 1);
@@ -731,11 +731,11 @@ impl VolumeTarget {
             }
             Op::Hold { slot, path } => {
                 // An empty slot is as good as one that is closed now.
-                let _was_held = self.let_go(*slot);
+                let _was_held = self.close_held(*slot);
                 self.hold_slot(*slot, path)?;
             }
             Op::FsyncHeld { slot } => self.fsync_held(*slot)?,
-            Op::LetGo { slot } => self.let_go(*slot)?,
+            Op::CloseHeld { slot } => self.close_held(*slot)?,
             _ => return self.use_file(operation),
         }
         Ok(Answer::Done)

@@ -712,7 +712,7 @@ fn nothing_is_left_of_a_removed_directory_that_was_in_use() {
             removed,
             Apply,
         ];
-        events.extend((0..3).map(|slot| Do(Op::LetGo { slot })));
+        events.extend((0..3).map(|slot| Do(Op::CloseHeld { slot })));
         let directory = tempfile::tempdir().unwrap();
         passes(&events, &mut CrashMedium::with_chooser(all));
         passes(&events, &mut DirectoryMedium::new(directory.path()));

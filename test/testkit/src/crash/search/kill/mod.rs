@@ -16,8 +16,8 @@
 //!
 //! [`JournalStore::resume`]: mobifs_store::JournalStore::resume
 
-mod book;
 mod check;
+mod recording_sink;
 mod run;
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,8 @@ use super::super::tree::{ROOT, Tree};
 use super::super::verify::{Candidate, Search, compare_lower, panic_text};
 use super::super::walk::plant;
 use super::super::world::{Demand, World};
-use super::book::Book;
 use super::check::{Ids, compare};
+use super::recording_sink::RecordingSink;
 use super::{KillOptions, KillStatistics};
 use crate::crash::{Calls, CrashLower, Fault, Harm, Refusals};
 use mobifs_numerics::Random;
@@ -66,7 +66,7 @@ struct Moment {
 struct Life {
     hunt: Arc<Hunt>,
     lower: CrashLower,
-    book: Arc<Book>,
+    sink: Arc<RecordingSink>,
     store: Option<JournalStore<Gate<CrashLower>>>,
     world: World,
     next_tag: u64,
@@ -138,7 +138,14 @@ fn run_steps(hunt: &Arc<Hunt>, plan: &dyn Plan, has_faults: bool) -> Result<(), 
         world,
         next_tag: 1,
     };
-    let mut life = Life::new(hunt, lower, Book::default(), moment, 0, String::new());
+    let mut life = Life::new(
+        hunt,
+        lower,
+        RecordingSink::default(),
+        moment,
+        0,
+        String::new(),
+    );
     life.has_faults = has_faults;
     life.open()?;
     for step in 0..plan.steps() {
@@ -166,12 +173,12 @@ fn survive(
         statistics.in_flight += u64::from(moment.begun.is_some());
         statistics.with_unnamed += u64::from(!moment.world.unnamed.is_empty());
     });
-    let mut life = Life::new(hunt, lower, Book::of(&saved), moment, depth, trail);
+    let mut life = Life::new(hunt, lower, RecordingSink::of(&saved), moment, depth, trail);
     life.watch();
     let resumed = JournalStore::resume(
         Gate::new(life.lower.clone()),
         &hunt.cuts.journal,
-        Arc::<Book>::clone(&life.book),
+        Arc::<RecordingSink>::clone(&life.sink),
         saved,
     );
     let (store, resumed) = resumed.map_err(|error| format!("resuming: {error}"))?;
@@ -203,7 +210,7 @@ struct Watch {
 
 impl Watch {
     /// Kills the process now, perhaps.
-    fn instant(&self, lower: &CrashLower, book: &Book, what: &str) {
+    fn instant(&self, lower: &CrashLower, sink: &RecordingSink, what: &str) {
         let hunt = &self.hunt;
         let permille = match self.depth {
             0 => hunt.options.kills_permille,
@@ -221,7 +228,7 @@ impl Watch {
         let trail = format!("{}killed {what}; ", self.trail);
         let place = (self.depth + 1, trail.clone());
         let survived = catch_unwind(AssertUnwindSafe(|| {
-            survive(hunt, lower.kill_image(), book.saved(), moment, place)
+            survive(hunt, lower.kill_image(), sink.saved(), moment, place)
         }));
         match survived {
             Ok(Ok(())) => {}
@@ -260,7 +267,7 @@ impl Life {
     fn new(
         hunt: &Arc<Hunt>,
         lower: CrashLower,
-        book: Book,
+        sink: RecordingSink,
         moment: Moment,
         depth: u32,
         trail: String,
@@ -268,7 +275,7 @@ impl Life {
         Self {
             hunt: Arc::clone(hunt),
             lower,
-            book: Arc::new(book),
+            sink: Arc::new(sink),
             store: None,
             world: moment.world.clone(),
             next_tag: moment.next_tag,
@@ -287,18 +294,18 @@ impl Life {
             depth: self.depth,
             trail: self.trail.clone(),
         };
-        let (on_calls, on_tellings) = (watch(), watch());
-        let book = Arc::clone(&self.book);
+        let (on_calls, on_reports) = (watch(), watch());
+        let sink = Arc::clone(&self.sink);
         self.lower.set_hook(Box::new(move |operation, lower| {
             let what = format!("after operation {operation}");
-            on_calls.instant(lower, &book, &what);
+            on_calls.instant(lower, &sink, &what);
             on_calls.cut(lower, operation);
         }));
-        let (book, lower) = (Arc::downgrade(&self.book), self.lower.clone());
-        self.book.set_hook(Box::new(move || {
-            if let Some(book) = book.upgrade() {
+        let (sink, lower) = (Arc::downgrade(&self.sink), self.lower.clone());
+        self.sink.set_hook(Box::new(move || {
+            if let Some(sink) = sink.upgrade() {
                 let what = format!("after a telling, operation {}", lower.operations());
-                on_tellings.instant(&lower, &book, &what);
+                on_reports.instant(&lower, &sink, &what);
             }
         }));
     }
@@ -314,13 +321,13 @@ impl Life {
         self.moment.lock().is_open = false;
         self.store = None;
         self.lower.clear_hook();
-        self.book.clear_hook();
-        self.book = Arc::new(Book::default());
+        self.sink.clear_hook();
+        self.sink = Arc::new(RecordingSink::default());
         self.watch();
         let opened = JournalStore::open_with_sink(
             Gate::new(self.lower.clone()),
             &self.hunt.cuts.journal,
-            Arc::<Book>::clone(&self.book),
+            Arc::<RecordingSink>::clone(&self.sink),
         );
         let (store, _) = opened.map_err(text)?;
         let tree = self.world.tree.clone();
@@ -603,7 +610,7 @@ impl Drop for Life {
     fn drop(&mut self) {
         // They form a reference cycle.
         self.lower.clear_hook();
-        self.book.clear_hook();
+        self.sink.clear_hook();
     }
 }
 

@@ -8,7 +8,7 @@ use mobifs_store::{
     StoreError, Transaction,
 };
 
-use super::book::Book;
+use super::recording_sink::RecordingSink;
 use crate::crash::{Calls, CrashLower, Fate, Fault, Harm};
 use crate::entries::{plain_file, root_entry};
 
@@ -25,19 +25,19 @@ fn options() -> JournalOptions {
     }
 }
 
-fn open() -> (CrashLower, Arc<Book>, TestStore) {
-    let (lower, book) = (CrashLower::new(), Arc::new(Book::default()));
-    let witness = Arc::<Book>::clone(&book);
+fn open() -> (CrashLower, Arc<RecordingSink>, TestStore) {
+    let (lower, sink) = (CrashLower::new(), Arc::new(RecordingSink::default()));
+    let shared = Arc::<RecordingSink>::clone(&sink);
     let (store, _) =
-        JournalStore::open_with_sink(Gate::new(lower.clone()), &options(), witness).unwrap();
-    (lower, book, store)
+        JournalStore::open_with_sink(Gate::new(lower.clone()), &options(), shared).unwrap();
+    (lower, sink, store)
 }
 
 /// The successor of a process that is killed now.
-fn resume(lower: &CrashLower, book: &Book) -> (TestStore, Resumed) {
-    let (lower, saved) = (lower.kill_image(), book.saved());
-    let witness = Arc::new(Book::of(&saved));
-    JournalStore::resume(Gate::new(lower), &options(), witness, saved).unwrap()
+fn resume(lower: &CrashLower, sink: &RecordingSink) -> (TestStore, Resumed) {
+    let (lower, saved) = (lower.kill_image(), sink.saved());
+    let sink = Arc::new(RecordingSink::of(&saved));
+    JournalStore::resume(Gate::new(lower), &options(), sink, saved).unwrap()
 }
 
 fn state(id: ObjectId, created: bool, nlink: u32) -> Entry {
@@ -80,14 +80,14 @@ fn journal_fault(harm: Harm) -> Option<Fault> {
 
 #[test]
 fn a_failed_transaction_is_not_mistaken_for_what_comes_in_its_place() {
-    let (lower, book, store) = open();
+    let (lower, sink, store) = open();
     store.commit(creation(id(2), "a", 1)).unwrap();
     lower.set_fault(journal_fault(Harm::Nothing));
     assert!(store.commit(creation(id(4), "b", 2)).is_err());
-    assert_eq!(book.saved().intent, None);
+    assert_eq!(sink.saved().intent, None);
     // This one has the sequence that the failed one would have had.
     store.commit(creation(id(6), "c", 0)).unwrap();
-    let (resumed, report) = resume(&lower, &book);
+    let (resumed, report) = resume(&lower, &sink);
     assert_eq!(report.committed, None);
     assert!(resumed.object(id(4)).is_err());
     resumed.commit(creation(id(4), "b", 2)).unwrap();
@@ -110,28 +110,28 @@ fn fail_without_taking_back(lower: &CrashLower, store: &TestStore, fault: Option
 
 #[test]
 fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
-    let (lower, book, store) = open();
+    let (lower, sink, store) = open();
     store.commit(creation(id(2), "a", 1)).unwrap();
     fail_without_taking_back(&lower, &store, journal_fault(Harm::Everything));
-    let (resumed, report) = resume(&lower, &book);
+    let (resumed, report) = resume(&lower, &sink);
     assert_eq!(report.committed, Some(2));
     assert_eq!(first_byte(&resumed, id(4)), 1);
     // The tail is invalidated before anything else is written, and then the transaction does not
     // count.
     store.apply().unwrap();
-    assert_eq!(book.saved().intent, None);
-    let (resumed, report) = resume(&lower, &book);
+    assert_eq!(sink.saved().intent, None);
+    let (resumed, report) = resume(&lower, &sink);
     assert_eq!(report.committed, None);
     assert!(resumed.object(id(4)).is_err());
 }
 
 #[test]
 fn a_commit_counts_also_when_an_apply_began_a_new_epoch_behind_it() {
-    let (lower, book, store) = open();
+    let (lower, sink, store) = open();
     store.commit(creation(id(2), "a", 1)).unwrap();
     store.commit(creation(id(4), "b", 2)).unwrap();
     store.apply().unwrap();
-    assert_eq!(resume(&lower, &book).1.committed, Some(2));
+    assert_eq!(resume(&lower, &sink).1.committed, Some(2));
 }
 
 /// The failed write is visible to reads, and never reaches the medium unless it is repeated.
@@ -152,12 +152,12 @@ fn names_after_a_cut(lower: &CrashLower) -> usize {
 
 #[test]
 fn a_successor_makes_durable_what_its_predecessor_could_not() {
-    let (lower, book, store) = open();
+    let (lower, sink, store) = open();
     store.commit(creation(id(2), "a", 1)).unwrap();
     fail_and_give_up(&lower, &store);
-    let (lower, saved) = (lower.kill_image(), book.saved());
-    let witness = Arc::new(Book::of(&saved));
-    let resumed = JournalStore::resume(Gate::new(lower.clone()), &options(), witness, saved);
+    let (lower, saved) = (lower.kill_image(), sink.saved());
+    let sink = Arc::new(RecordingSink::of(&saved));
+    let resumed = JournalStore::resume(Gate::new(lower.clone()), &options(), sink, saved);
     let (store, report) = resumed.unwrap();
     assert_eq!(report.committed, Some(2));
     assert_eq!(names_after_a_cut(&lower), 2);
@@ -181,7 +181,7 @@ fn a_mount_makes_durable_what_it_has_found() {
 
 #[test]
 fn what_was_spilled_is_newer_than_what_is_pending() {
-    let (lower, book, store) = open();
+    let (lower, sink, store) = open();
     store.commit(creation(id(2), "a", 1)).unwrap();
     store.pin(id(2));
     let entries = vec![state(id(2), false, 0), root_entry("a", None)];
@@ -189,7 +189,7 @@ fn what_was_spilled_is_newer_than_what_is_pending() {
     let newer = Page::new(&[2; PAGE_BYTES]);
     store.spill(id(2), &[(PageIndex(0), newer)]).unwrap();
     assert_eq!(first_byte(&store, id(2)), 2);
-    let (resumed, _) = resume(&lower, &book);
+    let (resumed, _) = resume(&lower, &sink);
     assert_eq!(first_byte(&resumed, id(2)), 2);
     resumed.unpin(id(2));
     assert!(resumed.object(id(2)).is_err());
@@ -197,7 +197,7 @@ fn what_was_spilled_is_newer_than_what_is_pending() {
 
 #[test]
 fn zeros_over_a_spilled_page_count() {
-    let (lower, book, store) = open();
+    let (lower, sink, store) = open();
     store.pin(id(2));
     let spilled = Page::new(&[2; PAGE_BYTES]);
     store.spill(id(2), &[(PageIndex(0), spilled)]).unwrap();
@@ -210,12 +210,12 @@ fn zeros_over_a_spilled_page_count() {
     });
     store.commit(transaction).unwrap();
     assert_eq!(first_byte(&store, id(2)), 0);
-    assert_eq!(first_byte(&resume(&lower, &book).0, id(2)), 0);
+    assert_eq!(first_byte(&resume(&lower, &sink).0, id(2)), 0);
 }
 
 #[test]
 fn names_that_lead_through_endless_directories_lead_nowhere() {
-    let (lower, book, store) = open();
+    let (lower, sink, store) = open();
     store.close().unwrap();
     let name = Name::new(b"d").unwrap();
     let chain = (1..100_000).map(|number| {
@@ -234,12 +234,12 @@ fn names_that_lead_through_endless_directories_lead_nowhere() {
     });
     let saved = RestartState {
         objects: chain.collect(),
-        ..book.saved()
+        ..sink.saved()
     };
     let (store, _) = JournalStore::resume(
         Gate::new(lower),
         &options(),
-        Arc::new(Book::of(&saved)),
+        Arc::new(RecordingSink::of(&saved)),
         saved,
     )
     .unwrap();

@@ -32,27 +32,27 @@ pub fn pieces(offset: u64, length: u64) -> impl Iterator<Item = u64> {
 
 /// Executes operations on a mount and on the model, and knows the history of both.
 #[derive(Debug)]
-pub struct Witness {
+pub struct ModelHistory {
     model: Model,
     timeline: Timeline,
     layout: Layout,
-    told: Vec<(usize, Operation)>,
+    executed: Vec<(usize, Operation)>,
 }
 
-impl Witness {
+impl ModelHistory {
     /// Starts at a state that is committed.
     pub fn new(state: State, layout: Layout) -> Self {
         Self {
             timeline: Timeline::new(layout, state.clone()),
             model: Model::new(state),
             layout,
-            told: Vec::new(),
+            executed: Vec::new(),
         }
     }
 
     /// The executed operations, each with its step of the history.
-    pub fn told(&self) -> &[(usize, Operation)] {
-        &self.told
+    pub fn executed(&self) -> &[(usize, Operation)] {
+        &self.executed
     }
 
     /// The model.
@@ -73,7 +73,8 @@ impl Witness {
         self.note_pieces(operation);
         let agreed = execute_on_both(&mut self.model, target, operation);
         self.timeline.step(self.model.state());
-        self.told.push((self.timeline.last(), operation.clone()));
+        self.executed
+            .push((self.timeline.last(), operation.clone()));
         agreed?;
         self.note_durable(operation);
         Ok(())

@@ -11,36 +11,36 @@ type Hook = Box<dyn FnMut() + Send>;
 
 /// What survives a killed process, as a plain map.
 #[derive(Default)]
-pub(super) struct Book {
-    heard: Mutex<Heard>,
+pub(super) struct RecordingSink {
+    recorded: Mutex<Recorded>,
     hook: Mutex<Option<Hook>>,
 }
 
 #[derive(Default)]
-struct Heard {
+struct Recorded {
     objects: BTreeMap<ObjectId, KnownObject>,
     intent: Option<Intent>,
 }
 
-impl Book {
+impl RecordingSink {
     /// A sink that has this state already.
     pub(super) fn of(saved: &RestartState) -> Self {
-        let heard = Heard {
+        let recorded = Recorded {
             objects: saved.objects.iter().cloned().collect(),
             intent: saved.intent,
         };
         Self {
-            heard: Mutex::new(heard),
+            recorded: Mutex::new(recorded),
             hook: Mutex::new(None),
         }
     }
 
     pub(super) fn saved(&self) -> RestartState {
-        let heard = self.heard.lock();
-        let objects = heard.objects.iter();
+        let recorded = self.recorded.lock();
+        let objects = recorded.objects.iter();
         RestartState {
             objects: objects.map(|(id, known)| (*id, known.clone())).collect(),
-            intent: heard.intent,
+            intent: recorded.intent,
             ids_above: 0,
         }
     }
@@ -49,12 +49,12 @@ impl Book {
         *self.hook.lock() = Some(hook);
     }
 
-    /// Ends [`Book::set_hook`].
+    /// Ends [`RecordingSink::set_hook`].
     pub(super) fn clear_hook(&self) {
         *self.hook.lock() = None;
     }
 
-    fn heard(&self) {
+    fn reported(&self) {
         // Taken out meanwhile, because what it does may be slow.
         let hook = self.hook.lock().take();
         if let Some(mut hook) = hook {
@@ -64,17 +64,17 @@ impl Book {
     }
 }
 
-impl RestartSink for Book {
+impl RestartSink for RecordingSink {
     fn object(&self, id: ObjectId, known: Option<&KnownObject>) {
         match known {
-            Some(known) => self.heard.lock().objects.insert(id, known.clone()),
-            None => self.heard.lock().objects.remove(&id),
+            Some(known) => self.recorded.lock().objects.insert(id, known.clone()),
+            None => self.recorded.lock().objects.remove(&id),
         };
-        self.heard();
+        self.reported();
     }
 
     fn intent(&self, intent: Option<Intent>) {
-        self.heard.lock().intent = intent;
-        self.heard();
+        self.recorded.lock().intent = intent;
+        self.reported();
     }
 }
