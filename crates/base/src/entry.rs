@@ -7,17 +7,6 @@ use crate::{Attributes, ByteRange, FileKind, Name, ObjectId, Page, PageIndex};
 
 /// One extended attribute: name (with its namespace prefix) and value.
 pub type Xattr = (Arc<[u8]>, Arc<[u8]>);
-/// What an extended attribute takes of the room that there is for all of an object: what ext4
-/// counts (its on-disk layout, `struct ext4_xattr_entry`), and other filesystems at most.
-pub const fn xattr_room_bytes(name_bytes: usize, value_bytes: usize) -> usize {
-    16 + name_bytes.next_multiple_of(4) + value_bytes.next_multiple_of(4)
-}
-
-/// What an entry takes of a directory, as ext4 keeps it: the filesystem in use whose directories
-/// can be full first.
-pub const fn dentry_room_bytes(name_bytes: usize) -> u64 {
-    8 + name_bytes.next_multiple_of(4) as u64
-}
 
 /// A change of one extended attribute; no value means that it is removed.
 pub type XattrChange = (Arc<[u8]>, Option<Arc<[u8]>>);

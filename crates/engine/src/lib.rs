@@ -27,7 +27,6 @@ mod request;
 mod transactions;
 mod versions;
 
-pub use accounting::FullDisk;
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
     AppStatus, Engine, EngineConfig, EngineStatus, Limits, Overdue, ReadPlan, ReadSegment,

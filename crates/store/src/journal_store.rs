@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use mobifs_base::{
-    ByteRange, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
+    ByteRange, DirectoryEntry, FullDisk, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo, Xattr,
 };
 
 use crate::apply::limbo::{self, Unnamed};
@@ -257,14 +257,15 @@ impl<L: Lower> Store for JournalStore<Gate<L>> {
             journal_used_bytes: self.usage.used_bytes(),
             journal_total_bytes: self.usage.total_bytes(),
             held_bytes: state.pending.held_bytes(),
-            reserved_bytes: state.pending.reserved_bytes,
-            reserved_inodes: state.pending.created,
+            reserved: state.pending.reserved(),
             commit_written_bytes: self.counters.written_bytes(),
             apply_written_bytes: self.applier.counters().written_bytes(),
             externally_modified: self.applier.counters().externally_modified(),
             commits: self.counters.commits(),
-            overwritten_bytes_max: self.usage.total_bytes() / 2,
-            entries_bytes_max: self.applier.reserve().promised_bytes(),
+            on_full_disk: FullDisk {
+                overwritten_bytes_max: self.usage.total_bytes() / 2,
+                entries_bytes_max: self.applier.reserve().promised_bytes(),
+            },
         }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use mobifs_base::{
-    ByteRange, DeviceNumber, DirectoryEntry, ObjectId, ObjectInfo, Page, PageIndex, SpaceInfo,
-    Transaction, Xattr,
+    ByteRange, DeviceNumber, DirectoryEntry, FullDisk, ObjectId, ObjectInfo, Page, PageIndex, Room,
+    SpaceInfo, Transaction, Xattr,
 };
 
 use crate::StoreError;
@@ -46,10 +46,8 @@ pub struct PendingWork {
     pub journal_total_bytes: u64,
     /// Memory that committed work takes, roughly.
     pub held_bytes: u64,
-    /// Room that applying will take in the lower filesystem at most, in bytes.
-    pub reserved_bytes: u64,
-    /// Inodes that applying will create at most.
-    pub reserved_inodes: u64,
+    /// Room that applying will take in the lower filesystem at most.
+    pub reserved: Room,
     /// Bytes written to the device for commits since the store was opened (journal
     /// and data written in place, without what applying writes).
     pub commit_written_bytes: u64,
@@ -60,11 +58,8 @@ pub struct PendingWork {
     pub externally_modified: u64,
     /// Commits since the store was opened.
     pub commits: u64,
-    /// Changes that can be committed, together, without taking room in the lower filesystem
-    /// for that, in bytes.
-    pub overwritten_bytes_max: u64,
-    /// Room that is kept for entries, as they are reserved, where there is no other.
-    pub entries_bytes_max: u64,
+    /// What may be promised although the lower filesystem has no room.
+    pub on_full_disk: FullDisk,
 }
 
 /// What [`Store::seek`] looks for.

@@ -135,8 +135,8 @@ pub fn demand_nothing_held(volume: &Volume, store: &dyn Store) -> Result<(), Str
     let (pending, memory) = (store.pending(), volume.status().memory);
     let held = [
         pending.held_bytes,
-        pending.reserved_bytes,
-        pending.reserved_inodes,
+        pending.reserved.bytes(),
+        pending.reserved.inodes(),
         pending.journal_used_bytes,
         pending.externally_modified,
         memory.used_bytes,

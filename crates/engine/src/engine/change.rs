@@ -3,10 +3,10 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, MonotonicNs, Name, ObjectId, PAGE_BYTES_U64, TransactionId};
+use mobifs_base::{AppId, MonotonicNs, Name, ObjectId, Room, TransactionId};
 
 use super::{Engine, age_ms};
-use crate::accounting::{Charge, DENTRY_ROOM_BYTES, ENTRY_BYTES, OBJECT_ROOM_BYTES};
+use crate::accounting::{Charge, ENTRY_BYTES};
 use crate::apps::App;
 use crate::error::{FsError, Stop};
 use crate::policy::transactioning::Closing;
@@ -269,7 +269,7 @@ impl Engine {
         if let Some(open) = self.transactions.open_mut(transaction) {
             let is_new = open.dirty.insert(id);
             if is_new {
-                let charge = Charge::of(ENTRY_BYTES, OBJECT_ROOM_BYTES);
+                let charge = Charge::of(ENTRY_BYTES, Room::OBJECT);
                 self.accounting.charge(open, charge);
             }
         }
@@ -295,13 +295,8 @@ impl Engine {
         let overwritten = open.dentries.record((parent, name.clone()), before, now);
         open.closing.page_written(overwritten);
         if !overwritten {
-            let room_bytes = if now.is_some() {
-                DENTRY_ROOM_BYTES
-            } else {
-                ENTRY_BYTES
-            };
-            self.accounting
-                .charge(open, Charge::of(ENTRY_BYTES, room_bytes));
+            let charge = Charge::of(ENTRY_BYTES, Room::of_dentry(now));
+            self.accounting.charge(open, charge);
         }
         transaction
     }
@@ -360,9 +355,9 @@ impl Engine {
             change.transaction = ORPHAN;
             open.closing.pages_dropped(pages);
             self.accounting.orphan(open, bytes);
-            self.accounting.refund_room(open, pages * PAGE_BYTES_U64);
+            self.accounting.refund_room(open, Room::of_blocks(pages));
             if !inode.announced {
-                self.accounting.refund_inode(open);
+                self.accounting.refund_room(open, Room::INODE);
             }
         }
         self.dispose_if_unused(id);
@@ -395,7 +390,8 @@ impl Engine {
             is_adopted
         });
         if let Some(open) = self.transactions.open_mut(transaction) {
-            self.accounting.adopt(open, bytes, pages * PAGE_BYTES_U64);
+            let charge = Charge::of(bytes, Room::of_blocks(pages));
+            self.accounting.adopt(open, charge);
         }
         self.touch(transaction, id)
     }

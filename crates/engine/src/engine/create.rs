@@ -9,6 +9,7 @@ use mobifs_base::{Attributes, FileKind, ObjectId, S_ISGID, TransactionId};
 
 use super::Engine;
 use super::rename::Side;
+use crate::accounting::Charge;
 use crate::acl::{self, Acl};
 use crate::directory::Listing;
 use crate::error::{FsError, Need, Stop};
@@ -63,7 +64,7 @@ impl Engine {
         self.namespace.insert_inode(id, inode)?;
         let transaction = self.begin_entry(parent, id, moment)?;
         let transaction = self.touch_new(transaction, id)?;
-        self.charge(transaction, target_bytes, 0);
+        self.charge(transaction, Charge::memory(target_bytes));
         let (transaction, parent_transaction) =
             self.touch_parent(transaction, parent, moment, i32::from(is_directory))?;
         self.namespace.set_entry(parent, &name, id, spec.kind)?;

@@ -4,14 +4,12 @@
 use alloc::vec::Vec;
 
 use mobifs_base::{
-    ByteRange, DeviceNumber, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page,
-    PageIndex, SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
+    ByteRange, DeviceNumber, FullDisk, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64,
+    Page, PageIndex, Room, SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
 };
 
 use super::Engine;
-use crate::accounting::{
-    Charge, Charged, ENTRY_BYTES, Fit, FullDisk, OBJECT_ROOM_BYTES, content_room_bytes,
-};
+use crate::accounting::{Charge, Charged, ENTRY_BYTES, Fit};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Inode;
 use crate::namespace::OBJECT_MEMORY_BYTES;
@@ -84,6 +82,11 @@ pub enum RemovalMemory {
     BeyondBudget,
 }
 
+/// What content of so many bytes takes, in one run whose ends may lie in the middle of blocks.
+pub(super) const fn content_room(bytes: u64) -> Room {
+    Room::of_run(bytes).saturating_add(Room::of_blocks(1))
+}
+
 impl Limits {
     /// Most objects that stay in memory although no program uses them: as many as were asked
     /// for, and no more than fit into the memory budget.
@@ -95,13 +98,12 @@ impl Limits {
 }
 
 impl Engine {
-    /// Sets how much room the lower filesystem has, and how much of it
-    /// the store needs for committed work.
-    pub fn set_space(&mut self, space: SpaceInfo, reserved_bytes: u64, reserved_inodes: u64) {
+    /// Sets how much room the lower filesystem has, and how much of it the store has reserved for
+    /// committed work.
+    pub fn set_space(&mut self, space: SpaceInfo, store_reserved: Room) {
         // What was applied meanwhile has blocks now.
         self.arrivals.drop_places();
-        self.accounting
-            .set_space(space, reserved_bytes, reserved_inodes);
+        self.accounting.set_space(space, store_reserved);
     }
 
     /// Sets what the engine may promise where there is no room.
@@ -186,43 +188,32 @@ impl Engine {
     /// to which little is promised: they do not wait while one that fills the disk commits, which
     /// takes back what it was promised too much. Nothing is withheld for long: what is committed
     /// is not the app's any more, so the last block can be used, too.
-    fn leaves_room_to_others(&mut self, at: ObjectId, needed: u64, room_bytes: u64) -> bool {
+    fn leaves_room_to_others(&mut self, at: ObjectId, needed: u64, room: Room) -> bool {
         let available_bytes = self.accounting.available_bytes();
         let kept_bytes = available_bytes / KEPT_SHARE;
         if needed <= available_bytes - kept_bytes {
             return true;
         }
         let charged = self.charged_at(at);
-        charged.memory_bytes() == 0 || charged.room_bytes() + room_bytes <= kept_bytes
+        charged.memory_bytes() == 0 || charged.room().saturating_add(room).bytes() <= kept_bytes
     }
 
     /// Checks that a change at an object fits in memory and in the lower filesystem.
-    pub(crate) fn require(
-        &mut self,
-        at: ObjectId,
-        memory_bytes: u64,
-        room_bytes: u64,
-        inodes: u64,
-    ) -> Result<(), Stop> {
+    pub(crate) fn require(&mut self, at: ObjectId, change: Charge) -> Result<(), Stop> {
         if self.limits.read_only {
             return Err(FsError::ReadOnly.into());
         }
-        if (room_bytes > 0 || inodes > 0) && self.is_starved(at) {
+        if !change.room.is_none() && self.is_starved(at) {
             // No answer to a need helps: what the app has uncommitted comes first.
             return Err(FsError::NoSpace.into());
         }
-        if !self.fits_in_memory(at, memory_bytes) {
+        if !self.fits_in_memory(at, change.memory_bytes) {
             return Err(Stop::Need(Need::Memory));
         }
-        let charge = Charge {
-            memory_bytes,
-            room_bytes,
-            inodes,
-        };
-        let fits = match self.accounting.fit(charge) {
+        let fits = match self.accounting.fit(change) {
             Fit::Always => true,
             Fit::Never => false,
-            Fit::With(needed) => self.leaves_room_to_others(at, needed, room_bytes),
+            Fit::With(needed) => self.leaves_room_to_others(at, needed, change.room),
         };
         if fits {
             Ok(())
@@ -249,28 +240,23 @@ impl Engine {
         entries: u64,
         inodes: u64,
     ) -> Result<(), Stop> {
-        let room_bytes = entries * OBJECT_ROOM_BYTES + inodes * PAGE_BYTES_U64;
-        self.require(parent, entries * ENTRY_BYTES, room_bytes, inodes)
+        let objects = Room::of_objects(entries).saturating_add(Room::of_blocks(inodes));
+        let room = Room::new(objects.bytes(), inodes);
+        self.require(parent, Charge::of(entries * ENTRY_BYTES, room))
     }
 
     /// Checks a new object, with a target where it is a symlink.
     pub(crate) fn require_new(&mut self, parent: ObjectId, target_bytes: u64) -> Result<(), Stop> {
-        let room_bytes = 3 * OBJECT_ROOM_BYTES + PAGE_BYTES_U64;
-        self.require(parent, 3 * ENTRY_BYTES + target_bytes, room_bytes, 1)
+        let objects = Room::of_objects(3).saturating_add(Room::of_blocks(1));
+        let room = objects.saturating_add(Room::INODE);
+        self.require(parent, Charge::of(3 * ENTRY_BYTES + target_bytes, room))
     }
 
     /// Charges a transaction for what is neither an object, nor an entry, nor a page.
-    pub(crate) fn charge(
-        &mut self,
-        transaction: TransactionId,
-        memory_bytes: u64,
-        room_bytes: u64,
-    ) {
-        let Some(open) = self.transactions.open_mut(transaction) else {
-            return;
-        };
-        self.accounting
-            .charge(open, Charge::of(memory_bytes, room_bytes));
+    pub(crate) fn charge(&mut self, transaction: TransactionId, charge: Charge) {
+        if let Some(open) = self.transactions.open_mut(transaction) {
+            self.accounting.charge(open, charge);
+        }
     }
 
     /// Checks a change of entries that are there, or of files that get more of them. On a full
@@ -279,9 +265,9 @@ impl Engine {
         let Err(stop) = self.require_entries(parent, entries, 0) else {
             return Ok(());
         };
-        let needed = entries * OBJECT_ROOM_BYTES;
+        let needed = Room::of_objects(entries).bytes();
         if stop == Stop::Need(Need::Space) && self.accounting.has_room_for_moves(needed) {
-            return self.require(parent, entries * ENTRY_BYTES, 0, 0);
+            return self.require(parent, Charge::memory(entries * ENTRY_BYTES));
         }
         Err(stop)
     }
@@ -295,8 +281,9 @@ impl Engine {
             return Ok(());
         }
         let bytes = range.len();
-        let room_bytes = content_room_bytes(bytes) + OBJECT_ROOM_BYTES;
-        let Err(stop) = self.require(id, bytes, room_bytes, 0) else {
+        let room = content_room(bytes).saturating_add(Room::OBJECT);
+        let change = Charge::of(bytes, room);
+        let Err(stop) = self.require(id, change) else {
             return Ok(());
         };
         let is_overwritten = range.end <= self.namespace.inode(id)?.attributes.size;
@@ -306,7 +293,7 @@ impl Engine {
             // room.
             return Ok(());
         }
-        if self.accounting.fit(Charge::of(bytes, room_bytes)) != Fit::Never {
+        if self.accounting.fit(change) != Fit::Never {
             // There is room, for which others come first.
             return Err(stop);
         }
@@ -319,7 +306,7 @@ impl Engine {
         let version = inode.version;
         let asked = (id, range, version);
         match self.arrivals.is_in_place(asked) {
-            Some(true) => self.require(id, bytes, 0, 0),
+            Some(true) => self.require(id, Charge::memory(bytes)),
             Some(false) => Err(stop),
             None => Err(Stop::Need(Need::Place {
                 object: id,
@@ -367,7 +354,7 @@ impl Engine {
     /// others have taken the room since: then it can only become less, but for so much memory.
     fn require_less(&mut self, at: ObjectId, memory_bytes: u64) -> Result<(), Stop> {
         let is_too_much = self.accounting.overflows_journal();
-        match self.require(at, memory_bytes, 0, 0) {
+        match self.require(at, Charge::memory(memory_bytes)) {
             Err(Stop::Need(Need::Space)) if is_too_much => Ok(()),
             other => other,
         }
@@ -376,7 +363,7 @@ impl Engine {
     /// Checks a change of what is there: it needs memory, and nothing of the lower filesystem that
     /// is not there already.
     pub(crate) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
-        self.require(id, ENTRY_BYTES, 0, 0)
+        self.require(id, Charge::memory(ENTRY_BYTES))
     }
 
     /// Pages of an object without links that may leave memory by

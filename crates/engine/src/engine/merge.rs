@@ -4,7 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, TransactionId};
+use mobifs_base::{ByteRange, ObjectId, Room, TransactionId};
 
 use super::Engine;
 use crate::FsError;
@@ -58,8 +58,8 @@ impl Engine {
         if let Some(closed) = self.transactions.closed_mut(merged.id) {
             let refund = Charge {
                 memory_bytes: freed_bytes,
-                room_bytes: merged.dropped.len() as u64 * PAGE_BYTES_U64,
-                inodes: merged.unmade,
+                room: Room::of_blocks(merged.dropped.len() as u64)
+                    .saturating_add(Room::new(0, merged.unmade)),
             };
             self.accounting.shrink_merged(closed, orphan_bytes, refund);
         }

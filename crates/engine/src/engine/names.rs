@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{FileKind, ObjectId, TransactionId};
+use mobifs_base::{FileKind, ObjectId, Room, TransactionId};
 
 use super::{Engine, RemovalMemory};
 use crate::RESERVED_NAME;
@@ -196,7 +196,7 @@ impl Engine {
     /// Counts an inode that the transaction will create in the lower filesystem.
     pub(super) fn reserve_inode(&mut self, transaction: TransactionId) {
         if let Some(open) = self.transactions.open_mut(transaction) {
-            self.accounting.charge(open, Charge::INODE);
+            self.accounting.charge(open, Charge::room(Room::INODE));
         }
     }
 

@@ -1,9 +1,10 @@
 //! Sizes and ranges: truncate, punch, zero, allocate.
 
-use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, TransactionId};
+use mobifs_base::{ByteRange, ObjectId, PAGE_BYTES_U64, PageIndex, Room, TransactionId};
 
 use super::Engine;
-use crate::accounting::{Charge, OBJECT_ROOM_BYTES, content_room_bytes};
+use super::limits::content_room;
+use crate::accounting::Charge;
 use crate::error::{FsError, Stop};
 use crate::request::{AllocateMode, Moment, SetIdBits};
 
@@ -39,14 +40,14 @@ impl Engine {
         };
         let zeroes = !matches!(mode, AllocateMode::Allocate { .. });
         let room = if mode == AllocateMode::PunchHole {
-            0
+            Room::NONE
         } else {
-            OBJECT_ROOM_BYTES + content_room_bytes(self.unallocated(id, range)?)
+            content_room(self.unallocated(id, range)?).saturating_add(Room::OBJECT)
         };
         if zeroes {
             self.require_edges(id, range)?;
         }
-        self.require(id, 2 * PAGE_BYTES_U64, room, 0)?;
+        self.require(id, Charge::of(2 * PAGE_BYTES_U64, room))?;
         let transaction = self.begin_change(id, moment.now)?;
         // The set-id bits are the kernel's to take away: it knows the caller's rights.
         self.content_changed(id, moment, SetIdBits::Stay)?;
@@ -62,7 +63,7 @@ impl Engine {
             let room = self.unallocated(id, range)?;
             let inode = self.namespace.inode_mut(id)?;
             inode.grow_allocated(room, range.end);
-            let room = content_room_bytes(room);
+            let room = content_room(room);
             if let Some(change) = &mut inode.change {
                 change.allocated.insert(range);
             }
@@ -98,7 +99,7 @@ impl Engine {
             return self.require_cut(id);
         }
         // The page that becomes longer has its place in the lower filesystem.
-        self.require(id, PAGE_BYTES_U64, 0, 0)
+        self.require(id, Charge::memory(PAGE_BYTES_U64))
     }
 
     /// Changes the size, after [`Engine::require_resize`].
@@ -224,7 +225,7 @@ impl Engine {
         accounting.resize_pages(open.as_deref_mut(), 0, bytes);
         if let Some(open) = open {
             open.closing.pages_dropped(dropped);
-            accounting.refund_room(open, unreserved);
+            accounting.refund_room(open, Room::of_bytes(unreserved));
         }
         Ok(())
     }

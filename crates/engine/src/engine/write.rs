@@ -1,11 +1,11 @@
 //! Writing file content.
 
 use mobifs_base::{
-    ByteRange, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, TransactionId,
+    ByteRange, FileKind, ObjectId, PAGE_BYTES, PAGE_BYTES_U64, Page, PageIndex, Room, TransactionId,
 };
 
 use super::Engine;
-use crate::accounting::{Charge, page_room_bytes};
+use crate::accounting::Charge;
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Inode;
 use crate::request::{Moment, SetIdBits, WriteAt};
@@ -231,8 +231,7 @@ impl Engine {
             if let Some(open) = &mut open {
                 let before = index.0.checked_sub(1).map(PageIndex);
                 let follows_on = before.is_some_and(|before| inode.pages.contains_key(&before));
-                let room_bytes = page_room_bytes(follows_on);
-                accounting.charge(open, Charge::room(room_bytes));
+                accounting.charge(open, Charge::room(Room::of_page(follows_on)));
             }
         }
         accounting.resize_pages(open.as_deref_mut(), grown_bytes, 0);

@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{MODE_MASK, ObjectId, PAGE_BYTES_U64, S_ISGID, xattr_room_bytes};
+use mobifs_base::{MODE_MASK, ObjectId, Room, S_ISGID, xattr_room_bytes};
 
 use super::Engine;
-use crate::accounting::{ENTRY_BYTES, OBJECT_ROOM_BYTES};
+use crate::accounting::{Charge, ENTRY_BYTES};
 use crate::acl::{self, Acl};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Xattrs;
@@ -97,10 +97,11 @@ impl Engine {
             return Err(FsError::AccessDenied.into());
         }
         let memory_bytes = ENTRY_BYTES + value.len() as u64;
-        let room_bytes = (value.len() as u64).next_multiple_of(PAGE_BYTES_U64) + PAGE_BYTES_U64;
-        self.require(id, memory_bytes, OBJECT_ROOM_BYTES + room_bytes, 0)?;
+        let room = Room::of_xattr(value.len());
+        let with_object = room.saturating_add(Room::OBJECT);
+        self.require(id, Charge::of(memory_bytes, with_object))?;
         let transaction = self.begin_change(id, moment.now)?;
-        self.charge(transaction, memory_bytes, room_bytes);
+        self.charge(transaction, Charge::of(memory_bytes, room));
         let inode = self.namespace.inode_mut(id)?;
         inode.attributes.ctime = moment.wall;
         let mut keep = true;

@@ -312,7 +312,7 @@ mod tests {
 
     fn open_transaction(bytes: u64) -> Vec<u8> {
         let mut open = OpenTransaction::new(AppId(0), Closing::default(), MonotonicNs(0), false);
-        open.charged = Charged::restored(Charge::of(bytes, 0));
+        open.charged = Charged::restored(Charge::memory(bytes));
         written(|out| transaction::write_open(out, &open))
     }
 

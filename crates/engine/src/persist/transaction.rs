@@ -4,7 +4,7 @@ use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, MonotonicNs, Name, ObjectId, ObjectState, Page, XattrChange};
+use mobifs_base::{AppId, MonotonicNs, Name, ObjectId, ObjectState, Page, Room, XattrChange};
 
 use super::RestartImageError;
 use crate::accounting::{Charge, Charged};
@@ -158,15 +158,14 @@ pub(crate) fn read_closed(
 
 fn write_charged(out: &mut Writer, charged: &Charged) {
     out.u64(charged.memory_bytes());
-    out.u64(charged.room_bytes());
-    out.u64(charged.inodes());
+    out.u64(charged.room().bytes());
+    out.u64(charged.room().inodes());
 }
 
 fn read_charged(from: &mut Reader<'_>) -> Result<Charged, RestartImageError> {
     Ok(Charged::restored(Charge {
         memory_bytes: from.count()?,
-        room_bytes: from.count()?,
-        inodes: from.count()?,
+        room: Room::new(from.count()?, from.count()?),
     }))
 }
 

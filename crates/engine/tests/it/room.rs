@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use crate::support::{Bed, ROOT};
-use mobifs_base::{ByteRange, ObjectId, Page, PageIndex, SpaceInfo};
+use mobifs_base::{ByteRange, FullDisk, ObjectId, Page, PageIndex, Room, SpaceInfo};
 use mobifs_engine::{
-    AllocateMode, AttributeChange, Commit, FsError, FullDisk, Need, RemovalMemory, RenameMode,
-    SetIdBits, Stop, WriteAt,
+    AllocateMode, AttributeChange, Commit, FsError, Need, RemovalMemory, RenameMode, SetIdBits,
+    Stop, WriteAt,
 };
 
 const MIB: u64 = 1 << 20;
@@ -114,7 +114,7 @@ fn a_full_disk_refuses_what_needs_room_and_nothing_that_gives_it_back() {
     let file = bed.file(app, "file");
     bed.directory(app, "empty");
     bed.write(file, 0, &[1; 10_000]);
-    bed.engine.set_space(SpaceInfo::default(), 0, 0);
+    bed.engine.set_space(SpaceInfo::default(), Room::NONE);
 
     let moment = bed.moment();
     let refused = |stopped: Option<Stop>| matches!(stopped, Some(Stop::Need(Need::Space)));
@@ -167,7 +167,7 @@ fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
     bed.write(file, 0, &[1; 12288]);
     let apply = |bed: &mut Bed| {
         bed.checkpoint();
-        bed.engine.set_space(SpaceInfo::default(), 0, 0);
+        bed.engine.set_space(SpaceInfo::default(), Room::NONE);
     };
     apply(&mut bed);
     bed.engine.set_full_disk(FullDisk {
@@ -188,7 +188,7 @@ fn a_full_disk_takes_what_has_its_place_and_entries_that_move() {
     bed.engine.provide_place(file, range, version, false);
     assert_eq!(write(&mut bed, 4096, &[2; 4096]), refused);
     // Now it was applied, and has its place.
-    bed.engine.set_space(SpaceInfo::default(), 0, 0);
+    bed.engine.set_space(SpaceInfo::default(), Room::NONE);
     asked(write(&mut bed, 4096, &[2; 4096]));
     bed.engine.provide_place(file, range, version, true);
     assert_eq!(write(&mut bed, 4096, &[2; 4096]), Ok(4096));
@@ -241,7 +241,7 @@ fn what_was_just_written_can_be_undone_when_others_have_taken_the_room() {
     let file = bed.file(app, "file");
     bed.write(file, 0, &[1; 4096]);
     bed.checkpoint();
-    bed.engine.set_space(space(8 * MIB), 0, 0);
+    bed.engine.set_space(space(8 * MIB), Room::NONE);
     bed.engine.set_full_disk(FullDisk {
         overwritten_bytes_max: MIB,
         entries_bytes_max: 0,
@@ -250,7 +250,7 @@ fn what_was_just_written_can_be_undone_when_others_have_taken_the_room() {
         bed.write(file, page * 4096, &[2; 4096]);
     }
     assert!(bed.engine.has_promised_room());
-    bed.engine.set_space(space(0), 0, 0);
+    bed.engine.set_space(space(0), Room::NONE);
     assert!(!bed.engine.has_promised_room());
     let moment = bed.moment();
     let write = |bed: &mut Bed, offset, data: &[u8]| {
@@ -284,7 +284,7 @@ fn pages_that_lie_apart_are_charged_for_the_list_of_extents() {
         let app = bed.directory(ROOT, "app");
         let file = bed.file(app, "file");
         bed.checkpoint();
-        bed.engine.set_space(space(MIB), 0, 0);
+        bed.engine.set_space(space(MIB), Room::NONE);
         let moment = bed.moment();
         let write = |page: &u64| {
             let at = WriteAt::Offset(page * step);
@@ -308,7 +308,7 @@ fn what_the_journal_is_too_small_for_is_charged_once_more() {
     let mut bed = Bed::relaxed();
     let app = bed.directory(ROOT, "app");
     bed.checkpoint();
-    bed.engine.set_space(space(8 * MIB), 0, 0);
+    bed.engine.set_space(space(8 * MIB), Room::NONE);
     bed.engine.set_full_disk(FullDisk {
         overwritten_bytes_max: MIB,
         entries_bytes_max: 0,
@@ -343,14 +343,14 @@ fn what_the_journal_is_too_small_for_is_charged_once_more() {
     assert!(below + in_journal < 8 * MIB, "{links}");
     // What is committed first goes on.
     bed.checkpoint();
-    bed.engine.set_space(space(4 * MIB), 0, 0);
+    bed.engine.set_space(space(4 * MIB), Room::NONE);
     let moment = bed.moment();
     bed.engine
         .create(&caller, moment, app, b"more", &spec)
         .unwrap();
     // Deleting must not need such a file either.
     bed.checkpoint();
-    bed.engine.set_space(space(0), 0, 0);
+    bed.engine.set_space(space(0), Room::NONE);
     let mut gone = 0;
     while gone < links {
         let moment = bed.moment();
@@ -364,7 +364,7 @@ fn what_the_journal_is_too_small_for_is_charged_once_more() {
                 assert_eq!(stopped, Stop::Need(Need::Space));
                 assert!(bed.engine.dirty_bytes() >= MIB - 1024);
                 bed.checkpoint();
-                bed.engine.set_space(space(0), 0, 0);
+                bed.engine.set_space(space(0), Room::NONE);
             }
         }
     }
@@ -422,7 +422,7 @@ fn an_app_with_little_below_does_not_wait_for_one_that_fills_the_room() {
         assert_eq!(stop, Stop::Need(Need::Space));
         pages
     };
-    bed.engine.set_space(space(8 * MIB), 0, 0);
+    bed.engine.set_space(space(8 * MIB), Room::NONE);
     let all = 8 * MIB / 4096;
     let by_big = fill(&mut bed, big);
     assert!((all * 6 / 8..all * 7 / 8).contains(&by_big), "{by_big}");
@@ -445,7 +445,7 @@ fn an_app_with_little_below_does_not_wait_for_one_that_fills_the_room() {
     // What is committed is not promised any more: the last block can be written, too.
     bed.checkpoint();
     for left in [MIB, MIB / 32] {
-        bed.engine.set_space(space(left), 0, 0);
+        bed.engine.set_space(space(left), Room::NONE);
         assert!(fill(&mut bed, big) > 0, "{left}");
         bed.checkpoint();
     }

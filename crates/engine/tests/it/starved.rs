@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use crate::support::{Bed, ROOT};
-use mobifs_base::{ByteRange, ObjectId, SpaceInfo, TransactionId};
+use mobifs_base::{ByteRange, ObjectId, Room, SpaceInfo, TransactionId};
 use mobifs_engine::{
     AllocateMode, AttributeChange, Commit, FsError, ReadSegment, RenameMode, SetIdBits, Stop,
     SyncPoint, WriteAt,
@@ -29,8 +29,7 @@ impl Starved {
                 available_bytes: 1 << 40,
                 ..SpaceInfo::default()
             },
-            0,
-            0,
+            Room::NONE,
         );
         let app = bed.directory(ROOT, "app");
         let old = bed.file(app, "old");

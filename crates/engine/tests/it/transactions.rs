@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use crate::support::{Bed, ROOT};
-use mobifs_base::{Entry, MonotonicNs, ObjectId, PageIndex, SpaceInfo, TransactionId};
+use mobifs_base::{Entry, MonotonicNs, ObjectId, PageIndex, Room, SpaceInfo, TransactionId};
 use mobifs_engine::{
     AppPolicy, AppRules, Caller, Class, Commit, FsError, Limits, Need, RemovalMemory, SetIdBits,
     Stop, SyncPoint, WriteAt,
@@ -305,7 +305,7 @@ fn a_full_filesystem_refuses_before_it_acknowledges() {
         block_bytes: 4096,
         ..SpaceInfo::default()
     };
-    bed.engine.set_space(space, 0, 0);
+    bed.engine.set_space(space, Room::NONE);
     let app = bed.directory(ROOT, "app");
     let file = bed.file(app, "file");
     let moment = bed.moment();

@@ -256,13 +256,13 @@ fn allocate<L: Lower>(
 /// Whether there is so much room that some may be taken that no program asked for, without
 /// touching what was promised: here to what is committed, in the engine to what is not.
 fn has_room_ahead<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -> bool {
-    let promised = overlay.state().pending.reserved_bytes;
+    let promised_bytes = overlay.state().pending.reserved().bytes();
     let margin = applier
         .held_bytes_max()
         .saturating_mul(4)
         .max(ROOM_AHEAD_BYTES);
     let space = overlay.lower().space();
-    space.is_ok_and(|space| space.available_bytes > promised.saturating_add(margin))
+    space.is_ok_and(|space| space.available_bytes > promised_bytes.saturating_add(margin))
 }
 
 pub(super) fn apply_xattrs<L: Lower>(

@@ -40,7 +40,7 @@ use crate::apply::deleted::Deleted;
 use crate::apply::limbo::Unnamed;
 use crate::apply::refused::Refused;
 use crate::apply::rename_steps::RenameSteps;
-use crate::apply::reserve::Room;
+use crate::apply::reserve::RoomSource;
 use crate::apply::work::{Applier, Work};
 use crate::log::epoch::{Epoch, RenameMark};
 use crate::log::record::Record;
@@ -227,7 +227,11 @@ pub(crate) fn apply_everything<L: Lower>(
     deleted: &mut Deleted,
 ) -> Result<(), StoreError> {
     let mut applied = apply_pending(overlay, applier, epoch, deleted, &mut Refused::nothing());
-    for source in [Room::MadeInVain, Room::Reserve, Room::DeletedFiles] {
+    for source in [
+        RoomSource::MadeInVain,
+        RoomSource::Reserve,
+        RoomSource::DeletedFiles,
+    ] {
         match &applied {
             Err(error) if error.has_no_room() => {
                 if !gain_room(overlay, applier, source, epoch, deleted)? {
@@ -251,17 +255,17 @@ pub(crate) fn apply_everything<L: Lower>(
 pub(crate) fn gain_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
-    source: Room,
+    source: RoomSource,
     epoch: &Epoch<L::Handle>,
     deleted: &mut Deleted,
 ) -> Result<bool, StoreError> {
     // Everything is in its place then, and only the new epoch finds no room.
     let is_applied = epoch.log().is_epoch_unknown();
     match source {
-        Room::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
+        RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),
         _ if is_applied => Ok(false),
-        Room::MadeInVain => limbo::free_staged(overlay),
-        Room::DeletedFiles => {
+        RoomSource::MadeInVain => limbo::free_staged(overlay),
+        RoomSource::DeletedFiles => {
             let (found, had_blocks) = deleted::free_deleted(overlay)?;
             let has_any = had_blocks || !found.is_empty();
             *deleted = found;

@@ -11,7 +11,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use mobifs_base::{ByteRange, FileKind, PAGE_BYTES_U64, SpaceInfo};
+use mobifs_base::{ByteRange, FileKind, FullDisk, PAGE_BYTES_U64, SpaceInfo};
 
 use crate::StoreError;
 use crate::lower::directories::Directories;
@@ -19,9 +19,6 @@ use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
 
 const NAME: &[u8] = b"reserve";
-/// One of so many bytes of the reserve is promised: what moves is charged with a block for each
-/// directory, and passes through `limbo/` as well.
-const PROMISED_SHARE: u64 = 2;
 /// It is made, and made larger, by parts of its whole size at least: one in so many.
 const PARTS: u64 = 16;
 
@@ -38,13 +35,13 @@ pub(crate) struct Reserve {
 
 /// Where an apply finds room on a full disk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Room {
+pub(crate) enum RoomSource {
     MadeInVain,
     Reserve,
     DeletedFiles,
 }
 
-impl std::fmt::Display for Room {
+impl std::fmt::Display for RoomSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::MadeInVain => "what was made and is not needed any more",
@@ -108,7 +105,7 @@ impl Reserve {
 
     /// So much may be promised for entries, as they are charged, where there is no room.
     pub(crate) fn promised_bytes(&self) -> u64 {
-        self.held_bytes() / PROMISED_SHARE
+        FullDisk::promised_of(self.held_bytes())
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use mobifs_base::{
-    Attributes, ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, PAGE_BYTES_U64, Page,
-    PageIndex, RangeSet,
+    Attributes, ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex,
+    RangeSet, Room,
 };
 
 use crate::log::record::Record;
@@ -14,17 +14,6 @@ use crate::log::record::Record;
 /// the maps around them need.
 const OBJECT_BYTES: u64 = size_of::<PendingObject>() as u64 + 64;
 const DENTRY_BYTES: u64 = size_of::<(ObjectId, Name, Option<ObjectId>)>() as u64 + 64;
-
-// Room that applying takes at most. The engine has charged the same before the changes were
-// acknowledged: `crates/engine/src/accounting.rs` says what for.
-/// A name in `stage/` or `limbo/`.
-const OWN_ENTRY_ROOM_BYTES: u64 = 512;
-/// An entry that names another object than before.
-const ENTRY_ROOM_BYTES: u64 = OWN_ENTRY_ROOM_BYTES + PAGE_BYTES_U64;
-/// A changed object, besides its content.
-const OBJECT_ROOM_BYTES: u64 = OWN_ENTRY_ROOM_BYTES + 2 * PAGE_BYTES_U64;
-/// The part of its content that a file needs for the list of its extents, at most.
-const EXTENTS_SHARE: u64 = 64;
 
 /// Bytes that changed within a page: offset and content.
 pub(crate) type Runs = Vec<(u16, Vec<u8>)>;
@@ -88,9 +77,8 @@ pub(crate) struct Pending {
     names: OnceLock<HashMap<ObjectId, Vec<(ObjectId, Name)>>>,
     /// Memory of their content.
     page_bytes: u64,
-    /// Room that applying takes.
-    pub(crate) reserved_bytes: u64,
-    pub(crate) created: u64,
+    /// Room that applying takes, at most.
+    reserved: Room,
 }
 
 impl Pending {
@@ -99,6 +87,12 @@ impl Pending {
     pub(crate) fn held_bytes(&self) -> u64 {
         let objects = self.objects.len() as u64 * OBJECT_BYTES;
         self.page_bytes + objects + self.dentries.len() as u64 * DENTRY_BYTES
+    }
+
+    /// Room that applying takes in the lower filesystem at most: the engine had it before it
+    /// acknowledged the changes ([`mobifs_base::room`]).
+    pub(crate) const fn reserved(&self) -> Room {
+        self.reserved
     }
 
     /// Whether everything is applied.
@@ -207,34 +201,18 @@ impl Pending {
             object.xattrs.insert(Arc::clone(name), value.clone());
         }
         self.give_back(freed_bytes);
-        self.created += u64::from(newly_created);
-        // Saturating: the ranges of a forged journal are of any length, and overlap.
-        let blocks = |range: &ByteRange| {
-            let first = range.start - range.start % PAGE_BYTES_U64;
-            range
-                .end
-                .saturating_sub(first)
-                .saturating_add(PAGE_BYTES_U64 - 1)
-        };
-        let with_list = |bytes: u64| bytes.saturating_add(bytes / EXTENTS_SHARE);
-        let allocated = state.allocated.iter().map(blocks).map(with_list);
-        let values = state.xattrs.iter().filter_map(|(_, value)| value.as_ref());
-        let values = values.map(|value| value.len() as u64 + PAGE_BYTES_U64);
-        let values = values.map(|bytes| bytes.next_multiple_of(PAGE_BYTES_U64));
-        self.reserved_bytes = allocated
-            .chain(values)
-            .fold(self.reserved_bytes, u64::saturating_add)
-            .saturating_add(OBJECT_ROOM_BYTES);
+        let inode = Room::new(0, u64::from(state.created && !newly_created));
+        self.reserve(Room::of_state(state).saturating_sub(inode));
+    }
+
+    /// Saturating: a forged journal may ask for any room.
+    fn reserve(&mut self, more: Room) {
+        self.reserved = self.reserved.saturating_add(more);
     }
 
     pub(crate) fn merge_dentry(&mut self, parent: ObjectId, name: Name, child: Option<ObjectId>) {
         self.names.take();
-        let room_bytes = if child.is_some() {
-            ENTRY_ROOM_BYTES
-        } else {
-            OWN_ENTRY_ROOM_BYTES
-        };
-        self.reserved_bytes = self.reserved_bytes.saturating_add(room_bytes);
+        self.reserve(Room::of_dentry(child));
         let before = self.dentries.insert((parent, name), child).flatten();
         if let Some(child) = child {
             *self.links.entry(child).or_default() += 1;
@@ -264,12 +242,7 @@ impl Pending {
             .is_some_and(|before| pages.contains_key(&PageIndex(before)));
         match pages.insert(index, page) {
             Some(before) => self.give_back(before.held_bytes()),
-            None => {
-                // Where it is not next to another one, the list of extents may have to be split.
-                let list = if follows_on { 0 } else { PAGE_BYTES_U64 };
-                let room_bytes = PAGE_BYTES_U64 + PAGE_BYTES_U64 / EXTENTS_SHARE + list;
-                self.reserved_bytes = self.reserved_bytes.saturating_add(room_bytes);
-            }
+            None => self.reserve(Room::of_page(follows_on)),
         }
         self.page_bytes += gained;
     }
@@ -472,6 +445,6 @@ mod tests {
         let mut pending = Pending::default();
         pending.merge_state(&state);
         pending.merge_runs(ObjectId(7), PageIndex(0), true, vec![(0, vec![1])]);
-        assert_eq!(pending.reserved_bytes, u64::MAX);
+        assert_eq!(pending.reserved().bytes(), u64::MAX);
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use mobifs_base::{MonotonicNs, SpaceInfo};
-use mobifs_engine::{FsError, FullDisk};
+use mobifs_engine::FsError;
 use mobifs_store::StoreError;
 
 use super::locked_engine::Keeping;
@@ -39,13 +39,8 @@ impl Shared {
         let space = self.store.space()?;
         let now = self.moment().now;
         let mut locked = self.lock_engine();
-        locked
-            .engine
-            .set_space(space, pending.reserved_bytes, pending.reserved_inodes);
-        locked.engine.set_full_disk(FullDisk {
-            overwritten_bytes_max: pending.overwritten_bytes_max,
-            entries_bytes_max: pending.entries_bytes_max,
-        });
+        locked.engine.set_space(space, pending.reserved);
+        locked.engine.set_full_disk(pending.on_full_disk);
         locked.space_at = now;
         Ok(())
     }
