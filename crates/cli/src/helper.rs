@@ -7,10 +7,10 @@
 //! `fuse.mobifs`) and `mobifs#STORE` (type `fuse`) alike.
 //!
 //! umount(8) knows only the filesystem's magic number of what it is given by an absolute path
-//! (util-linux 2.38), and then looks for `umount.fuse` alone; by a relative path, or with `-a`,
-//! for `umount.fuse.mobifs`, or `umount.fuseblk.mobifs` where sync(2) reaches the mount. The
-//! first name belongs to all FUSE filesystems: called by it, this program hands what is no mount
-//! of ours back to umount(8), with `-i`, which is what would have happened without it.
+//! (util-linux 2.38), and then looks for `umount.fuse` alone; by a relative path, or with `-a`, for
+//! `umount.fuse.mobifs`, or `umount.fuseblk.mobifs` where sync(2) reaches the mount. The first name
+//! belongs to all FUSE filesystems: called by it, this program passes mounts of other filesystems
+//! back to umount(8), with `-i`, which is what would have happened without it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -116,7 +116,7 @@ fn umount(call: &UmountArguments, words: &[OsString], is_for_all: bool) -> Resul
     Err(Failure::new(Code::Failed, message))
 }
 
-/// Only what is certainly a mount of ours is kept from umount(8).
+/// Only certain MobiFS mounts are not passed back to umount(8).
 fn is_ours(mountpoint: &Path) -> bool {
     let Ok(mount) = find_mount(mountpoint) else {
         return false;
@@ -124,7 +124,7 @@ fn is_ours(mountpoint: &Path) -> bool {
     mount.has_subtype("mobifs") || ControlClient::connect(mountpoint).is_ok()
 }
 
-/// What umount(8) is given to do by itself what it has given to its helper.
+/// The arguments with which umount(8) does by itself what it has passed to its helper.
 fn handed_back(words: &[OsString]) -> Vec<OsString> {
     let mut handed = vec![OsString::from("-i")];
     let mut words = words.iter();
@@ -199,7 +199,7 @@ fn parse_umount(words: &[OsString]) -> Result<UmountArguments, Failure> {
                 for flag in flags {
                     match flag {
                         b'l' => lazy = true,
-                        // A daemon that does not answer is dealt with anyway.
+                        // A daemon that does not answer is handled anyway.
                         b'f' | b'n' | b'r' | b'v' => {}
                         _ => return Err(unknown(word)),
                     }

@@ -48,8 +48,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Reads option lists, later ones over earlier ones. With `sloppy`, options that
-    /// are not known are passed over, as `mount -s` asks for.
+    /// Reads option lists, later ones over earlier ones. With `sloppy`, unknown options are
+    /// ignored, as `mount -s` asks for.
     pub(crate) fn parse(lists: &[String], sloppy: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
         for option in lists.iter().flat_map(|list| split(list)) {

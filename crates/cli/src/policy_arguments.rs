@@ -61,7 +61,7 @@ fn option(key: &'static PolicyKey) -> Arg {
     };
     match key.kind {
         Kind::Text => option,
-        // Taken with a minus, too, so that it can be said what is wrong with it.
+        // Negative numbers are accepted here, so that the error can say what is wrong.
         Kind::Size => option.allow_hyphen_values(true),
         _ => option
             .allow_hyphen_values(true)

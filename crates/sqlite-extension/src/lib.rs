@@ -71,8 +71,8 @@ pub unsafe extern "C" fn mobifs_last_error(out: *mut c_char, room: usize) -> usi
     message.len()
 }
 
-/// Forgets that, so that after the next call `mobifs_last_error` tells of that call or of
-/// nothing.
+/// Clears that error, so that after the next call `mobifs_last_error` returns the error of that
+/// call or none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mobifs_forget_last_error() {
     forget_last_error();

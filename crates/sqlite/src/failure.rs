@@ -11,7 +11,7 @@ use crate::interface::abi::{self, Code};
 /// What may be done about a database that the engine refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Nothing: it was asked for in a wrong way, or is none.
+    /// Nothing: the request is invalid, or the file is not a database.
     Final,
     /// Programs that do not know MobiFS use it: wait.
     InUse,
@@ -45,7 +45,7 @@ pub enum Failure {
         /// That process.
         pid: u32,
     },
-    /// Another process has it open through this VFS, and does not say which it is.
+    /// Another process has it open through this VFS, and its process id is unknown.
     #[error(
         "{path} is open through MobiFS in another process; one process at a time can use a \
          database through MobiFS",
@@ -121,7 +121,7 @@ pub enum Failure {
         /// Why.
         reason: String,
     },
-    /// Its file may not be given back as it has to be: with its permissions and times.
+    /// Its file's permissions and times could not be restored.
     #[error(
         "{path} belongs to user {owner}; MobiFS uses a database for its owner only, or for root",
         path = path.display()
@@ -129,10 +129,10 @@ pub enum Failure {
     NotOwner {
         /// The database.
         path: PathBuf,
-        /// Backend it is.
+        /// The owner of the database's file.
         owner: u32,
     },
-    /// What lies beside it is another user's.
+    /// The files beside it belong to another user.
     #[error(
         "{directory} belongs to user {owner}, who has used the database through MobiFS, and \
          nobody else can use what is in it; {remedy}",
@@ -141,9 +141,9 @@ pub enum Failure {
     StoreOfOther {
         /// The directory.
         directory: PathBuf,
-        /// Backend it is.
+        /// The owner of the directory.
         owner: u32,
-        /// What helps.
+        /// What the user can do.
         remedy: &'static str,
     },
     /// The process may not make files that are large enough.
@@ -216,7 +216,7 @@ pub enum Failure {
     /// The arena of a killed process cannot be used.
     #[error("what a killed process had not committed cannot be recovered: {0}")]
     Arena(#[from] ArenaError),
-    /// SQLite asked for what there is not.
+    /// SQLite asked for a file that does not exist.
     #[error("{0}")]
     Misuse(&'static str),
 }
@@ -244,8 +244,7 @@ impl Failure {
         }
     }
 
-    /// It keeps the last connection to the database at `path` from bringing everything to its
-    /// place.
+    /// The failure keeps the last connection to the database at `path` from applying everything.
     pub(crate) fn at_the_last_close(self, path: &Path) -> Self {
         Self::Unfinished {
             path: path.to_owned(),
@@ -255,7 +254,8 @@ impl Failure {
 
     /// What may be done about it, when a database is opened.
     pub(crate) fn refusal(&self) -> Refusal {
-        // It says nothing about the place, and whose a database is must not depend on it.
+        // It does not depend on the database's place, so it must not decide which VFS serves the
+        // database.
         if self.lacks_descriptors() {
             return Refusal::Final;
         }
@@ -330,7 +330,7 @@ fn code_of(error: FsError, otherwise: Code) -> Code {
     match error {
         FsError::NoSpace => abi::FULL,
         // Only after IOERR and FULL does SQLite drop its cache. After another error of a write it
-        // would write what the failed transaction has left there, without a journal.
+        // would write the failed transaction's pages from its cache, without a journal.
         FsError::ReadOnly if otherwise & abi::PRIMARY == abi::IOERR => otherwise,
         FsError::ReadOnly => abi::READONLY,
         _ => otherwise,
@@ -397,7 +397,8 @@ mod tests {
         assert_eq!(failure.code(abi::CANTOPEN), abi::READONLY);
     }
 
-    /// A database was left to SQLite's own VFS then, and why that could not use it was not said.
+    /// A database was left to SQLite's own VFS then, and the reason why that could not use it was
+    /// not reported.
     #[test]
     fn what_lacks_descriptors_decides_nothing() {
         let lacking = || std::io::Error::from_raw_os_error(libc::EMFILE);

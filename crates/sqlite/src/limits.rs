@@ -87,7 +87,7 @@ fn is_pending() -> bool {
     unsafe { libc::sigpending(set.as_mut_ptr()) == 0 && contains(&set.assume_init()) }
 }
 
-/// Takes the signal that waits, which it was only because of this module.
+/// Consumes the pending signal, which was blocked by this module.
 #[expect(unsafe_code, reason = "rustix has no signal masks")]
 fn take_pending() {
     let at_once = libc::timespec {

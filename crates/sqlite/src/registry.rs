@@ -1,6 +1,6 @@
-//! The databases that are open in this process, and whose they are: for each of them it is
-//! decided once, when its first connection opens it, whether it and all its companions are the
-//! engine's or are left to SQLite's own VFS. See `vfs_choice.rs`.
+//! The databases that are open in this process, and which VFS serves each: this is decided once,
+//! when its first connection opens it, whether it and all its companions are the engine's or are
+//! left to SQLite's own VFS. See `vfs_choice.rs`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ enum Key {
     Simulated(PathBuf),
 }
 
-/// Backend a database is as long as a connection has it open.
+/// The VFS that serves a database as long as a connection has it open.
 #[derive(Debug)]
 enum Owner {
     Engine(Arc<Database>),
@@ -88,8 +88,8 @@ impl Table {
         self.slots.contains_key(&key).then_some(key)
     }
 
-    /// What was open when this process was forked is not this process's. It is not dropped
-    /// either: that would wait for threads that are not there.
+    /// Databases that were open when this process was forked belong to the parent. They are not
+    /// dropped either: that would wait for threads that do not exist here.
     fn forget_parents(&mut self) {
         let parents = self.slots.iter().filter(|(_, slot)| !slot.is_ours());
         let parents: Vec<Key> = parents.map(|(key, _)| key.clone()).collect();
@@ -170,7 +170,8 @@ impl Lease {
             if !is_looked_after {
                 is_looked_after = true;
                 drop(databases);
-                // Others may open the database meanwhile: this use of it is not ended yet.
+                // Other connections may open the database meanwhile: this use of it is not ended
+                // yet.
                 unfinished = finish::finish(&self.database);
                 continue;
             }
@@ -210,7 +211,7 @@ impl Drop for BaseLease {
     }
 }
 
-/// Backend a database is.
+/// The VFS that serves a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     /// The engine's.
@@ -247,7 +248,7 @@ impl Databases {
         Self { table }
     }
 
-    /// Backend a database is; none if it is not open.
+    /// The VFS that serves a database; none if it is not open.
     pub(crate) fn backend_of(&self, path: &Path) -> Option<Backend> {
         let slot = self.table.slots.get(&self.table.key_of(path)?)?;
         match &slot.owner {
@@ -312,7 +313,7 @@ impl Databases {
         else {
             return Err(Failure::Misuse("the database is left to SQLite's own VFS"));
         };
-        // What finishes a database has no wishes of its own.
+        // A connection that finishes a database has no options of its own.
         if !finish::is_finishing() {
             if let Some(name) = request.options.contradicts(database.options()) {
                 let path = path.to_owned();

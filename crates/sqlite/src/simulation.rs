@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::options::Options;
 use crate::registry::{self, Lease};
 
-/// A database that is open although no connection may be.
+/// A database that is open also without connections.
 #[derive(Debug)]
 pub struct Adopted(Lease);
 
@@ -34,13 +34,12 @@ impl Adopted {
 
     /// Closes the database, as when its last connection closes.
     ///
-    /// # Errors
-    /// What could not be brought to its place.
+    /// # Errors What could not be applied.
     pub fn close(self) -> Result<(), Failure> {
         self.0.end()
     }
 
-    /// Forgets the database, as when the power goes.
+    /// Forgets the database, as at a power cut.
     pub fn abandon(self) {
         self.0.abandon();
     }

@@ -1,7 +1,7 @@
-//! Backend a database is, the engine's or SQLite's own VFS's: what plain SQLite can read is read,
+//! Which VFS serves a database, the engine's or SQLite's own: what plain SQLite can read is read,
 //! and a database and its companions are never decided apart.
 //!
-//! Parts need root, who can be several users and mount; elsewhere each says that it is skipped.
+//! Parts need root, for several users and for mounts; elsewhere each says that it is skipped.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -275,7 +275,7 @@ fn an_immutable_database_is_read_where_it_is() {
         let reader = open_to_read(&place.path(), "&immutable=1").unwrap();
         assert_eq!(count(&reader), 5);
         assert!(!place.directory.path().join("app.db-mobifs").exists());
-        // It decides nothing for others: it looks at no companion and takes no lock.
+        // It decides nothing for other connections: it looks at no companion and takes no lock.
         let connection = place.open("");
         insert(&connection, 1);
         let reader = open_to_read(&place.path(), "&immutable=1").unwrap();
@@ -286,7 +286,7 @@ fn an_immutable_database_is_read_where_it_is() {
     }
 }
 
-/// Only the engine can open it, whoever asks for it in whatever way.
+/// Only the engine can open it, by any user and with any parameters.
 #[test]
 fn a_database_that_was_not_closed_is_the_engines_whatever_is_asked_for() {
     for parameters in ["&nolock=1", "&immutable=1", ""] {

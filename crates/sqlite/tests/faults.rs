@@ -1,6 +1,6 @@
 //! A disk that fails under SQLite: each call, once, several times or for good.
 //!
-//! What fails is told with SQLite's code. Nothing that was committed is lost, and the
+//! Failures are reported with SQLite's codes. Nothing that was committed is lost, and the
 //! database is whole: at once, and after the fault when everything goes on.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -89,15 +89,15 @@ fn history(seed: u64) {
             }
         }
     }
-    // The disk is mended.
+    // The disk works again.
     lower.set_fault(None);
     connection
         .query_row("PRAGMA mobifs_checkpoint", [], |_| Ok(()))
         .unwrap();
     // A transaction that failed is not in the cache that the next one begins with.
     let found = state(&connection);
-    // A COMMIT that failed may have happened all the same, if it came behind the last that
-    // did not fail.
+    // A COMMIT that failed may have happened all the same, if it came after the last that did not
+    // fail.
     let is_late = |number: &i64| *number > committed && *number == found;
     assert!(
         found == committed || failed.iter().any(is_late),

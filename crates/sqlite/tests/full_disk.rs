@@ -1,6 +1,6 @@
 //! A disk that is full when the last connection closes: nothing that was committed is lost, the
-//! user is told that the file is not an ordinary database yet, and it becomes one when there is
-//! room and it is opened and closed again. Needs root, who can mount.
+//! error says that the file is not an ordinary database yet, and it becomes one when there is room
+//! and it is opened and closed again. Needs root, to mount.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,7 +15,7 @@ use common::{
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
-/// The mark stayed without a word.
+/// The mark stayed without an error message.
 #[test]
 fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
     for mode in SAFE_MODES {
@@ -48,8 +48,8 @@ fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
     }
 }
 
-/// SQLite ignores that it cannot bring its log into the database: the mark stayed, and nobody
-/// was told.
+/// SQLite ignores that it cannot bring its log into the database: the mark stayed, without an error
+/// message.
 #[test]
 fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later() {
     on_a_small_disk(|path, disk| {
@@ -149,7 +149,7 @@ fn a_durable_commit_whose_room_another_program_has_taken_is_rolled_back() {
                 assert_eq!(found, Ok(rows), "{name}: {told:?}");
                 disk.clear();
                 assert_eq!(rows_after_a_power_cut(path), rows, "{name}");
-                // The engine has room as soon as it looks again.
+                // The engine has room as soon as it checks again.
                 let checkpoint = "PRAGMA mobifs_checkpoint";
                 connection.query_row(checkpoint, [], |_| Ok(())).unwrap();
                 assert_eq!(rows_after_a_power_cut(path), rows, "{name}");

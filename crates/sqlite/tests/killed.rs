@@ -118,7 +118,7 @@ fn no_committed_transaction_is_lost() {
             );
             done += 1;
             if dice.roll(3) == 0 {
-                // Somebody looks in between.
+                // Another program reads in between.
                 let connection = place.open("");
                 let found = state(&connection);
                 assert!(

@@ -148,7 +148,8 @@ fn works_with_few_descriptors() {
     assert!(refused > 0, "the limit has to matter");
 }
 
-/// Neither why a database could not be opened was said, nor why a last close had left the mark.
+/// Neither the reason why a database could not be opened was reported, nor the reason why a last
+/// close had left the mark.
 #[test]
 fn what_fails_for_want_of_descriptors_says_so() {
     for mode in SAFE_MODES {

@@ -1,4 +1,4 @@
-//! Databases that were not closed, and that somebody copied or renamed then.
+//! Databases that were not closed and then copied or renamed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -35,7 +35,7 @@ fn dies_with_its_database_open() {
     std::process::abort();
 }
 
-/// A database with rows that are durable and some that only memory has, and nobody has it open.
+/// A database with rows that are durable and some that only memory has, and no process has it open.
 fn not_closed(mode: &str) -> Place {
     let place = Place::new();
     let died = child("dies_with_its_database_open", mode, &place.path())
@@ -67,7 +67,7 @@ fn a_copy_has_what_was_durable() {
         let name = place.path().file_name().unwrap().to_owned();
         let (first, second) = (Place::new(), Place::new());
         copy(place.directory.path(), first.directory.path());
-        // Also one of a copy that nobody has opened.
+        // Also a copy of a copy that was never opened.
         copy(first.directory.path(), second.directory.path());
         for copied in [first, second] {
             let path = copied.directory.path().join(&name);
@@ -123,7 +123,7 @@ fn a_copy_with_the_inode_of_what_a_killed_process_had_has_what_was_durable() {
     }
 }
 
-/// What was committed is for the old name: without that it was lost, and nobody was told.
+/// What was committed is for the old name: without that it was lost, without an error.
 #[test]
 fn a_database_with_another_name_than_when_it_was_used_is_refused() {
     for mode in SAFE_MODES {

@@ -39,8 +39,8 @@ fn in_wal_mode() -> Place {
     place
 }
 
-/// Each of them looked for the log, found none and made one, and all but the first were told
-/// that the file exists: 231 of 320 connections failed with `SQLITE_CANTOPEN`.
+/// Each of them looked for the log, found none and made one, and all but the first got an error
+/// because the file exists: 231 of 320 connections failed with `SQLITE_CANTOPEN`.
 #[test]
 fn connections_that_access_a_wal_database_first_and_at_once_all_get_in() {
     for round in 0..6 {
@@ -59,7 +59,7 @@ fn connections_that_access_a_wal_database_first_and_at_once_all_get_in() {
     }
 }
 
-/// Each waited for the others to leave the database, so none brought the log into it: the mark
+/// Each waited for the others to close the database, so none brought the log into it: the mark
 /// stayed after 27 of 150 such closes.
 #[test]
 fn last_connections_that_close_at_once_leave_an_ordinary_database() {
@@ -99,8 +99,8 @@ fn last_connections_that_close_at_once_leave_an_ordinary_database() {
     }
 }
 
-/// The last connection was closed, and the file still locked by what was being dropped: who
-/// opened it right then was told that a program without MobiFS uses it.
+/// The last connection was closed, and the file still locked by what was being dropped: a
+/// connection that opened it right then got the error that a program without MobiFS uses it.
 #[test]
 fn a_database_is_unlocked_when_its_last_connection_is_closed() {
     let place = Place::new();
@@ -177,7 +177,7 @@ fn a_connection_that_waited_in_vain_can_be_closed_and_leaves_the_database_alone(
     is_ordinary(&place.path(), 1);
 }
 
-/// The second name's connection was told that a program without MobiFS uses the database, and
+/// The second name's connection got the error that a program without MobiFS uses the database, and
 /// SQLite alone lets each name have a journal of its own.
 #[test]
 fn a_hard_link_is_the_same_database() {
@@ -232,8 +232,8 @@ fn a_bind_mount_leads_to_the_same_database() {
     is_ordinary(&place.path(), 3);
 }
 
-/// A second process that comes by another name of the file was told that a program without MobiFS
-/// uses it.
+/// A second process that comes by another name of the file got the error that a program without
+/// MobiFS uses it.
 #[test]
 fn who_uses_a_database_by_another_name_is_not_said_to_be_without_mobifs() {
     let Some((_, link)) = started_for() else {
@@ -325,7 +325,7 @@ fn a_super_journal_that_no_journal_names_does_not_keep_the_mark() {
 }
 
 /// A connection kept the journal open that another one deleted, took it for the database's, and
-/// rolled back from it what others had committed.
+/// rolled back from it what other connections had committed.
 #[test]
 fn connections_with_different_journal_modes_share_a_database() {
     const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];

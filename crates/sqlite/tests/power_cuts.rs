@@ -46,7 +46,7 @@ struct Cut {
 
 type Cuts = Arc<Mutex<Vec<Cut>>>;
 
-/// From now on some calls to the disk leave an image of what a cut behind them leaves.
+/// From now on some calls to the disk leave an image of what a cut after them leaves.
 fn cut_now_and_then(lower: &CrashLower, progress: &Arc<Progress>, cuts: &Cuts, how: (u64, u32)) {
     let (progress, cuts) = (Arc::clone(progress), Arc::clone(cuts));
     let (seed, depth) = how;
@@ -192,7 +192,7 @@ impl Drop for EndOfInterference<'_> {
     }
 }
 
-/// Ends the engine's transactions at any moment, until it is told to stop.
+/// Ends the engine's transactions at any moment, until `stop` is set.
 fn interfere(volume: &Volume, is_over: &AtomicBool, mut dice: Dice) {
     while !is_over.load(Ordering::Relaxed) {
         match dice.roll(12) {

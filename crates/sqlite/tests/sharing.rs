@@ -96,7 +96,7 @@ fn another_process() {
             insert(&connection, 1);
             println!("outcome open");
             std::io::stdout().flush().unwrap();
-            // Until it is told to end.
+            // Until it is asked to end.
             std::io::stdin().read_to_string(&mut String::new()).unwrap();
         }
         "commit" => {
@@ -137,7 +137,7 @@ fn another_process() {
 fn fork(path: &Path) {
     let connection = open(path, "").unwrap();
     insert(&connection, 1);
-    // SAFETY: the child does nothing but look, say so and end.
+    // SAFETY: the child does nothing but read, report and end.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let query = "SELECT count(*) FROM t";
@@ -269,7 +269,7 @@ fn a_forked_child_is_told_and_does_no_harm() {
     is_ordinary(&place.path(), 2);
 }
 
-/// What two connections with these journal modes are told, one after the other.
+/// The results that two connections with these journal modes get, one after the other.
 fn told(connections: &[Connection; 2], modes: [&str; 2]) -> Vec<String> {
     let mut told = Vec::new();
     make_table(&connections[0]);
@@ -327,7 +327,7 @@ fn connections_with_different_journal_modes_are_told_what_sqlite_tells_them_with
     }
 }
 
-/// What SQLite tells connections of two databases, one through MobiFS and one without it.
+/// The results that connections of two databases get, one through MobiFS and one without it.
 fn told_alike(setup: &str, steps: impl Fn(&Path, &dyn Fn(&Path) -> Connection) -> Vec<String>) {
     let place = Place::new();
     let other = place.directory.path().join("plain.db");
@@ -355,7 +355,7 @@ fn rows_or_error(connection: &Connection) -> String {
     )
 }
 
-/// The connection that was refused kept all others out until it was closed.
+/// The connection that was refused locked all others out until it was closed.
 #[test]
 fn a_connection_that_cannot_have_a_log_for_itself_keeps_nobody_out() {
     told_alike("PRAGMA journal_mode=wal", |path, connect| {
@@ -376,7 +376,7 @@ fn a_connection_that_cannot_have_a_log_for_itself_keeps_nobody_out() {
 }
 
 /// fcntl(2) gives a descriptor that only reads no lock for writing, and SQLite needs one to leave
-/// WAL mode. Here such a connection got it, and in exclusive locking mode kept everybody out.
+/// WAL mode. Here such a connection got it, and in exclusive locking mode locked all others out.
 #[test]
 fn a_connection_that_only_reads_gets_no_lock_for_writing() {
     for (mode, other_mode) in [("delete", "wal"), ("wal", "delete"), ("wal", "persist")] {

@@ -2,11 +2,11 @@
 //! own VFS, which is the oracle: results and classes of errors are the same, the databases hold
 //! the same, and after the last close plain SQLite opens what MobiFS had.
 //!
-//! In a history there are several processes with several connections each, opened with all kinds
-//! of flags and parameters, in all journal modes; other processes that do not know MobiFS; bursts
-//! of threads that open and close at once; kills between two calls and in the middle of one; and
-//! files and directories that are their user's or somebody else's, writable or not. Half of them
-//! have a small disk, which other programs fill at times, and in the end for a last close.
+//! In a history there are several processes with several connections each, opened with all kinds of
+//! flags and parameters, in all journal modes; other processes that do not know MobiFS; bursts of
+//! threads that open and close at once; kills between two calls and in the middle of one; and files
+//! and directories of their user or of another one, writable or not. Half of them have a small
+//! disk, which other programs fill at times, and in the end for a last close.
 //!
 //! `MOBIFS_HISTORIES` says how many, `MOBIFS_HISTORY_SEED` which.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

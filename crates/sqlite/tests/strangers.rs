@@ -1,5 +1,5 @@
-//! Other users: whoever has the directory around a database, and what they put beside it. Needs
-//! root, who can be several users; elsewhere each test says that it is skipped.
+//! Other users: owners of the directory around a database, and files that they put beside it. Needs
+//! root, for several users; elsewhere each test says that it is skipped.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -23,7 +23,7 @@ fn public_place() -> Option<Place> {
     Some(place)
 }
 
-/// A stranger's file or directory, which everybody may change.
+/// Another user's file or directory, which everybody may change.
 fn plant(path: &Path, is_directory: bool) {
     if is_directory {
         fs::create_dir(path).unwrap();

@@ -51,7 +51,7 @@ pub(super) fn look(path: &Path, wait: Duration) -> Result<Inspection, Failure> {
     })
 }
 
-/// As far as a check can say it: what is wrong, and what can be done.
+/// What is wrong, as far as a check can determine it, and what can be done.
 fn damaged(path: &Path, error: &StoreError) -> Failure {
     let path = path.display();
     let message = format!(
@@ -63,7 +63,7 @@ fn damaged(path: &Path, error: &StoreError) -> Failure {
 }
 
 pub(super) fn print(path: &Path, found: &Inspection) {
-    // Whoever closed our standard output does not want to read it.
+    // The reader of standard output has closed it.
     let _unread = write(path, found);
 }
 

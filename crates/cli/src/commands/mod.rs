@@ -17,7 +17,7 @@ use mobifs_daemon::control::{AnswerPatience, ControlClient, Reply, Request};
 
 use mobifs_daemon::{Code, Failure};
 
-/// Waits as long as the daemon takes: what was asked is done in the end.
+/// Waits as long as the daemon takes: it completes the request in the end.
 const AS_LONG_AS_IT_TAKES: AnswerPatience = AnswerPatience {
     limit: None,
     report: |what| eprintln!("mobifs: {what}"),

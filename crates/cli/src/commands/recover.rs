@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &RecoverArguments) -> Result<(), Failure> {
     let report = opened.report().clone();
     opened.close().map_err(failed)?;
     let mut out = std::io::stdout().lock();
-    // Whoever closed our standard output does not want to read it.
+    // The reader of standard output has closed it.
     let _unread = if report.clean {
         writeln!(
             out,

@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
                 .to_owned(),
         ));
     }
-    // Before the daemon is asked: a value that makes no sense is the command line's fault.
+    // Checked before the daemon is asked: an invalid value is a usage error.
     settings
         .change()
         .map_err(|fault| usage(fault.to_string()))?;

@@ -15,7 +15,7 @@ use super::{AS_LONG_AS_IT_TAKES, ask_patiently, unexpected};
 use crate::arguments::StatusArguments;
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// The status is there at once, or the daemon is stopped: programs that watch it must find out.
+/// The status is there at once, or the daemon is stopped: programs that poll it must notice.
 const PATIENCE: AnswerPatience = AnswerPatience {
     limit: Some(Duration::from_secs(10)),
     ..AS_LONG_AS_IT_TAKES
@@ -64,7 +64,7 @@ fn fetch(arguments: &StatusArguments) -> Result<Status, Failure> {
     }
 }
 
-/// What people read.
+/// The report for people.
 fn table(status: &Status) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -259,8 +259,8 @@ fn row(app: &AppReport, width: usize) -> String {
     )
 }
 
-/// A name, or a text with names in it, as a terminal may have it: whoever makes a file chooses its
-/// name, and a terminal obeys control characters.
+/// A name, or a text with names in it, made safe for a terminal: the program that makes a file
+/// chooses its name, and a terminal interprets control characters.
 fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return text.into();
@@ -306,7 +306,7 @@ fn duration(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    /// The names of apps reached the terminal of whoever looked at the status as they are.
+    /// The status printed the names of apps to the terminal without escaping control characters.
     #[test]
     fn names_do_not_command_the_terminal() {
         assert_eq!(printable("mail ünd 音楽"), "mail ünd 音楽");

@@ -41,11 +41,11 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
         Ok(answered) => answered,
         Err(error) => {
             let is_gone = matches!(error, ControlError::DaemonGone { .. });
-            // Else it may have ended between two looks at it.
+            // Otherwise it may have ended between two checks.
             if !is_gone && mount.is_in_table() {
                 return Err(error.into());
             }
-            // A client that is content with a mount out of the tree waits for nothing else.
+            // With `--lazy` the client waits for nothing more than the mount out of the tree.
             let awaited = store.filter(|_| !arguments.lazy);
             return without_answer(&mount, awaited.as_deref());
         }
@@ -95,7 +95,7 @@ fn unmount_another(mut client: ControlClient, lazy: bool) -> Result<(), Failure>
     if has_other_mounts(&mount) {
         return unmount_here(&mount, lazy);
     }
-    // Else a daemon that was killed after that had taken it away, and its successor finishes.
+    // Otherwise the daemon was killed after it had unmounted, and its successor finishes.
     if mount.is_in_table() {
         commit_all(&mut client, &mount)?;
         unmount_here(&mount, lazy)?;
@@ -150,7 +150,7 @@ fn unmount_here(mount: &MountEntry, lazy: bool) -> Result<(), Failure> {
     }
 }
 
-/// Says that the daemon goes on.
+/// Reports that the daemon goes on.
 fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
     let mountpoint = mountpoint.display();
     if lazy {
@@ -168,7 +168,7 @@ fn detached(mountpoint: &Path, lazy: bool, used_by: &str) {
     );
 }
 
-/// No daemon answers for the mount: takes it away, unless it is gone already, and waits for the
+/// No daemon answers for the mount: unmounts it, unless it is gone already, and waits for the
 /// process that still brings what was changed to the store: the successor of a daemon that died
 /// when the mount was out of the tree, or the last process.
 fn without_answer(mount: &MountEntry, store: Option<&Path>) -> Result<(), Failure> {
@@ -178,10 +178,10 @@ fn without_answer(mount: &MountEntry, store: Option<&Path>) -> Result<(), Failur
     store.map_or(Ok(()), wait_for_store)
 }
 
-/// Takes away a mount without a daemon. No users are waited for: they get no answers any more.
+/// Unmounts a mount without a daemon. Does not wait for users: they get no answers any more.
 fn take_away(mountpoint: &Path) -> Result<(), Failure> {
     match mobifs_fuse::unmount(mountpoint, true) {
-        // Whoever gave it up was faster.
+        // Another process has unmounted it first.
         Err(UnmountError::NotMounted(_)) => return Ok(()),
         other => other?,
     }

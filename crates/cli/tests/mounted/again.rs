@@ -1,5 +1,5 @@
-//! A store is mounted again as soon as umount(8) has returned, which does not wait for the
-//! daemon; and who keeps a mount from being ended is named.
+//! A store is mounted again as soon as umount(8) has returned, which does not wait for the daemon;
+//! and the users that keep a mount busy are named.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -60,7 +60,7 @@ fn a_store_is_mounted_again_right_after_umount() {
     }
 }
 
-/// The lock of a mount that only reads is shared, and nothing can be noted in it.
+/// The lock of a mount that only reads is shared, and nothing can be written into it.
 #[test]
 fn a_store_is_mounted_again_right_after_a_mount_that_only_read() {
     needs_mounts!();
@@ -175,7 +175,7 @@ fn a_daemon_in_the_foreground_waits_for_its_predecessor() {
     assert!(before.unwrap().wait().unwrap().success());
 }
 
-/// A process that holds the store's lock, and says there what it is doing.
+/// A process that holds the store's lock, with its state written there.
 fn holding(fixture: &Fixture, state: &str) -> Child {
     let lock = fixture.store.join(".mobifs/lock");
     let script = "exec 9<>\"$0\" && flock 9 && printf '%s\\n%s' $$ \"$1\" > \"$0\" && \
@@ -213,7 +213,7 @@ fn a_mount_waits_for_who_is_finishing_and_says_so() {
     fixture.umount();
     let mut holder = holding(&fixture, "finishing");
     let pid = holder.id().to_string();
-    // Nothing else: the limit is a limit, and no time at all is one, too.
+    // No error but the limit: the limit holds, and zero is a limit, too.
     let output = fixture.try_mount(&["-o", "wait=0"]);
     fails(&output, 3, &["in use by process", &pid, "-o wait="]);
     let mut mounting = begin_mount(&fixture, &[]);
@@ -240,7 +240,7 @@ fn commands_wait_for_who_is_finishing_and_say_so() {
     fixture.umount();
     for word in ["check", "recover"] {
         let mut holder = holding(&fixture, "finishing");
-        // The limit is a limit, and no time at all is one, too.
+        // The limit holds, and zero is a limit, too.
         let output = mobifs(&[word, "--wait", "0"], &fixture.store);
         fails(&output, 3, &["in use by process", "after 0 s", "--wait"]);
         let mut waiting = Command::new(PROGRAM)
@@ -263,7 +263,8 @@ fn commands_wait_for_who_is_finishing_and_say_so() {
 }
 
 /// A mount that was taken out of the tree while a program worked there held its store for as long
-/// as the program ran, and who wanted the store waited a minute and heard only of the daemon.
+/// as the program ran, and a program that needed the store waited a minute and was told only about
+/// the daemon.
 #[test]
 fn who_keeps_a_mount_alive_that_has_left_the_tree_is_named() {
     needs_mounts!();
@@ -358,7 +359,7 @@ fn a_store_that_is_served_is_refused() {
     let pid = fixture.daemon_pid().to_string();
     fails(&again(&fixture), 3, &["in use by process", &pid]);
     fixture.umount();
-    // One that has the store for another reason says nothing.
+    // A process that has the store for another reason records no state.
     let mut holder = holding(&fixture, "");
     let pid = holder.id().to_string();
     fails(&again(&fixture), 3, &["in use by process", &pid]);
@@ -368,8 +369,8 @@ fn a_store_that_is_served_is_refused() {
     succeeds(&mobifs(&["umount"], &other));
 }
 
-/// Readers note nothing in the lock, and with a name of its own a mount does not tell of which store
-/// it is: it was waited for as if it were about to end.
+/// Readers write nothing into the lock, and with `fsname=` a mount does not show its store: it was
+/// waited for as if it were about to end.
 #[test]
 fn a_store_that_is_served_for_reading_is_refused_whatever_its_mount_is_called() {
     needs_mounts!();

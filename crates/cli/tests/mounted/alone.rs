@@ -8,7 +8,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 struct State {
     /// Fixtures of all tests.
     fixtures: usize,
-    /// A test runs alone, or waits until it does.
+    /// A test runs alone, or waits until it can.
     is_claimed: bool,
 }
 

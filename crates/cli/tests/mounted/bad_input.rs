@@ -406,7 +406,7 @@ fn a_journal_damaged_in_the_middle_is_reported_and_nothing_is_changed() {
     fixture.umount();
 }
 
-/// The lock file names the last process that tried; it holds nothing else.
+/// The lock file names the last process that tried to lock; it has no other content.
 fn without_lock(
     snapshot: &[(std::path::PathBuf, String, Vec<u8>)],
 ) -> Vec<&(std::path::PathBuf, String, Vec<u8>)> {

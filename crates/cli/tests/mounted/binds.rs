@@ -80,7 +80,7 @@ fn a_mount_that_is_bound_elsewhere_is_unmounted_and_ends_with_the_last_bind_moun
     }
 }
 
-/// A daemon that dies is followed by one that serves the bind mount, also where that is the only
+/// A daemon that dies has a successor that serves the bind mount, also where that is the only
 /// mount that is left.
 #[test]
 fn a_bind_mount_that_outlives_its_mount_outlives_its_daemon() {

@@ -97,7 +97,7 @@ fn recover_brings_the_store_to_its_last_commit_without_a_mount() {
     );
 }
 
-/// Somebody saves what a power cut has left, before anything else. A journal names inodes, and a
+/// A user copies what a power cut has left, before anything else. A journal names inodes, and a
 /// copy has others: changes of files that had been there were lost.
 #[test]
 fn a_copy_of_a_store_that_was_not_unmounted_has_what_was_committed() {
@@ -124,7 +124,7 @@ fn a_copy_of_a_store_that_was_not_unmounted_has_what_was_committed() {
         let mut cp = Command::new("cp");
         let copied = cp.arg("-a").args([&fixture.store, &copy]).status();
         assert!(copied.unwrap().success());
-        // The second is a copy of the first, which nobody has mounted.
+        // The second is a copy of the first, which was never mounted.
         fixture.store = copy;
     }
     for store in [fixture.store.clone(), original] {
@@ -234,7 +234,7 @@ fn a_daemon_killed_while_it_unmounts_goes_away() {
 
 #[test]
 fn an_order_to_a_mount_that_ended_does_not_reach_another_with_its_device_number() {
-    // Regression: whoever waited for a daemon that died asked again at the same socket, which
+    // Regression: a client that waited for a daemon that died asked again at the same socket, which
     // by then could be that of any other mount; so `mobifs umount A` unmounted B.
     needs_mounts!();
     let [ended, other] = [Fixture::new(), Fixture::new()];
@@ -281,8 +281,8 @@ fn has_socket(pid: u32) -> bool {
 
 #[test]
 fn a_file_whose_names_a_moved_directory_parted_is_committed_with_both_apps() {
-    // Regression: the kernel asks for a name that it knows only once, so nobody told the
-    // volume that the file has a name in the other app now.
+    // Regression: the kernel asks for a name that it knows only once, so the volume did not learn
+    // that the file has a name in the other app now.
     needs_mounts!();
     let fixture = Fixture::new();
     let config = fixture.config("[defaults]\nage_max_ms = 60000\n");

@@ -1,4 +1,4 @@
-//! What some filesystems below cannot keep is refused when it is asked for, or with the whole
+//! What some lower filesystems cannot store is refused by the operation, or with the whole
 //! store. Tests are skipped where the kernel does not have the filesystem.
 
 use std::fs::{self, Permissions};
@@ -280,7 +280,7 @@ fn what_may_not_change_below_does_not_change_here() {
     }
 }
 
-/// Made immutable while it waits, a file keeps the mount there. Who ends it nevertheless hears
+/// Made immutable while it waits, a file keeps the mount there. A user that forces its end is told
 /// that nothing is lost.
 #[test]
 fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {

@@ -15,7 +15,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_mobifs");
 pub(crate) const IN_USE: i32 = 3;
 /// How umount(8) ends where it could not unmount.
 const UMOUNT_FAILED: i32 = 32;
-/// How long a mount that nobody uses may be busy.
+/// How long a mount without users may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long to wait before the next try.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -129,8 +129,8 @@ impl Fixture {
         self.umount_by(Command::new(PROGRAM).arg("umount"));
     }
 
-    /// Unmounts with this command. A process that another test is starting has all our files
-    /// open until it has become what it is to be: the mount may be busy for that long.
+    /// Unmounts with this command. A process that another test is starting has all our files open
+    /// until it executes its program: the mount may be busy for that long.
     pub(crate) fn umount_by(&self, command: &mut Command) {
         command.arg(&self.mountpoint);
         let start = Instant::now();
@@ -188,7 +188,7 @@ impl Drop for Fixture {
             println!("the daemon's log:\n{}", self.log());
         }
         if self.is_mounted() {
-            // A test failed half-way: whatever state the daemon is in, it must go.
+            // A test failed half-way: the daemon must end, in any state.
             let _ended = mobifs(&["drill", "power-cut", "--yes"], &self.mountpoint);
             let _ended = Command::new("umount")
                 .arg("-l")

@@ -41,7 +41,7 @@ pub(crate) fn fill_disk(filler: &Path) {
             .is_ok()
         {}
     }
-    // On btrfs with mixed chunks that is what it keeps for itself.
+    // On btrfs with mixed chunks that is its own reserve.
     let free = rustix::fs::statvfs(filler).unwrap().f_bavail;
     assert!(free < 600, "{free} blocks are free");
 }
@@ -60,7 +60,7 @@ fn fill_with_names(directory: &Path) {
             if let Err(error) = make(&directory.join(name)) {
                 assert_eq!(error.kind(), ErrorKind::StorageFull);
                 refused += 1;
-                // What others have promised themselves is given back then.
+                // Other reservations of the filesystem are released then.
                 rustix::fs::syncfs(File::open(directory).unwrap()).unwrap();
             }
             if refused == REFUSED_MAX {
@@ -182,7 +182,7 @@ impl Filled {
 }
 
 /// Another program takes all room while files wait to be brought to their places: the store could
-/// not be mounted, and nothing deleted gave any back.
+/// not be mounted, and deleting freed none.
 fn disk_filled_by_others_leaves_the_store_usable(make: &[&str], bytes: u64) {
     let Some(filled) = Filled::new(make, bytes) else {
         return;
@@ -222,7 +222,7 @@ fn an_xfs_that_others_fill_leaves_the_store_usable() {
 }
 
 /// An apply that found no room had made new files, which took the reserve. They were deleted, and
-/// nothing could be applied before the next mount: what was made in vain stayed.
+/// nothing could be applied before the next mount: the useless files stayed.
 fn deleting_frees_what_was_made_in_vain(make: &[&str], bytes: u64) {
     let Some(filled) = Filled::new(make, bytes) else {
         return;
@@ -347,7 +347,7 @@ fn content_without_room_is_given_up(make: &[&str], bytes: u64, give_up: fn(&Path
         status["apps"].to_string().contains("No space left"),
         "{status}"
     );
-    // The others are not held up.
+    // Other apps are not blocked.
     fs::remove_dir(&other).unwrap();
     succeeds(&mobifs(
         &["sync", "--app", "other"],
@@ -417,7 +417,7 @@ fn store_is_mounted_when_others_filled_the_disk(make: &[&str], bytes: u64, with_
     let is_told = said.contains("No space left on device") && !said.contains("cannot be used");
     assert!(recovered.status.success() || is_told, "{make:?}: {said}");
     is_mounted();
-    // What is deleted is committed, whatever else there is no room for.
+    // Deletions are committed, although there is no room for other changes.
     filled.delete_new();
     File::open(filled.app()).unwrap().sync_all().unwrap();
     filled.fixture.cut_power();
@@ -447,8 +447,8 @@ fn a_store_on_a_btrfs_that_is_full_after_a_crash_is_mounted() {
 }
 
 /// Other programs take the last of something while many small files wait. These cannot be made, are
-/// kept beside the journal, and hold nobody up: they gave back what they had taken, which was the last
-/// there was. The journal filled up, and no app could commit any more.
+/// kept beside the journal, and block no other app: a failed attempt releases what it had taken,
+/// which was the last there was. The journal filled up, and no app could commit any more.
 fn small_files_without_room_hold_nobody_up(
     make: &[&str],
     bytes: u64,

@@ -1,4 +1,4 @@
-//! Somebody who may write to the store, and other users of the machine.
+//! A program that may write to the store, and other users of the machine.
 
 use std::fs::{self, Permissions};
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use rustix::fs::{
 
 use crate::fixture::{Fixture, mobifs, needs_mounts};
 
-/// Who changes places in the store all the time.
+/// The attacker, which changes places in the store all the time.
 struct Attacker {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
@@ -100,7 +100,7 @@ fn directory(mountpoint: &Path, below: &str) -> Option<OwnedFd> {
     openat2(root, below, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()
 }
 
-/// Uses everything that the attacker plays with. Nobody promises that it works: the store
+/// Uses everything that the attacker changes. It is not promised to work: the store
 /// is not to be changed from outside.
 fn use_mount(mountpoint: &Path, round: u32) {
     let text = format!("round {round}");
@@ -160,7 +160,7 @@ fn attack(pairs: &[(&str, &str)], prepare: impl Fn(&Path, &Path)) {
         attacker.end();
         outside.is_untouched();
         if !fixture.is_mounted() && !fixture.try_mount(&[]).status.success() {
-            // It may refuse a store that was played with.
+            // It may refuse a store that was changed like this.
             break;
         }
     }

@@ -69,8 +69,8 @@ fn a_mount_does_not_wait_for_what_its_own_command_has_open() {
     fixture.umount();
 }
 
-/// Regression: with `SIGCHLD` blocked the supervisor never noticed that its daemon had died, and the
-/// mount hung; with `SIGTERM` blocked a request to end was not heard.
+/// Regression: with `SIGCHLD` blocked the supervisor never noticed that its daemon had died, and
+/// the mount hung; with `SIGTERM` blocked a request to end was ignored.
 #[test]
 fn who_mounts_may_have_blocked_and_ignored_any_signals() {
     needs_mounts!();
@@ -171,7 +171,7 @@ fn limits_of_who_mounts_are_not_those_of_the_mount() {
     }
 }
 
-/// Whoever may raise the hard limits, too, does so.
+/// Where the hard limits may be raised, too, they are.
 #[test]
 fn hard_limits_of_who_mounts_are_raised_where_that_is_permitted() {
     const CAP_SYS_RESOURCE: u64 = 24;

@@ -38,7 +38,7 @@ pub(crate) fn parent_of(pid: u32) -> u32 {
     line.unwrap()[5..].trim().parse().unwrap()
 }
 
-/// It may stay a while as a process that nobody has waited for, which runs nothing.
+/// It may stay a while as a zombie.
 pub(crate) fn wait_for_end(pid: u32) {
     while fs::exists(format!("/proc/{pid}/exe")).unwrap() {
         std::thread::sleep(Duration::from_millis(1));
@@ -82,7 +82,7 @@ impl Programs {
         self.threads.iter().any(|(_, thread)| thread.is_finished())
     }
 
-    /// Lets them come to their end; what they say about the files they leave.
+    /// Waits for their end; what they say about the files they leave.
     fn end(self) -> Vec<(&'static str, Check)> {
         self.stop.store(true, Ordering::SeqCst);
         let join = |(name, thread): (_, std::thread::JoinHandle<Check>)| match thread.join() {
@@ -114,7 +114,7 @@ fn kill_at_random(
                 kill(pid);
             }
         }
-        // Nobody but a daemon can say that there is no such file.
+        // Only a daemon can answer that there is no such file.
         let absent = mountpoint.join(format!("absent-{number}"));
         assert!(!absent.try_exists().unwrap());
         pauses.push(killed.elapsed());
@@ -125,8 +125,8 @@ fn kill_at_random(
     pauses
 }
 
-/// Found by the campaign on a busy machine: daemons that were killed before they had answered
-/// what the one before had left counted as dying of it, and the sixth ended the mount.
+/// Found by the campaign on a busy machine: daemons that were killed before they had answered what
+/// the one before had left counted as crashes, and the sixth ended the mount.
 #[test]
 fn daemons_that_somebody_kills_while_they_take_over_do_not_end_the_mount() {
     const KILLED: usize = 9;
@@ -235,7 +235,7 @@ fn a_killed_daemon_is_followed_by_one_with_the_same_settings() {
     let interval = ["--interval-ms", "999"];
     let words = [&words[..], &interval].concat();
     succeeds(&mobifs(&words, &fixture.mountpoint));
-    // Somebody is editing it.
+    // A user is editing it.
     fs::write(&config, "objects_max = five").unwrap();
     let old = fixture.daemon_pid();
     kill(old);

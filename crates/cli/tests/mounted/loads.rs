@@ -393,7 +393,7 @@ fn write_mapped(directory: &Path, stop: &AtomicBool, mut random: Random) -> Chec
     let file = file.unwrap();
     file.set_len(BYTES as u64).unwrap();
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of a file that keeps its size and that nobody else writes to.
+    // SAFETY: a new mapping of a file that keeps its size and that no other thread writes to.
     let address = unsafe {
         mmap(
             std::ptr::null_mut(),
@@ -422,7 +422,7 @@ fn write_mapped(directory: &Path, stop: &AtomicBool, mut random: Random) -> Chec
         }
         std::thread::sleep(Duration::from_micros(random.below(500)));
     }
-    // SAFETY: nobody uses the mapping any more.
+    // SAFETY: the mapping is not used any more.
     unsafe { munmap(address, BYTES) }.unwrap();
     file.sync_all().unwrap();
     Box::new(move |directory| same(&fs::read(directory.join("f")).unwrap(), &expected))

@@ -169,8 +169,8 @@ fn random() -> Random {
     Random::new(seed.map_or(1, |seed| seed.parse().unwrap()))
 }
 
-/// Whether successors that fail there are taken for daemons that serve: only who waits for their
-/// end finds out that they hang.
+/// Whether successors that fail there are taken for daemons that serve: only a wait for their end
+/// shows that they hang.
 fn is_behind_ready(point: &str) -> bool {
     matches!(point, "ready" | "commit")
 }

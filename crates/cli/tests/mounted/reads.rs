@@ -33,8 +33,8 @@ fn with_file(options: &[&str]) -> (Fixture, File) {
     (fixture, file)
 }
 
-/// Seen once by users: a read was short at the end of a request when its mount ended. It is the
-/// kernel that says how much it had by then, on every filesystem, and the next read says why.
+/// Seen once by users: a read was short at the end of a request when its mount ended. The kernel
+/// decides how much it returns then, on every filesystem, and the next read says why.
 #[test]
 fn a_read_is_short_only_where_the_mount_ends_under_it() {
     needs_mounts!();

@@ -543,8 +543,8 @@ fn what_was_recorded_is_there_when_nobody_takes_over() {
     assert_eq!(files_of(&events(&file)), expected);
 }
 
-/// A mount is packaged without the laboratory: a recording stays as it was written, and whoever has
-/// the laboratory makes a trace of it later.
+/// A mount is packaged without the laboratory: a recording stays as it was written, and a trace is
+/// made of it where the laboratory is installed.
 #[test]
 fn a_recording_without_the_laboratory_is_finished_later() {
     needs_mounts!();
@@ -594,8 +594,9 @@ fn a_recording_without_the_laboratory_is_finished_later() {
     );
 }
 
-/// A second mount that would record to the same file is refused, and told that the recording is
-/// under way; where its log is removed all the same, the status says that the recording has ended.
+/// A second mount that would record to the same file is refused with an error that says that the
+/// recording is under way; where its log is removed all the same, the status says that the
+/// recording has ended.
 #[test]
 fn a_recording_under_way_is_not_mistaken_for_one_that_is_left() {
     needs_mounts!();

@@ -1,4 +1,4 @@
-//! Room that programs ask for and give back is taken and given back below as well.
+//! Room that programs ask for and give back is allocated and freed in the lower filesystem as well.
 
 use std::ffi::c_void;
 use std::fs::{self, File, OpenOptions};
@@ -85,9 +85,9 @@ fn halves(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512 * 2 / MIB
 }
 
-/// Found by what xfstests' generic/488 asks: with everything applied and nothing else going on,
-/// the last `close` of a deleted file was the end of it only when something else changed. On a
-/// disk that was full of the file nothing could.
+/// Found by what xfstests' generic/488 asks: with everything applied and nothing else going on, a
+/// deleted file was freed after its last `close` only when something else changed. On a disk that
+/// was full of the file nothing could.
 #[test]
 fn what_is_deleted_while_open_goes_when_it_is_closed() {
     needs_mounts!();
@@ -205,7 +205,7 @@ fn map(file: &File, bytes: usize) -> *mut c_void {
     mapped.unwrap()
 }
 
-/// Who writes through a mapping cannot be refused, and is told when the pages are written back, as
+/// A write through a mapping cannot be refused; the error comes when the pages are written back, as
 /// SEMANTICS.md says; what was allocated before finds its room.
 #[test]
 fn a_mapping_of_holes_on_a_full_disk_is_told_by_msync() {

@@ -135,7 +135,7 @@ fn fill(shape: Shape, make: &[&str], bytes: u64) {
     let refused = (0..).find_map(|number| shape(&app, number).err()).unwrap();
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull, "{make:?}");
     succeeds(&mobifs(&["sync"], &fixture.mountpoint));
-    // Others go on with what they have.
+    // Other apps go on with the room that they have.
     let file = OpenOptions::new()
         .write(true)
         .open(other.join("file"))
@@ -171,7 +171,7 @@ fn fill(shape: Shape, make: &[&str], bytes: u64) {
 
 const EXT4: [&str; 6] = ["mkfs.ext4", "-q", "-m", "0", "-b", "4096"];
 const EXT4_1K: [&str; 8] = ["mkfs.ext4", "-q", "-m", "0", "-b", "1024", "-N", "30000"];
-/// Directories with an index of three levels, which nothing tells.
+/// Directories with an index of three levels, which the kernel does not report.
 const EXT4_LARGE_DIRECTORIES: [&str; 10] = [
     "mkfs.ext4",
     "-q",
@@ -210,8 +210,9 @@ fn a_directory_full_of_long_names_is_applied_and_emptied() {
     fill(long_names, &EXT4_1K, 64 * MIB);
 }
 
-/// What a rename reserves was not left, nor room for chunks that content takes from metadata: small
-/// files, long names and symlinks filled it, and could neither be applied nor mounted.
+/// The room that a rename reserves was not left, nor room for chunks that content takes from
+/// metadata: small files, long names and symlinks filled it, and could neither be applied nor
+/// mounted.
 #[test]
 fn a_btrfs_full_of_long_symlinks_is_applied_and_emptied() {
     needs_mounts!();

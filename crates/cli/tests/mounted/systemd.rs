@@ -1,4 +1,4 @@
-//! The daemon under somebody who speaks systemd's protocol, with the settings of
+//! The daemon under a supervisor that speaks systemd's protocol, with the settings of
 //! `dist/mobifs@.service`.
 
 use std::collections::BTreeMap;
@@ -139,7 +139,7 @@ fn without_a_connection_there_is_nothing_to_go_on_with() {
     manager.kept.remove("mobifs-device");
     kill(daemon.id());
     daemon.wait().unwrap();
-    // The lock is still held by whoever keeps it, so the new daemon has to let go of it.
+    // The supervisor still holds the lock, so the new daemon has to release it.
     let mut daemon = manager.start(&fixture);
     manager.read_until("BARRIER=1");
     assert!(manager.kept.is_empty());

@@ -11,7 +11,7 @@ use crate::fixture::{
     Fixture, PROGRAM, fails, is_mounted, message, mobifs, needs_mounts, succeeds,
 };
 
-/// nobody, on every Linux system.
+/// The user `nobody`, on every Linux system.
 const USER: u32 = 65_534;
 
 /// The program where any user can run it, and a store and a mount point of that user.
@@ -80,8 +80,8 @@ impl User {
     }
 }
 
-/// A user who could not mount was told what the helper said, which was no help, and a store had
-/// been made already.
+/// A user without the right to mount got only the helper's message, which did not say what to do,
+/// and a store had been made already.
 #[test]
 fn a_user_who_cannot_mount_is_told_why_and_leaves_nothing() {
     needs_mounts!();

@@ -1,4 +1,4 @@
-//! Several users on one mount: who may do what is as in a plain directory.
+//! Several users on one mount: permissions are those of a plain directory.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::fixture::{Fixture, needs_mounts};
 
-/// Somebody who works on the mount: user, group, further groups.
+/// A user of the mount: user, group, further groups.
 type User = (u32, u32, &'static [u32]);
 
 const ROOT: User = (0, 0, &[]);
@@ -33,7 +33,7 @@ const PREPARE: &[&str] = &[
     "setfattr -n user.a -v 1 app/open/f && setfattr -n trusted.a -v 1 app/open/f",
 ];
 
-/// Who then does what, all of it in this order. Each may be refused.
+/// The users' operations, all of them in this order. Each may be refused.
 const ACTIONS: &[(User, &str)] = &[
     (STRANGER, "cat app/mine/f"),
     (STRANGER, "ls app/mine"),
@@ -74,7 +74,7 @@ const ACTIONS: &[(User, &str)] = &[
         MEMBER,
         "echo b > app/inherits/b && chmod 2755 app/inherits/b",
     ),
-    // A write by somebody else takes set-id bits away.
+    // A write by another user removes set-id bits.
     (STRANGER, "echo y >> app/open/suid"),
     (STRANGER, "truncate -s 1 app/open/sgid"),
     // Access lists.
@@ -144,7 +144,7 @@ fn looks(directory: &Path) -> Vec<String> {
     for user in [ROOT, OWNER, MEMBER, STRANGER] {
         answers.extend(LOOKS.iter().map(|script| run(user, directory, script)));
     }
-    // Size and links of a directory are the filesystem's own affair.
+    // Size and links of a directory depend on the filesystem.
     let everything = "find app ! -type d -printf '%p %m %U %G %n %s %y\\n' | sort; \
                       find app -type d -printf '%p %m %U %G\\n' | sort; \
                       find app ! -type l | sort | xargs getfacl -np";
@@ -152,7 +152,7 @@ fn looks(directory: &Path) -> Vec<String> {
     answers
 }
 
-/// Everything that users do there; answers what each was told.
+/// Everything that users do there; returns each outcome.
 fn work(directory: &Path) -> Vec<String> {
     for script in PREPARE {
         let done = run(ROOT, directory, script);

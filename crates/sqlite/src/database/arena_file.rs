@@ -1,4 +1,4 @@
-//! Where what is not committed outlives the process: a file in memory, found again by the
+//! The file in which uncommitted changes outlive the process: in memory, found again by the
 //! database's identity.
 
 use std::collections::HashSet;
@@ -17,10 +17,10 @@ use crate::failure::Failure;
 /// Memory that outlives processes, on every Linux but Android.
 pub(crate) const DEFAULT_DIRECTORY: &str = "/dev/shm";
 
-/// Backend arena it is.
+/// The user that the arena belongs to.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
-    /// An arena of before the machine was started is torn, and not needed.
+    /// An arena from before the last boot may be torn, and is not needed.
     boot: String,
     database: FileIdentity,
 }
@@ -38,17 +38,16 @@ impl Owner {
 /// What is found of the arena of a killed process.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// Nothing, or what was another's.
+    /// Nothing, or an arena of another database or user.
     Nothing,
-    /// All that it knew.
+    /// Its whole state.
     Arena(Arena),
     /// Something that cannot be used, and why.
     Unusable(String),
 }
 
 /// The place of one database's arena. The directory is shared by all users, and another one may
-/// have taken the name: so it may have a number after it, and what another user has put there is
-/// passed over.
+/// have taken the name: so it may have a number after it, and files of other users are skipped.
 #[derive(Debug)]
 pub(crate) struct ArenaFile {
     directory: PathBuf,
@@ -100,7 +99,7 @@ impl ArenaFile {
             };
             let owner = arena.session();
             let owner = owner.and_then(|text| serde_json::from_slice(&text).ok());
-            // Else of before the machine was started, or of a file that is gone.
+            // Otherwise it is from before the last boot, or of a file that is gone.
             if owner.as_ref() == Some(&self.owner) {
                 return Ok(Found::Arena(arena));
             }
@@ -147,7 +146,7 @@ impl ArenaFile {
         Ok((file, free))
     }
 
-    /// Nothing has to be found here any more.
+    /// The arena is not to be found any more.
     pub(crate) fn remove(&self) {
         let user = rustix::process::geteuid().as_raw();
         for path in self.taken().unwrap_or_default() {
@@ -167,7 +166,7 @@ impl ArenaFile {
         }
     }
 
-    /// What lies there under the name, with a number or without, whosever it is.
+    /// The files under the name, with a number or without, of any user.
     fn taken(&self) -> Result<Vec<PathBuf>, Failure> {
         let listing = || Failure::system(format!("listing {}", self.directory.display()));
         let mut taken = Vec::new();
@@ -183,7 +182,7 @@ impl ArenaFile {
     }
 }
 
-/// Opens a file, if it is this user's. No other user can have got at it then: it has one name
+/// Opens a file, if it is this user's. No other user can have opened it then: it has one name
 /// and was private from the beginning.
 fn open_ours(path: &Path) -> Result<Option<File>, Failure> {
     let about = path.symlink_metadata();
@@ -260,7 +259,7 @@ mod tests {
         let path = |suffix: &str| directory.path().join(format!("{}{suffix}", place.name));
         let precious = directory.path().join("precious");
         std::fs::write(&precious, "content").unwrap();
-        // Not to be removed, as what another user has put into a sticky directory.
+        // It may not be removed, like another user's file in a sticky directory.
         std::fs::create_dir(path("")).unwrap();
         std::fs::create_dir(path(".2")).unwrap();
         std::os::unix::fs::symlink(&precious, path(".7")).unwrap();

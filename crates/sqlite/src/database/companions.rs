@@ -28,8 +28,8 @@ impl Database {
         Ok(node.id)
     }
 
-    /// Connections look for a companion at the same time, and one of them makes it: the one that
-    /// comes second takes what is there.
+    /// Connections look for a companion at the same time, and one of them makes it: the second one
+    /// opens the existing file.
     fn find_or_create(
         &self,
         name: &[u8],
@@ -73,7 +73,7 @@ impl Database {
     /// Ends [`Database::open_companion`].
     pub(crate) fn close_companion(&self, file: ObjectId) {
         self.flush_if_possible();
-        // What cannot be written has no writer any more, and nothing relies on it.
+        // Writes that cannot be written have no writer any more, and nothing relies on them.
         self.coalesced.discard(file);
         let mut open = self.open_companions.lock();
         if let Some(count) = open.get_mut(&file) {
@@ -136,9 +136,9 @@ impl Database {
         [own, companion_name::INFIX, &companion.ending].concat()
     }
 
-    /// Removes journals that have ended. False if there is a companion without which the
-    /// database is not what it was: SQLite was asked not to bring its log into the database,
-    /// for one. Then the database stays in use.
+    /// Removes journals that have ended. False if there is a companion without which the database
+    /// would be incomplete: SQLite was asked not to bring its log into the database, for one. Then
+    /// the database stays in use.
     pub(super) fn remove_companions(&self) -> Result<bool, Failure> {
         let mut is_whole = true;
         for name in self.companions()? {

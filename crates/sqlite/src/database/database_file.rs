@@ -4,7 +4,7 @@ use crate::failure::Failure;
 
 /// The file of a database, as programs without MobiFS find it.
 pub trait DatabaseFile: Send + Sync + std::fmt::Debug {
-    /// Says in the file that the database is in use. An empty file gets a stand-in.
+    /// Marks the file: the database is in use. An empty file gets a stand-in.
     ///
     /// # Errors
     /// [`Failure::System`].
@@ -16,7 +16,7 @@ pub trait DatabaseFile: Send + Sync + std::fmt::Debug {
     /// [`Failure::System`].
     fn make_mark_durable(&self) -> Result<(), Failure>;
 
-    /// Says that the file is the database again; what stands in for an empty one goes.
+    /// Removes the mark: the file is the database again; the stand-in of an empty one is removed.
     ///
     /// # Errors
     /// [`Failure::System`].

@@ -1,9 +1,9 @@
 //! When SQLite's `fsync` is a commit.
 //!
-//! The order of everything is kept anyway, so most of what SQLite syncs for has no need of
-//! it. What is left is the promise that a transaction is on the device when its `COMMIT`
-//! returns: in class `durable`, and in a transaction over several databases, where one
-//! database must not be ahead of the other.
+//! The order of everything is kept anyway, so most of SQLite's syncs are not needed. What remains
+//! is the promise that a transaction is on the device when its `COMMIT` returns: in class
+//! `durable`, and in a transaction over several databases, where one database must not be ahead of
+//! the other.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub(crate) fn begin_joint(super_journal: &Path) {
     SUPER_JOURNALS.lock().insert(super_journal.to_owned());
 }
 
-/// It is committed, or given up; true if there was one.
+/// It is committed, or abandoned; true if there was one.
 pub(crate) fn end_joint(super_journal: &Path) -> bool {
     SUPER_JOURNALS.lock().remove(super_journal)
 }

@@ -1,12 +1,11 @@
 //! Finishing a database at its last close: recovering the journals and logs without which the file
 //! is not the database.
-//!
-//! SQLite brings its log into the database when the last connection closes, and connections
-//! that close at the same time each take another one for the last. A rollback journal stays
-//! after a kill, or when a rollback fails, and the journal of a transaction over several
-//! databases whenever a kill comes between its creation and its first use. An ordinary SQLite
-//! finds all of this beside the file and goes on from there; here it lies in the engine, so it
-//! has to be finished before the file is given back.
+//! SQLite brings its log into the database when the last connection closes, and connections that
+//! close at the same time each assume that another one is the last. A rollback journal stays after
+//! a kill, or when a rollback fails, and the journal of a transaction over several databases
+//! whenever a kill comes between its creation and its first use. An ordinary SQLite finds all of
+//! this beside the file and goes on from there; here it lies in the engine, so it has to be
+//! finished before the file is given back.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -49,7 +48,7 @@ pub(crate) enum Unrecovered {
     /// Another connection uses it.
     #[error("it is in use")]
     Busy,
-    /// SQLite says that it is done, and it is not.
+    /// SQLite reports success, but the journal or log is still there.
     #[error("SQLite has left its journal or log where it was; open and close the database again")]
     Left,
     /// There is no room where it lies.

@@ -1,10 +1,9 @@
-//! How the file of a database says that it is in use: see "The mark" in `docs/SQLITE.md`.
+//! The mark in the file of a database that is in use: see "The mark" in `docs/SQLITE.md`.
 //!
-//! What other programs find in the file is older than what the database holds, so they must
-//! not take it for the database. A database's header says in byte 19 which version of the
-//! format a reader must know, and every reader refuses one above 2: while the database is
-//! in use the highest bit of that byte is set. An empty database has no header; there a text
-//! stands in its place.
+//! The file's content, which other programs see, is older than the database, so they must not use
+//! it. A database's header says in byte 19 which version of the format a reader must know, and
+//! every reader refuses one above 2: while the database is in use the highest bit of that byte is
+//! set. An empty database has no header; there a text stands in its place.
 //!
 //! A connection that has read the database before does not read byte 19 again, unless bytes 24
 //! to 39 have changed since: the counter of changes (24 to 27), the size and the free list. It
@@ -51,7 +50,7 @@ pub fn stand_in() -> [u8; HEADER_BYTES] {
     text
 }
 
-/// What the first bytes of a file say.
+/// What the first bytes of a file show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
     /// Nothing is in the file.
@@ -97,13 +96,13 @@ fn place_in(bytes: &[u8], at: u64, place: usize) -> Option<usize> {
     usize::try_from(place).ok().filter(|&it| it < bytes.len())
 }
 
-/// Whether what is read from `at` on can be told from what is in the file only if the byte
-/// before it is known that says so.
+/// Whether a read from `at` on can be unmarked only if the byte before it is known that has the
+/// mark.
 pub(crate) fn begins_within_mark(at: u64) -> bool {
     (MARK_PLACE.start as u64 + 1..MARK_PLACE.end as u64).contains(&at)
 }
 
-/// Puts the mark on what is to be written at `at`, and does not bear it.
+/// Adds the mark to unmarked bytes that are to be written at `at`.
 pub fn mark(bytes: &mut [u8], at: u64) {
     if let Some(version) = place_in(bytes, at, READ_VERSION_AT) {
         bytes[version] |= MARK | COUNTER_IS_INVERTED;
@@ -113,7 +112,7 @@ pub fn mark(bytes: &mut [u8], at: u64) {
     }
 }
 
-/// Takes the mark off what was read at `at`, if it bears it.
+/// Removes the mark from bytes that were read at `at`, if they have it.
 pub fn unmark(bytes: &mut [u8], at: u64) {
     let Some(version) = place_in(bytes, at, READ_VERSION_AT) else {
         return;
@@ -162,8 +161,8 @@ mod tests {
         }
     }
 
-    /// A plain connection that had read the database did not look at the version again, went on
-    /// with what it knew, and its changes took the place of what an app had committed.
+    /// A plain connection that had read the database did not read the version again, used its
+    /// cache, and its changes overwrote what an app had committed.
     #[test]
     fn who_knows_the_database_sees_the_mark_in_the_counter() {
         for counter in [0_u32, 1, 7, 0x7fff_ffff, 0x8000_0000, u32::MAX] {

@@ -3,7 +3,7 @@
 
 use crate::interface::abi::{self, Code};
 
-/// How much of a database a connection has for itself.
+/// SQLite's lock levels of a connection on a database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Nothing.
@@ -11,9 +11,9 @@ pub(crate) enum Level {
     None,
     /// It reads.
     Shared,
-    /// It is the one that will write; others still read.
+    /// It will write; other connections still read.
     Reserved,
-    /// It waits for readers to leave; none may come.
+    /// It waits for readers to finish; no new ones are admitted.
     Pending,
     /// It writes.
     Exclusive,
@@ -49,10 +49,10 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// Brings a connection from `level` up to `wanted`. `level` is what it has afterwards,
-    /// also on failure: a writer that has to wait for readers stays pending. A reader that asks
-    /// for everything at once, for a hot journal or in exclusive locking mode, stays a reader:
-    /// SQLite takes it for one, and would not give more back.
+    /// Brings a connection from `level` up to `wanted`. `level` is what it has afterwards, also on
+    /// failure: a writer that has to wait for readers stays pending. A reader that requests the
+    /// exclusive lock at once, for a hot journal or in exclusive locking mode, stays a reader:
+    /// SQLite considers it one, and would not release more.
     ///
     /// # Errors
     /// `SQLITE_BUSY`.

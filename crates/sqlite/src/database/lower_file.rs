@@ -48,12 +48,12 @@ impl FileIdentity {
     }
 }
 
-/// Files that were opened and not locked, kept open for good: closing one would take away
-/// all POSIX locks that this process has on it, also those of a connection through SQLite's
+/// Files that were opened and not locked, kept open until the process ends: closing one would take
+/// away all POSIX locks that this process has on it, also those of a connection through SQLite's
 /// own VFS.
 static UNLOCKED: Mutex<Option<HashMap<FileIdentity, Arc<File>>>> = Mutex::new(None);
 
-/// The file of a database, which others may be using.
+/// The file of a database, which other programs may be using.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     path: PathBuf,

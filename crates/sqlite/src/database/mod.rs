@@ -83,9 +83,9 @@ pub(crate) struct Database {
     /// Held while that is being written, and by readers of the header meanwhile: the mark changes
     /// the file without the engine.
     marking: RwLock<()>,
-    /// The database is empty, and something stands in its place.
+    /// The database is empty, and the file has a stand-in.
     is_stand_in: AtomicBool,
-    /// What connections have of each other.
+    /// The locks between connections.
     pub(crate) locks: Mutex<Locks>,
     pub(crate) shared_memory: Mutex<SharedMemory>,
     pub(crate) promises: Promises,
@@ -105,7 +105,7 @@ impl Database {
         let path = request.path;
         let file_bytes_max = limits::file_bytes_max();
         let config = request.options.config(
-            // Below that it is not opened.
+            // With a lower limit it is not opened.
             file_bytes_max.map(|bytes| bytes.max(limits::FILE_BYTES_MIN)),
         )?;
         let sqlite = request.sqlite;
@@ -148,7 +148,7 @@ impl Database {
         Ok(database)
     }
 
-    /// A database over a volume that is alive.
+    /// A database over a running volume.
     ///
     /// # Errors
     /// [`Failure`].
@@ -190,7 +190,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Learns from the content how the database is. What the file says is older.
+    /// Reads the database's properties from its content. The file is older.
     fn read_beginning(&self) -> Result<(), Failure> {
         let mut bytes = [0; HEADER_BYTES + 1];
         let length = self.volume.read(self.main, 0, &mut bytes)?;
@@ -272,8 +272,8 @@ impl Database {
         Ok(())
     }
 
-    /// An empty database has in the engine, too, what stands in its place in the file: whatever is
-    /// committed of it from now on says that it is in use.
+    /// Writes the stand-in of an empty database into the engine, too: all later commits of it are
+    /// marked as in use.
     fn write_stand_in(&self) -> Result<(), Failure> {
         // First, so that no reader takes the text for content.
         self.is_stand_in.store(true, Ordering::Relaxed);
@@ -367,7 +367,7 @@ impl Database {
         at: u64,
         data: &[u8],
     ) -> Result<(), Failure> {
-        // As soon as this frame is there, nothing can undo the transaction any more.
+        // Once this frame is written, the transaction cannot be undone any more.
         if self.is_durable() && write_coalescing::begins_commit(data) {
             self.require_promised_room()?;
         }
@@ -416,16 +416,15 @@ impl Database {
         self.write(file, 0, header)
     }
 
-    /// Writes the writes that wait, before anything else happens that could see that they are
-    /// not there.
+    /// Writes the coalesced writes, before another operation can notice that they are missing.
     pub(crate) fn flush(&self) -> Result<(), Failure> {
         self.coalesced
             .flush(|file, at, run| self.write_all(file, at, run))
     }
 
     /// The same before an operation that does not depend on them. If they cannot be written they
-    /// stay coalesced, and their writer gets the error at its next call: no other connection is
-    /// concerned.
+    /// stay coalesced, and their writer gets the error at its next call: other connections are not
+    /// affected.
     pub(crate) fn flush_if_possible(&self) {
         if let Err(error) = self.flush() {
             tracing::debug!(%error, "writes of a log or journal wait on");
@@ -484,9 +483,9 @@ impl Database {
         Err(FsError::NoSpace.into())
     }
 
-    /// Fails if a commit of what was written so far might find no room, because another program
-    /// has taken some. It is asked for as long as SQLite can still roll back: a commit that fails
-    /// is tried again, and what it holds comes to the device with it.
+    /// Fails if a commit of what was written so far might find no room, because another program has
+    /// taken some. It is checked as long as SQLite can still roll back: a failed commit is retried,
+    /// which would write its changes to the device.
     ///
     /// # Errors
     /// [`FsError::NoSpace`], among others.
@@ -543,8 +542,8 @@ impl Database {
         Ok(self.coalesced.size(file, bytes))
     }
 
-    /// Everything done so far is durable when it returns, but for what is of no use yet: writes
-    /// that could not be written, perhaps because it needs this commit to write again.
+    /// Everything done so far is durable when it returns, except for coalesced writes that could
+    /// not be written, perhaps because they need the room that this commit frees.
     pub(crate) fn commit(&self) -> Result<(), Failure> {
         self.flush_if_possible();
         Ok(self.volume.sync_app(None, false)?)
@@ -582,7 +581,7 @@ impl Database {
             .is_some_and(mobifs_volume::Arena::is_complete)
     }
 
-    /// Brings everything to its place and makes the file an ordinary database. No connection uses
+    /// Applies everything and makes the file an ordinary database. No connection uses
     /// it any more.
     ///
     /// # Errors
@@ -593,7 +592,7 @@ impl Database {
         if let Some(arena) = &self.arena
             && (closed.is_ok() || self.file.is_deleted())
         {
-            // It is not needed, or its database cannot be opened any more.
+            // The arena is not needed, or its database cannot be opened any more.
             arena.remove();
         }
         closed

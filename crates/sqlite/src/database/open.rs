@@ -49,10 +49,10 @@ impl<'a> Opener<'a> {
         })
     }
 
-    /// The names of what is kept beside the database are longer than its own. That is looked at
-    /// when it is opened, and not found when a journal is made. One that was used before may have
-    /// a name that is too long for transactions over several databases: what is in its store must
-    /// not become unreachable.
+    /// The names of what is kept beside the database are longer than its own. That is checked at
+    /// opening, not only when a journal is made. One that was used before may have a name that is
+    /// too long for transactions over several databases: what is in its store must not become
+    /// unreachable.
     ///
     /// # Errors
     /// [`Failure::NameTooLong`], [`Failure::System`].
@@ -94,7 +94,7 @@ impl<'a> Opener<'a> {
             Err(Unrecovered::Busy) => return Err(Failure::InUse(self.path.to_owned())),
             recovered => recovered.map_err(|error| unrecovered(error.to_string()))?,
         }
-        // Another program that has it open keeps its log.
+        // If another program has it open, its log stays.
         match self.left_behind() {
             None => Ok(()),
             Some(_) => Err(Failure::InUse(self.path.to_owned())),
@@ -116,7 +116,7 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// Only its owner, or root, can leave a file as it has to be, and read a store.
+    /// Only its owner, or root, can restore a file's attributes, and read a store.
     ///
     /// # Errors
     /// [`Failure::NotOwner`], [`Failure::StoreOfOther`].
@@ -150,7 +150,7 @@ impl<'a> Opener<'a> {
         })
     }
 
-    /// Says which process has the database open through MobiFS, if that is why it cannot be
+    /// Finds the process that has the database open through MobiFS, if that is why it cannot be
     /// opened here.
     pub(crate) fn named(&self, failure: Failure) -> Failure {
         let scope = StoreScope::File(self.name.clone());
@@ -163,7 +163,7 @@ impl<'a> Opener<'a> {
         }
     }
 
-    /// Refuses journals and logs of a stranger: SQLite would believe what is in them.
+    /// Refuses journals and logs of other users: SQLite would apply them.
     ///
     /// # Errors
     /// [`Failure`].
@@ -191,10 +191,9 @@ impl<'a> Opener<'a> {
         })
     }
 
-    /// A file that says that it is the database, beside a store with changes of it, is another
-    /// database than that store's: another program has put it there, or copied it over the one that
-    /// was in use. What is beside it must not be brought into it, and is kept in a directory
-    /// that nothing of ours looks at.
+    /// An unmarked database file beside a store with changes is another database than that store's:
+    /// another program has put it there, or copied it over the one that was in use. The store must
+    /// not be applied to it, and is kept in a directory that MobiFS does not use.
     ///
     /// # Errors
     /// [`Failure::System`].
@@ -225,7 +224,7 @@ impl<'a> Opener<'a> {
         Ok(())
     }
 
-    /// Whether the store holds what is not in its file yet.
+    /// Whether the store has changes that are not in its file yet.
     fn has_uncommitted_store(&self) -> bool {
         let scope = StoreScope::File(self.name.clone());
         let lower = PosixLower::open_scoped(&self.directory, scope);
@@ -248,7 +247,7 @@ impl<'a> Opener<'a> {
         Ok(found)
     }
 
-    /// A path that nothing has.
+    /// A path that does not exist.
     fn name_for_old(&self) -> io::Result<PathBuf> {
         let names = (1..1000).map(|number| {
             let mut name = self.name.clone();
@@ -337,7 +336,8 @@ impl<'a> Opener<'a> {
         let options = self.open_options(lower, None);
         let of_store = |error| Failure::of_store(self.path, error);
         let opened = match OpenedStore::resume(&self.directory, &options, &arena, None) {
-            // The killed process had another file, which is gone: this one got its inode.
+            // The killed process had another file, which was deleted; this one got its inode
+            // number.
             Err(StoreError::Copied) => return Ok(()),
             opened => opened.map_err(of_store)?,
         };

@@ -26,7 +26,7 @@ impl RollbackReserve {
         }
     }
 
-    /// The journal is gone, or cut off.
+    /// The journal is deleted, or truncated.
     pub(crate) fn journal_ended(&self) {
         self.journal_bytes.store(0, Ordering::Relaxed);
     }

@@ -17,7 +17,7 @@ pub(crate) struct SharedMemory {
     exclusive: [bool; SHM_LOCKS],
 }
 
-/// What one connection has of it: locks as bits.
+/// The locks of one connection, as bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mapping {
     shared: u8,
@@ -52,7 +52,7 @@ impl SharedMemory {
         }
     }
 
-    /// A connection ends to. The last one leaves nothing behind.
+    /// A connection ends its use. The last one frees everything.
     pub(crate) fn leave(&mut self, mut mapping: Mapping) {
         let _released = self.change(&mut mapping, (0, SHM_LOCKS), Change::Release);
         self.users -= 1;

@@ -1,17 +1,17 @@
-//! What SQLite writes in writes, in the form that costs least.
+//! Coalescing SQLite's small writes.
 //!
-//! SQLite writes a frame of its log in two writes and an entry of a rollback journal in three,
-//! some of them four bytes long, and a transaction has several. Each write is an operation of the
-//! engine with a copy of every page that it touches. So writes that follow each other wait, and
-//! are one write: of the log until a transaction is committed, of a journal until something else
-//! is done.
+//! SQLite writes a frame of its log in two writes and an entry of a rollback journal in three, some
+//! of them four bytes long, and a transaction has several. Each write is an operation of the engine
+//! with a copy of every page that it touches. So adjacent writes are held back and joined into one:
+//! those to the log until a transaction is committed, those to a journal until another operation.
 //!
-//! No connection can see the difference. Only the connection that has the right to write makes
-//! them, and until it publishes frames through the shared memory, or gives back its lock, no other
-//! connection reads, or depends on, what is there; and a power cut or kill between two writes has
-//! always been possible. All the same, any other operation than a read writes what waits first
-//! ([`crate::database::Database::flush`]). If that fails it waits on, and is read from here: a
-//! writer whose disk fails rolls its transaction back, and needs all that it wrote for that.
+//! No connection can notice. Only the connection that has the right to write makes them, and until
+//! it publishes frames through the shared memory, or releases its lock, no other connection reads,
+//! or depends on, that content; and a power cut or kill between two writes has always been
+//! possible. All the same, any other operation than a read writes what waits first
+//! ([`crate::database::Database::flush`]). If that fails the write stays here and is read from
+//! here: a writer whose disk fails rolls its transaction back, and needs all that it wrote for
+//! that.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,9 +27,9 @@ const FRAME_HEADER_BYTES: usize = 24;
 /// Where a frame's header says how large the database is when the frame is committed; zero: it
 /// does not commit anything.
 const COMMITTED_SIZE: std::ops::Range<usize> = 4..8;
-/// A journal that holds something begins with this.
+/// A journal with content begins with this.
 const JOURNAL_MAGIC_FIRST: u8 = 0xd9;
-/// No more than so much waits.
+/// At most so much is held back.
 const RUN_BYTES_MAX: usize = 64 << 10;
 
 /// Pieces without a gap.
@@ -37,7 +37,7 @@ const RUN_BYTES_MAX: usize = 64 << 10;
 struct Run {
     file: ObjectId,
     at: u64,
-    /// Empty: nothing waits. The memory is kept for the next ones.
+    /// Empty: nothing is held back. The memory is kept for the next ones.
     bytes: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ impl Run {
     }
 }
 
-/// The writes that wait in a database, if any do: there is one writer.
+/// The held-back writes of a database, if there are any: there is one writer.
 #[derive(Debug, Default)]
 pub(crate) struct CoalescedWrites {
     is_there: AtomicBool,
@@ -69,7 +69,7 @@ pub(crate) struct CoalescedWrites {
 }
 
 impl CoalescedWrites {
-    /// Writes them, if there are any. If that fails they wait on.
+    /// Writes them, if there are any. If that fails they stay held back.
     pub(crate) fn flush(
         &self,
         write: impl FnOnce(ObjectId, u64, &[u8]) -> Result<(), Failure>,
@@ -93,8 +93,8 @@ impl CoalescedWrites {
         Ok(())
     }
 
-    /// Has a piece wait, after those that do. Others are written first, unless the file begins
-    /// anew with this one. False if so much waits now that it has to be written.
+    /// Adds a piece to adjacent ones. Others are written first, unless the file begins anew with
+    /// this one. False if so much is held back now that it has to be written.
     pub(crate) fn add(
         &self,
         (file, at): (ObjectId, u64),
@@ -116,7 +116,7 @@ impl CoalescedWrites {
         Ok(run.bytes.len() < RUN_BYTES_MAX)
     }
 
-    /// How large a file of `bytes` is with what waits of it.
+    /// The size of a file of `bytes` with its held-back writes.
     pub(crate) fn size(&self, file: ObjectId, bytes: u64) -> u64 {
         if !self.is_there.load(Ordering::Acquire) {
             return bytes;
@@ -130,8 +130,8 @@ impl CoalescedWrites {
         }
     }
 
-    /// Puts what waits of a file over what was read from it at `at`, `length` bytes; how much is
-    /// there then.
+    /// Overlays a file's held-back writes on `length` bytes that were read from it at `at`; returns
+    /// the new length.
     pub(crate) fn overlay(&self, file: ObjectId, at: u64, out: &mut [u8], length: usize) -> usize {
         if !self.is_there.load(Ordering::Acquire) {
             return length;
@@ -151,7 +151,7 @@ impl CoalescedWrites {
         length.max(to)
     }
 
-    /// Forgets what waits of a file from here on.
+    /// Drops a file's held-back writes from here on.
     pub(crate) fn truncate(&self, file: ObjectId, at: u64) {
         let mut run = self.run.lock();
         if run.file != file {
@@ -165,7 +165,7 @@ impl CoalescedWrites {
         }
     }
 
-    /// Forgets what waits of a file that is nothing any more.
+    /// Drops a file's held-back writes: its content does not matter any more.
     pub(crate) fn discard(&self, file: ObjectId) {
         let mut run = self.run.lock();
         if run.file == file {
@@ -175,7 +175,7 @@ impl CoalescedWrites {
     }
 }
 
-/// What is written in writes.
+/// The file that a write goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CoalescedFile {
     /// The write-ahead log.
@@ -184,19 +184,19 @@ pub(crate) enum CoalescedFile {
     Journal,
 }
 
-/// What a write is.
+/// The kind of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WriteRole {
     /// It can wait for what follows.
     Continues,
-    /// With it something is complete that SQLite relies on.
+    /// It completes something that SQLite relies on.
     Completes,
     /// It does not continue what was written before.
     Standalone,
-    /// The log begins anew. What it held is in the database, and is nothing any more: what
-    /// follows need not be distinguished from it, nor be written over it.
+    /// The log begins anew. Its old content is in the database and does not matter any more: later
+    /// writes need not be kept apart from it.
     RestartsLog,
-    /// The journal ends; what it held is nothing any more.
+    /// The journal ends; its content does not matter any more.
     EndsJournal,
 }
 
@@ -208,8 +208,8 @@ pub(crate) fn ends_journal(at: u64, data: &[u8]) -> bool {
 /// Writes of one connection to its log or journal.
 #[derive(Debug, Default)]
 pub(crate) struct WriteClassifier {
-    /// Where its last write ended: only what follows there waits. Headers that SQLite corrects
-    /// later lie elsewhere.
+    /// Where its last write ended: only a write that follows there is held back. Headers that
+    /// SQLite corrects later lie elsewhere.
     end: Option<u64>,
     /// The frame whose header was written last commits a transaction.
     commits: bool,
@@ -250,9 +250,8 @@ impl WriteClassifier {
         }
     }
 
-    /// The last write failed, so nothing is known of where it ended. Returns from where on it must
-    /// not be in the log, if it was part of a frame that was to commit a transaction: that is
-    /// rolled back.
+    /// The last write failed, so its end is unknown. Returns from where on it must not be in the
+    /// log, if it was part of a frame that was to commit a transaction: that is rolled back.
     pub(crate) fn failed(&mut self, kind: CoalescedFile) -> Option<u64> {
         self.end = None;
         let commits = std::mem::take(&mut self.commits);
@@ -366,8 +365,8 @@ mod tests {
         );
     }
 
-    /// The frame waited on, and was in the log as soon as there was room: a transaction that had
-    /// failed was there after the next kill.
+    /// The frame stayed held back, and was written to the log once there was room: a transaction
+    /// that had failed was in the database after the next kill.
     #[test]
     fn a_frame_that_commits_does_not_wait_when_it_has_failed() {
         let coalesced = CoalescedWrites::default();

@@ -13,7 +13,7 @@ use crate::registry::BaseLease;
 
 /// A file that SQLite's own VFS has opened.
 pub(crate) struct BaseFile {
-    /// What that VFS has room for, aligned for whatever it puts there.
+    /// Memory for that VFS's file object, aligned for any type.
     memory: Box<[u64]>,
     /// A name that is not SQLite's: the VFS keeps a pointer to it.
     _name: Option<Box<[u8]>>,
@@ -47,7 +47,7 @@ impl BaseFile {
         // SAFETY: the caller's, and as much room as the VFS wants.
         match unsafe { open(base, name, file.file(), flags, out_flags) } {
             abi::OK => Ok(file),
-            // What has methods is closed all the same, as SQLite does.
+            // A file with methods is closed even after an error, as SQLite does.
             code => Err(code),
         }
     }
@@ -115,8 +115,8 @@ impl Drop for BaseFile {
     fn drop(&mut self) {
         let (file, methods) = (self.file(), self.methods());
         if !methods.is_null() {
-            // SAFETY: an open file with its own methods, which is not used any more. Nobody
-            // hears whether closing failed, as in SQLite itself.
+            // SAFETY: an open file with its own methods, which is not used any more. An error of
+            // closing is ignored, as in SQLite itself.
             unsafe { ((*methods).close)(file) };
         }
     }
@@ -131,7 +131,7 @@ pub(crate) struct OwnFile {
 
 struct Inner {
     host: &'static Host,
-    // The file is closed before others may decide about the database anew.
+    // The file is closed before another connection may choose a VFS for the database anew.
     base: BaseFile,
     _lease: Option<BaseLease>,
     /// Why it is left to SQLite's own VFS.
@@ -219,8 +219,8 @@ unsafe extern "C" fn file_control(
 macro_rules! hand_on {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(unsafe extern "C" fn $name(file: *mut File $(, $argument: $type)*) -> $result {
-            // SAFETY: SQLite's own file and arguments, for the file of its own VFS, whose
-            // methods are of the version that was told.
+            // SAFETY: SQLite's own file and arguments, for the file of its own VFS, whose methods
+            // are of the version that was reported.
             unsafe {
                 let base = &mut inner(file).base;
                 ((*base.methods()).$name)(base.file() $(, $argument)*)

@@ -272,7 +272,7 @@ unsafe extern "C" fn file_control(
             });
         }
         abi::FCNTL_POWERSAFE_OVERWRITE => {
-            // SAFETY: as above. It is so, whatever is wanted.
+            // SAFETY: as above. It is always so, whatever is requested.
             unsafe { *argument.cast::<c_int>() = 1 };
         }
         // Hints that make no difference.

@@ -1,4 +1,5 @@
-//! SQLite's C interface: what SQLite calls, and what is called of SQLite.
+//! SQLite's C interface: the functions that SQLite calls, and the functions of SQLite that this
+//! crate calls.
 //!
 //! SQLite calls [`vfs`] to open a file; [`vfs_choice`] decides whether the engine or SQLite's own
 //! VFS has it; [`file`] is the method table of open files, whose bodies are in [`opened_file`] for

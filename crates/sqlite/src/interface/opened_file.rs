@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::interface::abi::{self, Code};
 use crate::registry::Lease;
 
-/// What a file is to its database.
+/// The role of a file in its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The database itself.
@@ -40,7 +40,7 @@ pub(crate) struct OpenedFile {
     level: Level,
     mapping: Option<Mapping>,
     pieces: WriteClassifier,
-    /// It has asked for the whole database since it had no lock last: before a log is brought
+    /// It has requested the exclusive lock since it last had no lock: as before a log is brought
     /// into the database and deleted.
     wanted_all: bool,
     /// SQLite is to leave the log where it is when the last connection closes.
@@ -131,7 +131,7 @@ impl OpenedFile {
 
     pub(crate) fn truncate(&self, bytes: u64) -> Result<(), Failure> {
         let database = match self.role {
-            // What waits of it is nothing any more.
+            // Its held-back writes do not matter any more.
             Role::Journal if bytes == 0 => self.database()?,
             _ => self.flushed_for_change()?,
         };
@@ -174,7 +174,7 @@ impl OpenedFile {
         carry_out(database, database.promises.committed())
     }
 
-    /// Takes more of the database for this connection.
+    /// Raises the lock of this connection.
     pub(crate) fn lock(&mut self, wanted: Level) -> Result<Result<(), Code>, Failure> {
         let database = flushed(&self.lease)?;
         self.wanted_all |= wanted == Level::Exclusive;
@@ -190,7 +190,7 @@ impl OpenedFile {
         Ok(raised)
     }
 
-    /// Gives some of it back.
+    /// Lowers the lock.
     pub(crate) fn unlock(&mut self, wanted: Level) -> Result<(), Failure> {
         let database = flushed(&self.lease)?;
         if self.level >= Level::Reserved {

@@ -1,9 +1,9 @@
 //! Which VFS serves a database: the engine, or SQLite's own.
 //!
-//! The decision is made when a database is opened that no connection of this process has open,
-//! and holds for it, by its inode, and for all its companions until the last one closes it.
-//! Across processes locks and the mark say the same: a process that has a database in the engine
-//! holds SQLite's own locks on it, and a file that bears the mark is the engine's.
+//! The decision is made when a database is opened that no connection of this process has open, and
+//! holds for it, by its inode, and for all its companions until the last one closes it. Across
+//! processes locks and the mark enforce the same decision: a process that has a database in the
+//! engine holds SQLite's own locks on it, and a file that bears the mark is the engine's.
 
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ impl<'a> MainRequest<'a> {
     }
 }
 
-/// Whether a parameter says yes, in one of the ways that SQLite knows.
+/// Whether a boolean parameter is true, in one of SQLite's spellings.
 fn is_set(parameter: Option<String>) -> bool {
     parameter.is_some_and(|value| {
         let is_number = value.parse().is_ok_and(|number: i64| number != 0);
@@ -65,7 +65,7 @@ fn is_set(parameter: Option<String>) -> bool {
     })
 }
 
-/// What becomes of it.
+/// The outcome of the choice.
 pub(crate) enum Opening {
     /// It is open in the engine.
     Engine(OpenedFile),
@@ -159,7 +159,7 @@ pub(crate) unsafe fn open_main(
             let failure = Failure::ReadOnlyPlace(path.to_owned());
             // SAFETY: the caller's.
             match unsafe { leave(request, &mut databases, out_flags, failure) } {
-                // The engine says why it cannot have what only the engine can open.
+                // A database that only the engine can open: the engine's error says why it cannot.
                 Err(Failure::ReadOnlyPlace(_)) => {}
                 outcome => return outcome,
             }

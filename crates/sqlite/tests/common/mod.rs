@@ -21,10 +21,10 @@ use rusqlite::{Connection, OpenFlags};
 
 /// Every way in which SQLite makes transactions atomic, and some in which it does not.
 pub const MODES: [&str; 6] = ["delete", "truncate", "persist", "memory", "wal", "off"];
-/// Those in which it does, whoever is killed.
+/// Those in which it does, even if processes are killed.
 pub const SAFE_MODES: [&str; 4] = ["delete", "truncate", "persist", "wal"];
 
-/// Says to a process that was started by [`child`] what it is for.
+/// Tells a process that was started by [`child`] its purpose.
 const PURPOSE: &str = "MOBIFS_TEST_CHILD";
 const DATABASE: &str = "MOBIFS_TEST_DATABASE";
 
@@ -74,7 +74,7 @@ pub fn plain(path: &Path) -> rusqlite::Result<Connection> {
     Ok(plain)
 }
 
-/// What a program without MobiFS is told of a database that is in use.
+/// The error that a program without MobiFS gets for a database that is in use.
 pub fn hot_error(path: &Path) -> String {
     let looked = plain(path).and_then(|plain| {
         plain.query_row("SELECT count(*) FROM sqlite_master", [], |row| {
@@ -130,7 +130,7 @@ pub fn set_mode(connection: &Connection, mode: &str) {
     );
 }
 
-/// Another process that runs the test `entry` of this program, which sees what it is for by
+/// Another process that runs the test `entry` of this program, which gets its purpose from
 /// [`purpose`].
 pub fn child(entry: &str, purpose: &str, database: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -142,7 +142,8 @@ pub fn child(entry: &str, purpose: &str, database: &Path) -> Command {
     command
 }
 
-/// What this process was started for; none if not by [`child`]. For what is no test by itself.
+/// The purpose of this process; none if it was not started by [`child`]. For programs that are no
+/// tests by themselves.
 pub fn purpose() -> Option<(String, PathBuf)> {
     let purpose = started_for();
     if purpose.is_none() {

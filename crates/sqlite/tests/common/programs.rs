@@ -1,4 +1,4 @@
-//! Programs that use databases as they are told, through their standard input.
+//! Programs that use databases as commands on their standard input say.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -21,7 +21,7 @@ pub struct Answer {
     pub words: String,
 }
 
-/// A program that does what it is told.
+/// A program that executes commands.
 pub struct Actor {
     pub process: Child,
     tell: ChildStdin,
@@ -103,7 +103,7 @@ pub fn serve(user: u32) {
         mobifs_sqlite::forget_last_error();
         let done = perform(&mut connections, &call);
         let words = match &done {
-            // What SQLite does not pass on: why a last close did not finish.
+            // An error that SQLite does not pass on: why a last close did not finish.
             Ok(_) => mobifs_sqlite::last_error().unwrap_or_default(),
             Err(error) => format!("{error} ({:?})", mobifs_sqlite::last_error()),
         };

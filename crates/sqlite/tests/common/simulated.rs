@@ -99,7 +99,7 @@ impl DatabaseFile for SimulatedFile {
     }
 }
 
-/// A disk with a database on it that is alive.
+/// A disk with an open database on it.
 pub struct Alive {
     pub path: PathBuf,
     pub volume: Arc<Volume>,

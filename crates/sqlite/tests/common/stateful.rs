@@ -57,11 +57,11 @@ pub struct World<'a> {
     /// By process; the last one's programs do not know MobiFS. First MobiFS, then the oracle.
     actors: Vec<[Actor; 2]>,
     open: BTreeMap<(usize, usize), Open>,
-    /// A process was killed that had it open, and nobody has opened it through MobiFS since.
+    /// A process was killed that had it open, and it has not been opened through MobiFS since.
     is_unclean: [bool; 2],
     number: u64,
     finished: Finished,
-    /// What was done so far, for one who looks into a failure.
+    /// The steps so far, for the report of a failure.
     told: Vec<String>,
 }
 
@@ -169,7 +169,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Has both programs do something. None if only the one with MobiFS was refused, as it may
+    /// Has both programs execute a command. None if only the one with MobiFS was refused, as it may
     /// be because of another process: then the oracle is not asked.
     fn both(
         &mut self,
@@ -374,7 +374,7 @@ impl<'a> World<'a> {
     fn run(&mut self, slot: (usize, usize)) {
         let mut open = self.open[&slot].clone();
         let (process, connection) = slot;
-        // Without locks, or a journal, only one who is alone is promised anything.
+        // Without locks, or a journal, only a single user is promised anything.
         let is_alone = |open: &Open| {
             let same = |other: &&Open| other.databases.iter().any(|it| open.databases.contains(it));
             self.open.values().filter(same).count() == 1
@@ -491,7 +491,7 @@ impl<'a> World<'a> {
         self.look_plainly(database);
     }
 
-    /// Ends a transaction of which only one of the two programs has heard that it failed.
+    /// Ends a transaction that failed in only one of the two programs.
     fn roll_back(&mut self, slot: (usize, usize)) {
         let (process, connection) = slot;
         let call =
@@ -531,7 +531,7 @@ impl<'a> World<'a> {
     }
 
     /// A program without MobiFS has read a database when another one changes it through MobiFS and
-    /// is killed; then it goes on with what it knows, or is refused.
+    /// is killed; then it goes on with its cache, or is refused.
     fn kill_beside_a_stale_reader(&mut self, process: usize, connection: usize) {
         let (slot, knows) = ((process, connection), (PROCESSES, connection));
         let database = self.dice.roll(2) as usize;
@@ -642,7 +642,7 @@ impl<'a> World<'a> {
         Ok(rows)
     }
 
-    /// Files and directories change hands, when nobody has them open.
+    /// Files and directories get other owners, when no process has them open.
     fn change_permissions(&mut self) {
         if !is_root() || !self.open.is_empty() || self.is_unclean != [false; 2] {
             return;
@@ -726,7 +726,7 @@ fn look(path: &Path) -> Looked {
     looked.map_err(|error| error.to_string())
 }
 
-/// Gives a file to the ordinary user who runs the programs.
+/// Gives a file to the ordinary user that runs the programs.
 fn give(path: &Path) {
     if is_root() {
         chown(path, Some(USER), Some(USER)).unwrap();
