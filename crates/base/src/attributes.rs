@@ -105,8 +105,7 @@ pub struct Attributes {
     /// Size in bytes (regular files: content; symlinks: target; directories: 0 or
     /// what the lower filesystem says).
     pub size: u64,
-    /// Number of links. Stores treat it as information: the links themselves are
-    /// the directory entries.
+    /// Number of links. Informational for stores: the links themselves are the directory entries.
     pub nlink: u32,
     /// Last access.
     pub atime: Timestamp,

@@ -12,7 +12,7 @@ use crate::{
     PageIndex, Timestamp, TransactionId,
 };
 
-/// A file can be so long, and no engine counts further; two such numbers can be added.
+/// The largest file size and counter; two such numbers can be added without overflow.
 pub const COUNT_MAX: u64 = i64::MAX as u64;
 
 /// Why bytes are not what a [`Reader`] was asked for.
@@ -61,12 +61,12 @@ impl Writer {
         &self.bytes
     }
 
-    /// As [`Writer::as_bytes`], of one that is not needed any more.
+    /// As [`Writer::as_bytes`], of a writer that is not needed any more.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// Begins anew, in the same memory.
+    /// Clears it; the memory is reused.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
@@ -98,7 +98,7 @@ impl Writer {
 
     /// Bytes after their length in four bytes.
     pub fn bytes(&mut self, value: &[u8]) {
-        // Nothing that is in memory as one piece comes near 4 GiB.
+        // No single buffer in memory comes near 4 GiB.
         debug_assert!(u32::try_from(value.len()).is_ok(), "a string below 4 GiB");
         self.u32(value.len() as u32);
         self.raw(value);
@@ -164,7 +164,7 @@ impl Writer {
     }
 }
 
-/// The number, if it can be counted on from.
+/// The number, if it can be incremented.
 ///
 /// # Errors
 /// [`CodecError::Beyond`].
@@ -186,7 +186,7 @@ pub const fn page_index(index: u64) -> Result<PageIndex, CodecError> {
     Ok(PageIndex(index))
 }
 
-/// Takes values from bytes. What fails has taken an unknown part of them.
+/// Takes values from bytes. A method that fails has consumed an unknown part of them.
 ///
 /// Each method fails with [`CodecError::Short`] where there are fewer bytes than it needs.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +242,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A number that is counted on from, or added to others: at most [`COUNT_MAX`].
+    /// A number that is incremented, or added to others: at most [`COUNT_MAX`].
     pub fn count(&mut self) -> Result<u64, CodecError> {
         self.u64().and_then(within_bounds)
     }

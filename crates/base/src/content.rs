@@ -11,10 +11,10 @@ pub enum Whence {
     Hole,
 }
 
-/// What one layer knows of a file's content: where it has data itself, where it hides the layer
-/// below, and the size. What it hides and has no data for reads as zero.
+/// One layer of a file's content: where it has data itself, where it hides the layer under it, and
+/// the size. Hidden ranges without data read as zero.
 ///
-/// All questions are about one place, so a search costs what lies between its beginning and its
+/// All queries are about one offset, so a search costs what lies between its beginning and its
 /// end, however many extents the file has.
 pub trait ContentLayer {
     /// The file's size.
@@ -36,7 +36,7 @@ pub trait ContentLayer {
 pub enum ContentSearch {
     /// The answer; none if there is no such place.
     Found(Option<u64>),
-    /// From `offset` up to `until` the layer below decides.
+    /// From `offset` up to `until` the lower layer decides.
     Below {
         /// First byte of which it decides.
         offset: u64,
@@ -70,12 +70,12 @@ pub fn search_layer(layer: &impl ContentLayer, offset: u64, whence: Whence) -> C
     ContentSearch::Found((whence == Whence::Hole && offset < size).then_some(size))
 }
 
-/// Searches through a layer and the one below it.
+/// Searches through a layer and the one under it.
 ///
-/// `search` looks in the upper layer, from an offset; it may find another state each time, as
-/// long as what leaves the upper layer is in the lower one before. `below` answers for the
-/// lower layer, where none means that there is nothing but a hole. That it has no hole up to
-/// some place is remembered: holes that come meanwhile may be overlooked, data may not.
+/// `search` looks in the upper layer, from an offset; it may find another state each time, as long
+/// as data that leaves the upper layer is in the lower one before. `below` answers for the lower
+/// layer, where none means that there is nothing but a hole. That it has no hole up to some place
+/// is remembered: holes that come meanwhile may be overlooked, data may not.
 ///
 /// # Errors
 /// What the two fail with.
@@ -235,7 +235,7 @@ mod tests {
         assert!(layer.questions.get() <= 10 * EXTENTS);
     }
 
-    /// Pages over a file without holes: the layer below is not asked for each of them.
+    /// Pages over a file without holes: the lower layer is not queried for each of them.
     #[test]
     fn what_is_below_is_asked_once() {
         let layer = Layer {

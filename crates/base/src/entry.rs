@@ -75,7 +75,7 @@ pub struct DirectoryEntry {
     pub kind: FileKind,
 }
 
-/// What a store knows of one object.
+/// A store's description of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectInfo {
     /// Committed attributes.

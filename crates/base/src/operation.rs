@@ -1,4 +1,4 @@
-//! What an observer of a mount gets to see: the requests that programs make of it, and what the
+//! What an observer of a mount receives: the requests that programs make of it, and what the
 //! user and the device do meanwhile.
 
 use crate::{MonotonicNs, ObjectId};

@@ -1,8 +1,8 @@
-//! Apps: whose write log a change goes to, and under which limits.
+//! Apps: the write log that a change goes to, and its limits.
 
 use crate::policy::transactioning::{Transactioning as _, TransactioningRule};
 
-/// What an app is promised when it calls `fsync`.
+/// What `fsync` promises to an app.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
     /// `fsync` keeps the order and returns at once.

@@ -76,7 +76,7 @@ impl Apps {
         apps
     }
 
-    /// An app; numbers are never invented, so there is one.
+    /// An app; numbers come only from this type, so it exists.
     pub(crate) fn get(&self, id: AppId) -> &App {
         &self.list[id.0 as usize]
     }
@@ -133,7 +133,7 @@ impl Apps {
             .collect()
     }
 
-    /// Other rules from now on. What is an app already stays one.
+    /// Sets other rules. An app stays one.
     pub(crate) fn set_rules(&mut self, rules: Box<dyn AppRules>) {
         self.rules = rules;
         for app in &mut self.list {
@@ -168,7 +168,7 @@ impl Apps {
         }
     }
 
-    /// A write that no transaction carries.
+    /// A write outside transactions.
     pub(crate) fn written(&mut self, id: AppId, bytes: u64) {
         self.get_mut(id).written_bytes += bytes;
         self.unsaved.mark(id);

@@ -28,7 +28,7 @@ pub(crate) struct Slot {
     cookie: u64,
 }
 
-/// Cookies of the entries whose own cookie was another's when they came: one of four
+/// Cookies of the entries whose own cookie was taken when they were added: one of four
 /// thousand in a directory of a million.
 pub(crate) type Displaced = BTreeMap<Name, u64>;
 
@@ -75,8 +75,8 @@ struct Entry {
     kind: FileKind,
 }
 
-/// Entries in the order of their cookies. A listing sees every entry that was there all the
-/// time exactly once, and comes to its end whatever changes meanwhile.
+/// Entries in the order of their cookies. A listing sees every entry that was there all the time
+/// exactly once, and ends whatever changes meanwhile.
 ///
 /// An entry is found by its name through its own cookie, so there is no second index: a
 /// directory is in memory whole, and may have millions of entries.
@@ -139,7 +139,7 @@ impl Directory {
         Ok(())
     }
 
-    /// UnsavedKeys every entry.
+    /// Marks every entry as unsaved.
     pub(crate) fn mark_all_unsaved(&mut self) {
         let unsaved = &mut self.unsaved;
         self.entries
@@ -253,7 +253,7 @@ fn key(cookie: u64) -> u32 {
     u32::try_from(cookie).unwrap_or(u32::MAX)
 }
 
-/// Fails for what no entry can have.
+/// Fails for a cookie that no entry can have.
 pub(crate) fn check_cookie(cookie: u64) -> Result<(), RestartImageError> {
     if (1..=COOKIE_MAX).contains(&cookie) {
         return Ok(());
@@ -349,7 +349,7 @@ mod tests {
             assert!(seen <= 10);
         }
         assert_eq!(seen, 10);
-        // What takes the place of another is where that was.
+        // An entry that replaces another one has its position.
         let at = directory.get(b"9").unwrap().cookie;
         rename(&mut directory, &name(0), &name(9), ObjectId(2));
         let slot = directory.get(b"9").unwrap();

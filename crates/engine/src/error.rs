@@ -12,9 +12,8 @@ pub enum Stop {
 }
 
 /// What the engine cannot do by itself.
-///
-/// `epoch` and `version` go back unchanged with the answer: the engine ignores an
-/// answer that was overtaken by events, and asks again.
+/// `epoch` and `version` go back unchanged with the answer: the engine ignores an answer that has
+/// become stale, and asks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The object's attributes ([`crate::Engine::provide_object`]).

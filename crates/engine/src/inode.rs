@@ -205,8 +205,8 @@ impl Inode {
         size.max(last.map_or(0, |range| range.end))
     }
 
-    /// Content comes, or is allocated, somewhere before `end`. Where some was already is not
-    /// known, but a file without holes does not grow by it.
+    /// Content comes, or is allocated, somewhere before `end`. Whether the range had content
+    /// already is not known, but a file without holes does not grow by it.
     pub(crate) fn grow_allocated(&mut self, bytes: u64, end: u64) {
         let most = self.allocated_end().max(end).max(self.allocated_bytes);
         self.allocated_bytes = self.allocated_bytes.saturating_add(bytes).min(most);
@@ -284,7 +284,7 @@ impl Inode {
         }
     }
 
-    /// Whether the record of the extended attributes has anything to say.
+    /// Whether the record of the extended attributes is not empty.
     pub(crate) fn has_xattr_record(&self) -> bool {
         let change = self.change.as_ref();
         self.xattrs
@@ -293,8 +293,8 @@ impl Inode {
             || change.is_some_and(|change| !change.xattrs.is_empty())
     }
 
-    /// Takes away what a change of content by an unprivileged user must take away, and
-    /// a change of owner from everything but directories.
+    /// Removes the mode bits that a change of content by an unprivileged user must remove, and a
+    /// change of owner from everything but directories.
     pub(crate) fn change_set_id(&mut self, bits: SetIdBits) {
         use mobifs_base::{S_ISGID, S_ISUID};
         const GROUP_EXECUTE: u16 = 0o010;
@@ -307,7 +307,7 @@ impl Inode {
     }
 }
 
-/// Content in memory over what the store has.
+/// Content in memory over the store's.
 impl ContentLayer for Inode {
     fn size(&self) -> u64 {
         self.attributes.size

@@ -1,10 +1,9 @@
 //! The MobiFS engine as a pure state machine.
 //!
-//! [`Engine`] holds the namespace, the dirty pages and the transactions of one mount. It has no clock, thread, file or random
-//! number of its own: time comes in with each call, what must be read from the
-//! checkpoint store is asked for with [`Need`], and what should be written comes out
-//! as [`Commit`]. The mount, the SQLite VFS, the simulator and the tests all drive
-//! this one machine.
+//! [`Engine`] holds the namespace, the dirty pages and the transactions of one mount. It has no
+//! clock, thread, file or random number of its own: time comes in with each call, it requests data
+//! of the checkpoint store with [`Need`], and returns what should be written as [`Commit`]. The
+//! mount, the SQLite VFS, the simulator and the tests all drive this one machine.
 //!
 //! The crate is `no_std`, so the compiler itself keeps those promises.
 #![no_std]

@@ -2,8 +2,8 @@
 
 use mobifs_base::{Attributes, DeviceNumber, FileKind, MonotonicNs, Name, ObjectId, Timestamp};
 
-/// On whose behalf an operation happens. Permissions are the kernel's business; this
-/// is for what a new object gets.
+/// The caller of an operation. The kernel checks permissions; this determines the attributes of a
+/// new object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// Owner of new objects.
@@ -43,16 +43,16 @@ pub enum TimeChange {
     At(Timestamp),
 }
 
-/// What becomes of the set-id bits of what is no directory when its content or its owner
-/// changes.
+/// What becomes of the set-id bits of an object other than a directory when its content or its
+/// owner changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetIdBits {
     /// They stay: the caller has the right to keep them.
     #[default]
     Stay,
-    /// Set-user-id goes, and set-group-id where the group may execute the file.
+    /// Set-user-id is removed, and set-group-id where the group may execute the file.
     Go,
-    /// Both go, whatever the group may: the caller is not in it.
+    /// Both are removed, whatever the group's permissions: the caller is not in it.
     BothGo,
 }
 

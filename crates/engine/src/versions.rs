@@ -1,10 +1,10 @@
-//! Page versions: what a file has in memory over what the store has.
+//! Page versions: a file's content in memory over the store's.
 //!
 //! Of each page the newest version is in memory as long as it is not committed: the page
-//! reverse-mapping of S0 §4.2. [`PageSlot::transaction`] says whose version it is, and with that
-//! what a write does: the open transaction's own version is overwritten in place, one of a closed
-//! transaction is copied (pages are shared with what that transaction holds), and where there is
-//! none, a version is appended.
+//! reverse-mapping of S0 §4.2. [`PageSlot::transaction`] names the transaction of the version, and
+//! with that what a write does: the open transaction's own version is overwritten in place, one of
+//! a closed transaction is copied (pages are shared with what that transaction holds), and where
+//! there is none, a version is appended.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use mobifs_base::{ByteRange, ObjectId, Page, PageIndex, RangeSet, TransactionId}
 
 use crate::persist::dirty_tracking::{Tracked, UnsavedKeys};
 
-/// Marks changes that no transaction will carry: the object has no link.
+/// Marks changes outside transactions: the object has no link.
 pub(crate) const ORPHAN: TransactionId = TransactionId(0);
 
 /// The newest version of a page: the page reverse-mapping (S0 §4.2).
@@ -51,7 +51,7 @@ impl Change {
     }
 }
 
-/// Ranges of a file that a transaction changes as a whole. Each is kept by itself, under its
+/// Ranges of a file that a transaction changes as a whole. Each is stored separately, under its
 /// start: an operation changes few of them, and there may be very many.
 #[derive(Debug)]
 pub(crate) struct Ranges {
@@ -207,7 +207,7 @@ impl Pages {
 /// Bytes of an object, and the object's version.
 type PlaceAsked = (ObjectId, ByteRange, u64);
 
-/// Answers that wait for the retried write; more than writers can wait at a time.
+/// Answers that wait for the retried write; more than there are waiting writers at a time.
 const ARRIVALS_MAX: usize = 64;
 
 /// Answers of the store about committed content, which the retried operation will use.

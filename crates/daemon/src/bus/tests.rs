@@ -148,7 +148,7 @@ fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// A bus, and its watcher and the reports.
+/// A bus, and its watcher, and the reports.
 struct Scene {
     bus: Bus,
     inhibitors: Inhibitors,

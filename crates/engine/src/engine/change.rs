@@ -14,7 +14,7 @@ use crate::transactions::OpenTransaction;
 use crate::versions::{Change, ORPHAN};
 
 /// A transaction that mentions so many objects closes, whatever its policy says. Closing it and
-/// letting go of it when it is committed take time for each of them, in which no other thread can do
+/// dropping it when it is committed take time for each of them, in which no other thread can do
 /// anything; and the store takes it as a whole.
 pub(super) const MEMBERS_MAX: usize = 4096;
 
@@ -48,7 +48,8 @@ impl Engine {
             }
         }
         if objects.iter().any(|id| self.may_have_unknown_names(id)) {
-            // What it begins reaches all apps: no other is to wait for room with one that has none.
+            // The change affects all apps: none of the others is to wait for room because of one
+            // that has none.
             apps.iter().try_for_each(|&app| self.check_app(app))?;
         }
         let transaction = self.begin_apps(apps, now)?;
@@ -113,7 +114,7 @@ impl Engine {
         apps.sort_unstable();
         apps.dedup();
         if apps.len() > 1 {
-            // One that waits for room must not make another one wait for it.
+            // A transaction that waits for room must not make another one wait.
             apps.iter().try_for_each(|&app| self.check_app(app))?;
         }
         let mut joined = None;
@@ -135,8 +136,8 @@ impl Engine {
         }
     }
 
-    /// The transaction for a change of one app. An app whose uncommitted changes have found no
-    /// room accepts what needs none: [`Engine::require`] has refused the rest.
+    /// The transaction for a change of one app. An app whose uncommitted changes have found no room
+    /// accepts changes that need none: [`Engine::require`] has refused the others.
     fn begin_app(&mut self, app: AppId, now: MonotonicNs) -> Result<TransactionId, Stop> {
         if self.apps.get(app).refusal != Some(FsError::NoSpace) {
             self.check_app(app)?;
@@ -199,7 +200,7 @@ impl Engine {
         transaction.charged.absorb(absorbed.charged);
         for id in absorbed.held.into_set() {
             if !transaction.held.insert(id) {
-                // Both held it; one hold is left.
+                // Both held it; one hold remains.
                 self.namespace.release_hold(id);
             }
         }
@@ -328,9 +329,8 @@ impl Engine {
         other.map_or(transaction, |other| self.join(transaction, other))
     }
 
-    /// The object lost its last link: nothing of it needs to reach the store any
-    /// more. Its pages stay readable as long as it is in use; what the
-    /// transaction had of them counts as overwritten.
+    /// The object lost its last link: it need not reach the store any more. Its pages stay readable
+    /// as long as it is in use; what the transaction had of them counts as overwritten.
     pub(super) fn orphan(&mut self, transaction: TransactionId, id: ObjectId) {
         let (Some(inode), Some(open)) = (
             self.namespace.get_mut(&id),

@@ -76,7 +76,7 @@ impl Engine {
         Some(self.sync_point_with(&[app], &[]))
     }
 
-    /// Closes what may concern an app that this mount has not used yet: changes of
+    /// Closes transactions that may affect an app that this mount has not used yet: changes of
     /// files with names that no lookup has found.
     pub fn close_everywhere(&mut self) -> SyncPoint {
         self.sync_point_with(&[], &[])
@@ -137,7 +137,7 @@ impl Engine {
             .collect();
         // One commit is cheaper than several.
         let joined = open.into_iter().reduce(|one, other| self.join(one, other));
-        // Closed or not, what was joined is no more.
+        // Closed or not, a transaction that was joined to another does not exist any more.
         let others = others.iter().copied();
         let others = others.filter(|id| self.transactions.is_closed(*id));
         let others: Vec<TransactionId> = others.chain(joined).collect();
@@ -175,7 +175,7 @@ impl Engine {
         self.transactions.insert_closed(id, open, content);
         self.check_accounting();
         if is_empty {
-            // Everything that happened in it was undone in it.
+            // All of its changes were undone in it.
             self.committed(id);
         }
         self.merge_starved();
@@ -415,13 +415,13 @@ impl Engine {
         self.merge_starved();
     }
 
-    /// A commit failed that may wait: its apps go on, and it is handed out again.
+    /// A commit failed that may wait: its apps stay writable, and it is handed out again.
     pub fn commit_put_back(&mut self, transaction: TransactionId) {
         self.transactions.put_back(transaction);
         self.merge_starved();
     }
 
-    /// Lets transactions that failed so be handed out again; with none, all that failed.
+    /// Hands transactions that failed this way out again; with none, all that failed.
     pub fn retry_failed(&mut self, only: Option<FsError>) {
         self.transactions.retry_failed(only);
     }
@@ -429,7 +429,7 @@ impl Engine {
 
 /// What a transaction changes of the room that files take.
 fn size_changes(closed: &ClosedTransaction, namespace: &Namespace) -> Vec<SizeChange> {
-    // What the store has of a file; of a new one nothing.
+    // The store's size of a file; zero for a new one.
     let stored_bytes = |id: &ObjectId| {
         let inode = namespace.get(id).filter(|inode| inode.known_to_store);
         inode.map_or(0, |inode| inode.store_bytes)

@@ -52,8 +52,7 @@ impl Engine {
             .filter(|_| spec.kind == FileKind::Symlink);
         let target_bytes = target.map_or(0, |target| target.len() as u64);
         self.require_new(parent, target_bytes)?;
-        // What can still fail (an app that is read-only) must fail before anything
-        // is in memory.
+        // Checks that can still fail (an app that is read-only) come before anything is in memory.
         self.check_apps(parent, name.as_bytes(), spec.kind)?;
         let id = self.namespace.new_object_id();
         let is_directory = spec.kind == FileKind::Directory;
@@ -112,8 +111,8 @@ impl Engine {
         Ok(node)
     }
 
-    /// What [`RenameMode::Whiteout`](crate::RenameMode::Whiteout) leaves in a directory, where
-    /// the kernel knows nothing of it yet.
+    /// What [`RenameMode::Whiteout`](crate::RenameMode::Whiteout) leaves in a directory, which the
+    /// kernel does not know yet.
     pub(super) fn whiteout(
         &self,
         caller: &Caller,
@@ -229,7 +228,7 @@ impl Engine {
         spec: &NodeSpec<'_>,
     ) -> Result<Inheritance, Stop> {
         if caller.uid != self.limits.owner_uid && !self.limits.privileged {
-            // It could not be given to the caller.
+            // The object cannot belong to the caller.
             return Err(FsError::NotPermitted.into());
         }
         let directory = self.namespace.inode(parent)?;

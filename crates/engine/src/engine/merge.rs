@@ -1,5 +1,5 @@
-//! Merging what found no room in the lower filesystem with what its apps delete later: see
-//! [`crate::transactions::Transactions::to_merge`].
+//! Merging transactions that found no room in the lower filesystem with later deletions of their
+//! apps: see [`crate::transactions::Transactions::to_merge`].
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ impl Engine {
     }
 
     /// Whether changes of an object that need room are refused: the uncommitted ones of its app
-    /// have found none. What has no link is in no transaction.
+    /// have found none. An object without a link is in no transaction.
     pub(super) fn is_starved(&mut self, id: ObjectId) -> bool {
         if self.namespace.get(&id).is_some_and(Inode::is_orphan) {
             return false;
@@ -29,8 +29,7 @@ impl Engine {
         self.apps.get(app).refusal == Some(FsError::NoSpace)
     }
 
-    /// Merges transactions that found no room with those that give some back, as far as there are
-    /// such.
+    /// Merges transactions that found no room with those that free some, if there are any.
     pub(super) fn merge_starved(&mut self) {
         // It ends: each merge leaves fewer closed transactions.
         while let Some(group) = self.transactions.to_merge()
@@ -91,7 +90,7 @@ impl Engine {
     }
 }
 
-/// Lets an object's closed changes belong to the transaction that theirs became part of.
+/// Lets an object's closed changes belong to the transaction into which theirs was merged.
 fn relabel(inode: &mut Inode, group: &[TransactionId], to: TransactionId) {
     inode.pages.change_each(|slot| {
         let is_merged = slot.transaction != to && group.contains(&slot.transaction);
@@ -107,8 +106,8 @@ fn relabel(inode: &mut Inode, group: &[TransactionId], to: TransactionId) {
     }
 }
 
-/// What the transaction zeroed in a file that it deletes is never zeroed in the store, whose
-/// content shows through as long as a program has the file: it stays hidden here.
+/// Ranges that the transaction zeroed in a file that it deletes are never zeroed in the store,
+/// whose content would show as long as a program has the file open: they stay hidden here.
 fn keep_zeroed(inode: &mut Inode, transaction: TransactionId, is_tracked: bool) {
     let (zeroed, others): (Vec<_>, Vec<_>) = core::mem::take(&mut inode.closed_zeroed)
         .into_iter()

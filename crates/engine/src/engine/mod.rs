@@ -108,14 +108,13 @@ impl Engine {
         self.namespace.number_from(first);
     }
 
-    /// Replaces the app rules while mounted; open transactions go on under the new
-    /// limits.
+    /// Replaces the app rules while mounted; open transactions continue under the new limits.
     pub fn set_rules(&mut self, rules: Box<dyn AppRules>) {
         self.apps.set_rules(rules);
         self.refresh_policies();
     }
 
-    /// Lets the open transactions go by the current policies of their apps.
+    /// Applies the current policies of the apps to their open transactions.
     fn refresh_policies(&mut self) {
         for id in self.transactions.open_ids() {
             if let Some(open) = self.transactions.open_mut(id) {
@@ -145,8 +144,8 @@ impl Engine {
         state.is_unsaved(&self.apps, &self.namespace, &self.transactions)
     }
 
-    /// Hands out everything that changed since the last call. Dirty pages are given to
-    /// `image` to keep. The engine must have been made with [`EngineConfig::is_saved`].
+    /// Hands out everything that changed since the last call. `image` stores the dirty pages. The
+    /// engine must have been made with [`EngineConfig::is_saved`].
     pub fn save(&mut self, image: &mut dyn RestartImage) {
         self.save_state.save(
             &mut self.apps,
@@ -156,7 +155,7 @@ impl Engine {
         );
     }
 
-    /// Hands out everything, for a restart image that has nothing yet.
+    /// Hands out everything, for an empty restart image.
     pub fn save_all(&mut self, image: &mut dyn RestartImage) {
         self.save_state.mark_unsaved();
         self.apps.mark_all_unsaved();
@@ -167,8 +166,8 @@ impl Engine {
 
     /// Makes the engine whose records these are.
     ///
-    /// `page_at` gives back the page that [`RestartImage::keep`] put at a place.
-    /// `spilled` are the objects of which the store took over pages ([`Engine::spilled`]).
+    /// `page_at` gives back the page that [`RestartImage::keep`] stored at a place. `spilled` are
+    /// the objects with pages in the store ([`Engine::spilled`]).
     ///
     /// # Errors
     /// [`RestartImageError`] if the records contradict each other.
@@ -261,8 +260,8 @@ impl Engine {
     }
 
     /// One step towards the limits, if they are exceeded: looks at no more than `objects_max`
-    /// objects, lets those that nothing uses leave memory, and the listings of directories
-    /// that nothing in memory lies in, and names those that only the kernel still refers to.
+    /// objects, evicts unused ones, and the listings of directories without entries in memory, and
+    /// returns those that only the kernel still refers to.
     ///
     /// Above the limit an eighth more than necessary is taken, so that not each new object
     /// makes a step necessary.
@@ -290,8 +289,8 @@ impl Engine {
         self.namespace.references()
     }
 
-    /// Directories whose listing, and deleted objects that, left memory since the last
-    /// call: the store may forget them, and what it knows only as entries of them.
+    /// Directories whose listing, and deleted objects that, left memory since the last call: the
+    /// store may forget them, and objects that it knows only as their entries.
     ///
     /// Until [`Engine::forgotten`] says that the store has done so, no answer that
     /// names objects is accepted, because the store may be about to forget these.
@@ -299,7 +298,7 @@ impl Engine {
         self.namespace.take_forgotten()
     }
 
-    /// Whether [`Engine::take_forgotten`] would name any.
+    /// Whether [`Engine::take_forgotten`] would return any.
     pub fn has_forgotten(&self) -> bool {
         self.namespace.has_forgotten()
     }
@@ -321,7 +320,7 @@ impl Engine {
         self.namespace.take_unpinned()
     }
 
-    /// Whether [`Engine::take_unpinned`] would name any.
+    /// Whether [`Engine::take_unpinned`] would return any.
     pub const fn has_unpinned(&self) -> bool {
         self.namespace.has_unpinned()
     }

@@ -140,7 +140,7 @@ impl Engine {
             (inode.attributes.kind, inode.is_orphan(), inode.announced);
         if was_orphan {
             self.require_entries(parent, 3, 1)?;
-            // It had no place so far; its app is that of its first link.
+            // It had no name so far; its app is that of its first link.
             self.namespace.set_home(id, parent)?;
             self.namespace.inode_mut(id)?.app_epoch = 0;
         } else {
@@ -282,8 +282,8 @@ impl Engine {
             return Err(FsError::NotEmpty.into());
         }
         let name = self.new_name(parent, name)?;
-        // Removing frees room in the lower filesystem, so only what has not even room to be
-        // committed could stand in the way.
+        // Removing frees room in the lower filesystem, so only missing room for the commit itself
+        // could prevent it.
         self.require_removal(parent, memory)?;
         let transaction = self.begin_entry(parent, id, moment)?;
         let transaction = self.touch(transaction, id)?;
@@ -371,7 +371,7 @@ impl Engine {
         Ok((transaction, own))
     }
 
-    /// An object is opened: it stays although its last link may go.
+    /// An object is opened: it stays also without links.
     ///
     /// # Errors
     /// `Stale`, `CrossDevice`.

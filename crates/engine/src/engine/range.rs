@@ -49,7 +49,7 @@ impl Engine {
         }
         self.require(id, Charge::of(2 * PAGE_BYTES_U64, room))?;
         let transaction = self.begin_change(id, moment.now)?;
-        // The set-id bits are the kernel's to take away: it knows the caller's rights.
+        // The kernel removes the set-id bits: it knows the caller's rights.
         self.content_changed(id, moment, SetIdBits::Stay)?;
         if zeroes {
             self.zero(id, transaction, range)?;
@@ -114,7 +114,7 @@ impl Engine {
         if size < was {
             self.zero(id, transaction, ByteRange::from(size))?;
         } else if size == was && inode.allocated_bytes > size.next_multiple_of(PAGE_BYTES_U64) {
-            // Programs give back so what they had allocated past the end.
+            // This is how programs free what they had allocated past the end.
             let after_end = ByteRange::from(size.next_multiple_of(PAGE_BYTES_U64));
             self.zero_pages(id, transaction, after_end)?;
         }
@@ -142,7 +142,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a range read as zero: pages inside go, pages at the edges are edited.
+    /// Makes a range read as zero: pages inside are dropped, pages at the edges are edited.
     fn zero(
         &mut self,
         id: ObjectId,

@@ -1,4 +1,4 @@
-//! Reading: what to take from memory, what from the store.
+//! Reading: which parts come from memory, and which from the store.
 
 use alloc::vec::Vec;
 
@@ -113,8 +113,7 @@ impl Engine {
         }
     }
 
-    /// Looks for the first data or hole from `offset` on, as far as that is known without
-    /// the store.
+    /// Looks for the first data or hole from `offset` on, as far as memory can answer.
     ///
     /// # Errors
     /// As [`Engine::read_plan`].

@@ -59,7 +59,7 @@ impl Engine {
         }
         self.check_moved(moved, to.parent)?;
         if other == Some(moved) {
-            // Two links of one file: POSIX says that nothing happens.
+            // Two links of one file: POSIX demands that nothing happens.
             return Ok(());
         }
         if target.is_none() && from.parent != to.parent {
@@ -87,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// Fails for what cannot move, or cannot move there.
+    /// Fails for an object that cannot move, or cannot move there.
     fn check_moved(&self, id: ObjectId, to_parent: ObjectId) -> Result<(), Stop> {
         let inode = self.namespace.inode(id)?;
         if inode.foreign {
@@ -213,7 +213,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives an object its new place.
+    /// Gives an object its new name.
     fn place(&mut self, id: ObjectId, side: &Side, moment: Moment) -> Result<(), Stop> {
         let is_directory = self.namespace.inode(id)?.is_directory();
         let before = self.namespace.app_of(id, &mut self.apps);
@@ -268,9 +268,9 @@ impl Engine {
         Ok(self.reach_unknown_names(transaction, objects))
     }
 
-    /// Whether what lies inside a directory may belong to other apps once it has moved, which
-    /// are not known yet: what they change later must not be committed before the move, with
-    /// which it would be at a place where it never was.
+    /// Whether what lies inside a directory may belong to other apps once it has moved, which are
+    /// not known yet: their later changes must not be committed before the move, or they would show
+    /// at a path where they never were.
     fn moves_apps(&self, id: ObjectId, to: &Side) -> bool {
         if self
             .namespace
@@ -292,7 +292,7 @@ impl Engine {
 
     /// The apps that lie inside a directory.
     fn apps_below(&self, id: ObjectId) -> Vec<AppId> {
-        // Deeper than apps can lie there are none.
+        // Deeper than the rules allow there are no apps.
         let Some(path) = self.namespace.app_path_of(id, &self.apps) else {
             return Vec::new();
         };

@@ -79,7 +79,7 @@ impl Engine {
             .collect()
     }
 
-    /// The state at this moment. What joined apps have in common counts for each.
+    /// The state at this moment. Transactions of joined apps count for each.
     pub fn status(&self, now: MonotonicNs) -> EngineStatus {
         let mut apps: Vec<AppStatus> = self
             .apps

@@ -56,11 +56,10 @@ impl Engine {
     /// `kill_sgid` then takes the set-group-id bit away.
     ///
     /// # Errors
-    /// `Exists` or `NoXattr` by `mode`, `XattrTooBig`, `BufferTooSmall` for a name
-    /// too long, `NoSpace` where the lower filesystem could not keep it,
-    /// `NotSupported` for an unknown namespace, `NotPermitted` for one that needs
-    /// privileges we lack, `InvalidArgument` for a malformed ACL or a namespace without a
-    /// name, `ReadOnly`, `Stale`, or a [`Need`].
+    /// `Exists` or `NoXattr` by `mode`, `XattrTooBig`, `BufferTooSmall` for a name too long,
+    /// `NoSpace` where the lower filesystem could not store it, `NotSupported` for an unknown
+    /// namespace, `NotPermitted` for one that needs privileges we lack, `InvalidArgument` for a
+    /// malformed ACL or a namespace without a name, `ReadOnly`, `Stale`, or a [`Need`].
     pub fn set_xattr(
         &mut self,
         moment: Moment,
@@ -111,7 +110,7 @@ impl Engine {
             if kill_sgid {
                 inode.attributes.mode &= !S_ISGID;
             }
-            // The permission bits say it all: no list is kept, as on ext4.
+            // The permission bits express the whole ACL: no list is stored, as on ext4.
             keep = !list.is_equivalent_to_mode();
         }
         let name: Arc<[u8]> = Arc::from(name);
@@ -155,7 +154,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fails for names that the lower filesystem could not keep.
+    /// Fails for names that the lower filesystem could not store.
     fn check_xattr_name(&self, name: &[u8]) -> Result<(), Stop> {
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::BufferTooSmall.into());

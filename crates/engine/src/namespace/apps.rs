@@ -27,12 +27,12 @@ impl AppPath {
 }
 
 impl Namespace {
-    /// A directory moved: everything inside may belong to another app now.
+    /// A directory moved: objects inside may belong to another app now.
     pub(crate) const fn forget_apps(&mut self) {
         self.app_epoch += 1;
     }
 
-    /// The app of an object, which it keeps as long as it has no place.
+    /// The app of an object, which it keeps as long as it has no name.
     pub(crate) fn current_app(&self, app: AppId) -> (AppId, u64) {
         (app, self.app_epoch)
     }
@@ -52,7 +52,7 @@ impl Namespace {
                 break inode.app;
             }
             if inode.is_orphan() && (inode.app_epoch != 0 || !self.contains_key(&inode.home)) {
-                // It has no place any more: it stays where it was.
+                // It has no name any more: it stays in its app.
                 break inode.app;
             }
             unknown.push(at);
@@ -110,7 +110,7 @@ impl Namespace {
         Some(path)
     }
 
-    /// Path of `name` in `parent`; none if that has no place, or one where no app can be.
+    /// Path of `name` in `parent`; none if the parent has no path, or one where no app can be.
     pub(crate) fn path_in(&self, parent: ObjectId, name: &[u8], apps: &Apps) -> Option<Vec<u8>> {
         let mut path = self.app_path_of(parent, apps)?;
         path.push(name);

@@ -38,7 +38,7 @@ pub struct KernelHeld {
     pub is_directory: bool,
 }
 
-/// What an object is kept in memory for by the kernel and by programs, until they give it back.
+/// References of the kernel and of programs that keep an object in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct References {
     /// How often it was looked up.
@@ -50,7 +50,7 @@ pub struct References {
 /// What one step of [`Engine::trim`] did.
 #[derive(Debug, Default)]
 pub struct Trimmed {
-    /// Objects that were looked at: 0 if there is no need to go on.
+    /// Objects that were looked at: 0 if no further step is needed.
     pub looked_at: usize,
     /// Objects and listings that left memory.
     pub evicted: usize,
@@ -87,9 +87,9 @@ impl Namespace {
 
 /// What leaves memory at once.
 impl Namespace {
-    /// Frees an object without links as soon as it is not in use: its pages at once,
-    /// itself when no transaction mentions it any more, and then the removed directories above
-    /// it, of which there may be any number, as far as nothing else needs them.
+    /// Frees an object without links as soon as it is not in use: its pages at once, itself when no
+    /// transaction mentions it any more, and then the removed directories above it, any number of
+    /// them, unless something else needs them.
     pub(crate) fn dispose_if_unused(&mut self, id: ObjectId, accounting: &mut Accounting) {
         let mut next = Some(id);
         while let Some(id) = next {
@@ -122,8 +122,8 @@ impl Namespace {
         inode.holds == 0 && inode.residents == 0
     }
 
-    /// Takes an object out of memory, and the removed directories above it that were there only
-    /// for its sake.
+    /// Takes an object out of memory, and the removed directories above it that were in memory only
+    /// for it.
     fn evict(&mut self, id: ObjectId, accounting: &mut Accounting) {
         if let Some(home) = self.take_out(id) {
             self.dispose_if_unused(home, accounting);
@@ -166,7 +166,7 @@ impl Namespace {
         core::mem::take(&mut self.forgotten).into_iter().collect()
     }
 
-    /// Whether [`Namespace::take_forgotten`] would name any.
+    /// Whether [`Namespace::take_forgotten`] would return any.
     pub(crate) fn has_forgotten(&self) -> bool {
         !self.forgotten.is_empty()
     }
@@ -182,7 +182,7 @@ impl Namespace {
         core::mem::take(&mut self.unpinned)
     }
 
-    /// Whether [`Namespace::take_unpinned`] would name any.
+    /// Whether [`Namespace::take_unpinned`] would return any.
     pub(crate) const fn has_unpinned(&self) -> bool {
         !self.unpinned.is_empty()
     }
@@ -225,7 +225,7 @@ impl Namespace {
                 continue;
             };
             if id != ObjectId::ROOT && is_unused(inode) {
-                // Those above become unused with it. Each in its turn would take a round for each.
+                // Directories above become unused with it. One per round would take many rounds.
                 let rest = objects_max - trimmed.looked_at;
                 let evicted = self.evict_upwards(id, rest + 1, accounting, |_| true);
                 trimmed.looked_at += evicted - 1;
@@ -250,9 +250,9 @@ impl Namespace {
         trimmed
     }
 
-    /// Whether an object is one of few that keep a large listing in memory. For the sake of
-    /// listings the kernel is asked only for these: of a large directory that is in use it would
-    /// forget everything again and again, for nothing.
+    /// Whether an object is one of few that keep a large listing in memory. To free listings the
+    /// kernel is asked only to forget these: otherwise it would forget all entries of a large
+    /// directory in use again and again, without effect.
     fn keeps_many_entries(&self, inode: &Inode) -> bool {
         self.get(&inode.home).is_some_and(|home| {
             let entries = home.directory().map_or(0, Directory::len) as u64;
@@ -260,7 +260,7 @@ impl Namespace {
         })
     }
 
-    /// The entries of a directory that nothing in memory lies in leave memory.
+    /// Evicts the listing of a directory without entries in memory.
     fn unload_listing(&mut self, id: ObjectId) {
         if self.unload(id) {
             self.forgotten.insert(id);
@@ -279,8 +279,8 @@ impl Namespace {
         self.evict_upwards(id, usize::MAX, accounting, |this| this.is_crowded(limit));
     }
 
-    /// Takes an unused object out of memory, and the directories above it that are unused then:
-    /// so many, and as long as there is need. Answers how many left.
+    /// Takes an unused object out of memory, and the directories above it that are unused then: at
+    /// most so many, and only while the limit is exceeded. Returns how many were evicted.
     fn evict_upwards(
         &mut self,
         id: ObjectId,

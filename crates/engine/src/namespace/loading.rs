@@ -13,12 +13,12 @@ use crate::directory::{Listing, Slot};
 use crate::error::{Need, Stop};
 use crate::inode::{Body, Inode};
 
-/// Objects of which it is known when they left memory; more than answers are under way.
+/// Number of departures that are remembered; more than answers can be under way.
 const DEPARTURES_MAX: usize = 4096;
 
 /// Which objects (or their listings) have left memory since answers about them were asked for.
-/// While an object is not in memory, nothing that the store says of it can become wrong; but it
-/// may come, change and leave while an answer is under way.
+/// While an object is not in memory, the store's answer about it stays valid; but it may be loaded,
+/// changed and evicted while an answer is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Departures {
     /// Grows with every departure.
@@ -29,7 +29,7 @@ pub(crate) struct Departures {
 }
 
 impl Departures {
-    /// What questions are asked at now.
+    /// The present epoch of requests.
     pub(super) const fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -42,7 +42,7 @@ impl Departures {
         self.left_at.insert(id, self.epoch);
     }
 
-    /// No answer that is under way holds any more.
+    /// No answer that is under way is valid any more.
     pub(super) fn all_left(&mut self) {
         self.epoch += 1;
         self.floor = self.epoch;
@@ -55,7 +55,7 @@ impl Departures {
 }
 
 impl Namespace {
-    /// What questions about an object are asked at now: its answer must come back with it.
+    /// The present epoch of requests about an object: its answer must bring it back.
     pub(crate) const fn epoch(&self) -> u64 {
         self.departures.epoch()
     }
@@ -92,7 +92,7 @@ impl Namespace {
         }
     }
 
-    /// Whether an answer that names objects and was asked for at `epoch` still holds.
+    /// Whether an answer that names objects and was asked for at `epoch` is still valid.
     fn accepts(&self, id: ObjectId, epoch: u64) -> bool {
         self.departures.stayed_since(id, epoch) && !self.is_forgetting
     }

@@ -24,7 +24,7 @@ use crate::persist::Kind;
 use crate::persist::dirty_tracking::UnsavedKeys;
 use crate::versions::Change;
 
-/// A table with room for more objects than this gives room back when most of it is unused.
+/// A table with room for more objects than this shrinks when most of it is unused.
 const KEPT_OBJECTS: usize = 4096;
 
 /// The objects in memory: their places in the tree, their users, and what left memory.
@@ -36,17 +36,17 @@ const KEPT_OBJECTS: usize = 4096;
 pub(crate) struct Namespace {
     /// Boxed: the table has up to twice as many places as objects.
     map: HashMap<ObjectId, Box<Inode>>,
-    /// Objects, with the stamps that they got, in the order of their turns. Those that are
-    /// not in memory any more, or again, are passed over.
+    /// Objects with their stamps, in the order in which eviction looks at them. Entries with an
+    /// outdated stamp are skipped.
     turns: VecDeque<(ObjectId, u64)>,
     next_stamp: u64,
     /// Entries of all listings that are loaded.
     listed_entries: usize,
     is_tracked: bool,
     pub(crate) unsaved: UnsavedKeys<ObjectId>,
-    /// Parts of objects that went with more than themselves: entries (by cookie) of directories
-    /// that left memory, or whose listing did; pages of files that left memory; ranges (by their
-    /// start) of changes that ended.
+    /// Unsaved parts of objects that were removed together with others: entries (by cookie) of
+    /// directories that left memory, or whose listing did; pages of files that left memory; ranges
+    /// (by their start) of changes that ended.
     gone: Vec<(Kind, ObjectId, u64)>,
     hash_seed: u64,
     hasher: FixedState,
@@ -123,7 +123,7 @@ impl Namespace {
         self.is_tracked
     }
 
-    /// UnsavedKeys everything.
+    /// Marks everything as unsaved.
     pub(crate) fn mark_all_unsaved(&mut self) {
         for (id, inode) in &mut self.map {
             self.unsaved.mark(*id);
@@ -160,7 +160,7 @@ impl Namespace {
         self.map.insert(id, Box::new(inode));
     }
 
-    /// The object whose turn it is to be looked at; it goes to the end of the queue.
+    /// The next object for eviction to look at; it moves to the end of the queue.
     fn next_in_turn(&mut self) -> Option<ObjectId> {
         while let Some((id, stamp)) = self.turns.pop_front() {
             if self.get(&id).is_some_and(|inode| inode.stamp == stamp) {
@@ -241,9 +241,9 @@ impl Namespace {
         Some(inode)
     }
 
-    /// Gives the table's memory back when little of it is used: after many objects were in
-    /// memory it would stay for good. Moving what is there is paid for by the many removals
-    /// since it grew.
+    /// Gives the table's memory back when little of it is used: after many objects were in memory
+    /// it would stay for ever. The cost of moving the rest is amortised by the many removals since
+    /// it grew.
     fn shrink(&mut self) {
         let turns = self.turns.len();
         if turns > KEPT_OBJECTS && turns > self.map.len() * 2 {
@@ -394,12 +394,12 @@ impl Namespace {
 
 /// Restoring.
 impl Namespace {
-    /// What the restart image has of the namespace itself, besides objects.
+    /// The restart image's record of the namespace itself, besides objects.
     pub(crate) const fn counters(&self) -> (u64, u64, u64) {
         (self.next_object, self.app_epoch, self.hash_seed)
     }
 
-    /// Continues with these. Listings go on where they were, by the same seed.
+    /// Continues with these. Listings continue at their cookies, by the same seed.
     pub(crate) fn restore_counters(&mut self, next_object: u64, app_epoch: u64, hash_seed: u64) {
         (self.next_object, self.app_epoch) = (next_object, app_epoch);
         self.hash_seed = hash_seed;
@@ -421,12 +421,12 @@ impl Namespace {
         !self.unsaved.is_empty()
     }
 
-    /// Parts of objects that went since the last save.
+    /// Parts of objects that were removed since the last save.
     pub(crate) fn take_gone(&mut self) -> Vec<(Kind, ObjectId, u64)> {
         core::mem::take(&mut self.gone)
     }
 
-    /// Recomputes what follows from the objects.
+    /// Recomputes the values that are derived from the objects.
     pub(crate) fn restore_several_names(&mut self) {
         let several = self.iter().filter(|(_, inode)| inode.had_several_names);
         self.several_names = several.map(|(&id, _)| id).collect();

@@ -1,8 +1,8 @@
 //! Dirty tracking for the restart image ([`crate::persist`]): which records of it are not up to
 //! date.
 //!
-//! The containers here let nothing be changed without marking its key as unsaved, so that no
-//! operation can forget to. Where no restart image is kept they mark nothing.
+//! The containers here mark the key of every changed value as unsaved, so that no operation can
+//! forget to. Where no restart image is kept they mark nothing.
 
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};

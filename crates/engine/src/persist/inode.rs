@@ -1,7 +1,6 @@
-//! An object as a record. Not in it: its pages, the ranges of its change, its extended
-//! attributes and its directory's entries, which are records of their own, so that an operation
-//! writes no more than it changes;
-//! and what can be had again from others (`residents`, `holds`, `closed_zeroed`).
+//! An object as a record. Not in it: its pages, the ranges of its change, its extended attributes
+//! and its directory's entries, which are records of their own, so that an operation writes no more
+//! than it changes; and derived values (`residents`, `holds`, `closed_zeroed`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -23,7 +22,7 @@ const DIRECTORY: u8 = 1;
 const SYMLINK: u8 = 2;
 const SPECIAL: u8 = 3;
 
-/// All fields are named, so that none that is added is forgotten here.
+/// All fields are named, so that a new field cannot be forgotten here.
 pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     let Inode {
         attributes,
@@ -85,8 +84,8 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     write_body(out, body);
 }
 
-/// The write log is not written: which pages it names, their own records say. The ranges have
-/// such, too.
+/// The write log is not written: the pages that it names have their own records. So have the
+/// ranges.
 fn write_change(out: &mut Writer, change: &Change) {
     let Change {
         transaction,

@@ -5,7 +5,7 @@
 //! [`RestartImage`] applies all of one call or nothing, so that it always holds the state
 //! between two operations. [`crate::Engine::restore`] makes an engine of them.
 //!
-//! The bytes are for the same build of this program only; nothing of it is a format. A change
+//! The bytes are for the same build of this program only; they are not a format. A change
 //! of them raises the version of the arena that keeps them (`crates/volume/src/arena/layout.rs`).
 
 pub(crate) mod dirty_tracking;
@@ -112,7 +112,7 @@ pub trait RestartImage {
     fn put(&mut self, key: Key, value: &[u8]);
     /// There is no record of `key`.
     fn remove(&mut self, key: Key);
-    /// Lets the page's content lie where it outlives the process, if it does not yet
+    /// Stores the page's content where it outlives the process, if it is not there yet
     /// ([`Page::place`]), and as long as a record names the place.
     fn keep(&mut self, page: &mut Page);
 }

@@ -15,7 +15,7 @@ use crate::transactions::Transactions;
 use crate::versions::{Change, ORPHAN, PageSlot};
 use mobifs_base::codec::{Reader, page_index, within_bounds};
 
-/// The parts of an engine that a restart image says something of.
+/// The parts of an engine that are in a restart image.
 pub(crate) struct Parts<'a> {
     pub(crate) apps: &'a mut Apps,
     pub(crate) namespace: &'a mut Namespace,
@@ -30,7 +30,7 @@ pub(crate) fn restore(
     page_at: PageAt<'_>,
     spilled: &[ObjectId],
 ) -> Result<(), RestartImageError> {
-    // In the order of kinds, so that what a record belongs to is there already.
+    // In the order of kinds, so that the object that a record belongs to exists already.
     let mut records: Vec<_> = records.collect();
     records.sort_unstable_by_key(|(key, _)| *key);
     for &(key, value) in &records {
@@ -107,7 +107,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Recomputes what follows from the records: holds, residents, memory and room.
+    /// Recomputes the values that are derived from the records: holds, residents, memory and room.
     fn count_again(&mut self) -> Result<(), RestartImageError> {
         for charged in self.transactions.charged() {
             self.accounting.restore(charged)?;
@@ -169,7 +169,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// What closed transactions zero hides what the store has, until they are committed.
+    /// Ranges that closed transactions zero hide the store's content until the commit.
     fn hide_what_is_zeroed(&mut self) {
         for (id, closed) in self.transactions.closed_in_order() {
             let states = closed.content.objects.iter();
@@ -181,9 +181,9 @@ impl Parts<'_> {
         }
     }
 
-    /// The store has pages of this object that it took over. If the engine was killed
-    /// before it heard so, it still has them itself: then what the store has counts as
-    /// gone, so that it does not show when a page is dropped here.
+    /// The store has pages of this object that it took over. If the engine was killed before it
+    /// learned that, it still has them itself: then the store's copies count as zeroed, so that
+    /// they do not show when a page is dropped here.
     fn take_back_spilled(&mut self, id: ObjectId) {
         let is_tracked = self.namespace.is_tracked();
         let Some(inode) = self.namespace.get_mut(&id) else {

@@ -1,8 +1,8 @@
 //! Saving: hands out what changed, for the restart image.
 //!
-//! Each part of the engine knows what of it changed ([`super::dirty_tracking`]); here it becomes
-//! records. What went is handed out before what came: an object may have left memory and come
-//! back between two saves.
+//! Each part of the engine tracks its changes ([`super::dirty_tracking`]); here they become
+//! records. Removals are handed out before additions: an object may have left memory and come back
+//! between two saves.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,10 +17,10 @@ use crate::namespace::Namespace;
 use crate::transactions::{ClosedTransaction, Content, OpenTransaction, Transactions};
 use mobifs_base::codec::Writer;
 
-/// What saving keeps between two saves.
+/// State between two saves.
 #[derive(Debug, Default)]
 pub(crate) struct SaveState {
-    /// What the restart image's record of the engine itself says.
+    /// The restart image's record of the engine itself.
     counters: Option<Counters>,
     /// Memory for records.
     scratch: Writer,
@@ -272,7 +272,7 @@ fn save_open(
     image.put(Key::new(Kind::Open, id.0, 0), out.as_bytes());
 }
 
-/// A closed transaction is saved once: nothing of it changes.
+/// A closed transaction is saved once: it never changes.
 fn save_closed(
     id: TransactionId,
     closed: &mut ClosedTransaction,

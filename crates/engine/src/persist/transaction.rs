@@ -12,7 +12,7 @@ use crate::policy::transactioning::{Closing, Efficiency};
 use crate::transactions::{ClosedTransaction, Content, DentryChange, OpenTransaction};
 use mobifs_base::codec::{CodecError, Reader, Writer};
 
-/// What an object is to an open transaction.
+/// The role of an object in an open transaction.
 pub(crate) const DIRTY: u8 = 1;
 pub(crate) const ORPHANED: u8 = 2;
 pub(crate) const HELD: u8 = 4;
@@ -22,7 +22,7 @@ pub type PageAt<'a> = &'a mut dyn FnMut(u64, usize) -> Option<Page>;
 
 /// Where a page's content is kept.
 pub(crate) fn write_page(out: &mut Writer, page: &Page) {
-    // Without a place the page could not be kept; nothing is there to be found.
+    // Without a place the page could not be stored, and cannot be restored.
     out.u64(page.place().unwrap_or(0));
     out.u32(page.stored_bytes() as u32);
 }
@@ -65,7 +65,7 @@ pub(crate) fn write_open(out: &mut Writer, open: &OpenTransaction) {
     write_charged(out, charged);
 }
 
-/// What the policies have seen begins anew: only what was counted is kept.
+/// The policies' observations begin anew: only the counts are kept.
 pub(crate) fn read_open(
     bytes: &[u8],
     is_tracked: bool,

@@ -1,9 +1,9 @@
 //! Reads the uncommitted transactions of a restart image without making an engine of it.
 //!
-//! [`crate::Engine::restore`] makes everything that a mount needs, and refuses records that do
-//! not fit together. Where that cannot be done, this is for the last process of a mount: it reads
-//! one transaction after the other, in the order of their commits, makes nothing else, and where
-//! it cannot read something it says so and passes over what belongs to that object.
+//! [`crate::Engine::restore`] makes everything that a mount needs, and refuses records that do not
+//! fit together. Where that cannot be done, this is for the last process of a mount: it reads one
+//! transaction after the other, in the order of their commits, makes nothing else, and reports and
+//! skips what it cannot read, with everything that belongs to that object.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ pub trait SavedRecords {
     fn page(&self, place: u64, length: usize) -> Option<Page>;
 }
 
-/// A transaction that was not committed: what of it can be read.
+/// A transaction that was not committed: its readable parts.
 #[derive(Clone, Debug)]
 pub struct Uncommitted {
     /// Its number, by which the store may know that it was committed after all.
@@ -112,8 +112,8 @@ fn read_closed(
     uncommitted.apps = head.apps;
     uncommitted.is_everywhere = head.is_everywhere;
     uncommitted.objects = head.held;
-    // Each list is read element by element: what comes before the place at which the record
-    // cannot be read any more is as good as in a whole one.
+    // Each list is read element by element: the elements before the damage are as valid as in a
+    // whole record.
     for _ in 0..from.u32()? {
         uncommitted
             .entries
@@ -166,7 +166,7 @@ fn read_open(
             uncommitted.is_everywhere = open.is_everywhere;
         }
         Err(error) => {
-            // It may depend on anything.
+            // It may depend on any other transaction.
             uncommitted.is_everywhere = true;
             uncommitted.lose(None, &error);
         }

@@ -1,9 +1,9 @@
-//! What the machine is doing, as far as commits are concerned: screen, sleep, power.
+//! The state of the machine that matters for commits: screen, sleep, power.
 //!
-//! In standby (the screen is off, the machine is awake) a flush would wake a device that
-//! rests, at up to 129 % more energy (S0 Insight 3, S1 Insight IV). So everything is committed
-//! on the way into standby, when no user waits any more and the device is still awake, and
-//! what changes afterwards is put off as far as the promises allow.
+//! In standby (the screen is off, the machine is awake) a flush would wake a device that rests, at
+//! up to 129 % more energy (S0 Insight 3, S1 Insight IV). So everything is committed on the way
+//! into standby, when no user waits any more and the device is still awake, and commits of later
+//! changes are postponed as far as the promises allow.
 
 /// Something that happens to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Machine {
         self.battery_low
     }
 
-    /// Whether commits are put off. Never with a battery that may be empty before the next
+    /// Whether commits are postponed. Never with a battery that may be empty before the next
     /// one.
     pub const fn is_standby(&self) -> bool {
         self.screen_off && !self.battery_low

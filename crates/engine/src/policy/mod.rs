@@ -1,7 +1,7 @@
-//! The policies (S0 §5): when a transaction closes, when the user is expected to leave
-//! the device alone, and which closed transaction is committed first. Each is a trait
-//! with implementations that are selected by name, without a clock or device of its
-//! own. [`machine`] says what screen, sleep and battery have to do with it.
+//! The policies (S0 §5): when a transaction closes, when the user is expected not to use the
+//! device, and which closed transaction is committed first. Each is a trait with implementations
+//! that are selected by name, without a clock or device of its own. [`machine`] says what screen,
+//! sleep and battery have to do with it.
 
 pub mod machine;
 pub(crate) mod pacing;

@@ -21,7 +21,7 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 /// Which predictor and scheduler decide when commits happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacingRules {
-    /// How long the user will leave the device alone.
+    /// How long the user will not use the device.
     pub prediction: PredictionRules,
     /// What is committed meanwhile.
     pub scheduler: SchedulerName,
@@ -30,7 +30,7 @@ pub struct PacingRules {
     pub standby_age_max_ms: u64,
 }
 
-/// What is known of the user, the machine and the device, and what was made of it. Until
+/// The state of the user, the machine and the device, and the decisions based on it. Until
 /// the first user event, everything that is closed is committed at once, except in standby.
 pub struct Pacing {
     rules: PacingRules,
@@ -83,8 +83,8 @@ impl Pacing {
         }
     }
 
-    /// Goes by other rules from now on: another predictor, or one with other parameters, begins
-    /// with an empty memory, another scheduler has skipped nothing.
+    /// Sets other rules: another predictor, or one with other parameters, begins with an empty
+    /// memory, another scheduler has skipped nothing.
     pub fn set_rules(&mut self, rules: PacingRules) {
         if rules.prediction != self.rules.prediction {
             self.user = UserActivity::new(&rules.prediction);
@@ -98,7 +98,7 @@ impl Pacing {
         self.rules = rules;
     }
 
-    /// What it goes by.
+    /// Its rules.
     pub const fn rules(&self) -> PacingRules {
         self.rules
     }
@@ -130,7 +130,7 @@ impl Pacing {
         self.device.learn(pages, took_ns);
     }
 
-    /// What the engine should hand out now. `is_urgent`: nothing may wait.
+    /// The transaction that the engine should hand out now. `is_urgent`: none may wait.
     pub fn next(&mut self, engine: &mut Engine, now: MonotonicNs, is_urgent: bool) -> Next {
         let state = self.user.state(now);
         let is_standby = self.machine.is_standby();
@@ -165,7 +165,7 @@ impl Pacing {
             // Handled above.
             UserState::Unknown => now,
         };
-        // Only what waits is a reason to wake up.
+        // Only waiting transactions are a reason to wake up.
         let until = (!engine.waiting().is_empty()).then_some(until);
         Next::Nothing {
             until: [until, overdue.next_at].into_iter().flatten().min(),

@@ -1,4 +1,4 @@
-//! Closed transactions: their content, and what is committed before what.
+//! Closed transactions: their content, and the order of their commits.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -14,8 +14,8 @@ use crate::accounting::Charged;
 use crate::persist::dirty_tracking::UnsavedKeys;
 use crate::policy::transactioning::Efficiency;
 
-/// What a closed transaction holds. It never changes; where transactions are merged, another one
-/// takes its place.
+/// The content of a closed transaction. It never changes; where transactions are merged, another
+/// one takes its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     pub(crate) objects: Vec<ObjectState>,
@@ -152,14 +152,14 @@ impl Closed {
         }
     }
 
-    /// UnsavedKeys everything.
+    /// Marks everything as unsaved.
     pub(crate) fn mark_all_unsaved(&mut self) {
         self.map
             .keys()
             .for_each(|transaction| self.unsaved.mark(*transaction));
     }
 
-    /// For its state, not for its content.
+    /// Changes its state, not its content.
     pub(crate) fn get_mut(
         &mut self,
         transaction: &TransactionId,

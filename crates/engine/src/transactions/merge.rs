@@ -1,14 +1,14 @@
 //! Merging closed transactions of which one found no room in the lower filesystem.
 //!
 //! A transaction is committed before those that depend on it. So one for which there is no room
-//! holds up what its apps delete after it, which may be the very content that there is no room
-//! for. The two, and what must be committed between them, become one transaction then, with the
-//! net effect of all: what was deleted in the later ones is not written and takes no room.
+//! blocks later deletions of its apps, which may be the very content that there is no room for. The
+//! two, and what must be committed between them, become one transaction then, with the net effect
+//! of all: what was deleted in the later ones is not written and takes no room.
 //!
-//! Why that is allowed: an app shows a state after a crash that it really had, and its state at
-//! the end of the merged transaction is one. The states between were promised to none: a promise
-//! (`fsync` in a durable app, `sync`) is given when a transaction is committed, and none of these
-//! was. What an `fsync` waits for is part of the merged transaction, so it waits for that.
+//! Why that is allowed: an app shows a state after a crash that it really had, and its state at the
+//! end of the merged transaction is one. The states between were not promised: a promise (`fsync`
+//! in a durable app, `sync`) is given when a transaction is committed, and none of these was. What
+//! an `fsync` waits for is part of the merged transaction, so it waits for that.
 //!
 //! Why the order of commits stays right: the group is the last transaction with all that it
 //! [needs](Transactions::needed_by). None of the group depends on a transaction outside, so the
@@ -62,7 +62,7 @@ impl NetEffect {
     /// Adds the next transaction.
     fn add(&mut self, content: &Content, orphaned: &BTreeSet<ObjectId>) {
         for state in &content.objects {
-            // The state zeroes first: the pages that come with it lie on top.
+            // The state zeroes first: the pages that come with it are newer.
             for range in &state.zeroed {
                 self.drop_pages(state.id, *range);
             }
@@ -87,12 +87,12 @@ impl NetEffect {
         }
     }
 
-    /// An object lost its last link: nothing of it needs to be written.
+    /// An object lost its last link: it need not be written.
     fn delete(&mut self, id: ObjectId) {
         self.drop_pages(id, ByteRange::from(0));
         if self.objects.remove(&id).is_some_and(|state| state.created) {
             self.unmade += 1;
-            // What it had as a directory, all of which has left it, was never in the lower
+            // Its entries as a directory, all of which are removed by now, were never in the lower
             // filesystem.
             self.dentries.retain(|(parent, _), _| *parent != id);
         }
@@ -151,7 +151,7 @@ fn follow(before: &mut ObjectState, after: &ObjectState) {
 }
 
 impl ClosedTransaction {
-    /// Whether it deletes something, or cuts something off.
+    /// Whether it deletes or truncates something.
     fn gives_back(&self) -> bool {
         let cuts = |state: &ObjectState| !state.zeroed.is_empty();
         !self.orphaned.is_empty() || self.content.objects.iter().any(cuts)
@@ -161,7 +161,7 @@ impl ClosedTransaction {
         self.refusal == Some(FsError::NoSpace)
     }
 
-    /// Takes over what a later transaction is, but for its content; the objects that both held.
+    /// Takes over a later transaction, except for its content; returns the objects that both held.
     fn absorb(&mut self, later: &Self) -> Vec<ObjectId> {
         self.is_everywhere |= later.is_everywhere;
         for &app in &later.apps {
@@ -181,8 +181,8 @@ impl ClosedTransaction {
 
 impl Transactions {
     /// The transactions to merge next, in the order of closing: one that found no room, the last
-    /// one that gives something back in the same apps, and all that is needed by that. None if
-    /// there are no such, or if one of them is being committed or failed for another reason.
+    /// one that frees something in the same apps, and all that this one needs. None if there are no
+    /// such, or if one of them is being committed or failed for another reason.
     pub(crate) fn to_merge(&self) -> Option<Vec<TransactionId>> {
         let in_order = self.closed.values();
         let mut without_room = in_order.filter(|closed| closed.has_no_room());
@@ -254,12 +254,12 @@ impl Transactions {
         self.merged_into.extend(others.map(|other| (*other, id)));
     }
 
-    /// The transaction that what this one was is part of now.
+    /// The transaction into which this one was merged.
     pub(crate) fn after_merges(&self, id: TransactionId) -> TransactionId {
         self.merged_into.get(&id).copied().unwrap_or(id)
     }
 
-    /// A closed transaction, and the accounting of what it does not write any more.
+    /// A closed transaction, and the accounting of the pages that it does not write any more.
     pub(crate) fn closed_mut(&mut self, id: TransactionId) -> Option<&mut ClosedTransaction> {
         self.closed.get_mut(&id)
     }

@@ -53,8 +53,8 @@ pub(crate) struct Transactions {
     next: u64,
     /// Transactions closed by this engine.
     closings: u64,
-    /// What closed transactions became part of, until that is committed. Not saved: only callers
-    /// that wait ask for it.
+    /// The transactions into which closed ones were merged, until these are committed. Not saved:
+    /// only waiting callers need it.
     merged_into: BTreeMap<TransactionId, TransactionId>,
     /// How often transactions were merged by this engine.
     merges: u64,
@@ -196,7 +196,7 @@ impl Transactions {
             .map(|(apps, charged)| (apps, charged.memory_bytes()))
     }
 
-    /// Memory of the transactions all of whose apps have no more than this in memory.
+    /// Memory of the transactions whose apps all have no more than this in memory.
     pub(crate) fn memory_of_small_apps(&self, most_bytes: u64) -> u64 {
         let mut of_apps: BTreeMap<AppId, u64> = BTreeMap::new();
         for (apps, bytes) in self.memory_of_each() {
@@ -313,7 +313,7 @@ impl Transactions {
         Some(closed)
     }
 
-    /// The store could not take it: it waits for a retry. Returns its apps.
+    /// The store could not commit it: it waits for a retry. Returns its apps.
     pub(crate) fn commit_failed(&mut self, id: TransactionId, refusal: FsError) -> Vec<AppId> {
         let Some(closed) = self.closed.get_mut(&id) else {
             return Vec::new();
@@ -330,7 +330,7 @@ impl Transactions {
         }
     }
 
-    /// Lets transactions that failed so be handed out again; with none, all that failed.
+    /// Hands transactions that failed this way out again; with none, all that failed.
     pub(crate) fn retry_failed(&mut self, only: Option<FsError>) {
         for closed in self.closed.values_mut() {
             if only.is_none() || closed.refusal == only {

@@ -21,8 +21,8 @@ pub(crate) struct DentryChange {
     pub(crate) serial: u64,
 }
 
-/// An open transaction: the active section of the write log. The pages themselves
-/// hang on their inodes; here is what belongs together.
+/// An open transaction: the active section of the write log. The pages themselves are at their
+/// inodes; this records which changes belong together.
 #[derive(Debug)]
 pub(crate) struct OpenTransaction {
     /// Apps whose changes it takes: one, or several joined by an operation across.
@@ -185,7 +185,7 @@ impl Dentries {
         self.map.insert(key, change);
     }
 
-    /// Takes over what another transaction changed, over what is here.
+    /// Takes over what another transaction changed, replacing the changes here.
     pub(crate) fn absorb(&mut self, other: Self) {
         for (key, change) in other.map {
             let serial = self
@@ -235,7 +235,7 @@ impl Open {
         self.is_tracked
     }
 
-    /// UnsavedKeys everything.
+    /// Marks everything as unsaved.
     pub(crate) fn mark_all_unsaved(&mut self) {
         for (transaction, open) in &mut self.map {
             self.unsaved.mark(*transaction);

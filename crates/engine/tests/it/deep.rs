@@ -51,7 +51,7 @@ fn removing_deep_directories_takes_no_stack() {
             }
             remove(&mut bed, &chain);
             bed.checkpoint();
-            // From the top on: each waits for the one below it, and the last lets all go.
+            // From the top on: each waits for its child, and the last releases all.
             for id in &chain[1..] {
                 bed.engine.forget(*id, 2);
             }

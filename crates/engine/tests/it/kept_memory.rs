@@ -1,7 +1,7 @@
 //! The memory budget, and the part of it that is kept for apps with little in memory: random work
-//! of small apps beside one that writes, makes and deletes as much as it can. Deletions waited for
-//! no memory: they took what is kept, and went to any multiple of the budget although everything
-//! could be committed.
+//! of small apps beside one that writes, makes and deletes as much as it can. Deletions did not
+//! wait for memory: they took the kept part, and exceeded the budget by any multiple of the budget
+//! although everything could be committed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use crate::support::{Bed, Dice, ROOT};
@@ -108,8 +108,8 @@ impl World {
         fits(engine.write(moment, file, at, &vec![7; bytes], SetIdBits::Stay))
     }
 
-    /// Deletes a file of the greedy app. Where nothing can be committed that must always do, for
-    /// it is what makes room.
+    /// Deletes a file of the greedy app. Where nothing can be committed that must always succeed,
+    /// because it frees memory.
     fn unlink(&mut self, name: &str) -> bool {
         let (moment, name) = (self.bed.moment(), name.as_bytes());
         let engine = &mut self.bed.engine;

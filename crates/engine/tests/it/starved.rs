@@ -1,5 +1,5 @@
-//! What an app may do whose uncommitted changes have found no room below: give them up. Deleting
-//! freed nothing, so neither the app nor the mount could ever end.
+//! What an app may do whose uncommitted changes have found no room in the lower filesystem: discard
+//! them. Deleting freed nothing, so neither the app nor the mount could ever end.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use crate::support::{Bed, ROOT};
@@ -103,8 +103,8 @@ fn uncommitted_content_without_room_is_given_up_by_deleting_it() {
     starved.demand_relieved();
 }
 
-/// What was handed out and failed may have become durable all the same. Whoever finds out after
-/// a crash asks by the number of the transaction.
+/// A transaction that failed may have become durable all the same. After a crash that is checked by
+/// the number of the transaction.
 #[test]
 fn a_number_that_was_handed_out_never_stands_for_other_content() {
     let mut starved = Starved::new();
@@ -156,7 +156,7 @@ fn what_is_cut_off_without_room_is_not_committed() {
     let states = commits[0].to_transaction().objects;
     let zeroed = |id| states.iter().find(|state| state.id == id).unwrap();
     assert_eq!(zeroed(old).zeroed, [ByteRange::new(0, length)]);
-    // The failed attempt may have written it to a file below already.
+    // The failed attempt may have written it to a file of the lower filesystem already.
     assert!(zeroed(big).created);
     assert_eq!(zeroed(big).zeroed, [ByteRange::from(length)]);
     starved.demand_relieved();

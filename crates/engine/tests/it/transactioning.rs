@@ -170,7 +170,7 @@ fn the_published_rule_by_hand() {
     for step in [Step::Overwrite, Step::New] {
         assert_eq!(closings(&[step; 5_000], &published), [0; 0]);
     }
-    // Without the minimum it closes at the second new page behind the peak: the first
+    // Without the minimum it closes at the second new page after the peak: the first
     // leaves the slope of the fit at (0.97 % lower at the end of a rising window) above
     // the threshold or not, which the textbook formula decides.
     let eager = tpl(TplParameters {
@@ -252,7 +252,7 @@ fn quiet_closes_in_the_first_pause_behind_its_age() {
     policy.operation_ended(300);
     assert!(!policy.is_due(&nothing, 999) && policy.is_due(&nothing, 1_000));
     assert_eq!(policy.due_age_ms(), Some(1_000));
-    // Behind the age every change puts it off.
+    // After the age every change postpones it.
     for age_ms in [950, 1_020, 1_100, 1_199] {
         policy.operation_ended(age_ms);
         assert!(!policy.is_due(&nothing, age_ms + 99));

@@ -6,7 +6,7 @@ use mobifs_base::MonotonicNs;
 
 use super::{IntervalPredictor, Prediction, PredictionRules, TouchFilter};
 
-/// A user who has done nothing for so long is away, whatever is predicted, in
+/// A user without input for so long is away, whatever is predicted, in
 /// nanoseconds. (The state `shorter` waits for an operation that may never come.)
 const FORGOTTEN_NS: u64 = 60_000_000_000;
 /// After each event the user waits for what it leads to, whatever is predicted, in nanoseconds:
@@ -32,7 +32,7 @@ pub enum UserState {
     Away(Prediction),
 }
 
-/// Events of the user, filtered, and what a predictor makes of them.
+/// Events of the user, filtered, and a predictor's conclusions.
 pub struct UserActivity {
     filter: TouchFilter,
     predictor: Box<dyn IntervalPredictor>,
@@ -89,7 +89,7 @@ impl UserActivity {
         };
         self.predictor.timer(now);
         if now < ends_at {
-            // The operation (a drag, say) still goes on, whatever is predicted.
+            // The operation (a drag, say) continues, whatever is predicted.
             return UserState::Active { until: ends_at };
         }
         if let Some(left_at) = self.left_at {
@@ -115,7 +115,7 @@ impl UserActivity {
     }
 }
 
-/// A user who has been gone since `from` is not expected in the next [`FORGOTTEN_NS`]: one
+/// A user that has been gone since `from` is not expected in the next [`FORGOTTEN_NS`]: one
 /// prediction after the other, numbered from `numbers` on.
 const fn gone(numbers: u64, from: MonotonicNs, now: MonotonicNs) -> Prediction {
     let passed = now.0.saturating_sub(from.0) / FORGOTTEN_NS;

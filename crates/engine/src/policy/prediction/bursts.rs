@@ -4,11 +4,11 @@ use mobifs_base::MonotonicNs;
 
 use super::TOUCH_GAP_NS;
 
-/// A burst follows a pause of this, in nanoseconds. What programs do by themselves (a poll, a
-/// timer) comes more often than that or is no burst, and work that goes on by itself (a
-/// build, a backup) has no such pauses.
+/// A burst follows a pause of this length, in nanoseconds. What programs do by themselves (a poll,
+/// a timer) comes more often than that or is no burst, and work that goes on by itself (a build, a
+/// backup) has no such pauses.
 pub const BURST_PAUSE_NS: u64 = 1_000_000_000;
-/// Requests in a burst. A program that looks after a file makes a handful of them; a person
+/// Requests in a burst. A program that polls a file makes a handful of them; a person
 /// starting a program, listing a directory or opening a page makes dozens.
 pub const BURST_REQUESTS: u32 = 16;
 /// They come within this, in nanoseconds: what belongs to one operation of a user.

@@ -1,7 +1,7 @@
-//! How long the user will leave the device alone (S0 §5.3): the time in which a
+//! How long the user will not use the device (S0 §5.3): the time in which a
 //! checkpoint delays no request of the user.
 //!
-//! [`IntervalPredictor`] is the seam. Nothing here has a clock: the caller says when
+//! [`IntervalPredictor`] is the interface. Nothing here has a clock: the caller says when
 //! the user did something, and calls when [`IntervalPredictor::timer_at`] is reached.
 
 mod activity;

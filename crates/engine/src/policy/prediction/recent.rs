@@ -1,11 +1,11 @@
-//! What S0 compares its machine with: the last intervals as they were.
+//! The predictors that S0 compares its machine with: by the last intervals.
 
 use mobifs_base::MonotonicNs;
 
 use super::history::History;
 use super::{IntervalPredictor, Prediction};
 
-/// What both have: the last intervals, and predictions that are made at each operation
+/// The part of both: the last intervals, and predictions that are made at each operation
 /// and, as long as they hold, again when their time is over.
 #[derive(Clone, Debug)]
 struct Recent {

@@ -6,8 +6,8 @@ use mobifs_base::TransactionId;
 
 use super::{Round, TransactionScheduler, Waiting};
 
-/// Commits everything in the order of closing, however long that takes: what a flusher
-/// does that knows of no user.
+/// Commits everything in the order of closing, however long that takes: as a flusher does that does
+/// not track the user.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo;
 

@@ -1,8 +1,8 @@
 //! Which closed transaction is committed first, and which must wait (S0 §5.4).
 //!
-//! [`TransactionScheduler`] is the seam. It decides within what it is given: whatever
-//! must not wait is committed past it, and how long a transaction may wait at all is the
-//! engine's business (`Engine::choose_commits`).
+//! [`TransactionScheduler`] is the interface. It decides only about the transactions it gets:
+//! urgent ones are committed without it, and the engine decides how long a transaction may wait at
+//! all (`Engine::choose_commits`).
 
 mod fifo;
 mod queues;

@@ -14,7 +14,7 @@ const QUEUE_TOP: u8 = 2;
 /// length.
 pub const SKIPS_MAX: u32 = 8;
 
-/// Where an app stands.
+/// The queue position of an app.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     queue: u8,

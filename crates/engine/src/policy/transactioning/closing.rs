@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use super::{Efficiency, Transactioning, TransactioningState};
 use crate::app::AppPolicy;
 
-/// What an open transaction has written, and what the policies of its apps make of it.
-/// It is due when any of them says so.
+/// What an open transaction has written, and the decisions of its apps' policies. It is due when
+/// any of them says so.
 #[derive(Debug, Default)]
 pub(crate) struct Closing {
     efficiency: Efficiency,

@@ -5,7 +5,7 @@ pub(super) const SCALE_BITS: u32 = 20;
 /// e of a transaction that only overwrites.
 const WHOLE: u64 = 100 << SCALE_BITS;
 
-/// What a transaction has written, and how much of that need never reach the device.
+/// What a transaction has written, and how much of it need never reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Efficiency {
     /// Staleness s: pages and entries written, overwritten ones included.

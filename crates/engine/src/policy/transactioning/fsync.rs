@@ -20,8 +20,7 @@ impl Default for FsyncParameters {
     }
 }
 
-/// Closes at every `fsync`. Whether the caller waits for the commit, the app's class
-/// says.
+/// Closes at every `fsync`. The app's class decides whether the caller waits for the commit.
 #[derive(Clone, Debug)]
 pub struct FsyncDriven(FsyncParameters);
 

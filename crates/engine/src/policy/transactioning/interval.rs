@@ -1,4 +1,4 @@
-//! A fixed interval: what a commit interval of an ordinary filesystem is.
+//! A fixed interval: like the commit interval of an ordinary filesystem.
 
 use super::{Efficiency, Transactioning};
 

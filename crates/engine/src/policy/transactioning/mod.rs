@@ -1,8 +1,8 @@
 //! When to close an open transaction (S0 §5.2): the point at which staleness stops
 //! paying for itself.
 //!
-//! [`Transactioning`] is the seam. Each policy is a file of its own here; a new one is
-//! made known in `rule.rs` (its name and parameters) and in [`TransactioningState`].
+//! [`Transactioning`] is the interface. Each policy is a file of its own here; a new one is
+//! registered in `rule.rs` (its name and parameters) and in [`TransactioningState`].
 
 mod closing;
 mod efficiency;
@@ -26,7 +26,7 @@ pub use staleness::{FixedStaleness, StalenessParameters};
 pub use tpl::{Tpl, TplParameters};
 pub use window::{FitWindow, WINDOW_POINTS_MAX, WINDOW_POINTS_MIN};
 
-/// What one policy knows of one open transaction, and what it says about it.
+/// One policy's state for one open transaction, and its decision.
 ///
 /// The limits of an app hold besides whatever the policy says, unless it is not
 /// [bounded](Transactioning::is_bounded).

@@ -1,10 +1,9 @@
 //! A pause: what an app writes in one go stays together.
 //!
-//! Programs write in bursts. A transaction that ends inside a burst costs twice: its pages
-//! are written again a moment later, by the rest of the burst, and what the app was about
-//! to finish is cut in half. So a transaction ends when nothing was written for a while,
-//! and not before it is old enough for later bursts to have had their chance to overwrite
-//! what the earlier ones wrote.
+//! Programs write in bursts. A transaction that ends inside a burst costs twice: its pages are
+//! written again a moment later, by the rest of the burst, and an unfinished update of the app is
+//! cut in half. So a transaction ends when nothing was written for a while, and not before it is
+//! old enough for later bursts to have had their chance to overwrite what the earlier ones wrote.
 
 use super::{Efficiency, Transactioning};
 

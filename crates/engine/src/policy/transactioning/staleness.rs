@@ -1,4 +1,4 @@
-//! A fixed staleness: what works that S0 compares itself with do.
+//! A fixed staleness: the policy of the works that S0 compares itself with.
 
 use super::{Efficiency, Transactioning};
 
