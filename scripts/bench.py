@@ -88,7 +88,7 @@ def sync_disk(directory: Path) -> None:
 
 
 def references(cleanup: Cleanup, scratch: Path) -> list[Place]:
-    """What nothing below can be faster than."""
+    """A lower bound for the time of every other place."""
     shm = Path("/dev/shm") / f"mobifs-bench-{os.getpid()}"
     shm.mkdir()
     cleanup.callback(shutil.rmtree, shm, ignore_errors=True)
@@ -155,7 +155,7 @@ def run_case(
             if sample is None:
                 continue
             if flash is not None:
-                # What removing costs is not charged to whoever comes next.
+                # The cost of the removal is not charged to the next sample.
                 place.settle()
             samples.setdefault(place.name, []).append(sample)
             say(f"    {place.name:22} {human_count(sample.value):>12} {case.unit}")

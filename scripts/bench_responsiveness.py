@@ -61,7 +61,7 @@ class Felt:
     # When each read began, in seconds since the session did.
     read_at: list[float] = field(default_factory=list)
     commits: int = 0
-    # What the device was told to write meanwhile.
+    # The bytes that were written to the device meanwhile.
     written_mebibytes: float = 0
 
 
@@ -131,7 +131,7 @@ class Place:
     """Where the user works."""
 
     directory: Path
-    # Where the same files lie below; the same for a bare filesystem.
+    # Where the same files lie in the lower filesystem; the same path for a bare filesystem.
     below: Path
     # Brings everything there.
     settle: Callable[[], object]

@@ -156,11 +156,15 @@ def figures(case: Case, results: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def run_case(
-    case: Case, who: list[Contender], image: LoopImage, extension: Path, options: argparse.Namespace
+    case: Case,
+    candidates: list[Contender],
+    image: LoopImage,
+    extension: Path,
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
-    results: dict[str, list[dict[str, Any]]] = {one.name: [] for one in who}
+    results: dict[str, list[dict[str, Any]]] = {one.name: [] for one in candidates}
     for _ in range(options.rounds):
-        for contender in who:
+        for contender in candidates:
             if contender.directory is None and case.threads > 1:
                 continue
             results[contender.name].append(run_once(case, contender, image, extension, options))
@@ -204,14 +208,14 @@ def main() -> int:
         image = LoopImage(cleanup, scratch, "ext4", IMAGE_MEBIBYTES, allocated=True)
         about = machine.describe(image.mountpoint)
         say(machine.one_line(about))
-        who = contenders(cleanup, scratch, image)
+        candidates = contenders(cleanup, scratch, image)
         for case in cases():
             if options.only is None or options.only.lower() in case.name.lower():
-                done.append(run_case(case, who, image, extension, options))
+                done.append(run_case(case, candidates, image, extension, options))
                 document = {"machine": about, "rounds": options.rounds, "cases": done}
                 report.write_text(json.dumps(document, indent=2) + "\n")
     say("\n" + machine.one_line(about) + f", median of {options.rounds}\n")
-    say(show(done, [contender.name for contender in who]))
+    say(show(done, [contender.name for contender in candidates]))
     say(f"\nall samples: {report}")
     return 0
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""MobiFS and the bare disk below it, side by side on real programs; then a power cut.
+"""MobiFS and its bare lower disk, side by side on real programs; then a power cut.
 
 As root the disk is an ext4 image on a loop device, whose own counter says what was written.
 Without root it is a directory of your disk, and the kernel's accounting per process is used.

@@ -33,7 +33,7 @@ mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Each program is a function that runs below the root, in an empty home; `click` is the user.
+# Each program is a function that runs in the root, with an empty home; `click` is the user.
 cat >"$work/lib.sh" <<'LIB'
 set -euo pipefail
 export HOME=$PWD/home LC_ALL=C GIT_AUTHOR_DATE="2024-01-01T00:00:00Z"
@@ -195,8 +195,8 @@ desk() {
 }
 
 run_desk() { desk 3600 11 220; }
-# The same work by five people, for five minutes each: like the first, a quick one, one who reads
-# much, one who is even, one who thinks long and rarely.
+# The same work by five users, for five minutes each: like the first; quick; reading much; with
+# even pauses; with long but rare pauses.
 run_desk-u1() { desk 300 21 1000 16 607 13464; }
 run_desk-u2() { desk 300 31 1000 8 400 6000; }
 run_desk-u3() { desk 300 41 1000 30 800 20000; }

@@ -39,7 +39,7 @@ class = "durable"
 CLIENTS = 3
 WORK_MAX_S = 2.0
 FLASH_MEBIBYTES = 1536
-# Cuts come while the device works, and nobody needs to wait for its full time.
+# Cuts come while the device works; its full latency would only lengthen the run.
 FLASH_SCALE = 0.25
 
 
@@ -152,7 +152,7 @@ class Trial:
         if self.flash is None:
             self.mount.cut_power()
         else:
-            # Nobody answers for sure once the device does not.
+            # The daemon may not answer any more once the device does not.
             processes = self.mount.processes()
             self.flash.cut(self.chance.randrange(1 << 32))
             self.mount.kill(processes)

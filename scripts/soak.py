@@ -198,7 +198,7 @@ def main() -> int:
             work = mount.mountpoint / name
             work.mkdir()
             said = PARTS[name](work, options.seconds, options.files)
-            # Once more below, where it must be the same.
+            # Once more in the lower filesystem, where it must be the same.
             if name == "farm":
                 mount.umount()
                 check_below(disk / "store" / name)

@@ -23,7 +23,7 @@ from lib.process import ROOT, Cleanup, Failed, built_binary, main_guard, say, su
 SUITES = ROOT / "scripts" / "suites"
 # The suite remounts read-only for these; see `run_suite`.
 REMOUNTING = "erofs"
-# nobody, on every Linux system.
+# The unprivileged user `nobody`, on every Linux system.
 USER = 65534
 
 
@@ -81,7 +81,7 @@ def run_once(config: Path, path: Path, secondary: Path, *patterns: str) -> dict[
 
 
 class User:
-    """Somebody who may read neither our tools nor our configuration: copies lie in scratch."""
+    """A user that may read neither our tools nor our configuration: copies lie in scratch."""
 
     def __init__(self, scratch: Path) -> None:
         self.suite = self.copy(Path(suite_binary("pjdfstest")), scratch)

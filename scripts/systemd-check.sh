@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # MobiFS under the real systemd, logind and UPower, in a guest: Debian's kernel boots in QEMU
 # with this machine's files (read-only). Daemons are killed and started again by systemd, the
-# guest sleeps, its battery gets low, it is switched off with changes that nobody committed;
+# guest sleeps, its battery gets low, it is switched off with changes that are not committed;
 # a second boot looks at what is there.
 #
 #   scripts/systemd-check.sh [SECONDS]

@@ -41,7 +41,7 @@ run() {
   echo "-- $name: exit $status, $((SECONDS - started)) s"
 }
 
-# tell_failures: which tests failed and why, once more, so that nobody has to look for it.
+# tell_failures: prints which tests failed and why, once more, at the end of the output.
 tell_failures() {
   step "what failed"
   # Tests of cargo end with the word, the suites go on with the reason.

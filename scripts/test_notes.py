@@ -99,7 +99,7 @@ class Notes:
         return taking, threads
 
     def kept(self) -> int:
-        """Notes that are there, all sound; else a failure."""
+        """The notes that exist, if all are intact; else a failure."""
         told = run(*self.words("check"), env=self.app.environment)
         return int(told.split()[0])
 

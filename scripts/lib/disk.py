@@ -52,7 +52,7 @@ class LoopImage:
         *,
         allocated: bool = False,
     ) -> None:
-        """With `allocated`, the file below has all its blocks: a bench then measures the
+        """With `allocated`, the image file has all its blocks: a bench then measures the
         filesystem in the image and not how the one below allocates."""
         self.image = directory / f"{filesystem}-{len(list(directory.glob('*.img')))}.img"
         self.mountpoint = self.image.with_suffix("")

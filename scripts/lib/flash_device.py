@@ -46,7 +46,7 @@ class FlashDevice:
         self.image = directory / "flash.img"
         self.mountpoint = directory / "flash"
         self.mountpoint.mkdir()
-        # Formatting takes as long as on the device; nobody measures that.
+        # Formatting takes as long as on the device; it is not measured.
         arguments = ["--preset", preset, "--size", f"{mebibytes}MiB", "--scale", str(scale)]
         self.server = subprocess.Popen(
             [self.binary, "flash", "serve", *arguments, "--loop", "--json", self.image],
@@ -73,8 +73,8 @@ class FlashDevice:
         run(self.binary, "flash", "cut", "--keep", f"random:{seed}", self.image)
 
     def power_on(self) -> None:
-        """After a cut, and when nobody uses the filesystem any more: it recovers, its check
-        finds nothing, and it is mounted again."""
+        """After a cut, and once no process uses the filesystem any more: the device recovers, the
+        check of the filesystem finds nothing, and it is mounted again."""
         deadline = time.monotonic() + 60
         while is_mounted(self.mountpoint):
             done = subprocess.run(["umount", self.mountpoint], capture_output=True, text=True)

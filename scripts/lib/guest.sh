@@ -19,7 +19,7 @@ guest_needs() {
 
 guest_kernel() { find "$KERNEL/boot" -name 'vmlinuz-*' 2>/dev/null | sort | tail -1; }
 
-# modules NAME...: paths of modules and of all that they need, each behind what it needs.
+# modules NAME...: paths of modules and of all that they need, each after those that it needs.
 modules() {
   awk -F: -v wanted="$*" '
     function add(path,    needed, count, i) {

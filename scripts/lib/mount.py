@@ -44,7 +44,7 @@ class MobiMount:
     def cut_power(self) -> None:
         """Ends the mount as a power cut would; returns when the daemon is gone.
 
-        The daemon's address is asked for before the cut: afterwards nobody answers.
+        The daemon's address is asked for before the cut: afterwards the daemon does not answer.
         """
         pid = self.status()["daemon_pid"]
         run(self.binary, "drill", "power-cut", "--yes", self.mountpoint)

@@ -37,7 +37,7 @@ def filler_length(number: int) -> int:
 
 
 class Session:
-    """A client program that is told what to do line by line, and says when it is done."""
+    """A client program that reads commands line by line, and prints a line when one is done."""
 
     def __init__(self, command: list[str | Path], said: Path) -> None:
         with open(said, "ab") as errors:
@@ -189,7 +189,7 @@ class Postgres(Sql):
         self.data.mkdir(mode=0o700)
         shutil.chown(self.data, "postgres", "postgres")
         programs = self.programs()
-        assert programs is not None  # or nobody would have asked
+        assert programs is not None  # checked before the server was chosen
         self.bin = programs
         run(*as_user("postgres", self.bin / "initdb", "-k", "-A", "trust", "-D", self.data),
             cwd=Path("/"))  # fmt: skip
@@ -239,13 +239,13 @@ class MariaDb(Sql):
         for path in (self.directory, self.data):
             shutil.chown(path, "mysql", "mysql")
         install = find_tool("mariadb-install-db")
-        assert install is not None  # or nobody would have asked
+        assert install is not None  # checked before the server was chosen
         run(install, "--no-defaults", f"--datadir={self.data}", "--user=mysql",
             "--auth-root-authentication-method=normal")  # fmt: skip
 
     def command(self) -> list[str | Path]:
         server = find_tool("mariadbd")
-        assert server is not None  # or nobody would have asked
+        assert server is not None  # checked before the server was chosen
         return [
             server, "--no-defaults", "--user=mysql", f"--datadir={self.data}",
             f"--port={self.port}", "--bind-address=127.0.0.1",

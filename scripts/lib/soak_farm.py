@@ -1,7 +1,7 @@
 """Processes that work on files of their own and know what must be in them.
 
 Run as a program it is one such process: it works until its time is up, then checks everything
-that it knows, and writes down what must be there for whoever checks later.
+that it knows, and writes down the contents that must be there, for a later check.
 
   soak_farm.py DIRECTORY SEED SECONDS EXPECTED
 """

@@ -1,4 +1,4 @@
-"""What a mount must have given back when nobody uses it any more."""
+"""The resources that a mount must have released once no process uses it any more."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Held:
     resident_kib: int
     memory_bytes: int
     objects: int
-    # Room below that is promised to what is not applied yet.
+    # Room in the lower filesystem that is reserved for changes that are not applied yet.
     reserved_bytes: int
     reserved_inodes: int
 

@@ -1,4 +1,4 @@
-"""Runs CPython's own tests of `sqlite3` in this process and tells the outcome of each.
+"""Runs CPython's own tests of `sqlite3` in this process and prints the outcome of each.
 
     sqlite_tests_child.py [--extension FILE] [--files]
 

@@ -8,9 +8,9 @@ dumpe2fs -h /dev/vda 2>/dev/null | grep -q '^Filesystem state: *clean$' ||
   failed "the filesystem below was not unmounted"
 mount -t ext4 /dev/vda /srv || failed "no disk"
 # In the store itself: unmounting has brought everything to its place.
-[ "$(cat "$STORE/app/last")" = "nobody committed this" ] || failed "the last change is not in the store"
+[ "$(cat "$STORE/app/last")" = "not committed" ] || failed "the last change is not in the store"
 start_mount
-[ "$(cat "$MOUNT/app/last")" = "nobody committed this" ] || failed "the last change is lost"
+[ "$(cat "$MOUNT/app/last")" = "not committed" ] || failed "the last change is lost"
 [ "$(cat "$MOUNT/app/battery")" = durable ] || failed "a change is lost"
 tail -n 1 "$MOUNT/app/lines" | grep -q '^[0-9][0-9]*$' || failed "the lines are lost"
 systemctl stop "$SERVICE" || failed "the service does not stop"

@@ -43,7 +43,7 @@ check_kills() {
   wait
   [ ! -s /run/writer-errors ] || failed "programs saw errors: $(head -n 3 /run/writer-errors)"
   [ "$(wc -l <"$MOUNT/app/lines")" = "$(cat /run/writer-count)" ] || failed "lines are missing"
-  [ "$(status supervised_by)" = systemd ] || failed "nobody says that systemd watches"
+  [ "$(status supervised_by)" = systemd ] || failed "the status does not name systemd as the supervisor"
   say "systemd started the daemon $KILLS times while a program wrote $(cat /run/writer-count) lines: no error, no line lost"
 }
 
@@ -126,7 +126,7 @@ check_kills
 check_inhibitor
 check_sleep
 check_battery
-echo "nobody committed this" >"$MOUNT/app/last"
+echo "not committed" >"$MOUNT/app/last"
 at_risk || failed "what was written just now is committed already"
 say "switched off with changes at risk"
 say "all of before"

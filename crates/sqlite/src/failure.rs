@@ -135,7 +135,7 @@ pub enum Failure {
     /// The files beside it belong to another user.
     #[error(
         "{directory} belongs to user {owner}, who has used the database through MobiFS, and \
-         nobody else can use what is in it; {remedy}",
+         no other user can use what is in it; {remedy}",
         directory = directory.display()
     )]
     StoreOfOther {

@@ -28,8 +28,8 @@ fn every_journal_mode_gives_what_was_put_and_leaves_an_ordinary_database() {
             make_table(&connection);
             insert(&connection, 50);
             assert_eq!(count(&connection), round * 50, "{mode}");
-            let told = hot_error(&place.path());
-            assert!(told.contains("locked"), "{told}");
+            let message = hot_error(&place.path());
+            assert!(message.contains("locked"), "{message}");
             connection.close().unwrap();
             is_ordinary(&place.path(), round * 50);
         }
@@ -338,8 +338,8 @@ fn a_log_that_sqlite_leaves_keeps_the_database_ours() {
         .unwrap();
     insert(&connection, 10);
     connection.close().unwrap();
-    let told = hot_error(&place.path());
-    assert!(told.contains("not a database"), "{told}");
+    let message = hot_error(&place.path());
+    assert!(message.contains("not a database"), "{message}");
     let connection = place.open("");
     assert_eq!(count(&connection), 10);
     connection.close().unwrap();

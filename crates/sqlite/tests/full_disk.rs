@@ -27,14 +27,14 @@ fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
             disk.fill();
             mobifs_sqlite::forget_last_error();
             drop(connection);
-            let told = mobifs_sqlite::last_error();
+            let message = mobifs_sqlite::last_error();
             let is_closed =
                 plain(path).is_ok_and(|plain| plain.execute_batch("SELECT * FROM t").is_ok());
             if is_closed {
-                assert_eq!(told, None, "{mode}");
+                assert_eq!(message, None, "{mode}");
             } else {
-                let told = told.unwrap_or_else(|| panic!("{mode}: not a word"));
-                eprintln!("{mode}: {told}");
+                let message = message.unwrap_or_else(|| panic!("{mode}: no message"));
+                eprintln!("{mode}: {message}");
                 let refused = hot_error(path);
                 assert!(refused.contains("not a database"), "{mode}: {refused}");
             }
@@ -70,9 +70,9 @@ fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later()
         mobifs_sqlite::forget_last_error();
         drop(connection);
         if plain(path).is_ok_and(|plain| plain.execute_batch("SELECT * FROM t").is_err()) {
-            let told = mobifs_sqlite::last_error().unwrap_or_default();
-            assert!(!told.is_empty(), "not a word");
-            eprintln!("{told}");
+            let message = mobifs_sqlite::last_error().unwrap_or_default();
+            assert!(!message.is_empty(), "no message");
+            eprintln!("{message}");
         }
         disk.clear();
         let connection = opened(path, "");
@@ -145,8 +145,8 @@ fn a_durable_commit_whose_room_another_program_has_taken_is_rolled_back() {
                     }
                 };
                 let found = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0));
-                let told = mobifs_sqlite::last_error();
-                assert_eq!(found, Ok(rows), "{name}: {told:?}");
+                let message = mobifs_sqlite::last_error();
+                assert_eq!(found, Ok(rows), "{name}: {message:?}");
                 disk.clear();
                 assert_eq!(rows_after_a_power_cut(path), rows, "{name}");
                 // The engine has room as soon as it checks again.
@@ -177,9 +177,9 @@ fn a_write_that_finds_no_room_says_that_the_disk_is_full() {
                 match connection.execute_batch(blob) {
                     Ok(()) => rows += 1,
                     Err(error) => {
-                        let told = mobifs_sqlite::last_error();
+                        let message = mobifs_sqlite::last_error();
                         let code = error.sqlite_error_code();
-                        assert_eq!(code, Some(ErrorCode::DiskFull), "{mode}: {told:?}");
+                        assert_eq!(code, Some(ErrorCode::DiskFull), "{mode}: {message:?}");
                     }
                 }
                 let found = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0));
@@ -198,8 +198,8 @@ fn a_write_that_finds_no_room_says_that_the_disk_is_full() {
 /// What the checkpointer has committed so far.
 fn checkpoints(connection: &Connection) -> String {
     let status = text(connection, "PRAGMA mobifs_status");
-    let (_, behind) = status.split_once("\"checkpoints\":").unwrap();
-    behind.split([',', '}']).next().unwrap().to_owned()
+    let (_, after) = status.split_once("\"checkpoints\":").unwrap();
+    after.split([',', '}']).next().unwrap().to_owned()
 }
 
 /// A transaction of half the rows, of which SQLite has written most to the database when this
@@ -248,17 +248,21 @@ fn a_transaction_that_an_age_limit_meets_on_a_full_disk_is_rolled_back() {
                     }
                     disk.fill_but(left_bytes);
                 }
-                let told = |at: &str| format!("{name}, {at}: {:?}", mobifs_sqlite::last_error());
+                let message = |at: &str| format!("{name}, {at}: {:?}", mobifs_sqlite::last_error());
                 let rolled_back = connection.execute_batch("ROLLBACK");
-                assert!(rolled_back.is_ok(), "{}: {rolled_back:?}", told("ROLLBACK"));
+                assert!(
+                    rolled_back.is_ok(),
+                    "{}: {rolled_back:?}",
+                    message("ROLLBACK")
+                );
                 // SQLite says here that it could not roll back.
                 let found = connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0));
-                assert_eq!(found, Ok(1000), "{}", told("count"));
+                assert_eq!(found, Ok(1000), "{}", message("count"));
                 let after = text(
                     &connection,
                     "SELECT sum(length(b)) || min(b) || max(b) FROM t",
                 );
-                assert_eq!(after, before, "{}", told("content"));
+                assert_eq!(after, before, "{}", message("content"));
                 disk.clear();
                 text(&connection, "PRAGMA mobifs_checkpoint");
                 insert(&connection, 1);

@@ -115,11 +115,11 @@ fn works_with_few_descriptors() {
             connection.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0))?;
             Ok(connection)
         });
-        let told = last_error();
+        let message = last_error();
         let added = match worked {
             Err(error) => {
                 refused += 1;
-                assert!(told.is_some(), "{mode}, {left}: {error}, and not a word");
+                assert!(message.is_some(), "{mode}, {left}: {error}, and no message");
                 drop(taken);
                 0
             }
@@ -127,15 +127,18 @@ fn works_with_few_descriptors() {
                 let taken = (taken, take_descriptors(0));
                 mobifs_sqlite::forget_last_error();
                 drop(connection);
-                let told = last_error();
+                let message = last_error();
                 drop(taken);
                 if plain(&path)
                     .unwrap()
                     .execute_batch("SELECT * FROM t")
                     .is_err()
                 {
-                    let told = told.unwrap_or_else(|| panic!("{mode}, {left}: not a word"));
-                    assert!(told.contains("stays marked"), "{mode}, {left}: {told}");
+                    let message = message.unwrap_or_else(|| panic!("{mode}, {left}: no message"));
+                    assert!(
+                        message.contains("stays marked"),
+                        "{mode}, {left}: {message}"
+                    );
                 }
                 1
             }
@@ -166,8 +169,11 @@ fn a_database_that_is_not_there_is_not_said_to_be_read_only() {
         mobifs_sqlite::forget_last_error();
         let error = open(&place.path(), parameters).unwrap_err();
         assert_eq!(error.sqlite_error_code(), Some(ErrorCode::CannotOpen));
-        let told = last_error().unwrap();
-        assert!(told.contains("does not exist"), "{parameters}: {told}");
+        let message = last_error().unwrap();
+        assert!(
+            message.contains("does not exist"),
+            "{parameters}: {message}"
+        );
     }
 }
 

@@ -122,7 +122,7 @@ const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
 /// How a history goes.
 #[derive(Debug)]
 struct Plan {
-    #[expect(dead_code, reason = "told with a failure")]
+    #[expect(dead_code, reason = "printed with a failure")]
     seed: u64,
     /// Of each connection.
     modes: [&'static str; 2],

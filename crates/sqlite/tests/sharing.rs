@@ -23,7 +23,7 @@ fn readers_and_a_writer_see_what_the_journal_mode_lets_them() {
     make_table(&one);
     one.execute_batch("BEGIN IMMEDIATE").unwrap();
     insert(&one, 5);
-    assert_eq!(count(&other), 0, "nobody sees what is not committed");
+    assert_eq!(count(&other), 0, "uncommitted rows are not visible");
     let error = other.execute_batch("BEGIN IMMEDIATE").unwrap_err();
     assert_eq!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy));
     other.execute_batch("BEGIN; SELECT * FROM t").unwrap();
@@ -31,7 +31,7 @@ fn readers_and_a_writer_see_what_the_journal_mode_lets_them() {
     assert_eq!(
         error.sqlite_error_code(),
         Some(ErrorCode::DatabaseBusy),
-        "somebody reads"
+        "a reader holds its lock"
     );
     other.execute_batch("COMMIT").unwrap();
     one.execute_batch("COMMIT").unwrap();
@@ -212,8 +212,8 @@ fn a_killed_process_loses_nothing_and_others_are_told_meanwhile() {
     assert!(lines.any(|line| line.unwrap().contains("outcome open")));
     holder.kill().unwrap();
     holder.wait().unwrap();
-    let told = hot_error(&place.path());
-    assert!(told.contains("not a database"), "{told}");
+    let message = hot_error(&place.path());
+    assert!(message.contains("not a database"), "{message}");
     let connection = place.open("");
     assert_eq!(count(&connection), 1);
     connection.close().unwrap();
@@ -270,17 +270,17 @@ fn a_forked_child_is_told_and_does_no_harm() {
 }
 
 /// The results that two connections with these journal modes get, one after the other.
-fn told(connections: &[Connection; 2], modes: [&str; 2]) -> Vec<String> {
-    let mut told = Vec::new();
+fn results(connections: &[Connection; 2], modes: [&str; 2]) -> Vec<String> {
+    let mut results = Vec::new();
     make_table(&connections[0]);
     for _ in 0..3 {
         for (connection, mode) in connections.iter().zip(modes) {
             connection.busy_timeout(Duration::ZERO).unwrap();
             let asked = format!("PRAGMA journal_mode={mode}");
             let got = connection.query_row(&asked, [], |row| row.get::<_, String>(0));
-            told.push(format!("{got:?}"));
+            results.push(format!("{got:?}"));
             let mut run =
-                |statement| told.push(format!("{:?}", connection.execute_batch(statement)));
+                |statement| results.push(format!("{:?}", connection.execute_batch(statement)));
             run("INSERT INTO t(b) VALUES (1); INSERT INTO t(b) VALUES (2)");
             if mode != "off" {
                 run("BEGIN; DELETE FROM t; ROLLBACK");
@@ -288,11 +288,11 @@ fn told(connections: &[Connection; 2], modes: [&str; 2]) -> Vec<String> {
             for reader in connections {
                 let rows =
                     reader.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0));
-                told.push(format!("{rows:?}"));
+                results.push(format!("{rows:?}"));
             }
         }
     }
-    told
+    results
 }
 
 /// The VFS says that journals cannot be deleted while they are open, so a connection in the modes
@@ -312,9 +312,9 @@ fn connections_with_different_journal_modes_are_told_what_sqlite_tells_them_with
             connection.execute_batch("PRAGMA synchronous=OFF").unwrap();
         }
         let through = [place.open(""), place.open("")];
-        let expected = told(&without, [first, second]);
+        let expected = results(&without, [first, second]);
         assert_eq!(
-            told(&through, [first, second]),
+            results(&through, [first, second]),
             expected,
             "{first} and {second}"
         );
@@ -360,18 +360,18 @@ fn rows_or_error(connection: &Connection) -> String {
 fn a_connection_that_cannot_have_a_log_for_itself_keeps_nobody_out() {
     told_alike("PRAGMA journal_mode=wal", |path, connect| {
         let (one, other) = (connect(path), connect(path));
-        let mut told = vec![rows_or_error(&one), rows_or_error(&other)];
+        let mut results = vec![rows_or_error(&one), rows_or_error(&other)];
         let exclusive = "PRAGMA locking_mode=exclusive; BEGIN IMMEDIATE";
-        told.push(format!("{:?}", one.execute_batch(exclusive)));
+        results.push(format!("{:?}", one.execute_batch(exclusive)));
         drop(other);
         let third = connect(path);
-        told.push(rows_or_error(&third));
+        results.push(rows_or_error(&third));
         let write = "INSERT INTO t(b) VALUES (2)";
-        told.push(format!("{:?}", third.execute_batch(write)));
+        results.push(format!("{:?}", third.execute_batch(write)));
         drop(third);
-        told.push(format!("{:?}", one.execute_batch(write)));
-        told.push(rows_or_error(&connect(path)));
-        told
+        results.push(format!("{:?}", one.execute_batch(write)));
+        results.push(rows_or_error(&connect(path)));
+        results
     });
 }
 
@@ -382,7 +382,7 @@ fn a_connection_that_only_reads_gets_no_lock_for_writing() {
     for (mode, other_mode) in [("delete", "wal"), ("wal", "delete"), ("wal", "persist")] {
         let place = Place::new();
         let other = place.directory.path().join("plain.db");
-        let told = [(place.path(), c"mobifs"), (other, c"unix")].map(|(path, vfs)| {
+        let results = [(place.path(), c"mobifs"), (other, c"unix")].map(|(path, vfs)| {
             let connect = |flags| Connection::open_with_flags_and_vfs(&path, flags, vfs).unwrap();
             let writer = connect(OpenFlags::default());
             set_mode(&writer, mode);
@@ -394,24 +394,24 @@ fn a_connection_that_only_reads_gets_no_lock_for_writing() {
                 rusqlite::Error::SqliteFailure(error, _) => error.extended_code,
                 other => panic!("{other}"),
             };
-            let mut told = Vec::new();
+            let mut results = Vec::new();
             for locking_mode in ["normal", "exclusive"] {
                 let pragma = format!("PRAGMA locking_mode={locking_mode}");
-                told.push(format!("{:?}", reader.execute_batch(&pragma)));
-                told.push(rows_or_error(&reader));
+                results.push(format!("{:?}", reader.execute_batch(&pragma)));
+                results.push(rows_or_error(&reader));
                 let changed = reader.query_row(&change, [], |_| Ok(()));
-                told.push(format!("{:?}", changed.map_err(code)));
-                told.push(rows_or_error(&connect(OpenFlags::default())));
+                results.push(format!("{:?}", changed.map_err(code)));
+                results.push(rows_or_error(&connect(OpenFlags::default())));
             }
             drop(writer);
-            told.push(rows_or_error(&reader));
+            results.push(rows_or_error(&reader));
             drop(reader);
             let again = connect(OpenFlags::default());
             assert_eq!(common::text(&again, "PRAGMA journal_mode"), mode, "{vfs:?}");
             check(&again);
-            told
+            results
         });
-        assert_eq!(told[0], told[1], "{mode} {other_mode}");
+        assert_eq!(results[0], results[1], "{mode} {other_mode}");
         is_ordinary(&place.path(), 3);
     }
 }

@@ -46,7 +46,7 @@ fn the_vfs_does_what_plain_sqlite_does() {
     }
     eprintln!(
         "{histories} histories, {calls} calls, {full_closes} last closes on full disks; {marks_left} \
-         databases were told to be left marked"
+         databases were left marked, with a message"
     );
     // A search in which each close finds room proves nothing of those that find none.
     assert!(full_closes == 0 || marks_left > 0);

@@ -238,7 +238,7 @@ mod tests {
             pacer.answer_at(due, VirtualNs(number), answer);
         }
         for number in [10, 20, 30] {
-            // Order and "not before" can be told on any machine; "not much later" cannot.
+            // Order and "not before" can be checked on any machine; "not much later" cannot.
             assert_eq!(receiver.recv().unwrap(), (number, Ok(()), true));
         }
     }

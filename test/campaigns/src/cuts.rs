@@ -98,7 +98,7 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} cuts {:?}; {} steps had returned, {} of them were promised, {} were there; \
-             {} operations of random worlds; {} cuts cost the filesystem below itself",
+             {} operations of random worlds; {} cuts destroyed the lower filesystem",
             self.cuts(),
             self.cuts,
             self.steps,

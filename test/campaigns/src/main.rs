@@ -247,7 +247,7 @@ fn measure_recovery(
 ) -> Result<(), Trouble> {
     println!("from the mount after a cut to the first answer, median of {runs}, milliseconds");
     println!(
-        "| content | journal held | ext4 | it read | ext4 data=journal | it read | ext4 below | \
+        "| content | journal held | ext4 | it read | ext4 data=journal | it read | lower ext4 | \
          MobiFS | both | they read | then applied |"
     );
     println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");

@@ -238,7 +238,7 @@ fn from_bytes(mut bytes: &[u8]) -> Vec<(Key, &[u8])> {
                 .fold(0, |sum: u64, byte| sum << 8 | u64::from(*byte))
         };
         let length = (number(17..19) as usize).min(rest.len());
-        let (value, behind) = rest.split_at(length);
+        let (value, remaining) = rest.split_at(length);
         if let Some(kind) = Kind::of(head[0]) {
             let (first, second) = (number(1..9), number(9..17));
             let key = Key {
@@ -248,7 +248,7 @@ fn from_bytes(mut bytes: &[u8]) -> Vec<(Key, &[u8])> {
             };
             records.push((key, value));
         }
-        bytes = behind;
+        bytes = remaining;
     }
     records
 }

@@ -338,7 +338,7 @@ impl Life {
         }
         self.target
             .check_references()
-            .map_err(|problem| format!("killed behind {after} steps, {left:?}: {problem}"))?;
+            .map_err(|problem| format!("killed after {after} steps, {left:?}: {problem}"))?;
         if let Event::Do(operation) = event
             && (left.outcome.is_some() || is_whole)
         {
@@ -347,7 +347,7 @@ impl Life {
         }
         self.timeline.step(self.model.state());
         compare_trees(&self.model, &mut self.target, plan.view())
-            .map_err(|problem| format!("killed behind {after} steps, {left:?}: {problem}"))?;
+            .map_err(|problem| format!("killed after {after} steps, {left:?}: {problem}"))?;
         Ok(Self {
             store,
             arena: Some(arena),

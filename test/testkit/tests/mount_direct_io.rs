@@ -148,8 +148,11 @@ fn a_truncation_beside_asynchronous_direct_writes_leaves_one_size() {
         });
         let known = file.metadata().unwrap().size();
         let asked = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        let told = rustix::fs::statx(file, "", asked, StatxFlags::BASIC_STATS).unwrap();
-        assert_eq!(known, told.stx_size, "kernel and daemon know other sizes");
+        let attributes = rustix::fs::statx(file, "", asked, StatxFlags::BASIC_STATS).unwrap();
+        assert_eq!(
+            known, attributes.stx_size,
+            "kernel and daemon know other sizes"
+        );
         let mut cached = vec![0; FILE_BYTES + 1];
         let count = file.read_at(&mut cached, 0).unwrap();
         let past_the_cache = direct_io::read(&direct, 0, FILE_BYTES).unwrap();

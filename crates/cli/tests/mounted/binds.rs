@@ -127,7 +127,7 @@ impl Drop for Namespace {
     }
 }
 
-/// It waited for ever, without a word.
+/// It waited for ever, without a message.
 #[test]
 fn a_mount_of_which_another_namespace_has_a_copy_is_unmounted_and_the_copy_is_named() {
     needs_mounts!();

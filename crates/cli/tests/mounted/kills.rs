@@ -287,7 +287,7 @@ fn a_daemon_whose_supervisor_is_killed_serves_on() {
 }
 
 #[test]
-fn nobody_watches_over_a_daemon_that_is_not_to_be_supervised() {
+fn a_daemon_that_is_not_to_be_supervised_has_no_supervisor() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&["-o", "nosupervise"]);

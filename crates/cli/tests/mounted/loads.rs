@@ -492,9 +492,9 @@ fn use_git(directory: &Path, stop: &AtomicBool, mut random: Random) -> Check {
         command.arg("-C").arg(directory).args(words);
         command.env("GIT_CONFIG_GLOBAL", "/dev/null");
         let identity = ["AUTHOR", "COMMITTER"];
-        for who in identity {
-            command.env(format!("GIT_{who}_NAME"), "a");
-            command.env(format!("GIT_{who}_EMAIL"), "a@b");
+        for role in identity {
+            command.env(format!("GIT_{role}_NAME"), "a");
+            command.env(format!("GIT_{role}_EMAIL"), "a@b");
         }
         run(&mut command)
     };

@@ -472,9 +472,9 @@ fn a_recording_goes_on_when_the_daemon_is_killed() {
     fixture.umount();
     let expected: Vec<u32> = (0..400).collect();
     assert_eq!(files_of(&events(&file)), expected);
-    let told = trace(&["stat"], &file);
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.contains("before the daemon died"), "{told}");
+    let output = trace(&["stat"], &file);
+    let output = String::from_utf8(output.stdout).unwrap();
+    assert!(output.contains("before the daemon died"), "{output}");
 }
 
 #[test]
@@ -610,7 +610,7 @@ fn a_recording_under_way_is_not_mistaken_for_one_that_is_left() {
         let waited = since.elapsed();
         assert!(
             waited < Duration::from_secs(60),
-            "the recording goes on in vain"
+            "the recording goes on without effect"
         );
         fs::write(fixture.mountpoint.join("file"), "content").unwrap();
     }

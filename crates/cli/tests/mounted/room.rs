@@ -238,17 +238,17 @@ fn a_mapping_of_holes_on_a_full_disk_is_told_by_msync() {
     // The mount does not ask all the time.
     wait_until(|| rustix::fs::statvfs(&fixture.mountpoint).unwrap().f_bavail < 300);
 
-    let told = mapped.map(|start| {
+    let results = mapped.map(|start| {
         // SAFETY: both mappings have so many bytes, and only this thread uses them.
         unsafe {
             ptr::write_bytes(start.cast::<u8>(), 7, BYTES);
-            let told = [(); 2].map(|()| msync(start, BYTES, MsyncFlags::SYNC));
+            let results = [(); 2].map(|()| msync(start, BYTES, MsyncFlags::SYNC));
             munmap(start, BYTES).unwrap();
-            told
+            results
         }
     });
     // Once for each open file.
-    assert_eq!(told, [[Err(Errno::NOSPC), Ok(())], [Ok(()); 2]]);
+    assert_eq!(results, [[Err(Errno::NOSPC), Ok(())], [Ok(()); 2]]);
     drop((holes, ahead));
     fixture.cut_power();
     fixture.mount(&words);

@@ -29,7 +29,7 @@ fn signal(signal: &str, pid: u32) {
     succeeds(&sent.unwrap());
 }
 
-/// Found by hand: it waited without a word and without a limit.
+/// Found by hand: it waited without a message and without a limit.
 #[test]
 fn the_status_of_a_daemon_that_does_not_answer_is_given_up_with_its_process() {
     needs_mounts!();
@@ -57,7 +57,7 @@ fn the_status_of_a_daemon_that_does_not_answer_is_given_up_with_its_process() {
     fixture.umount();
 }
 
-/// Found by hand: they waited without a word.
+/// Found by hand: they waited without a message.
 #[test]
 fn sync_and_umount_say_for_what_process_they_wait() {
     needs_mounts!();

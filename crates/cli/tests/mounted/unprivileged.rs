@@ -176,7 +176,7 @@ fn a_drill_ends_a_mount_that_its_user_cannot_abort() {
 }
 
 #[test]
-fn nobody_else_may_give_orders() {
+fn other_users_may_not_control_the_mount() {
     needs_mounts!();
     let Some(user) = User::new() else { return };
     // Root's mount, and the other user asks.

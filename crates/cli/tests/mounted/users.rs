@@ -189,7 +189,7 @@ fn users_of_one_mount_may_what_they_may_in_a_plain_directory() {
     let expected = work(&plain);
     let refused = expected
         .iter()
-        .filter(|told| !told.contains("Some(0)"))
+        .filter(|status| !status.contains("Some(0)"))
         .count();
     assert!(
         refused > 25 && refused < ACTIONS.len() - 15,

@@ -45,7 +45,7 @@ impl Listing {
         self.bytes.len() + Self::entry_bytes(name, prefix) <= self.bytes_max
     }
 
-    /// Adds an entry if there is room for it; says whether there was.
+    /// Adds an entry if there is room for it; returns whether there was.
     fn push(
         &mut self,
         prefix: &[u8],

@@ -77,7 +77,7 @@ impl SetIdFiles {
         self.count.load(Ordering::Acquire) > 0 && self.files.lock().contains(&id)
     }
 
-    /// Forgets a file; says whether it was known.
+    /// Forgets a file; returns whether it was known.
     pub(super) fn remove(&self, id: ObjectId) -> bool {
         if self.count.load(Ordering::Acquire) == 0 {
             return false;

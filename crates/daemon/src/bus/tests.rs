@@ -435,7 +435,7 @@ fn sessions_that_are_no_longer_idle_have_a_user() {
 }
 
 #[test]
-fn nobody_else_can_speak_for_a_service() {
+fn messages_of_another_sender_than_the_service_are_ignored() {
     let Some(mut scene) = Scene::new() else {
         return;
     };

@@ -109,18 +109,18 @@ impl Machine {
     }
 
     fn supply(&self, name: &str, files: &[(&str, &str)]) {
-        self.tell("power", name, files);
+        self.write_class("power", name, files);
     }
 
     fn connector(&self, name: &str, status: &str, dpms: &str) {
-        self.tell("drm", name, &[("status", status), ("dpms", dpms)]);
+        self.write_class("drm", name, &[("status", status), ("dpms", dpms)]);
     }
 
     fn light(&self, power: &str) {
-        self.tell("backlight", "panel", &[("bl_power", power)]);
+        self.write_class("backlight", "panel", &[("bl_power", power)]);
     }
 
-    fn tell(&self, class: &str, name: &str, files: &[(&str, &str)]) {
+    fn write_class(&self, class: &str, name: &str, files: &[(&str, &str)]) {
         let directory = self.path(class).join(name);
         fs::create_dir_all(&directory).unwrap();
         for (file, content) in files {
@@ -143,7 +143,7 @@ fn wait_until(condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn whoever_uses_a_device_is_seen_also_on_one_that_is_plugged_in_later() {
+fn use_of_a_device_is_seen_also_on_one_that_is_plugged_in_later() {
     let machine = Machine::new();
     let mut lid = machine.plug("event0", "0\n");
     let mut screen = machine.plug("event1", "400 0 0 0 0 0\n");
@@ -264,8 +264,8 @@ fn a_screen_is_on_if_its_connector_and_its_light_are() {
     let machine = Machine::new();
     let screens = Screens::new(&machine.path("drm"), &machine.path("backlight"));
     assert_eq!(screens.is_one_on(), None);
-    machine.tell("drm", "card0", &[("dev", "226:0")]);
-    machine.tell("drm", "version", &[]);
+    machine.write_class("drm", "card0", &[("dev", "226:0")]);
+    machine.write_class("drm", "version", &[]);
     machine.connector("card0-DP-1", "disconnected", "Off");
     assert_eq!(screens.is_one_on(), None, "nothing is connected");
     machine.light("4");

@@ -380,7 +380,7 @@ impl Supervisor {
             && mobifs_fuse::is_mounted(mountpoint, "mobifs")
             && let Err(error) = mobifs_fuse::abort(mountpoint)
         {
-            tracing::warn!(%error, "the supervisor cannot unmount the dead mount");
+            tracing::warn!(%error, "the supervisor cannot unmount the mount of the ended daemon");
         }
         self.kept.clear();
         tracing::error!(

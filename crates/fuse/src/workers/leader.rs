@@ -27,7 +27,7 @@ pub(crate) const SPARE: usize = usize::MAX - 1;
 /// So many requests in a row from one thread make a leader.
 const STREAK: u32 = 32;
 /// So many requests in a row that seem to come from another CPU make a leader ask where
-/// its sender is. Asking in vain doubles it up to the maximum, because asking costs as
+/// its sender is. A poll without a request doubles it up to the maximum, because asking costs as
 /// much as a request.
 const PATIENCE_MIN: u32 = 16;
 const PATIENCE_MAX: u32 = 1024;

@@ -190,9 +190,9 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            let who = (state >> 33) as usize % all.len();
+            let index = (state >> 33) as usize % all.len();
             let wanted = Level::of((state >> 40) as i32 % 5).unwrap();
-            let connection = &mut all[who];
+            let connection = &mut all[index];
             if state >> 60 & 1 == 0 {
                 connection.raise(&mut locks, wanted);
             } else if wanted <= Level::Shared {

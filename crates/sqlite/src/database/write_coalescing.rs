@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(read(7, &[7]), [7, 0, 0, 1], "a hole before it");
         assert_eq!(read(12, &[]), [3, 4]);
         assert_eq!(read(9, &[7, 7, 7, 7]), [7, 1, 2, 3]);
-        assert_eq!(read(6, &[7, 7]), [7, 7], "behind what is read");
+        assert_eq!(read(6, &[7, 7]), [7, 7], "after what is read");
         assert_eq!(read(14, &[]), [0; 0], "before it");
         let mut out = [9; 4];
         assert_eq!(coalesced.overlay(JOURNAL, 10, &mut out, 0), 0);

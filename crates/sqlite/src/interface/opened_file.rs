@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_anything_but_read_writes_what_waits_first() {
+    fn every_operation_but_a_read_first_writes_the_coalesced_data() {
         let operations: [(&str, Operation); 16] = [
             ("truncating it", |bed| bed.log.truncate(600).unwrap()),
             ("syncing it", |bed| bed.log.sync().unwrap()),

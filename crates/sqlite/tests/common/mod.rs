@@ -82,7 +82,7 @@ pub fn hot_error(path: &Path) -> String {
         })
     });
     looked
-        .expect_err("told that the database is in use")
+        .expect_err("an error: the database is in use")
         .to_string()
 }
 

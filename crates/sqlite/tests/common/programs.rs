@@ -24,8 +24,8 @@ pub struct Answer {
 /// A program that executes commands.
 pub struct Actor {
     pub process: Child,
-    tell: ChildStdin,
-    hear: BufReader<ChildStdout>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
 }
 
 impl Actor {
@@ -36,23 +36,23 @@ impl Actor {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let (tell, hear) = (process.stdin.take(), process.stdout.take());
+        let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
         Self {
             process,
-            tell: tell.unwrap(),
-            hear: BufReader::new(hear.unwrap()),
+            stdin: stdin.unwrap(),
+            stdout: BufReader::new(stdout.unwrap()),
         }
     }
 
     pub fn send(&mut self, call: &Value) {
-        writeln!(self.tell, "{call}").unwrap();
-        self.tell.flush().unwrap();
+        writeln!(self.stdin, "{call}").unwrap();
+        self.stdin.flush().unwrap();
     }
 
     /// None if it was killed.
     pub fn answer(&mut self) -> Option<Answer> {
         let mut line = String::new();
-        while self.hear.read_line(&mut line).ok()? > 0 {
+        while self.stdout.read_line(&mut line).ok()? > 0 {
             if let Some(answer) = line.trim_end().strip_prefix('@') {
                 let answer: Value = serde_json::from_str(answer).ok()?;
                 let rows = answer["rows"].as_array()?.iter();

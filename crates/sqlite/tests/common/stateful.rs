@@ -62,7 +62,7 @@ pub struct World<'a> {
     number: u64,
     finished: Finished,
     /// The steps so far, for the report of a failure.
-    told: Vec<String>,
+    steps: Vec<String>,
 }
 
 impl<'a> World<'a> {
@@ -103,7 +103,7 @@ impl<'a> World<'a> {
             is_unclean: [false; 2],
             number: 0,
             finished: Finished::default(),
-            told: Vec::new(),
+            steps: Vec::new(),
         }
     }
 
@@ -180,7 +180,7 @@ impl<'a> World<'a> {
         self.finished.calls += 1;
         let asked = call(self, 0);
         let answer = self.actors[process][0].call(&asked);
-        self.told.push(format!(
+        self.steps.push(format!(
             "{process}: {asked} -> {} {}",
             answer.code, answer.words
         ));
@@ -193,7 +193,7 @@ impl<'a> World<'a> {
         assert!(
             (answer.code, &answer.rows) == (expected.code, &expected.rows),
             "{answer:?} where plain SQLite has {expected:?}:\n{}",
-            self.told.join("\n")
+            self.steps.join("\n")
         );
         Some(answer)
     }
@@ -307,7 +307,7 @@ impl<'a> World<'a> {
             NAMES[database],
             looked[0],
             looked[1],
-            self.told.join("\n")
+            self.steps.join("\n")
         );
     }
 
@@ -419,7 +419,7 @@ impl<'a> World<'a> {
             states[0],
             states[1],
             "in a transaction:\n{}",
-            self.told.join("\n")
+            self.steps.join("\n")
         );
         if let Some(open) = self.open.get_mut(&slot) {
             open.in_transaction = states[0];
@@ -499,7 +499,7 @@ impl<'a> World<'a> {
         for (side, is_in) in self.are_in_transaction(slot).into_iter().enumerate() {
             if is_in {
                 let answer = self.actors[process][side].call(&call);
-                self.told.push(format!(
+                self.steps.push(format!(
                     "{process}: {call} on side {side} -> {}",
                     answer.words
                 ));
@@ -510,7 +510,7 @@ impl<'a> World<'a> {
     /// Ends a process and starts it anew. What its connections had open is gone.
     fn end(&mut self, process: usize) {
         self.actors[process] = [(self.start)(), (self.start)()];
-        self.told.push(format!("{process}: killed"));
+        self.steps.push(format!("{process}: killed"));
         let slots: Vec<(usize, usize)> = self.open.keys().copied().collect();
         for slot in slots {
             if slot.0 == process {
@@ -592,7 +592,7 @@ impl<'a> World<'a> {
         let call = json!({ "do": "run", "connection": connection, "sql": sql, "alone": true });
         let patience = Duration::from_micros(self.dice.roll(20_000));
         self.finished.calls += 1;
-        self.told
+        self.steps
             .push(format!("{process}: {call}, killed after {patience:?}"));
         self.actors[process][0].send(&call);
         std::thread::sleep(patience);
@@ -607,7 +607,7 @@ impl<'a> World<'a> {
             assert!(
                 is_done,
                 "a committed transaction is lost: {answer:?}:\n{}",
-                self.told.join("\n")
+                self.steps.join("\n")
             );
         }
         if is_done {
@@ -632,7 +632,7 @@ impl<'a> World<'a> {
                 0,
                 "{}:\n{}",
                 answer.words,
-                self.told.join("\n")
+                self.steps.join("\n")
             );
             answer.rows
         };
@@ -652,7 +652,7 @@ impl<'a> World<'a> {
         let owners = [USER, USER, 0];
         let owner = owners[self.dice.roll(3) as usize];
         let place_owner = owners[self.dice.roll(3) as usize];
-        self.told.push(format!(
+        self.steps.push(format!(
             "{directory:o} of {place_owner}, files {file:o} of {owner}"
         ));
         for side in 0..2 {

@@ -61,7 +61,7 @@ pub enum ArenaError {
     /// It is not an arena, or one of another version of this program.
     #[error("the memory that was handed over is not an arena of this version of mobifs")]
     Foreign,
-    /// No mount was ever alive in it.
+    /// No mount has ever run in it.
     #[error("no mount was kept in the memory that was handed over")]
     Empty,
     /// Something could not be kept, so what is there is not a state.

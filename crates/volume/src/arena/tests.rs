@@ -101,7 +101,7 @@ fn a_kill_at_any_write_leaves_the_state_before_or_after_the_batch() {
             if found == done {
                 after += 1;
             } else {
-                assert_eq!(found, model, "killed behind {writes} writes");
+                assert_eq!(found, model, "killed after {writes} writes");
                 before += 1;
             }
             if found != model {
@@ -243,7 +243,7 @@ fn at_rest_memory_is_given_back_and_a_kill_meanwhile_changes_nothing() {
         trial.shared.records.lock().give_back(usize::MAX);
         let is_done = !trial.is_killed();
         let next = successor(&trial);
-        assert_eq!(content(&next), model, "killed behind {writes} writes");
+        assert_eq!(content(&next), model, "killed after {writes} writes");
         next.shared.records.lock().give_back(usize::MAX);
         given_back = next.used_bytes();
         assert!(given_back < before, "{given_back} of {before} bytes");
@@ -273,7 +273,7 @@ fn the_sessions_text_is_whole() {
         trial.set_session(b"the second").unwrap();
         let found = successor(&arena).session().unwrap();
         let expected: &[u8] = if writes < 3 { b"first" } else { b"the second" };
-        assert_eq!(found, expected, "killed behind {writes} writes");
+        assert_eq!(found, expected, "killed after {writes} writes");
     }
     assert!(arena.set_session(&[0; 3000]).is_err());
 }

@@ -354,7 +354,7 @@ fn what_is_forgotten_and_looked_up_at_the_same_time_is_found() {
 }
 
 #[test]
-fn a_power_cut_ends_whoever_waits() {
+fn a_power_cut_ends_every_waiting_call() {
     explore(|| {
         let stage = Stage::new(64 << 20);
         let app = stage.make(ObjectId::ROOT, "durable", FileKind::Directory);

@@ -177,7 +177,7 @@ fn no_more_than_the_limit_of_staleness_waits() {
 }
 
 #[test]
-fn whoever_needs_a_commit_now_does_not_wait_for_the_user() {
+fn an_urgent_commit_does_not_wait_for_the_user() {
     let bed = Bed::new();
     bed.volume.user_event();
     let durable = PolicyChange::parse("class = \"durable\"");

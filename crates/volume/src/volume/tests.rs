@@ -391,7 +391,7 @@ fn classes_change_while_mounted() {
     volume.set_app("app", durable.clone()).unwrap();
     volume.fsync(id).unwrap();
     assert!(store.pending().commits > 0);
-    // Names that do not exist were accepted without a word.
+    // Names that do not exist were accepted without an error.
     for unknown in ["app/below", "absent", "app/", "", "..", "/"] {
         let error = volume.set_app(unknown, durable.clone()).unwrap_err();
         assert!(

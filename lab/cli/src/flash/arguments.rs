@@ -22,7 +22,7 @@ second signal ends it at once).
   mobifs flash cut --keep random:1 card.img       # EIO from now on
   umount /mnt; mobifs flash power-on card.img     # says which loop device it is now
 
-docs/FLASH-DEVICE.md tells what becomes of FLUSH, FUA and discard on each way.";
+docs/FLASH-DEVICE.md says what becomes of FLUSH, FUA and discard on each way.";
 
 const MATERIALISE_HELP: &str = "\
 States are numbered by what had become durable: state 0 is before the first flush, state N

@@ -17,7 +17,7 @@ const ALL: &str = "all";
 
 pub(super) const HELP: &str = "\
 Repeats published experiments with the model, in virtual time, and says of each finding
-whether the model has it (docs/FLASH-VALIDATION.md tells which, and why some are not judged):
+whether the model has it (docs/FLASH-VALIDATION.md says which, and why some are not judged):
   the basic figures of the preset
   S4 Fig. 9    a 100 MB file is read in ever smaller pieces
   S4 Fig. 13   random accesses in regions of 1 MB to 2 GB, by size of the mapping cache

@@ -9,7 +9,7 @@ use mobifs_trace::Format;
 const TRACE_HELP: &str = "\
 A TRACE is a file of this program (Parquet), of strace, of MobiGen, of blkparse, or block
 requests of a phone (process,device,rw_flag,sector,size,timestamp); text may be gzipped. Which
-it is, is seen from its content. docs/TRACES.md tells what the events mean.
+it is, is seen from its content. docs/TRACES.md says what the events mean.
 
   mobifs trace record --root ~/mail --out mail.parquet -- notmuch new
   mobifs trace stat mail.parquet

@@ -182,9 +182,9 @@ fn errors_are_one_sentence_and_have_their_codes() {
             "{arguments:?}: {}",
             errors(&output)
         );
-        let told = errors(&output);
-        assert!(told.contains(message), "{arguments:?}: {told}");
-        assert!(!told.contains("panicked"), "{arguments:?}: {told}");
+        let stderr = errors(&output);
+        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
     }
 }
 
@@ -229,7 +229,7 @@ fn a_command_is_recorded_with_what_the_user_does() {
     }
 }
 
-/// A user gave a directory that was not there, and got an empty trace without a word.
+/// A user gave a directory that was not there, and got an empty trace without an error.
 #[test]
 fn a_recording_of_nothing_says_why() {
     if Command::new("strace").arg("-V").output().is_err() {

@@ -176,7 +176,7 @@ impl Command<'_> {
 /// When a command was taken and when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// When the device took it: later than submitted if its queue was full, or behind a
+    /// When the device took it: later than submitted if its queue was full, or after a
     /// flush, discard or remap, which it executes alone.
     pub accepted_at: VirtualNs,
     /// When it ended, and the host gets the completion.

@@ -243,7 +243,7 @@ fn versions_take_at_least_what_one_copy_takes() {
 }
 
 #[test]
-fn e_counts_pages_of_content_whoever_flushes_them() {
+fn e_counts_pages_of_content_whatever_flushes_them() {
     let mut script = Script::new(4, 1);
     script
         .create(0)

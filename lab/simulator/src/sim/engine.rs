@@ -231,7 +231,7 @@ impl<'s> EngineRun<'s> {
         }
     }
 
-    /// What a mount does when it hears of this.
+    /// What a mount does on this event.
     fn device_state(&mut self, state: DeviceState) -> Result<(), SimulationError> {
         let event = match state {
             DeviceState::ScreenOn => MachineEvent::ScreenOn,

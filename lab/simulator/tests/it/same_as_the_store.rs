@@ -25,7 +25,7 @@ const FILES: u64 = 12;
 /// Pages in place and in the journal, by the moment of the commits.
 type Written = BTreeMap<u64, (u64, u64)>;
 
-/// Looks at the files of a store, to tell what commits have written.
+/// Looks at the files of a store, to find what commits have written.
 struct Watch {
     lower: CrashLower,
     store: Arc<JournalStore<Gate<CrashLower>>>,

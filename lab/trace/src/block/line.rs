@@ -37,7 +37,7 @@ pub enum LineError {
         expected: &'static str,
     },
     /// A flag that says neither read, write, discard nor flush.
-    #[error("the rw_flag '{0}' is none of R, W, D and F (with A, F, M, N, S, V behind)")]
+    #[error("the rw_flag '{0}' is none of R, W, D and F (followed by A, F, M, N, S, V)")]
     Access(String),
     /// A read, write or discard of nothing.
     #[error("a size of 0 sectors")]
@@ -252,7 +252,7 @@ mod tests {
             ("p,1,R,0,0,1.0", "a size of 0 sectors"),
             (
                 "p,1,Q,0,8,1.0",
-                "the rw_flag 'Q' is none of R, W, D and F (with A, F, M, N, S, V behind)",
+                "the rw_flag 'Q' is none of R, W, D and F (followed by A, F, M, N, S, V)",
             ),
             (
                 "p,1,R,0,8,soon",

@@ -56,7 +56,7 @@ pub(super) fn check(input: &impl ChunkReader, column: &ColumnChunkMetaData) -> R
     let end = position
         .checked_add(length)
         .filter(|&end| end <= input.len())
-        .ok_or_else(|| damaged("a column ends behind the file"))?;
+        .ok_or_else(|| damaged("a column ends after the end of the file"))?;
     while position < end {
         let rest = end - position;
         let header = match read(input, position, rest.min(WINDOW_BYTES))? {

@@ -147,7 +147,7 @@ fn fill(connection: &mut Connection, rows: u64) -> Result<(), WorkloadError> {
     Ok(())
 }
 
-/// Checks a database that [`insert`] filled in order and a crash cut short: sound, and the
+/// Checks a database that [`insert`] filled in order and a crash cut short: intact, and the
 /// rows are exactly 1 to n, each with its own text. Returns n.
 pub fn check_prefix(path: &Path) -> Result<u64, WorkloadError> {
     let connection = Connection::open(path)?;

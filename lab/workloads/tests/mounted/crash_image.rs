@@ -104,7 +104,7 @@ fn transactions(app: &Path, mode: JournalMode, stop: &AtomicBool, done: &AtomicU
 fn check_rows(app: &Path) -> u64 {
     let database = app.join("test.db");
     if database.exists() {
-        check_prefix(&database).expect("a sound prefix")
+        check_prefix(&database).expect("an intact prefix")
     } else {
         0
     }

@@ -93,7 +93,7 @@ fn database(root: &Path, mode: JournalMode) -> std::path::PathBuf {
 
 /// Rows in each database; every one consistent and a prefix of what was written.
 fn check(root: &Path) -> [u64; 4] {
-    MODES.map(|mode| check_prefix(&database(root, mode)).expect("a sound prefix"))
+    MODES.map(|mode| check_prefix(&database(root, mode)).expect("an intact prefix"))
 }
 
 fn cut_under_load(base: &Path, store: &Path, config: Option<&str>, durable: bool) {

@@ -67,7 +67,7 @@ pub(super) fn check(app: &Path) -> Result<u64, String> {
         let at = slot as usize * 4;
         let number = u32::from_le_bytes([root[at], root[at + 1], root[at + 2], root[at + 3]]);
         let written = writer_of(slot, txn);
-        let sound = match (number, written) {
+        let intact = match (number, written) {
             (0, 0) => true,
             (0, _) | (_, 0) => false,
             (number, written) => page(number as usize).is_some_and(|page| {
@@ -75,7 +75,7 @@ pub(super) fn check(app: &Path) -> Result<u64, String> {
                 page.chunks(pair.len()).all(|chunk| chunk == pair)
             }),
         };
-        if !sound {
+        if !intact {
             return Err(format!(
                 "transaction {txn}: slot {slot} in page {number} is not as transaction \
                  {written} wrote it"

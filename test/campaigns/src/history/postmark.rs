@@ -153,7 +153,7 @@ impl PostMark {
                     continue;
                 }
                 make(app, &action)
-                    .map_err(|error| format!("{action:?} behind {before}: {error}"))?;
+                    .map_err(|error| format!("{action:?} after step {before}: {error}"))?;
                 if let Some(file) = action.read {
                     contents.compare(app, file)?;
                 }

@@ -163,7 +163,7 @@ impl Running {
                 let app = self.history.app();
                 let (from, promised) = (self.from, self.floor);
                 Trouble::Violation(format!(
-                    "{app} (began behind {from}, {promised} committed by a sync, {returned} \
+                    "{app} (began after step {from}, {promised} committed by a sync, {returned} \
                      returned): {problem}"
                 ))
             })?;

@@ -50,7 +50,7 @@ enum Lie {
 }
 
 impl Lie {
-    fn tell(self, forged: ForgedCarried) -> ForgedCarried {
+    fn apply(self, forged: ForgedCarried) -> ForgedCarried {
         match self {
             Self::Nothing | Self::NothingEither => forged,
             Self::File(file) => ForgedCarried { file, ..forged },
@@ -82,7 +82,7 @@ fn run(input: &[u8]) -> Verdict {
     };
     let file = u64::from(plan.file) % FILES + 1;
     history.set_overflow(file, &encode(&records));
-    let forged = plan.lie.tell(ForgedCarried::of(file, &records));
+    let forged = plan.lie.apply(ForgedCarried::of(file, &records));
     let mut journal = history.journal();
     carry(&mut journal, forged, plan.is_new)
         .unwrap_or_else(|error| panic!("before the forgery: {error}"));

@@ -16,11 +16,11 @@ pub const FUSE_REQUEST: Target = Target {
 fn run(input: &[u8]) -> Verdict {
     let verdicts = [check(input, false), check(input, true)];
     // The same with a length that is right, or a single wrong byte would end it all.
-    let mut sound = input.to_vec();
-    if let Some(length) = sound.get_mut(..4) {
+    let mut repaired = input.to_vec();
+    if let Some(length) = repaired.get_mut(..4) {
         length.copy_from_slice(&(input.len() as u32).to_le_bytes());
     }
-    let again = [check(&sound, false), check(&sound, true)];
+    let again = [check(&repaired, false), check(&repaired, true)];
     if verdicts.iter().chain(&again).any(|v| *v == Verdict::Taken) {
         Verdict::Taken
     } else {

@@ -189,7 +189,7 @@ pub enum Fate {
 ///    number implies the removal of the number's earlier holder.
 ///
 /// All four lead to earlier effects only, so one pass backwards finds everything.
-/// `predecessor` tells the earlier holder of an inode's number.
+/// `predecessor` returns the earlier holder of an inode's number.
 pub(super) fn close<'a>(
     effects: impl DoubleEndedIterator<Item = &'a Effect> + ExactSizeIterator,
     land: &mut [bool],

@@ -150,7 +150,7 @@ fn recover(lower: &CrashLower, setting: &Setting) -> Result<(Tree, u64), String>
 fn demand_durable(lower: &CrashLower, setting: &Setting, shown: &Tree) -> Result<(), String> {
     let cut = lower.crash_image(&mut |_| Fate::Vanish);
     let mut mounted = mount(&cut, setting, &setting.clock.clock(0))
-        .map_err(|what| format!("cut behind the recovery: {what}"))?;
+        .map_err(|what| format!("cut after the recovery: {what}"))?;
     let found = mounted.target.tree();
     let found = found.map_err(|error| format!("the tree cannot be read: {error:?}"))?;
     shown

@@ -173,7 +173,7 @@ const ERRNOS: [i32; 7] = [
     30,  // EROFS
     24,  // EMFILE
     12,  // ENOMEM
-    4,   // EINTR: what is not retried below must be an error like any other above
+    4,   // EINTR: where the store does not retry, it is an error like any other
 ];
 
 /// How a fault that begins at this call may go on.

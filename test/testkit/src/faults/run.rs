@@ -114,8 +114,9 @@ fn resume(
         arena: Some(arena.clone()),
         ..setting.volume_options(Arc::clone(clock))?
     };
-    let below = Arc::<JournalStore<Gate<CrashLower>>>::clone(&store);
-    let volume = Volume::resume(below, options, &resumption).map_err(|error| error.to_string())?;
+    let backend = Arc::<JournalStore<Gate<CrashLower>>>::clone(&store);
+    let volume =
+        Volume::resume(backend, options, &resumption).map_err(|error| error.to_string())?;
     volume.check_arena()?;
     Ok((volume, store, arena))
 }
@@ -569,18 +570,20 @@ impl Run<'_> {
 
     fn demand_all_given_back(&self) -> Result<(), String> {
         demand_nothing_held(self.volume(), &*self.mounted.store)?;
-        let (room, mut below) = (
+        let (room, mut lower_room) = (
             self.volume().statfs().map_err(|error| error.to_string())?,
             self.mounted
                 .store
                 .space()
                 .map_err(|error| error.to_string())?,
         );
-        below.free_inodes = below.free_inodes.saturating_sub(below.own_inodes());
-        if room == below {
+        lower_room.free_inodes = lower_room
+            .free_inodes
+            .saturating_sub(lower_room.own_inodes());
+        if room == lower_room {
             Ok(())
         } else {
-            Err(format!("reservations are left: {room:?} of {below:?}"))
+            Err(format!("reservations are left: {room:?} of {lower_room:?}"))
         }
     }
 }

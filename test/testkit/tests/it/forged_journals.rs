@@ -260,8 +260,8 @@ fn entry(parent: ObjectId, name: &str, child: Option<ObjectId>) -> Record {
 fn what_no_apply_could_do_is_refused_and_nothing_is_touched() {
     let root = ObjectId::ROOT;
     let directory = |number| Record::Object(made(number, FileKind::Directory));
-    let mut nobodys = made(0, FileKind::Regular);
-    nobodys.attributes.uid = u32::MAX;
+    let mut ownerless = made(0, FileKind::Regular);
+    ownerless.attributes.uid = u32::MAX;
     let mut leads_nowhere = made(0, FileKind::Symlink);
     leads_nowhere.symlink_target = Some([].into());
     let refused = [
@@ -295,8 +295,8 @@ fn what_no_apply_could_do_is_refused_and_nothing_is_touched() {
             vec![directory(0), entry(root, ".mobifs", Some(new(0)))],
         ),
         (
-            "nobody owns it",
-            vec![Record::Object(nobodys), entry(root, "f", Some(new(0)))],
+            "it has no owner",
+            vec![Record::Object(ownerless), entry(root, "f", Some(new(0)))],
         ),
         (
             "it leads nowhere",
@@ -481,7 +481,7 @@ fn places_that_no_mount_records_are_tried_out_before_a_store_is_served() {
             vec![lie, moved("m", 0), gone.clone()],
         ),
         (
-            "a directory below itself",
+            "a directory in itself",
             vec![directory(), gone.clone(), below_itself],
         ),
         (
@@ -518,10 +518,7 @@ fn changes_that_no_mount_commits_are_tried_out_before_a_store_is_served() {
             vec![numbered, name_of_numbered],
         ),
         ("a file that is too large", vec![huge, is_new.clone()]),
-        (
-            "an attribute that nobody can set",
-            vec![odd, is_new.clone()],
-        ),
+        ("an attribute that cannot be set", vec![odd, is_new.clone()]),
         (
             "more names than files can have",
             vec![named_twice, is_new, second],

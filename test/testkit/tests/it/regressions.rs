@@ -252,7 +252,7 @@ fn a_file_whose_names_all_go_is_found_wherever_the_apply_is_cut() {
             .map(String::as_str)
             .filter(|p| !p.is_empty())
             .collect();
-        assert_eq!(paths, ["alpha", "alpha/e"], "cut behind {calls} calls");
+        assert_eq!(paths, ["alpha", "alpha/e"], "cut after {calls} calls");
         if !is_cut {
             break;
         }
@@ -489,7 +489,7 @@ fn content_that_the_journal_calls_done_is_not_begun_again() {
             assert_eq!(
                 found.execute(&read),
                 Ok(Answer::Data(payload.bytes())),
-                "call {failing} failed, and the power was cut behind {calls}"
+                "call {failing} failed, and the power was cut after {calls}"
             );
             if !is_cut {
                 break;

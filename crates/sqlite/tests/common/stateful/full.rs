@@ -36,7 +36,7 @@ impl World<'_> {
             // The oracle has no classes.
             let class = call("PRAGMA mobifs_class = durable");
             let answer = self.actors[process][0].call(&class);
-            self.told
+            self.steps
                 .push(format!("{process}: {class} -> {}", answer.words));
         }
         let is_taken_late = self.dice.roll(2) == 0;
@@ -65,7 +65,7 @@ impl World<'_> {
         if let Some(disk) = &self.disk {
             disk.clear();
         }
-        self.told.push("there is room again".to_owned());
+        self.steps.push("there is room again".to_owned());
         // The last connection to a database says it.
         let words: String = closed.iter().map(|(_, words)| words.as_str()).collect();
         for (database, _) in closed {
@@ -75,7 +75,7 @@ impl World<'_> {
 
     /// Other programs take all the room where MobiFS has its databases.
     fn fill(&mut self) {
-        self.told.push("the disk is full".to_owned());
+        self.steps.push("the disk is full".to_owned());
         if let Some(disk) = &self.disk {
             disk.fill();
         }
@@ -111,7 +111,7 @@ impl World<'_> {
         if let Some(disk) = &self.disk {
             disk.clear();
         }
-        self.told.push("there is room again".to_owned());
+        self.steps.push("there is room again".to_owned());
         self.finished.closes_on_full_disks += 1;
         for (database, words) in closed {
             self.look_after_a_full_disk(database, &words);
@@ -126,10 +126,10 @@ impl World<'_> {
         let is_marked =
             look(&self.path(0, database)).is_err_and(|error| error.contains("not a database"));
         if is_marked {
-            let told = self.told.join("\n");
+            let steps = self.steps.join("\n");
             assert!(
                 !words.is_empty(),
-                "not a word about a mark that stays:\n{told}"
+                "no message about a mark that stays:\n{steps}"
             );
             self.is_unclean[database] = true;
             self.finished.marks_left += 1;

@@ -8,7 +8,7 @@
 //! * recovery succeeds, and what the store then shows is exactly the tree after some
 //!   transaction that is not older than the last acknowledged one and not newer than
 //!   the last begun one (after a crash *during a recovery*: after exactly the one that
-//!   this recovery found), with zeros behind the ends of files;
+//!   this recovery found), with zeros after the ends of files;
 //! * now and then, that the store shows the same in further mounts that end before
 //!   anything is applied;
 //! * after an apply the lower tree, walked without the store, is that same tree, and nothing is left

@@ -450,7 +450,7 @@ pub(super) fn learn(
     for entry in store.list_directory(id).map_err(text)? {
         match entries.get(&entry.name) {
             Some(&child) => learn(store, tree, child, entry.id, ids)?,
-            None => return Err(format!("{} lists a stray {}", id, entry.name)),
+            None => return Err(format!("{} lists an unknown object {}", id, entry.name)),
         }
     }
     Ok(())

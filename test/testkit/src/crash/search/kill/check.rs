@@ -64,7 +64,8 @@ fn compare_listed(store: &impl Store, tree: &Tree, ids: &Ids, node: NodeId) -> R
         let entries = &tree.node(node).entries;
         for entry in store.list_directory(id).map_err(text)? {
             let child = entries.get(&entry.name);
-            let child = *child.ok_or_else(|| format!("{id} lists a stray {}", entry.name))?;
+            let child =
+                *child.ok_or_else(|| format!("{id} lists an unknown object {}", entry.name))?;
             match ids.get(&child) {
                 Some(&known) if known != entry.id => {
                     return Err(format!(
