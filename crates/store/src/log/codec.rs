@@ -46,7 +46,7 @@ const OBJECT_FLAGS: u8 = CREATED | HAS_TARGET | MTIME_IS_ATIME | CTIME_IS_MTIME;
 /// the numbers below it.
 const ID_LONG: u64 = 1 << 49;
 
-/// Bytes that the records take, one after the other.
+/// The encoded size of the records, in sequence.
 pub(crate) fn encoded_bytes(records: &[Record]) -> u64 {
     let mut counter = Counter::default();
     records
@@ -68,8 +68,8 @@ pub(crate) fn encode(records: &[Record], out: &mut [u8]) {
     );
 }
 
-/// Whether [`decode`] takes the record once it is encoded. What no valid page can hold
-/// must not reach the journal, because the journal could not be read again.
+/// Whether [`decode`] takes the record once it is encoded. Content that no valid page has must not
+/// reach the journal, because the journal could not be read again.
 pub(crate) fn is_encodable(record: &Record) -> bool {
     match record {
         Record::Bytes { index, runs, .. } => {
@@ -85,7 +85,7 @@ pub(crate) fn is_encodable(record: &Record) -> bool {
 /// Decodes exactly `count` records that fill `bytes`.
 pub(crate) fn decode(bytes: &[u8], count: u32) -> Result<Vec<Record>, Malformed> {
     let mut cursor = Cursor::new(bytes);
-    // Grows with what was really decoded: `count` alone proves nothing.
+    // The vector grows as records are decoded: `count` may be forged.
     let mut records = Vec::new();
     for _ in 0..count {
         records.push(take_record(&mut cursor)?);
@@ -268,7 +268,7 @@ fn put_object(sink: &mut impl Sink, state: &ObjectState) {
     put_varint(sink, state.xattrs.len() as u64);
     for (name, value) in &state.xattrs {
         put_bytes(sink, name);
-        // One more than the length, so that 0 is left for "removed".
+        // One more than the length, because 0 means "removed".
         put_varint(
             sink,
             value.as_ref().map_or(0, |value| value.len() as u64 + 1),
@@ -344,8 +344,8 @@ fn take_xattr(cursor: &mut Cursor<'_>) -> Result<XattrChange, Malformed> {
     Ok((name, value))
 }
 
-/// A count, then that many items. Every item takes input, so a false count ends in an
-/// error after at most as many items as there are bytes.
+/// A count, then that many items. Every item consumes input, so a wrong count ends in an error
+/// after at most as many items as there are bytes.
 fn take_list<'a, T>(
     cursor: &mut Cursor<'a>,
     take: impl Fn(&mut Cursor<'a>) -> Result<T, Malformed>,
@@ -375,9 +375,8 @@ fn take_page_index(cursor: &mut Cursor<'_>) -> Result<PageIndex, Malformed> {
     Ok(index)
 }
 
-/// Ids below [`ObjectId::FIRST_NEW`] and the same number of ids from there on get
-/// short forms (the lowest bit says which), because nearly all ids are among the
-/// first of either kind.
+/// Ids below [`ObjectId::FIRST_NEW`] and the same number of ids from there on have short forms (the
+/// lowest bit distinguishes them), because nearly all ids are among the first of either kind.
 fn put_id(sink: &mut impl Sink, id: ObjectId) {
     const FIRST_NEW: u64 = ObjectId::FIRST_NEW.0;
     match id.0 / FIRST_NEW {

@@ -1,8 +1,8 @@
 //! Making a journal file.
 //!
-//! It grows under another name and gets its superblocks last, and takes its own name
-//! when all of it is durable. So a journal that is found under its own name was once
-//! whole, and what a crash leaves of an unfinished one is known to be unused.
+//! It is written under another name, its superblocks last, and renamed once all of it is durable.
+//! So a journal that is found under its own name was once complete, and an unfinished one that a
+//! crash leaves is known to be unused.
 
 use std::io;
 
@@ -16,7 +16,7 @@ pub(super) const UNFINISHED: &[u8] = b"journal.new";
 /// Zeros written at once.
 const ZERO_BYTES: usize = 1024 * 1024;
 
-/// A journal that was just made.
+/// A new journal.
 pub(super) struct Made<H> {
     pub(super) journal: H,
     pub(super) direct_io: bool,
@@ -30,8 +30,8 @@ pub(super) fn first<L: Lower>(
     wanted: Superblock,
     measure: bool,
 ) -> Result<Made<L::Handle>, StoreError> {
-    // An identity without a journal is of an earlier attempt. It goes durably
-    // before the unfinished journal that explains it.
+    // An identity without a journal is left from an earlier attempt. It is removed, durably, before
+    // the unfinished journal that shows this.
     discard(lower, directory, identity::NAME)
         .and_then(|()| lower.sync(directory))
         .map_err(StoreError::lower(
@@ -61,7 +61,7 @@ pub(super) fn first<L: Lower>(
     Ok(made)
 }
 
-/// Puts the unfinished journal in the place of the present one, which is empty.
+/// Replaces the present journal, which is empty, by the unfinished one.
 pub(super) fn replace<L: Lower>(lower: &L, directory: &L::Handle) -> Result<(), StoreError> {
     let replace = || {
         lower.sync(directory)?;
@@ -84,7 +84,7 @@ pub(super) fn discard<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) -
     }
 }
 
-/// Makes a whole, durable journal under the name of an unfinished one, or nothing.
+/// Makes a complete, durable journal under the name of an unfinished one; on an error, nothing.
 pub(super) fn unfinished<L: Lower>(
     lower: &L,
     directory: &L::Handle,
@@ -121,7 +121,7 @@ fn fill<L: Lower>(
         _ => {}
     }
     lower.truncate(journal, superblock.journal_bytes)?;
-    // Real zeros: a block that is only reserved would cost a change of metadata when
+    // Real zeros: a block that is only allocated costs a change of metadata when
     // it is first written, in the middle of a commit.
     let mut zeros = JournalBuffer::zeroed(ZERO_BYTES);
     let mut offset = 0;
@@ -148,8 +148,8 @@ fn fill<L: Lower>(
     lower.sync(journal)
 }
 
-/// Best effort after a failure that is being reported already; what stays is
-/// recognised as unfinished at the next attempt.
+/// Best effort after a failure that is reported already; a file that stays is recognised as
+/// unfinished at the next attempt.
 fn clean_up<L: Lower>(lower: &L, directory: &L::Handle, name: &[u8]) {
     if let Err(error) = discard(lower, directory, name) {
         tracing::warn!(

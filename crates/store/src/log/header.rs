@@ -11,7 +11,7 @@ pub(crate) const KIND_RECORDS: u16 = 1;
 const MAGIC: [u8; 4] = *b"MFtx";
 const CRC_AT: usize = 36;
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) version: u16,
@@ -57,13 +57,13 @@ impl Header {
         })
     }
 
-    /// Bytes of journal that the transaction takes: whole blocks.
+    /// The size of the transaction in the journal: whole blocks.
     pub(crate) fn transaction_bytes(&self) -> u64 {
         transaction_bytes(u64::from(self.payload_bytes))
     }
 }
 
-/// Bytes of journal that a payload takes with its header.
+/// The size of a payload and its header in the journal.
 pub(crate) fn transaction_bytes(payload_bytes: u64) -> u64 {
     (payload_bytes + HEADER_BYTES as u64).next_multiple_of(JOURNAL_BLOCK_BYTES as u64)
 }

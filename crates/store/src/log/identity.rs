@@ -28,12 +28,12 @@ pub(super) fn read<L: Lower>(
     ))
 }
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
     /// An identity.
     Uuid([u8; 16]),
-    /// Something else.
+    /// Anything else.
     Illegible,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn write<L: Lower>(lower: &L, directory: &L::Handle, uuid: [u8; 16]) 
     lower.sync(&file)
 }
 
-/// The identity as people see it.
+/// The identity as users see it.
 pub(super) fn text(uuid: [u8; 16]) -> String {
     format!("{:032x}\n", u128::from_be_bytes(uuid))
 }

@@ -32,8 +32,7 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
 /// Name of the journal in the `.mobifs` directory.
 const JOURNAL: &[u8] = b"journal";
-/// The write buffer is kept up to this size; a larger transaction gives its buffer
-/// back.
+/// The write buffer is kept up to this size; that of a larger transaction is freed.
 const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
 
 /// An open journal. Used by one thread at a time.
@@ -54,11 +53,11 @@ pub(crate) struct Log<H> {
     generation: u64,
     /// Where the next transaction goes.
     position: u64,
-    /// Where the last one begins; here too if there is none, or it was given up.
+    /// Where the last one begins; equal to `position` if there is none, or it was removed.
     last: u64,
-    /// Sequence that it gets.
+    /// Sequence of the next transaction.
     sequence: u64,
-    /// Nothing was written to the log in this epoch, not even in vain.
+    /// Nothing was written to the log in this epoch, nor was a write tried.
     pristine: bool,
     /// Reused for every transaction.
     buffer: JournalBuffer,
@@ -69,28 +68,28 @@ pub(crate) struct Log<H> {
 enum Access {
     ReadWrite,
     ReadOnly,
-    /// What is on the medium after `position` is not known: a transaction failed, and
-    /// it could not be made void; or part of one was found there when the journal was
-    /// opened, which must not become whole by a later one that is torn in its place and
-    /// has some of the same blocks. Nothing may follow before it is void.
+    /// The content of the medium after `position` is not known: a transaction failed, and it could
+    /// not be invalidated; or part of one was found there when the journal was opened, which a
+    /// later, torn transaction with some of the same blocks could complete. Nothing may be written
+    /// before it is invalidated.
     TailUnknown,
-    /// Which superblock is in force on the medium is not known, so nothing may follow
-    /// before a new epoch is.
+    /// Which superblock is in force on the medium is not known, so nothing may be written before a
+    /// new epoch is in force.
     EpochUnknown,
 }
 
 /// How to open a [`Log`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogOptions {
-    /// Size of the journal file if it has to be made, in bytes; an empty and clean
-    /// journal of another size is replaced. Rounded down to whole blocks.
+    /// Size of a new journal file, in bytes; an empty and clean journal of another size is
+    /// replaced. Rounded down to whole blocks.
     pub(crate) journal_bytes: u64,
     /// Transactions up to this size are written with one durable write, larger ones
     /// with a write and a flush; none: as remembered, or measured for a new journal.
     pub(crate) direct_bytes_max: Option<u64>,
     /// Identity of the store, if the journal has to be made.
     pub(crate) uuid_if_new: [u8; 16],
-    /// Create and write nothing.
+    /// Nothing is created or written.
     pub(crate) read_only: bool,
     /// An empty and clean journal keeps its size, and with it its epoch.
     pub(crate) keeps_size: bool,
@@ -101,11 +100,10 @@ pub(crate) struct LogOptions {
 pub(crate) struct Scanned {
     /// Sequence and records of each transaction, in order.
     pub(crate) transactions: Vec<(u64, Vec<Record>)>,
-    /// Bytes of journal that they take.
+    /// Their size in the journal.
     pub(crate) bytes: u64,
-    /// Bytes of an incomplete transaction after them, which is ignored: its write
-    /// was cut short, so it was never acknowledged. What is left of one whose header
-    /// did not reach the medium is not counted.
+    /// Bytes of an incomplete transaction after them, which is ignored: its write was interrupted,
+    /// so it was never acknowledged. One whose header did not reach the medium is not counted.
     pub(crate) discarded_tail_bytes: u64,
     /// The last reset was a clean one, and nothing was written since.
     pub(crate) clean: bool,
@@ -114,37 +112,37 @@ pub(crate) struct Scanned {
     pub(crate) is_copied: bool,
     /// The epoch of the transactions.
     pub(crate) epoch: u64,
-    /// Sequence that the next transaction of this epoch would have got.
+    /// Sequence that the next transaction of this epoch would have had.
     pub(crate) next_sequence: u64,
 }
 
 impl Scanned {
-    /// Whether a transaction is in this journal, or was, in an epoch before. Its write
-    /// was begun, and if it failed its place was made void.
+    /// Whether a transaction is in this journal, or was in an earlier epoch. Its write was begun,
+    /// and if it failed it was invalidated.
     pub(crate) fn has(&self, epoch: u64, sequence: u64) -> bool {
         (epoch, sequence) < (self.epoch, self.next_sequence)
     }
 }
 
 impl<H> Log<H> {
-    /// Bytes that one transaction of these records takes in the journal.
+    /// The size in the journal of one transaction of these records.
     pub(crate) fn transaction_bytes(records: &[Record]) -> u64 {
         transaction_bytes(codec::encoded_bytes(records))
     }
 
-    /// Bytes that transactions can still take in this epoch.
+    /// Bytes that are free for transactions of this epoch.
     pub(crate) fn free_bytes(&self) -> u64 {
         let (used_bytes, total_bytes) = (self.used_bytes(), self.total_bytes());
         debug_assert!(used_bytes <= total_bytes, "{used_bytes} of {total_bytes}");
         total_bytes.saturating_sub(used_bytes)
     }
 
-    /// Bytes that the transactions of this epoch take.
+    /// Bytes that the transactions of this epoch occupy.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.position - LOG_START
     }
 
-    /// Bytes that the transactions of an epoch can take altogether.
+    /// Bytes for the transactions of one epoch.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.superblock.journal_bytes - LOG_START
     }
@@ -154,7 +152,7 @@ impl<H> Log<H> {
         (self.superblock.epoch, self.sequence)
     }
 
-    /// A transaction failed and the tail could not be made void: it may still be found.
+    /// A transaction failed and the tail could not be invalidated: a mount may still find it.
     pub(crate) fn is_tail_unknown(&self) -> bool {
         self.access == Access::TailUnknown
     }
@@ -180,9 +178,9 @@ impl<H> Log<H> {
         self.position == LOG_START
     }
 
-    /// A [`Log::reset`] has failed. On the medium its epoch may be in force already, in
-    /// which everything before is void; so nothing may be changed that the epoch before
-    /// would have to make good, until a reset succeeds.
+    /// A [`Log::reset`] has failed. On the medium its epoch may be in force already, in which all
+    /// earlier transactions are invalid; so until a reset succeeds nothing may be changed that only
+    /// the earlier epoch could repair.
     pub(crate) fn is_epoch_unknown(&self) -> bool {
         self.access == Access::EpochUnknown
     }
@@ -197,7 +195,7 @@ impl<H> Log<H> {
         self.direct_io
     }
 
-    /// Whether there is a journal: a store that is only read may have none.
+    /// Whether there is a journal: a read-only store may have none.
     pub(crate) const fn is_there(&self) -> bool {
         self.journal.is_some()
     }
@@ -207,16 +205,14 @@ impl<H> Log<H> {
         self.superblock.uuid
     }
 
-    /// Writes one transaction, durable on return, and says how many bytes of journal
-    /// it took.
+    /// Writes one transaction, which is durable on return; returns its size in the journal.
     ///
     /// # Errors
-    /// [`StoreError::Lower`]: `ENOSPC` if it does not fit, `EROFS` if the log is
-    /// read-only, `EIO` if a [`Log::reset`] has failed, or what the device says. The
-    /// transaction will then not be replayed: either none of it was written, or its
-    /// place was made void durably, or (if that failed too) the log takes nothing more
-    /// before that is done, which the next call tries first. Only a crash before may
-    /// find the transaction, as the last one.
+    /// [`StoreError::Lower`]: `ENOSPC` if it does not fit, `EROFS` if the log is read-only, `EIO` if
+    /// a [`Log::reset`] has failed, or the error of the device. The transaction will then not be
+    /// replayed: either none of it was written, or it was invalidated durably, or (if that failed
+    /// too) the log takes no transaction before that is done, which the next call tries first. Only
+    /// after a crash before that may a mount find the transaction, as the last one.
     /// [`StoreError::Corrupt`] for records that could not be read again.
     pub(crate) fn append(
         &mut self,
@@ -241,8 +237,8 @@ impl<H> Log<H> {
             let action = format!("finding room for {bytes} bytes in the journal");
             return Err(StoreError::lower(action)(Errno::NOSPC.into()));
         };
-        // The mark that there is no transaction has to go first, and a process that opens the store
-        // searches no further than the superblock says.
+        // The mark that there is no transaction has to be removed first, and a mount searches no
+        // further than the reach in the superblock.
         let superblock = Superblock {
             clean: false,
             ..self.superblock.reaching(self.position + bytes)
@@ -271,13 +267,11 @@ impl<H> Log<H> {
         Ok(bytes)
     }
 
-    /// Starts a new epoch: everything before is void. To be called only after all of
-    /// it is applied and durable. `clean` says that nothing is left to do when the
-    /// store is opened next.
+    /// Starts a new epoch: all earlier transactions are invalid. To be called only once all of them
+    /// are applied and durable. `clean`: the next mount has no recovery to do.
     ///
-    /// # Errors
-    /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then,
-    /// so the log takes nothing until a later call succeeds ([`Log::is_epoch_unknown`]).
+    /// # Errors [`StoreError::Lower`]; which epoch is in force on the medium is not known then, so
+    /// the log takes no transaction until a later call succeeds ([`Log::is_epoch_unknown`]).
     pub(crate) fn reset(
         &mut self,
         lower: &impl Lower<Handle = H>,
@@ -286,8 +280,8 @@ impl<H> Log<H> {
         self.begin_epoch(lower, clean, None)
     }
 
-    /// As [`Log::reset`], of an epoch that begins with what is in `carried`: all but that is
-    /// applied, and it is durable as well.
+    /// As [`Log::reset`], of an epoch that begins with the records in `carried`: all others are
+    /// applied, and these are durable.
     ///
     /// # Errors
     /// As [`Log::reset`].
@@ -377,7 +371,7 @@ impl<H> Log<H> {
         self.journal.as_ref().ok_or_else(|| Errno::ROFS.into())
     }
 
-    /// Puts the transaction into the buffer, in exactly the blocks that it takes.
+    /// Puts the transaction into the buffer, padded to whole blocks.
     fn fill_buffer(
         &mut self,
         records: &[Record],
@@ -422,7 +416,7 @@ impl<H> Log<H> {
                 .and_then(|()| lower.journal_flush(journal))
         };
         let Err(source) = written else { return Ok(()) };
-        // What reached the medium is not known.
+        // Which part reached the medium is not known.
         self.access = Access::TailUnknown;
         if let Err(error) = self.invalidate_tail(lower) {
             tracing::error!(
@@ -434,12 +428,12 @@ impl<H> Log<H> {
         Err(StoreError::lower(action)(source))
     }
 
-    /// Makes what a failed transaction may have left void: without its header it is
-    /// nothing. To be called before anything changes that such a transaction may speak
-    /// of; [`Log::append`] does so itself.
+    /// Invalidates the possible remains of a failed transaction by overwriting its header. To be
+    /// called before anything changes that such a transaction may refer to; [`Log::append`] does so
+    /// itself.
     ///
     /// # Errors
-    /// [`StoreError::Lower`]: it is still not known what is there.
+    /// [`StoreError::Lower`]: the content after the last transaction is still not known.
     pub(crate) fn invalidate_tail(
         &mut self,
         lower: &impl Lower<Handle = H>,
@@ -455,11 +449,11 @@ impl<H> Log<H> {
         Ok(())
     }
 
-    /// Makes what was found when the log was opened what is on the medium. The process that wrote
-    /// it may have been killed before it was durable; and where that had failed, the kernel may
-    /// show what will never reach the medium unless it is written once more. Only the superblocks
-    /// and the last transaction can be so, and only what comes after it can be one that was made
-    /// void and is there in spite of that. To be called before anything else relies on it.
+    /// Makes the log durable as it was found when it was opened. The process that wrote it may have
+    /// been killed before it was durable; and where a flush had failed, the page cache may have
+    /// content that never reaches the medium unless it is written again. This can be true only of
+    /// the superblocks and the last transaction, and only after that one an invalidated transaction
+    /// may still be on the medium. To be called before anything relies on the log.
     ///
     /// # Errors
     /// [`StoreError::Lower`]: it is not known what a power cut would leave.
@@ -492,7 +486,7 @@ impl<H> Log<H> {
         Ok(())
     }
 
-    /// Writes `next` (but for its generation) to both slots, one after the other.
+    /// Writes `next`, with a new generation, to both slots, one after the other.
     fn write_superblock(
         &mut self,
         lower: &impl Lower<Handle = H>,

@@ -1,4 +1,4 @@
-//! Opening a journal: which of the possible states the directory is in.
+//! Opening a journal, in each of the states that its directory may be in.
 
 use std::io;
 
@@ -18,16 +18,14 @@ use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower, LowerStat};
 
 /// No file is larger.
 const JOURNAL_BYTES_MAX: u64 = (1 << 62) - JOURNAL_BLOCK_BYTES as u64;
-/// A log that may reach no further is read without a thread.
+/// A log of a smaller reach is read without a thread.
 const READ_AHEAD_BYTES_MIN: u64 = 2 << 20;
-/// Opens the journal in the `.mobifs` directory and reads what it holds. Makes it
-/// if the directory has none.
+/// Opens the journal in the `.mobifs` directory and reads its transactions. Makes a journal if the
+/// directory has none.
 ///
-/// # Errors
-/// [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it
-/// was once made, or belongs to another store, and [`StoreError::NewerFormat`]:
-/// nothing was changed then. [`StoreError::Unsuitable`] for a size that cannot
-/// work, [`StoreError::Lower`].
+/// # Errors [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it was
+/// once made, or belongs to another store, and [`StoreError::NewerFormat`]: nothing is changed
+/// then. [`StoreError::Unsuitable`] for a size that cannot work, [`StoreError::Lower`].
 pub(crate) fn open<L: Lower>(
     lower: &L,
     directory: &L::Handle,
@@ -130,7 +128,7 @@ fn existing<L: Lower>(
     Ok((log, scanned))
 }
 
-/// What the log holds; a large one is read ahead.
+/// The transactions in the log; a large one is read ahead.
 fn scan_log<L: Lower>(
     lower: &L,
     journal: &L::Handle,
@@ -147,7 +145,7 @@ fn scan_log<L: Lower>(
     })
 }
 
-/// The writes that opening may do, now that everything is validated.
+/// The writes of opening, once everything is validated.
 fn make_ready<L: Lower>(
     mut log: Log<L::Handle>,
     lower: &L,
@@ -182,7 +180,7 @@ fn make_ready<L: Lower>(
                 create::replace(lower, directory)?;
                 return Ok(fresh(made));
             }
-            // The size is a wish, and the old journal works.
+            // The configured size is not required: the old journal works.
             Err(error) => tracing::warn!(%error, journal_bytes, "the journal keeps its size"),
         }
     }
@@ -290,7 +288,7 @@ fn fresh<H>(made: Made<H>) -> Log<H> {
     }
 }
 
-/// A read-only store without a journal: empty, and without room.
+/// A read-only store without a journal: empty, without free bytes.
 fn absent<H>(superblock: Superblock) -> Log<H> {
     Log {
         journal: None,
@@ -313,7 +311,7 @@ fn absent<H>(superblock: Superblock) -> Log<H> {
 }
 
 fn scanned(superblock: &Superblock, mut found: Found, is_copied: bool) -> Scanned {
-    // What the epoch begins with is no transaction in its log; it comes before the first one.
+    // The carried records are not a transaction in the log; they come before the first one.
     if let Some(carried) = superblock.carried {
         found.transactions.insert(0, (0, vec![carried.into()]));
     }

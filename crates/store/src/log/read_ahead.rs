@@ -59,7 +59,7 @@ struct ReadAhead<'r> {
 impl Blocks for ReadAhead<'_> {
     fn read(&mut self, offset: u64, buffer: &mut JournalBuffer) -> Result<(), StoreError> {
         let wanted = (offset, buffer.as_bytes().len());
-        // The thread ends before its requests do only if it panics.
+        // The thread ends while requests may still come only if it panics.
         let ahead = self.under_way.take();
         let ahead = ahead.and_then(|range| Some((range, self.answered.recv().ok()?)));
         let Some((range, (content, result))) = ahead else {
@@ -69,7 +69,7 @@ impl Blocks for ReadAhead<'_> {
             self.spare = std::mem::replace(buffer, content);
             return result;
         }
-        // A failure to read ahead does not matter: the read itself will meet it.
+        // A failure to read ahead does not matter: the read itself will return it.
         self.spare = content;
         (self.read)(offset, buffer)
     }

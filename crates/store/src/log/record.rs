@@ -1,4 +1,4 @@
-//! What a journal transaction says.
+//! The records of a journal transaction.
 
 use std::num::NonZeroU64;
 
@@ -8,7 +8,7 @@ use mobifs_base::{ByteRange, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES, 
 /// one run: a run of its own costs up to four bytes and a copy when it is applied.
 const RUN_GAP_BYTES: usize = 16;
 
-/// One record of a transaction: like the engine's entries a final state, so that
+/// One record of a transaction: like the engine's entries it has a final state, so that
 /// replaying records any number of times ends in the same tree.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
@@ -42,7 +42,7 @@ pub enum Record {
         object: ObjectId,
         /// Which of its pages.
         index: PageIndex,
-        /// The rest of the page is zero; else the rest is what was committed before.
+        /// The rest of the page is zero; otherwise it is as committed before.
         fresh: bool,
         /// Offset within the page, and bytes; together within one page.
         runs: Vec<(u16, Vec<u8>)>,
@@ -59,7 +59,7 @@ pub enum Record {
     External {
         /// Number of the overflow file, `stage/t<file>`.
         file: u64,
-        /// Bytes that the records take there, from its start.
+        /// Size of the records there, from its start.
         bytes: u64,
         /// Number of records.
         records: u32,
@@ -73,15 +73,15 @@ pub enum Record {
         /// Its lower inode.
         inode: u64,
     },
-    /// From here on names of the lower tree may have moved. Before this record was
-    /// written, all that earlier transactions say of anything else was in its place,
-    /// durably: new objects in `stage/`, content and attributes.
+    /// From here on names of the lower tree may have been renamed. Before this record was written,
+    /// everything else of earlier transactions was applied, durably: new objects in `stage/`,
+    /// content and attributes.
     RenameMark,
-    /// As [`Record::RenameMark`], and not everything else was in its place: a recovery that finds
-    /// names moved does all of it anew.
+    /// As [`Record::RenameMark`], but not everything else was applied: a recovery that finds
+    /// renamed names applies all of it again.
     RenameMarkInPart,
-    /// The journal is a copy, and so is the tree around it: the object is at the place that an
-    /// earlier record says, and this is its inode there.
+    /// The journal is a copy, and so is the tree around it: the object is at the place in an
+    /// earlier record, and this is its inode there.
     Found {
         /// The object.
         id: ObjectId,
@@ -116,7 +116,7 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Compared at once.
+    /// Bytes that are compared at once.
     const WORD_BYTES: usize = size_of::<u64>();
 
     fn differs(&self, at: usize) -> bool {

@@ -11,12 +11,12 @@ use crate::log::superblock::{FORMAT_VERSION, LOG_START, Superblock};
 use crate::log::window::{Blocks, Window};
 use crate::lower::JOURNAL_BLOCK_BYTES;
 
-/// After so many bytes it is looked whether the file goes on with a hole.
+/// After so many bytes the scan checks whether a hole follows.
 const LOOK_BYTES: u64 = 1 << 20;
 const BLOCK: u64 = JOURNAL_BLOCK_BYTES as u64;
 
-/// The first offset at or after the given one (whole blocks both) that may hold data;
-/// what is passed over was never written.
+/// The first offset at or after the given one (whole blocks both) that may hold data; skipped
+/// blocks were never written.
 pub(crate) type NextData<'r> = dyn FnMut(u64) -> Result<u64, StoreError> + 'r;
 
 /// What the scan found.
@@ -34,10 +34,10 @@ pub(crate) struct Found {
     pub(crate) discarded_tail_bytes: u64,
 }
 
-/// Follows the transactions of the superblock's epoch from the journal's start. What
-/// follows the last whole one is an incomplete tail, unless a later transaction of
-/// the epoch exists: a transaction is written only after the one before it is
-/// durable, so then the one missing was damaged.
+/// Follows the transactions of the superblock's epoch from the journal's start. Bytes after the
+/// last whole one are an incomplete tail, unless a later transaction of the epoch exists: a
+/// transaction is written only after the one before it is durable, so then the one missing was
+/// damaged.
 pub(crate) fn scan(
     superblock: &Superblock,
     blocks: &mut dyn Blocks,
@@ -70,8 +70,8 @@ pub(crate) fn scan(
             }
         }
     }
-    // A clean epoch has no transaction, so there is no later one to look for either:
-    // its first block is enough to see that the mark can be believed.
+    // A clean epoch has no transaction, so there is no later one to look for either: its first
+    // block is enough to confirm the mark.
     let unused = superblock.clean && found.end == LOG_START && tail_bytes == 0;
     let until = if unused {
         LOG_START + BLOCK
@@ -83,7 +83,7 @@ pub(crate) fn scan(
     Ok(found)
 }
 
-/// What lies where the next transaction would be.
+/// What is found where the next transaction would be.
 enum At {
     Nothing,
     Incomplete { bytes: u64 },

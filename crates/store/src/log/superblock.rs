@@ -10,20 +10,20 @@ use crate::StoreError;
 use crate::log::overflow::Overflow;
 use crate::lower::{JOURNAL_BLOCK_BYTES, LowerStat};
 
-/// Format version of superblock, headers and records of the epochs that this program
-/// begins; it goes on with an epoch of a lower one in that.
+/// Format version of superblock, headers and records of the epochs that this program begins; an
+/// epoch of an earlier version is continued in that version.
 pub(crate) const FORMAT_VERSION: u32 = 5;
-/// The first version whose epochs say when names begin to move.
+/// The first version whose epochs record when renames begin.
 pub(crate) const VERSION_WITH_RENAME_MARK: u32 = 2;
-/// The first version whose superblocks say how far the log may reach.
+/// The first version whose superblocks have the reach of the log.
 const VERSION_WITH_REACH: u32 = 3;
-/// The first version whose superblocks say which file they are in, and whose epochs say where
-/// objects of a copied store are.
+/// The first version whose superblocks identify their file, and whose epochs record where objects
+/// of a copied store are.
 const VERSION_WITH_HOME: u32 = 4;
-/// The first version whose superblocks say what of the epoch before is not applied, and whose
-/// epochs say when not everything but names is in its place.
+/// The first version whose superblocks refer to unapplied records of the epoch before, and whose
+/// epochs record that renames begin before everything else is applied.
 pub(crate) const VERSION_WITH_CARRIED: u32 = 5;
-/// How far ahead of the log its reach is announced: this part of the journal, within limits.
+/// How far ahead of the log its reach is announced: this fraction of the journal, within limits.
 const AHEAD_SHARE: u64 = 8;
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
 const AHEAD_BYTES_MAX: u64 = 4 << 20;
@@ -38,15 +38,15 @@ const MAGIC: [u8; 8] = *b"MobiFSj\0";
 /// The checksum covers everything before itself. In every format version it is here.
 const CRC_AT: usize = 124;
 const CLEAN: u32 = 1;
-/// Where the home is, and how long.
+/// Offset and length of the home.
 const HOME: std::ops::Range<usize> = 72..92;
-/// Where is said what is carried over, and how long.
+/// Offset and length of the reference to the carried records.
 const CARRIED: std::ops::Range<usize> = 92..116;
 const NANOSECONDS_PER_SECOND: u32 = 1_000_000_000;
-/// Counters beyond this are not reached by counting; they would overflow.
+/// Larger counters cannot occur, and would overflow.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
-/// What a superblock says.
+/// The fields of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     /// Format version of the epoch: of its headers and records.
@@ -55,19 +55,20 @@ pub(crate) struct Superblock {
     pub(crate) uuid: [u8; 16],
     /// Size of the journal with its superblocks, in bytes; whole blocks.
     pub(crate) journal_bytes: u64,
-    /// Transactions of other epochs are void.
+    /// Transactions of other epochs are invalid.
     pub(crate) epoch: u64,
     /// Counts superblock writes; of two different slots the higher one is valid.
     pub(crate) generation: u64,
     /// Transactions up to this size are written with one durable write.
     pub(crate) direct_bytes_max: u64,
-    /// The epoch has no transaction, and nothing is left to do at the next mount.
+    /// The epoch has no transaction, and the next mount has no recovery to do.
     pub(crate) clean: bool,
     /// Nothing was written at or after this offset in the epoch.
     pub(crate) reach: u64,
-    /// The journal's file, if it is known; what the epoch says of inodes holds beside it only.
+    /// The journal's file, if it is known; inodes in the epoch's records are valid only beside this
+    /// file.
     pub(crate) home: Option<Home>,
-    /// What the epoch before could not apply: the epoch begins with that.
+    /// The records that the epoch before could not apply: the epoch begins with these.
     pub(crate) carried: Option<Overflow>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    /// None where the lower filesystem numbers nothing: a time alone would be read as damage.
+    /// None where the lower filesystem has no inode numbers: a time alone would be read as damage.
     pub(crate) fn of(journal: &LowerStat) -> Option<Self> {
         (journal.inode != 0).then_some(Self {
             inode: journal.inode,
@@ -89,7 +90,7 @@ impl Home {
         })
     }
 
-    /// Whether a file cannot be this one.
+    /// Whether `other` cannot be the same file.
     pub(crate) fn is_not(self, other: Self) -> bool {
         let both_born = self.born.zip(other.born);
         self.inode != other.inode || both_born.is_some_and(|(one, other)| one != other)
@@ -103,7 +104,7 @@ impl Home {
         }
     }
 
-    /// None if there is none; an error if it cannot be one.
+    /// None if there is none; an error if the fields are invalid.
     fn parse(bytes: &[u8]) -> Result<Option<Self>, ()> {
         let (inode, seconds) = (u64_at(bytes, 0), u64_at(bytes, 8).cast_signed());
         let born = match u32_at(bytes, 16).checked_sub(1) {
@@ -175,16 +176,16 @@ impl Superblock {
         }
     }
 
-    /// A mount searches at most this much more than was written, and each so many bytes of
-    /// log take one more write of the superblock. Whole blocks.
+    /// A mount searches at most so many bytes more than were written, and the superblock is written
+    /// once per so many bytes of log. Whole blocks.
     pub(crate) fn ahead_bytes(&self) -> u64 {
         let share = self.journal_bytes / AHEAD_SHARE;
         let blocks = share - share % JOURNAL_BLOCK_BYTES as u64;
         blocks.clamp(AHEAD_BYTES_MIN, AHEAD_BYTES_MAX)
     }
 
-    /// This one in the newest format, for an epoch that has no transaction yet. What was
-    /// recorded of inodes is void, so a copy is at home where it is.
+    /// This one in the newest format, for an epoch that has no transaction yet. Inodes recorded
+    /// before are invalid, so a copy gets its own home.
     pub(crate) fn for_new_epoch(self, epoch: u64, home: Option<Home>) -> Self {
         let newest = Self {
             version: FORMAT_VERSION,
@@ -212,7 +213,7 @@ fn encode_carried(carried: Overflow, bytes: &mut [u8]) {
     bytes[20..24].copy_from_slice(&carried.crc32c.to_le_bytes());
 }
 
-/// None if nothing is; an error if it cannot be.
+/// None if nothing is carried; an error if the fields are invalid.
 fn parse_carried(bytes: &[u8]) -> Result<Option<Overflow>, ()> {
     let carried = Overflow {
         file: u64_at(bytes, 0),
@@ -227,7 +228,7 @@ fn parse_carried(bytes: &[u8]) -> Result<Option<Overflow>, ()> {
     }
 }
 
-/// Reads one slot. Total: any bytes give an answer.
+/// Reads one slot. Any bytes are accepted.
 pub(crate) fn parse(block: &[u8]) -> Slot {
     if block.len() < CRC_AT + 4
         || block[..8] != MAGIC

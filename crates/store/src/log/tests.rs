@@ -1,4 +1,4 @@
-//! A journal in a real directory, what may happen to it, and what is then found.
+//! A journal in a real directory: faults and damage, and what opening then finds.
 
 mod crash;
 mod damage;
@@ -63,7 +63,7 @@ impl Place {
         open::open(&lower, &root, options)
     }
 
-    /// What the next mount would find.
+    /// The result of opening it at the next mount.
     fn found(&self) -> Scanned {
         self.open(&READ_ONLY).unwrap().1
     }
@@ -91,7 +91,7 @@ impl Place {
     }
 }
 
-/// A transaction that takes `blocks` blocks and is unlike those of other numbers.
+/// A transaction of `blocks` blocks that differs from those of other numbers.
 fn transaction(number: u8, blocks: usize) -> Vec<Record> {
     let name = Name::new(format!("file {number}").as_bytes()).unwrap();
     let object = ObjectId(u64::from(number) + 100);
@@ -236,7 +236,7 @@ fn a_reset_voids_what_was_and_leftovers_stay_void() {
     let scanned = place.found();
     assert!(scanned.transactions.is_empty() && !scanned.clean);
     assert_eq!(scanned.discarded_tail_bytes, 0);
-    // The leftovers start right after these, once with fitting sequence.
+    // The remains of the earlier epoch start right after these, once with the next sequence.
     for number in 11..=13 {
         log.append(&lower, &transaction(number, 2)).unwrap();
         let found = place.found();
@@ -263,7 +263,7 @@ fn writes_are_durable_by_one_write_or_by_a_flush() {
     let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     lower.take_log();
     log.append(&lower, &transaction(1, 1)).unwrap();
-    // The clean mark goes first.
+    // The clean mark is removed first.
     let marks = [Some((0, 4096, true)), Some((BLOCK, 4096, true))];
     let write = Some((log_offset(0), 4096, true));
     assert_eq!(lower.take_log(), [&marks[..], &[write]].concat());
@@ -314,7 +314,7 @@ fn an_empty_clean_journal_takes_another_size() {
         journal_bytes: 128 * 1024 + 5,
         ..OPTIONS
     };
-    // Not while it holds something, and not while it is only empty.
+    // Not while it has transactions, and not while it is empty but not clean.
     let (log, scanned) = place.open(&larger).unwrap();
     assert_eq!(
         (log.total_bytes(), scanned.transactions.len()),
@@ -364,7 +364,7 @@ fn read_only_changes_nothing() {
     lower.cut_power_after(u64::MAX);
     let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
     log.append(&lower, &transaction(1, 2)).unwrap();
-    // One superblock to be mended and an unfinished journal to be removed.
+    // One superblock to be repaired and an unfinished journal to be removed.
     place.overwrite(0, &[0; 4096]);
     fs::write(place.path("journal.new"), b"").unwrap();
     let image = place.image();

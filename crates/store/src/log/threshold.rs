@@ -10,15 +10,14 @@ use std::time::{Duration, Instant};
 use crate::log::superblock::LOG_START;
 use crate::lower::{JOURNAL_BLOCK_BYTES, JournalBuffer, Lower};
 
-/// Largest size measured; larger transactions are always written and flushed.
+/// Largest size measured; larger transactions are always written with a flush.
 const LARGEST_BYTES: usize = 256 * 1024;
 /// Writes of each kind and size. Odd, so that there is a median.
 const ROUNDS: usize = 7;
 
-/// The size up to which durable writes are to be used: the one with which writes of all
-/// the sizes measured together cost the least, relative to what each costs at best. So
-/// a single disturbed measurement does not decide. Writes zeros to the start of the
-/// (new) log.
+/// The size up to which durable writes are to be used: the one with which writes of all the sizes
+/// measured together cost the least, relative to what each costs at best. So a single outlier does
+/// not decide. Writes zeros to the start of the (new) log.
 pub(super) fn measure<L: Lower>(
     lower: &L,
     journal: &L::Handle,
@@ -30,7 +29,7 @@ pub(super) fn measure<L: Lower>(
         let blocks = JournalBuffer::zeroed(bytes);
         let mut durable = [Duration::ZERO; ROUNDS];
         let mut flushed = [Duration::ZERO; ROUNDS];
-        // In renames, so that both meet the same moods of the device.
+        // Alternately, so that variations of the device affect both.
         for round in 0..ROUNDS {
             let start = Instant::now();
             lower.journal_write(journal, &blocks, LOG_START, true)?;
@@ -53,7 +52,7 @@ fn choose(measured: &[(u64, Duration, Duration)]) -> u64 {
     for &(bytes, durable, flushed) in measured {
         let (durable, flushed) = (durable.as_secs_f64(), flushed.as_secs_f64());
         gain += (flushed - durable) / flushed.min(durable).max(f64::MIN_POSITIVE);
-        // Of equals the larger size: one command less to send.
+        // Of equal sizes the larger: it saves a command.
         if gain >= best_gain {
             (best_bytes, best_gain) = (bytes, gain);
         }

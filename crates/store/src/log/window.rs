@@ -1,5 +1,5 @@
-//! The part of the journal that a scan has in memory: read once each, in order, in large
-//! pieces.
+//! The part of the journal that a scan has in memory: each byte is read once, in order, in large
+//! reads.
 
 use std::borrow::Cow;
 
@@ -33,7 +33,7 @@ where
     }
 }
 
-/// What is in memory of the journal; it moves towards the journal's end.
+/// The part of the journal in memory; it advances towards the journal's end.
 pub(crate) struct Window<'r> {
     blocks: &'r mut dyn Blocks,
     journal_bytes: u64,
@@ -106,7 +106,7 @@ impl<'r> Window<'r> {
         self.start + self.content.len() as u64
     }
 
-    /// Reads what follows: as far as the log may reach, or only what is wanted.
+    /// Reads on: up to the reach of the log, or only up to `wanted_end`.
     fn read_on(&mut self, wanted_end: u64) -> Result<(), StoreError> {
         let at = self.end();
         let bytes = self.bytes_ahead(at, self.reach.max(wanted_end));

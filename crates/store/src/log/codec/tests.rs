@@ -1,4 +1,4 @@
-//! Records survive; anything else is refused without harm.
+//! Records survive encoding; other bytes are refused without a panic.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -181,7 +181,7 @@ pub(crate) fn record() -> BoxedStrategy<Record> {
         id,
         inode: std::num::NonZeroU64::new(inode),
     });
-    // Each on the heap: values of all of them together, several times, fill a small stack.
+    // Each on the heap: several values of all of them together overflow a small stack.
     prop_oneof![
         known.boxed(),
         object().prop_map(Record::Object).boxed(),
@@ -198,7 +198,7 @@ pub(crate) fn record() -> BoxedStrategy<Record> {
 }
 
 fn page() -> impl Strategy<Value = Page> {
-    // Few values, in stretches: pages that share much, as they do in practice.
+    // Few values, in runs: pages that are similar, as in practice.
     vec(
         (prop::sample::select(vec![0_u8, 0, 7, 9]), 1..600_usize),
         0..12,
@@ -228,7 +228,7 @@ proptest! {
         prop_assert!(decode(&bytes, count(&records) + 1).is_err());
     }
 
-    /// Whatever is accepted can be written again, so the store may rely on it.
+    /// Every accepted record can be written again: the store relies on it.
     #[test]
     fn arbitrary_bytes_never_panic(bytes in vec(any::<u8>(), 0..400), count in any::<u32>()) {
         if let Ok(records) = decode(&bytes, count) {
@@ -283,7 +283,7 @@ fn a_difference_is_as_short_as_it_can_be() {
     assert_eq!(diff(Some(&base), &page), expected);
     // Zeros after what a fresh page stores are not written.
     assert_eq!(diff(None, &Page::new(&[0, 5, 0, 0])), vec![(1, vec![5])]);
-    // A page that lost its tail says so.
+    // The removed tail of a page is in the difference.
     assert_eq!(
         diff(Some(&Page::new(b"abc")), &Page::new(b"a")),
         vec![(1, vec![0, 0])]

@@ -8,8 +8,8 @@ const VARINT_BYTES_MAX: usize = 10;
 #[error("{0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// Where an encoder puts its bytes. Encoding first into a [`Counter`] and then into a
-/// [`Filler`] writes straight into the journal's buffer, without a copy between.
+/// Where an encoder puts its bytes. Encoding first into a [`Counter`] and then into a [`Filler`]
+/// writes directly into the journal's buffer, without a copy.
 pub(super) trait Sink {
     /// Takes the next bytes.
     fn put(&mut self, bytes: &[u8]);
@@ -45,7 +45,7 @@ impl<'a> Filler<'a> {
 }
 
 impl Sink for Filler<'_> {
-    /// The slice must have the room that a [`Counter`] found for the same records.
+    /// The slice must have the size that a [`Counter`] counted for the same records.
     fn put(&mut self, bytes: &[u8]) {
         let (head, rest) = core::mem::take(&mut self.rest).split_at_mut(bytes.len());
         head.copy_from_slice(bytes);
@@ -85,8 +85,8 @@ pub(super) fn put_bytes(sink: &mut impl Sink, bytes: &[u8]) {
     sink.put(bytes);
 }
 
-/// Reads what the functions above wrote. Never panics, never reads beyond its input;
-/// what it hands out borrows from the input.
+/// Reads the output of the functions above. Never panics, never reads beyond its input; results
+/// borrow from the input.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     rest: &'a [u8],

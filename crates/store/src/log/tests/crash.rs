@@ -1,4 +1,4 @@
-//! Writes that fail, and power that goes between any two changes.
+//! Writes that fail, and power cuts between any two changes.
 
 use super::*;
 
@@ -47,7 +47,7 @@ fn a_log_that_cannot_invalidate_its_tail_takes_nothing_more_until_it_can() {
     assert_eq!(errno(log.append(&lower, &transaction(2, 1))), Errno::IO);
     let tried = lower.take_log();
     assert_eq!(errno(log.append(&lower, &transaction(3, 1))), Errno::IO);
-    // Only the void block, where the failed transaction is.
+    // Only the invalidating block, where the failed transaction is.
     assert_eq!(lower.take_log(), tried[tried.len() - 1..]);
     assert_eq!(place.found().transactions.len(), 2, "not taken back yet");
     log.append(&lower, &transaction(3, 1)).unwrap();
@@ -95,7 +95,7 @@ fn after_a_failed_reset_nothing_is_taken_until_one_succeeds() {
     }
 }
 
-/// The slot that holds the only whole superblock is never the one being written.
+/// The slot with the only whole superblock is never the one being written.
 #[test]
 fn one_whole_superblock_exists_at_any_instant() {
     let place = Place::new();
@@ -116,13 +116,13 @@ fn one_whole_superblock_exists_at_any_instant() {
     assert!(scanned.transactions.is_empty());
     let (first, second) = (Some((0, 4096, true)), Some((BLOCK, 4096, true)));
     assert_eq!(lower.take_log(), [second, first]);
-    // Nothing was found, and nothing may follow it.
+    // Nothing was found, and the tail is invalidated.
     log.make_durable(&lower).unwrap();
     let (void, flush) = (Some((2 * BLOCK, 4096, false)), None);
     assert_eq!(lower.take_log(), [first, second, void, flush]);
 }
 
-/// What is shown may never reach the medium by itself.
+/// Content of the page cache may never reach the medium by itself.
 #[test]
 fn what_was_written_last_is_written_again_before_it_is_relied_on() {
     let place = Place::new();
@@ -137,7 +137,7 @@ fn what_was_written_last_is_written_again_before_it_is_relied_on() {
     assert_eq!(lower.take_log(), []);
     log.make_durable(&lower).unwrap();
     let (first, second) = (Some((0, 4096, true)), Some((BLOCK, 4096, true)));
-    // With the block after it, where one may be that was made void.
+    // With the block after it, where an invalidated transaction may be.
     let (last, flush) = (Some((4 * BLOCK, 4 * 4096, false)), None);
     assert_eq!(lower.take_log(), [first, second, last, flush]);
     assert_eq!(place.image()[8192..], before[8192..]);
@@ -160,9 +160,8 @@ fn a_full_journal_has_nothing_behind_its_last_transaction() {
     assert_eq!(place.found().transactions.len(), 1);
 }
 
-/// Runs `act` with the power going after 0, 1, 2, … changes until it gets through.
-/// After each cut the place is opened with `options`, which must work, and `check`
-/// sees what is found.
+/// Runs `act` with a power cut after 0, 1, 2, … changes until it completes. After each cut the
+/// place is opened with `options`, which must succeed, and `check` gets the result.
 fn cut_everywhere(
     prepare: impl Fn(&Place),
     act: impl Fn(&Faulty, &PosixHandle) -> Result<(), StoreError>,
@@ -204,7 +203,7 @@ fn a_journal_half_made_is_made_again() {
             assert!(scanned.clean && scanned.transactions.is_empty());
         },
     );
-    // Also on top of what an attempt left that got as far as the identity.
+    // Also after an attempt that ended after the identity was written.
     let leftovers = |place: &Place| {
         fs::write(place.path("journal.new"), [7; 9000]).unwrap();
         fs::write(place.path("id"), b"0123").unwrap();
@@ -223,7 +222,7 @@ fn a_journal_half_replaced_stays_or_is_replaced() {
     let prepare = |place: &Place| drop(place.open(&OPTIONS).unwrap());
     let act = |lower: &Faulty, root: &PosixHandle| {
         let (log, _) = open::open(lower, root, &larger)?;
-        // With the power gone early, keeping the old one is an answer too.
+        // After an early power cut the old one may also be kept.
         if log.total_bytes() == 56 * 1024 {
             return Err(StoreError::Unsuitable("the size was kept".to_owned()));
         }

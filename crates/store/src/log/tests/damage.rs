@@ -10,7 +10,7 @@ use crate::log::scan::{Found, scan};
 use crate::log::superblock::{choose, parse};
 use crate::log::window::READ_BYTES_MAX;
 
-/// Three transactions after a reset, with leftovers of the epoch before: blocks 0, 1
+/// Three transactions after a reset, with remains of the epoch before: blocks 0, 1
 /// to 2 and 3 of the log are in force.
 fn place_with_three() -> (Place, Vec<(u64, Vec<Record>)>) {
     let place = Place::new();
@@ -31,7 +31,7 @@ fn place_with_three() -> (Place, Vec<(u64, Vec<Record>)>) {
     (place, three.to_vec())
 }
 
-/// As opening does it, without a file.
+/// Scans the image as opening does, without a file.
 fn open_image(image: &[u8]) -> Result<Found, StoreError> {
     let (superblock, _) = choose([parse(&image[..4096]), parse(&image[4096..8192])])?;
     let mut read = |offset, buffer: &mut JournalBuffer| {
@@ -43,7 +43,7 @@ fn open_image(image: &[u8]) -> Result<Found, StoreError> {
     scan(&superblock, &mut read, &mut |offset| Ok(offset))
 }
 
-/// As [`open_image`]; everything that is read comes after what was read before.
+/// As [`open_image`]; every read lies after the one before.
 fn open_reading_once(image: &[u8]) -> Found {
     let (superblock, _) = choose([parse(&image[..4096]), parse(&image[4096..8192])]).unwrap();
     let mut next = LOG_START;
@@ -75,7 +75,7 @@ fn a_flipped_bit_never_changes_content() {
             match open_image(&image) {
                 Ok(found) if found.transactions == three => whole += 1,
                 Ok(found) => {
-                    // Only the last one may be taken for an incomplete tail.
+                    // Only the last one may be mistaken for an incomplete tail.
                     assert_eq!(found.transactions, three[..2], "byte {at}");
                     assert!(
                         (log_offset(3)..log_offset(4)).contains(&(at as u64)),
@@ -248,7 +248,7 @@ fn a_lost_newer_superblock_is_noticed() {
     log.append(&lower, &transaction(21, 1)).unwrap();
     place.overwrite(0, &old);
     assert!(corrupt(place.open(&OPTIONS)).contains("newer superblock is lost"));
-    // Also where the old one claims that there is nothing to look for.
+    // Also where the old one is marked clean.
     let slot = parse(&old[..4096]);
     let crate::log::superblock::Slot::Valid(superblock) = slot else {
         panic!("{slot:?}")
@@ -343,7 +343,7 @@ fn whole_headers_that_say_nonsense_are_damage() {
     }
 }
 
-/// The superblock says how large the journal is, and a forged one may say anything.
+/// The journal's size is in the superblock, and a forged one may have any.
 #[test]
 fn what_was_never_written_is_not_read() {
     let (place, three) = place_with_three();
@@ -390,7 +390,7 @@ fn what_earlier_epochs_left_beyond_the_reach_is_not_read() {
     while log.free_bytes() >= large_bytes {
         log.append(&lower, &large).unwrap();
         count += 1;
-        // Whatever was announced so far, all of it is found.
+        // At every reach all transactions are found.
         let found = open_image(&place.image()).unwrap();
         assert_eq!(found.transactions.len(), count);
     }
@@ -471,8 +471,8 @@ fn image_of(transactions: &[Vec<Record>]) -> (Vec<u8>, Vec<u64>) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is overwritten: a prefix of what was committed, or a refusal; and a
-    /// refusal or a loss only if what was overwritten was in force.
+    /// Wherever the image is overwritten, a prefix of the transactions is found, or the image is
+    /// refused; and a refusal or a loss only if bytes in force were overwritten.
     #[test]
     fn an_overwritten_part_never_changes_content(
         transactions in vec(vec(record(), 0..6), 0..6),
@@ -502,7 +502,7 @@ proptest! {
         mut image in vec(any::<u8>(), 64 * 1024),
         headers in vec((0..16_usize, any::<[u64; 3]>(), any::<[u32; 3]>()), 0..8),
     ) {
-        // Random bytes alone would not get past the checksums.
+        // Random bytes alone would fail the checksums.
         let (whole, _) = image_of(&[]);
         image[..8192].copy_from_slice(&whole[..8192]);
         let seed = crc32c::crc32c(&UUID);

@@ -13,13 +13,13 @@ use crate::lower::{
     SetAttributes,
 };
 
-/// What becomes of one journal write or flush.
+/// The outcome of one journal write or flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Done,
     /// Nothing is written and the call fails so.
     Refused(Errno),
-    /// It is written, and fails all the same.
+    /// It is written, and fails nevertheless.
     DoneButFails,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Faulty {
 }
 
 struct Plan {
-    /// Changes that still work; then the power is gone.
+    /// Changes that still succeed; then the power is cut.
     changes_left: u64,
-    /// For the next journal writes and flushes, in order; then all is well.
+    /// For the next journal writes and flushes, in order; later ones succeed.
     journal: VecDeque<Outcome>,
-    /// What was asked of the journal, in order: offset, bytes, durable; none: flush.
+    /// The journal's writes and flushes, in order: offset, bytes, durable; none: flush.
     log: Vec<Option<(u64, usize, bool)>>,
 }
 
@@ -50,7 +50,7 @@ impl Faulty {
         }
     }
 
-    /// The power goes after this many changes.
+    /// The power is cut after this many changes.
     pub(super) fn cut_power_after(&self, changes: u64) {
         self.plan.lock().changes_left = changes;
     }
@@ -59,7 +59,7 @@ impl Faulty {
         self.plan.lock().journal = outcomes.iter().copied().collect();
     }
 
-    /// What was asked of the journal since the last call.
+    /// The journal's writes and flushes since the last call.
     pub(super) fn take_log(&self) -> Vec<Option<(u64, usize, bool)>> {
         std::mem::take(&mut self.plan.lock().log)
     }
@@ -89,7 +89,7 @@ impl Faulty {
     }
 }
 
-/// Calls that only look are passed on as they are, calls that change are counted.
+/// Calls that only read are passed on, calls that change are counted.
 macro_rules! pass_on {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($argument: $kind),*) -> io::Result<$result> {
