@@ -222,8 +222,8 @@ fn unnamed_files_that_are_closed_leave_memory() {
     mounted.end();
 }
 
-/// The kernel must not run a changed file with its owner's rights because it still
-/// remembers a set-user-id bit that a write took away.
+/// The kernel must not run a changed file with its owner's rights because a set-user-id bit that a
+/// write removed is still cached.
 #[test]
 fn a_changed_program_no_longer_runs_as_its_owner() {
     let Some(mounted) = Mounted::new("") else {
@@ -232,7 +232,7 @@ fn a_changed_program_no_longer_runs_as_its_owner() {
     let path = mounted.path("whoami");
     fs::copy("/usr/bin/id", &path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4777)).unwrap();
-    // What the kernel remembers from here on has the bit.
+    // The attributes that the kernel caches from here on have the bit.
     let program = path.display();
     assert!(as_nobody(&format!("test $({program} -u) = 0")));
     assert!(as_nobody(&format!(
@@ -254,7 +254,7 @@ fn a_write_by_another_user_takes_the_set_id_bits() {
         let path = mounted.path(&format!("program{number}"));
         fs::write(&path, "x").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
-        // Keeps the inode, and with it what the kernel remembers.
+        // Keeps the inode, and with it the cached attributes.
         let open = File::open(&path).unwrap();
         assert_eq!(open.metadata().unwrap().mode() & 0o7777, 0o6777);
         assert!(as_nobody(&change(&path)), "{number}");

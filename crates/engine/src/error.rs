@@ -65,8 +65,8 @@ pub enum Need {
     },
     /// The memory budget is used up: commit something and try again.
     Memory,
-    /// The lower filesystem's room, less what is already promised, does not suffice:
-    /// commit and apply everything, refresh the room, try once more.
+    /// The lower filesystem's room, less what is already reserved, does not suffice: commit and
+    /// apply everything, refresh the room, try once more.
     Space,
 }
 

@@ -249,7 +249,7 @@ impl Session {
     /// Answers requests until the mount is ended, by this process or another one.
     ///
     /// # Errors
-    /// [`SessionError`]; the mount is then dead.
+    /// [`SessionError`]; the mount is then unusable.
     pub fn run(self) -> Result<(), SessionError> {
         self.run_and_report(|| {})
     }
@@ -258,7 +258,7 @@ impl Session {
     /// answered.
     ///
     /// # Errors
-    /// [`SessionError`]; the mount is then dead.
+    /// [`SessionError`]; the mount is then unusable.
     pub fn run_and_report(
         self,
         caught_up: impl FnOnce() + Send + 'static,

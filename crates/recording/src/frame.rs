@@ -177,7 +177,7 @@ pub fn apps_frame(apps: &[String]) -> Vec<u8> {
     text_frame(FrameKind::Apps, &apps.join("\n"))
 }
 
-/// A line each: a word, a space, what it says.
+/// A line each: a key, a space, the value.
 fn header_text(header: &LogHeader) -> String {
     let one_line = |text: &str| text.replace('\n', " ");
     let mut text = format!("started_ns {}\n", header.started_at.0);

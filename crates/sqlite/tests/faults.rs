@@ -1,4 +1,4 @@
-//! A disk that fails under SQLite: each call, once, several times or for good.
+//! A disk that fails under SQLite: each call, once, several times or permanently.
 //!
 //! Failures are reported with SQLite's codes. Nothing that was committed is lost, and the
 //! database is whole: at once, and after the fault when everything goes on.

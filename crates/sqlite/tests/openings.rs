@@ -200,7 +200,7 @@ fn a_hard_link_is_the_same_database() {
     }
 }
 
-/// As a hard link: SQLite tells files by device and inode.
+/// As a hard link: SQLite identifies files by device and inode.
 #[test]
 fn a_bind_mount_leads_to_the_same_database() {
     let place = Place::new();

@@ -63,7 +63,7 @@ pub struct RestartState {
     pub objects: Vec<(ObjectId, KnownObject)>,
     /// The last intent that was recorded and not withdrawn.
     pub intent: Option<Intent>,
-    /// The highest id that the engine or the kernel remembers. Objects that the store finds anew
-    /// get ids above it and above those of `objects`; 0: none.
+    /// The highest id that the engine or the kernel holds. Objects that the store finds later get
+    /// ids above it and above those of `objects`; 0: none.
     pub ids_above: u64,
 }

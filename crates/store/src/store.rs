@@ -58,7 +58,7 @@ pub struct PendingWork {
     pub externally_modified: u64,
     /// Commits since the store was opened.
     pub commits: u64,
-    /// What may be promised although the lower filesystem has no room.
+    /// What may be reserved although the lower filesystem has no room.
     pub on_full_disk: FullDisk,
 }
 
@@ -170,9 +170,9 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Lower`].
     fn spill(&self, id: ObjectId, pages: &[(PageIndex, Page)]) -> Result<(), StoreError>;
 
-    /// The engine no longer holds the listings of these directories, or these deleted
-    /// objects, in memory. The store may drop what it remembers of them, and of what it
-    /// named only as entries of these directories; not of what is `in_use`.
+    /// The engine no longer holds the listings of these directories, or these deleted objects, in
+    /// memory. The store may drop its state of them, and of objects that it named only as entries
+    /// of these directories; not of those `in_use`.
     fn forget(&self, ids: &[ObjectId], in_use: &BTreeSet<ObjectId>);
 
     /// From this instant on nothing more is written: what a power cut does.

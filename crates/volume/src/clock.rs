@@ -40,9 +40,9 @@ fn wall_time() -> Timestamp {
 }
 
 /// The time since the machine was started, which other processes see as well: an
-/// [`Instant`](std::time::Instant) does not tell it. Asked of the C library and not of the kernel's
-/// code in the process (vDSO) directly, as rustix does: valgrind hides that code, and the lookup
-/// of its functions ends a program that runs under it.
+/// [`Instant`](std::time::Instant) does not give it. Read through the C library and not directly
+/// from the vDSO, as rustix does: valgrind hides the vDSO, and the lookup of its functions ends a
+/// program that runs under valgrind.
 #[expect(unsafe_code, reason = "no safe call asks the C library for this")]
 fn monotonic_time() -> MonotonicNs {
     let mut now = libc::timespec {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     /// Regression: after a gigabyte had gone through a mount, hundreds of megabytes stayed
-    /// with the process for good.
+    /// allocated in the process.
     #[cfg(target_env = "gnu")]
     #[test]
     fn free_pages_between_living_ones_are_given_back() {

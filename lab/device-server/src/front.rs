@@ -10,9 +10,8 @@ use crate::block::{Block, PowerCycle, Refusal, Request, SECTOR_BYTES};
 /// Name of the file.
 pub(crate) const FILE_NAME: &str = "device";
 
-/// Serves a device as a file. Each power cycle has a file of its own, so that nothing
-/// which the kernel remembers from before a cut, or which it has not written yet, reaches
-/// the device after it.
+/// Serves a device as a file. Each power cycle has a file of its own, so that nothing that the
+/// kernel cached before a cut, or has not written yet, reaches the device after it.
 pub(crate) struct FileFront {
     device: Arc<dyn Block>,
 }

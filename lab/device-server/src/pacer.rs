@@ -119,9 +119,9 @@ impl Pacer {
         }
     }
 
-    /// Stops time: takes out of the queue what is not done at the moment that `now` tells
-    /// while nothing is being taken out for an answer. Returns that moment and the
-    /// answers, which the caller gives.
+    /// Stops time: takes out of the queue what is not done at the time that `now` returns while
+    /// nothing is being taken out for an answer. Returns that moment and the answers, which the
+    /// caller gives.
     pub(crate) fn interrupt(&self, now: impl FnOnce() -> VirtualNs) -> (VirtualNs, Vec<Answer>) {
         let mut queue = self.shared.queue.lock();
         let now = now();

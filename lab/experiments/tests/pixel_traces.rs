@@ -1,4 +1,4 @@
-//! The real traces, where they are at hand: two recordings of a Pixel 6a, in `data` of the
+//! The real traces, where they are available: two recordings of a Pixel 6a, in `data` of the
 //! directory `shared` beside the repository. Without them these tests say so and pass.
 
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ pub struct Pieces<T> {
     left_out: Vec<T>,
     position: usize,
     piece: usize,
-    /// Something was left out for good in this pass.
+    /// Something was left out permanently in this pass.
     progress: bool,
 }
 

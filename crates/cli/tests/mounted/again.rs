@@ -263,8 +263,8 @@ fn commands_wait_for_who_is_finishing_and_say_so() {
 }
 
 /// A mount that was taken out of the tree while a program worked there held its store for as long
-/// as the program ran, and a program that needed the store waited a minute and was told only about
-/// the daemon.
+/// as the program ran, and a program that needed the store waited a minute and got an error that
+/// named only the daemon.
 #[test]
 fn who_keeps_a_mount_alive_that_has_left_the_tree_is_named() {
     needs_mounts!();

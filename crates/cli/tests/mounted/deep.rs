@@ -78,7 +78,7 @@ fn directories_of_any_depth_come_and_go() {
     fs::create_dir(&other).unwrap();
     fs::write(other.join("file"), "acknowledged").unwrap();
     make_chain(&one);
-    // Into another app, whose everything below is then, too.
+    // Into another app, to which then the whole subtree belongs.
     fs::rename(one.join("d"), other.join("d")).unwrap();
     assert_eq!(depth_of(&other), DEPTH);
     kill(fixture.daemon_pid());

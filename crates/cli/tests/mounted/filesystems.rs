@@ -280,8 +280,8 @@ fn what_may_not_change_below_does_not_change_here() {
     }
 }
 
-/// Made immutable while it waits, a file keeps the mount there. A user that forces its end is told
-/// that nothing is lost.
+/// Made immutable while it waits, a file keeps the mount there. A user who forces the unmount gets
+/// the message that nothing is lost.
 #[test]
 fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {
     needs_mounts!();

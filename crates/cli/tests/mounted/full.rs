@@ -318,8 +318,8 @@ fn a_mount_with_content_without_room_leaves_the_tree_when_asked_to_lazily() {
     filled.fixture.umount();
 }
 
-/// Another program takes the room that was promised. The app that has none gives up what is not
-/// committed by deleting it, or cutting it off. That was refused, or freed nothing: no sync and no
+/// Another program takes the room that was reserved. The app without room discards its uncommitted
+/// content by deleting it, or truncating it. That was refused, or freed nothing: no sync and no
 /// unmount succeeded any more.
 fn content_without_room_is_given_up(make: &[&str], bytes: u64, give_up: fn(&Path)) {
     let Some(filled) = Filled::new(make, bytes) else {

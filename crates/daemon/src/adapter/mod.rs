@@ -20,7 +20,7 @@
 //! It saves two requests for each file that is opened, and leaves a daemon that takes
 //! over a mount nothing to reconstruct; [`in_flight`] says what becomes of requests in flight.
 //!
-//! # How long the kernel may remember
+//! # How long the kernel may cache
 //!
 //! Only the kernel's requests change the tree, so what the kernel knows stays true until it sends a
 //! change itself; it invalidates by itself what its own requests change (times, sizes,

@@ -65,7 +65,7 @@ impl Adapter {
     pub(super) fn lookup(&self, parent: ObjectId, name: &[u8]) -> Outcome<EntryReply> {
         match self.volume.lookup(parent, name) {
             Ok(node) => Ok(self.entry(&node)),
-            // The kernel may remember that there is no such name.
+            // The kernel may cache that there is no such name.
             Err(FsError::NotFound) => Ok(EntryReply {
                 entry_valid_seconds: ENTRY_VALID_SECONDS,
                 ..EntryReply::default()

@@ -136,7 +136,7 @@ impl VolumeSession {
     /// Answers requests until the mount is ended.
     ///
     /// # Errors
-    /// [`SessionError`]; the mount is then dead.
+    /// [`SessionError`]; the mount is then unusable.
     pub fn run(self) -> Result<(), SessionError> {
         self.run_and_report(|| {})
     }
@@ -145,7 +145,7 @@ impl VolumeSession {
     /// answered.
     ///
     /// # Errors
-    /// [`SessionError`]; the mount is then dead.
+    /// [`SessionError`]; the mount is then unusable.
     pub fn run_and_report(
         self,
         caught_up: impl FnOnce() + Send + 'static,

@@ -1,10 +1,9 @@
 //! Files whose set-user-id or set-group-id bit the kernel has seen.
 //!
-//! With HANDLE_KILLPRIV_V2 the kernel leaves it to the daemon to take these bits
-//! away when an unprivileged caller writes, and the reply to WRITE has no room to say so. The
-//! kernel would go on to use the bits that it remembers, and execute the changed file with its
-//! owner's rights. So the daemon has it ask again. This set makes
-//! the usual case (no such bits) cost one load.
+//! With HANDLE_KILLPRIV_V2 the kernel leaves it to the daemon to take these bits away when an
+//! unprivileged caller writes, and the reply to WRITE has no field for it. The kernel would go on
+//! to use the cached bits, and execute the changed file with its owner's rights. So the daemon
+//! invalidates the cached attributes. With this set the usual case (no such bits) costs one load.
 //!
 //! A process that takes over a mount does not know what the kernel has seen. But a file that has
 //! such a bit now will be shown with it, and one that has none can be shown with it only if the
@@ -72,7 +71,7 @@ impl SetIdFiles {
         }
     }
 
-    /// Whether the kernel may believe that the file has such a bit.
+    /// Whether the kernel may have cached such a bit of the file.
     pub(super) fn contains(&self, id: ObjectId) -> bool {
         self.count.load(Ordering::Acquire) > 0 && self.files.lock().contains(&id)
     }

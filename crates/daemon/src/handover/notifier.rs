@@ -69,8 +69,7 @@ impl Notifier {
         self.send(&format!("READY=1\nSTATUS={status}"), &[])
     }
 
-    /// Reports that this process is alive, and will be ready, or report again, within
-    /// `patience`.
+    /// Reports that this process runs, and will be ready, or report again, within `patience`.
     ///
     /// # Errors
     /// If the message cannot be sent.

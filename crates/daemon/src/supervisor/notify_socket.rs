@@ -25,7 +25,7 @@ pub(super) enum Message {
     Drop { name: String },
     /// The mount is usable.
     Ready,
-    /// The process is alive, and not ready yet.
+    /// The process runs, and is not ready yet.
     Alive,
     /// It waits until everything before is done.
     Barrier,

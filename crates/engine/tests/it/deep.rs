@@ -129,7 +129,7 @@ fn a_deep_directory_belongs_to_the_app_that_it_was_moved_to() {
             bed.rename((from, "d"), (to, "d"));
             bed.checkpoint();
             asked.store(0, Ordering::Relaxed);
-            // What is below is looked at again when it is used for the first time.
+            // The subtree is examined again when it is used for the first time.
             let file = bed.file(at, "f");
             bed.write(file, 0, b"x");
             let asked = asked.load(Ordering::Relaxed);

@@ -34,8 +34,7 @@ outgoing! {
         block_bytes: u32,
         flags: u32,
     }
-    /// A directory entry looked up or made; node 0: there is none (and the kernel may
-    /// remember that).
+    /// A directory entry looked up or made; node 0: there is none (and the kernel may cache that).
     EntryReply {
         node: u64,
         generation: u64,

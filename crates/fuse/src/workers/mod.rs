@@ -1,10 +1,10 @@
 //! The threads that answer requests.
 //!
-//! By default one worker is bound to each usable CPU, and [`leader`] decides which of them poll
-//! for requests. After a request, a worker *spins* for a moment before it sleeps: a program that
-//! was answered asks again within microseconds, and waking a sleeper costs more than that. While
-//! it spins it yields to everything else on its CPU, the sender above all. Where other programs
-//! want the CPUs it does not spin.
+//! By default one worker is bound to each usable CPU, and [`leader`] decides which of them poll for
+//! requests. After a request, a worker *spins* for a moment before it sleeps: a program that was
+//! answered sends the next request within microseconds, and waking a sleeper costs more than that.
+//! While it spins it yields to everything else on its CPU, the sender above all. Where other
+//! programs want the CPUs it does not spin.
 //!
 //! A request may block its worker: reading from a slow device, an `fsync` in a durable app, a
 //! writer that is throttled. When all workers that poll are blocked that way, requests that could

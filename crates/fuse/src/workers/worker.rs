@@ -252,10 +252,10 @@ impl Workers {
 
     /// Runs a handler; false if it panicked.
     ///
-    /// A panic leaves a request unanswered and its sender waiting for good, and the
-    /// filesystem's state in the middle of something. Where a successor can take over, this
-    /// process ends at once: the successor starts from the state before the request.
-    /// Elsewhere the mount ends, and the filesystem's state is not used again.
+    /// A panic leaves a request unanswered and its sender waiting for ever, and the filesystem's
+    /// state inconsistent. Where a successor can take over, this process ends at once: the
+    /// successor starts from the state before the request. Elsewhere the mount ends, and the
+    /// filesystem's state is not used again.
     fn survives(&self, handle: impl FnOnce()) -> bool {
         let survived = catch_unwind(AssertUnwindSafe(handle)).is_ok();
         if !survived && self.shared.buffers.outlive_process() {

@@ -15,11 +15,11 @@
 //! the one in the mark, so a connection that has read that one reads the header anew as well; and
 //! from the one before the mark if anything has changed, as SQLite itself sees to.
 //!
-//! Adding one to the counter for good would be seen, too, but is not enough: SQLite adds one to
-//! the counter that it has read, so the first transaction would end with the number that the mark
-//! has, and a connection that has read the mark would keep it. It would also leave another file
-//! than SQLite without MobiFS does, and need the same change in bytes 92 to 95, which repeat the
-//! counter.
+//! Adding one to the counter permanently would be noticed, too, but is not enough: SQLite adds one
+//! to the counter that it has read, so the first transaction would end with the number that the
+//! mark has, and a connection that has read the mark would keep it. It would also leave another
+//! file than SQLite without MobiFS does, and need the same change in bytes 92 to 95, which repeat
+//! the counter.
 
 use std::ops::Range;
 

@@ -56,7 +56,7 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) sqlite: &'static dyn Sqlite,
 }
 
-/// One database with its journals and its log, alive in memory.
+/// One database with its journals and its log, in memory.
 #[derive(Debug)]
 pub(crate) struct Database {
     path: PathBuf,

@@ -26,7 +26,7 @@ impl BaseFile {
     /// SQLite's code.
     ///
     /// # Safety
-    /// `base` is registered for good; `name`, `flags` and `out_flags` are those of SQLite's
+    /// `base` stays registered; `name`, `flags` and `out_flags` are those of SQLite's
     /// `xOpen`, and the name lives as long as the file.
     pub(crate) unsafe fn open(
         base: *mut Vfs,
@@ -59,7 +59,7 @@ impl BaseFile {
     /// SQLite's code.
     ///
     /// # Safety
-    /// `base` is registered for good.
+    /// `base` stays registered.
     pub(crate) unsafe fn open_to_read(base: *mut Vfs, path: &Path) -> Result<Self, Code> {
         // SQLite finds the parameters of a database's URI around its name: none here.
         const AROUND: [u8; 4] = [0; 4];

@@ -33,7 +33,7 @@ pub(crate) struct AppData {
     pub(crate) base: *mut Vfs,
 }
 
-// SAFETY: SQLite calls a VFS from any thread; it is registered for good and does not change.
+// SAFETY: SQLite calls a VFS from any thread; it stays registered and does not change.
 unsafe impl Send for AppData {}
 // SAFETY: as above.
 unsafe impl Sync for AppData {}

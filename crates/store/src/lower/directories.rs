@@ -18,11 +18,11 @@ pub(crate) struct Directories<H> {
 
 impl<H> Directories<H> {
     /// Opens (and makes, unless `read_only`) the store's own directories. Directories of untrusted
-    /// users are refused if `believes` is set: the store relies on their content.
+    /// users are refused if `demands_trust` is set: the store relies on their content.
     pub(crate) fn open(
         lower: &impl Lower<Handle = H>,
         read_only: bool,
-        believes: bool,
+        demands_trust: bool,
     ) -> Result<Option<Self>, StoreError> {
         let open = |parent: &H, name: &[u8]| -> Result<Option<H>, StoreError> {
             let shown = name.escape_ascii();
@@ -37,7 +37,7 @@ impl<H> Directories<H> {
                         "{shown} in the store is not a directory; it does not belong to MobiFS"
                     )));
                 }
-                if believes {
+                if demands_trust {
                     let around = lower.stat(parent);
                     let around = around.map_err(StoreError::lower("looking at the store"))?;
                     check_owner(&shown.to_string(), stat.uid, around.uid)?;

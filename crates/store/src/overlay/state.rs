@@ -211,7 +211,7 @@ impl State {
                 self.pinned.insert(*id);
             }
             // If the transaction that creates it is in the journal, that transaction records its
-            // spilled ranges; the kill came before the sink was told.
+            // spilled ranges; the kill came before the call of the sink.
             if !known.spilled.is_empty() && self.pending.object(*id).is_none() {
                 let ranges = known.spilled.iter().copied().collect();
                 self.spilled.insert(*id, ranges);

@@ -157,7 +157,7 @@ impl State {
                     break known;
                 }
                 if !path.insert(at) {
-                    return Some((at, "it is a directory below itself"));
+                    return Some((at, "it is a directory that contains itself"));
                 }
                 match parents.get(&at) {
                     Some(&parent) => at = parent,
@@ -171,7 +171,7 @@ impl State {
             let doubt = if pending.has_other_kind(*parent, FileKind::Directory) {
                 "it lost entries and is no directory"
             } else if child.is_some() && is_below_root.get(parent) != Some(&true) {
-                "it has entries and is not below the root"
+                "it has entries and is not reachable from the root"
             } else {
                 return None;
             };

@@ -19,8 +19,8 @@ pub(super) struct FailedCommit {
 }
 
 impl Shared {
-    /// Commits one transaction. The engine learns of the success together with the
-    /// store's new reservations, so that no room is promised twice in between.
+    /// Commits one transaction. The engine learns of the success together with the store's new
+    /// reservations, so that no room is reserved twice in between.
     pub(super) fn commit_one(
         &self,
         commit_lock: &MutexGuard<'_, ()>,

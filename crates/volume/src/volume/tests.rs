@@ -161,8 +161,8 @@ fn after_shutdown_the_store_is_plain_files() {
 
 #[test]
 fn what_left_memory_is_found_again_while_it_is_trimmed() {
-    // Regression: the store was asked to forget objects that a listing in memory still
-    // named, and answers were refused for ever when it was not told back.
+    // Regression: the store was asked to forget objects that a listing in memory still named, and
+    // lookups failed for ever if the engine did not withdraw that.
     let store = tempfile::tempdir().unwrap();
     for app in 0..4 {
         for deep in 0..5 {

@@ -33,7 +33,7 @@ pub struct VolumeOptions {
     pub no_directory_access_time: bool,
     /// Programs roll back what they have begun when there is no room, as databases do. So an
     /// operation that needs some is refused, and nothing is committed for it, if that commit would
-    /// fail because other programs have taken the promised room: after a failed commit nothing can
+    /// fail because other programs have taken the reserved room: after a failed commit nothing can
     /// be changed any more, and so not rolled back.
     pub rolls_back: bool,
     /// Whether a checkpointer thread runs; without one the caller decides when to

@@ -60,7 +60,7 @@ pub(crate) enum TraceCommand {
     /// Lay traces over each other
     #[command(after_help = MERGE_HELP)]
     Merge(MergeArguments),
-    /// Do again what a trace says, in an empty directory
+    /// Repeat the operations of a trace in an empty directory
     #[command(after_help = REPLAY_HELP)]
     Replay(ReplayArguments),
     /// Run a command and record what it does to files

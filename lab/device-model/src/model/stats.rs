@@ -7,7 +7,7 @@ use super::command::CommandKind;
 use crate::config::EnergyConfig;
 use crate::ftl::FlashCounters;
 
-/// Longest latency that the histogram tells apart: ten minutes.
+/// Longest latency that the histogram resolves: ten minutes.
 const LATENCY_MAX_NS: u64 = 600_000_000_000;
 /// Two digits: 32 KiB a histogram.
 const LATENCY_DIGITS: u8 = 2;

@@ -211,7 +211,7 @@ fn a_saved_device_comes_back_and_a_damaged_one_does_not() {
 /// itself was worked on before it was checked.
 #[test]
 fn a_forged_state_with_a_right_checksum_is_refused_or_works() {
-    // A prime, so that every field of every record has its turn.
+    // A prime, so that every field of every record is changed once.
     const STEP: usize = 41;
     let config = small_config("");
     let mut model = Model::new(&config, 1 << 20, 1).unwrap();

@@ -1,10 +1,9 @@
 //! A journal of everything that reached a device, and the crash states that it allows.
 //!
-//! A crash state lies between two *boundaries*: moments at which something becomes durable
-//! for good, the end of a flush or a power cut. What was done before the start of the last
-//! flush is there. Of the rest, what had been asked for by the moment of the crash may be
-//! there, in part or not at all; only what was written durably (FUA) and done is there in
-//! any case.
+//! A crash state lies between two *boundaries*: moments at which content becomes durable: the end
+//! of a flush or a power cut. Requests that ended before the start of the last flush are durable.
+//! Of the others, those that were submitted before the crash may be on the medium completely, in
+//! part or not at all; only completed durable writes (FUA) are there in any case.
 
 pub(crate) mod fuzzing;
 mod materialise;

@@ -3,8 +3,8 @@
 use super::compare::NamedStream;
 use super::outcome::Outcome;
 
-/// Pages that an app must have flushed under ext4, over all its users, to count in any mean: less
-/// says nothing about a policy.
+/// Pages that an app must have flushed under ext4, over all its users, to count in any mean: with
+/// fewer a comparison of policies is meaningless.
 pub const PAGES_MIN: u64 = 64;
 
 /// An app in one trace.

@@ -24,9 +24,9 @@
 //! 4. all else is none: reads that fail or that alternate with writes are sockets, writes of
 //!    1, 4 or 8 bytes without a place are pipes and event descriptors.
 //!
-//! Names that are lost are made of the descriptor's number, as the number is all that tells two
-//! files apart. An opening that makes or empties a file gets a name of its own: under the number
-//! alone, it would drop what another file still holds.
+//! Names that are lost are made of the descriptor's number, because only the number distinguishes
+//! files. An opening that makes or empties a file gets a name of its own: under the number alone,
+//! it would discard the content of another file.
 //!
 //! In the trace of the Facebook app, rule 4 leaves out 8 descriptors with 5,975 writes of 1 or
 //! 4 bytes each, which would make it a trace of wake-ups.

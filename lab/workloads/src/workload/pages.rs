@@ -46,8 +46,8 @@ pub fn random_write(
     let start = Instant::now();
     while limit.goes_on(operations, start) {
         let before = Instant::now();
-        // A page that differs from the last one in a few bytes, as real updates do, would
-        // favour a journal of changed bytes; a whole new page is the honest worst case.
+        // A page that differs from the last one in a few bytes, as real updates do, would favour a
+        // journal of changed bytes; a whole new page is the worst case.
         random.fill(page);
         file.write_all_at(page, random.below(pages) * WRITE_BYTES)
             .on(&path)?;

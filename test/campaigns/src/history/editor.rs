@@ -1,5 +1,5 @@
-//! An editor: each step saves one of some documents by writing a new file and renaming it
-//! over the old one. A relaxed one trusts in the order and never calls `fsync`.
+//! An editor: each step saves one of some documents by writing a new file and renaming it over the
+//! old one. A relaxed one relies on the order and never calls `fsync`.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;

@@ -65,7 +65,7 @@ const FIRST_NUMBER: u64 = 11;
 /// Called after each mutating call with the number of calls so far.
 pub type Hook = Box<dyn FnMut(u64, &CrashLower) + Send>;
 
-/// Asked before each call whether the process that makes it is still alive.
+/// Called before each call; returns whether the calling process still runs.
 pub type OwnerLives = Box<dyn FnMut() -> bool + Send>;
 
 /// The store's directories for objects under way.

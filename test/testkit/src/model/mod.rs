@@ -2,7 +2,7 @@
 //!
 //! It is a filesystem in memory, written to be obviously correct and not to be fast, and it answers
 //! what Linux answers on ext4 to a privileged caller; a test compares it with a real directory. It
-//! knows nothing of apps or commits: those are added by [`crate::timeline`].
+//! has no apps and no commits: [`crate::timeline`] adds them.
 
 mod content;
 mod data;

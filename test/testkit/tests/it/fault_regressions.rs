@@ -433,8 +433,8 @@ fn what_a_killed_daemon_could_not_make_durable_its_successor_does() {
     }
 }
 
-/// With few descriptors every new file took one for good: apps became read-only, and nothing could
-/// be applied any more.
+/// With few descriptors every new file held one permanently: apps became read-only, and nothing
+/// could be applied any more.
 #[test]
 fn more_files_than_descriptors_are_committed_and_applied() {
     const FILES: u32 = 60;

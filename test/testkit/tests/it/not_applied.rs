@@ -245,9 +245,9 @@ fn what_cannot_be_applied_keeps_nothing_else_from_its_place() {
     assert_eq!(leftovers(&lower).unwrap(), Vec::<String>::new());
 }
 
-/// Each kind of call was a dead end for the whole store if it was refused with an error that was not
-/// on a list: a directory that overlayfs does not move (`EXDEV`), a device number that XFS does not
-/// take (`EINVAL`).
+/// A call that was refused with an error that was not on a list stopped the whole store: a
+/// directory that overlayfs does not move (`EXDEV`), a device number that XFS does not take
+/// (`EINVAL`).
 #[test]
 fn whatever_the_filesystem_refuses_an_object_keeps_nothing_else_from_its_place() {
     let mut refused = 0;

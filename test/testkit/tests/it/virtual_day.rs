@@ -149,7 +149,7 @@ impl Program {
         }
     }
 
-    /// What it does in its turn.
+    /// The operations of its next step.
     fn act(&mut self, random: &mut Random) -> Vec<Op> {
         let mut operations = Vec::new();
         match self.habit {

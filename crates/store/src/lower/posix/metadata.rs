@@ -35,7 +35,7 @@ const CHUNKS_MAX: u64 = 64;
 /// What a btrfs has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BtrfsRoom {
-    /// Content that `statfs` still shows as free although it has blocks, or blocks are promised to
+    /// Content that `statfs` still shows as free although it has blocks, or blocks are reserved for
     /// it.
     pub(super) unseen_bytes: u64,
     /// Room that is certainly available at once.
@@ -161,9 +161,9 @@ fn allocation(directory: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     Some(Path::new("/sys/fs/btrfs").join(uuid).join("allocation"))
 }
 
-/// Content that is written and not counted as used (`bytes_reserved`), or that has been promised to
-/// what is still in the page cache (`bytes_may_use`). Where chunks are mixed, `bytes_may_use` holds
-/// the filesystem's reserve, too, which is taken off elsewhere.
+/// Content that is written and not counted as used (`bytes_reserved`), or reserved for what is
+/// still in the page cache (`bytes_may_use`). Where chunks are mixed, `bytes_may_use` holds the
+/// filesystem's reserve, too, which is taken off elsewhere.
 fn unseen_bytes(kinds: &Path) -> u64 {
     let read = |kind: &str, what: &str| {
         let text = fs::read_to_string(kinds.join(kind).join(what)).ok();
@@ -192,9 +192,9 @@ fn left(spaces: &[Space], total_bytes: u64, available_bytes: u64, unseen_bytes: 
         let taken = kept.saturating_add(unseen_bytes);
         return (metadata + unassigned / copies).saturating_sub(taken);
     }
-    // All promised room may be content, also that of files so small that the trees take it: room
-    // for that is reserved before, and where there is none a chunk is assigned to content, in
-    // which no tree can grow any more. And trees get one before they need it.
+    // All reserved room may be content, also that of files so small that the trees take it: room
+    // for that is reserved before, and where there is none a chunk is assigned to content, in which
+    // no tree can grow any more. And trees get one before they need it.
     let chunk = CHUNK_BYTES_MAX.min(total_bytes / CHUNK_SHARE).max(1);
     let chunks = unassigned.saturating_sub(copies * chunk) / chunk;
     let with_chunks = |chunks: u64| {

@@ -197,7 +197,7 @@ fn an_empty_store_of_format_1_is_used_in_it_until_the_next_epoch() {
 #[test]
 fn a_forged_journal_that_is_no_tree_is_not_served() {
     let name = |name: &str| Name::new(name.as_bytes()).unwrap();
-    // A directory below itself, and one with two names.
+    // A directory that contains itself, and one with two names.
     for parent in [FIRST, ObjectId::ROOT] {
         let (directory, _) = cut(&[]);
         let (store, _) = open(directory.path());

@@ -67,7 +67,7 @@ pub(super) enum Demand {
     Spill(ObjectId, Vec<(PageIndex, Page)>),
 }
 
-/// A tree with what an engine remembers of it.
+/// A tree with the state that an engine holds of it.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     /// As committed.

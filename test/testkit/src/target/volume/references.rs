@@ -27,7 +27,7 @@ impl VolumeTarget {
         self.open.values().chain(held).any(|&open| open == id)
     }
 
-    /// What the kernel remembers at this moment.
+    /// The objects that the kernel references at this moment.
     pub fn known_names(&self) -> Option<KnownNames> {
         self.names.as_ref().map(|names| names.borrow().clone())
     }
