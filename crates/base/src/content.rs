@@ -216,7 +216,7 @@ mod tests {
 
     /// A scan of a file with 8,192 extents took 27 seconds: each search built a map of all.
     #[test]
-    fn a_scan_asks_in_proportion_to_what_it_finds() {
+    fn the_calls_of_a_scan_are_proportional_to_its_results() {
         const EXTENTS: u64 = 8192;
         let layer = Layer {
             size: EXTENTS * 8,
@@ -237,7 +237,7 @@ mod tests {
 
     /// Pages over a file without holes: the lower layer is not queried for each of them.
     #[test]
-    fn what_is_below_is_asked_once() {
+    fn the_lower_layer_is_queried_once() {
         let layer = Layer {
             size: 8000,
             data: (0..1000)

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn short_pages_read_as_zero_behind_their_content() {
+    fn short_pages_read_as_zero_after_their_content() {
         let mut page = Page::zero();
         page.write(10, b"x");
         assert!(page.stored_bytes() <= 512);

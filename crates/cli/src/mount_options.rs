@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_and_the_mounts_options_are_told_apart() {
+    fn our_options_and_the_kernels_are_separated() {
         let options = parse("ro,config=/etc/a\\,b.toml,nonempty,noatime,fsname=x\\,y").unwrap();
         assert_eq!(options.config, Some("/etc/a,b.toml".into()));
         assert_eq!(parse("record=/r").unwrap().record, Some("/r".into()));

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_limited_is_told_by_how_much_and_what_to_do() {
+    fn the_message_of_a_limit_has_its_value_and_the_remedy() {
         let error = LimitError {
             what: "open files",
             limit: 100,

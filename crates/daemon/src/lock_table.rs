@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_holds_a_lock_of_flock_on_the_file_is_named() {
+    fn only_holders_of_a_flock_lock_on_the_file_are_named() {
         let table = "1: POSIX  ADVISORY  WRITE 11 fe:00:99 0 EOF\n\
                      2: FLOCK  ADVISORY  READ 12 fe:00:99 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 13 fe:00:99 0 EOF\n\

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_refused_even_behind_symlinks() {
+    fn nesting_is_refused_even_through_symlinks() {
         let Fixture {
             _base,
             store,
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn hiding_files_must_be_asked_for() {
+    fn hiding_files_needs_an_option() {
         let Fixture {
             _base,
             store,

@@ -300,7 +300,7 @@ fn a_chown_to_the_same_owner_takes_the_set_id_bits_and_so_does_root_without_fset
 /// xfstests' generic/683 to 688: where the group may not execute the file its bit stayed,
 /// whichever user wrote, and a `chown` that names no owner left all bits.
 #[test]
-fn who_is_not_in_a_files_group_takes_its_set_id_bit() {
+fn a_change_by_a_user_outside_the_files_group_clears_its_set_id_bit() {
     let Some(mounted) = Mounted::new("") else {
         return;
     };
@@ -455,7 +455,7 @@ fn everything_that_changes_beside_the_request_shows_at_once() {
 }
 
 #[test]
-fn renames_honour_their_flags() {
+fn renames_obey_their_flags() {
     let Some(mounted) = Mounted::new("") else {
         return;
     };

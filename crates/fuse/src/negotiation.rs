@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_are_refused_and_newer_majors_asked_again() {
+    fn old_kernels_are_refused_and_newer_majors_negotiate_again() {
         let answer = |request: InitRequest| negotiate(&request, DirectIo::Serial);
         assert!(matches!(answer(kernel(30, u64::MAX)), Answer::TooOld));
         assert!(matches!(answer(kernel(45, 0)), Answer::TooOld));

@@ -208,7 +208,7 @@ fn nothing_else_can_be_done_to_it() {
 }
 
 #[test]
-fn who_holds_an_older_file_gets_errors_and_the_name_leads_to_the_new_one() {
+fn descriptors_of_an_older_file_return_errors_and_the_name_leads_to_the_new_one() {
     if !can_mount() {
         return;
     }

@@ -376,7 +376,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_forgotten_is_not_told_again() {
+    fn a_cleared_message_is_not_returned_again() {
         remember("the first".to_owned());
         assert_eq!(last_error().as_deref(), Some("the first"));
         forget_last_error();

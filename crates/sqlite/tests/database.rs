@@ -194,7 +194,7 @@ fn page_sizes_change() {
 }
 
 #[test]
-fn the_pragmas_tell_and_change() {
+fn the_pragmas_report_and_change_settings() {
     let place = Place::new();
     let connection = place.open("");
     make_table(&connection);
@@ -410,7 +410,7 @@ fn a_read_only_directory_is_left_to_sqlite() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_costs_nothing_acknowledged() {
+fn a_full_disk_is_reported_and_no_acknowledged_data_is_lost() {
     on_a_small_disk(|path, disk| {
         let ballast = &disk.ballast();
         std::fs::write(ballast, vec![1; 2 << 20]).unwrap();

@@ -111,7 +111,7 @@ fn history(seed: u64) {
 }
 
 #[test]
-fn a_failing_disk_is_told_and_costs_nothing_committed() {
+fn a_failing_disk_is_reported_and_no_committed_data_is_lost() {
     let seed = number_from("MOBIFS_FAULT_SEED", 1);
     for number in 0..number_from("MOBIFS_FAULTS", 150) {
         history(seed.wrapping_mul(1_000_003) + number);

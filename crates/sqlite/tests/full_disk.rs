@@ -51,7 +51,7 @@ fn a_close_on_a_full_disk_says_so_and_is_made_up_for() {
 /// SQLite ignores that it cannot bring its log into the database: the mark stayed, without an error
 /// message.
 #[test]
-fn a_log_that_finds_no_room_in_the_database_is_told_and_is_brought_there_later() {
+fn a_log_without_room_in_the_database_is_reported_and_checkpointed_later() {
     on_a_small_disk(|path, disk| {
         let connection = opened(path, "&age_max_ms=600000");
         set_mode(&connection, "wal");

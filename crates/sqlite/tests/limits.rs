@@ -284,7 +284,7 @@ fn succeeded(output: &Output) {
 /// The arena was a sparse file of 4 GiB: with a limit of file sizes nothing could be opened, and
 /// a program that does not ignore SIGXFSZ was killed.
 #[test]
-fn a_limit_of_file_sizes_is_kept_and_kills_nobody() {
+fn a_limit_of_file_sizes_is_obeyed_and_no_process_is_killed() {
     for mode in ["delete", "wal"] {
         let place = Place::new();
         succeeded(&with_limit(&place.path(), 9, mode, "fits"));

@@ -151,7 +151,7 @@ fn a_busy_timeout_holds_while_a_program_without_mobifs_uses_the_database() {
 }
 
 #[test]
-fn a_connection_that_waited_in_vain_can_be_closed_and_leaves_the_database_alone() {
+fn a_connection_whose_wait_timed_out_can_be_closed_and_leaves_the_database_alone() {
     let place = Place::new();
     let reader = plain(&place.path()).unwrap();
     make_table(&reader);
@@ -235,14 +235,15 @@ fn a_bind_mount_leads_to_the_same_database() {
 /// A second process that comes by another name of the file got the error that a program without
 /// MobiFS uses it.
 #[test]
-fn who_uses_a_database_by_another_name_is_not_said_to_be_without_mobifs() {
+fn a_process_that_uses_a_database_by_another_name_is_not_reported_as_without_mobifs() {
     let Some((_, link)) = started_for() else {
         let place = Place::new();
         let connection = place.open("");
         make_table(&connection);
         let link = place.directory.path().join("link.db");
         std::fs::hard_link(place.path(), &link).unwrap();
-        let entry = "who_uses_a_database_by_another_name_is_not_said_to_be_without_mobifs";
+        let entry =
+            "a_process_that_uses_a_database_by_another_name_is_not_reported_as_without_mobifs";
         let output = child(entry, "other name", &link).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         return;

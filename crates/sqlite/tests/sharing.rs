@@ -170,7 +170,7 @@ fn outcomes(purpose: &str, database: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_second_process_is_refused_and_told_why() {
+fn a_second_process_is_refused_with_the_reason() {
     let place = Place::new();
     let connection = place.open("");
     make_table(&connection);
@@ -203,7 +203,7 @@ fn a_program_without_mobifs_keeps_us_out_and_we_keep_it_out() {
 }
 
 #[test]
-fn a_killed_process_loses_nothing_and_others_are_told_meanwhile() {
+fn a_killed_process_loses_nothing_and_others_get_an_error_meanwhile() {
     let place = Place::new();
     make_table(&place.open(""));
     let mut holder = child("another_process", "hold", &place.path());
@@ -251,14 +251,14 @@ fn a_backup_put_in_the_place_of_a_database_in_use_is_left_as_it_is() {
 }
 
 #[test]
-fn no_thread_is_left_behind_the_last_close() {
+fn no_thread_is_left_after_the_last_close() {
     let place = Place::new();
     make_table(&place.open(""));
     assert_eq!(outcomes("threads", &place.path()), ["1 0"]);
 }
 
 #[test]
-fn a_forked_child_is_told_and_does_no_harm() {
+fn a_forked_child_gets_an_error_and_changes_nothing() {
     let place = Place::new();
     make_table(&place.open(""));
     let outcomes = outcomes("fork", &place.path());
@@ -300,7 +300,7 @@ fn results(connections: &[Connection; 2], modes: [&str; 2]) -> Vec<String> {
 /// DELETE, had committed, the journal was deleted all the same: the first took what it had open for
 /// the journal of a crash and rolled the other's transaction back. Such a journal is emptied now.
 #[test]
-fn connections_with_different_journal_modes_are_told_what_sqlite_tells_them_without_mobifs() {
+fn connections_with_different_journal_modes_get_the_same_results_as_without_mobifs() {
     for (first, second) in MODES
         .iter()
         .flat_map(|a| MODES.iter().map(move |b| (*a, *b)))
@@ -328,7 +328,10 @@ fn connections_with_different_journal_modes_are_told_what_sqlite_tells_them_with
 }
 
 /// The results that connections of two databases get, one through MobiFS and one without it.
-fn told_alike(setup: &str, steps: impl Fn(&Path, &dyn Fn(&Path) -> Connection) -> Vec<String>) {
+fn demand_equal_results(
+    setup: &str,
+    steps: impl Fn(&Path, &dyn Fn(&Path) -> Connection) -> Vec<String>,
+) {
     let place = Place::new();
     let other = place.directory.path().join("plain.db");
     for path in [&place.path(), &other] {
@@ -357,8 +360,8 @@ fn rows_or_error(connection: &Connection) -> String {
 
 /// The connection that was refused locked all others out until it was closed.
 #[test]
-fn a_connection_that_cannot_have_a_log_for_itself_keeps_nobody_out() {
-    told_alike("PRAGMA journal_mode=wal", |path, connect| {
+fn a_connection_that_cannot_have_an_exclusive_log_blocks_no_other() {
+    demand_equal_results("PRAGMA journal_mode=wal", |path, connect| {
         let (one, other) = (connect(path), connect(path));
         let mut results = vec![rows_or_error(&one), rows_or_error(&other)];
         let exclusive = "PRAGMA locking_mode=exclusive; BEGIN IMMEDIATE";
@@ -419,7 +422,7 @@ fn a_connection_that_only_reads_gets_no_lock_for_writing() {
 /// It went on with the pages that it knew, and what the app had committed was lost: SQLite reads
 /// the header anew only if the counter of changes has changed.
 #[test]
-fn a_program_that_knows_the_database_hears_of_a_killed_app() {
+fn a_program_with_a_cache_of_the_database_notices_a_killed_app() {
     for mode in SAFE_MODES {
         let place = Place::new();
         let known = plain(&place.path()).unwrap();

@@ -42,7 +42,7 @@ fn use_it(path: &Path) {
 }
 
 #[test]
-fn a_database_may_lie_in_a_directory_of_somebody_else() {
+fn a_database_may_lie_in_a_directory_of_another_user() {
     let Some(place) = public_place() else { return };
     let before = fs::metadata(place.directory.path()).unwrap().mode();
     as_user(|| use_it(&place.path()));
@@ -66,7 +66,7 @@ fn the_mode_of_the_directory_is_its_owners() {
 }
 
 #[test]
-fn what_a_stranger_put_beside_a_database_is_not_believed() {
+fn files_of_another_user_beside_a_database_are_not_trusted() {
     let names = [("app.db-mobifs", true), ("app.db-mobifs-journal", false)];
     for (name, is_directory) in names {
         let Some(place) = public_place() else { return };
@@ -93,7 +93,7 @@ fn what_a_stranger_put_beside_a_database_is_not_believed() {
 }
 
 #[test]
-fn a_stranger_who_took_the_arenas_name_keeps_nobody_from_the_database() {
+fn a_foreign_file_with_the_arenas_name_does_not_block_the_database() {
     let Some(place) = public_place() else { return };
     as_user(|| use_it(&place.path()));
     let about = fs::metadata(place.path()).unwrap();

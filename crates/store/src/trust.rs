@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_are_not_trusted() {
+    fn other_users_are_not_trusted() {
         let (root, user, other, third) = (0, 1000, 1001, 1002);
         for (by, owner, around, trusted) in [
             (root, root, root, true),

@@ -359,7 +359,7 @@ fn a_transaction_larger_than_the_journal_is_committed_as_a_whole() {
 }
 
 #[test]
-fn root_takes_no_store_that_somebody_else_could_have_forged() {
+fn root_refuses_a_store_that_another_user_could_have_forged() {
     if !rustix::process::geteuid().is_root() {
         mobifs_skip::skip("needs root to give a directory away");
         return;

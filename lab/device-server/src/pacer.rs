@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_takes_long_holds_up_nobody() {
+    fn a_slow_answer_delays_no_other() {
         let pacer = Pacer::start().unwrap();
         let (release, released) = channel::<()>();
         let (sender, receiver) = channel();

@@ -73,7 +73,7 @@ mod tests {
     const ASKED: &str = "MOBIFS_SKIP_ASKED";
 
     #[test]
-    fn skips_when_asked() {
+    fn skips_on_request() {
         match std::env::var(ASKED).as_deref() {
             Ok("whole") => {
                 super::skip("as the test wanted");
@@ -87,7 +87,7 @@ mod tests {
     /// What the test script counts if the program above runs.
     fn counted(asked: &str) -> String {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "tests::skips_when_asked", "--show-output"])
+            .args(["--exact", "tests::skips_on_request", "--show-output"])
             .env(ASKED, asked)
             .output()
             .unwrap();

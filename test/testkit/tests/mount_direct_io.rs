@@ -107,7 +107,7 @@ fn beside_readers(file: &File, work: impl FnOnce()) {
 /// A loader (fio with libaio and `direct=1`) wrote while two readers read: what they had
 /// brought into the cache during a write stayed there, in 7 of 60 runs.
 #[test]
-fn asynchronous_direct_writes_are_seen_by_who_reads_meanwhile() {
+fn asynchronous_direct_writes_are_seen_by_concurrent_reads() {
     if !can_mount() {
         return;
     }

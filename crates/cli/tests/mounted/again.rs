@@ -206,7 +206,7 @@ fn begin_mount(fixture: &Fixture, words: &[&str]) -> Child {
 }
 
 #[test]
-fn a_mount_waits_for_who_is_finishing_and_says_so() {
+fn a_mount_waits_for_a_finishing_daemon_with_a_message() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&[]);
@@ -233,7 +233,7 @@ fn a_mount_waits_for_who_is_finishing_and_says_so() {
 }
 
 #[test]
-fn commands_wait_for_who_is_finishing_and_say_so() {
+fn commands_wait_for_a_finishing_daemon_with_a_message() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&[]);
@@ -266,7 +266,7 @@ fn commands_wait_for_who_is_finishing_and_say_so() {
 /// as the program ran, and a program that needed the store waited a minute and got an error that
 /// named only the daemon.
 #[test]
-fn who_keeps_a_mount_alive_that_has_left_the_tree_is_named() {
+fn processes_that_keep_a_detached_mount_are_named() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&[]);
@@ -315,7 +315,7 @@ fn who_keeps_a_mount_alive_that_has_left_the_tree_is_named() {
 }
 
 #[test]
-fn who_waits_for_a_predecessor_can_be_ended() {
+fn a_wait_for_a_predecessor_can_be_ended() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&[]);
@@ -392,7 +392,7 @@ fn a_store_that_is_served_for_reading_is_refused_whatever_its_mount_is_called() 
 }
 
 #[test]
-fn who_uses_a_mount_is_named() {
+fn processes_that_use_a_mount_are_named() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&[]);

@@ -223,7 +223,7 @@ fn an_xfs_that_others_fill_leaves_the_store_usable() {
 
 /// An apply that found no room had made new files, which took the reserve. They were deleted, and
 /// nothing could be applied before the next mount: the useless files stayed.
-fn deleting_frees_what_was_made_in_vain(make: &[&str], bytes: u64) {
+fn deleting_frees_objects_that_could_not_be_applied(make: &[&str], bytes: u64) {
     let Some(filled) = Filled::new(make, bytes) else {
         return;
     };
@@ -237,15 +237,15 @@ fn deleting_frees_what_was_made_in_vain(make: &[&str], bytes: u64) {
 }
 
 #[test]
-fn deleting_on_a_full_ext4_frees_what_was_made_in_vain() {
+fn deleting_on_a_full_ext4_frees_objects_that_could_not_be_applied() {
     needs_mounts!();
-    deleting_frees_what_was_made_in_vain(&EXT4, 64 * MIB);
+    deleting_frees_objects_that_could_not_be_applied(&EXT4, 64 * MIB);
 }
 
 #[test]
-fn deleting_on_a_full_xfs_frees_what_was_made_in_vain() {
+fn deleting_on_a_full_xfs_frees_objects_that_could_not_be_applied() {
     needs_mounts!();
-    deleting_frees_what_was_made_in_vain(&XFS, 320 * MIB);
+    deleting_frees_objects_that_could_not_be_applied(&XFS, 320 * MIB);
 }
 
 /// A program writes one large file until there is no room. The mount acknowledged more than the disk
@@ -449,7 +449,7 @@ fn a_store_on_a_btrfs_that_is_full_after_a_crash_is_mounted() {
 /// Other programs take the last of something while many small files wait. These cannot be made, are
 /// kept beside the journal, and block no other app: a failed attempt releases what it had taken,
 /// which was the last there was. The journal filled up, and no app could commit any more.
-fn small_files_without_room_hold_nobody_up(
+fn small_files_without_room_delay_no_others(
     make: &[&str],
     bytes: u64,
     rounds: u8,
@@ -500,24 +500,24 @@ fn small_files_without_room_hold_nobody_up(
 }
 
 #[test]
-fn small_files_without_blocks_hold_nobody_up() {
+fn small_files_without_blocks_delay_no_others() {
     needs_mounts!();
     // Each file takes much more than what the journal says of it.
     let ext4 = ["mkfs.ext4", "-q", "-m", "0", "-b", "4096"];
     for (make, bytes) in [(&ext4[..], 64 * MIB), (&XFS, 320 * MIB)] {
         // More than the journal holds.
-        small_files_without_room_hold_nobody_up(make, bytes, 40, |filled| {
+        small_files_without_room_delay_no_others(make, bytes, 40, |filled| {
             fill_disk(&filled.filler());
         });
     }
 }
 
 #[test]
-fn small_files_without_inodes_hold_nobody_up() {
+fn small_files_without_inodes_delay_no_others() {
     needs_mounts!();
     let make = ["mkfs.ext4", "-q", "-m", "0", "-N", "4096"];
     // The one inode of the reserve keeps them once.
-    small_files_without_room_hold_nobody_up(&make, 64 * MIB, 20, |filled| {
+    small_files_without_room_delay_no_others(&make, 64 * MIB, 20, |filled| {
         let directory = filled.fixture.path("disk").join("inodes");
         fs::create_dir(&directory).unwrap();
         let refused =

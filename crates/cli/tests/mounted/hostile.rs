@@ -168,7 +168,7 @@ fn attack(pairs: &[(&str, &str)], prepare: impl Fn(&Path, &Path)) {
 }
 
 #[test]
-fn who_exchanges_files_for_symlinks_leads_nobody_outside() {
+fn exchanging_files_for_symlinks_does_not_lead_the_daemon_outside() {
     needs_mounts!();
     let pairs = [
         ("app/file", "file-link"),
@@ -184,7 +184,7 @@ fn who_exchanges_files_for_symlinks_leads_nobody_outside() {
 }
 
 #[test]
-fn who_exchanges_our_own_directory_leads_nobody_outside() {
+fn exchanging_the_own_directory_does_not_lead_the_daemon_outside() {
     needs_mounts!();
     attack(&[(".mobifs", "mobifs-link")], |store, outside| {
         symlink(outside, store.join("mobifs-link")).unwrap();
@@ -192,7 +192,7 @@ fn who_exchanges_our_own_directory_leads_nobody_outside() {
 }
 
 #[test]
-fn what_a_daemon_has_is_for_nobody_else() {
+fn the_files_of_a_daemon_are_private() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&[]);

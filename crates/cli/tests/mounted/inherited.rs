@@ -32,7 +32,7 @@ fn number_in_status(pid: u32, key: &str) -> u64 {
 /// Regression: daemon and supervisor kept what the program that mounts had open. Another filesystem
 /// could not be unmounted, and its locks stayed taken, for as long as the mount was there.
 #[test]
-fn what_who_mounts_has_open_is_not_kept_open_by_the_mount() {
+fn descriptors_of_the_mounting_process_are_not_kept_open_by_the_mount() {
     needs_mounts!();
     let fixture = Fixture::new();
     let other = fixture.path("other");
@@ -72,7 +72,7 @@ fn a_mount_does_not_wait_for_what_its_own_command_has_open() {
 /// Regression: with `SIGCHLD` blocked the supervisor never noticed that its daemon had died, and
 /// the mount hung; with `SIGTERM` blocked a request to end was ignored.
 #[test]
-fn who_mounts_may_have_blocked_and_ignored_any_signals() {
+fn the_mounting_process_may_have_blocked_and_ignored_any_signals() {
     needs_mounts!();
     let cases: [&[&str]; 5] = [
         &["--block-signal=CHLD"],
@@ -159,7 +159,7 @@ fn mount_with_limits(fixture: &Fixture, limits: &str, is_privileged: bool) -> Ou
 /// Regression: with a limited address space nothing outlived the daemon, and with a limit of file
 /// sizes below that of the journal neither; programs without a limit could not write large files.
 #[test]
-fn limits_of_who_mounts_are_not_those_of_the_mount() {
+fn limits_of_the_mounting_process_are_not_those_of_the_mount() {
     needs_mounts!();
     for limits in [
         "ulimit -S -v 400000",
@@ -173,7 +173,7 @@ fn limits_of_who_mounts_are_not_those_of_the_mount() {
 
 /// Where the hard limits may be raised, too, they are.
 #[test]
-fn hard_limits_of_who_mounts_are_raised_where_that_is_permitted() {
+fn hard_limits_of_the_mounting_process_are_raised_where_that_is_permitted() {
     const CAP_SYS_RESOURCE: u64 = 24;
     needs_mounts!();
     let capabilities = number_in_status(std::process::id(), "CapEff:");

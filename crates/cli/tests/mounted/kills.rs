@@ -128,7 +128,7 @@ fn kill_at_random(
 /// Found by the campaign on a busy machine: daemons that were killed before they had answered what
 /// the one before had left counted as crashes, and the sixth ended the mount.
 #[test]
-fn daemons_that_somebody_kills_while_they_take_over_do_not_end_the_mount() {
+fn daemons_that_are_killed_while_they_take_over_do_not_end_the_mount() {
     const KILLED: usize = 9;
     needs_mounts!();
     let fixture = Fixture::new();

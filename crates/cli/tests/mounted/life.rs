@@ -43,7 +43,7 @@ fn a_directory_with_files_becomes_a_store_and_stays_a_directory() {
 }
 
 #[test]
-fn status_tells_what_is_at_risk_and_sync_takes_the_risk_away() {
+fn status_reports_bytes_at_risk_and_sync_commits_them() {
     needs_mounts!();
     let fixture = Fixture::new();
     fixture.mount(&[]);
@@ -298,7 +298,7 @@ fn classes_and_limits_change_while_mounted() {
 }
 
 #[test]
-fn a_mount_over_files_hides_them_if_asked_to() {
+fn a_mount_over_files_hides_them_with_the_option() {
     needs_mounts!();
     let fixture = Fixture::new();
     fs::write(fixture.mountpoint.join("hidden"), "").unwrap();

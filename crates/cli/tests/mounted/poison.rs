@@ -171,7 +171,7 @@ fn random() -> Random {
 
 /// Whether successors that fail there are taken for daemons that serve: only a wait for their end
 /// shows that they hang.
-fn is_behind_ready(point: &str) -> bool {
+fn is_after_ready(point: &str) -> bool {
     matches!(point, "ready" | "commit")
 }
 
@@ -191,7 +191,7 @@ fn what_was_acknowledged_is_in_the_store_wherever_successors_die() {
             for _ in 0..rounds {
                 for point in FAULT_POINTS {
                     let faults = FAULTS.into_iter();
-                    let faults = faults.filter(|fault| *fault != "hang" || !is_behind_ready(point));
+                    let faults = faults.filter(|fault| *fault != "hang" || !is_after_ready(point));
                     cases.extend(faults.map(|fault| (point, fault)));
                 }
             }

@@ -509,7 +509,7 @@ fn what_was_made_just_before_a_kill_is_known_after_it() {
 }
 
 #[test]
-fn what_was_recorded_is_there_when_nobody_takes_over() {
+fn a_recording_is_complete_without_a_successor() {
     needs_mounts!();
     needs_laboratory!();
     let fixture = Fixture::new();

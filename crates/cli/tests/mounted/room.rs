@@ -208,7 +208,7 @@ fn map(file: &File, bytes: usize) -> *mut c_void {
 /// A write through a mapping cannot be refused; the error comes when the pages are written back, as
 /// SEMANTICS.md says; what was allocated before finds its room.
 #[test]
-fn a_mapping_of_holes_on_a_full_disk_is_told_by_msync() {
+fn msync_reports_a_full_disk_to_a_mapping_of_holes() {
     needs_mounts!();
     const BYTES: usize = MIB as usize;
     let mut fixture = Fixture::new();

@@ -83,7 +83,7 @@ impl User {
 /// A user without the right to mount got only the helper's message, which did not say what to do,
 /// and a store had been made already.
 #[test]
-fn a_user_who_cannot_mount_is_told_why_and_leaves_nothing() {
+fn a_user_who_cannot_mount_gets_the_reason_and_leaves_nothing() {
     needs_mounts!();
     let _alone = Alone::new();
     let fixture = Fixture::new();

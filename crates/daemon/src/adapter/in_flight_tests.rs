@@ -539,7 +539,7 @@ fn the_kernel_is_notified_again_of_lost_set_id_bits() {
 }
 
 #[test]
-fn an_object_that_is_gone_is_an_error_and_no_lie() {
+fn an_object_that_is_gone_is_an_error() {
     let mut successor = Successor::new();
     let gone = successor.answer(mknod(b"f"), ROOT, &executed(1 << 60));
     assert_eq!(

@@ -54,7 +54,7 @@ fn volume(config: &str) -> Arc<Volume> {
 }
 
 #[test]
-fn an_observer_learns_what_was_asked_and_how_it_ended() {
+fn an_observer_gets_each_request_and_its_result() {
     let recorded = Arc::new(Recorded::default());
     let mut exchange = Exchange::observed(volume(""), Arc::clone(&recorded) as Arc<_>);
     let make = MkNodArgs {

@@ -351,7 +351,7 @@ mod tests {
 
     /// Bytes that no bus sends are refused or read; they never cause a panic.
     #[test]
-    fn damaged_messages_do_no_harm() {
+    fn damaged_messages_do_not_panic() {
         let whole = sample();
         for length in 0..whole.len() {
             let _refused = decode(&whole[..length]);

@@ -93,7 +93,7 @@ mod tests {
 
     /// Found by hand: each supervisor and daemon that was killed left its socket for ever.
     #[test]
-    fn sockets_of_dead_processes_are_removed_and_nothing_else() {
+    fn sockets_of_ended_processes_are_removed_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         // A device number that no mount has.

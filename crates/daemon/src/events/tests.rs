@@ -289,7 +289,7 @@ fn a_screen_is_on_if_its_connector_and_its_light_are() {
 }
 
 #[test]
-fn only_news_of_a_screen_are_told() {
+fn only_changes_of_a_screen_are_reported() {
     let machine = Machine::new();
     let screens = Screens::new(&machine.path("drm"), &machine.path("backlight"));
     let mut watch = ScreenWatch::new(screens);

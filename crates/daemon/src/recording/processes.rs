@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_out_is_believed_for_its_second_only() {
+    fn a_cached_process_is_valid_for_one_second() {
         let processes = Processes::default();
         let this = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let now = MonotonicNs(7_000_000_000);

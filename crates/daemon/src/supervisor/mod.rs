@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_from_a_death() {
+    fn a_proper_end_is_distinguished_from_a_kill() {
         let exited = |code: i32| ExitStatus::from_raw(code << 8);
         assert_eq!(end_of(exited(0)), Some(0));
         assert_eq!(end_of(exited(4)), Some(4));

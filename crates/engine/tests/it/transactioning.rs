@@ -237,7 +237,7 @@ fn the_other_policies_close_where_they_say() {
 }
 
 #[test]
-fn quiet_closes_in_the_first_pause_behind_its_age() {
+fn quiet_closes_in_the_first_pause_after_its_age() {
     let rule = TransactioningRule {
         name: TransactioningName::Quiet,
         quiet: QuietParameters {

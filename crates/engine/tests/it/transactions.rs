@@ -332,7 +332,7 @@ fn a_full_filesystem_refuses_before_it_acknowledges() {
 }
 
 #[test]
-fn memory_over_budget_asks_for_a_commit_first() {
+fn memory_over_budget_needs_a_commit_first() {
     let limits = Limits {
         memory_budget_bytes: 40 << 10,
         ..Limits::default()

@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_take_it_back_never_gives_it_up() {
+    fn a_thread_that_may_not_raise_its_priority_never_lowers_it() {
         if !may_return() || getrlimit(Resource::Nice).current != Some(0) {
             mobifs_skip::skip("needs root, without RLIMIT_NICE");
             return;

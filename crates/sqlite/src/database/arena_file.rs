@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_has_put_under_the_name_is_passed_over() {
+    fn a_foreign_file_with_the_name_is_skipped() {
         let directory = tempfile::tempdir().unwrap();
         let place = ArenaFile::new(directory.path(), DATABASE).unwrap().unwrap();
         let path = |suffix: &str| directory.path().join(format!("{}{suffix}", place.name));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn beginnings_are_told_apart() {
+    fn kinds_of_headers_are_distinguished() {
         let beginning = |bytes: &[u8]| Beginning::of(bytes);
         assert_eq!(beginning(&[]), Beginning::Empty);
         assert_eq!(beginning(&stand_in()), Beginning::StandIn);
@@ -164,7 +164,7 @@ mod tests {
     /// A plain connection that had read the database did not read the version again, used its
     /// cache, and its changes overwrote what an app had committed.
     #[test]
-    fn who_knows_the_database_sees_the_mark_in_the_counter() {
+    fn a_connection_with_a_cache_notices_the_mark_by_the_counter() {
         for counter in [0_u32, 1, 7, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
             let mut bytes = header(2);
             bytes[24..28].copy_from_slice(&counter.to_be_bytes());

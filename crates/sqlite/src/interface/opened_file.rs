@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_finds_what_waits() {
+    fn reads_find_coalesced_data() {
         let bed = Bed::new();
         for log in [&bed.log, &bed.other_log] {
             let mut header = [0; 24];
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_begins_anew_is_empty_behind_its_header() {
+    fn a_log_that_begins_anew_is_empty_after_its_header() {
         let mut bed = Bed::new();
         bed.log.write(592, &PAGE).unwrap();
         bed.log.write(0, &[5; 32]).unwrap();

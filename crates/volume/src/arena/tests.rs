@@ -372,7 +372,7 @@ fn an_arena_in_a_file_is_found_by_the_next_process() {
 }
 
 #[test]
-fn a_filesystem_that_is_full_makes_an_arena_incomplete_and_kills_nobody() {
+fn a_full_filesystem_makes_an_arena_incomplete_and_kills_no_process() {
     let directory = tempfile::tempdir().unwrap();
     let mount = std::process::Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=3m", "tmpfs"])

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_seen_in_bursts_where_that_is_asked_for() {
+    fn users_are_seen_in_bursts_where_that_is_configured() {
         let seen = |text: &str| {
             let events = parse(text).unwrap().events;
             (events.input.is_some(), events.bursts)

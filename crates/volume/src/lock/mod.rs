@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lets_go_does_so_for_children_that_were_just_forked() {
+    fn a_lock_is_released_also_for_children_that_were_just_forked() {
         // A database was in use by this very process when it was opened again after an
         // attempt that had failed: another thread was about to start a program.
         let store = tempfile::tempdir().unwrap();
@@ -428,7 +428,7 @@ mod tests {
     /// Found by a test of mounts: the second process wrote its id after the first one's place,
     /// and a process that was refused read zeros.
     #[test]
-    fn who_takes_a_lock_over_says_who_it_is_and_keeps_what_is_noted() {
+    fn a_successor_records_itself_in_the_lock_and_keeps_its_notes() {
         let store = tempfile::tempdir().unwrap();
         let scope = StoreScope::Tree;
         let lock = StoreLock::acquire(store.path(), &scope, false).unwrap();
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crashed_machine_leaves_behind_is_no_lock() {
+    fn a_file_left_by_a_crashed_machine_is_no_lock() {
         let store = tempfile::tempdir().unwrap();
         fs::create_dir(store.path().join(".mobifs")).unwrap();
         fs::write(store.path().join(".mobifs/lock"), "1\n").unwrap();
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_only_look_share() {
+    fn readers_share_a_lock() {
         let store = tempfile::tempdir().unwrap();
         let nothing_there = StoreLock::acquire(store.path(), &StoreScope::Tree, true).unwrap();
         assert!(!nothing_there.is_exclusive());

@@ -274,7 +274,7 @@ fn everything_is_committed_before_the_power_goes() {
 }
 
 #[test]
-fn a_user_is_seen_in_a_burst_of_requests_where_that_is_asked_for() {
+fn a_user_is_seen_in_a_burst_of_requests_where_that_is_configured() {
     for (keys, operations) in [("user_events = \"bursts\"", 1), ("", 0)] {
         let bed = Bed::with(keys);
         for _ in 0..100 {

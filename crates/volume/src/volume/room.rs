@@ -363,7 +363,7 @@ mod tests {
     /// waited
     /// 6.7 s in one system call for what another one had written.
     #[test]
-    fn room_is_made_in_steps_and_only_by_who_takes_it() {
+    fn room_is_made_in_steps_and_only_by_the_caller_that_takes_it() {
         let bed = Bed::new();
         let big: Vec<ObjectId> = [&b"one"[..], b"two"]
             .map(|app| bed.another_file(app))
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_commit_has_it_tried_again() {
+    fn a_caller_that_waits_for_a_commit_tries_it_again() {
         let bed = Bed::starved();
         bed.store.is_full.store(false, Ordering::SeqCst);
         bed.volume.fsync(bed.file).unwrap();
@@ -579,7 +579,7 @@ mod tests {
 
     /// A quota that is raised does not show in the room of the disk.
     #[test]
-    fn room_that_nobody_sees_is_found_by_trying() {
+    fn room_that_statfs_does_not_show_is_found_by_trying() {
         let bed = Bed::starved();
         assert_eq!(bed.attempts_after_ms(RETRY_INTERVAL_MS - 1), 0);
         assert_eq!(bed.attempts_after_ms(LOOK_INTERVAL_MS), 1);

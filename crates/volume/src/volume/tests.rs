@@ -124,7 +124,7 @@ fn a_durable_fsync_survives_a_power_cut_and_a_relaxed_one_need_not() {
 /// Each call of the checkpointer costs a durable commit two switches of threads, and the lock
 /// of the engine while it looks.
 #[test]
-fn who_commits_by_itself_does_not_call_the_checkpointer() {
+fn a_caller_that_commits_itself_does_not_call_the_checkpointer() {
     let store = tempfile::tempdir().unwrap();
     let config = format!("{SMALL}[defaults]\nclass = \"durable\"\n");
     let opened = open(store.path(), &config);
@@ -456,7 +456,7 @@ fn a_policy_may_commit_at_fsync_without_anybody_waiting() {
 }
 
 #[test]
-fn old_changes_are_committed_without_being_asked() {
+fn old_changes_are_committed_without_a_request() {
     let store = Arc::new(MemoryStore::new());
     let config = "[defaults]\nage_max_ms = 20\n";
     let volume = Volume::start(Arc::clone(&store) as Arc<_>, options(config)).unwrap();

@@ -40,7 +40,7 @@ fn reduction(report: &Value) -> f64 {
 }
 
 #[test]
-fn a_simulation_tells_what_is_saved_and_always_the_same() {
+fn a_simulation_reports_the_savings_and_is_deterministic() {
     let (git, sqlite) = (sample("git.parquet"), sample("sqlite.parquet"));
     let both = [git.to_str().unwrap(), sqlite.to_str().unwrap()];
     let report = simulated(&both);
@@ -56,7 +56,7 @@ fn a_simulation_tells_what_is_saved_and_always_the_same() {
 }
 
 #[test]
-fn bad_input_of_a_simulation_is_told_in_one_sentence() {
+fn bad_input_of_a_simulation_is_reported_in_one_sentence() {
     let git = sample("git.parquet");
     let git = git.to_str().unwrap();
     for (arguments, code, message) in [

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_do_not_speak_the_protocol_are_left() {
+    fn clients_with_another_protocol_are_disconnected() {
         assert!(run(0, &[]).0.is_err());
         assert!(run(0xffff, &[go(b"")]).0.is_err());
         assert!(run(3, &[vec![0; 16]]).0.is_err());

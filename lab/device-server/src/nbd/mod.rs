@@ -60,7 +60,7 @@ impl NbdServer {
         device: Arc<dyn Block>,
         description: String,
     ) -> io::Result<Self> {
-        remove_dead_socket(path)?;
+        remove_stale_socket(path)?;
         let listener = Arc::new(UnixListener::bind(path)?);
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         let state = Arc::new(State {
@@ -100,7 +100,7 @@ impl Drop for NbdServer {
 }
 
 /// A socket without a listener is left over from a server that was killed.
-fn remove_dead_socket(path: &Path) -> io::Result<()> {
+fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(found) if found.file_type().is_socket() => {}
         Ok(_) => return Err(io::Error::other("there is something else already")),

@@ -150,7 +150,7 @@ fn a_cut_refuses_what_is_under_way_and_everything_until_power_on() {
 }
 
 #[test]
-fn at_scale_zero_nobody_waits_and_time_has_passed() {
+fn at_scale_zero_requests_do_not_wait_and_time_has_passed() {
     let fixture = Fixture::new(Scale::COUNT_ONLY, None);
     fixture.write(4, 0, 1).try_recv().unwrap().unwrap();
     assert!(fixture.port.clock.now().0 >= HOUR_NS);

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comma_in_the_name_of_a_process_does_no_harm() {
+    fn a_comma_in_the_name_of_a_process_is_no_separator() {
         let request = parse_line(b"a,b-7,1,W,8,16,2.5").unwrap();
         assert_eq!(request.process, b"a,b-7");
         assert_eq!(request.access, plain_write());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_behind_the_ninth_are_dropped() {
+    fn decimals_after_the_ninth_are_dropped() {
         assert_eq!(nanoseconds(b"660881.0188740001"), Some(660_881_018_874_000));
         assert_eq!(nanoseconds(b"7"), Some(7_000_000_000));
         assert_eq!(nanoseconds(b"7.000000001"), Some(7_000_000_001));

@@ -58,7 +58,7 @@ fn described(trace: &Trace) -> Vec<String> {
 }
 
 #[test]
-fn files_are_told_from_pipes_and_sockets() {
+fn files_are_distinguished_from_pipes_and_sockets() {
     let Loaded { trace, report } = sample(&LoadOptions::default());
     assert_eq!(trace.apps.get(trace.events[0].app), b"mail");
     assert_eq!(

@@ -116,7 +116,7 @@ fn preallocation_punching_and_zeroing() {
 }
 
 #[test]
-fn truncation_leaves_zeros_behind() {
+fn truncation_leaves_zeros() {
     on_both(|dir| {
         let file = create(&dir.join("file"));
         file.write_all_at(&[9; 10_000], 0).unwrap();

@@ -124,7 +124,7 @@ fn an_entry_lands_without_the_content() {
 }
 
 #[test]
-fn content_behind_a_lost_size_does_not_come_back() {
+fn content_after_a_lost_size_does_not_come_back() {
     let (lower, _root, file) = with_file(10);
     lower.write_at(&file, &[9; 2000], 0).unwrap();
     let mut no_size = |effect: &Effect| {

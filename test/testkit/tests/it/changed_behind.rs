@@ -192,7 +192,7 @@ fn stranger<L: Lower + 'static>(lower: &dyn Fn() -> L) {
 }
 
 #[test]
-fn a_stranger_is_kept() {
+fn a_foreign_file_is_kept() {
     on_both(stranger, stranger);
 }
 
@@ -218,7 +218,7 @@ fn moved_away<L: Lower + 'static>(lower: &dyn Fn() -> L) {
 }
 
 #[test]
-fn a_file_that_is_moved_away_is_told() {
+fn a_file_that_is_moved_away_is_reported() {
     on_both(moved_away, moved_away);
 }
 
@@ -284,6 +284,6 @@ fn directory_gone_after_a_cut<L: Lower + 'static>(lower: &dyn Fn() -> L) {
 }
 
 #[test]
-fn a_directory_that_goes_after_a_cut_and_is_needed_is_told_by_the_mount() {
+fn a_needed_directory_that_disappears_after_a_cut_is_reported_by_the_mount() {
     on_both(directory_gone_after_a_cut, directory_gone_after_a_cut);
 }

@@ -327,7 +327,7 @@ fn what_a_failed_mount_made_is_durable_before_anything_is_committed() {
 /// A new file had got one of its two names when the apply failed; the other one was made
 /// beside the one in `stage`, which stayed as a third link if deleting it failed, too.
 #[test]
-fn a_file_with_several_names_leaves_none_behind() {
+fn a_file_with_several_names_leaves_none() {
     let events = [
         make_directory("alpha"),
         create("alpha/a"),
@@ -350,7 +350,7 @@ fn a_file_with_several_names_leaves_none_behind() {
 /// transaction that came before the next attempt removed the only name at which a cut left a
 /// file, and recovery did not find it.
 #[test]
-fn a_transaction_behind_a_failed_apply_does_not_hide_where_its_files_are() {
+fn a_transaction_after_a_failed_apply_does_not_hide_the_places_of_its_files() {
     let link = |to: &str| {
         Do(Op::Link {
             from: "alpha/a".into(),

@@ -15,7 +15,7 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn the_arena_has_the_state_behind_every_operation() {
+fn the_arena_has_the_state_after_every_operation() {
     let profile = Profile {
         length: 120,
         checkpoints: true,

@@ -614,7 +614,7 @@ fn truncate(path: &str, size: u64) -> Event {
 /// file had been cut off, in memory and not in the lower filesystem yet, its old content was after
 /// the new end: in the same page it showed as soon as the file grew.
 #[test]
-fn what_was_cut_off_does_not_come_back_behind_new_content() {
+fn truncated_content_does_not_come_back_after_new_content() {
     let long = 48 * 4096;
     // For a file that is in the lower filesystem already, and for one that is made there.
     for applied in [true, false] {

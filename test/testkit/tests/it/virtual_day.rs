@@ -508,7 +508,7 @@ fn live(seed: u64, until_ms: u64) {
 
 /// Seeds of the test; `MOBIFS_CASES` gives it more.
 #[test]
-fn a_day_ends_with_nothing_held_and_nobody_waits_too_long() {
+fn a_day_ends_with_nothing_held_and_no_wait_is_too_long() {
     let cases = std::env::var("MOBIFS_CASES").map_or(1, |cases| cases.parse().unwrap());
     for seed in 1..=cases {
         live(seed, DAY_MS);

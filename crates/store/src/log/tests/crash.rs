@@ -146,7 +146,7 @@ fn what_was_written_last_is_written_again_before_it_is_relied_on() {
 }
 
 #[test]
-fn a_full_journal_has_nothing_behind_its_last_transaction() {
+fn a_full_journal_has_nothing_after_its_last_transaction() {
     let place = Place::new();
     let (lower, root) = place.faulty();
     let (mut log, _) = open::open(&lower, &root, &OPTIONS).unwrap();
@@ -252,7 +252,7 @@ fn a_reset_cut_short_has_happened_or_not() {
 }
 
 #[test]
-fn without_room_nothing_stays_behind() {
+fn without_room_nothing_is_left() {
     // The zeros; the superblocks.
     for fails_at in 0..4 {
         let place = Place::new();

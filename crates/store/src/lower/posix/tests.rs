@@ -518,7 +518,7 @@ fn the_directory_around_a_file_stays_as_it_is() {
 }
 
 #[test]
-fn what_a_stranger_put_in_the_place_of_a_stores_own_directory_is_refused() {
+fn a_foreign_directory_in_the_place_of_a_stores_own_is_refused() {
     if !mobifs_skip::is_root() {
         return;
     }

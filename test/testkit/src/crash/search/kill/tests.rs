@@ -126,7 +126,7 @@ fn a_failed_transaction_counts_as_long_as_it_may_be_found() {
 }
 
 #[test]
-fn a_commit_counts_also_when_an_apply_began_a_new_epoch_behind_it() {
+fn a_commit_counts_also_when_an_apply_began_a_new_epoch_after_it() {
     let (lower, sink, store) = open();
     store.commit(creation(id(2), "a", 1)).unwrap();
     store.commit(creation(id(4), "b", 2)).unwrap();
