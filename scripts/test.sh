@@ -64,7 +64,8 @@ for name in "${STEPS[@]}"; do
     # Tests that cannot run here say so on a line of their own (test/skip).
     cargo) run cargo cargo test --workspace --locked --no-fail-fast -- --show-output ;;
     interleavings)
-      run interleavings cargo test --locked -p mobifs-volume --features interleavings --lib interleavings
+      # All packages are named, so that all but the volume has the features that it was built with above.
+      run interleavings cargo test --locked --workspace --features mobifs-volume/interleavings --test interleavings
       ;;
     bindings) run bindings python3 scripts/test_bindings.py ;;
     sqlite) run sqlite python3 scripts/sqlite_conformance.py --short ;;

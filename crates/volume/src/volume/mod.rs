@@ -15,8 +15,6 @@ mod data;
 #[cfg(all(test, not(feature = "interleavings")))]
 mod faulty;
 mod freed_space;
-#[cfg(test)]
-mod interleavings;
 mod locked_engine;
 mod namespace;
 mod needs;

@@ -1,9 +1,9 @@
 //! Threads on one volume under schedules that a test chooses: nothing blocks for ever, and
 //! what a call promises holds when it returns, whichever thread ran in between.
 //!
-//! `cargo test -p mobifs-volume --features interleavings`; `INTERLEAVINGS` is the number of
-//! schedules of each test.
-#![cfg(feature = "interleavings")]
+//! `cargo test -p mobifs-volume --features interleavings --test interleavings`; `INTERLEAVINGS` is the
+//! number of schedules of each test.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,12 +19,10 @@ use mobifs_store::{
     Capabilities, Gate, JournalOptions, JournalStore, MemoryStore, PendingWork, PosixLower, Seek,
     Store, StoreError, Transaction,
 };
+use mobifs_volume::{Clock, Config, Volume, VolumeOptions};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::thread::{self, JoinHandle};
 use shuttle::{Config as ShuttleConfig, Runner};
-
-use super::{Volume, VolumeOptions};
-use crate::{Clock, Config};
 
 /// Schedules of each test, unless the environment says otherwise.
 const SCHEDULES: usize = 300;
