@@ -51,7 +51,7 @@ class Place:
     directory: Path
     env: dict[str, str] = field(default_factory=dict)
     # Brings everything to the disk.
-    settle: Callable[[], None] = lambda: None
+    sync: Callable[[], None] = lambda: None
 
 
 def eatmydata_library() -> str | None:
@@ -106,18 +106,18 @@ def references(cleanup: Cleanup, scratch: Path) -> list[Place]:
 def places(cleanup: Cleanup, scratch: Path, with_references: bool) -> list[Place]:
     bare = scratch / "bare"
     bare.mkdir()
-    found = [Place(BARE, bare, settle=lambda: sync_disk(scratch))]
+    found = [Place(BARE, bare, sync=lambda: sync_disk(scratch))]
     if with_references:
         found += references(cleanup, scratch)
     for name, config in (("relaxed", None), ("durable", DURABLE)):
         mount = MobiMount(cleanup, scratch / f"store-{name}", scratch / name, config)
         mount.mount()
 
-        def settle(mount: MobiMount = mount) -> None:
+        def sync(mount: MobiMount = mount) -> None:
             mount.sync()
             sync_disk(scratch)
 
-        found.append(Place(f"MobiFS {name}", mount.mountpoint, settle=settle))
+        found.append(Place(f"MobiFS {name}", mount.mountpoint, sync=sync))
     return found
 
 
@@ -135,10 +135,10 @@ def run_once(case: Case, place: Place, directory: Path, flash: FlashDevice | Non
         return None
     if flash is None:
         return Sample(*bench_cases.measure(case, directory, place.env), None)
-    place.settle()
+    place.sync()
     before = flash.spent()
     value, operations = bench_cases.measure(case, directory, place.env)
-    place.settle()
+    place.sync()
     return Sample(value, operations, flash.spent() - before)
 
 
@@ -156,7 +156,7 @@ def run_case(
                 continue
             if flash is not None:
                 # The cost of the removal is not charged to the next sample.
-                place.settle()
+                place.sync()
             samples.setdefault(place.name, []).append(sample)
             say(f"    {place.name:22} {human_count(sample.value):>12} {case.unit}")
     return samples

@@ -134,7 +134,7 @@ class Place:
     # Where the same files lie in the lower filesystem; the same path for a bare filesystem.
     below: Path
     # Brings everything there.
-    settle: Callable[[], object]
+    sync: Callable[[], object]
     device: FlashDevice
     # Tells that the user does something.
     touch: Callable[[], object] = lambda: None
@@ -148,7 +148,7 @@ def work(place: Place, options: argparse.Namespace) -> Felt:
     back.mkdir()
     fill(front / "large", READ_MEBIBYTES)
     fill(back / "pages", OVERWRITTEN_MEBIBYTES)
-    place.settle()
+    place.sync()
     dice, felt = random.Random(options.seed), Felt(before=place.device.spent())
     begun, ends = time.perf_counter(), time.monotonic() + options.seconds
     writer = multiprocessing.Process(

@@ -61,7 +61,7 @@ class Contender:
     directory: Path | None
     synchronous: str
     parameters: str = ""
-    settle: Callable[[], None] = lambda: None
+    sync: Callable[[], None] = lambda: None
     # Processor time that others spend for it.
     others_seconds: Callable[[], float] = lambda: 0.0
 
@@ -90,7 +90,7 @@ def contenders(cleanup: Cleanup, scratch: Path, image: LoopImage) -> list[Conten
         Contender("ext4 OFF", disk, "off"),
         Contender(MEMORY, shm, "off"),
         Contender(":memory:", None, "off"),
-        Contender("mount relaxed", mount.mountpoint, "full", settle=mount.sync,
+        Contender("mount relaxed", mount.mountpoint, "full", sync=mount.sync,
                   others_seconds=lambda: daemon_seconds(daemon)),
         Contender(RELAXED, disk, "full", vfs),
         Contender("VFS, no arena", disk, "full", f"{vfs}&arena=/nonexistent"),
@@ -121,7 +121,7 @@ def run_once(
     ) as child:  # fmt: skip
         if child.stdout.readline() != "ready\n":
             raise Failed(f"{case.name} on {contender.name} did not get ready")
-        contender.settle()
+        contender.sync()
         image.sync()
         bytes_before, others = image.bytes_written(), contender.others_seconds()
         told, _ = child.communicate("\n")
@@ -129,12 +129,12 @@ def run_once(
         raise Failed(f"{case.name} on {contender.name} ended with {child.returncode}")
     result = json.loads(told)
     result["processor_seconds"] += contender.others_seconds() - others
-    contender.settle()
+    contender.sync()
     image.sync()
     result["device_bytes"] = image.bytes_written() - bytes_before
     if directory is not None:
         shutil.rmtree(directory)
-        contender.settle()
+        contender.sync()
         image.sync()
     return result
 

@@ -125,7 +125,7 @@ impl<M: Medium> Device<M> {
         if !self.model.is_powered() {
             return Ok(report);
         }
-        self.settle(at)?;
+        self.apply_durable(at)?;
         let epochs = self.volatile.epochs();
         let interface = &self.model.config().interface;
         let unit_sectors = interface.reliable_write_unit_sectors.value;

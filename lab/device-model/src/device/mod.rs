@@ -124,7 +124,7 @@ impl<M: Medium> Device<M> {
     pub fn advance(&mut self, to: VirtualNs) -> io::Result<()> {
         self.model.advance(to);
         self.follow(None);
-        self.settle(self.model.now())
+        self.apply_durable(self.model.now())
     }
 
     /// Reads whole sectors from `start` on into `into`.
@@ -313,7 +313,7 @@ impl<M: Medium> Device<M> {
         // Events of quiet time come before those of the command.
         self.advance(at)?;
         let completion = self.model.submit(at, command)?;
-        self.settle(completion.accepted_at)?;
+        self.apply_durable(completion.accepted_at)?;
         Ok(completion)
     }
 
@@ -365,7 +365,7 @@ impl<M: Medium> Device<M> {
 
     /// Brings what is durable by `now` to the medium. If the medium fails, the rest stays
     /// to be done.
-    fn settle(&mut self, now: VirtualNs) -> io::Result<()> {
+    fn apply_durable(&mut self, now: VirtualNs) -> io::Result<()> {
         let mut result = Ok(());
         for (at, pending) in core::mem::take(&mut self.pending) {
             if at <= now.0 && result.is_ok() {

@@ -60,8 +60,9 @@ impl Ftl {
             }
         }
         for lpn in [from, to] {
-            let settled_at = &mut self.map.settled_at[Geometry::map_page_of(lpn) as usize];
-            *settled_at = (*settled_at).max(now);
+            let programmable_at =
+                &mut self.map.programmable_at[Geometry::map_page_of(lpn) as usize];
+            *programmable_at = (*programmable_at).max(now);
         }
         self.record(Record::Moved {
             seq,
@@ -98,8 +99,9 @@ impl Ftl {
                     self.invalidate(slot, done);
                 }
             }
-            let settled_at = &mut self.map.settled_at[Geometry::map_page_of(part.start) as usize];
-            *settled_at = (*settled_at).max(done);
+            let programmable_at =
+                &mut self.map.programmable_at[Geometry::map_page_of(part.start) as usize];
+            *programmable_at = (*programmable_at).max(done);
             self.record(Record::Discarded {
                 seq,
                 start: part.start,

@@ -49,7 +49,7 @@ pub(crate) struct MappingTable {
     pub(crate) written_seq: Vec<u64>,
     /// When what the entries of a mapping page point to is in the cells, and the page's
     /// last program has ended: the page must not be programmed earlier.
-    pub(crate) settled_at: Vec<Ns>,
+    pub(crate) programmable_at: Vec<Ns>,
     links: Vec<Link>,
     changes: Vec<Option<Box<Changes>>>,
     newest: u32,
@@ -73,7 +73,7 @@ impl MappingTable {
             ),
             places: vec![0; pages],
             written_seq: vec![0; pages],
-            settled_at: vec![0; pages],
+            programmable_at: vec![0; pages],
             links: vec![unlinked; pages],
             changes: vec![None; pages],
             newest: NONE,

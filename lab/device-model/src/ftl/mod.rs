@@ -217,8 +217,8 @@ impl Ftl {
         }
     }
 
-    /// Forgets what a power cut at `now` or later need not undo.
-    pub(crate) fn settle(&mut self, now: Ns) {
+    /// Removes the operations that a power cut at `now` or later need not undo.
+    pub(crate) fn forget_completed(&mut self, now: Ns) {
         while self.in_flight.front().is_some_and(|op| op.done <= now) {
             self.in_flight.pop_front();
         }
@@ -257,13 +257,13 @@ impl Ftl {
     /// Writes a mapping page to flash; says when it is there.
     fn write_map_page(&mut self, page: u32, not_before: Ns) -> Ns {
         // In flash it must not point to what is not there yet.
-        let not_before = not_before.max(self.map.settled_at[page as usize]);
+        let not_before = not_before.max(self.map.programmable_at[page as usize]);
         let owner = self.geometry.owner_of_map_page(page);
         let seq = self.cells.next_seq();
         let done = self.program(&[owner], Stream::Map, Cause::Mapping, not_before);
         let changes = self.map.take_changes(page);
         let written_seq = core::mem::replace(&mut self.map.written_seq[page as usize], seq);
-        self.map.settled_at[page as usize] = done;
+        self.map.programmable_at[page as usize] = done;
         self.in_flight.push_back(InFlight {
             done,
             undo: Undo::MapPage {

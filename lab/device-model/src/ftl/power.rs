@@ -40,9 +40,9 @@ impl Ftl {
                 self.take_back(op.undo, now);
             }
         }
-        for settled_at in &mut self.map.settled_at {
+        for programmable_at in &mut self.map.programmable_at {
             // The operations that it waited for were undone.
-            *settled_at = (*settled_at).min(now);
+            *programmable_at = (*programmable_at).min(now);
         }
         self.collection = None;
         self.log.overrides.clear();

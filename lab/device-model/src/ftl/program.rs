@@ -195,13 +195,14 @@ impl Ftl {
                 let regions = self.region_slots_programmed.len() as u64;
                 let region = u64::from(lpn) * regions / u64::from(self.geometry.logical_pages);
                 self.region_slots_programmed[region as usize] += 1;
-                let settled_at = &mut self.map.settled_at[Geometry::map_page_of(lpn) as usize];
-                *settled_at = (*settled_at).max(done);
+                let programmable_at =
+                    &mut self.map.programmable_at[Geometry::map_page_of(lpn) as usize];
+                *programmable_at = (*programmable_at).max(done);
             }
             Owner::Map(page) => {
                 self.map.places[page as usize] = slot + 1;
-                let settled_at = &mut self.map.settled_at[page as usize];
-                *settled_at = (*settled_at).max(done);
+                let programmable_at = &mut self.map.programmable_at[page as usize];
+                *programmable_at = (*programmable_at).max(done);
             }
             Owner::Log(number) => self.log.move_page(number, slot),
         }

@@ -102,7 +102,7 @@ impl Fixture {
     }
 
     fn discard(&mut self, first: u32, count: u32) {
-        self.discard_at(self.settled(), first, count);
+        self.discard_at(self.idle_at(), first, count);
     }
 
     /// Logged changes run alone, as in the model: time goes on to their end.
@@ -115,7 +115,7 @@ impl Fixture {
         self.now = self.now.max(done);
     }
 
-    fn settled(&self) -> Ns {
+    fn idle_at(&self) -> Ns {
         self.now.max(self.ftl.resources.busy_until)
     }
 
@@ -125,7 +125,7 @@ impl Fixture {
         if count == 0 {
             return self.now;
         }
-        let begun = self.settled();
+        let begun = self.idle_at();
         let contents: Vec<u64> = (0..count).map(|i| self.ftl.content(from + i)).collect();
         let done = self.ftl.remap(from, to, count, begun);
         let logged = self.ftl.resources.floor;
@@ -191,7 +191,7 @@ impl Fixture {
                 }
             }
             36 => {
-                self.now = self.settled();
+                self.now = self.idle_at();
                 let now = self.now;
                 self.ftl.background_step(now);
             }
@@ -199,11 +199,11 @@ impl Fixture {
                 let running = self.random.below(8_000_000);
                 self.cut(self.now + running);
             }
-            38 => self.cut(self.settled()),
+            38 => self.cut(self.idle_at()),
             _ => self.now += self.random.below(3_000_000),
         }
         self.ftl.upkeep(self.now);
-        self.ftl.settle(self.now);
+        self.ftl.forget_completed(self.now);
     }
 }
 
@@ -213,7 +213,7 @@ fn a_recovery_finds_what_was_in_the_cells() {
         let mut fixture = Fixture::new(seed);
         let pages = fixture.pages();
         fixture.write(0, pages);
-        fixture.now = fixture.settled();
+        fixture.now = fixture.idle_at();
         for _ in 0..400 {
             fixture.step();
             fixture.ftl.check().unwrap();
@@ -233,7 +233,7 @@ fn collecting_garbage_may_itself_make_room_in_the_remap_table() {
         let done = fixture.remap(from, (from + pages / 2) % (pages - 20), 20);
         fixture.now = done;
         fixture.write(round * 31 % pages, 8);
-        fixture.ftl.settle(fixture.now);
+        fixture.ftl.forget_completed(fixture.now);
     }
     fixture.ftl.check().unwrap();
 }
@@ -246,7 +246,7 @@ fn a_log_is_kept_until_the_mapping_pages_under_way_have_arrived() {
     let config = SMALL.replace("channels = { value = 1", "channels = { value = 2");
     let mut fixture = Fixture::with_config(&config, 5);
     fixture.write(0, 512);
-    fixture.now = fixture.settled();
+    fixture.now = fixture.idle_at();
     let mut compacted_meanwhile = 0;
     while compacted_meanwhile < 10 {
         let logged = fixture.remap(0, 256, 16);
@@ -261,7 +261,7 @@ fn a_log_is_kept_until_the_mapping_pages_under_way_have_arrived() {
             fixture.cut(fixture.now);
         }
         fixture.write(400, 1);
-        fixture.now = fixture.settled();
-        fixture.ftl.settle(fixture.now);
+        fixture.now = fixture.idle_at();
+        fixture.ftl.forget_completed(fixture.now);
     }
 }

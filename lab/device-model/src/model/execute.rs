@@ -273,7 +273,7 @@ impl Model {
             return self.write_through(start, sectors, at);
         }
         let mut done = at;
-        self.cache.settle(at);
+        self.cache.free_written(at);
         for piece in pieces(start, sectors) {
             let ready = self.room_for(piece, done);
             let bytes = u64::from(piece.mask.count_ones()) * SECTOR_BYTES as u64;
@@ -297,7 +297,7 @@ impl Model {
             match self.cache.next_leave() {
                 Some(leaves) => {
                     ready = ready.max(leaves);
-                    self.cache.settle(ready);
+                    self.cache.free_written(ready);
                 }
                 None => self.destage(self.front_end.stripe_pages, ready),
             }

@@ -225,13 +225,13 @@ impl Model {
                 break;
             }
             self.ftl.upkeep(at);
-            self.ftl.settle(at);
+            self.ftl.forget_completed(at);
             at = at.max(self.ftl.resources.busy_until);
             self.be_active(began, at);
         }
-        let settled = self.now;
-        self.cache.settle(settled);
-        self.ftl.settle(settled);
+        let now = self.now;
+        self.cache.free_written(now);
+        self.ftl.forget_completed(now);
     }
 
     /// Counts time as active.

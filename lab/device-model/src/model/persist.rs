@@ -54,7 +54,7 @@ impl Model {
             self.ftl.counters = counters;
             let owners: Vec<u32> = survivors.iter().map(|page| page.0).collect();
             self.ftl.program(&owners, Stream::Host, Cause::Host, at.0);
-            self.ftl.settle(u64::MAX);
+            self.ftl.forget_completed(u64::MAX);
             self.ftl.power_cut(at.0);
         }
         at

@@ -136,7 +136,7 @@ impl WriteCache {
     }
 
     /// Frees the room of what has left by `now`.
-    pub(super) fn settle(&mut self, now: Ns) {
+    pub(super) fn free_written(&mut self, now: Ns) {
         self.leaving.retain(|&(done, pages)| {
             let left = done <= now;
             self.leaving_pages -= if left { pages } else { 0 };

@@ -30,7 +30,7 @@ pub fn forge_journal(device_bytes: u64, records: &[ForgedRecord]) -> Vec<u8> {
         Kind::Discard,
         Kind::Flush,
         Kind::Cut,
-        Kind::Settled,
+        Kind::AfterCut,
     ];
     let mut bytes = FileHeader::new(device_bytes).as_bytes().to_vec();
     for forged in records {

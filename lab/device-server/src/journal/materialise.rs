@@ -188,7 +188,7 @@ impl<'a> Making<'a> {
             .enumerate()
         {
             // What a cut left of older records was recorded after it.
-            let fate = if index < self.interval.settled_records {
+            let fate = if index < self.interval.records_before_cut {
                 Fate::Kept
             } else {
                 self.fate(&located.record)
@@ -206,7 +206,7 @@ impl<'a> Making<'a> {
         if matches!(record.kind, Kind::Flush | Kind::Cut) {
             return Fate::Lost;
         }
-        let is_certain = record.kind == Kind::Settled
+        let is_certain = record.kind == Kind::AfterCut
             || record.done_at <= self.interval.durable_before
             || (record.kind.is_durable() && record.done_at <= self.crash_at);
         if is_certain {

@@ -42,7 +42,7 @@ pub struct Interval {
     /// What was done before this moment is durable.
     pub(super) durable_before: VirtualNs,
     /// Records before this index are older than a cut, whose outcome is recorded.
-    pub(super) settled_records: usize,
+    pub(super) records_before_cut: usize,
     /// Records that may matter in this interval end here.
     pub(super) records_end: usize,
     /// Commands that may be lost, whole or in part, at the end of the interval.
@@ -163,7 +163,7 @@ impl Journal {
                 .first()
                 .map_or(VirtualNs(0), |first| first.record.at),
             durable_before: VirtualNs(0),
-            settled_records: 0,
+            records_before_cut: 0,
             records_end: 0,
             uncertain: 0,
         }];
@@ -183,7 +183,7 @@ impl Journal {
                         begins_with: BoundaryKind::Flush,
                         begins_at: record.done_at,
                         durable_before: last.durable_before.max(record.at),
-                        settled_records: last.settled_records,
+                        records_before_cut: last.records_before_cut,
                         ..last
                     });
                 }
@@ -193,7 +193,7 @@ impl Journal {
                         begins_with: BoundaryKind::Cut,
                         begins_at: record.at,
                         durable_before: record.at,
-                        settled_records: index,
+                        records_before_cut: index,
                         ..last
                     });
                 }
@@ -219,7 +219,7 @@ fn under_way_at_end(records: &[Located], flush: usize) -> usize {
 fn close(intervals: &mut [Interval], end: usize, records: &[Located]) {
     if let Some(last) = intervals.last_mut() {
         last.records_end = end;
-        last.uncertain = records[last.settled_records..end]
+        last.uncertain = records[last.records_before_cut..end]
             .iter()
             .filter(|located| last.leaves_open(&located.record))
             .count();
@@ -229,7 +229,7 @@ fn close(intervals: &mut [Interval], end: usize, records: &[Located]) {
 impl Interval {
     /// Whether `record` may be lost at the end of the interval.
     pub(super) fn leaves_open(&self, record: &Record) -> bool {
-        !matches!(record.kind, Kind::Flush | Kind::Cut | Kind::Settled)
+        !matches!(record.kind, Kind::Flush | Kind::Cut | Kind::AfterCut)
             && !record.kind.is_durable()
             && record.done_at > self.durable_before
     }

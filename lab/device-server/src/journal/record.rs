@@ -55,7 +55,7 @@ pub(crate) enum Kind {
     /// The power failed at its start.
     Cut,
     /// The durable content of a range after the preceding cut.
-    Settled,
+    AfterCut,
 }
 
 impl Kind {
@@ -66,7 +66,7 @@ impl Kind {
             Self::Discard => 3,
             Self::Flush => 4,
             Self::Cut => 5,
-            Self::Settled => 6,
+            Self::AfterCut => 6,
         }
     }
 
@@ -77,19 +77,19 @@ impl Kind {
             3 => Self::Discard,
             4 => Self::Flush,
             5 => Self::Cut,
-            6 => Self::Settled,
+            6 => Self::AfterCut,
             _ => return None,
         })
     }
 
     /// Whether data follows the record.
     pub(crate) const fn has_data(self) -> bool {
-        matches!(self, Self::Write | Self::DurableWrite | Self::Settled)
+        matches!(self, Self::Write | Self::DurableWrite | Self::AfterCut)
     }
 
     /// Whether it survives every cut once it is done.
     pub(crate) const fn is_durable(self) -> bool {
-        matches!(self, Self::DurableWrite | Self::Discard | Self::Settled)
+        matches!(self, Self::DurableWrite | Self::Discard | Self::AfterCut)
     }
 }
 

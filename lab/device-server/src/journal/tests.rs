@@ -158,8 +158,8 @@ fn after_a_cut_holds_what_the_device_really_kept() {
     let journal = fixture.write(&[
         (Kind::Write, 0, 1024, [0, 10], 1),
         (Kind::Cut, 0, 0, [15, 15], 0),
-        (Kind::Settled, 0, 512, [15, 15], 0),
-        (Kind::Settled, 512, 512, [15, 15], 1),
+        (Kind::AfterCut, 0, 512, [15, 15], 0),
+        (Kind::AfterCut, 512, 512, [15, 15], 1),
         (Kind::Write, 0, 512, [20, 30], 3),
     ]);
     assert_eq!(journal.intervals()[1].begins_with, BoundaryKind::Cut);

@@ -77,13 +77,13 @@ impl Keeper {
                     self.has_failed = true;
                     return;
                 }
-                let settled = Record {
-                    kind: Kind::Settled,
+                let after_cut = Record {
+                    kind: Kind::AfterCut,
                     offset,
                     bytes,
                     ..cut
                 };
-                self.write(&settled, &data);
+                self.write(&after_cut, &data);
                 offset += bytes;
             }
         }

@@ -6,7 +6,7 @@ use mobifs_device_model::{Command, Config, Host, Preset, Stats, WriteKind};
 use mobifs_numerics::Random;
 use serde::Serialize;
 
-use super::{ExperimentError, GIB, MIB, PAGE_BYTES, SETTLE_NS};
+use super::{ExperimentError, GIB, MIB, PAGE_BYTES, REST_NS};
 use crate::criterion::Criterion;
 
 const SOURCE: &str = "FLASH.md";
@@ -66,18 +66,18 @@ pub fn run(config: &Config, seed: u64) -> Result<Calibration, ExperimentError> {
         written_bytes += STREAM_BYTES;
     }
     let (sustained_write_mb_per_s, _) = stream(&mut host, written_bytes / PAGE_BYTES, true)?;
-    host.rest(SETTLE_NS);
+    host.rest(REST_NS);
     let (sequential_read_mb_per_s, read_mj_per_mb) = stream(&mut host, 0, false)?;
-    host.rest(SETTLE_NS);
+    host.rest(REST_NS);
 
     let mut random = Random::new(seed);
     let mut page = || random.below(REGION_BYTES / PAGE_BYTES);
     let random_read_us = mean_us(&mut host, || Command::read_pages(page(), 1))?;
-    host.rest(SETTLE_NS);
+    host.rest(REST_NS);
     let reliable_write_us = mean_us(&mut host, || {
         Command::write_pages(page(), 1, WriteKind::Reliable)
     })?;
-    host.rest(SETTLE_NS);
+    host.rest(REST_NS);
     let (cached_write_us, _) = writes_and_flush(&mut host, CACHED_WRITES, &mut page)?;
     let (write_us, flush_of_page_us) = writes_and_flush(&mut host, 1, &mut page)?;
     let cache = &config.write_cache;
@@ -161,7 +161,7 @@ fn writes_and_flush(
         host.issue(&Command::Flush)?;
         host.wait_all();
         flush_ns += host.now().ns_since(begun);
-        host.rest(SETTLE_NS);
+        host.rest(REST_NS);
     }
     let mean_us = |ns: u64, count: u32| ns as f64 / f64::from(count) / 1e3;
     Ok((

@@ -6,7 +6,7 @@ use mobifs_device_model::{Command, Config, Host, Model, Parameter, WriteKind};
 use mobifs_numerics::Random;
 use serde::Serialize;
 
-use super::{ExperimentError, GIB, KIB, MIB, PAGE_BYTES, SETTLE_NS};
+use super::{ExperimentError, GIB, KIB, MIB, PAGE_BYTES, REST_NS};
 use crate::criterion::Criterion;
 
 /// A slowdown up to here is none: the cache still covers the region.
@@ -156,7 +156,7 @@ impl Prepared {
         let config = with_cache(config, cache_bytes);
         let mut host = Host::new(&config, parameters.capacity_bytes, seed)?;
         host.fill(0, parameters.file_bytes / PAGE_BYTES)?;
-        host.rest(SETTLE_NS);
+        host.rest(REST_NS);
         Self::save(config, parameters.capacity_bytes, cache_bytes, &mut host)
     }
 

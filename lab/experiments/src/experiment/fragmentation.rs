@@ -10,7 +10,7 @@ use mobifs_device_model::{Command, Config, Host, VirtualNs, WriteKind};
 use mobifs_numerics::Line;
 use serde::Serialize;
 
-use super::{ExperimentError, GIB, PAGE_BYTES, SETTLE_NS};
+use super::{ExperimentError, GIB, PAGE_BYTES, REST_NS};
 use crate::criterion::Criterion;
 
 /// Bytes that one extent of ext4 covers at most (S4 §3.1).
@@ -141,9 +141,9 @@ fn measure(
         file_pages: parameters.file_pages,
     };
     layout.write(&mut host)?;
-    host.rest(SETTLE_NS);
+    host.rest(REST_NS);
     let (commands, time_ns) = scan(&mut host, &layout, parameters.window_pages, 1)?;
-    host.rest(SETTLE_NS);
+    host.rest(REST_NS);
     let depth = config.interface.queue_depth.value as usize;
     let (_, queued_time_ns) = scan(&mut host, &layout, parameters.window_pages, depth)?;
     let extents = parameters.file_pages.div_ceil(piece_pages);

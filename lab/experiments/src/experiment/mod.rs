@@ -10,7 +10,7 @@ use mobifs_device_model::{CommandError, ConfigError, SaveError};
 use thiserror::Error;
 
 /// Quiet time after preparing a device: enough for all background work to end.
-const SETTLE_NS: u64 = 60_000_000_000;
+const REST_NS: u64 = 60_000_000_000;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;

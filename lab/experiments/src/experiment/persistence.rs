@@ -6,7 +6,7 @@ use mobifs_device_model::{Command, Config, Host, WriteKind};
 use mobifs_numerics::mean;
 use serde::Serialize;
 
-use super::{ExperimentError, KIB, MIB, PAGE_BYTES, SETTLE_NS};
+use super::{ExperimentError, KIB, MIB, PAGE_BYTES, REST_NS};
 use crate::criterion::Criterion;
 
 /// S3 finds direct persistence faster below this.
@@ -154,7 +154,7 @@ fn commits(
     let mut host = Host::new(config, parameters.capacity_bytes, seed)?;
     let journal_pages = parameters.journal_bytes / PAGE_BYTES;
     host.fill(0, journal_pages)?;
-    host.rest(SETTLE_NS);
+    host.rest(REST_NS);
     let mut total_ns = [0_u64; 3];
     let mut head = 0;
     for _ in 0..parameters.commits {

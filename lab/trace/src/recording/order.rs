@@ -22,7 +22,7 @@ use super::ConvertError;
 pub(super) struct Survey {
     pub(super) header: LogHeader,
     /// For each frame, the earliest moment at which a later observation began.
-    settled: Vec<MonotonicNs>,
+    later_begun: Vec<MonotonicNs>,
 }
 
 /// First pass over all frames.
@@ -37,13 +37,13 @@ pub(super) fn survey<R: Read>(frames: &mut Frames<R>) -> Result<Survey, LogError
     }
     // Of each frame what comes after it, not what it has.
     let mut earliest = MonotonicNs(u64::MAX);
-    for settled in begun.iter_mut().rev() {
-        let own = std::mem::replace(settled, earliest);
+    for begun_at in begun.iter_mut().rev() {
+        let own = std::mem::replace(begun_at, earliest);
         earliest = earliest.min(own);
     }
     Ok(Survey {
         header,
-        settled: begun,
+        later_begun: begun,
     })
 }
 
@@ -81,7 +81,7 @@ pub(super) fn deliver<R: Read>(
     if frames.next_frame()?.is_none() {
         return Ok(());
     }
-    for &settled in &survey.settled {
+    for &later_begun in &survey.later_begun {
         let Some((head, payload)) = frames.next_frame()? else {
             let error = "the recording has become shorter while it was read";
             return Err(LogError::Io(io::Error::other(error)).into());
@@ -99,7 +99,7 @@ pub(super) fn deliver<R: Read>(
             FrameKind::Header => sink.damaged(),
         }
         while let Some(Reverse(next)) = waiting.peek()
-            && next.begun_at < settled
+            && next.begun_at < later_begun
         {
             let Some(Reverse(next)) = waiting.pop() else {
                 break;

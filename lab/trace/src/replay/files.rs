@@ -142,7 +142,7 @@ impl Directory {
     }
 
     /// Syncs everything that was prepared, so that writing it is not measured.
-    pub(super) fn settle(&self) -> io::Result<()> {
+    pub(super) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(&self.handle)?)
     }
 }

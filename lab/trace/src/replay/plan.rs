@@ -218,12 +218,10 @@ impl Plan {
                 source,
             })?;
         }
-        directory
-            .settle()
-            .map_err(|source| ReplayError::Directory {
-                path: directory.shown(b""),
-                source,
-            })?;
+        directory.sync().map_err(|source| ReplayError::Directory {
+            path: directory.shown(b""),
+            source,
+        })?;
         Ok(prepared)
     }
 }

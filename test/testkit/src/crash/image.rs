@@ -114,7 +114,7 @@ impl Filesystem {
             for (effect, _) in self.pending.iter().zip(&*land).filter(|&(_, &land)| land) {
                 state.apply(effect);
             }
-            if !state.settle().is_empty() && self.order_directory_renames(land) {
+            if !state.drop_unreachable().is_empty() && self.order_directory_renames(land) {
                 continue;
             }
             for inode in state.inodes.values_mut() {

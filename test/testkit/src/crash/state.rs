@@ -148,7 +148,7 @@ impl State {
     /// Drops what cannot be reached from the root and counts the links of the rest.
     /// Returns the directories that still have an entry somewhere but cannot be
     /// reached: parts of a cycle.
-    pub(super) fn settle(&mut self) -> Vec<InodeKey> {
+    pub(super) fn drop_unreachable(&mut self) -> Vec<InodeKey> {
         let mut links: HashMap<InodeKey, u32> = HashMap::from([(ROOT, 1)]);
         let mut next = vec![ROOT];
         while let Some(key) = next.pop() {
