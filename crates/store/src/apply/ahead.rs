@@ -1,20 +1,20 @@
-//! Writing content ahead of an apply, so that commits wait only for the rest of it.
+//! Writing content ahead of an apply, so that the apply, for which commits wait, is shorter.
 //!
-//! An apply keeps all commits waiting from its beginning to its end, and most of its
-//! time goes to pages of existing files. These can be written before, while others commit, for
-//! the journal has every byte until the epoch ends: what is here is an apply that has not come
-//! far, and that transactions may follow upon
-//! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`). Only whole pages are written: of existing files those inside the
-//! lower file, of large new files all, to their stage file. Sizes, ranges of zeros, small new
-//! files and names are left to the apply; it passes over the pages that were written here, are
-//! durable, and did not change since.
+//! An apply blocks all commits from its beginning to its end, and spends most of its time on pages
+//! of existing files. These can be written before, during commits, because the journal has every
+//! byte until the epoch ends: the result is that of an apply that was interrupted early, which
+//! further transactions may follow
+//! (`docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`). Only whole pages are
+//! written: of existing files those inside the lower file, of large new files all, to their stage
+//! file. Sizes, ranges of zeros, small new files and names are left to the apply; it skips the
+//! pages that were written here, are durable, and did not change since.
 //!
-//! A stage file that no record binds counts as empty after a crash: the apply that follows makes
-//! everything in it zeros that the journal does not call direct data, and writes all pages.
+//! A stage file that no record binds counts as empty after a crash: the apply that follows zeroes
+//! everything in it that is not recorded as direct data, and writes all pages.
 //!
-//! What is written from here must not come to lie over something newer that no journal has any
-//! more. So each step holds the lock of all that change content in place: an apply, after which
-//! the pass ends, and a commit that writes new data to its place.
+//! A write must not overwrite newer content that is no longer in the journal. So each step holds
+//! the lock of all operations that change content in place: an apply, after which the pass ends,
+//! and a commit with direct data.
 
 use std::sync::Arc;
 
@@ -32,10 +32,10 @@ use crate::overlay::pending::{PageAhead, Pending, PendingObject, PendingPage};
 
 /// Pages that are written while the lock is held once.
 const STEP_PAGES: usize = 256;
-/// Pages of a file that are made durable together at least, and while others commit: a commit waits
-/// for the device that long.
+/// The least number of pages of a file that are made durable together, used during commits: a
+/// commit waits for the device that long.
 const PORTION_PAGES_MIN: usize = 32;
-/// The same at most, while nothing else is committed.
+/// The greatest number, used while nothing is committed.
 const PORTION_PAGES_MAX: usize = 1024;
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
@@ -46,15 +46,14 @@ struct Step<H> {
     pages: Vec<(PageIndex, Page)>,
 }
 
-/// The file that the pages of an object go to.
+/// The file to which the pages of an object are written.
 struct Destination<H> {
     handle: Arc<H>,
     /// Where writing has to end.
     end: u64,
 }
 
-/// Why nothing more is written ahead: an apply has begun, or something failed, which the apply
-/// will meet as well and report.
+/// Writing ahead has ended: an apply has begun, or a call failed; the apply repeats and reports it.
 struct Ended;
 
 /// How many pages are made durable together.
@@ -73,8 +72,8 @@ impl Portions {
         }
     }
 
-    /// Pages of the next portion: the fewest if something was committed since the last one began,
-    /// else twice as many as then.
+    /// Pages of the next portion: the least number after a commit since the last one began,
+    /// otherwise twice as many as in the last one.
     fn next_pages(&mut self, commits: u64) -> usize {
         let was_alone = commits == self.commits;
         self.commits = commits;
@@ -98,8 +97,8 @@ struct Pass<'a, L: Lower> {
     portions: Portions,
 }
 
-/// Writes content of what is pending to its place, as far as that can be done while others
-/// commit; [`crate::Store::apply`] does so first. What is not done, or fails, is left to the
+/// Writes pending content in place, as far as that can be done during commits;
+/// [`crate::Store::apply`] begins with this. The rest, and everything that fails, is left to the
 /// apply.
 pub(crate) fn write_ahead<L: Lower>(
     overlay: &Overlay<L>,
@@ -125,15 +124,15 @@ pub(crate) fn write_ahead<L: Lower>(
     applier.content().is_ahead = false;
 }
 
-/// The objects with pages that can be written, if these are worth it, and the number of the
-/// apply that comes.
+/// The objects with pages that can be written, if there are enough, and the number of the next
+/// apply.
 fn begin_ahead<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
     epoch: &RankedMutex<Epoch<L::Handle>>,
 ) -> Option<(Vec<ObjectId>, u64)> {
     let epoch = epoch.lock();
-    // No journal, or none that redoes content, would make good what a crash leaves torn.
+    // Without a journal that redoes content, torn pages of a crash could not be repaired.
     if epoch.log().is_epoch_unknown() || epoch.rename_mark() != RenameMark::NotBegun {
         return None;
     }
@@ -156,10 +155,10 @@ impl<L: Lower> Pass<'_, L> {
         Ok(())
     }
 
-    /// Writes the next pages of an object and makes them durable; where it goes on, if there are
-    /// more.
+    /// Writes the next pages of an object and makes them durable; returns the next page, if there
+    /// are more.
     fn write_portion(&mut self, id: ObjectId, from: PageIndex) -> Result<Option<PageIndex>, Ended> {
-        // A commit that is under way has the device for itself.
+        // Waits for a commit that is under way.
         drop(self.epoch.lock());
         let portion_pages = self.portions.next_pages(self.commits.commits());
         let mut next = Some(from);
@@ -223,8 +222,8 @@ impl<L: Lower> Pass<'_, L> {
         Ok(Some(Step { handle, pages }))
     }
 
-    /// The lower file of an existing object, of which writing ends at the end, because after that a
-    /// commit may have direct data; the stage file of a new one.
+    /// The lower file of an existing object, which is written up to its end only, because a commit
+    /// may have direct data after it; the stage file of a new one.
     fn destination(&self, id: ObjectId) -> Result<Option<Destination<L::Handle>>, Ended> {
         let overlay = self.overlay;
         let is_new = {
@@ -293,7 +292,7 @@ impl Pending {
             PendingPage::Runs { .. } => None,
         });
         let is_to_write = |(index, _): &(PageIndex, Page)| {
-            // What a new file has at other places than these counts as zeros anyway.
+            // Other ranges of a new file are zeroed by the apply anyway.
             let is_hidden = !object.created && object.hides_lower(*index);
             !object.is_written_ahead(*index) && !is_hidden
         };
@@ -308,14 +307,14 @@ impl Pending {
         pages
     }
 
-    /// Its stage file has been deleted: nothing of it is in place.
+    /// Its stage file has been deleted: none of its pages are written.
     pub(super) fn forget_ahead(&mut self, id: ObjectId) {
         if self.object(id).is_some_and(|object| object.created) {
             self.object_mut(id).ahead.clear();
         }
     }
 
-    /// These pages, as far as they have not changed since, are durably in their place.
+    /// These pages are written durably, except those that have changed since.
     fn end_ahead(&mut self, id: ObjectId, pages: &[PageIndex]) {
         let Some(object) = self.objects.get_mut(&id) else {
             return;
@@ -330,7 +329,8 @@ impl Pending {
 }
 
 impl PendingObject {
-    /// Whether it is a file that stays, in the lower tree or in a stage file that no record binds.
+    /// Whether it is a file that is not deleted, in the lower tree or in a stage file that no
+    /// record binds.
     fn can_be_written_ahead(&self) -> bool {
         let is_file = self
             .attributes
@@ -338,7 +338,7 @@ impl PendingObject {
         is_file && !(self.created && self.bound.is_some()) && !self.pages.is_empty()
     }
 
-    /// Where an apply need not write.
+    /// The ranges that an apply need not write.
     pub(super) fn ranges_ahead(&self) -> impl Iterator<Item = ByteRange> {
         let durable = self.ahead.iter();
         let durable = durable.filter(|(_, ahead)| **ahead == PageAhead::Durable);

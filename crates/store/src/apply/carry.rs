@@ -1,9 +1,9 @@
-//! What could not be applied is what the next epoch begins with.
+//! Carrying records that could not be applied over to the next epoch.
 //!
-//! Everything else is in its place, durably, so the lower tree is a base on which the rest
-//! makes the committed state. It is written to an overflow file, and the superblock that begins the
-//! next epoch mentions that: before it is in force the epoch under way is applied again, and after
-//! it nothing of that counts any more.
+//! Everything else is applied, durably, so the lower tree with the carried records is the committed
+//! state. These are written to an overflow file, which the superblock of the next epoch refers to:
+//! before it is in force the present epoch is applied again, and after that the records of the old
+//! epoch are invalid.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -27,11 +27,11 @@ use crate::overlay::paths;
 use crate::overlay::pending::{PendingObject, PendingPage};
 use crate::overlay::places;
 
-/// Kept for names that are refused when they move.
+/// Kept for names whose renaming is refused.
 const NAMES_BYTES: u64 = 64 << 10;
 
-/// New objects of which no name could be attached wait in `limbo/` for it, like others. In
-/// `stage/` they would be made anew, and directories have entries already.
+/// New objects of which no name could be attached are kept in `limbo/`, like others without a name.
+/// In `stage/` they would be made again, although directories have entries already.
 pub(super) fn park_nameless<L: Lower>(
     overlay: &Overlay<L>,
     refused: &Refused,
@@ -72,10 +72,10 @@ pub(super) fn park_nameless<L: Lower>(
     Ok(())
 }
 
-/// Keeps room for what was refused so far, before any name moves: where there is none, the
-/// apply fails as one that has not begun, and leaves nothing half way. Before that, new objects
-/// give back what they have taken, and are carried over as well: the last room, or the last inode,
-/// may be theirs. Answers which of the new objects stay.
+/// Reserves room for the records that were refused so far, before any rename: without room the
+/// apply fails before it has changed a name. Before that, new objects are removed from `stage/` and
+/// carried over as well: they may hold the last room, or the last inode. Returns the new objects
+/// that stay.
 pub(super) fn keep_room_to_carry<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &Epoch<L::Handle>,
@@ -97,8 +97,8 @@ pub(super) fn keep_room_to_carry<L: Lower>(
     }
 }
 
-/// Keeps room for the inodes of new objects, where the journal has none for these, and after that
-/// for so many bytes that are carried over.
+/// Reserves room for the records of new objects' inodes, where the journal has none, and then for
+/// so many bytes of carried records.
 fn keep_room_for_files<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &Epoch<L::Handle>,
@@ -123,8 +123,8 @@ fn keep_room_for_files<L: Lower>(
     kept
 }
 
-/// Keeps as much again for the next apply, which writes what it carries over while the file of
-/// this epoch still counts; if there is room.
+/// Reserves as much again, if there is room, for the next apply, which writes its carried records
+/// while the file of this epoch is still valid.
 pub(super) fn keep_room_to_carry_again<L: Lower>(overlay: &Overlay<L>, epoch: &Epoch<L::Handle>) {
     if let Some(carried) = epoch.log().carried() {
         let bytes = carried.bytes.saturating_add(NAMES_BYTES);
@@ -135,8 +135,8 @@ pub(super) fn keep_room_to_carry_again<L: Lower>(overlay: &Overlay<L>, epoch: &E
     }
 }
 
-/// Takes half of the new objects out of `stage/` that can be made again from the journal; false
-/// if there are none.
+/// Removes half of the new objects in `stage/` that can be made again from the journal; false if
+/// there are none.
 fn give_some_back<L: Lower>(
     overlay: &Overlay<L>,
     work: &Work,
@@ -150,7 +150,7 @@ fn give_some_back<L: Lower>(
     let (mut again, kept): (Vec<_>, Vec<_>) = std::mem::take(staged)
         .into_iter()
         .partition(can_be_made_again);
-    // Those that came last are the first to go.
+    // The newest are removed first.
     let gone = again.split_off(again.len() / 2);
     *staged = again;
     staged.extend(kept);
@@ -169,7 +169,7 @@ fn give_some_back<L: Lower>(
     Ok(!gone.is_empty())
 }
 
-/// Writes what was refused, durably, for the epoch that comes.
+/// Writes the refused records, durably, for the next epoch.
 pub(super) fn carry_over<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -182,7 +182,7 @@ pub(super) fn carry_over<L: Lower>(
         let _tree = overlay.hold_names();
         left_over(overlay, epoch, work, refused, &mut recorded)?
     };
-    // All that was refused belongs to what goes with this epoch.
+    // All refused records are of objects that this epoch deletes.
     if records
         .iter()
         .all(|record| matches!(record, Record::Known { .. }))
@@ -201,7 +201,7 @@ pub(super) fn carry_over<L: Lower>(
     Ok(())
 }
 
-/// Records of all that is not in its place: over the lower tree they make what is committed.
+/// Records of everything that is not applied: with the lower tree they make the committed state.
 fn left_over<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &Epoch<L::Handle>,
@@ -215,7 +215,7 @@ fn left_over<L: Lower>(
             incomplete.insert(id);
         }
     }
-    // Directories change again with their entries, and what gets a name must be known.
+    // Directories change again with their entries, and objects that get a name must be recorded.
     let of_entries = refused.entries().iter();
     let of_entries = of_entries.flat_map(|((parent, _), child)| [Some(*parent), *child]);
     let ids: BTreeSet<ObjectId> = of_entries
@@ -259,8 +259,7 @@ fn left_over<L: Lower>(
     Ok(records)
 }
 
-/// What has changed and still has a lower name that it should not have: the filesystem counts
-/// that as a link.
+/// Changed objects with a lower name that they should not have: the filesystem counts it as a link.
 fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -> Vec<ObjectId> {
     let entries: HashSet<_> = refused.entries().iter().map(|(place, _)| place).collect();
     let state = overlay.state();
@@ -272,8 +271,8 @@ fn still_named<L: Lower>(overlay: &Overlay<L>, work: &Work, refused: &Refused) -
     changed.filter(is_still_named).collect()
 }
 
-/// Whether a lower object has no name, here or where the store has not looked yet, and is not in
-/// use: it goes with this epoch.
+/// Whether a lower object is not in use and has no name, neither a known one nor one in a directory
+/// that is not read yet: this epoch deletes it.
 fn is_deleted<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, StoreError> {
     let location = {
         let state = overlay.state();
@@ -293,8 +292,8 @@ fn is_deleted<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, Stor
     Ok(!has_other_names)
 }
 
-/// The state of an object; of one that is whole in the lower tree only what changes again with its
-/// names.
+/// The state of an object; of one that is complete in the lower tree only the attributes that
+/// change with its names.
 fn state_of(id: ObjectId, object: &PendingObject, is_new: bool, is_whole: bool) -> Option<Record> {
     let mut state = ObjectState {
         id,
@@ -317,8 +316,8 @@ fn state_of(id: ObjectId, object: &PendingObject, is_new: bool, is_whole: bool) 
     Some(Record::Object(state))
 }
 
-/// What of an object reads as zeros where it has no pages. One that this epoch has made and that is
-/// in the lower tree by now has nothing but what was written to its place at once.
+/// The ranges of an object that read as zeros where it has no pages. An object that this epoch has
+/// made and that is in the lower tree by now has only direct data.
 fn zeroed(object: &PendingObject, is_new: bool) -> RangeSet {
     if !object.created || is_new {
         return object.zeroed.clone();

@@ -19,16 +19,15 @@ use crate::overlay::search::Search;
 
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Databases, and files that are larger than this and grow, get room in steps of this
-/// size, so that they stay in one piece (S4 §6.1.1).
+/// Databases, and files that are larger than this and grow, get room in steps of this size, against
+/// fragmentation (S4 §6.1.1).
 const PREALLOCATE_BYTES: u64 = 128 << 10;
-/// Shorter runs are not worth a call: writing them allocates.
+/// Shorter runs are allocated by the write.
 const PREALLOCATED_BYTES_MIN: u64 = 64 << 10;
-/// With less room than this, and than what memory may hold a few times over, none is taken ahead.
+/// With less room than this, or than a multiple of the memory for pages, none is allocated ahead.
 const ROOM_AHEAD_BYTES: u64 = 1 << 30;
 
-/// Brings existing objects (except directories' attributes, which come last) up
-/// to date.
+/// Applies content and attributes of existing objects (attributes of directories are applied last).
 pub(super) fn apply_contents<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -49,8 +48,8 @@ pub(super) fn apply_contents<L: Lower>(
         };
         let handle = match lookup::handle_in(overlay, id, &mut search) {
             Ok(Some(handle)) => handle,
-            // Its last name went in this epoch, and an interrupted apply (or
-            // another program) has removed it: there is nothing to bring up to date.
+            // Its last name was removed in this epoch, and an interrupted apply (or another
+            // program) has deleted it: there is nothing to apply.
             Ok(None) if !overlay.state().pending.is_linked(id) => {
                 if attributes.nlink > 0 {
                     externally_modified::report_lost(overlay, applier, id);
@@ -130,11 +129,11 @@ pub(super) fn zero_ranges<L: Lower>(
     handle: &L::Handle,
 ) -> Result<(), StoreError> {
     let failed = || StoreError::lower(format!("zeroing in {id}"));
-    // The size shrinks as ranges without end are cut off, so ask each time.
+    // Ranges without end are truncated, which changes the size, so it is read each time.
     for range in ranges.iter() {
         let stat = overlay.lower().stat(handle).map_err(failed())?;
         let size = stat.size;
-        // The program that asked for room after the end has given it back.
+        // The program that allocated room after the end has released it.
         let cuts_off = range.end == u64::MAX && (range.start < size || has_room_after_end(&stat));
         if range.start >= size && !cuts_off {
             continue;
@@ -220,9 +219,9 @@ pub(super) fn write_pages<L: Lower>(
     Ok(())
 }
 
-/// Room that was asked for, and room for long runs of pages that make the file grow. Where the
-/// filesystem cannot allocate ahead, writing allocates, in more pieces. Holes get none: they
-/// were not budgeted when the writes were acknowledged, and a sparse file stays sparse.
+/// Allocates requested room, and room for long runs of pages that make the file grow. Where the
+/// filesystem cannot allocate ahead, the writes allocate, in more extents. Holes get none: no room
+/// was reserved for them when the writes were acknowledged, and a sparse file stays sparse.
 fn allocate<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -239,7 +238,7 @@ fn allocate<L: Lower>(
     }
     let ahead = before >= PREALLOCATE_BYTES || object.is_database();
     for run in growing_runs(object, before) {
-        // A forged journal has pages and sizes that no file can have.
+        // A forged journal may have pages and sizes that no file can have.
         let mut end = run.end.min(size);
         if ahead && end == size && has_room_ahead(overlay, applier) {
             end = size
@@ -253,8 +252,8 @@ fn allocate<L: Lower>(
     }
 }
 
-/// Whether there is so much room that some may be taken that no program asked for, without
-/// touching what was promised: here to what is committed, in the engine to what is not.
+/// Whether there is so much room that some may be allocated without a request, without using
+/// reserved room: that for committed changes here, that for uncommitted ones in the engine.
 fn has_room_ahead<L: Lower>(overlay: &Overlay<L>, applier: &Applier) -> bool {
     let promised_bytes = overlay.state().pending.reserved().bytes();
     let margin = applier
@@ -281,7 +280,7 @@ pub(super) fn apply_xattrs<L: Lower>(
             })
     };
     let changes = &object.xattrs;
-    // There is room for all together, but what goes must have gone before more comes.
+    // There is room for all together, but attributes are removed before others are added.
     for (name, _) in changes.iter().filter(|(_, value)| value.is_none()) {
         set(name, None)?;
     }
@@ -291,7 +290,7 @@ pub(super) fn apply_xattrs<L: Lower>(
     };
     let set_all = || new().try_for_each(|(name, value)| set(name, Some(value)));
     match set_all() {
-        // The room that other old values still take is needed, too.
+        // The room of other old values is needed, too.
         Err(error) if error.has_no_room() => {
             new().try_for_each(|(name, _)| set(name, None))?;
             set_all()
@@ -319,8 +318,7 @@ pub(crate) fn apply_attributes<L: Lower>(
         .map_err(StoreError::lower(format!("setting attributes of {id}")))
 }
 
-/// Whether a file has more room after its end than we leave there ourselves: a program has asked
-/// for it.
+/// Whether a file has more room after its end than the store allocates: a program has requested it.
 pub(crate) fn has_room_after_end(stat: &LowerStat) -> bool {
     stat.allocated_bytes > stat.size.saturating_add(2 * PREALLOCATE_BYTES)
 }
@@ -354,8 +352,8 @@ mod tests {
     use crate::lower::{Gate, PosixLower};
     use crate::{JournalOptions, JournalStore, Store, Transaction};
 
-    /// Every other page, up to a full disk: applying gave the holes blocks, too, for which there
-    /// was no room, and the store could not be mounted any more.
+    /// Every other page, up to a full disk: an apply allocated blocks for the holes, too, for which
+    /// there was no room, and the store could not be mounted any more.
     #[test]
     fn the_holes_of_a_half_dense_file_get_no_blocks() {
         const PAGES: u64 = 1024;

@@ -1,4 +1,4 @@
-//! Room that deleted files still have, for an apply that finds none.
+//! Room of deleted files, for an apply without room.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::search::Search;
 
-/// Objects that have no name any more and that no program uses: their content needs no place.
+/// Objects without a name that no program uses: their content is not applied.
 pub(crate) type Deleted = HashSet<ObjectId>;
 
-/// A file, and how many of its names the journal takes away.
+/// A file, and how many of its names the journal removes.
 struct Candidate {
-    /// Where it is: a directory of the tree, or none for `limbo/`. No handle, of which there may be
-    /// too many.
+    /// Where it is: a directory of the tree, or none for `limbo/`. Not a handle, because there may
+    /// be too many.
     directory: Option<ObjectId>,
     name: Vec<u8>,
     stat: LowerStat,
     names: u32,
 }
 
-/// Gives back the blocks of files that the journal deletes and that no program uses; the
-/// files themselves stay until the next epoch, because the journal may mention their inodes.
-/// No state that a crash can leave shows their content. Answers which
-/// files that are, as far as they are known, and whether any had blocks.
+/// Frees the blocks of files that the journal deletes and that no program uses; the files
+/// themselves stay until the next epoch, because the journal may mention their inodes. No state
+/// that a crash can leave shows their content. Returns these files, as far as they are known, and
+/// whether any had blocks.
 pub(crate) fn free_deleted<L: Lower>(
     overlay: &Overlay<L>,
 ) -> Result<(HashSet<ObjectId>, bool), StoreError> {
@@ -61,7 +61,7 @@ pub(crate) fn free_deleted<L: Lower>(
     Ok((deleted, had_blocks))
 }
 
-/// Files of which every name is one that the journal takes away, or one in `limbo/`.
+/// Files of which every name is one that the journal removes, or one in `limbo/`.
 fn files_without_names<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<Candidate>, StoreError> {
     let changed: Vec<(ObjectId, Name)> = {
         let state = overlay.state();
@@ -97,7 +97,7 @@ fn files_without_names<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<Candidate>,
     for entry in waiting.map_err(StoreError::lower("listing limbo"))? {
         look(None, overlay.limbo(), &entry.name)?;
     }
-    // Others have names that stay, or at which the store has not looked.
+    // Others have names that stay, or that the store has not looked up.
     let candidates = candidates.into_values();
     let mut found: Vec<_> = candidates
         .filter(|candidate| candidate.stat.nlink <= candidate.names)
@@ -107,7 +107,7 @@ fn files_without_names<L: Lower>(overlay: &Overlay<L>) -> Result<Vec<Candidate>,
     Ok(found)
 }
 
-/// Inodes of what the journal gives a name, and of what programs use without one.
+/// Inodes of objects that the journal gives a name, and of objects that programs use without one.
 fn inodes_in_use<L: Lower>(overlay: &Overlay<L>) -> HashSet<u64> {
     let state = overlay.state();
     let named = state.pending.dentries.values().flatten().copied();

@@ -9,11 +9,11 @@ use crate::overlay::Overlay;
 use crate::overlay::lookup;
 use crate::overlay::search::Search;
 
-/// Deeper paths are shown in part.
+/// Deeper paths are abbreviated.
 const SHOWN_DEPTH_MAX: usize = 64;
 
-/// Logs and counts an object that is open and is not at any of the names at which it
-/// should be: what was committed to it goes where it is now.
+/// Logs and counts an object that is open and is not at any of the names at which it should be: its
+/// committed changes are applied where it is now.
 pub(super) fn report_if_modified<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -34,11 +34,11 @@ pub(super) fn report_if_modified<L: Lower>(
     Ok(())
 }
 
-/// Logs and counts an object that should have a name and is nowhere.
+/// Logs and counts an object that should have a name and was not found.
 pub(super) fn report_lost<L: Lower>(overlay: &Overlay<L>, applier: &Applier, id: ObjectId) {
     applier.counters().add_externally_modified();
     let name = undisputed_name(overlay, id);
-    // A look-up under its name has shown that it is not there.
+    // A look-up of its name has failed.
     let path = name.map(|(parent, name)| shown_path(overlay, parent, &name));
     tracing::error!(
         %id,
@@ -48,7 +48,7 @@ pub(super) fn report_lost<L: Lower>(overlay: &Overlay<L>, applier: &Applier, id:
     );
 }
 
-/// A name of the object in the lower tree that nothing pending takes away.
+/// A name of the object in the lower tree that no pending change removes.
 fn undisputed_name<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Option<(ObjectId, Name)> {
     let state = overlay.state();
     let location = state.table.get(id)?;

@@ -1,17 +1,17 @@
-//! Moving many names without keeping readers waiting.
+//! Renaming many entries without blocking look-ups.
 
 use parking_lot::RwLockWriteGuard;
 
 use crate::locks::{Ranked, RankedRwLock};
 
-/// Steps after which readers have their turn; each is a few system calls.
+/// Steps after which waiting look-ups may run; each is a few system calls.
 const STEPS: u32 = 32;
 
-/// The right to move names, step by step.
+/// The lock for renames, which is held step by step.
 ///
-/// Between two steps the table says of every object where it is, as after an apply that failed
-/// at that point; so a look-up that waits may go on there. Without that, a look
-/// at any object of any app waited until all names had moved.
+/// Between two steps the table has the place of every object, as after an apply that failed at that
+/// point; so a waiting look-up may run then. Without that, a look-up of any object of any app
+/// waited until all renames were done.
 pub(super) struct RenameSteps<'a> {
     tree: Ranked<RwLockWriteGuard<'a, ()>>,
     steps: u32,
@@ -25,13 +25,12 @@ impl<'a> RenameSteps<'a> {
         }
     }
 
-    /// Between two steps, does something that moves no names and takes time: readers need not
-    /// wait for it.
+    /// Runs slow work without renames between two steps: look-ups need not wait for it.
     pub(super) fn meanwhile<T>(&mut self, work: impl FnOnce() -> T) -> T {
         RwLockWriteGuard::unlocked_fair(self.tree.guard_mut(), work)
     }
 
-    /// A step is complete: lets waiting look-ups in, from time to time.
+    /// A step is complete: from time to time waiting look-ups run.
     pub(super) fn end_step(&mut self) {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS) {
@@ -47,9 +46,9 @@ mod tests {
     use super::*;
     use crate::locks::{Order, Rank};
 
-    /// Lookups of any app waited while a filesystem made the names durable that had moved.
+    /// Look-ups of any app waited while a filesystem made renames durable.
     #[test]
-    fn readers_get_in_while_names_become_durable() {
+    fn look_ups_run_while_renames_become_durable() {
         let tree = RankedRwLock::new(Order::new(), Rank::Names, ());
         let mut renames = RenameSteps::begin(&tree);
         assert!(tree.try_read().is_none());
@@ -59,7 +58,7 @@ mod tests {
 
     /// An apply kept the lock from its first name to its last, for seconds.
     #[test]
-    fn readers_get_in_between_two_steps() {
+    fn look_ups_run_between_two_steps() {
         let tree = RankedRwLock::new(Order::new(), Rank::Names, ());
         let was_in = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -68,11 +67,11 @@ mod tests {
                 let _tree = tree.read();
                 was_in.store(true, Ordering::SeqCst);
             });
-            // For ever if no reader is let in.
+            // For ever if no reader gets the lock.
             while !was_in.load(Ordering::SeqCst) {
                 renames.end_step();
             }
-            assert!(tree.try_read().is_none(), "it is ours again");
+            assert!(tree.try_read().is_none(), "the lock is held again");
         });
     }
 }
