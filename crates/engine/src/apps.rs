@@ -16,7 +16,7 @@ use crate::transactions::ClosedTransaction;
 pub(crate) const ROOT_APP: AppId = AppId(0);
 /// A restart image names an app that it does not have.
 pub(crate) const NO_APP: RestartImageError =
-    RestartImageError("something is of an app that is not there");
+    RestartImageError("an item refers to an app that does not exist");
 /// Path of [`ROOT_APP`].
 const ROOT_PATH: &[u8] = b".";
 

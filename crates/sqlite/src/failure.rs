@@ -66,7 +66,7 @@ pub enum Failure {
     )]
     ReadOnlyPlace(PathBuf),
     /// There is no such database, and none is to be made.
-    #[error("{path} does not exist, and was opened without leave to make it", path = .0.display())]
+    #[error("{path} does not exist and was opened without SQLITE_OPEN_CREATE", path = .0.display())]
     Missing(PathBuf),
     /// SQLite's own VFS, to which it is left, refuses it.
     #[error("{reason}, and SQLite's own VFS refuses it with error {code}")]

@@ -22,7 +22,7 @@ pub const fn fault_point(_name: &str) {}
 #[inline(always)]
 pub const fn arm_fault_points() {}
 
-/// How long a process may give no sign of life; tests do not wait so long.
+/// How long a process may take until its next report; shorter in tests.
 #[cfg(not(feature = "fault-points"))]
 #[inline(always)]
 pub const fn patience(usual: std::time::Duration) -> std::time::Duration {
@@ -50,7 +50,7 @@ mod switched_on {
         IS_ARMED.store(true, Ordering::Relaxed);
     }
 
-    /// How long a process may give no sign of life; tests do not wait so long.
+    /// How long a process may take until its next report; shorter in tests.
     pub fn patience(usual: Duration) -> Duration {
         let wanted = std::env::var(PATIENCE_VARIABLE).ok();
         let wanted = wanted.and_then(|ms| ms.parse().ok());

@@ -27,7 +27,7 @@ age_max_ms = 3600000
 policy = \"interval\"
 interval_ms = 3600000
 ";
-/// How long a process may give no sign of life here.
+/// How long a process may take until its next report here.
 const PATIENCE_MS: &str = "2500";
 /// Deeper than recursion in any process would get.
 const DEPTH: usize = 300;

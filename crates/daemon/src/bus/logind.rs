@@ -116,7 +116,7 @@ impl Logind {
         let body = [
             "sleep:shutdown",
             "MobiFS",
-            "Files are brought to the disk",
+            "Uncommitted changes are written",
             "delay",
         ];
         let body = body.map(|text| Value::Text(text.to_owned())).into();

@@ -98,7 +98,7 @@ impl SupervisorLink {
         }
     }
 
-    /// Sends a sign of life: another one, or the message that the mount is ready, follows in time.
+    /// Sends a report: another one, or the message that the mount is ready, follows in time.
     pub fn alive(&self) {
         if let Some(notifier) = &self.notifier
             && let Err(error) = notifier.alive(SIGN_OF_LIFE_WITHIN)

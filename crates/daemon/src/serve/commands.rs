@@ -257,7 +257,7 @@ impl Daemon {
         let kept = self.volume.sync_app(None, true).err();
         if let Some(error) = kept.as_ref().filter(|_| !lazy) {
             let message = format!(
-                "not unmounted: {error}. `mobifs drill power-cut --yes {}` gives up what is not \
+                "not unmounted: {error}. `mobifs drill power-cut --yes {}` discards what is not \
                  committed, and ends the mount",
                 self.paths.mountpoint.display()
             );

@@ -369,7 +369,7 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
     if daemon.is_power_cut() {
         // A drill writes nothing any more, not even whether this process is about to end.
         opened.abandon();
-        tracing::warn!("a drill simulated a power cut: uncommitted changes are given up");
+        tracing::warn!("a drill simulated a power cut: uncommitted changes are discarded");
         return Ok(());
     }
     opened.set_owner_state(OwnerState::Finishing);
@@ -380,8 +380,8 @@ fn finish_store(daemon: &Daemon) -> Result<(), Failure> {
             let is_committed = daemon.volume.sync_app(None, false).is_ok();
             opened.abandon();
             let what = if is_committed {
-                "everything is committed, but could not be brought to its place, which the next \
-                 mount tries again"
+                "everything is committed, but could not be applied, which the next mount tries \
+                 again"
             } else {
                 "changes that could not be committed are lost"
             };

@@ -42,7 +42,7 @@ use restart_policy::{Death, DeathCause, NextProcess, RestartPolicy};
 const PROGRAM: &str = "/proc/self/exe";
 /// The first descriptor after the standard streams.
 const FIRST_DESCRIPTOR: i32 = 3;
-/// How long a process that takes over, or the last one, may give no sign of life.
+/// How long a process that takes over, or the last one, may take until its next report.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// How long a process that is not ready may take to end when an end is requested.
 const PATIENCE_AT_END: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ struct Watched {
     child: Child,
     role: Role,
     started_at: Instant,
-    /// When it last gave a sign of life.
+    /// The time of its last report.
     alive_at: Instant,
     /// When it said that its mount is usable, if it did.
     ready_at: Option<Instant>,
@@ -300,7 +300,7 @@ impl Supervisor {
             if watched.killed_at.is_none() && deadline.is_some_and(|at| at <= Instant::now()) {
                 tracing::error!(
                     pid = watched.child.id(),
-                    "a process of the mount gave no sign of life in time; the supervisor kills it"
+                    "a process of the mount did not report in time; the supervisor kills it"
                 );
                 watched.killed_at = Some(Instant::now());
                 send(watched.child.id(), Signal::KILL);

@@ -264,14 +264,14 @@ fn restore_object_record(
 fn known(namespace: &mut Namespace, id: ObjectId) -> Result<&mut Inode, RestartImageError> {
     let inode = namespace.get_mut(&id);
     inode.ok_or(RestartImageError(
-        "something refers to an object that is not there",
+        "an item refers to an object that does not exist",
     ))
 }
 
 const NUMBERED_AGAIN: RestartImageError =
     RestartImageError("a transaction has a number that is given again");
 const NO_TRANSACTION: RestartImageError =
-    RestartImageError("something is of a transaction that is not there");
+    RestartImageError("an item refers to a transaction that does not exist");
 
 #[cfg(test)]
 mod tests {

@@ -56,7 +56,7 @@ fn check_release() -> io::Result<()> {
         .map(str::parse::<u32>);
     let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
         return Err(io::Error::other(format!(
-            "cannot tell the kernel's version from {release}"
+            "cannot parse the kernel's version {release}"
         )));
     };
     if (major, minor) < RELEASE_MIN {

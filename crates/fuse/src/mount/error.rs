@@ -59,7 +59,7 @@ pub enum MountError {
     /// An ordinary user may not use the kernel's FUSE.
     #[error(
         "this user may not open /dev/fuse, which has mode {mode:o}: root can allow it with \
-         `chmod 666 /dev/fuse`, and for good with a udev rule"
+         `chmod 666 /dev/fuse`, and permanently with a udev rule"
     )]
     DeviceNotPermitted {
         /// The device's permission bits.

@@ -20,7 +20,7 @@ impl CpuLoad {
     pub(crate) fn new(cpus: usize) -> Self {
         let file = File::open("/proc/loadavg");
         if let Err(error) = &file {
-            tracing::debug!(%error, "cannot tell whether CPUs are idle");
+            tracing::debug!(%error, "cannot determine whether CPUs are idle");
         }
         // Two threads that want a CPU are the one that samples, and the leader or its
         // sender. With one more for each CPU but theirs, none is idle.

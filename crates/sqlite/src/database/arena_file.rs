@@ -202,7 +202,7 @@ fn open_ours(path: &Path) -> Result<Option<File>, Failure> {
     if is_private {
         return Ok(Some(file));
     }
-    let shared = io::Error::other("others can get at it; remove it");
+    let shared = io::Error::other("other users can access it; remove it");
     Err(failed("opening", path)(shared))
 }
 
@@ -284,7 +284,7 @@ mod tests {
         std::fs::write(directory.path().join(&place.name), "forged").unwrap();
         let error = place.find().unwrap_err();
         assert!(
-            error.to_string().contains("others can get at it"),
+            error.to_string().contains("other users can access it"),
             "{error}"
         );
     }

@@ -18,7 +18,7 @@ pub(super) const STORE_INTENT: u8 = 81;
 /// What `mobifs set` has changed since the mount.
 const SETTINGS: u8 = 82;
 
-const DAMAGED: ArenaError = ArenaError::Damaged("what the store knew cannot be read");
+const DAMAGED: ArenaError = ArenaError::Damaged("the saved state of the store cannot be read");
 
 /// The state of a mount between two operations.
 #[derive(Debug)]

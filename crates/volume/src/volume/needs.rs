@@ -163,7 +163,7 @@ impl Shared {
             // After a drill no operation may wait.
             self.check_power()?;
         }
-        tracing::error!("an operation needed the store too often and was given up");
+        tracing::error!("an operation needed the store too often and was aborted");
         Err(FsError::Io)
     }
 

@@ -107,7 +107,7 @@ impl Shared {
         if !self.is_postponed.swap(true, Ordering::SeqCst) {
             tracing::warn!(
                 "a transaction that may be rolled back is not committed before it ends, or there \
-                 is room: other programs have taken what was promised to it"
+                 is room: other programs have taken the room reserved for it"
             );
         }
         self.look_for_room_later();

@@ -122,7 +122,7 @@ impl TextImport for Import {
             }
             Body::Resumed(end) => {
                 let Some(pending) = self.tasks.task(task).pending.take() else {
-                    return Err("a call goes on that never began".to_owned());
+                    return Err("the end of a call that never began".to_owned());
                 };
                 let text = [pending.text.as_slice(), end].concat();
                 self.call(&text, task, pending.time_ns, report)
