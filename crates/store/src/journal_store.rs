@@ -163,7 +163,7 @@ impl<L: Lower> JournalStore<L> {
         }
         // Unknown names of an object will not be looked up any more.
         limbo::empty_limbo(overlay, Unnamed::Pinned);
-        limbo::sweep_stage(overlay, epoch.carried_file());
+        limbo::sweep_stage(overlay, self.applier.reserve(), epoch.carried_file());
         applied
     }
 

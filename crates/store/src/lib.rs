@@ -32,6 +32,7 @@ mod store;
 mod trust;
 mod unlinked;
 
+pub use apply::spare::NAMES as SPARE_FILES;
 pub use error::StoreError;
 pub use journal_store::{JournalInfo, JournalStore};
 pub use lower::{Gate, PosixLower, StoreScope};

@@ -516,12 +516,65 @@ fn small_files_without_blocks_delay_no_others() {
 fn small_files_without_inodes_delay_no_others() {
     needs_mounts!();
     let make = ["mkfs.ext4", "-q", "-m", "0", "-N", "4096"];
-    // The one inode of the reserve keeps them once.
-    small_files_without_room_delay_no_others(&make, 64 * MIB, 20, |filled| {
-        let directory = filled.fixture.path("disk").join("inodes");
-        fs::create_dir(&directory).unwrap();
-        let refused =
-            (0..).find_map(|number: usize| File::create(directory.join(number.to_string())).err());
-        assert_eq!(refused.unwrap().kind(), ErrorKind::StorageFull);
-    });
+    small_files_without_room_delay_no_others(&make, 64 * MIB, 20, take_inodes);
+}
+
+/// Every later sync stopped at the new files, because there was no inode for a list of them: deletions
+/// never got to the store, and so never gave back inodes. Neither sync nor umount succeeded again.
+fn deletions_give_inodes_back(make: &[&str], bytes: u64, deleted: usize) {
+    const OLD: usize = 40;
+    const NEW: usize = 15;
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    filled.mount();
+    let app = filled.app();
+    fs::create_dir(&app).unwrap();
+    for number in 0..OLD {
+        File::create(app.join(format!("old{number}"))).unwrap();
+    }
+    succeeds(&filled.sync());
+    for number in 0..NEW {
+        fs::write(app.join(format!("new{number}")), number.to_string()).unwrap();
+    }
+    take_inodes(&filled);
+    let refused = filled.sync();
+    assert!(message(&refused).contains("stay in .mobifs"), "{refused:?}");
+    for number in 0..deleted {
+        fs::remove_file(app.join(format!("old{number}"))).unwrap();
+    }
+    let synced = filled.sync();
+    assert_eq!(synced.status.success(), deleted > NEW, "{synced:?}");
+    let below: Vec<_> = fs::read_dir(filled.fixture.store.join("app"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let old = below.iter().filter(|name| name.starts_with("old")).count();
+    assert_eq!(old, OLD - deleted, "{below:?}");
+    assert!(below.len() - old >= deleted.min(NEW), "{below:?}");
+    for number in 0..NEW {
+        let content = fs::read(app.join(format!("new{number}"))).unwrap();
+        assert_eq!(content, number.to_string().as_bytes());
+    }
+    if deleted > NEW {
+        filled.fixture.umount();
+    }
+}
+
+/// Another program makes files until it gets no inode.
+fn take_inodes(filled: &Filled) {
+    let directory = filled.fixture.path("disk").join("inodes");
+    fs::create_dir(&directory).unwrap();
+    let refused =
+        (0..).find_map(|number: usize| File::create(directory.join(number.to_string())).err());
+    assert_eq!(refused.unwrap().kind(), ErrorKind::StorageFull);
+}
+
+#[test]
+fn deletions_give_inodes_back_where_there_are_none() {
+    needs_mounts!();
+    let ext4 = ["mkfs.ext4", "-q", "-m", "0", "-N", "200"];
+    for deleted in [6, 30] {
+        deletions_give_inodes_back(&ext4, 64 * MIB, deleted);
+    }
 }

@@ -13,13 +13,12 @@ use rustix::io::Errno;
 use crate::StoreError;
 use crate::apply::refused::Refused;
 use crate::apply::rename_steps::RenameSteps;
+use crate::apply::spare;
 use crate::apply::stage;
 use crate::apply::stage::{PART_RESERVE_BYTES, bind_records};
 use crate::apply::work::{Applier, Work};
-use crate::log::Log;
 use crate::log::codec;
 use crate::log::epoch::{Carried, Epoch};
-use crate::log::overflow;
 use crate::log::record::{Record, diff};
 use crate::lower::Lower;
 use crate::overlay::Overlay;
@@ -78,6 +77,7 @@ pub(super) fn park_nameless<L: Lower>(
 /// that stay.
 pub(super) fn keep_room_to_carry<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     epoch: &Epoch<L::Handle>,
     work: &Work,
     refused: &mut Refused,
@@ -86,7 +86,7 @@ pub(super) fn keep_room_to_carry<L: Lower>(
     loop {
         let records = left_over(overlay, epoch, work, refused, &mut HashSet::new())?;
         let bytes = codec::encoded_bytes(&records).saturating_add(NAMES_BYTES);
-        match keep_room_for_files(overlay, epoch, &staged, bytes) {
+        match keep_room_for_files(overlay, applier, epoch, &staged, bytes) {
             Err(error) if error.has_no_room() => {
                 if !give_some_back(overlay, work, refused, &mut staged)? {
                     return Err(error);
@@ -101,35 +101,37 @@ pub(super) fn keep_room_to_carry<L: Lower>(
 /// so many bytes of carried records.
 fn keep_room_for_files<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     epoch: &Epoch<L::Handle>,
     staged: &[(ObjectId, u64)],
     bytes: u64,
 ) -> Result<(), StoreError> {
-    let keep = |file, bytes| overflow::keep_room(overlay.lower(), overlay.stage(), file, bytes);
+    let keep = |file, bytes| spare::keep_room(overlay, applier.reserve(), file, bytes);
     let first = epoch.next_overflow();
     let mut records = bind_records(staged);
     records.push(Record::RenameMarkInPart);
-    let room = epoch.log().free_bytes().saturating_sub(PART_RESERVE_BYTES);
-    if Log::<L::Handle>::transaction_bytes(&records) <= room {
+    if epoch.fits(&records, PART_RESERVE_BYTES) {
         return keep(first, bytes);
     }
     keep(first, codec::encoded_bytes(&records))?;
     let kept = keep(first + 1, bytes);
     if kept.is_err() {
-        let _gone = overlay
-            .lower()
-            .unlink(overlay.stage(), format!("t{first}").as_bytes());
+        spare::give_up(overlay, applier.reserve(), first);
     }
     kept
 }
 
 /// Reserves as much again, if there is room, for the next apply, which writes its carried records
 /// while the file of this epoch is still valid.
-pub(super) fn keep_room_to_carry_again<L: Lower>(overlay: &Overlay<L>, epoch: &Epoch<L::Handle>) {
+pub(super) fn keep_room_to_carry_again<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &Epoch<L::Handle>,
+) {
     if let Some(carried) = epoch.log().carried() {
         let bytes = carried.bytes.saturating_add(NAMES_BYTES);
         let file = epoch.next_overflow();
-        if let Err(error) = overflow::keep_room(overlay.lower(), overlay.stage(), file, bytes) {
+        if let Err(error) = spare::keep_room(overlay, applier.reserve(), file, bytes) {
             tracing::info!(%error, "cannot keep room for carrying the journal over again");
         }
     }
@@ -190,7 +192,7 @@ pub(super) fn carry_over<L: Lower>(
         return Ok(());
     }
     let number = epoch.take_overflow();
-    let (file, bytes) = overflow::write(overlay.lower(), overlay.stage(), number, &records)?;
+    let (file, bytes) = spare::write(overlay, applier.reserve(), number, &records)?;
     applier.counters().add_written(bytes);
     epoch.carry(Carried {
         file,

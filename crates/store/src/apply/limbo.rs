@@ -6,6 +6,9 @@ use std::io;
 use mobifs_base::{FileKind, ObjectId};
 
 use crate::StoreError;
+use crate::apply::reserve::Reserve;
+use crate::apply::spare;
+use crate::log::overflow;
 use crate::lower::Lower;
 use crate::overlay::Overlay;
 use crate::overlay::state::State;
@@ -22,8 +25,9 @@ pub(crate) enum Unnamed {
 }
 
 /// Deletes what has no name any more and is not to be kept. A failure leaves it for
-/// the next time.
-pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) {
+/// the next time. Answers whether anything was deleted.
+pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) -> bool {
+    let mut has_deleted = false;
     let waiting = overlay.state().table.in_limbo();
     let (kept, gone): (Vec<ObjectId>, Vec<ObjectId>) = waiting
         .into_iter()
@@ -41,14 +45,18 @@ pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) {
                 .iter()
                 .filter(|entry| !kept_names.contains(&entry.name))
             {
-                if let Err(error) = delete_from_limbo(overlay, &entry.name) {
-                    tracing::warn!(%error, "the store could not empty limbo; it tries again");
+                match delete_from_limbo(overlay, &entry.name) {
+                    Ok(()) => has_deleted = true,
+                    Err(error) => {
+                        tracing::warn!(%error, "the store could not empty limbo; it tries again")
+                    }
                 }
             }
         }
         Err(error) => tracing::warn!(%error, "the store could not list limbo; it tries again"),
     }
     forget_limbo_of(overlay, gone);
+    has_deleted
 }
 
 /// Takes note that these have no name in `limbo/` any more. Where deleting it failed,
@@ -156,10 +164,12 @@ pub(crate) fn delete_from_stage<L: Lower>(
 /// this journal. Of overflow files those go that no transaction mentions.
 pub(crate) fn sweep_foreign_stage<L: Lower>(
     overlay: &Overlay<L>,
+    reserve: &Reserve,
     next_overflow: u64,
     is_ours: impl Fn(&State, ObjectId) -> bool,
 ) -> Result<(), StoreError> {
     let failed = || StoreError::lower("removing what an earlier mount left in stage");
+    spare::recycle(overlay, reserve, |number| number < next_overflow);
     for entry in overlay.lower().list(overlay.stage()).map_err(failed())? {
         let name = std::str::from_utf8(&entry.name).unwrap_or_default();
         let number = name.strip_prefix('t').unwrap_or(name).parse();
@@ -181,10 +191,15 @@ pub(crate) fn sweep_foreign_stage<L: Lower>(
 }
 
 /// Deletes what an apply has left in `stage/`: new objects that were removed again, and
-/// overflow files but the one that the epoch begins with (0: none). A failure leaves it for the
-/// next time; says whether there was none.
-pub(crate) fn sweep_stage<L: Lower>(overlay: &Overlay<L>, carried_file: u64) -> bool {
-    let carried_name = format!("t{carried_file}").into_bytes();
+/// overflow files but the one that the epoch begins with (0: none) and those that become spare
+/// files. A failure leaves it for the next time; says whether there was none.
+pub(crate) fn sweep_stage<L: Lower>(
+    overlay: &Overlay<L>,
+    reserve: &Reserve,
+    carried_file: u64,
+) -> bool {
+    spare::recycle(overlay, reserve, |number| number == carried_file);
+    let carried_name = overflow::file_name(carried_file).into_bytes();
     let entries = match overlay.lower().list(overlay.stage()) {
         Ok(entries) => entries,
         Err(error) => {

@@ -29,6 +29,7 @@ pub(crate) mod limbo;
 pub(crate) mod refused;
 mod rename_steps;
 pub(crate) mod reserve;
+pub(crate) mod spare;
 pub(crate) mod stage;
 mod tree;
 pub(crate) mod work;
@@ -80,14 +81,16 @@ pub(crate) fn apply_pending<L: Lower>(
             carry::carry_over(overlay, applier, epoch, &work, refused)?;
         }
     }
-    begin_epoch(overlay, epoch, &work)
+    begin_epoch(overlay, applier, epoch, &work, refused)
 }
 
 /// The journal is void from now on: all that it says is applied and durable, or carried over.
 fn begin_epoch<L: Lower>(
     overlay: &Overlay<L>,
+    applier: &Applier,
     epoch: &mut Epoch<L::Handle>,
     work: &Work,
+    refused: &mut Refused,
 ) -> Result<(), StoreError> {
     let (records, outcome) = match epoch.begin_next(overlay.lower())? {
         Some(carried) => (carried.records, Err(carried.error)),
@@ -103,9 +106,11 @@ fn begin_epoch<L: Lower>(
         0,
         "no inode that a journal mentions is freed before the journal is void"
     );
-    limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked);
-    limbo::sweep_stage(overlay, epoch.carried_file());
-    carry::keep_room_to_carry_again(overlay, epoch);
+    if limbo::empty_limbo(overlay, Unnamed::PinnedOrLinked) {
+        refused.note_freed();
+    }
+    limbo::sweep_stage(overlay, applier.reserve(), epoch.carried_file());
+    carry::keep_room_to_carry_again(overlay, applier, epoch);
     outcome
 }
 
@@ -122,7 +127,7 @@ fn bring_to_place<L: Lower>(
     let mut bindings = stage::stage_new_objects(overlay, applier, work, refused)?;
     content::apply_contents(overlay, applier, work, deleted, refused)?;
     if !refused.is_empty() {
-        bindings = carry::keep_room_to_carry(overlay, epoch, work, refused, bindings)?;
+        bindings = carry::keep_room_to_carry(overlay, applier, epoch, work, refused, bindings)?;
     }
     if work.dentries.is_empty() {
         return Ok(());
@@ -189,7 +194,9 @@ pub(crate) fn apply_what_is_possible<L: Lower>(
 }
 
 /// Applies everything pending and starts a new epoch of the journal. What is refused is what
-/// the new epoch begins with, where there is room to write that down.
+/// the new epoch begins with, where there is room to write that down. What was refused for want of room
+/// is tried again at once, in an epoch of its own, as long as the one before has deleted something:
+/// that gives back its inodes and blocks only when its epoch has ended.
 ///
 /// # Errors
 /// [`StoreError::Unapplied`]: all else is in its place.
@@ -198,12 +205,41 @@ pub(crate) fn apply_all<L: Lower>(
     applier: &Applier,
     epoch: &mut Epoch<L::Handle>,
 ) -> Result<(), StoreError> {
+    let mut before = None;
+    loop {
+        let mut refused = Refused::anything();
+        let error = match apply_or_carry(overlay, applier, epoch, &mut refused) {
+            Err(error @ StoreError::Unapplied { .. }) => error,
+            // All else is in its place still, as the epoch before has left it.
+            Err(error) if error.is_refusal() && epoch.is_new() => {
+                return Err(before.unwrap_or(error));
+            }
+            applied => return applied,
+        };
+        if !(error.is_full() && refused.has_freed()) {
+            return Err(error);
+        }
+        tracing::info!(%error, "trying again with the room of what was deleted");
+        // Its blocks are free when the filesystem's own journal says so.
+        let freed = overlay.lower().sync_all();
+        freed.map_err(StoreError::lower("making deletions durable"))?;
+        before = Some(error);
+    }
+}
+
+/// Applies everything, or what is not `refused`, and begins one new epoch.
+fn apply_or_carry<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &mut Epoch<L::Handle>,
+    refused: &mut Refused,
+) -> Result<(), StoreError> {
     let mut deleted = Deleted::new();
     let may_go_on =
         |error: &StoreError, epoch: &Epoch<L::Handle>| error.is_refusal() && epoch.may_carry();
     match apply_everything(overlay, applier, epoch, &mut deleted) {
         Err(error) if may_go_on(&error, epoch) => {
-            match apply_pending(overlay, applier, epoch, &deleted, &mut Refused::anything()) {
+            match apply_pending(overlay, applier, epoch, &deleted, refused) {
                 Err(again) if may_go_on(&again, epoch) => {
                     tracing::debug!(
                         error = %again,

@@ -27,6 +27,7 @@ pub(crate) struct Refused {
     shown: Vec<String>,
     count: usize,
     errno: i32,
+    has_freed: bool,
 }
 
 impl Refused {
@@ -114,6 +115,16 @@ impl Refused {
             self.shown.push(error.to_string());
         }
         Ok(())
+    }
+
+    /// The epoch has ended, and what it deleted has given back its inodes and blocks.
+    pub(super) fn note_freed(&mut self) {
+        self.has_freed = true;
+    }
+
+    /// Whether what was refused for want of room may have some now.
+    pub(super) fn has_freed(&self) -> bool {
+        self.has_freed
     }
 
     /// What the apply fails with.

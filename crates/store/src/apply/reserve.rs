@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use mobifs_base::{ByteRange, FileKind, FullDisk, PAGE_BYTES_U64, SpaceInfo};
 
 use crate::StoreError;
+use crate::apply::spare;
 use crate::lower::directories::Directories;
 use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
@@ -95,6 +96,11 @@ impl Reserve {
         }
     }
 
+    /// Whether room and inodes are to be kept.
+    pub(super) const fn is_wanted(&self) -> bool {
+        self.bytes > 0
+    }
+
     pub(crate) fn is_held(&self) -> bool {
         self.held_bytes() > 0
     }
@@ -109,13 +115,16 @@ impl Reserve {
     }
 }
 
-/// Keeps room, if there is any. Not while anything is pending: the file would
+/// Keeps room and inodes, if there are any. Not while anything is pending: the file would
 /// get an inode that the journal may name, of an object which a cut has taken.
 pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
     let held_bytes = reserve.held_bytes();
     let is_pending = !overlay.state().pending.is_empty();
-    let is_done = overlay.is_read_only() || is_pending || held_bytes == reserve.bytes;
-    if is_done || reserve.is_given_up.load(Ordering::Relaxed) {
+    if overlay.is_read_only() || is_pending {
+        return;
+    }
+    spare::make_spares(overlay, reserve);
+    if held_bytes == reserve.bytes || reserve.is_given_up.load(Ordering::Relaxed) {
         return;
     }
     let available_bytes = overlay

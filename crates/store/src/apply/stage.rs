@@ -9,6 +9,7 @@ use crate::StoreError;
 use crate::apply::content;
 use crate::apply::limbo;
 use crate::apply::refused::Refused;
+use crate::apply::spare;
 use crate::apply::work::{Applier, Work};
 use crate::error::missing;
 use crate::log::epoch::{Epoch, RenameMark};
@@ -117,6 +118,9 @@ pub(super) fn write_rename_mark<L: Lower>(
         .sync_all()
         .map_err(StoreError::lower("making new objects and content durable"))?;
     if !records.is_empty() {
+        if !epoch.fits(&records, reserve_bytes) {
+            spare::take(overlay, epoch.next_overflow());
+        }
         epoch.append(overlay.lower(), overlay.stage(), &records, reserve_bytes)?;
     }
     epoch.set_rename_mark(is_complete);

@@ -172,6 +172,18 @@ impl<H> Epoch<H> {
         !self.log.is_epoch_unknown() && self.log.may_carry()
     }
 
+    /// Whether nothing was written to the journal, and no name has moved, since the epoch began.
+    pub(crate) fn is_new(&self) -> bool {
+        let has_begun = self.rename_mark != RenameMark::NotBegun || self.has_unsynced_renames;
+        !self.log.is_epoch_unknown() && self.log.is_empty() && !has_begun
+    }
+
+    /// Whether the journal has room for this transaction, leaving some after it.
+    pub(crate) fn fits(&self, records: &[Record], reserve_bytes: u64) -> bool {
+        let room = self.log.free_bytes().saturating_sub(reserve_bytes);
+        Log::<H>::transaction_bytes(records) <= room
+    }
+
     /// Writes one transaction, durably, leaving some room after it; returns the bytes
     /// written. What the journal has no room for goes to an overflow file in `stage`.
     ///
@@ -185,12 +197,14 @@ impl<H> Epoch<H> {
         reserve_bytes: u64,
     ) -> Result<u64, StoreError> {
         let (epoch, sequence) = self.log.next();
-        let room = self.log.free_bytes().saturating_sub(reserve_bytes);
-        let written = if Log::<H>::transaction_bytes(records) <= room {
+        let written = if self.fits(records, reserve_bytes) {
             self.log.append(lower, records)?
         } else {
             let file = self.take_overflow();
-            let (written, bytes) = overflow::write(lower, stage, file, records)?;
+            let written = overflow::write(lower, stage, file, records).inspect_err(|_| {
+                let _gone = lower.unlink(stage, overflow::file_name(file).as_bytes());
+            });
+            let (written, bytes) = written?;
             bytes + self.log.append(lower, &[written.into()])?
         };
         debug_assert_eq!(

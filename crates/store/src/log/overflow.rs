@@ -43,15 +43,20 @@ impl From<Overflow> for Record {
     }
 }
 
+/// The name of overflow file number `file` in `stage`.
+pub(crate) fn file_name(file: u64) -> String {
+    format!("t{file}")
+}
+
 /// Writes records to overflow file number `file` in `stage`, durably; returns what stands for them,
-/// and the bytes written. Where that fails it takes no room.
+/// and the bytes written. Where that fails, what there is of the file means nothing.
 pub(crate) fn write<L: Lower>(
     lower: &L,
     stage: &L::Handle,
     file: u64,
     records: &[Record],
 ) -> Result<(Overflow, u64), StoreError> {
-    let name = format!("t{file}");
+    let name = file_name(file);
     let failed = || StoreError::lower(format!("writing overflow file {name}"));
     let count = u32::try_from(records.len())
         .map_err(|_| failed()(io::Error::from(io::ErrorKind::FileTooLarge)))?;
@@ -59,11 +64,7 @@ pub(crate) fn write<L: Lower>(
         .map_err(|_| failed()(io::Error::from(io::ErrorKind::FileTooLarge)))?;
     let mut content = vec![0; length];
     codec::encode(records, &mut content);
-    if let Err(error) = write_file(lower, stage, &name, &content) {
-        // What there is of it means nothing.
-        let _gone = lower.unlink(stage, name.as_bytes());
-        return Err(failed()(error));
-    }
+    write_file(lower, stage, &name, &content).map_err(failed())?;
     let written = Overflow {
         file,
         bytes: length as u64,
@@ -74,19 +75,18 @@ pub(crate) fn write<L: Lower>(
 }
 
 /// Makes overflow file number `file`, with room for so many bytes of records, if this filesystem
-/// allocates ahead. Where that fails it takes no room.
+/// allocates ahead. Where that fails, what there is of the file means nothing.
 pub(crate) fn keep_room<L: Lower>(
     lower: &L,
     stage: &L::Handle,
     file: u64,
     bytes: u64,
 ) -> Result<(), StoreError> {
-    let name = format!("t{file}");
+    let name = file_name(file);
     let kept = create(lower, stage, &name)
         .and_then(|handle| lower.preallocate(&handle, ByteRange::new(0, bytes)));
     match kept {
         Err(error) if error.kind() != io::ErrorKind::Unsupported => {
-            let _gone = lower.unlink(stage, name.as_bytes());
             let action = format!("keeping room for overflow file {name}");
             Err(StoreError::lower(action)(error))
         }

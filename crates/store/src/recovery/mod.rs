@@ -89,6 +89,7 @@ pub(crate) fn open<L: Lower>(
         }
         limbo::sweep_foreign_stage(
             &opened.overlay,
+            opened.applier.reserve(),
             opened.epoch.next_overflow(),
             |state, id| {
                 let object = state.pending.object(id);
@@ -133,6 +134,7 @@ pub(crate) fn resume<L: Lower>(
         opened.make_found_durable(&report)?;
         limbo::sweep_foreign_stage(
             &opened.overlay,
+            opened.applier.reserve(),
             opened.epoch.next_overflow(),
             resume::is_staged_by_us,
         )?;
@@ -143,7 +145,8 @@ pub(crate) fn resume<L: Lower>(
         report.applied = opened.is_applied();
         if report.applied {
             limbo::empty_limbo(&opened.overlay, Unnamed::PinnedOrLinked);
-            limbo::sweep_stage(&opened.overlay, opened.epoch.carried_file());
+            let carried_file = opened.epoch.carried_file();
+            limbo::sweep_stage(&opened.overlay, opened.applier.reserve(), carried_file);
         }
     }
     report.lost = list_lost(&opened.overlay)?;
@@ -314,7 +317,8 @@ impl<L: Lower> Opened<L> {
         // The numbers in the journal were those of the mount before: this mount counts new objects
         // from the start again, unless a file that could not be deleted from `stage/` would be
         // taken for one of them.
-        if limbo::sweep_stage(&self.overlay, self.epoch.carried_file()) {
+        let (reserve, carried_file) = (self.applier.reserve(), self.epoch.carried_file());
+        if limbo::sweep_stage(&self.overlay, reserve, carried_file) {
             self.overlay.state_mut().table.start_anew();
             self.overlay.lower().handles().clear();
             self.first_new = ObjectId::FIRST_NEW;

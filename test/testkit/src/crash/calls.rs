@@ -189,9 +189,7 @@ impl Filesystem {
         if matches!(what, Create::Symlink(target) if target.len() > longest) {
             return fails(Errno::NAMETOOLONG);
         }
-        if self.refusals.takes_no_overflow && name.starts_with(b"t") && self.is_own(directory) {
-            return fails(Errno::NOSPC);
-        }
+        self.check_overflow(directory, name)?;
         if !self.has_inodes(directory) {
             return fails(Errno::NOSPC);
         }
@@ -270,6 +268,7 @@ impl Filesystem {
         }
         self.check_free(to, to_name)?;
         self.check_index(to)?;
+        self.check_overflow(to, to_name)?;
         self.check_rename(inode, from, to)?;
         let (from_name, to_name) = (EntryName::from(from_name), EntryName::from(to_name));
         self.record(Effect::Rename {

@@ -94,6 +94,14 @@ impl RefusedCalls {
 }
 
 impl Filesystem {
+    /// Checks that the store may have an overflow file of this name.
+    pub(super) fn check_overflow(&self, directory: InodeKey, name: &[u8]) -> io::Result<()> {
+        if self.refusals.takes_no_overflow && name.starts_with(b"t") && self.is_own(directory) {
+            return Err(Errno::NOSPC.into());
+        }
+        Ok(())
+    }
+
     /// Whether this kind of call is refused to an object, which is not one of the store's own files.
     pub(super) fn check_call(&self, action: Action, object: InodeKey) -> io::Result<()> {
         let Some(calls) = self.refusals.calls else {
@@ -154,6 +162,13 @@ impl CrashLower {
     /// What is refused from now on, although `capabilities` and `space` do not report it.
     pub fn set_refusals(&self, refusals: Refusals) {
         self.0.filesystem.lock().refusals = refusals;
+    }
+
+    /// Inodes that have a name, and that a limit counts.
+    pub fn inodes(&self) -> usize {
+        let filesystem = self.0.filesystem.lock();
+        let inodes = filesystem.live.inodes.values();
+        inodes.filter(|inode| inode.links > 0).count()
     }
 
     /// Whether there is something that is refused.

@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use mobifs_base::{DeviceNumber, FileKind, ObjectId};
-use mobifs_store::{Gate, JournalOptions, JournalStore};
+use mobifs_store::lower::{Create, Lower};
+use mobifs_store::{Gate, JournalOptions, JournalStore, SPARE_FILES};
 use mobifs_testkit::crash::{
     Calls, CrashLower, Fate, Fault, Harm, Refusals, RefusedCalls, leftovers,
 };
@@ -20,6 +21,7 @@ use mobifs_volume::{
 fn start(lower: &CrashLower) -> Arc<Volume> {
     let journal = JournalOptions {
         journal_bytes: 256 << 10,
+        reserve_bytes: 64 << 10,
         ..JournalOptions::default()
     };
     let (store, _) = JournalStore::open(Gate::new(lower.clone()), &journal).unwrap();
@@ -219,10 +221,10 @@ fn what_cannot_be_applied_keeps_nothing_else_from_its_place() {
         write(&volume, other, &data);
         volume.sync_all().unwrap();
     }
-    let root = mobifs_store::lower::Lower::root(&lower).unwrap();
+    let root = lower.root().unwrap();
     let error = volume.sync_app(None, true).unwrap_err().to_string();
     assert!(error.contains("\"app/to/"), "{error}");
-    let placed = mobifs_store::lower::Lower::stat_at(&lower, &root, b"other").unwrap();
+    let placed = lower.stat_at(&root, b"other").unwrap();
     assert_eq!(placed.size, 4000);
     check_moved(&volume);
     // An object that cannot be applied can be deleted, or moved to where there is room.
@@ -236,7 +238,7 @@ fn what_cannot_be_applied_keeps_nothing_else_from_its_place() {
     volume.sync_app(None, true).unwrap();
     assert_eq!(volume.status().store.not_applied, None);
     for name in ["b", "new"] {
-        let placed = mobifs_store::lower::Lower::stat_at(&lower, &root, name.as_bytes());
+        let placed = lower.stat_at(&root, name.as_bytes());
         assert_eq!(placed.unwrap().size, name.len() as u64);
     }
     volume.shutdown().unwrap();
@@ -305,4 +307,208 @@ fn whatever_the_filesystem_refuses_an_object_keeps_nothing_else_from_its_place()
         assert_eq!(leftovers(&image).unwrap(), Vec::<String>::new());
     }
     assert!(refused > 20, "{refused}");
+}
+
+/// Old files in place, new ones only committed, and all inodes are in use: an apply was refused.
+fn start_without_inodes() -> (CrashLower, Arc<Volume>) {
+    let lower = CrashLower::new();
+    let volume = start(&lower);
+    let app = make(&volume, ObjectId::ROOT, "app", FileKind::Directory);
+    for number in 0..OLD_FILES {
+        make(&volume, app, &format!("old{number}"), FileKind::Regular);
+    }
+    // What is deleted below is not in use: another mount made it.
+    volume.shutdown().unwrap();
+    drop(volume);
+    let volume = start(&lower);
+    let app = find(&volume, "app").unwrap();
+    for number in 0..NEW_FILES {
+        let file = make(&volume, app, &format!("new{number}"), FileKind::Regular);
+        write(&volume, file, &[number]);
+    }
+    volume.sync_all().unwrap();
+    let root = lower.root().unwrap();
+    lower.create(&root, FOREIGN, Create::Regular).unwrap();
+    lower.set_refusals(Refusals {
+        inodes_max: Some(lower.inodes()),
+        ..Refusals::default()
+    });
+    let error = volume.sync_app(None, true).unwrap_err().to_string();
+    assert!(error.contains("\"app/new"), "{error}");
+    (lower, volume)
+}
+
+const OLD_FILES: u8 = 20;
+const NEW_FILES: u8 = 6;
+/// Another program's file.
+const FOREIGN: &[u8] = b"foreign";
+
+/// Names in a directory of the store itself.
+fn names_below(lower: &CrashLower, path: &str) -> Vec<String> {
+    let directory = path.split('/').fold(lower.root().unwrap(), |at, name| {
+        lower.open(&at, name.as_bytes(), false).unwrap()
+    });
+    let entries = lower.list(&directory).unwrap().into_iter();
+    entries
+        .map(|entry| String::from_utf8(entry.name).unwrap())
+        .collect()
+}
+
+fn delete_old(volume: &Volume, count: u8) {
+    let app = find(volume, "app").unwrap();
+    for number in 0..count {
+        volume
+            .unlink(app, format!("old{number}").as_bytes())
+            .unwrap();
+    }
+    volume.sync_all().unwrap();
+}
+
+fn check_new(volume: &Volume) {
+    for number in 0..NEW_FILES {
+        let path = format!("app/new{number}");
+        assert_eq!(
+            content(volume, &path).as_deref(),
+            Some(&[number][..]),
+            "{path}"
+        );
+    }
+}
+
+/// The second apply found no inode for the file that it carries over, and stopped at the new files:
+/// deletions never got to the store, and so never gave back the inodes for which these waited.
+#[test]
+fn deletions_reach_the_store_where_there_are_no_inodes() {
+    for deleted in [1, NEW_FILES / 2, 2 * NEW_FILES] {
+        let (lower, volume) = start_without_inodes();
+        for _ in 0..3 {
+            drop(volume.sync_app(None, true));
+        }
+        delete_old(&volume, deleted);
+        // Enough for all new files, or for some of them.
+        let synced = volume.sync_app(None, true);
+        assert_eq!(synced.is_ok(), deleted > NEW_FILES, "{synced:?}");
+        let names = names_below(&lower, "app");
+        let count = |prefix: &str| names.iter().filter(|name| name.starts_with(prefix)).count();
+        assert_eq!(count("old"), usize::from(OLD_FILES - deleted), "{names:?}");
+        assert!(
+            count("new") >= usize::from(deleted.min(NEW_FILES)),
+            "{names:?}"
+        );
+        check_new(&volume);
+        lower.set_refusals(Refusals::default());
+        volume.shutdown().unwrap();
+        drop(volume);
+        drop(start(&lower));
+        assert_eq!(leftovers(&lower).unwrap(), Vec::<String>::new());
+    }
+}
+
+/// What needs no inode is brought to its place whatever waits for one, again and again.
+#[test]
+fn renames_reach_the_store_where_there_are_no_inodes() {
+    let (lower, volume) = start_without_inodes();
+    let app = find(&volume, "app").unwrap();
+    for round in 0..5 {
+        let (from, to) = (format!("old{round}"), format!("moved{round}"));
+        volume
+            .rename(
+                app,
+                from.as_bytes(),
+                app,
+                to.as_bytes(),
+                RenameMode::Replace,
+            )
+            .unwrap();
+        volume.sync_app(None, true).unwrap_err();
+        let names = names_below(&lower, "app");
+        assert!(names.contains(&to) && !names.contains(&from), "{names:?}");
+    }
+    check_new(&volume);
+}
+
+/// A power cut anywhere in the applies that delete and then make the new files.
+#[test]
+fn deletions_reach_the_store_without_inodes_wherever_an_apply_was_cut() {
+    let mut cuts = 0;
+    for calls in 1.. {
+        let (lower, volume) = start_without_inodes();
+        delete_old(&volume, 2 * NEW_FILES);
+        lower.cut_after(lower.operations() + calls);
+        if volume.sync_app(None, true).is_ok() {
+            break;
+        }
+        for landed in 0..3 {
+            let mut number = 0;
+            let image = lower.crash_image(&mut |_| {
+                number += 1;
+                let lands = landed == 1 || (landed == 2 && number % 2 == 0);
+                if lands { Fate::Land } else { Fate::Vanish }
+            });
+            let volume = start(&image);
+            check_new(&volume);
+            volume.sync_app(None, true).unwrap();
+            let names = names_below(&image, "app");
+            let expected = OLD_FILES - 2 * NEW_FILES + NEW_FILES;
+            assert_eq!(names.len(), usize::from(expected), "{names:?}");
+            check_new(&volume);
+            volume.shutdown().unwrap();
+            drop(volume);
+            assert_eq!(leftovers(&image).unwrap(), Vec::<String>::new());
+            cuts += 1;
+        }
+    }
+    assert!(cuts > 100, "{cuts}");
+}
+
+/// As versions without spare files have left a store: there is no inode for a second list of what
+/// waits. Nothing is applied then; one inode, from wherever, is enough for everything.
+#[test]
+fn a_store_without_spare_files_comes_free_with_one_inode() {
+    let (lower, volume) = start_without_inodes();
+    volume.shutdown().unwrap_err();
+    drop(volume);
+    let own = lower
+        .open(&lower.root().unwrap(), b".mobifs", true)
+        .unwrap();
+    for name in SPARE_FILES {
+        let _may_be_missing = lower.unlink(&own, name.as_bytes());
+    }
+    // Of overflow files only the first is in use; the other one keeps room.
+    let stage = lower.open(&own, b"stage", true).unwrap();
+    for name in names_below(&lower, ".mobifs/stage").iter().skip(1) {
+        lower.unlink(&stage, name.as_bytes()).unwrap();
+    }
+    let limit = |inodes| Refusals {
+        inodes_max: Some(inodes),
+        ..Refusals::default()
+    };
+    lower.set_refusals(limit(lower.inodes()));
+
+    let volume = start(&lower);
+    delete_old(&volume, NEW_FILES);
+    volume.shutdown().unwrap_err();
+    drop(volume);
+    for _ in 0..2 {
+        let volume = start(&lower);
+        let error = volume.sync_app(None, true).unwrap_err().to_string();
+        assert!(error.contains("No space left"), "{error}");
+        check_new(&volume);
+        let names = names_below(&lower, "app");
+        let old = names.iter().filter(|name| name.starts_with("old"));
+        assert_eq!(old.count(), usize::from(OLD_FILES), "{names:?}");
+        volume.shutdown().unwrap_err();
+    }
+    let volume = start(&lower);
+    let root = lower.root().unwrap();
+    lower.unlink(&root, FOREIGN).unwrap();
+    volume.sync_app(None, true).unwrap();
+    let names = names_below(&lower, "app");
+    // As many old ones are gone as new ones have come.
+    assert_eq!(names.len(), usize::from(OLD_FILES), "{names:?}");
+    check_new(&volume);
+    // From now on inodes are kept.
+    let own = names_below(&lower, ".mobifs");
+    let spare = own.iter().filter(|name| name.starts_with("spare-"));
+    assert!(spare.count() > 0, "{own:?}");
 }

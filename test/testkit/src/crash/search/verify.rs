@@ -374,7 +374,7 @@ fn refusals(seed: u64) -> Refusals {
         symlink_bytes_max: some(1, 20).map(|max| max as usize),
         takes_no_overflow: some(0, 4) == Some(0),
         // Some more than a store has at its begin.
-        inodes_max: some(8, 40).map(|max| max as usize),
+        inodes_max: some(11, 43).map(|max| max as usize),
         calls: some(20, 300).map(|permille| RefusedCalls { permille, seed }),
     };
     if dice.permille(400) {

@@ -1,0 +1,141 @@
+//! Inodes that are kept for what an apply has to write down.
+//!
+//! What cannot be applied goes to an overflow file ([`carry`](super::carry)), and that of the epoch
+//! under way counts until the next one has begun with another. Where other programs have taken the
+//! last inode, an apply without a file for that would fail as a whole, and not even deletions, which
+//! give inodes back, would get to their place. So the store's own directory has a few empty files
+//! that become overflow files, and overflow files that do not count any more become spare again.
+//! They are renamed, never deleted and made anew: no other program gets their inodes in between.
+
+use mobifs_base::FileKind;
+
+use crate::StoreError;
+use crate::apply::reserve::Reserve;
+use crate::log::overflow::{self, Overflow, file_name};
+use crate::log::record::Record;
+use crate::lower::{Create, Lower, LowerStat};
+use crate::overlay::Overlay;
+
+/// Names of spare files in the store's own directory: one for the file that the epoch under way has
+/// begun with, one for that of the next, and one for the inodes of new objects.
+pub const NAMES: [&str; 3] = ["spare-0", "spare-1", "spare-2"];
+
+/// Names of which there is no file; none if no spare files are kept.
+fn missing<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -> Vec<&'static str> {
+    let is_missing = |name: &&str| {
+        let there = overlay.stat_at(overlay.mobifs(), name.as_bytes());
+        matches!(there, Ok(None))
+    };
+    let names = NAMES.into_iter().filter(|_| reserve.is_wanted());
+    names.filter(is_missing).collect()
+}
+
+/// Whether this is a file of the store, and of nothing else: with another name it is not.
+fn is_ours<L: Lower>(overlay: &Overlay<L>, directory: &L::Handle, name: &str) -> bool {
+    let is_ours = |stat: LowerStat| stat.kind == FileKind::Regular && stat.nlink == 1;
+    let there = overlay.stat_at(directory, name.as_bytes());
+    there.is_ok_and(|stat| stat.is_some_and(is_ours))
+}
+
+/// Makes what is missing, as far as there are inodes. Not while anything is pending, as
+/// [`keep_reserve`](super::reserve::keep_reserve) says.
+pub(super) fn make_spares<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
+    for name in missing(overlay, reserve) {
+        let (lower, own) = (overlay.lower(), overlay.mobifs());
+        if let Err(error) = lower.create(own, name.as_bytes(), Create::Regular) {
+            tracing::debug!(%error, "{name} cannot be made");
+        }
+    }
+}
+
+/// Lets overflow files that are not needed be spare files, as far as these are missing.
+pub(crate) fn recycle<L: Lower>(
+    overlay: &Overlay<L>,
+    reserve: &Reserve,
+    is_needed: impl Fn(u64) -> bool,
+) {
+    let missing = missing(overlay, reserve);
+    if missing.is_empty() {
+        return;
+    }
+    // What cannot be listed is reported where `stage/` is swept.
+    let entries = overlay.lower().list(overlay.stage()).unwrap_or_default();
+    let numbers = entries.iter().filter_map(|entry| {
+        let name = std::str::from_utf8(&entry.name).ok()?;
+        let number = name.strip_prefix('t')?.parse().ok()?;
+        (!is_needed(number)).then_some(number)
+    });
+    for (number, spare) in numbers.zip(missing) {
+        let _is_kept = make_spare(overlay, number, spare);
+    }
+}
+
+/// Lets an overflow file be the spare file of this name; false if that failed.
+fn make_spare<L: Lower>(overlay: &Overlay<L>, number: u64, spare: &str) -> bool {
+    let (lower, stage, own) = (overlay.lower(), overlay.stage(), overlay.mobifs());
+    let (from, to) = (file_name(number), spare.as_bytes());
+    if !is_ours(overlay, stage, &from) {
+        return false;
+    }
+    if let Err(error) = lower.rename(stage, from.as_bytes(), own, to) {
+        tracing::debug!(%error, "{from} cannot become {spare}");
+        return false;
+    }
+    // What there is of it means nothing, and takes room.
+    let file = lower.open(own, to, true);
+    if let Err(error) = file.and_then(|file| lower.truncate(&file, 0)) {
+        tracing::debug!(%error, "{spare} keeps its content");
+    }
+    true
+}
+
+/// Gives up an overflow file that was not finished.
+pub(super) fn give_up<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve, number: u64) {
+    let missing = missing(overlay, reserve);
+    let spare = missing.first();
+    if !spare.is_some_and(|spare| make_spare(overlay, number, spare)) {
+        let name = file_name(number);
+        let _gone = overlay.lower().unlink(overlay.stage(), name.as_bytes());
+    }
+}
+
+/// Makes overflow file `number` of a spare one, unless it is there. Without any, whatever writes it
+/// asks the filesystem for another inode.
+pub(super) fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
+    let name = file_name(number);
+    let (lower, stage, own) = (overlay.lower(), overlay.stage(), overlay.mobifs());
+    if !matches!(overlay.stat_at(stage, name.as_bytes()), Ok(None)) {
+        return;
+    }
+    for spare in NAMES.iter().filter(|spare| is_ours(overlay, own, spare)) {
+        match lower.rename(own, spare.as_bytes(), stage, name.as_bytes()) {
+            Ok(()) => return,
+            Err(error) => tracing::debug!(%error, "{spare} cannot become {name}"),
+        }
+    }
+}
+
+/// Makes overflow file `number`, of a spare one if there is any, with room for so many bytes.
+/// Where that fails it takes no room.
+pub(super) fn keep_room<L: Lower>(
+    overlay: &Overlay<L>,
+    reserve: &Reserve,
+    number: u64,
+    bytes: u64,
+) -> Result<(), StoreError> {
+    take(overlay, number);
+    let kept = overflow::keep_room(overlay.lower(), overlay.stage(), number, bytes);
+    kept.inspect_err(|_| give_up(overlay, reserve, number))
+}
+
+/// Writes what is carried over to overflow file `number`, durably, as [`overflow::write`].
+pub(super) fn write<L: Lower>(
+    overlay: &Overlay<L>,
+    reserve: &Reserve,
+    number: u64,
+    records: &[Record],
+) -> Result<(Overflow, u64), StoreError> {
+    take(overlay, number);
+    let written = overflow::write(overlay.lower(), overlay.stage(), number, records);
+    written.inspect_err(|_| give_up(overlay, reserve, number))
+}
