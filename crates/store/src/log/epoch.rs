@@ -376,3 +376,51 @@ impl<H> Epoch<H> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use mobifs_base::{Entry, Name};
+
+    use super::*;
+    use crate::fixtures::file_state;
+    use crate::lower::{Gate, PosixLower};
+    use crate::{JournalOptions, JournalStore, Store, Transaction};
+
+    /// An apply that fails in a new epoch has left everything as the epoch before did. Taken for
+    /// new, one in which names have moved or something was committed would be called in its place.
+    #[test]
+    fn an_epoch_is_new_until_it_has_a_transaction_or_names_move() {
+        let directory = tempfile::tempdir().unwrap();
+        let lower = || Gate::new(PosixLower::open(directory.path()).unwrap());
+        let options = JournalOptions {
+            journal_bytes: 1 << 20,
+            uuid_if_new: [7; 16],
+            ..JournalOptions::default()
+        };
+        let (store, _) = JournalStore::open(lower(), &options).unwrap();
+        assert!(store.epoch().lock().is_new());
+        let (parent, id) = (ObjectId::ROOT, store.first_new_object());
+        let mut transaction = Transaction::default();
+        transaction.extend([
+            Entry::Object(file_state(id, true, 0)),
+            Entry::Dentry {
+                parent,
+                name: Name::new(b"file").unwrap(),
+                child: Some(id),
+            },
+        ]);
+        store.commit(transaction).unwrap();
+        assert!(!store.epoch().lock().is_new(), "a transaction is in it");
+        store.apply().unwrap();
+        let mut epoch = store.epoch().lock();
+        assert!(epoch.is_new(), "the next one has begun");
+        epoch.begin_renames();
+        assert!(!epoch.is_new(), "names move");
+        epoch.sync_renames(&lower()).unwrap();
+        assert!(epoch.is_new(), "none has moved, durably");
+        for is_everything in [false, true] {
+            epoch.set_rename_mark(is_everything);
+            assert!(!epoch.is_new(), "its journal says that names move");
+        }
+    }
+}

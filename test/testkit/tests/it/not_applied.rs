@@ -19,8 +19,12 @@ use mobifs_volume::{
 
 /// A volume over the store that is there, or over a new one.
 fn start(lower: &CrashLower) -> Arc<Volume> {
+    start_with_journal(lower, 256 << 10)
+}
+
+fn start_with_journal(lower: &CrashLower, journal_bytes: u64) -> Arc<Volume> {
     let journal = JournalOptions {
-        journal_bytes: 256 << 10,
+        journal_bytes,
         reserve_bytes: 64 << 10,
         ..JournalOptions::default()
     };
@@ -402,6 +406,33 @@ fn deletions_reach_the_store_where_there_are_no_inodes() {
         drop(start(&lower));
         assert_eq!(leftovers(&lower).unwrap(), Vec::<String>::new());
     }
+}
+
+/// The inodes of new objects are recorded in an overflow file where the journal has no room for
+/// them: without a spare file one of the new objects gave its inode for that, and waited.
+#[test]
+fn inodes_of_new_objects_are_recorded_where_these_took_the_last() {
+    const FILES: usize = 6000;
+    let lower = CrashLower::new();
+    let volume = start_with_journal(&lower, 64 << 10);
+    let app = make(&volume, ObjectId::ROOT, "app", FileKind::Directory);
+    // Makes the spare files.
+    volume.sync_app(None, true).unwrap();
+    for number in 0..FILES {
+        make(&volume, app, &number.to_string(), FileKind::Regular);
+    }
+    volume.sync_all().unwrap();
+    let own = names_below(&lower, ".mobifs/stage");
+    let staged = own.iter().filter(|name| !name.starts_with('t')).count();
+    lower.set_refusals(Refusals {
+        inodes_max: Some(lower.inodes() - staged + FILES),
+        ..Refusals::default()
+    });
+    volume.sync_app(None, true).unwrap();
+    assert_eq!(names_below(&lower, "app").len(), FILES);
+    let own = names_below(&lower, ".mobifs");
+    let is_spare = |name: &&&str| own.iter().any(|own| own == **name);
+    assert_eq!(SPARE_FILES.iter().filter(is_spare).count(), 3, "{own:?}");
 }
 
 /// What needs no inode is brought to its place whatever waits for one, again and again.
