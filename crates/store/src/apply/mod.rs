@@ -21,6 +21,7 @@
 //! was applied: see `docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`.
 
 pub(crate) mod ahead;
+mod backoff;
 mod carry;
 pub(crate) mod content;
 pub(crate) mod deleted;
@@ -61,7 +62,10 @@ pub(crate) fn apply_pending<L: Lower>(
 ) -> Result<(), StoreError> {
     let mut content = applier.content();
     content.begin_apply();
-    let work = Work::take(overlay);
+    let mut work = Work::take(overlay);
+    if refused.goes_on() {
+        work.begin_elsewhere(applier);
+    }
     // Where only the new epoch failed, everything was applied and is durable. Doing it
     // again would change files in place that no journal protects any more.
     if !epoch.log().is_epoch_unknown() {

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use mobifs_base::{FileKind, Name, ObjectId};
 
 use crate::StoreError;
+use crate::apply::backoff::Backoff;
 use crate::apply::refused::Refused;
 use crate::apply::rename_steps::RenameSteps;
 use crate::apply::work::Work;
@@ -26,6 +27,8 @@ pub(super) fn rearrange<L: Lower>(
     let mut detached = false;
     let mut surplus: Vec<((ObjectId, &Name), Option<ObjectId>)> = Vec::new();
     let mut search = Search::default();
+    // All go to one directory, so room for one is room for all.
+    let mut backoff = Backoff::default();
     for ((parent, name), child) in &work.dentries {
         if refused.is_absent(*parent) {
             if child.is_some() {
@@ -33,7 +36,7 @@ pub(super) fn rearrange<L: Lower>(
             }
             continue;
         }
-        let there = detach_entry(overlay, *parent, name, *child, &mut search);
+        let there = detach_entry(overlay, (*parent, name), *child, &mut search, &mut backoff);
         let there = match there.map_err(paths::failed_at(overlay, *parent, name)) {
             Ok(there) => there,
             Err(error) => {
@@ -62,11 +65,23 @@ pub(super) fn rearrange<L: Lower>(
     }
     let kept = drop_surplus(overlay, &surplus, refused, renames)?;
     missing_names.retain(|(parent, name, _)| !kept.contains(&(*parent, *name)));
+    attach_missing(overlay, missing_names, refused, renames)
+}
+
+/// Gives objects the names that they are to have and that are free now.
+fn attach_missing<L: Lower>(
+    overlay: &Overlay<L>,
+    missing_names: Vec<(ObjectId, &Name, ObjectId)>,
+    refused: &mut Refused,
+    renames: &mut RenameSteps<'_>,
+) -> Result<(), StoreError> {
     let mut wanted: HashMap<ObjectId, usize> = HashMap::new();
     for (_, _, child) in &missing_names {
         *wanted.entry(*child).or_default() += 1;
     }
     let mut links = Vec::new();
+    // One directory may be full, and another one not.
+    let mut backoffs: HashMap<ObjectId, Backoff> = HashMap::new();
     let mut outcome = Ok(());
     // From the leaves up: what is attached to a directory that has no place itself yet comes along
     // with it later. The other way round the kernel would walk up the whole tree for each rename.
@@ -79,7 +94,8 @@ pub(super) fn rearrange<L: Lower>(
             refused.wait(entry);
             continue;
         }
-        let attached = attach(overlay, parent, name, child, last);
+        let backoff = backoffs.entry(parent).or_default();
+        let attached = attach(overlay, (parent, name), child, last, backoff);
         match attached.map_err(paths::failed_at(overlay, parent, name)) {
             Ok(true) => {}
             Ok(false) => links.push((child, parent, name.clone())),
@@ -164,13 +180,13 @@ fn is_stuck<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, StoreE
     Ok(lookup::last_place(overlay, id)?.is_some_and(|place| !place.is_own))
 }
 
-/// RenameMark away what an entry names, unless it is its final object.
+/// Moves away what an entry names, unless it is its final object.
 fn detach_entry<L: Lower>(
     overlay: &Overlay<L>,
-    parent: ObjectId,
-    name: &Name,
+    (parent, name): (ObjectId, &Name),
     child: Option<ObjectId>,
     search: &mut Search,
+    backoff: &mut Backoff,
 ) -> Result<There, StoreError> {
     let Some(directory) = lookup::handle_in(overlay, parent, search)? else {
         // The directory came and went within the epoch, or is gone with an
@@ -202,9 +218,8 @@ fn detach_entry<L: Lower>(
         }
         _ => {
             let (from, to) = (name.as_bytes(), &*limbo_name);
-            let moved = overlay
-                .lower()
-                .rename(&directory, from, overlay.limbo(), to);
+            let lower = overlay.lower();
+            let moved = backoff.attempt(|| lower.rename(&directory, from, overlay.limbo(), to));
             if let Err(error) = moved {
                 note_held(overlay, parent, name, stat.inode);
                 return Err(StoreError::lower(format!("detaching \"{name}\""))(error));
@@ -227,10 +242,10 @@ fn detach_entry<L: Lower>(
 /// found where it was, and the next attempt finds the link.
 fn attach<L: Lower>(
     overlay: &Overlay<L>,
-    parent: ObjectId,
-    name: &Name,
+    (parent, name): (ObjectId, &Name),
     child: ObjectId,
     last: bool,
+    backoff: &mut Backoff,
 ) -> Result<bool, StoreError> {
     let directory = lookup::require_handle(overlay, parent)?;
     let place = if last {
@@ -244,23 +259,17 @@ fn attach<L: Lower>(
     let stat = overlay
         .stat_at(&place.directory, &place.name)?
         .ok_or_else(|| missing(child))?;
-    let failed = || StoreError::lower(format!("attaching \"{name}\""));
     let (from, to) = (
         (&place.directory, &place.name),
         (&directory, name.as_bytes()),
     );
     let moves = place.is_own && (last || is_directory);
-    if moves {
-        overlay
-            .lower()
-            .rename(from.0, from.1, to.0, to.1)
-            .map_err(failed())?;
-    } else {
-        overlay
-            .lower()
-            .link(from.0, from.1, to.0, to.1)
-            .map_err(failed())?;
-    }
+    let lower = overlay.lower();
+    let attached = backoff.attempt(|| match moves {
+        true => lower.rename(from.0, from.1, to.0, to.1),
+        false => lower.link(from.0, from.1, to.0, to.1),
+    });
+    attached.map_err(StoreError::lower(format!("attaching \"{name}\"")))?;
     let mut state = overlay.state_mut();
     state.table.insert(child, stat.inode, stat.kind);
     if !moves && !last {

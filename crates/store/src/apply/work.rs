@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{Name, ObjectId};
 use parking_lot::MutexGuard;
 
+use crate::apply::backoff::IN_A_ROW_MAX;
 use crate::apply::reserve::Reserve;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::Lower;
@@ -62,6 +63,8 @@ pub(crate) struct Applier {
     held_bytes_max: u64,
     /// Fewer pages of existing files are not written ahead.
     ahead_pages_min: usize,
+    /// Applies that have begun and go on where something is refused.
+    turns: AtomicU64,
     counters: Counters,
 }
 
@@ -77,6 +80,7 @@ impl Applier {
             reserve,
             held_bytes_max,
             ahead_pages_min,
+            turns: AtomicU64::new(0),
             counters: Counters::default(),
         }
     }
@@ -124,6 +128,16 @@ impl Work {
         Self {
             objects: state.pending.objects.clone(),
             dentries,
+        }
+    }
+
+    /// Entries follow each other in a circle, and each apply that goes on where something is refused
+    /// begins further on: where it stops asking for room, others are asked for next time.
+    pub(super) fn begin_elsewhere(&mut self, applier: &Applier) {
+        let turn = applier.turns.fetch_add(1, Ordering::Relaxed);
+        let begin = turn.saturating_mul(u64::from(IN_A_ROW_MAX));
+        if let Some(begin) = begin.checked_rem(self.dentries.len() as u64) {
+            self.dentries.rotate_left(begin as usize);
         }
     }
 

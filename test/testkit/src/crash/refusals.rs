@@ -24,6 +24,9 @@ pub struct Refusals {
     pub takes_no_overflow: bool,
     /// Inodes of the whole filesystem: objects that are made beside the journal release theirs.
     pub inodes_max: Option<usize>,
+    /// There is no room to move an object to the store's own directory (btrfs without metadata takes
+    /// no renames, but deletes and makes files).
+    pub takes_no_detached: bool,
     /// Calls that always fail for some objects.
     pub calls: Option<RefusedCalls>,
 }
@@ -125,6 +128,7 @@ impl Filesystem {
     ) -> io::Result<()> {
         match (self.is_own(from), self.is_own(to)) {
             (true, true) => Ok(()),
+            (_, true) if self.refusals.takes_no_detached => Err(Errno::NOSPC.into()),
             (_, true) => self.check_call(Action::Detach, object),
             (_, false) => self.check_call(Action::Attach, object),
         }

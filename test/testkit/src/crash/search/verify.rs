@@ -376,6 +376,7 @@ fn refusals(seed: u64) -> Refusals {
         // Some more than a store has at its begin.
         inodes_max: some(11, 43).map(|max| max as usize),
         calls: some(20, 300).map(|permille| RefusedCalls { permille, seed }),
+        takes_no_detached: some(0, 8) == Some(0),
     };
     if dice.permille(400) {
         all

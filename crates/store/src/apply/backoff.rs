@@ -1,0 +1,146 @@
+//! How often an apply asks a filesystem that has no room.
+//!
+//! A refusal for want of room may take a filesystem long: btrfs flushes whatever might give some back
+//! before each one, 40 ms, and an apply with thousands of changes held the journal for minutes, only to
+//! carry all of them over. So after some refusals in a row for the same kind of step the gaps between
+//! two attempts double, and the steps between count as refused: of *n* steps about `log2 n` more
+//! are tried. One that succeeds ends this.
+//!
+//! **Nothing is lost by a step that is left out.** It ends as one that the filesystem has refused: its
+//! change is carried over to the next epoch ([`carry`](super::carry)), durably, and everything looks
+//! to a reader as it was committed. Every apply begins with other steps
+//! ([`Work::begin_elsewhere`](super::work::Work::begin_elsewhere)), so each is tried again and again,
+//! whatever is refused before it.
+//!
+//! Only want of room counts: it is the filesystem's, where other refusals are of single objects.
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// So many refusals in a row are a filesystem without room, and not some objects that it has none for.
+pub(super) const IN_A_ROW_MAX: u32 = 16;
+/// Gaps double up to this power of two.
+const GAP_POWER_MAX: u32 = 20;
+
+/// What became of the steps of one kind so far.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    /// The error of the refusals in a row.
+    errno: i32,
+    in_a_row: u32,
+    /// So many of the next steps are left out.
+    left_out: u32,
+}
+
+impl Backoff {
+    /// Does a step, or leaves it out and answers as the last refusal did.
+    pub(super) fn attempt<T>(&mut self, step: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        if self.left_out > 0 {
+            self.left_out -= 1;
+            return Err(io::Error::from_raw_os_error(self.errno));
+        }
+        let done = step();
+        let refusal = done.as_ref().err().and_then(io::Error::raw_os_error);
+        self.note(refusal.filter(|&errno| is_want_of_room(errno)));
+        done
+    }
+
+    /// Takes note of how a step ended: none if not for want of room.
+    fn note(&mut self, refusal: Option<i32>) {
+        let Some(errno) = refusal else {
+            *self = Self::default();
+            return;
+        };
+        if errno != self.errno {
+            (self.errno, self.in_a_row) = (errno, 0);
+        }
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        if let Some(power) = self.in_a_row.checked_sub(IN_A_ROW_MAX) {
+            self.left_out = 1 << power.min(GAP_POWER_MAX);
+        }
+    }
+}
+
+fn is_want_of_room(errno: i32) -> bool {
+    [Errno::NOSPC, Errno::DQUOT]
+        .map(Errno::raw_os_error)
+        .contains(&errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of the steps that were tried of so many that all end like this.
+    fn tried(steps: u32, end: impl Fn(u32) -> io::Result<()>) -> Vec<u32> {
+        let mut backoff = Backoff::default();
+        let mut tried = Vec::new();
+        for number in 0..steps {
+            let is_refused = end(number).is_err();
+            let done = backoff.attempt(|| {
+                tried.push(number);
+                end(number)
+            });
+            assert!(
+                done.is_err() || !is_refused,
+                "what was left out is an error"
+            );
+        }
+        tried
+    }
+
+    #[test]
+    fn steps_are_left_out_after_refusals_in_a_row() {
+        for errno in [Errno::NOSPC, Errno::DQUOT] {
+            let tried = tried(3000, |_| Err(errno.into()));
+            assert_eq!(
+                tried.iter().take(16).copied().collect::<Vec<_>>(),
+                (0..16).collect::<Vec<_>>()
+            );
+            assert_eq!(tried.get(16..19), Some(&[17, 20, 25][..]));
+            assert!(tried.len() < 30, "{tried:?}");
+        }
+    }
+
+    #[test]
+    fn a_success_or_another_error_in_between_ends_the_row() {
+        let some_room = |number: u32| {
+            if number % 16 == 15 {
+                Ok(())
+            } else {
+                Err(Errno::NOSPC.into())
+            }
+        };
+        assert_eq!(tried(200, some_room).len(), 200);
+        let two_errors = |number: u32| {
+            let errno = if number % 16 < 8 {
+                Errno::NOSPC
+            } else {
+                Errno::DQUOT
+            };
+            Err(errno.into())
+        };
+        assert_eq!(tried(200, two_errors).len(), 200);
+    }
+
+    #[test]
+    fn refusals_of_single_objects_leave_nothing_out() {
+        for errno in [Errno::PERM, Errno::XDEV, Errno::MLINK, Errno::IO] {
+            assert_eq!(tried(200, |_| Err(errno.into())).len(), 200, "{errno}");
+        }
+    }
+
+    #[test]
+    fn room_that_comes_back_is_found() {
+        let tried = tried(3000, |number| {
+            if number < 100 {
+                Err(Errno::NOSPC.into())
+            } else {
+                Ok(())
+            }
+        });
+        let after = tried.iter().filter(|&&number| number >= 100).count();
+        assert!(after > 2800, "{after}");
+    }
+}
