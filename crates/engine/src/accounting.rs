@@ -1,8 +1,9 @@
-//! What uncommitted changes take: memory now, and room in the lower filesystem later.
+//! Accounting of uncommitted changes: their memory, and the room that they will need in the lower
+//! filesystem.
 //!
-//! Two sums are kept, of which each change of one is a change of the other: what each
-//! transaction is charged ([`Charged`]), and what all of them and the orphans are charged
-//! together ([`Accounting`]). Both can be changed only here, and together, so that
+//! There are two kinds of sums: the charge of each transaction ([`Charged`]), and that of all
+//! transactions and orphans together ([`Accounting`]). They can be changed only here, and only
+//! together, so that
 //!
 //! * `dirty_bytes` is the memory of all open and closed transactions and of the orphans,
 //! * `reserved` is the room that these transactions will need, by the contract with the store
@@ -16,7 +17,7 @@ use mobifs_base::{FullDisk, Room, SpaceInfo};
 use crate::persist::RestartImageError;
 use crate::transactions::{ClosedTransaction, OpenTransaction, Transactions};
 
-/// What a changed object or directory entry is charged in memory.
+/// The memory charged for a changed object or directory entry.
 pub(crate) const ENTRY_BYTES: u64 = 512;
 
 /// An amount to charge or to refund.
@@ -45,12 +46,12 @@ impl Charge {
     }
 }
 
-/// What one transaction is charged.
+/// The charge of one transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charged(Charge);
 
 impl Charged {
-    /// What a restart image says.
+    /// The charge in a restart image.
     pub(crate) const fn restored(charge: Charge) -> Self {
         Self(charge)
     }
@@ -65,7 +66,7 @@ impl Charged {
         self.0.room
     }
 
-    /// Takes over what a transaction was charged that joins this one; the sum over all stays.
+    /// Adds the charge of a transaction that joins this one; the sum over all is unchanged.
     pub(crate) fn absorb(&mut self, other: Self) {
         add(&mut self.0.memory_bytes, other.0.memory_bytes);
         self.0.room.charge(other.0.room);
@@ -78,7 +79,7 @@ fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Takes off a count what was added to it before.
+/// Subtracts from a count what was added to it before.
 fn take(sum: &mut u64, less: u64) {
     debug_assert!(*sum >= less, "{less} is refunded of {sum}");
     *sum = sum.saturating_sub(less);
@@ -87,15 +88,15 @@ fn take(sum: &mut u64, less: u64) {
 /// Whether the lower filesystem has room for a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// It needs none, or there is any amount.
+    /// It needs none, or the room is unlimited.
     Always,
-    /// So much is needed with it, for all that was acknowledged, and it is there.
+    /// There is room: with this change, all acknowledged changes need so much.
     With(u64),
-    /// There is less than that.
+    /// There is not enough room.
     Never,
 }
 
-/// What all uncommitted changes take together, and what there is for them in the lower filesystem.
+/// The memory and room of all uncommitted changes together, and the room of the lower filesystem.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accounting {
     /// Memory of open and closed transactions and of orphans.
@@ -104,25 +105,25 @@ pub(crate) struct Accounting {
     orphan_bytes: u64,
     /// Room that open and closed transactions will need.
     reserved: Room,
-    /// What the store needs for committed work that is not applied.
+    /// The room that the store needs for committed, unapplied changes.
     store_reserved: Room,
-    /// What the lower filesystem has; none: unlimited.
+    /// The room of the lower filesystem; none: unlimited.
     space: Option<SpaceInfo>,
     on_full_disk: FullDisk,
-    /// A program may still roll back what it is changing.
+    /// A program may still roll back its changes.
     is_revocable: bool,
 }
 
 /// Charging and refunding.
 impl Accounting {
-    /// A change of an open transaction takes so much.
+    /// Charges an open transaction for a change.
     pub(crate) fn charge(&mut self, open: &mut OpenTransaction, charge: Charge) {
         open.charged.absorb(Charged(charge));
         add(&mut self.dirty_bytes, charge.memory_bytes);
         self.reserved.charge(charge.room);
     }
 
-    /// Pages of an open transaction, or of an orphan (none), gained and gave back memory.
+    /// Pages of an open transaction, or of an orphan (none), gained and freed memory.
     pub(crate) fn resize_pages(
         &mut self,
         open: Option<&mut OpenTransaction>,
@@ -139,8 +140,8 @@ impl Accounting {
         take(&mut self.dirty_bytes, freed_bytes);
     }
 
-    /// Room is not needed any more; at most what the transaction was charged, because what is
-    /// given back is known more exactly than what was charged for it.
+    /// Refunds room that is not needed any more; at most the charge of the transaction, because the
+    /// refund is exact and the charge was an estimate.
     pub(crate) fn refund_room(&mut self, open: &mut OpenTransaction, room: Room) {
         let room = room.min(open.charged.room());
         open.charged.0.room.refund(room);
@@ -187,9 +188,8 @@ impl Accounting {
         take(&mut self.dirty_bytes, bytes);
     }
 
-    /// A transaction is committed: its memory is free. What room it needs is the store's concern
-    /// from now on, which reports it with [`Accounting::set_space`]. Until then it stays reserved
-    /// here.
+    /// A transaction is committed: its memory is free. From now on the store accounts for its room
+    /// and reports it with [`Accounting::set_space`]. Until then it stays reserved here.
     pub(crate) fn committed(&mut self, closed: &ClosedTransaction) {
         let Charge { memory_bytes, room } = closed.charged.0;
         take(&mut self.dirty_bytes, memory_bytes);
@@ -199,7 +199,7 @@ impl Accounting {
         }
     }
 
-    /// Counts what a restart image says that a transaction was charged.
+    /// Counts the charge of a transaction in a restart image.
     pub(crate) fn restore(&mut self, charged: Charged) -> Result<(), RestartImageError> {
         let Charge { memory_bytes, room } = charged.0;
         let dirty_bytes = self.dirty_bytes.checked_add(memory_bytes);
@@ -232,7 +232,8 @@ impl Accounting {
 
 /// What there is, and whether more fits.
 impl Accounting {
-    /// The lower filesystem has so much room, of which the store needs some for committed work.
+    /// Sets the room of the lower filesystem, and how much of it the store needs for committed
+    /// changes.
     pub(crate) const fn set_space(&mut self, space: SpaceInfo, store_reserved: Room) {
         self.space = Some(space);
         self.store_reserved = store_reserved;
@@ -258,7 +259,8 @@ impl Accounting {
         self.orphan_bytes
     }
 
-    /// Room as a user of the mount sees it: everything acknowledged is taken off.
+    /// Room as a user of the mount sees it: that of the lower filesystem without the reservations
+    /// for acknowledged changes.
     pub(crate) fn visible_space(&self) -> SpaceInfo {
         let mut space = self.space.unwrap_or_default();
         let promised = self.promised();
@@ -269,7 +271,7 @@ impl Accounting {
         space
     }
 
-    /// What the lower filesystem has for content and for what it brings along.
+    /// The room of the lower filesystem for content and its metadata.
     pub(crate) fn available_bytes(&self) -> u64 {
         self.space.map_or(u64::MAX, |space| {
             let metadata_bytes = space.metadata_bytes.unwrap_or(u64::MAX);
@@ -280,7 +282,7 @@ impl Accounting {
     /// Whether a change of so much memory, that takes so much room, fits in the lower filesystem.
     pub(crate) fn fit(&self, charge: Charge) -> Fit {
         let Charge { memory_bytes, room } = charge;
-        // What rolls back may wait in memory until there is room to commit it.
+        // Changes that roll back may stay in memory until there is room to commit them.
         let may_wait = self.is_revocable && room.is_none();
         let overflow = match memory_bytes {
             0 => Room::NONE,
@@ -289,8 +291,8 @@ impl Accounting {
         };
         let needed = room.saturating_add(overflow);
         let Some(space) = self.space.filter(|_| !needed.is_none()) else {
-            // What needs no room succeeds also where others have taken all of it: otherwise
-            // nothing could be deleted to free some.
+            // A change that needs no room succeeds also where other programs have taken all room:
+            // otherwise no file could be deleted to free some.
             return Fit::Always;
         };
         let needed = needed.saturating_add(self.promised());
@@ -303,34 +305,33 @@ impl Accounting {
         Fit::With(needed.bytes())
     }
 
-    /// Whether all that was acknowledged can be committed and applied with the room that the
-    /// lower filesystem had when it was asked last. Other programs take what was promised.
+    /// Whether all acknowledged changes can be committed and applied with the last known room of
+    /// the lower filesystem. Other programs may take reserved room.
     pub(crate) fn has_promised_room(&self) -> bool {
         let promised = self.promised().saturating_add(self.overflow(0));
         promised.bytes() <= self.available_bytes()
     }
 
-    /// Whether all that is uncommitted can be committed with that room. What only overwrites needs
-    /// none, even if another program has taken the room that committed changes are to be applied
-    /// with.
+    /// Whether all uncommitted changes can be committed with that room. Overwrites need none, even
+    /// if another program has taken the room reserved for applying committed changes.
     pub(crate) fn can_commit(&self) -> bool {
         let takes_none = self.reserved.bytes() == 0 && !self.overflows_journal();
         takes_none || self.has_promised_room()
     }
 
-    /// Whether so many bytes of entries may move with the room that the store keeps for that.
+    /// Whether so many bytes of entries may be renamed with the room that the store keeps for that.
     pub(crate) fn has_room_for_moves(&self, bytes: u64) -> bool {
         let available_bytes = self.space.map_or(0, |space| space.available_bytes);
         let promised_bytes = self.promised().bytes().saturating_add(bytes);
         promised_bytes <= available_bytes.saturating_add(self.on_full_disk.entries_bytes_max)
     }
 
-    /// Whether so much more content may be overwritten in place without any room.
+    /// Whether so many more bytes of content may be overwritten in place without any room.
     pub(crate) const fn has_journal_for(&self, bytes: u64) -> bool {
         self.committable_bytes() + bytes <= self.on_full_disk.overwritten_bytes_max
     }
 
-    /// Whether more is uncommitted than the journal takes.
+    /// Whether the uncommitted changes are larger than the journal.
     pub(crate) const fn overflows_journal(&self) -> bool {
         !self.overflow(0).is_none()
     }
@@ -344,13 +345,13 @@ impl Accounting {
         self.dirty_bytes - self.orphan_bytes
     }
 
-    /// Room that others may not have any more.
+    /// Room that is not available for further changes.
     const fn promised(&self) -> Room {
         self.reserved.saturating_add(self.store_reserved)
     }
 
-    /// Room that committing takes for itself, with so much more to be committed: the journal may be
-    /// too small for it.
+    /// Room that commits need for themselves, with so many more bytes to be committed: the journal
+    /// may be too small for these.
     const fn overflow(&self, more_bytes: u64) -> Room {
         let bytes = self.committable_bytes().saturating_add(more_bytes);
         let in_journal = self.on_full_disk.overwritten_bytes_max;

@@ -34,7 +34,8 @@ impl Adopted {
 
     /// Closes the database, as when its last connection closes.
     ///
-    /// # Errors What could not be applied.
+    /// # Errors
+    /// What could not be applied.
     pub fn close(self) -> Result<(), Failure> {
         self.0.end()
     }

@@ -11,7 +11,8 @@ use crate::request::{AttributeChange, Moment, Node, SetIdBits, TimeChange};
 impl Engine {
     /// Changes attributes, all at once.
     ///
-    /// # Errors `NotPermitted` where the lower filesystem does not let the daemon give files away,
+    /// # Errors
+    /// `NotPermitted` where the lower filesystem does not let the daemon give files away,
     /// `IsDirectory` or `InvalidArgument` for a size of something that has none, `FileTooBig`,
     /// `CrossDevice`, `ReadOnly`, `Stale`, or a [`Need`].
     pub fn set_attributes(

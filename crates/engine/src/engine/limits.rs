@@ -1,5 +1,4 @@
-//! Limits: what an operation needs in memory and in the lower filesystem before it is
-//! acknowledged.
+//! Limits: the memory and room that an operation needs before it is acknowledged.
 
 use alloc::vec::Vec;
 
@@ -15,19 +14,18 @@ use crate::inode::Inode;
 use crate::namespace::OBJECT_MEMORY_BYTES;
 use crate::versions::ORPHAN;
 
-/// One part in so many of the memory budget is kept for apps of which less than that is in memory;
-/// and of the room in the lower filesystem, for those to which less than that is promised.
+/// This fraction of the memory budget is kept for apps that use less than that; and this fraction
+/// of the room in the lower filesystem, for apps with less reserved room than that.
 const KEPT_SHARE: u64 = 8;
-/// Most pages handed out by one [`Engine::spill_candidate`].
+/// Most pages returned by one [`Engine::spill_candidate`].
 const SPILL_PAGES_MAX: usize = 4096;
 
-/// Limits that an operation must keep before it is acknowledged.
+/// Limits that an operation must obey before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Memory for what is not committed, in bytes.
+    /// Memory for uncommitted changes, in bytes.
     pub memory_budget_bytes: u64,
-    /// Objects kept in memory although no program uses them. A memory budget for which that
-    /// many are too many lowers it.
+    /// Objects kept in memory although no program uses them. A small memory budget lowers it.
     pub objects_max: usize,
     /// Room for one object's extended attributes, each of which takes
     /// [`mobifs_base::xattr_room_bytes`]; 0: none are supported.
@@ -47,7 +45,7 @@ pub struct Limits {
     pub device_max: DeviceNumber,
     /// The lower filesystem lets us make devices and give files away.
     pub privileged: bool,
-    /// If it does not: whose everything new is.
+    /// If it does not: the owner of all new objects.
     pub owner_uid: u32,
     /// Nothing may change.
     pub read_only: bool,
@@ -72,24 +70,24 @@ impl Default for Limits {
     }
 }
 
-/// What a removal does where the memory budget is used up.
+/// How a removal behaves where the memory budget is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovalMemory {
     /// It stops with [`Need::Memory`], as any other change.
     WithinBudget,
-    /// It takes the little that it needs. Only for where nothing can be committed, because the
-    /// disk is full or fails: removing must stay possible, for it is what makes room.
+    /// It takes the little memory that it needs. Only where nothing can be committed, because the
+    /// disk is full or fails: removals must stay possible, because they make room.
     BeyondBudget,
 }
 
-/// What content of so many bytes takes, in one run whose ends may lie in the middle of blocks.
+/// The room of so many bytes of content, in one run whose ends may lie in the middle of blocks.
 pub(super) const fn content_room(bytes: u64) -> Room {
     Room::of_run(bytes).saturating_add(Room::of_blocks(1))
 }
 
 impl Limits {
-    /// Most objects that stay in memory although no program uses them: as many as were asked
-    /// for, and no more than fit into the memory budget.
+    /// Most objects that stay in memory although no program uses them: as many as configured, and
+    /// no more than fit into the memory budget.
     pub(crate) fn objects_allowed(&self) -> usize {
         let fit = self.memory_budget_bytes / OBJECT_MEMORY_BYTES;
         let fit = usize::try_from(fit).unwrap_or(usize::MAX);
@@ -101,47 +99,47 @@ impl Engine {
     /// Sets how much room the lower filesystem has, and how much of it the store has reserved for
     /// committed work.
     pub fn set_space(&mut self, space: SpaceInfo, store_reserved: Room) {
-        // What was applied meanwhile has blocks now.
+        // Changes applied meanwhile have blocks now.
         self.arrivals.drop_places();
         self.accounting.set_space(space, store_reserved);
     }
 
-    /// Sets what the engine may promise where there is no room.
+    /// Sets what the engine may reserve where there is no room.
     pub fn set_full_disk(&mut self, on_full_disk: FullDisk) {
         self.accounting.set_full_disk(on_full_disk);
     }
 
-    /// Room as a user of the mount sees it: everything acknowledged is taken off.
+    /// Room as a user of the mount sees it: that of the lower filesystem without the reservations
+    /// for acknowledged changes.
     pub fn space(&self) -> SpaceInfo {
         self.accounting.visible_space()
     }
 
-    /// Whether all that was acknowledged can be committed and applied with the room that the
-    /// lower filesystem had when it was asked last. Other programs take what was promised.
+    /// Whether all acknowledged changes can be committed and applied with the last known room of
+    /// the lower filesystem. Other programs may take reserved room.
     pub fn has_promised_room(&self) -> bool {
         self.accounting.has_promised_room()
     }
 
-    /// Whether all that is uncommitted can be committed with that room. What only overwrites needs
-    /// none, even if another program has taken the room that committed changes are to be applied
-    /// with.
+    /// Whether all uncommitted changes can be committed with that room. Overwrites need none, even
+    /// if another program has taken the room reserved for applying committed changes.
     pub fn can_commit(&self) -> bool {
         self.accounting.can_commit()
     }
 
-    /// Says whether a program may still roll back what it is changing, by changing it again.
+    /// Sets whether a program may still roll back its changes by further changes.
     pub fn set_revocable(&mut self, is_revocable: bool) {
         self.accounting.set_revocable(is_revocable);
     }
 
     /// Whether open transactions stay open, whatever their policies say: a program may roll back
-    /// what they hold, and there is no room to commit them. What is overwritten in an open
-    /// transaction takes no memory and no room again, as it does in one that was closed.
+    /// their changes, and there is no room to commit them. An overwrite within an open transaction
+    /// takes no further memory or room; after it is closed it does.
     pub fn keeps_open(&self) -> bool {
         self.accounting.is_revocable() && !self.can_commit()
     }
 
-    /// Bytes of memory that uncommitted changes take.
+    /// Bytes of memory that uncommitted changes use.
     pub fn dirty_bytes(&self) -> u64 {
         self.accounting.dirty_bytes()
     }
@@ -157,37 +155,37 @@ impl Engine {
         self.limits.memory_budget_bytes = bytes;
     }
 
-    /// Whether so much more may be changed at an object. The last part of the budget is for
-    /// apps that have little in memory: they do not wait for one that fills it.
+    /// Whether so much more may be changed at an object. The last part of the budget is for apps
+    /// that use little memory: they do not wait for one that fills it.
     fn fits_in_memory(&mut self, at: ObjectId, bytes: u64) -> bool {
         let dirty_bytes = self.accounting.dirty_bytes();
         let budget_bytes = self.limits.memory_budget_bytes;
         let kept_bytes = budget_bytes / KEPT_SHARE;
-        // A single operation larger than the whole budget still goes through alone.
+        // A single operation larger than the whole budget is still admitted alone.
         if dirty_bytes == 0 || dirty_bytes + bytes <= budget_bytes - kept_bytes {
             return true;
         }
-        // What a deleted file holds is in no app's transactions.
+        // Pages of a deleted file are in no app's transactions.
         let is_orphan = self.namespace.get(&at).is_some_and(Inode::is_orphan);
         if is_orphan || self.charged_at(at).memory_bytes() + bytes > kept_bytes {
             return false;
         }
-        // Where nothing can be committed, removals go beyond the budget. What is kept is there
-        // for the others all the same.
+        // Where nothing can be committed, removals go beyond the budget. The kept part stays
+        // available to other apps.
         dirty_bytes + bytes <= budget_bytes
             || self.transactions.memory_of_small_apps(kept_bytes) + bytes <= kept_bytes
     }
 
-    /// What the uncommitted changes of an object's app are charged.
+    /// The charge of the uncommitted changes of an object's app.
     fn charged_at(&mut self, id: ObjectId) -> Charged {
         let app = self.namespace.app_of(id, &mut self.apps);
         self.transactions.charged_to(app, self.apps.open_of(app))
     }
 
-    /// Whether a change that needs so much room may have it. The last part of the room is for apps
-    /// to which little is promised: they do not wait while one that fills the disk commits, which
-    /// takes back what it was promised too much. Nothing is withheld for long: what is committed
-    /// is not the app's any more, so the last block can be used, too.
+    /// Whether a change may have the room that it needs. The last part of the room is for apps with
+    /// little reserved room: they do not wait while an app that fills the disk commits, which
+    /// releases its excess reservations. This holds back no room for long: committed changes do not
+    /// count for the app any more, so the last block can be used, too.
     fn leaves_room_to_others(&mut self, at: ObjectId, needed: u64, room: Room) -> bool {
         let available_bytes = self.accounting.available_bytes();
         let kept_bytes = available_bytes / KEPT_SHARE;
@@ -204,7 +202,7 @@ impl Engine {
             return Err(FsError::ReadOnly.into());
         }
         if !change.room.is_none() && self.is_starved(at) {
-            // No answer to a need helps: what the app has uncommitted comes first.
+            // No need can be met: the app's uncommitted changes have to be committed first.
             return Err(FsError::NoSpace.into());
         }
         if !self.fits_in_memory(at, change.memory_bytes) {
@@ -272,12 +270,12 @@ impl Engine {
         Err(stop)
     }
 
-    /// Checks a change of content. On a full disk what has its blocks in the lower filesystem
-    /// already may be overwritten.
+    /// Checks a change of content. On a full disk content that has blocks in the lower filesystem
+    /// may be overwritten.
     pub(crate) fn require_content(&mut self, id: ObjectId, range: ByteRange) -> Result<(), Stop> {
         if self.is_in_open_transaction(id, range) {
-            // Its room is reserved. Others may have taken some since: that must not keep a
-            // program from undoing what it has just written.
+            // Its room is reserved. Other programs may have taken some since: that must not keep a
+            // program from undoing its last writes.
             return Ok(());
         }
         let bytes = range.len();
@@ -288,13 +286,13 @@ impl Engine {
         };
         let is_overwritten = range.end <= self.namespace.inode(id)?.attributes.size;
         if self.accounting.is_revocable() && stop == Stop::Need(Need::Space) && is_overwritten {
-            // A transaction is rolled back, of which a part was committed with room that others
-            // have taken since. A transaction that goes on writes to its journal first, which needs
-            // room.
+            // A transaction is rolled back of which a part was committed, with room that other
+            // programs have taken since. A transaction that goes on writes to its journal first,
+            // which needs room.
             return Ok(());
         }
         if self.accounting.fit(change) != Fit::Never {
-            // There is room, for which others come first.
+            // There is room, but other apps have priority.
             return Err(stop);
         }
         let inode = self.namespace.inode(id)?;
@@ -332,7 +330,7 @@ impl Engine {
         self.transactions.is_open(change.transaction) && pages.all(is_whole)
     }
 
-    /// Checks that an entry may go.
+    /// Checks that an entry may be removed.
     pub(crate) fn require_removal(
         &mut self,
         parent: ObjectId,
@@ -344,14 +342,15 @@ impl Engine {
         }
     }
 
-    /// Checks that content may be cut off.
+    /// Checks that content may be truncated.
     pub(crate) fn require_cut(&mut self, id: ObjectId) -> Result<(), Stop> {
         self.require_less(id, PAGE_BYTES_U64)
     }
 
-    /// Checks what gives room back to the lower filesystem. Where there is none, what is not
-    /// committed must not become more than the journal takes; unless it is more already, because
-    /// others have taken the room since: then it can only become less, but for so much memory.
+    /// Checks a change that frees room in the lower filesystem. Where there is none, the
+    /// uncommitted changes must not become larger than the journal; unless they are so already,
+    /// because other programs have taken the room since: then they can only become smaller, except
+    /// for so much memory.
     fn require_less(&mut self, at: ObjectId, memory_bytes: u64) -> Result<(), Stop> {
         let is_too_much = self.accounting.overflows_journal();
         match self.require(at, Charge::memory(memory_bytes)) {
@@ -360,8 +359,8 @@ impl Engine {
         }
     }
 
-    /// Checks a change of what is there: it needs memory, and nothing of the lower filesystem that
-    /// is not there already.
+    /// Checks a change of something that exists: it needs memory, and no further room in the lower
+    /// filesystem.
     pub(crate) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
         self.require(id, Charge::memory(ENTRY_BYTES))
     }
@@ -387,7 +386,7 @@ impl Engine {
             .filter(|(_, pages)| !pages.is_empty())
     }
 
-    /// The store has these pages of an orphan now.
+    /// The store now holds these pages of an orphan.
     pub fn spilled(&mut self, id: ObjectId, pages: &[(PageIndex, Page)]) {
         let Some(inode) = self.namespace.get_mut(&id) else {
             return;

@@ -1,4 +1,4 @@
-//! What is left in `limbo/` and `stage/` when everything has its final place.
+//! Deleting what is left in `limbo/` and `stage/` after an apply.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,8 +19,8 @@ use crate::overlay::table::Location;
 pub(crate) enum Unnamed {
     /// Those in use.
     Pinned,
-    /// Also those that have a name in the lower filesystem that was never looked up, and
-    /// through which they may be used any time.
+    /// Also those that have a name in the lower filesystem that was never looked up, and through
+    /// which they may be used at any time.
     PinnedOrLinked,
 }
 
@@ -59,8 +59,8 @@ pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) -> boo
     has_deleted
 }
 
-/// Takes note that these have no name in `limbo/` any more. Where deleting it failed,
-/// nothing relies on the note: see [`shown_attributes`].
+/// Records that these have no name in `limbo/` any more. Where deleting it failed, nothing relies
+/// on the record: see [`shown_attributes`].
 fn forget_limbo_of<L: Lower>(overlay: &Overlay<L>, ids: Vec<ObjectId>) {
     let mut state = overlay.state_mut();
     for id in ids {
@@ -79,7 +79,7 @@ fn forget_limbo_of<L: Lower>(overlay: &Overlay<L>, ids: Vec<ObjectId>) {
 fn is_kept_in_limbo<L: Lower>(overlay: &Overlay<L>, id: ObjectId, keeps: Unnamed) -> bool {
     let (location, is_used) = {
         let state = overlay.state();
-        // What could not be applied may give it a name.
+        // An unapplied change may give it a name.
         let is_used = state.is_pinned(id) || state.pending.mentions(id);
         (state.table.get(id).cloned(), is_used)
     };
@@ -97,7 +97,7 @@ fn is_kept_in_limbo<L: Lower>(overlay: &Overlay<L>, id: ObjectId, keeps: Unnamed
 /// Deletes everything: none of it is in use.
 ///
 /// # Errors
-/// [`StoreError::Lower`]; the rest is left for the next time.
+/// [`StoreError::Lower`]; the next call tries the rest again.
 pub(crate) fn clear_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreError> {
     let entries = overlay.lower().list(overlay.limbo());
     for entry in entries.map_err(StoreError::lower("listing limbo"))? {
@@ -106,8 +106,8 @@ pub(crate) fn clear_limbo<L: Lower>(overlay: &Overlay<L>) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Deletes one entry of `limbo/`. A directory that is not empty holds something
-/// that another program put there meanwhile: it is kept in `lost/`.
+/// Deletes one entry of `limbo/`. A directory that is not empty has files that another program
+/// created there meanwhile: it is kept in `lost/`.
 pub(crate) fn delete_from_limbo<L: Lower>(
     overlay: &Overlay<L>,
     name: &[u8],
@@ -152,16 +152,16 @@ pub(crate) fn delete_from_stage<L: Lower>(
     kind: FileKind,
 ) -> io::Result<()> {
     match kind {
-        // Nothing is ever in it: entries are made once it has its place.
+        // It is always empty: entries are made once it is in the tree.
         FileKind::Directory => overlay.lower().remove_directory(overlay.stage(), name),
         _ => overlay.lower().unlink(overlay.stage(), name),
     }
 }
 
-/// Before what was found is applied: deletes what lies in `stage/` and is not `ours`.
-/// Its deletion by the mount before may not have become durable, and that mount
-/// numbered its objects from the same start, so it would be taken for a new object of
-/// this journal. Of overflow files those go that no transaction mentions.
+/// Before the journal that was found is applied: deletes files in `stage/` that are not `ours`.
+/// Their deletion by the mount before may not have become durable, and that mount numbered its
+/// objects from the same start, so they would be taken for new objects of this journal. Overflow
+/// files that no transaction mentions are deleted, too.
 pub(crate) fn sweep_foreign_stage<L: Lower>(
     overlay: &Overlay<L>,
     reserve: &Reserve,
@@ -239,10 +239,10 @@ pub(crate) fn sweep_stage<L: Lower>(
 }
 
 /// Deletes new objects in `stage/` that an earlier attempt has made and that have lost their names
-/// since, for an apply that finds no room. Those whose inodes the journal has stay until the
-/// next epoch. Answers whether there were any.
+/// since, for an apply without room. Those whose inodes the journal has stay until the next epoch.
+/// Returns whether there were any.
 pub(crate) fn free_staged<L: Lower>(overlay: &Overlay<L>) -> Result<bool, StoreError> {
-    let failed = || StoreError::lower("deleting what was made in vain");
+    let failed = || StoreError::lower("deleting objects that are not needed any more");
     let mut has_freed = false;
     for entry in overlay.lower().list(overlay.stage()).map_err(failed())? {
         let name = std::str::from_utf8(&entry.name).unwrap_or_default();
@@ -275,7 +275,7 @@ fn is_made_in_vain<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> bool {
     !is_in_use && object.is_some_and(|object| object.created && object.bound.is_none())
 }
 
-/// Takes note that an object is not in `stage/` any more, or that it should not be.
+/// Records that an object is not in `stage/` any more, or should not be.
 fn forget_stage_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId, is_deleted: bool) {
     let mut state = overlay.state_mut();
     state.pending.forget_ahead(id);
@@ -289,8 +289,8 @@ fn forget_stage_of<L: Lower>(overlay: &Overlay<L>, id: ObjectId, is_deleted: boo
         location.in_stage = false;
         state.set_left_in_stage(id, !is_deleted);
     } else {
-        // New data of a transaction that failed. The next attempt must not
-        // write to a file that is deleted but still open here.
+        // Direct data of a transaction that failed. The next attempt must not write to the deleted
+        // file through the open handle.
         overlay.lower().handles().remove(id);
     }
 }

@@ -1,24 +1,23 @@
-//! Bringing committed state to the lower tree.
+//! Applying committed state to the lower tree.
 //!
-//! Redo by state: every step looks at what is there and brings it to the final
-//! state, so it may be repeated from any partial earlier attempt. The order matters
-//! for crashes only at the barriers:
+//! Redo by state: every step examines the lower tree and changes it to the final state, so it may
+//! be repeated after any partial earlier attempt. The order matters for crashes only at the
+//! barriers:
 //!
 //! 1. New objects are made in `stage/`, complete, unless their commit has done so.
-//! 2. Content of existing files is brought up to date in place, as far as that was not done
-//!    ahead, while others committed ([`ahead`]). *Barrier*, then the
-//!    journal records that names move from here on, and the inodes of new objects: they
-//!    can be recognised wherever they are.
-//! 3. Every entry that does not name its final object is moved to `limbo/`, under
-//!    its inode number. *Barrier*: nothing can take a place that is not free. Further
-//!    names of what was moved are removed after it, and have a barrier of their own.
+//! 2. Content of existing files is brought up to date in place, except for what was written ahead,
+//!    during commits ([`ahead`]). *Barrier*, then the journal records that renames begin, and the
+//!    inodes of new objects: they can be recognised wherever they are.
+//! 3. Every entry that does not name its final object is moved to `limbo/`, under its inode number.
+//!    *Barrier*: no object is renamed over another one. Further names of moved objects are removed
+//!    after it, with a barrier of their own.
 //! 4. Every entry gets its final object, from `limbo/`, `stage/` or another name.
 //!    Directories get their final attributes.
-//! 5. *Barrier*, then the journal starts a new epoch. Only now is `limbo/` emptied:
-//!    no inode number that the journal mentions is ever used again before.
+//! 5. *Barrier*, then the journal starts a new epoch. Only then `limbo/` is emptied: no inode
+//!    number that the journal mentions is reused before.
 //!
-//! Until names move, what is pending lies rightly over the lower tree, however much of it
-//! was applied: see `docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`.
+//! Until renames begin, the pending state over the lower tree is correct, however much of it was
+//! applied: see `docs/DESIGN.md#a-store-is-served-before-its-journal-is-applied`.
 
 pub(crate) mod ahead;
 mod backoff;
@@ -52,7 +51,7 @@ use crate::overlay::Overlay;
 /// Applies everything pending and starts a new epoch of the journal, if there is room.
 ///
 /// # Errors
-/// [`StoreError::Unapplied`] if the new epoch has begun with what was `refused`.
+/// [`StoreError::Unapplied`] if the new epoch has begun with the `refused` records.
 pub(crate) fn apply_pending<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -72,11 +71,11 @@ pub(crate) fn apply_pending<L: Lower>(
         if work.is_empty() && epoch.log().is_empty() && epoch.log().carried().is_none() {
             return Ok(());
         }
-        // A record of inodes that failed may be found after a crash: not when other
-        // inodes have taken their place.
+        // A failed record of inodes may be found after a crash: it must be invalid before other
+        // inodes replace them.
         epoch.invalidate_tail(overlay.lower(), overlay.sink())?;
-        // What the journal calls done must not be begun again: in the middle of it a
-        // crash would leave what recovery does not look at.
+        // Steps that the journal records as done must not be repeated: a crash in the middle would
+        // leave a state that recovery does not examine.
         if epoch.rename_mark() != RenameMark::OnlyNamesLeft {
             bring_to_place(overlay, applier, epoch, &work, deleted, refused)?;
         }
@@ -88,7 +87,7 @@ pub(crate) fn apply_pending<L: Lower>(
     begin_epoch(overlay, applier, epoch, &work, refused)
 }
 
-/// The journal is void from now on: all that it says is applied and durable, or carried over.
+/// Begins an epoch: all of the journal is applied and durable, or carried over.
 fn begin_epoch<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -118,7 +117,7 @@ fn begin_epoch<L: Lower>(
     outcome
 }
 
-/// Everything but names, durable before any of these moves.
+/// Applies everything but names, durably, before the first rename.
 fn bring_to_place<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -139,7 +138,7 @@ fn bring_to_place<L: Lower>(
     stage::write_rename_mark(overlay, epoch, bindings, refused.is_empty())
 }
 
-/// Names, and what changes with them; all that was applied is durable on return.
+/// Applies names, and what changes with them; everything applied is durable on return.
 fn rename_all<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &mut Epoch<L::Handle>,
@@ -150,7 +149,7 @@ fn rename_all<L: Lower>(
         let mut renames = RenameSteps::begin(overlay.names());
         assert!(
             work.dentries.is_empty() || epoch.rename_mark() != RenameMark::NotBegun,
-            "names move only after the journal says so"
+            "the journal records renames before the first one"
         );
         epoch.begin_renames();
         tree::rearrange(overlay, work, refused, &mut renames)?;
@@ -160,8 +159,8 @@ fn rename_all<L: Lower>(
     epoch.sync_renames(overlay.lower())
 }
 
-/// The applied state is the lower tree's: nothing is pending any more but what is carried
-/// over, and staged objects are ordinary ones.
+/// The applied state is that of the lower tree: only carried records are pending any more, and
+/// staged objects are ordinary ones.
 fn finish<L: Lower>(overlay: &Overlay<L>, work: &Work, carried: Vec<Record>) {
     let mut state = overlay.state_mut();
     state.pending.clear();
@@ -182,7 +181,7 @@ fn finish<L: Lower>(overlay: &Overlay<L>, work: &Work, carried: Vec<Record>) {
     gone.into_iter().for_each(|id| handles.remove(id));
 }
 
-/// Applies what the lower filesystem does not refuse; the journal is empty then.
+/// Applies everything that the lower filesystem does not refuse; then the journal is empty.
 pub(crate) fn apply_what_is_possible<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -203,7 +202,7 @@ pub(crate) fn apply_what_is_possible<L: Lower>(
 /// that gives back its inodes and blocks only when its epoch has ended.
 ///
 /// # Errors
-/// [`StoreError::Unapplied`]: all else is in its place.
+/// [`StoreError::Unapplied`]: everything else is applied.
 pub(crate) fn apply_all<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -258,8 +257,8 @@ fn apply_or_carry<L: Lower>(
     }
 }
 
-/// Applies everything or fails; where there is no other room, with that of new objects that were
-/// made in vain, with the room that was kept, and with that of deleted files.
+/// Applies everything or fails; where there is no other room, with that of new objects that are not
+/// needed any more, with the reserve, and with that of deleted files.
 pub(crate) fn apply_everything<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -291,7 +290,7 @@ pub(crate) fn apply_everything<L: Lower>(
     Ok(())
 }
 
-/// Answers whether there is any.
+/// Returns whether there is any.
 pub(crate) fn gain_room<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -299,7 +298,7 @@ pub(crate) fn gain_room<L: Lower>(
     epoch: &Epoch<L::Handle>,
     deleted: &mut Deleted,
 ) -> Result<bool, StoreError> {
-    // Everything is in its place then, and only the new epoch finds no room.
+    // Then everything is applied, and only the new epoch has no room.
     let is_applied = epoch.log().is_epoch_unknown();
     match source {
         RoomSource::Reserve => Ok(reserve::spend_reserve(overlay, applier.reserve())),

@@ -1,4 +1,4 @@
-//! What the lower filesystem refuses of an apply.
+//! The changes of an apply that the lower filesystem refuses.
 
 use std::collections::BTreeSet;
 
@@ -6,23 +6,23 @@ use mobifs_base::{Name, ObjectId};
 
 use crate::StoreError;
 
-/// So many refusals are shown in an error.
+/// The number of refusals in an error message.
 const SHOWN_MAX: usize = 3;
 
-/// A pending entry: what a name in a directory is to name.
+/// A pending entry: a name in a directory and its final object.
 pub(super) type Entry = ((ObjectId, Name), Option<ObjectId>);
 
-/// What was refused, and what has to wait for it.
+/// The refused changes, and those that depend on them.
 ///
 /// An apply either fails at the first refusal, or goes on with everything else.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     goes_on: bool,
-    /// New objects that could not be made: nothing is in them, and nothing names them.
+    /// New objects that could not be made: they are empty, and have no name.
     absent: BTreeSet<ObjectId>,
-    /// Objects whose content or attributes are in place in part.
+    /// Objects whose content or attributes are applied in part.
     incomplete: BTreeSet<ObjectId>,
-    /// Entries that name what they named before, or nothing.
+    /// Entries that are unchanged, or removed.
     entries: Vec<Entry>,
     shown: Vec<String>,
     count: usize,
@@ -80,7 +80,7 @@ impl Refused {
         Ok(())
     }
 
-    /// Not all about an object can be brought to its place.
+    /// Not all changes of an object can be applied.
     pub(super) fn note_incomplete(
         &mut self,
         id: ObjectId,
@@ -98,7 +98,7 @@ impl Refused {
         Ok(())
     }
 
-    /// An entry has to wait for something that was refused.
+    /// An entry depends on a refused change.
     pub(super) fn wait(&mut self, entry: Entry) {
         self.entries.push(entry);
     }

@@ -1,12 +1,11 @@
-//! Room that is kept for directories that grow, and for what else a filesystem notes.
+//! The reserve: room for directories that grow, and for other metadata of the filesystem.
 //!
-//! What is acknowledged must be applied, also on a disk without a free block. A renamed file
-//! takes none, but a directory that it comes to may have to grow, and so may `limbo/`, which it
-//! passes through, and the list of a file's extents where room that was allocated ahead is
-//! written to. A file of a megabyte in the store's own directory keeps the blocks for that: an
-//! apply or a commit that finds no room removes it and goes on. The room that is
-//! that is free then, and the next apply makes the file anew, as large as can be. Without it a
-//! full disk takes no renames, and of writes only those to what was written before.
+//! Acknowledged changes must be applied, also on a disk without a free block. A renamed file takes
+//! none, but its new directory may have to grow, and so may `limbo/`, through which it is renamed,
+//! and the extent list of a file where preallocated room is written. A file of a megabyte in the
+//! store's own directory keeps the blocks for that: an apply or a commit without room removes it
+//! and continues with the freed blocks, and the next apply makes the file again, as large as
+//! possible. Without it a full disk takes no renames, and of writes only overwrites.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,21 +19,21 @@ use crate::lower::{Create, Lower};
 use crate::overlay::Overlay;
 
 const NAME: &[u8] = b"reserve";
-/// It is made, and made larger, by parts of its whole size at least: one in so many.
+/// It grows by at least this fraction of its full size.
 const PARTS: u64 = 16;
 
-/// The file that keeps room.
+/// The file that holds the reserve.
 #[derive(Debug)]
 pub(crate) struct Reserve {
-    /// What it is to have; 0: none is to be kept.
+    /// Its full size; 0: there is no reserve.
     bytes: u64,
-    /// What it has. On a full disk that gets less, by what directories have taken of it.
+    /// Its present size. On a full disk it shrinks by the blocks that directories have taken.
     held_bytes: AtomicU64,
-    /// This filesystem keeps no room, or something is in the way.
+    /// This filesystem cannot preallocate, or the file cannot be made.
     is_given_up: AtomicBool,
 }
 
-/// Where an apply finds room on a full disk.
+/// The room that an apply uses on a full disk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RoomSource {
     MadeInVain,
@@ -72,8 +71,8 @@ impl Reserve {
         })
     }
 
-    /// Does what a mount has to do, and once more with the room that was kept if there is no
-    /// other: a full disk must not keep a store from being mounted.
+    /// Runs a step of a mount, and once more with the room of the reserve if there is no other: a
+    /// full disk must not prevent a mount.
     pub(crate) fn open_with<L: Lower, T>(
         lower: &L,
         own: &Directories<L::Handle>,
@@ -89,7 +88,7 @@ impl Reserve {
                 // Its blocks are free when the filesystem's own journal says so.
                 lower
                     .sync_all()
-                    .map_err(StoreError::lower("giving up the reserve"))?;
+                    .map_err(StoreError::lower("releasing the reserve"))?;
                 attempt()
             }
             Err(_) => Err(error),
@@ -109,7 +108,7 @@ impl Reserve {
         self.held_bytes.load(Ordering::Relaxed)
     }
 
-    /// So much may be promised for entries, as they are charged, where there is no room.
+    /// So much may be reserved for entries, as they are charged, where there is no room.
     pub(crate) fn promised_bytes(&self) -> u64 {
         FullDisk::promised_of(self.held_bytes())
     }
@@ -132,12 +131,12 @@ pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
         .space()
         .map_or(0, |space| space.available_bytes);
     let bytes = reserve.bytes.min(held_bytes + available_bytes);
-    // Smaller ones come to nothing, and making one anew must be worth it.
+    // A smaller one is of no use, and must not be made again for a few blocks.
     if bytes < reserve.bytes / PARTS || bytes - held_bytes < reserve.bytes / PARTS {
         return;
     }
     reserve.held_bytes.store(0, Ordering::Relaxed);
-    // Not all that is free can be allocated by everybody.
+    // Not every user can allocate all free blocks.
     let sizes = std::iter::successors(Some(bytes), |bytes| Some(bytes / 2));
     let sizes = sizes.map(|bytes| bytes - bytes % PAGE_BYTES_U64);
     for bytes in sizes.take_while(|&bytes| bytes >= reserve.bytes / PARTS) {
@@ -166,7 +165,7 @@ fn make_reserve<L: Lower>(overlay: &Overlay<L>, bytes: u64) -> io::Result<()> {
     overlay.lower().preallocate(&file, ByteRange::new(0, bytes))
 }
 
-/// Gives the room back; false if there was none.
+/// Frees the reserve; false if there was none.
 pub(crate) fn spend_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -> bool {
     if reserve.held_bytes.swap(0, Ordering::Relaxed) == 0 {
         return false;
@@ -176,7 +175,7 @@ pub(crate) fn spend_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -
     spent.and_then(|()| overlay.lower().sync_all()).is_ok()
 }
 
-/// Does what was promised, once more if there was no room for it but that which is kept.
+/// Runs a promised operation, and once more with the room of the reserve if there was no other.
 pub(crate) fn with_reserve<L: Lower, T>(
     overlay: &Overlay<L>,
     reserve: &Reserve,
@@ -191,8 +190,8 @@ pub(crate) fn with_reserve<L: Lower, T>(
     }
 }
 
-/// What of the lower filesystem's room others may have: not what the reserve had before it
-/// was spent, which it gets again.
+/// The lower filesystem's room without that of the reserve, also after that was released: the
+/// reserve gets it again.
 pub(crate) fn without_reserve<L: Lower>(
     overlay: &Overlay<L>,
     reserve: &Reserve,

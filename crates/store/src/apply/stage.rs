@@ -21,11 +21,11 @@ use crate::overlay::lookup;
 use crate::overlay::paths;
 use crate::overlay::pending::PendingObject;
 
-/// A mark that a part has its place must leave the journal the room to say so once more, for
-/// everything.
+/// The room that a mark of a partial apply must leave in the journal, for the mark of the complete
+/// one.
 pub(super) const PART_RESERVE_BYTES: u64 = PAGE_BYTES_U64;
 
-/// Which inodes new objects have, as the journal says it.
+/// The journal's records of new objects' inodes.
 pub(super) fn bind_records(bindings: &[(ObjectId, u64)]) -> Vec<Record> {
     let bindings = bindings.iter();
     bindings
@@ -33,8 +33,8 @@ pub(super) fn bind_records(bindings: &[(ObjectId, u64)]) -> Vec<Record> {
         .collect()
 }
 
-/// Makes all new objects that have a name (or are in use without one); returns the
-/// inodes of those that get a name and that the journal does not know yet.
+/// Makes all new objects that have a name (or are in use without one); returns the inodes of those
+/// that get a name and that the journal has not recorded yet.
 pub(super) fn stage_new_objects<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -62,11 +62,11 @@ pub(super) fn stage_new_objects<L: Lower>(
         let staged = stage_object(overlay, applier, id, object, &attributes);
         match staged.map_err(paths::failed_for(overlay, id)) {
             Ok(()) => {}
-            // The journal has its inode: it stays, and has its names, or gets them.
+            // The journal has its inode: it stays, and keeps or gets its names.
             Err(error) if object.bound.is_some() => refused.note_incomplete(id, error)?,
             Err(error) => {
                 refused.note_absent(id, error)?;
-                // What there is of it takes room that others may do with.
+                // Its incomplete file takes room that others may need.
                 if can_be_unstaged(overlay, id, object) {
                     unstage(overlay, id)?;
                 }
@@ -89,9 +89,9 @@ pub(super) fn stage_new_objects<L: Lower>(
     Ok(bindings)
 }
 
-/// Says in the journal that names move from here on, and under which inodes new
-/// objects can be recognised then. All that was done before is durable first; whether that
-/// is everything else, the journal says, too.
+/// Records in the journal that renames begin, and the inodes by which new objects can be recognised
+/// then. Everything applied before is made durable first; the journal also records whether that is
+/// everything else.
 pub(super) fn write_rename_mark<L: Lower>(
     overlay: &Overlay<L>,
     epoch: &mut Epoch<L::Handle>,
@@ -192,7 +192,7 @@ fn create_staged<L: Lower>(
         if stat.kind == FileKind::Regular && attributes.kind == FileKind::Regular {
             return Ok(());
         }
-        // What is made anew has another inode number than the first attempt noted.
+        // The new file has another inode number than that of the first attempt.
         overlay.state_mut().table.remove(id);
         overlay.lower().handles().remove(id);
         limbo::delete_from_stage(overlay, name.as_bytes(), stat.kind).map_err(failed())?;
@@ -209,8 +209,8 @@ fn create_staged<L: Lower>(
     Ok(())
 }
 
-/// Content of a new file: everything but what was written directly, or ahead of this apply, is
-/// zeros, then pages lie on top.
+/// Content of a new file: everything but direct data, and pages written ahead of this apply, is
+/// zeroed, then the pages are written.
 fn write_staged<L: Lower>(
     overlay: &Overlay<L>,
     applier: &Applier,
@@ -250,8 +250,8 @@ pub(crate) fn stage_file<L: Lower>(
     lookup::require_handle(overlay, id)
 }
 
-/// Whether all about a new object is in the journal, and neither its inode nor its content in the
-/// lower filesystem.
+/// Whether the journal has all of a new object, but not its inode, and none of its content is only
+/// in the lower filesystem.
 pub(super) fn can_be_unstaged<L: Lower>(
     overlay: &Overlay<L>,
     id: ObjectId,
@@ -261,7 +261,7 @@ pub(super) fn can_be_unstaged<L: Lower>(
     is_in_journal && overlay.state().spilled(id).is_none()
 }
 
-/// Deletes a new object, or what there is of it, from `stage/`.
+/// Deletes a new object, or an incomplete one, from `stage/`.
 pub(super) fn unstage<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<(), StoreError> {
     let name = id.0.to_string();
     if let Some(stat) = overlay.stat_at(overlay.stage(), name.as_bytes())? {

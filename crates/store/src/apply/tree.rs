@@ -1,4 +1,4 @@
-//! Names: detach what does not belong, attach what does.
+//! Names: detaches wrong objects and attaches the final ones.
 
 use std::collections::{HashMap, HashSet};
 
@@ -83,8 +83,8 @@ fn attach_missing<L: Lower>(
     // One directory may be full, and another one not.
     let mut backoffs: HashMap<ObjectId, Backoff> = HashMap::new();
     let mut outcome = Ok(());
-    // From the leaves up: what is attached to a directory that has no place itself yet comes along
-    // with it later. The other way round the kernel would walk up the whole tree for each rename.
+    // From the leaves up: an object that is attached to a detached directory moves with it later.
+    // In the other order the kernel would walk up the whole tree for each rename.
     for (parent, name, child) in missing_names.into_iter().rev() {
         let left = wanted.entry(child).or_default();
         *left = left.saturating_sub(1);
@@ -108,14 +108,14 @@ fn attach_missing<L: Lower>(
         }
         renames.end_step();
     }
-    // All at once: each time, the sink hears of all names of an object.
+    // All in one call: each call of the sink has all names of an object.
     overlay.state_mut().table.add_names(links.into_iter());
     outcome
 }
 
-/// Removes further names of what waits in `limbo/`. Not before it is certain to be
-/// there: the journal records one name of an object, and it may be one of these. Answers which
-/// could not be removed.
+/// Removes further names of objects in `limbo/`. Not before these are durably there: the journal
+/// records one name of an object, and it may be one of these. Returns those that could not be
+/// removed.
 fn drop_surplus<'a, L: Lower>(
     overlay: &Overlay<L>,
     surplus: &[((ObjectId, &'a Name), Option<ObjectId>)],
@@ -132,7 +132,7 @@ fn drop_surplus<'a, L: Lower>(
         }
     }
     if !surplus.is_empty() {
-        // What is attached next may take one of these names.
+        // The next object to be attached may take one of these names.
         renames
             .meanwhile(|| overlay.lower().sync_all())
             .map_err(StoreError::lower("making detached entries durable"))?;
@@ -163,7 +163,7 @@ fn drop_name<L: Lower>(
     Ok(())
 }
 
-/// Takes note of a name that could not be taken away: an earlier attempt may have made it.
+/// Records a name that could not be removed: an earlier attempt may have made it.
 fn note_held<L: Lower>(overlay: &Overlay<L>, parent: ObjectId, name: &Name, inode: u64) {
     let mut state = overlay.state_mut();
     if let Some(id) = state.table.id_of(inode) {
@@ -189,8 +189,8 @@ fn detach_entry<L: Lower>(
     backoff: &mut Backoff,
 ) -> Result<There, StoreError> {
     let Some(directory) = lookup::handle_in(overlay, parent, search)? else {
-        // The directory came and went within the epoch, or is gone with an
-        // earlier attempt: it has no entries.
+        // The directory was made and deleted within the epoch, or deleted by an earlier attempt: it
+        // has no entries.
         return if child.is_none() {
             Ok(There::Nothing)
         } else {
@@ -236,10 +236,10 @@ fn detach_entry<L: Lower>(
     Ok(There::Detached)
 }
 
-/// Gives an object one of its final names. If it is the `last` one missing, a
-/// name that is only ours moves there, else another link is made. Answers whether the
-/// name is noted; of a further link it need not be at once, because the object is still
-/// found where it was, and the next attempt finds the link.
+/// Gives an object one of its final names. If it is the `last` one missing, a name in our own
+/// directories is renamed to it, otherwise another link is made. Returns whether the name is
+/// recorded; a further link need not be recorded at once, because the object is still found where
+/// it was, and the next attempt finds the link.
 fn attach<L: Lower>(
     overlay: &Overlay<L>,
     (parent, name): (ObjectId, &Name),
@@ -255,7 +255,7 @@ fn attach<L: Lower>(
     };
     let place = place.ok_or_else(|| missing(child))?;
     let is_directory = overlay.kind_of(child) == Some(FileKind::Directory);
-    // Looked at before it moves: nothing may fail between the move and the note of it.
+    // Read before the rename: nothing may fail between the rename and its record.
     let stat = overlay
         .stat_at(&place.directory, &place.name)?
         .ok_or_else(|| missing(child))?;
@@ -283,14 +283,14 @@ fn attach<L: Lower>(
     Ok(true)
 }
 
-/// What [`detach_entry`] found, and left.
+/// What [`detach_entry`] found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum There {
     /// No entry.
     Nothing,
-    /// Something else, which is in `limbo/` now.
+    /// Another object, which is in `limbo/` now.
     Detached,
-    /// Something else, which is in `limbo/` already under another of its names.
+    /// Another object, which is in `limbo/` already under another of its names.
     Surplus,
     /// The final object.
     Final,

@@ -1,4 +1,4 @@
-//! What an apply has to do, and what all applies share.
+//! The work of an apply, and the state that all applies share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,23 +39,23 @@ impl Counters {
     }
 }
 
-/// What is shared by all that change content in place.
+/// State that is shared by all operations that change content in place.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     /// Applies that have begun.
     pub(super) applies: u64,
-    /// A thread writes ahead; one at a time.
+    /// A thread writes ahead; there is at most one.
     pub(super) is_ahead: bool,
 }
 
 impl Content {
-    /// An apply begins: writing ahead ends, because it does not know what is pending now.
+    /// An apply begins: writing ahead ends, because its list of pending pages is outdated.
     pub(crate) const fn begin_apply(&mut self) {
         self.applies += 1;
     }
 }
 
-/// What applies share with each other, and with commits.
+/// State that applies share with each other, and with commits.
 pub(crate) struct Applier {
     content: RankedMutex<Content>,
     reserve: Reserve,
@@ -85,7 +85,7 @@ impl Applier {
         }
     }
 
-    /// To be held while content is changed in place.
+    /// Locked while content is changed in place.
     pub(crate) fn content(&self) -> Ranked<MutexGuard<'_, Content>> {
         self.content.lock()
     }
@@ -107,7 +107,7 @@ impl Applier {
     }
 }
 
-/// What an apply has to do, taken at its start. Nothing is committed while it runs.
+/// The work of an apply, as of its start. Nothing is committed while it runs.
 pub(crate) struct Work {
     pub(crate) objects: HashMap<ObjectId, Arc<PendingObject>>,
     pub(crate) dentries: Vec<((ObjectId, Name), Option<ObjectId>)>,
@@ -121,8 +121,8 @@ impl Work {
         state.pending.assert_consistent();
         let dentries = state.pending.dentries.iter();
         let mut dentries: Vec<_> = dentries.map(|(k, v)| (k.clone(), *v)).collect();
-        // From the root downwards: then the way to a directory is open already, or short, where
-        // others would make it as long as the tree is deep for each of them.
+        // From the root downwards: then the path to each directory is open already, or short; in
+        // another order each path might be as long as the tree is deep.
         let depths = state.depths_of(dentries.iter().map(|((parent, _), _)| *parent));
         dentries.sort_by_cached_key(|((parent, _), _)| depths.get(parent).copied());
         Self {

@@ -1,7 +1,7 @@
 //! The journal's epoch under way, as commits and applies write it.
 //!
-//! An epoch begins when the superblock says so and ends when everything in it is applied, or
-//! carried over to the next one. The holder of the epoch is the only writer.
+//! An epoch begins with its superblock and ends when everything in it is applied, or carried over
+//! to the next one. The holder of the epoch is the only writer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,30 +19,29 @@ use crate::{Intent, RestartSink, StoreError};
 /// more transaction, or in an overflow file and one block that mentions it.
 pub(crate) const BIND_RESERVE_BYTES: u64 = 2 * PAGE_BYTES_U64;
 
-/// How far an apply of this epoch has got with the names of the tree, at most.
+/// How far the renames of an apply of this epoch may have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenameMark {
-    /// No name has moved.
+    /// Nothing was renamed.
     NotBegun,
-    /// Some may have moved. Everything else is in its place, and nothing was committed
-    /// since.
+    /// Names may have been renamed. Everything else is applied, and nothing was committed since.
     OnlyNamesLeft,
     /// Some may have moved.
     MayHaveBegun,
 }
 
-/// What an epoch is to begin with, as soon as its superblock is in force.
+/// The carried records of an epoch, as soon as its superblock is in force.
 pub(crate) struct Carried {
-    /// The file that it is in.
+    /// The file with the records.
     pub(crate) file: Overflow,
     pub(crate) records: Vec<Record>,
     /// Objects whose places these record.
     pub(crate) recorded: HashSet<ObjectId>,
-    /// What the apply fails with.
+    /// The error of the apply.
     pub(crate) error: StoreError,
 }
 
-/// Copies of the journal's figures, so that asking does not wait for a commit.
+/// Copies of the journal's figures, so that reading them does not wait for a commit.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     used_bytes: AtomicU64,
@@ -66,13 +65,13 @@ pub(crate) struct Epoch<H> {
     recorded: HashSet<ObjectId>,
     /// Number of the next overflow file.
     next_overflow: u64,
-    /// What the epoch's journal says of names that move.
+    /// The journal's record of renames in this epoch.
     rename_mark: RenameMark,
-    /// Names have moved since the lower filesystem was last made durable as a whole.
+    /// Names were renamed since the lower filesystem was last synced as a whole.
     has_unsynced_renames: bool,
-    /// What the epoch that comes begins with, while its superblock is not in force.
+    /// The carried records of the next epoch, while its superblock is not in force.
     carried: Option<Carried>,
-    /// Memory of what the epoch has begun with: applying does not give it back.
+    /// Memory of the records that the epoch has begun with: applying does not free it.
     carried_bytes: u64,
     /// The sink has the intent of a transaction that is not known to be in the journal.
     has_open_intent: bool,
@@ -80,7 +79,7 @@ pub(crate) struct Epoch<H> {
 }
 
 impl<H> Epoch<H> {
-    /// The epoch that a journal was found in.
+    /// The epoch of a journal that was opened.
     pub(crate) fn found(
         log: Log<H>,
         recorded: HashSet<ObjectId>,
@@ -92,7 +91,7 @@ impl<H> Epoch<H> {
             recorded,
             next_overflow,
             rename_mark,
-            // What was found is made durable before anything is done with it.
+            // The log is made durable before it is used.
             has_unsynced_renames: false,
             carried: None,
             carried_bytes: 0,
@@ -125,8 +124,8 @@ impl<H> Epoch<H> {
         self.recorded.extend(recorded);
     }
 
-    /// Objects are not at the places that the journal has recorded any more: what is committed from
-    /// now on records the new ones.
+    /// Objects are not at the places that the journal has recorded any more: later commits record
+    /// the new ones.
     pub(crate) fn forget_recorded(&mut self) {
         self.recorded.clear();
     }
@@ -147,7 +146,7 @@ impl<H> Epoch<H> {
         self.log.carried().map_or(0, |carried| carried.file)
     }
 
-    /// Memory of what the epoch has begun with.
+    /// Memory of the records that the epoch has begun with.
     pub(crate) const fn carried_bytes(&self) -> u64 {
         self.carried_bytes
     }
@@ -166,8 +165,7 @@ impl<H> Epoch<H> {
         self.log.free_bytes() >= BIND_RESERVE_BYTES
     }
 
-    /// Whether an apply that cannot bring everything to its place may begin the next epoch with the
-    /// rest.
+    /// Whether an apply that cannot apply everything may begin the next epoch with the rest.
     pub(crate) fn may_carry(&self) -> bool {
         !self.log.is_epoch_unknown() && self.log.may_carry()
     }
@@ -213,15 +211,15 @@ impl<H> Epoch<H> {
             "one transaction, of this epoch"
         );
         if self.rename_mark == RenameMark::OnlyNamesLeft {
-            // Not of what this transaction says.
+            // The mark does not cover this transaction.
             self.rename_mark = RenameMark::MayHaveBegun;
         }
         self.publish();
         Ok(written)
     }
 
-    /// The journal says, durably, that names move from here on; `is_everything`: and that nothing
-    /// else is left to do.
+    /// The journal has a durable record that renames begin; `is_everything`: and that everything
+    /// else is applied.
     pub(crate) fn set_rename_mark(&mut self, is_everything: bool) {
         self.rename_mark = if is_everything {
             RenameMark::OnlyNamesLeft
@@ -230,20 +228,20 @@ impl<H> Epoch<H> {
         };
     }
 
-    /// Names move now.
+    /// Renames begin.
     ///
-    /// Should something fail from here on, the places that the journal has recorded are not those
-    /// of the objects any more: transactions that come before the next attempt record the new ones.
+    /// After a failure from here on, the places that the journal has recorded are outdated:
+    /// transactions before the next attempt record the new ones.
     pub(crate) fn begin_renames(&mut self) {
         self.has_unsynced_renames = true;
         self.recorded.clear();
     }
 
-    /// Makes names that have moved durable, if any are not.
+    /// Makes renames durable, if any are not.
     ///
-    /// After an apply that failed while they moved, this comes before the next transaction:
-    /// recovery finds an object at a place that the journal records or gives it, and what is
-    /// committed next may take the names away at which a crash would leave it.
+    /// After an apply that failed during renames, this is done before the next transaction:
+    /// recovery finds an object at a place that the journal records or gives it, and the next
+    /// transaction may remove the names at which a crash would leave it.
     pub(crate) fn sync_renames(
         &mut self,
         lower: &impl Lower<Handle = H>,
@@ -257,8 +255,8 @@ impl<H> Epoch<H> {
         Ok(())
     }
 
-    /// The journal is void from now on: all that it says is applied and durable, or carried over;
-    /// answers what the new epoch begins with.
+    /// Invalidates the journal: all of it is applied and durable, or carried over; returns the
+    /// records that the new epoch begins with.
     ///
     /// # Errors
     /// [`StoreError::Lower`]: the epoch under way goes on, and is applied again.
@@ -291,12 +289,13 @@ impl<H> Epoch<H> {
         Ok(())
     }
 
-    /// Of a copied store: removes the last transaction, for one that says the same of this copy.
+    /// In a copied store: removes the last transaction, which is replaced by one with the inodes of
+    /// this copy.
     pub(crate) fn pop_last(&mut self) {
         self.log.pop_last();
     }
 
-    /// Of a copied store: the journal is this copy's from now on.
+    /// In a copied store: binds the journal to this copy.
     pub(crate) fn rebind_to_copy(
         &mut self,
         lower: &impl Lower<Handle = H>,
@@ -304,7 +303,7 @@ impl<H> Epoch<H> {
         self.log.rebind_to_copy(lower)
     }
 
-    /// Makes what was found durable, and invalidates what remains of a torn transaction.
+    /// Makes the log durable as found, and invalidates the remains of a torn transaction.
     pub(crate) fn make_durable(
         &mut self,
         lower: &impl Lower<Handle = H>,
@@ -319,11 +318,11 @@ impl<H> Epoch<H> {
         self.usage.total_bytes.store(total_bytes, Ordering::Relaxed);
     }
 
-    // An intent records in the sink which tagged transaction is on its way to the journal. It names
-    // epoch and sequence, so it must not outlive a transaction that failed: the next one would get
-    // the same. But as long as a failed transaction may still be found on the medium, the successor
-    // of a killed process must learn that it was this one. So it is withdrawn when its place is
-    // void, and before anything else is written.
+    // An intent records in the sink which tagged transaction is being written to the journal. It
+    // has epoch and sequence, so it must not outlive a transaction that failed: the next one would
+    // have the same. But as long as a failed transaction may still be found on the medium, the
+    // successor of a killed process must be able to identify it. So the intent is withdrawn once
+    // the transaction is invalidated, and before another one is written.
 
     /// To be called directly before a transaction is written; `tag` 0 has no intent.
     pub(crate) fn announce(&mut self, sink: Option<&dyn RestartSink>, tag: u64) {
@@ -354,10 +353,10 @@ impl<H> Epoch<H> {
         }
     }
 
-    /// Makes what a failed transaction may have left void, if that is still to be done.
+    /// Invalidates the possible remains of a failed transaction, if that is still to be done.
     ///
     /// # Errors
-    /// [`StoreError::Lower`]: it is not known what is there, and nothing may follow.
+    /// [`StoreError::Lower`]: the content of the tail is not known, and nothing may be written.
     pub(crate) fn invalidate_tail(
         &mut self,
         lower: &impl Lower<Handle = H>,

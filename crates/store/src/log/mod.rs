@@ -270,8 +270,9 @@ impl<H> Log<H> {
     /// Starts a new epoch: all earlier transactions are invalid. To be called only once all of them
     /// are applied and durable. `clean`: the next mount has no recovery to do.
     ///
-    /// # Errors [`StoreError::Lower`]; which epoch is in force on the medium is not known then, so
-    /// the log takes no transaction until a later call succeeds ([`Log::is_epoch_unknown`]).
+    /// # Errors
+    /// [`StoreError::Lower`]; which epoch is in force on the medium is not known then, so the log
+    /// takes no transaction until a later call succeeds ([`Log::is_epoch_unknown`]).
     pub(crate) fn reset(
         &mut self,
         lower: &impl Lower<Handle = H>,

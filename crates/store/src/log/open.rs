@@ -23,9 +23,10 @@ const READ_AHEAD_BYTES_MIN: u64 = 2 << 20;
 /// Opens the journal in the `.mobifs` directory and reads its transactions. Makes a journal if the
 /// directory has none.
 ///
-/// # Errors [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it was
-/// once made, or belongs to another store, and [`StoreError::NewerFormat`]: nothing is changed
-/// then. [`StoreError::Unsuitable`] for a size that cannot work, [`StoreError::Lower`].
+/// # Errors
+/// [`StoreError::Corrupt`] if the journal is damaged, cut short, missing though it was once made,
+/// or belongs to another store, and [`StoreError::NewerFormat`]: nothing is changed then.
+/// [`StoreError::Unsuitable`] for a size that cannot work, [`StoreError::Lower`].
 pub(crate) fn open<L: Lower>(
     lower: &L,
     directory: &L::Handle,

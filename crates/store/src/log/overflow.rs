@@ -13,10 +13,10 @@ use crate::lower::{Create, Lower};
 
 /// Largest single write.
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// A file of more than this must take room on the device …
+/// A file of more than this must have blocks on the device …
 const UNCHECKED_BYTES_MAX: u64 = 64 << 20;
-/// … at least its size divided by this, or it is no file that was written: the lower
-/// filesystem may compress, but not so well.
+/// … for at least its size divided by this, or it was never written: the lower filesystem may
+/// compress, but not so well.
 const COMPRESSION_MAX: u64 = 64;
 
 /// An overflow file, as the journal mentions it.
@@ -24,9 +24,9 @@ const COMPRESSION_MAX: u64 = 64;
 pub(crate) struct Overflow {
     /// Its number: `stage/t<file>`.
     pub(crate) file: u64,
-    /// Bytes that the records take in it, from its start.
+    /// Size of the records in it, from its start.
     pub(crate) bytes: u64,
-    /// How many these are.
+    /// Their number.
     pub(crate) records: u32,
     /// CRC32C of these bytes.
     pub(crate) crc32c: u32,
@@ -97,7 +97,7 @@ pub(crate) fn keep_room<L: Lower>(
 /// The overflow file of this name, open for writing.
 fn create<L: Lower>(lower: &L, stage: &L::Handle, name: &str) -> io::Result<L::Handle> {
     match lower.create(stage, name.as_bytes(), Create::Regular) {
-        // An earlier attempt failed, or room was kept; what is in it is overwritten.
+        // An earlier attempt failed, or the file was preallocated; its content is overwritten.
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
@@ -118,9 +118,9 @@ fn write_file<L: Lower>(
     lower.sync(stage)
 }
 
-/// Puts the records of overflow files in the place of those that stand for them;
-/// returns the first file number that is free. Each file is that of one transaction: a forged
-/// journal that has one many times must not fill memory with it.
+/// Replaces references to overflow files by the files' records; returns the first free file number.
+/// Each file belongs to one transaction: a forged journal that refers to one many times must not
+/// fill the memory.
 pub(crate) fn expand<L: Lower>(
     lower: &L,
     stage: &L::Handle,

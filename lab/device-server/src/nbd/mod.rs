@@ -53,8 +53,8 @@ struct State {
 impl NbdServer {
     /// Listens at `path`; only the user of this process may connect.
     ///
-    /// # Errors If something other than a stale socket is there already, or the socket cannot be
-    /// made.
+    /// # Errors
+    /// If something other than a stale socket is there already, or the socket cannot be made.
     pub(crate) fn start(
         path: &Path,
         device: Arc<dyn Block>,
