@@ -419,8 +419,8 @@ fn a_connection_that_only_reads_gets_no_lock_for_writing() {
     }
 }
 
-/// It went on with the pages that it knew, and what the app had committed was lost: SQLite reads
-/// the header anew only if the counter of changes has changed.
+/// It continued with its cached pages, and the app's committed changes were lost: SQLite reads the
+/// header anew only if the counter of changes has changed.
 #[test]
 fn a_program_with_a_cache_of_the_database_notices_a_killed_app() {
     for mode in SAFE_MODES {

@@ -124,7 +124,7 @@ impl<L: Lower> JournalStore<L> {
         Ok((store, report))
     }
 
-    /// Opens the store that a killed process had open. Every id that it knew names the same object
+    /// Opens the store that a killed process had open. Every id that it used names the same object
     /// as before, and what is pinned is readable. `sink` is expected to hold `saved` already, so
     /// that it has the whole state for a successor of this process.
     ///

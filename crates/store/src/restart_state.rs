@@ -59,7 +59,7 @@ pub struct Intent {
 /// The state that a sink received, for the successor of a killed process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RestartState {
-    /// Every object that the store knew something of, in any order, each once.
+    /// Every object of which the store held state, in any order, each once.
     pub objects: Vec<(ObjectId, KnownObject)>,
     /// The last intent that was recorded and not withdrawn.
     pub intent: Option<Intent>,

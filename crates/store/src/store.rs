@@ -150,7 +150,7 @@ pub trait Store: Send + Sync {
     /// What is committed but not applied, and counters.
     fn pending(&self) -> PendingWork;
 
-    /// The first id for an object that a transaction creates: ids that the store knew when it was
+    /// The first id for an object that a transaction creates: ids that the store held when it was
     /// opened are lower. Ids at even offsets from it are the caller's, those at odd ones the
     /// store's.
     fn first_new_object(&self) -> ObjectId;

@@ -54,7 +54,7 @@ impl FromStr for Scale {
     }
 }
 
-/// Tells the model's time.
+/// The clock of the model's time.
 ///
 /// With a scale, the model's time is the time since the start, divided by it. Without
 /// (scale 0), the clock runs as real time does, so that the device has its idle times,

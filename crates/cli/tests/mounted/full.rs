@@ -519,8 +519,9 @@ fn small_files_without_inodes_delay_no_others() {
     small_files_without_room_delay_no_others(&make, 64 * MIB, 20, take_inodes);
 }
 
-/// Every later sync stopped at the new files, because there was no inode for a list of them: deletions
-/// never got to the store, and so never gave back inodes. Neither sync nor umount succeeded again.
+/// Every later sync failed at the new files, because there was no inode for their overflow file:
+/// deletions were never applied, and so never freed inodes. Neither sync nor umount succeeded
+/// again.
 fn deletions_give_inodes_back(make: &[&str], bytes: u64, deleted: usize) {
     const OLD: usize = 40;
     const NEW: usize = 15;

@@ -228,7 +228,7 @@ fn a_caller_that_waits_for_a_merged_transaction_waits_for_the_whole() {
     assert!(!engine.has_closed() && engine.failed_apps().is_empty());
 }
 
-/// Another app's transaction that depends on the failed one stays behind all of it, and one that
+/// Another app's transaction that depends on the failed one stays after all of it, and one that
 /// what is deleted depends on is part of it.
 #[test]
 fn the_order_of_other_apps_is_kept() {

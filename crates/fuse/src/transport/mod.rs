@@ -35,8 +35,9 @@ pub trait Transport: Send + Sync {
     /// What the kernel says; [`Errno::NOENT`] means that the request has been answered.
     fn reply(&self, parts: &[IoSlice<'_>]) -> Result<(), Errno>;
 
-    /// Tells the kernel something it did not ask for; `parts` are a [`ReplyHeader`](crate::protocol::ReplyHeader)
-    /// with the notification code in place of the error, and the notification.
+    /// Sends the kernel a notification, without a request; `parts` are a
+    /// [`ReplyHeader`](crate::protocol::ReplyHeader) with the notification code in place of the
+    /// error, and the notification.
     ///
     /// # Errors
     /// What the kernel says; [`Errno::NOENT`] means that it does not know the object.

@@ -24,7 +24,7 @@ pub const MODES: [&str; 6] = ["delete", "truncate", "persist", "memory", "wal", 
 /// Those in which it does, even if processes are killed.
 pub const SAFE_MODES: [&str; 4] = ["delete", "truncate", "persist", "wal"];
 
-/// Tells a process that was started by [`child`] its purpose.
+/// Set for a process that was started by [`child`]: its purpose.
 const PURPOSE: &str = "MOBIFS_TEST_CHILD";
 const DATABASE: &str = "MOBIFS_TEST_DATABASE";
 

@@ -1,40 +1,41 @@
-//! How often an apply asks a filesystem that has no room.
+//! How often an apply tries steps that a full filesystem refuses.
 //!
-//! A refusal for want of room may take a filesystem long: btrfs flushes whatever might give some back
-//! before each one, 40 ms, and an apply with thousands of changes held the journal for minutes, only to
-//! carry all of them over. So after some refusals in a row for the same kind of step the gaps between
-//! two attempts double, and the steps between count as refused: of *n* steps about `log2 n` more
-//! are tried. One that succeeds ends this.
+//! A refusal without room may be slow: btrfs first flushes everything that might free some, for 40
+//! ms, and an apply with thousands of changes held the journal for minutes, only to carry all of
+//! them over. So after some refusals in a row of the same kind of step the gaps between two
+//! attempts double, and the skipped steps count as refused: of *n* steps about `log2 n` more are
+//! tried. A success resets the gaps.
 //!
-//! **Nothing is lost by a step that is left out.** It ends as one that the filesystem has refused: its
-//! change is carried over to the next epoch ([`carry`](super::carry)), durably, and everything looks
-//! to a reader as it was committed. Every apply begins with other steps
-//! ([`Work::begin_elsewhere`](super::work::Work::begin_elsewhere)), so each is tried again and again,
+//! **A skipped step loses nothing.** It is treated as one that the filesystem has refused: its
+//! change is carried over to the next epoch ([`carry`](super::carry)), durably, and reads return
+//! the committed state. Every apply begins with other steps
+//! ([`Work::begin_elsewhere`](super::work::Work::begin_elsewhere)), so each is tried eventually,
 //! whatever is refused before it.
 //!
-//! Only want of room counts: it is the filesystem's, where other refusals are of single objects.
+//! Only refusals for lack of room count: they concern the whole filesystem, others a single object.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// So many refusals in a row are a filesystem without room, and not some objects that it has none for.
+/// After so many refusals in a row the filesystem is taken to be full; fewer may concern single
+/// objects.
 pub(super) const IN_A_ROW_MAX: u32 = 16;
 /// Gaps double up to this power of two.
 const GAP_POWER_MAX: u32 = 20;
 
-/// What became of the steps of one kind so far.
+/// The results of the steps of one kind so far.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     /// The error of the refusals in a row.
     errno: i32,
     in_a_row: u32,
-    /// So many of the next steps are left out.
+    /// So many of the next steps are skipped.
     left_out: u32,
 }
 
 impl Backoff {
-    /// Does a step, or leaves it out and answers as the last refusal did.
+    /// Runs a step, or skips it and returns the error of the last refusal.
     pub(super) fn attempt<T>(&mut self, step: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self.left_out > 0 {
             self.left_out -= 1;
@@ -46,7 +47,7 @@ impl Backoff {
         done
     }
 
-    /// Takes note of how a step ended: none if not for want of room.
+    /// Records the result of a step: none if it was not refused for lack of room.
     fn note(&mut self, refusal: Option<i32>) {
         let Some(errno) = refusal else {
             *self = Self::default();

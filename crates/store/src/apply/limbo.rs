@@ -24,8 +24,8 @@ pub(crate) enum Unnamed {
     PinnedOrLinked,
 }
 
-/// Deletes what has no name any more and is not to be kept. A failure leaves it for
-/// the next time. Answers whether anything was deleted.
+/// Deletes objects without a name that are not kept. After a failure the next call tries again.
+/// Returns whether anything was deleted.
 pub(crate) fn empty_limbo<L: Lower>(overlay: &Overlay<L>, keeps: Unnamed) -> bool {
     let mut has_deleted = false;
     let waiting = overlay.state().table.in_limbo();
@@ -190,9 +190,9 @@ pub(crate) fn sweep_foreign_stage<L: Lower>(
     Ok(())
 }
 
-/// Deletes what an apply has left in `stage/`: new objects that were removed again, and
-/// overflow files but the one that the epoch begins with (0: none) and those that become spare
-/// files. A failure leaves it for the next time; says whether there was none.
+/// Deletes what an apply has left in `stage/`: new objects that were removed again, and overflow
+/// files except the one that the epoch begins with (0: none) and those that become spare files.
+/// After a failure the next call tries again; returns whether there was none.
 pub(crate) fn sweep_stage<L: Lower>(
     overlay: &Overlay<L>,
     reserve: &Reserve,

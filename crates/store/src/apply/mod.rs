@@ -65,8 +65,8 @@ pub(crate) fn apply_pending<L: Lower>(
     if refused.goes_on() {
         work.begin_elsewhere(applier);
     }
-    // Where only the new epoch failed, everything was applied and is durable. Doing it
-    // again would change files in place that no journal protects any more.
+    // Where only the new epoch failed, everything was applied and is durable. Another apply would
+    // change files in place without the protection of a journal.
     if !epoch.log().is_epoch_unknown() {
         if work.is_empty() && epoch.log().is_empty() && epoch.log().carried().is_none() {
             return Ok(());
@@ -196,10 +196,10 @@ pub(crate) fn apply_what_is_possible<L: Lower>(
     }
 }
 
-/// Applies everything pending and starts a new epoch of the journal. What is refused is what
-/// the new epoch begins with, where there is room to write that down. What was refused for want of room
-/// is tried again at once, in an epoch of its own, as long as the one before has deleted something:
-/// that gives back its inodes and blocks only when its epoch has ended.
+/// Applies everything pending and starts a new epoch of the journal. The new epoch begins with the
+/// refused records, where there is room to write them. Changes that were refused for lack of room
+/// are tried again at once, in an epoch of their own, as long as the epoch before has deleted
+/// something: inodes and blocks of deleted objects are freed only when their epoch has ended.
 ///
 /// # Errors
 /// [`StoreError::Unapplied`]: everything else is applied.
@@ -213,7 +213,7 @@ pub(crate) fn apply_all<L: Lower>(
         let mut refused = Refused::anything();
         let error = match apply_or_carry(overlay, applier, epoch, &mut refused) {
             Err(error @ StoreError::Unapplied { .. }) => error,
-            // All else is in its place still, as the epoch before has left it.
+            // Everything else is still applied, as the epoch before has left it.
             Err(error) if error.is_refusal() && epoch.is_new() => {
                 return Err(before.unwrap_or(error));
             }

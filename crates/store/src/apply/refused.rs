@@ -117,17 +117,17 @@ impl Refused {
         Ok(())
     }
 
-    /// The epoch has ended, and what it deleted has given back its inodes and blocks.
+    /// The epoch has ended, and inodes and blocks of the objects that it deleted are free.
     pub(super) fn note_freed(&mut self) {
         self.has_freed = true;
     }
 
-    /// Whether what was refused for want of room may have some now.
+    /// Whether there may be room now for changes that were refused for lack of it.
     pub(super) fn has_freed(&self) -> bool {
         self.has_freed
     }
 
-    /// What the apply fails with.
+    /// The error of the apply.
     pub(super) fn error(&self) -> StoreError {
         StoreError::Unapplied {
             count: self.count,

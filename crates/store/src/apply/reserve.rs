@@ -114,8 +114,9 @@ impl Reserve {
     }
 }
 
-/// Keeps room and inodes, if there are any. Not while anything is pending: the file would
-/// get an inode that the journal may name, of an object which a cut has taken.
+/// Makes the reserve and the spare files, if there are room and inodes. Not while changes are
+/// pending: a file might get an inode that the journal mentions, of an object that a power cut has
+/// removed.
 pub(crate) fn keep_reserve<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
     let held_bytes = reserve.held_bytes();
     let is_pending = !overlay.state().pending.is_empty();

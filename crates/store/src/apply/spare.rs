@@ -1,11 +1,12 @@
-//! Inodes that are kept for what an apply has to write down.
+//! Spare files: inodes that are kept for the overflow files of an apply.
 //!
-//! What cannot be applied goes to an overflow file ([`carry`](super::carry)), and that of the epoch
-//! under way counts until the next one has begun with another. Where other programs have taken the
-//! last inode, an apply without a file for that would fail as a whole, and not even deletions, which
-//! give inodes back, would get to their place. So the store's own directory has a few empty files
-//! that become overflow files, and overflow files that do not count any more become spare again.
-//! They are renamed, never deleted and made anew: no other program gets their inodes in between.
+//! Records that cannot be applied are written to an overflow file ([`carry`](super::carry)), and
+//! that of the present epoch is valid until the next one has begun with another. Where other
+//! programs have taken the last inode, an apply without such a file would fail as a whole, and not
+//! even deletions, which free inodes, would be applied. So the store's own directory has a few
+//! empty files that become overflow files, and overflow files that are not valid any more become
+//! spare again. They are renamed, never deleted and made again: no other program gets their inodes
+//! in between.
 
 use mobifs_base::FileKind;
 
@@ -16,11 +17,11 @@ use crate::log::record::Record;
 use crate::lower::{Create, Lower, LowerStat};
 use crate::overlay::Overlay;
 
-/// Names of spare files in the store's own directory: one for the file that the epoch under way has
+/// Names of spare files in the store's own directory: one for the file that the present epoch has
 /// begun with, one for that of the next, and one for the inodes of new objects.
 pub const NAMES: [&str; 3] = ["spare-0", "spare-1", "spare-2"];
 
-/// Names of which there is no file; none if no spare files are kept.
+/// Names without a file; none if no spare files are kept.
 fn missing<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -> Vec<&'static str> {
     let is_missing = |name: &&str| {
         let there = overlay.stat_at(overlay.mobifs(), name.as_bytes());
@@ -37,8 +38,8 @@ fn is_ours<L: Lower>(overlay: &Overlay<L>, directory: &L::Handle, name: &str) ->
     there.is_ok_and(|stat| stat.is_some_and(is_ours))
 }
 
-/// Makes what is missing, as far as there are inodes. Not while anything is pending, as
-/// [`keep_reserve`](super::reserve::keep_reserve) says.
+/// Makes the missing files, as far as there are inodes. Not while changes are pending: see
+/// [`keep_reserve`](super::reserve::keep_reserve).
 pub(super) fn make_spares<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
     for name in missing(overlay, reserve) {
         let (lower, own) = (overlay.lower(), overlay.mobifs());
@@ -48,7 +49,7 @@ pub(super) fn make_spares<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) {
     }
 }
 
-/// Lets overflow files that are not needed be spare files, as far as these are missing.
+/// Turns overflow files that are not needed into spare files, as far as these are missing.
 pub(crate) fn recycle<L: Lower>(
     overlay: &Overlay<L>,
     reserve: &Reserve,
@@ -58,7 +59,7 @@ pub(crate) fn recycle<L: Lower>(
     if missing.is_empty() {
         return;
     }
-    // What cannot be listed is reported where `stage/` is swept.
+    // A failure to list `stage/` is reported where it is swept.
     let entries = overlay.lower().list(overlay.stage()).unwrap_or_default();
     let numbers = entries.iter().filter_map(|entry| {
         let name = std::str::from_utf8(&entry.name).ok()?;
@@ -70,7 +71,7 @@ pub(crate) fn recycle<L: Lower>(
     }
 }
 
-/// Lets an overflow file be the spare file of this name; false if that failed.
+/// Turns an overflow file into the spare file of this name; false if that failed.
 fn make_spare<L: Lower>(overlay: &Overlay<L>, number: u64, spare: &str) -> bool {
     let (lower, stage, own) = (overlay.lower(), overlay.stage(), overlay.mobifs());
     let (from, to) = (file_name(number), spare.as_bytes());
@@ -81,7 +82,7 @@ fn make_spare<L: Lower>(overlay: &Overlay<L>, number: u64, spare: &str) -> bool 
         tracing::debug!(%error, "{from} cannot become {spare}");
         return false;
     }
-    // What there is of it means nothing, and takes room.
+    // Its content is not valid any more, and takes room.
     let file = lower.open(own, to, true);
     if let Err(error) = file.and_then(|file| lower.truncate(&file, 0)) {
         tracing::debug!(%error, "{spare} keeps its content");
@@ -89,7 +90,7 @@ fn make_spare<L: Lower>(overlay: &Overlay<L>, number: u64, spare: &str) -> bool 
     true
 }
 
-/// Gives up an overflow file that was not finished.
+/// Discards an overflow file that was not finished.
 pub(super) fn give_up<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve, number: u64) {
     let missing = missing(overlay, reserve);
     let spare = missing.first();
@@ -99,8 +100,8 @@ pub(super) fn give_up<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve, number:
     }
 }
 
-/// Makes overflow file `number` of a spare one, unless it is there. Without any, whatever writes it
-/// asks the filesystem for another inode.
+/// Makes overflow file `number` from a spare file, unless it exists. Without a spare file, the
+/// writer of the overflow file creates it with a new inode.
 pub(super) fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
     let name = file_name(number);
     let (lower, stage, own) = (overlay.lower(), overlay.stage(), overlay.mobifs());
@@ -115,8 +116,8 @@ pub(super) fn take<L: Lower>(overlay: &Overlay<L>, number: u64) {
     }
 }
 
-/// Makes overflow file `number`, of a spare one if there is any, with room for so many bytes.
-/// Where that fails it takes no room.
+/// Makes overflow file `number`, from a spare file if there is one, with room for so many bytes.
+/// After a failure it has no blocks.
 pub(super) fn keep_room<L: Lower>(
     overlay: &Overlay<L>,
     reserve: &Reserve,
@@ -128,7 +129,7 @@ pub(super) fn keep_room<L: Lower>(
     kept.inspect_err(|_| give_up(overlay, reserve, number))
 }
 
-/// Writes what is carried over to overflow file `number`, durably, as [`overflow::write`].
+/// Writes the carried records to overflow file `number`, durably, as [`overflow::write`].
 pub(super) fn write<L: Lower>(
     overlay: &Overlay<L>,
     reserve: &Reserve,

@@ -27,7 +27,7 @@ pub(super) fn rearrange<L: Lower>(
     let mut detached = false;
     let mut surplus: Vec<((ObjectId, &Name), Option<ObjectId>)> = Vec::new();
     let mut search = Search::default();
-    // All go to one directory, so room for one is room for all.
+    // All are renamed to one directory, so room for one is room for all.
     let mut backoff = Backoff::default();
     for ((parent, name), child) in &work.dentries {
         if refused.is_absent(*parent) {
@@ -180,7 +180,7 @@ fn is_stuck<L: Lower>(overlay: &Overlay<L>, id: ObjectId) -> Result<bool, StoreE
     Ok(lookup::last_place(overlay, id)?.is_some_and(|place| !place.is_own))
 }
 
-/// Moves away what an entry names, unless it is its final object.
+/// Moves the object of an entry away, unless it is its final object.
 fn detach_entry<L: Lower>(
     overlay: &Overlay<L>,
     (parent, name): (ObjectId, &Name),

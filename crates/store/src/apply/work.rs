@@ -63,7 +63,7 @@ pub(crate) struct Applier {
     held_bytes_max: u64,
     /// Fewer pages of existing files are not written ahead.
     ahead_pages_min: usize,
-    /// Applies that have begun and go on where something is refused.
+    /// Applies that have begun and continue after a refusal.
     turns: AtomicU64,
     counters: Counters,
 }
@@ -131,8 +131,8 @@ impl Work {
         }
     }
 
-    /// Entries follow each other in a circle, and each apply that goes on where something is refused
-    /// begins further on: where it stops asking for room, others are asked for next time.
+    /// Entries are a ring, and each apply that continues after a refusal begins at a later one: the
+    /// entries that it skips differ from apply to apply.
     pub(super) fn begin_elsewhere(&mut self, applier: &Applier) {
         let turn = applier.turns.fetch_add(1, Ordering::Relaxed);
         let begin = turn.saturating_mul(u64::from(IN_A_ROW_MAX));

@@ -170,7 +170,7 @@ impl<H> Epoch<H> {
         !self.log.is_epoch_unknown() && self.log.may_carry()
     }
 
-    /// Whether nothing was written to the journal, and no name has moved, since the epoch began.
+    /// Whether nothing was written to the journal, and nothing was renamed, since the epoch began.
     pub(crate) fn is_new(&self) -> bool {
         let has_begun = self.rename_mark != RenameMark::NotBegun || self.has_unsynced_renames;
         !self.log.is_epoch_unknown() && self.log.is_empty() && !has_begun
@@ -182,8 +182,8 @@ impl<H> Epoch<H> {
         Log::<H>::transaction_bytes(records) <= room
     }
 
-    /// Writes one transaction, durably, leaving some room after it; returns the bytes
-    /// written. What the journal has no room for goes to an overflow file in `stage`.
+    /// Writes one transaction, durably, leaving some room after it; returns the bytes written. A
+    /// transaction that is too large for the journal is written to an overflow file in `stage`.
     ///
     /// # Errors
     /// [`StoreError::Lower`].
@@ -385,8 +385,8 @@ mod tests {
     use crate::lower::{Gate, PosixLower};
     use crate::{JournalOptions, JournalStore, Store, Transaction};
 
-    /// An apply that fails in a new epoch has left everything as the epoch before did. Taken for
-    /// new, one in which names have moved or something was committed would be called in its place.
+    /// An apply that fails in a new epoch has changed nothing since the epoch before. An epoch with
+    /// renames or commits that is mistaken for a new one would be reported as applied.
     #[test]
     fn an_epoch_is_new_until_it_has_a_transaction_or_names_move() {
         let directory = tempfile::tempdir().unwrap();

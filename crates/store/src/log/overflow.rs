@@ -49,7 +49,7 @@ pub(crate) fn file_name(file: u64) -> String {
 }
 
 /// Writes records to overflow file number `file` in `stage`, durably; returns what stands for them,
-/// and the bytes written. Where that fails, what there is of the file means nothing.
+/// and the bytes written. After a failure the content of the file is not valid.
 pub(crate) fn write<L: Lower>(
     lower: &L,
     stage: &L::Handle,

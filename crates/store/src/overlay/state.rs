@@ -195,8 +195,8 @@ impl State {
         dropped
     }
 
-    /// Takes over what a killed process knew. A journal record of an object's place counts only for
-    /// objects that the killed process did not know.
+    /// Takes over the state of a killed process. A journal record of an object's place counts only
+    /// for objects that the killed process did not know.
     pub(crate) fn take_over(&mut self, saved: &RestartState) {
         let mut objects: Vec<&(ObjectId, KnownObject)> = saved.objects.iter().collect();
         objects.sort_unstable_by_key(|(id, _)| *id);

@@ -136,9 +136,9 @@ impl Table {
         self.next_fresh = self.next_fresh.max(above);
     }
 
-    /// Takes over what the table of a killed process knew of an object. To be called in
-    /// the order of ids: of two that had the same inode number the later one was made
-    /// when the number was free again. [`Table::index_children`] has to follow.
+    /// Takes over the entry of an object in the table of a killed process. To be called in the
+    /// order of ids: of two that had the same inode number the later one was made when the number
+    /// was free again. [`Table::index_children`] has to follow.
     pub(crate) fn take_over(&mut self, id: ObjectId, known: &KnownLocation) {
         self.by_inode.insert(known.inode, id);
         let location = Location {

@@ -185,8 +185,8 @@ impl OrphanedArena {
         self.records.range(from..=to).map(|(key, _)| *key)
     }
 
-    /// What the store knew. An object of which that cannot be read is passed over: what is
-    /// committed to it then finds it only where the journal says where it is.
+    /// The state of the store. An object whose state cannot be read is skipped: what is committed
+    /// to it then finds it only where the journal says where it is.
     pub(crate) fn store(&mut self) -> RestartState {
         let mut known = RestartState::default();
         let mut unreadable = Vec::new();
@@ -266,7 +266,7 @@ impl SavedRecords for OrphanedArena {
 /// What [`enter`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entered {
-    /// Processes that have begun to take over since one knew what is in the arena, this one
+    /// Processes that have begun to take over since one succeeded in reading the arena, this one
     /// included.
     pub in_a_row: u64,
     /// A last process has begun to commit what the arena holds, so that there can be no daemon any

@@ -238,8 +238,8 @@ fn collecting_garbage_may_itself_make_room_in_the_remap_table() {
     fixture.ftl.check().unwrap();
 }
 
-/// Found by the property tests: a mapping page on its way into the cells counted as written
-/// when the log was compacted, and what only the log knew was gone after a cut.
+/// Found by the property tests: a mapping page on its way into the cells counted as written when
+/// the log was compacted, and entries that were only in the log were lost after a cut.
 #[test]
 fn a_log_is_kept_until_the_mapping_pages_under_way_have_arrived() {
     // Two dies on channels of their own: the log may be there before the mapping page.

@@ -29,7 +29,7 @@ const CLASSES: [&str; 2] = ["relaxed", "durable"];
 /// A relaxed writer asks for a checkpoint after so many transactions.
 const CHECKPOINT_INTERVAL: u64 = 16;
 
-/// Tells a process which database it is to write to, and where its arena is.
+/// Set for a process: the database that it writes to, and the place of its arena.
 const DATABASE: &str = "MOBIFS_TEST_VFS_DATABASE";
 const ARENA: &str = "MOBIFS_TEST_VFS_ARENA";
 

@@ -228,7 +228,7 @@ mod tests {
             header.push(0);
             parse(&header)
         };
-        // Behind field 5: field 15 as a flag, bytes, a double, a structure with a number.
+        // After field 5: field 15 as a flag, bytes, a double, a structure with a number.
         for field in [
             &[0xa1][..],
             &[0xa8, 2, 7, 7],

@@ -24,8 +24,8 @@ pub struct Refusals {
     pub takes_no_overflow: bool,
     /// Inodes of the whole filesystem: objects that are made beside the journal release theirs.
     pub inodes_max: Option<usize>,
-    /// There is no room to move an object to the store's own directory (btrfs without metadata takes
-    /// no renames, but deletes and makes files).
+    /// There is no room to rename an object to the store's own directory (btrfs without room for
+    /// metadata refuses renames, but deletes and creates files).
     pub takes_no_detached: bool,
     /// Calls that always fail for some objects.
     pub calls: Option<RefusedCalls>,

@@ -314,7 +314,7 @@ fn whatever_the_filesystem_refuses_an_object_keeps_nothing_else_from_its_place()
     assert!(refused > 20, "{refused}");
 }
 
-/// Old files in place, new ones only committed, and all inodes are in use: an apply was refused.
+/// Old files are applied, new ones only committed, and all inodes are in use: an apply was refused.
 fn start_without_inodes() -> (CrashLower, Arc<Volume>) {
     let lower = CrashLower::new();
     let volume = start(&lower);
@@ -322,7 +322,7 @@ fn start_without_inodes() -> (CrashLower, Arc<Volume>) {
     for number in 0..OLD_FILES {
         make(&volume, app, &format!("old{number}"), FileKind::Regular);
     }
-    // What is deleted below is not in use: another mount made it.
+    // The files that are deleted later are not in use: another mount made them.
     volume.shutdown().unwrap();
     drop(volume);
     let volume = start(&lower);
@@ -380,8 +380,8 @@ fn check_new(volume: &Volume) {
     }
 }
 
-/// The second apply found no inode for the file that it carries over, and stopped at the new files:
-/// deletions never got to the store, and so never gave back the inodes for which these waited.
+/// The second apply had no inode for its overflow file, and failed at the new files: deletions were
+/// never applied, and so never freed the inodes that these needed.
 #[test]
 fn deletions_reach_the_store_where_there_are_no_inodes() {
     for deleted in [1, NEW_FILES / 2, 2 * NEW_FILES] {
@@ -410,7 +410,8 @@ fn deletions_reach_the_store_where_there_are_no_inodes() {
 }
 
 /// The inodes of new objects are recorded in an overflow file where the journal has no room for
-/// them: without a spare file one of the new objects gave its inode for that, and waited.
+/// them: without a spare file one of the new objects was carried over, and its inode was used for
+/// that.
 #[test]
 fn inodes_of_new_objects_are_recorded_where_these_took_the_last() {
     const FILES: usize = 6000;
@@ -436,7 +437,7 @@ fn inodes_of_new_objects_are_recorded_where_these_took_the_last() {
     assert_eq!(SPARE_FILES.iter().filter(is_spare).count(), 3, "{own:?}");
 }
 
-/// What needs no inode is brought to its place whatever waits for one, again and again.
+/// Changes that need no inode are applied in each apply, whatever others need one.
 #[test]
 fn renames_reach_the_store_where_there_are_no_inodes() {
     let (lower, volume) = start_without_inodes();
@@ -493,8 +494,8 @@ fn deletions_reach_the_store_without_inodes_wherever_an_apply_was_cut() {
     assert!(cuts > 100, "{cuts}");
 }
 
-/// As versions without spare files have left a store: there is no inode for a second list of what
-/// waits. Nothing is applied then; one inode, from wherever, is enough for everything.
+/// As versions without spare files have left a store: there is no inode for a second overflow file.
+/// Nothing is applied then; one free inode is enough for everything.
 #[test]
 fn a_store_without_spare_files_comes_free_with_one_inode() {
     let (lower, volume) = start_without_inodes();
@@ -506,7 +507,7 @@ fn a_store_without_spare_files_comes_free_with_one_inode() {
     for name in SPARE_FILES {
         let _may_be_missing = lower.unlink(&own, name.as_bytes());
     }
-    // Of overflow files only the first is in use; the other one keeps room.
+    // Only the first overflow file is in use; the other one is preallocated.
     let stage = lower.open(&own, b"stage", true).unwrap();
     for name in names_below(&lower, ".mobifs/stage").iter().skip(1) {
         lower.unlink(&stage, name.as_bytes()).unwrap();
@@ -536,7 +537,7 @@ fn a_store_without_spare_files_comes_free_with_one_inode() {
     lower.unlink(&root, FOREIGN).unwrap();
     volume.sync_app(None, true).unwrap();
     let names = names_below(&lower, "app");
-    // As many old ones are gone as new ones have come.
+    // As many old files are deleted as new ones are applied.
     assert_eq!(names.len(), usize::from(OLD_FILES), "{names:?}");
     check_new(&volume);
     // From now on inodes are kept.
@@ -545,8 +546,8 @@ fn a_store_without_spare_files_comes_free_with_one_inode() {
     assert!(spare.count() > 0, "{own:?}");
 }
 
-/// btrfs without room for metadata answers each rename after 40 ms, and takes none: applies of 3,000
-/// deletions held the journal for two minutes each, to carry all of them over.
+/// btrfs without room for metadata refuses each rename after 40 ms: applies of 3,000 deletions held
+/// the journal for two minutes each, to carry all of them over.
 #[test]
 fn a_filesystem_without_room_is_not_asked_for_every_deletion() {
     const FILES: usize = 3000;
@@ -575,13 +576,13 @@ fn a_filesystem_without_room_is_not_asked_for_every_deletion() {
         assert!(error.to_string().contains("3000 changes"), "{error}");
         assert_eq!(names_below(&lower, "app").len(), FILES);
         assert_eq!(find(&volume, "app/0"), None, "it is deleted for programs");
-        // Another app's change gets to its place, whatever is carried over.
+        // Another app's change is applied, whatever is carried over.
         let other = format!("other{round}");
         make(&volume, ObjectId::ROOT, &other, FileKind::Regular);
         volume.sync_app(None, true).unwrap_err();
         lower.stat_at(&root, other.as_bytes()).unwrap();
     }
-    // What was not tried is not forgotten, also after a power cut.
+    // Skipped changes are kept, also after a power cut.
     let image = lower.crash_image(&mut |_| Fate::Vanish);
     drop(volume);
     for lower in [image, lower] {

@@ -206,7 +206,7 @@ impl<'s> Live<'s> {
         }
     }
 
-    /// Tells the volume what the sources of events would.
+    /// Passes an event to the volume, as its sources would.
     fn device_state(&mut self, state: DeviceState) {
         match state {
             DeviceState::ScreenOn => self.volume.set_screen(true).unwrap(),
