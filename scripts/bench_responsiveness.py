@@ -8,7 +8,7 @@ write with its fsync takes, on
 
   ext4                on the device itself;
   MobiFS, naive       whatever a policy has closed is committed at once;
-  MobiFS, scheduled   each operation is told by `mobifs touch`, and commits wait for pauses.
+  MobiFS, scheduled   each operation is announced by `mobifs touch`, and commits wait for pauses.
 
 Each run has an ext4 of its own on a new device, and the same operations at the same times. The
 program in the background is under a policy that commits so often that the slowest of a hundred

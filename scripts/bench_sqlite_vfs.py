@@ -124,10 +124,10 @@ def run_once(
         contender.sync()
         image.sync()
         bytes_before, others = image.bytes_written(), contender.others_seconds()
-        told, _ = child.communicate("\n")
+        output, _ = child.communicate("\n")
     if child.returncode != 0:
         raise Failed(f"{case.name} on {contender.name} ended with {child.returncode}")
-    result = json.loads(told)
+    result = json.loads(output)
     result["processor_seconds"] += contender.others_seconds() - others
     contender.sync()
     image.sync()

@@ -177,7 +177,7 @@ class Trial:
         finally:
             self.server.crash()
         rows = sum(self.at.values())
-        say(f"  {cuts} power cuts: sound each time, {rows:,} rows in the end; "
+        say(f"  {cuts} power cuts: intact each time, {rows:,} rows in the end; "
             f"{sum(missing):,} acknowledged ones gone")  # fmt: skip
 
 

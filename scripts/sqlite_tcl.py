@@ -58,9 +58,9 @@ def tools() -> Path:
 
 def files_of(fixture: Path, tests: Path, suite: str, scratch: Path) -> list[Path]:
     directory = Path(mkdtemp(dir=scratch))
-    told = run(fixture, PRELUDE, "list", tests, suite, cwd=directory)
+    printed = run(fixture, PRELUDE, "list", tests, suite, cwd=directory)
     shutil.rmtree(directory)
-    return [Path(line[5:]) for line in told.splitlines() if line.startswith("file ")]
+    return [Path(line[5:]) for line in printed.splitlines() if line.startswith("file ")]
 
 
 def outcome(words: list[str | Path], scratch: Path, seconds: int) -> Outcome:
@@ -124,18 +124,18 @@ def difference(plain: Outcome, through: Outcome, known: Expectation | None) -> l
     """What differs and is not expected, or is expected and does not."""
     known = known or Expectation("")
     new = [name for name in through.failed if name not in plain.failed]
-    told = [
+    differences = [
         f"{name} fails" for name in new
         if not any(name == pattern or fnmatchcase(name, pattern) for pattern in known.tests)
     ]  # fmt: skip
-    if not told and len(new) != known.fails:
-        told.append(f"{known.fails} tests were expected to fail, and {len(new)} do")
+    if not differences and len(new) != known.fails:
+        differences.append(f"{known.fails} tests were expected to fail, and {len(new)} do")
     is_other = (plain.end, plain.ran) != (through.end, through.ran)
     if is_other and not known.runs_others:
-        told.append(
+        differences.append(
             f"{plain.ran} tests without MobiFS ({plain.end}), {through.ran} with it ({through.end})"
         )
-    return told
+    return differences
 
 
 def main() -> int:
@@ -188,13 +188,13 @@ def main() -> int:
                     continue
                 outcomes[file.name] = {"plain": asdict(plain), "through": asdict(through)}
                 ran += through.ran
-                told = difference(plain, through, expected.get(file.name))
-                if not told:
+                differences = difference(plain, through, expected.get(file.name))
+                if not differences:
                     passed += 1
                     continue
                 failed.append(file.name)
                 say(f"    {file.name}")
-                for line in told[:20]:
+                for line in differences[:20]:
                     say(f"      {line}")
         if options.outcomes:
             options.outcomes.write_text(json.dumps(outcomes, indent=1))

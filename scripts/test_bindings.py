@@ -62,10 +62,10 @@ def check_python(site: Site) -> int:
     run(sys.executable, "-m", "venv", venv)
     run(venv / "bin" / "pip", "install", "--quiet", "--no-index", packed)
     tests = BINDINGS / "python" / "tests"
-    told = run(venv / "bin" / "python", "-m", "unittest", "discover", "--start-directory", tests)
-    found = re.search(r"^Ran (\d+) tests?", told, re.MULTILINE)
+    output = run(venv / "bin" / "python", "-m", "unittest", "discover", "--start-directory", tests)
+    found = re.search(r"^Ran (\d+) tests?", output, re.MULTILINE)
     if not found:
-        raise Failed(f"the tests of the package did not run:\n{told}")
+        raise Failed(f"the tests of the package did not run:\n{output}")
     return int(found[1])
 
 

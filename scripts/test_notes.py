@@ -100,8 +100,8 @@ class Notes:
 
     def kept(self) -> int:
         """The notes that exist, if all are intact; else a failure."""
-        told = run(*self.words("check"), env=self.app.environment)
-        return int(told.split()[0])
+        output = run(*self.words("check"), env=self.app.environment)
+        return int(output.split()[0])
 
     def interrupted(self, notes: int, interrupt: Callable[[], None]) -> tuple[int, int]:
         """Takes notes until `interrupt` and the app's end; how many it had said before, and

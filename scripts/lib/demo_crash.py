@@ -34,7 +34,7 @@ class Progress:
 
 
 def _work(progress: Progress, step: Callable[[int], None]) -> None:
-    """Step after step until told to stop, or until the mount is gone under it."""
+    """Step after step until a request to stop, or until the mount is gone under it."""
     while not progress.stop.is_set():
         try:
             step(progress.done + 1)

@@ -23,16 +23,16 @@ def built_extension(*profile: str) -> Path:
     if chosen:
         return Path(chosen)
     run("cargo", "build", "--locked", "--package", PACKAGE, *profile, cwd=ROOT)
-    told = run("cargo", "metadata", "--locked", "--no-deps", "--format-version", "1", cwd=ROOT)
-    target = json.loads(told[told.index("{") :])["target_directory"]
+    output = run("cargo", "metadata", "--locked", "--no-deps", "--format-version", "1", cwd=ROOT)
+    target = json.loads(output[output.index("{") :])["target_directory"]
     name = "release" if "--release" in profile else "debug"
     return Path(target) / name / "libmobifs.so"
 
 
 def sqlite_source() -> Path:
     """The directory with the `sqlite3.c` that the tests in Rust are linked with."""
-    told = run("cargo", "metadata", "--locked", "--format-version", "1", cwd=ROOT)
-    for package in json.loads(told[told.index("{") :])["packages"]:
+    output = run("cargo", "metadata", "--locked", "--format-version", "1", cwd=ROOT)
+    for package in json.loads(output[output.index("{") :])["packages"]:
         if package["name"] == "libsqlite3-sys":
             return Path(package["manifest_path"]).parent / "sqlite3"
     raise Failed("the workspace has no libsqlite3-sys")

@@ -36,9 +36,9 @@ class Outcomes(unittest.TestResult):
 
     def note(self, test: unittest.TestCase, outcome: str, error: Any = None) -> None:
         # A subtest that failed decides for its test.
-        told = "" if error is None else f": {error[0].__name__}: {error[1]}"
+        detail = "" if error is None else f": {error[0].__name__}: {error[1]}"
         if self.by_test.get(test.id(), "passed") in ("passed", "skipped"):
-            self.by_test[test.id()] = outcome + told.replace(os.getcwd(), "DIR")
+            self.by_test[test.id()] = outcome + detail.replace(os.getcwd(), "DIR")
 
     def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
         self.note(test, "passed")
@@ -105,8 +105,8 @@ def main() -> None:
     if options.extension:
         register(options.extension)
     made = put_memory_into_files() if options.files else []
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         outcomes = run_tests()
     answer = {"outcomes": outcomes, "files": len(made), "sqlite": sqlite3.sqlite_version}
     sys.__stdout__.write(json.dumps(answer))

@@ -80,8 +80,8 @@ def compare(name: str, text: str, directory: Path, mode: str, most: int | None) 
         compared.statements += 1
         compared.refused += isinstance(expected, tuple)
         if found != expected:
-            told = f"{name} ({mode}): {statement}: {expected!r:.200} but {found!r:.200}"
-            compared.differences.append(told)
+            message = f"{name} ({mode}): {statement}: {expected!r:.200} but {found!r:.200}"
+            compared.differences.append(message)
     for connection in connections.values():
         connection.close()
     if paths["unix"].read_bytes() != paths["mobifs"].read_bytes():
