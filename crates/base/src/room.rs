@@ -2,7 +2,14 @@
 //!
 //! The engine acknowledges a change only where the lower filesystem has the room to commit and to
 //! apply it, and charges the transaction for it. Once the transaction is committed, the store says
-//! what applying still takes. Both compute it here.
+//! what applying still takes. Both compute it here, so that
+//!
+//! * a closed transaction is charged at least [`Room::of_transaction`] of what it holds: else a
+//!   change would be acknowledged without room. The engine asserts that where a transaction
+//!   closes, and where closed transactions are merged.
+//! * what the store reserves grows by at most [`Room::of_transaction`] with a commit: what an
+//!   earlier one has reserved is not reserved again. So the room that was promised before the
+//!   commit is enough after it. The store asserts that where it commits.
 //!
 //! # Why that is the most
 //!
@@ -18,7 +25,8 @@
 //! * **Directory entries** ([`Room::of_dentry`]). One that names another object than before may
 //!   split a block of its directory, whether the name is new or not, because it may be removed and
 //!   made again; the object that it named passes through `limbo/`. One that goes takes only that
-//!   name.
+//!   name. A directory whose entries change without a state of it in the transaction (its own
+//!   change is that of another app) is committed with a state all the same: it counts as an object.
 //! * **Content** ([`Room::of_run`]). A run of blocks takes these, a list of extents in which each
 //!   of its blocks is one ([`EXTENTS_SHARE`]), and a block for the list: if that is full where the
 //!   run begins, it is split. What follows on goes into the block that the split has left half
@@ -31,7 +39,9 @@
 //! * **Records** ([`Room::of_overflow`]). The journal has its blocks. A transaction that is too
 //!   large for it takes a file of its own until it is applied.
 
-use crate::{ByteRange, ObjectId, ObjectState, PAGE_BYTES_U64, PageIndex, Transaction};
+use alloc::collections::BTreeSet;
+
+use crate::{ByteRange, Name, ObjectId, ObjectState, PAGE_BYTES_U64, PageIndex, Transaction};
 
 /// A name in the store's own directories (`stage/`, `limbo/`).
 const NAME_BYTES: u64 = 512;
@@ -222,15 +232,29 @@ impl Room {
         })
     }
 
-    /// All of a transaction.
+    /// Objects and directory entries of a transaction, and the directories that have no state in
+    /// it. That walks all of them: it is for checks, and for what is rare.
+    pub fn of_names(
+        objects: &[ObjectState],
+        dentries: &[(ObjectId, Name, Option<ObjectId>)],
+    ) -> Self {
+        let mut parents: BTreeSet<ObjectId> = dentries.iter().map(|(id, ..)| *id).collect();
+        for state in objects {
+            parents.remove(&state.id);
+        }
+        let states = objects.iter().map(Self::of_state);
+        let entries = dentries.iter();
+        let entries = entries.map(|(_, _, child)| Self::of_dentry(*child));
+        let parts = states.chain(entries);
+        parts.fold(Self::of_objects(parents.len() as u64), Self::saturating_add)
+    }
+
+    /// All of a transaction, as [`Room::of_names`].
     pub fn of_transaction(transaction: &Transaction) -> Self {
-        let objects = transaction.objects.iter().map(Self::of_state);
-        let dentries = transaction.dentries.iter();
-        let dentries = dentries.map(|(_, _, child)| Self::of_dentry(*child));
         let pages = transaction.pages.values();
         let pages = pages.map(|pages| Self::of_pages(pages.keys().copied()));
-        let parts = objects.chain(dentries).chain(pages);
-        parts.fold(Self::NONE, Self::saturating_add)
+        let names = Self::of_names(&transaction.objects, &transaction.dentries);
+        pages.fold(names, Self::saturating_add)
     }
 }
 

@@ -161,25 +161,28 @@ impl Accounting {
         self.reserved.charge(charge.room);
     }
 
-    /// Pages, and new objects, of a closed transaction are not committed. So much memory becomes
-    /// an orphan's; what is refunded is free. Room, as in [`Accounting::refund_room`], is no more
-    /// than was charged.
+    /// A closed transaction became part of another one, and does not write all of it any more. So
+    /// much memory of it becomes an orphan's, so much is free; of the room all that the content
+    /// does not take.
     pub(crate) fn shrink_merged(
         &mut self,
         closed: &mut ClosedTransaction,
         orphan_bytes: u64,
-        refund: Charge,
+        freed_bytes: u64,
     ) {
         let charged = &mut closed.charged.0;
-        take(
-            &mut charged.memory_bytes,
-            orphan_bytes + refund.memory_bytes,
-        );
+        take(&mut charged.memory_bytes, orphan_bytes + freed_bytes);
         add(&mut self.orphan_bytes, orphan_bytes);
-        take(&mut self.dirty_bytes, refund.memory_bytes);
-        let room = refund.room.min(charged.room);
-        charged.room.refund(room);
-        self.reserved.refund(room);
+        take(&mut self.dirty_bytes, freed_bytes);
+        let needed = closed.content.room();
+        debug_assert!(
+            charged.room.covers(needed),
+            "{:?} is promised for what takes {needed:?}",
+            charged.room
+        );
+        let spare = charged.room.saturating_sub(needed);
+        charged.room.refund(spare);
+        self.reserved.refund(spare);
     }
 
     /// Pages of orphans left memory.

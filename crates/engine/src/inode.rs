@@ -7,13 +7,13 @@ use alloc::vec::Vec;
 
 use mobifs_base::{
     AppId, Attributes, ByteRange, ContentLayer, FileKind, Name, ObjectId, ObjectInfo,
-    PAGE_BYTES_U64, PageIndex, TransactionId,
+    PAGE_BYTES_U64, PageIndex, Room, TransactionId,
 };
 
 use crate::directory::{Directory, Displaced, Listing};
 use crate::persist::dirty_tracking::Tracked;
 use crate::request::{Node, SetIdBits};
-use crate::versions::{Change, Pages};
+use crate::versions::{Change, ORPHAN, Pages};
 
 /// Extended attributes, name to value.
 pub(crate) type Xattrs = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
@@ -250,6 +250,24 @@ impl Inode {
                     .any(|(_, ranges)| overlaps(ranges)))
     }
 
+    /// Room that changes take which no transaction carries yet: pages, allocated ranges and
+    /// extended attributes of an object without a link.
+    pub(crate) fn orphan_room(&self) -> Room {
+        let change = self.change.as_deref();
+        let Some(change) = change.filter(|change| change.transaction == ORPHAN) else {
+            return Room::NONE;
+        };
+        let pages = self.pages.iter();
+        let pages = pages.filter(|(_, slot)| slot.transaction == ORPHAN);
+        let pages = Room::of_pages(pages.map(|(&index, _)| index));
+        let allocated = change.allocated.iter().map(Room::of_range);
+        let known = self.xattrs.as_ref();
+        let values = change.xattrs.iter();
+        let values = values.filter_map(|name| known?.get(name));
+        let values = values.map(|value| Room::of_xattr(value.len()));
+        allocated.chain(values).fold(pages, Room::saturating_add)
+    }
+
     /// Takes the file capability away, which every change of content does.
     pub(crate) fn kill_capability(&mut self) {
         const CAPABILITY: &[u8] = b"security.capability";
@@ -257,16 +275,22 @@ impl Inode {
     }
 
     /// Sets an extended attribute, which the open change will carry; the attributes are loaded.
-    pub(crate) fn set_xattr(&mut self, name: Arc<[u8]>, value: Arc<[u8]>) {
+    /// Room for the value, unless that change has set the attribute before.
+    pub(crate) fn set_xattr(&mut self, name: Arc<[u8]>, value: Arc<[u8]>) -> Room {
         if self.xattrs.is_none() {
-            return;
+            return Room::NONE;
         }
-        if let Some(change) = &mut self.change {
-            change.xattrs.insert(Arc::clone(&name));
-        }
+        let change = self.change.as_mut();
+        let is_new = change.is_none_or(|change| change.xattrs.insert(Arc::clone(&name)));
+        let room = if is_new {
+            Room::of_xattr(value.len())
+        } else {
+            Room::NONE
+        };
         if let Some(xattrs) = &mut *self.xattrs {
             xattrs.insert(name, value);
         }
+        room
     }
 
     /// Takes an extended attribute away, if there is one.

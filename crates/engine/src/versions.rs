@@ -133,6 +133,19 @@ impl Pages {
         Some(slot)
     }
 
+    /// Whether the page before this one is a version of the transaction.
+    pub(crate) fn follows_on(&self, index: PageIndex, transaction: TransactionId) -> bool {
+        let before = index.0.checked_sub(1).map(PageIndex);
+        let slot = before.and_then(|before| self.slots.get(&before));
+        slot.is_some_and(|slot| slot.transaction == transaction)
+    }
+
+    /// Whether the page is a version of the transaction.
+    pub(crate) fn is_of(&self, index: PageIndex, transaction: TransactionId) -> bool {
+        let slot = self.slots.get(&index);
+        slot.is_some_and(|slot| slot.transaction == transaction)
+    }
+
     /// Marks everything as unsaved.
     pub(crate) fn mark_all_unsaved(&mut self) {
         let Self { slots, unsaved } = self;

@@ -1,8 +1,9 @@
 //! Changing attributes.
 
-use mobifs_base::{MODE_MASK, ObjectId, Timestamp};
+use mobifs_base::{MODE_MASK, ObjectId, Room, Timestamp};
 
 use super::Engine;
+use crate::accounting::Charge;
 use crate::acl::{self, Acl};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Inode;
@@ -49,14 +50,16 @@ impl Engine {
             self.content_changed(id, moment, SetIdBits::Stay)?;
         }
         let inode = self.namespace.inode_mut(id)?;
-        apply(inode, change, moment);
+        let room = apply(inode, change, moment);
         let node = inode.node(id);
+        self.charge(transaction, Charge::room(room));
         self.finish(transaction, moment.now);
         Ok(node)
     }
 }
 
-fn apply(inode: &mut Inode, change: &AttributeChange, moment: Moment) {
+/// Applies the change; returns room that it takes for extended attributes.
+fn apply(inode: &mut Inode, change: &AttributeChange, moment: Moment) -> Room {
     inode.change_set_id(change.set_id);
     if change.uid.is_some() || change.gid.is_some() {
         inode.kill_capability();
@@ -67,20 +70,21 @@ fn apply(inode: &mut Inode, change: &AttributeChange, moment: Moment) {
     attributes.atime = time(change.atime, attributes.atime, moment);
     attributes.mtime = time(change.mtime, attributes.mtime, moment);
     attributes.ctime = change.ctime.unwrap_or(moment.wall);
-    if let Some(mode) = change.mode {
-        attributes.mode = mode & MODE_MASK;
-        follow_mode(inode, mode);
-    }
+    change.mode.map_or(Room::NONE, |mode| {
+        inode.attributes.mode = mode & MODE_MASK;
+        follow_mode(inode, mode)
+    })
 }
 
-/// Lets the ACL, if there is one, follow a chmod.
-fn follow_mode(inode: &mut Inode, mode: u16) {
+/// Lets the ACL, if there is one, follow a chmod; returns the room that it takes.
+fn follow_mode(inode: &mut Inode, mode: u16) -> Room {
     let xattrs = inode.xattrs.as_ref();
     let value = xattrs.and_then(|xattrs| xattrs.get(acl::ACCESS));
-    if let Some(mut list) = value.and_then(|value| Acl::parse(value)) {
-        list.set_permission_bits(mode);
-        inode.set_xattr(alloc::sync::Arc::from(acl::ACCESS), list.to_bytes());
-    }
+    let Some(mut list) = value.and_then(|value| Acl::parse(value)) else {
+        return Room::NONE;
+    };
+    list.set_permission_bits(mode);
+    inode.set_xattr(alloc::sync::Arc::from(acl::ACCESS), list.to_bytes())
 }
 
 fn time(change: Option<TimeChange>, current: Timestamp, moment: Moment) -> Timestamp {

@@ -293,11 +293,18 @@ impl Engine {
         let Some(open) = self.transactions.open_mut(transaction) else {
             return transaction;
         };
-        let overwritten = open.dentries.record((parent, name.clone()), before, now);
-        open.closing.page_written(overwritten);
-        if !overwritten {
-            let charge = Charge::of(ENTRY_BYTES, Room::of_dentry(now));
-            self.accounting.charge(open, charge);
+        let earlier = open.dentries.record((parent, name.clone()), before, now);
+        open.closing.page_written(earlier.is_some());
+        let accounting = &mut self.accounting;
+        if let Some(earlier) = earlier {
+            accounting.charge(open, Charge::room(Room::of_dentry(now)));
+            accounting.refund_room(open, Room::of_dentry(earlier));
+        } else {
+            accounting.charge(open, Charge::of(ENTRY_BYTES, Room::of_dentry(now)));
+            if !open.dirty.contains(&parent) {
+                // The directory's own change is in the transaction of the app above.
+                accounting.charge(open, Charge::room(Room::OBJECT));
+            }
         }
         transaction
     }
@@ -371,6 +378,7 @@ impl Engine {
         id: ObjectId,
     ) -> Result<TransactionId, Stop> {
         let inode = self.namespace.inode_mut(id)?;
+        let room = inode.orphan_room();
         let Some(change) = inode
             .change
             .as_mut()
@@ -379,19 +387,17 @@ impl Engine {
             return self.touch(transaction, id);
         };
         change.transaction = transaction;
-        let (mut pages, mut bytes) = (0, 0);
+        let mut bytes = 0;
         inode.pages.change_each(|slot| {
             let is_adopted = slot.transaction == ORPHAN;
             if is_adopted {
                 slot.transaction = transaction;
-                pages += 1;
                 bytes += slot.page.stored_bytes() as u64;
             }
             is_adopted
         });
         if let Some(open) = self.transactions.open_mut(transaction) {
-            let charge = Charge::of(bytes, Room::of_blocks(pages));
-            self.accounting.adopt(open, charge);
+            self.accounting.adopt(open, Charge::of(bytes, room));
         }
         self.touch(transaction, id)
     }

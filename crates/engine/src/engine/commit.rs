@@ -363,6 +363,7 @@ impl Engine {
             pins,
             apps,
             sizes: size_changes(closed, &self.namespace),
+            promised: closed.charged.room(),
             content: Arc::clone(&closed.content),
         })
     }

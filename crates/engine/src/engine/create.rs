@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use mobifs_base::{Attributes, FileKind, ObjectId, S_ISGID, TransactionId};
+use mobifs_base::{Attributes, FileKind, ObjectId, Room, S_ISGID, TransactionId};
 
 use super::Engine;
 use super::rename::Side;
@@ -22,6 +22,12 @@ struct Inheritance {
     mode: u16,
     gid: u32,
     xattrs: BTreeMap<Arc<[u8]>, Arc<[u8]>>,
+}
+
+/// Room for extended attributes with these values.
+pub(super) fn room_of<'a>(values: impl Iterator<Item = &'a Arc<[u8]>>) -> Room {
+    let each = values.map(|value| Room::of_xattr(value.len()));
+    each.fold(Room::NONE, Room::saturating_add)
 }
 
 impl Engine {
@@ -51,7 +57,8 @@ impl Engine {
             .symlink_target
             .filter(|_| spec.kind == FileKind::Symlink);
         let target_bytes = target.map_or(0, |target| target.len() as u64);
-        self.require_new(parent, target_bytes)?;
+        let inherited = room_of(inheritance.xattrs.values());
+        self.require_new(parent, Charge::of(target_bytes, inherited))?;
         // Checks that can still fail (an app that is read-only) come before anything is in memory.
         self.check_apps(parent, name.as_bytes(), spec.kind)?;
         let id = self.namespace.new_object_id();
@@ -95,7 +102,8 @@ impl Engine {
             symlink_target: None,
         };
         let inheritance = self.inherit(caller, parent, &spec)?;
-        self.require_entries(parent, 1, 1)?;
+        let inherited = room_of(inheritance.xattrs.values());
+        self.require_entries(parent, 1, inherited.saturating_add(Room::INODE))?;
         let id = self.namespace.new_object_id();
         let mut inode = self.new_inode(caller, moment, parent, &spec, inheritance, 0);
         inode.unnamed = true;
@@ -140,6 +148,7 @@ impl Engine {
     ) -> Result<TransactionId, Stop> {
         let transaction = self.touch(transaction, id)?;
         let inode = self.namespace.inode_mut(id)?;
+        let room = room_of(inode.xattrs.iter().flatten().map(|(_, value)| value));
         let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
         let inherited: Vec<_> = inherited.collect();
         if !inherited.is_empty()
@@ -147,7 +156,8 @@ impl Engine {
         {
             change.xattrs.extend(inherited);
         }
-        self.reserve_inode(transaction);
+        let room = room.saturating_add(Room::INODE);
+        self.charge(transaction, Charge::room(room));
         Ok(transaction)
     }
 

@@ -230,24 +230,27 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks a change of entries and objects, so many together, and perhaps a new inode, in a
-    /// directory.
+    /// Checks a change of entries and objects, so many together, in a directory, and what else it
+    /// takes: perhaps a new inode.
     pub(crate) fn require_entries(
         &mut self,
         parent: ObjectId,
         entries: u64,
-        inodes: u64,
+        more: Room,
     ) -> Result<(), Stop> {
-        let objects = Room::of_objects(entries).saturating_add(Room::of_blocks(inodes));
-        let room = Room::new(objects.bytes(), inodes);
+        let objects = Room::of_objects(entries).saturating_add(Room::of_blocks(more.inodes()));
+        let room = objects.saturating_add(more);
         self.require(parent, Charge::of(entries * ENTRY_BYTES, room))
     }
 
-    /// Checks a new object, with a target where it is a symlink.
-    pub(crate) fn require_new(&mut self, parent: ObjectId, target_bytes: u64) -> Result<(), Stop> {
+    /// Checks a new object, with its target where it is a symlink, and what it inherits.
+    pub(crate) fn require_new(&mut self, parent: ObjectId, more: Charge) -> Result<(), Stop> {
         let objects = Room::of_objects(3).saturating_add(Room::of_blocks(1));
-        let room = objects.saturating_add(Room::INODE);
-        self.require(parent, Charge::of(3 * ENTRY_BYTES + target_bytes, room))
+        let room = objects
+            .saturating_add(Room::INODE)
+            .saturating_add(more.room);
+        let memory_bytes = 3 * ENTRY_BYTES + more.memory_bytes;
+        self.require(parent, Charge::of(memory_bytes, room))
     }
 
     /// Charges a transaction for what is neither an object, nor an entry, nor a page.
@@ -260,7 +263,7 @@ impl Engine {
     /// Checks a change of entries that are there, or of files that get more of them. On a full
     /// disk the room that the store keeps is for these.
     pub(crate) fn require_moves(&mut self, parent: ObjectId, entries: u64) -> Result<(), Stop> {
-        let Err(stop) = self.require_entries(parent, entries, 0) else {
+        let Err(stop) = self.require_entries(parent, entries, Room::NONE) else {
             return Ok(());
         };
         let needed = Room::of_objects(entries).bytes();

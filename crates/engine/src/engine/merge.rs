@@ -4,11 +4,10 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{ByteRange, ObjectId, Room, TransactionId};
+use mobifs_base::{ByteRange, ObjectId, TransactionId};
 
 use super::Engine;
 use crate::FsError;
-use crate::accounting::Charge;
 use crate::inode::Inode;
 use crate::transactions::Merged;
 use crate::versions::{Change, ORPHAN};
@@ -55,12 +54,8 @@ impl Engine {
         }
         let (orphan_bytes, freed_bytes) = self.let_dropped_pages_go(merged);
         if let Some(closed) = self.transactions.closed_mut(merged.id) {
-            let refund = Charge {
-                memory_bytes: freed_bytes,
-                room: Room::of_blocks(merged.dropped.len() as u64)
-                    .saturating_add(Room::new(0, merged.unmade)),
-            };
-            self.accounting.shrink_merged(closed, orphan_bytes, refund);
+            self.accounting
+                .shrink_merged(closed, orphan_bytes, freed_bytes);
         }
         self.check_accounting();
         for &id in &merged.orphaned {

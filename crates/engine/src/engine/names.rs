@@ -139,7 +139,8 @@ impl Engine {
         let (kind, was_orphan, announced) =
             (inode.attributes.kind, inode.is_orphan(), inode.announced);
         if was_orphan {
-            self.require_entries(parent, 3, 1)?;
+            let held = self.namespace.inode(id)?.orphan_room();
+            self.require_entries(parent, 3, held.saturating_add(Room::INODE))?;
             // It had no name so far; its app is that of its first link.
             self.namespace.set_home(id, parent)?;
             self.namespace.inode_mut(id)?.app_epoch = 0;
@@ -163,7 +164,7 @@ impl Engine {
         if was_orphan {
             transaction = self.adopt_orphan(transaction, id)?;
             if !announced {
-                self.reserve_inode(transaction);
+                self.charge(transaction, Charge::room(Room::INODE));
             }
         }
         transaction = self.touch(transaction, id)?;
@@ -191,13 +192,6 @@ impl Engine {
             }
         }
         Ok(id)
-    }
-
-    /// Counts an inode that the transaction will create in the lower filesystem.
-    pub(super) fn reserve_inode(&mut self, transaction: TransactionId) {
-        if let Some(open) = self.transactions.open_mut(transaction) {
-            self.accounting.charge(open, Charge::room(Room::INODE));
-        }
     }
 
     /// A directory's entries change: its times, and its links by subdirectories that

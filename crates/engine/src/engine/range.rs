@@ -206,17 +206,27 @@ impl Engine {
         let tail = inode
             .pages
             .take_range(PageIndex::of_offset(range.start), end);
-        let (mut dropped, mut bytes) = (0, 0);
+        let (mut dropped, mut bytes) = (0_u64, 0);
         for slot in tail.values().filter(|slot| slot.transaction == transaction) {
             dropped += 1;
             bytes += slot.page.stored_bytes() as u64;
         }
-        let mut unreserved = dropped * PAGE_BYTES_U64;
+        // Where a hole makes two of a run, a block stays reserved: for the second one's extent.
+        let first = PageIndex::of_offset(range.start);
+        let splits = inode.pages.follows_on(first, transaction)
+            && end.is_some_and(|end| inode.pages.is_of(end, transaction));
+        let mut unreserved = Room::of_blocks(dropped.saturating_sub(u64::from(splits)));
         inode.shrink_allocated(tail.len() as u64 * PAGE_BYTES_U64, range);
         let is_below = inode.announced || inode.known_to_store;
         if let Some(change) = &mut inode.change {
-            unreserved += change.allocated.bytes_in(range);
-            change.allocated.remove(range);
+            let allocated = &mut change.allocated;
+            let before = range.start.checked_sub(1);
+            let splits = before.is_some_and(|before| allocated.contains(before))
+                && allocated.contains(range.end);
+            let bytes = Room::of_bytes(allocated.bytes_in(range));
+            let kept = Room::of_blocks(u64::from(splits));
+            unreserved = unreserved.saturating_add(bytes.saturating_sub(kept));
+            allocated.remove(range);
             if is_below {
                 change.zeroed.insert(range);
             }
@@ -225,7 +235,7 @@ impl Engine {
         accounting.resize_pages(open.as_deref_mut(), 0, bytes);
         if let Some(open) = open {
             open.closing.pages_dropped(dropped);
-            accounting.refund_room(open, Room::of_bytes(unreserved));
+            accounting.refund_room(open, unreserved);
         }
         Ok(())
     }

@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
-use mobifs_base::{AppId, FileKind, Name, ObjectId, TransactionId};
+use mobifs_base::{AppId, FileKind, Name, ObjectId, Room, TransactionId};
 
 use super::Engine;
+use super::create::room_of;
 use crate::directory::Slot;
 use crate::error::{FsError, Stop};
 use crate::inode::Inode;
@@ -70,7 +71,10 @@ impl Engine {
             _ => None,
         };
         match &left {
-            Some(_) => self.require_entries(to.parent, 6, 1)?,
+            Some(left) => {
+                let inherited = room_of(left.xattrs.iter().flatten().map(|(_, value)| value));
+                self.require_entries(to.parent, 6, inherited.saturating_add(Room::INODE))?;
+            }
             None => self.require_moves(to.parent, 6)?,
         }
         match (mode, other) {

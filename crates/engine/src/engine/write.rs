@@ -229,8 +229,7 @@ impl Engine {
                 change.log.push(index);
             }
             if let Some(open) = &mut open {
-                let before = index.0.checked_sub(1).map(PageIndex);
-                let follows_on = before.is_some_and(|before| inode.pages.contains_key(&before));
+                let follows_on = inode.pages.follows_on(index, transaction);
                 accounting.charge(open, Charge::room(Room::of_page(follows_on)));
             }
         }

@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use core::ops::Deref;
 
 use mobifs_base::{
-    AppId, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, Transaction, TransactionId,
+    AppId, MonotonicNs, Name, ObjectId, ObjectState, Page, PageIndex, Room, Transaction,
+    TransactionId,
 };
 
 use crate::FsError;
@@ -24,6 +25,14 @@ pub(crate) struct Content {
 }
 
 impl Content {
+    /// Room that it takes in the lower filesystem at most.
+    pub(crate) fn room(&self) -> Room {
+        let files = self.pages.chunk_by(|(one, ..), (next, ..)| one == next);
+        let pages = files.map(|pages| Room::of_pages(pages.iter().map(|(_, index, _)| *index)));
+        let names = Room::of_names(&self.objects, &self.dentries);
+        pages.fold(names, Room::saturating_add)
+    }
+
     /// Whether everything that happened in the transaction was undone in it.
     pub(crate) const fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.dentries.is_empty()
@@ -84,6 +93,9 @@ pub struct Commit {
     pub apps: Vec<Vec<u8>>,
     /// What it changes of the room that files take, of those of which it does.
     pub sizes: Vec<SizeChange>,
+    /// Room in the lower filesystem that the engine has promised for it: at least
+    /// [`Room::of_transaction`].
+    pub promised: Room,
     pub(crate) content: Arc<Content>,
 }
 

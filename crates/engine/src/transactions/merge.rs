@@ -44,8 +44,6 @@ pub(crate) struct Merged {
     pub(crate) released: Vec<ObjectId>,
     /// Pages that are not written any more.
     pub(crate) dropped: Vec<(ObjectId, PageIndex, Page)>,
-    /// New objects that are not made any more.
-    pub(crate) unmade: u64,
 }
 
 /// The net effect of transactions that follow each other.
@@ -55,7 +53,6 @@ struct NetEffect {
     dentries: BTreeMap<(ObjectId, Name), Option<ObjectId>>,
     pages: BTreeMap<(ObjectId, PageIndex), Page>,
     dropped: Vec<(ObjectId, PageIndex, Page)>,
-    unmade: u64,
 }
 
 impl NetEffect {
@@ -91,7 +88,6 @@ impl NetEffect {
     fn delete(&mut self, id: ObjectId) {
         self.drop_pages(id, ByteRange::from(0));
         if self.objects.remove(&id).is_some_and(|state| state.created) {
-            self.unmade += 1;
             // Its entries as a directory, all of which are removed by now, were never in the lower
             // filesystem.
             self.dentries.retain(|(parent, _), _| *parent != id);
@@ -228,7 +224,6 @@ impl Transactions {
         }
         self.note_merged(group, id);
         let dropped = core::mem::take(&mut net.dropped);
-        let unmade = net.unmade;
         into.refusal = None;
         into.content = Arc::new(net.into_content());
         let merged = Merged {
@@ -237,7 +232,6 @@ impl Transactions {
             orphaned: into.orphaned.clone(),
             released,
             dropped,
-            unmade,
         };
         self.closed.insert(id, into);
         self.merges += 1;

@@ -159,6 +159,12 @@ impl Transactions {
             self.closed.values().all(|earlier| earlier.order < order),
             "the order of closing is the order of numbers"
         );
+        debug_assert!(
+            open.charged.room().covers(content.room()),
+            "{:?} is promised for what takes {:?}",
+            open.charged.room(),
+            content.room()
+        );
         self.closings += 1;
         let closed = ClosedTransaction {
             order,

@@ -145,20 +145,19 @@ impl Dentries {
         }
     }
 
-    /// An entry names `now`; `before`, if this is its first change here. Whether it
-    /// was changed here before.
+    /// An entry names `now`; `before`, if this is its first change here. What it named before this
+    /// change, if it was changed here before.
     pub(crate) fn record(
         &mut self,
         key: (ObjectId, Name),
         before: Option<ObjectId>,
         now: Option<ObjectId>,
-    ) -> bool {
+    ) -> Option<Option<ObjectId>> {
         if self.unsaved.is_on() {
             self.unsaved.mark(key.clone());
         }
         if let Some(change) = self.map.get_mut(&key) {
-            change.now = now;
-            return true;
+            return Some(core::mem::replace(&mut change.now, now));
         }
         let serial = self.next_serial;
         self.next_serial += 1;
@@ -168,7 +167,7 @@ impl Dentries {
             serial,
         };
         self.map.insert(key, change);
-        false
+        None
     }
 
     /// Whether all entries are there: their numbers leave nothing out.

@@ -5,6 +5,7 @@ mod kept_memory;
 mod prediction;
 mod rarities;
 mod room;
+mod room_contract;
 mod saved;
 mod schedule;
 mod standby;

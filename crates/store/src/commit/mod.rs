@@ -7,7 +7,7 @@ mod shape;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashSet};
 
-use mobifs_base::{ByteRange, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex, RangeSet};
+use mobifs_base::{ByteRange, ObjectId, ObjectState, PAGE_BYTES, Page, PageIndex, RangeSet, Room};
 
 use crate::apply;
 use crate::apply::reserve;
@@ -49,6 +49,7 @@ pub(crate) fn commit<L: Lower>(
         shape::is_complete(&transaction),
         "every object with pages has a state, and only one"
     );
+    let room_max = cfg!(debug_assertions).then(|| Room::of_transaction(&transaction));
     make_room(overlay, applier, epoch, &transaction)?;
     epoch.sync_renames(overlay.lower())?;
     add_parents(overlay, &mut transaction)?;
@@ -98,7 +99,11 @@ pub(crate) fn commit<L: Lower>(
     epoch.conclude(overlay.sink(), &written);
     let written = written?;
     epoch.add_recorded(recorded);
-    merge(overlay, transaction, &direct, &spilled, kept);
+    let reserved = merge(overlay, transaction, &direct, &spilled, kept);
+    debug_assert!(
+        room_max.is_none_or(|max| max.covers(reserved)),
+        "{reserved:?} is reserved for what may take {room_max:?}"
+    );
     direct::note_whole(overlay, &written_directly.whole);
     let bytes = written + written_directly.bytes;
     counters.add_commit(bytes);
@@ -241,15 +246,16 @@ fn page_records<L: Lower>(
     Ok((records, kept))
 }
 
-/// Lets reads see the transaction.
+/// Lets reads see the transaction; returns the room that is reserved for it.
 fn merge<L: Lower>(
     overlay: &Overlay<L>,
     transaction: Transaction,
     direct: &[(ObjectId, ByteRange)],
     spilled: &[ObjectId],
     kept: KeptPages,
-) {
+) -> Room {
     let mut state = overlay.state_mut();
+    let before = state.pending.reserved();
     transaction
         .objects
         .iter()
@@ -266,6 +272,7 @@ fn merge<L: Lower>(
             .merge_page(id, index, PendingPage::Whole(page));
     }
     spilled.iter().for_each(|&id| state.take_spilled(id));
+    state.pending.reserved().saturating_sub(before)
 }
 
 /// What is committed of a page, to see what changed.

@@ -180,7 +180,9 @@ impl Pending {
 
     pub(crate) fn merge_state(&mut self, state: &ObjectState) {
         let mut freed_bytes = 0;
-        let newly_created = state.created && self.object(state.id).is_none_or(|o| !o.created);
+        let before = self.object(state.id);
+        let is_pending = before.is_some_and(|object| object.attributes.is_some());
+        let is_new = state.created && before.is_none_or(|object| !object.created);
         let object = self.object_mut(state.id);
         object.attributes = Some(state.attributes);
         object.created |= state.created;
@@ -201,8 +203,11 @@ impl Pending {
             object.xattrs.insert(Arc::clone(name), value.clone());
         }
         self.give_back(freed_bytes);
-        let inode = Room::new(0, u64::from(state.created && !newly_created));
-        self.reserve(Room::of_state(state).saturating_sub(inode));
+        // What is pending is applied once.
+        let inode = Room::new(0, u64::from(state.created && !is_new));
+        let object = Room::of_objects(u64::from(is_pending));
+        let reserved = inode.saturating_add(object);
+        self.reserve(Room::of_state(state).saturating_sub(reserved));
     }
 
     /// Saturating: a forged journal may ask for any room.
@@ -414,6 +419,10 @@ pub(crate) fn write_runs(page: &mut Page, runs: &[(u16, Vec<u8>)]) {
 
 #[cfg(test)]
 mod tests {
+    use mobifs_base::{Entry, Transaction};
+    use proptest::collection::{btree_set, vec};
+    use proptest::{option, prelude::*};
+
     use super::*;
     use crate::fixtures::file_state;
 
@@ -446,5 +455,86 @@ mod tests {
         pending.merge_state(&state);
         pending.merge_runs(ObjectId(7), PageIndex(0), true, vec![(0, vec![1])]);
         assert_eq!(pending.reserved().bytes(), u64::MAX);
+    }
+
+    fn pages_range(first: u64, pages: u64) -> ByteRange {
+        let start = PageIndex(first).offset();
+        ByteRange::new(start, start + PageIndex(pages).offset())
+    }
+
+    /// A transaction of one object, and how many of its first pages go to their place directly.
+    fn any_transaction() -> impl Strategy<Value = (Transaction, usize)> {
+        let ranges = || vec((0_u64..20, 0_u64..6), 0..3);
+        let state = (1_u64..4, any::<bool>(), ranges(), ranges());
+        let values = vec((0_u8..3, option::of(0_usize..9000)), 0..3);
+        let entries = vec((1_u64..4, 0_u8..4, option::of(1_u64..4)), 0..4);
+        let pages = btree_set(0_u64..20, 0..12);
+        let parts = (state, values, entries, pages, 0_usize..12);
+        parts.prop_map(
+            |((id, created, zeroed, allocated), values, entries, pages, direct)| {
+                let ranges = |of: Vec<(u64, u64)>| {
+                    let ranges = of
+                        .into_iter()
+                        .map(|(first, pages)| pages_range(first, pages));
+                    ranges.collect::<RangeSet>().iter().collect::<Vec<_>>()
+                };
+                let values = values.into_iter();
+                let values = values.map(|(name, bytes)| {
+                    let value = bytes.map(|bytes| Arc::from(vec![1; bytes]));
+                    (Arc::from([name].as_slice()), value)
+                });
+                let state = ObjectState {
+                    zeroed: ranges(zeroed),
+                    allocated: ranges(allocated),
+                    xattrs: values.collect(),
+                    ..file_state(ObjectId(id), created, 1 << 20)
+                };
+                let mut transaction = Transaction::default();
+                transaction.push(Entry::Object(state));
+                for (parent, name, child) in entries {
+                    transaction.push(Entry::Dentry {
+                        parent: ObjectId(parent),
+                        name: Name::new(&[b'a' + name]).unwrap(),
+                        child: child.map(ObjectId),
+                    });
+                }
+                for index in pages {
+                    transaction.push(Entry::Page {
+                        object: ObjectId(id),
+                        index: PageIndex(index),
+                        page: Page::new(b"content"),
+                    });
+                }
+                (transaction, direct)
+            },
+        )
+    }
+
+    proptest! {
+        /// The store's side of the contract of [`mobifs_base::room`], in the order of a commit.
+        #[test]
+        fn a_transaction_reserves_no_more_than_it_may_take(
+            transactions in vec(any_transaction(), 1..8),
+        ) {
+            let mut pending = Pending::default();
+            for (transaction, direct) in transactions {
+                let (before, most) = (pending.reserved(), Room::of_transaction(&transaction));
+                transaction.objects.iter().for_each(|state| pending.merge_state(state));
+                for (parent, name, child) in transaction.dentries {
+                    pending.merge_dentry(parent, name, child);
+                }
+                for (id, pages) in transaction.pages {
+                    for (number, (index, page)) in pages.into_iter().enumerate() {
+                        if number < direct {
+                            pending.merge_direct(id, pages_range(index.0, 1));
+                        } else {
+                            pending.merge_page(id, index, PendingPage::Whole(page));
+                        }
+                    }
+                }
+                let reserved = pending.reserved().saturating_sub(before);
+                prop_assert!(most.covers(reserved), "{:?} of {:?}", reserved, most);
+            }
+        }
     }
 }
