@@ -1,4 +1,5 @@
 //! An engine driven by hand, without any store.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use mobifs_base::{
     Attributes, DeviceNumber, FileKind, MonotonicNs, ObjectId, ObjectInfo, Timestamp,
