@@ -253,3 +253,54 @@ fn what_is_handed_out_was_promised_its_room() {
     assert!(done.iter().all(|&done| done > 400), "{done:?}");
     assert!(merges > 50, "{merges} merges");
 }
+
+/// A bed with a committed file, so that nothing else is charged.
+fn committed_file() -> (Bed, ObjectId) {
+    let mut bed = Bed::relaxed();
+    let app = bed.directory(ROOT, "app");
+    let file = bed.file(app, "file");
+    bed.checkpoint();
+    (bed, file)
+}
+
+/// Punches every other page of the first hundred.
+fn punch(bed: &mut Bed, file: ObjectId) {
+    for page in (1..100).step_by(2) {
+        let (moment, mode) = (bed.moment(), AllocateMode::PunchHole);
+        let start = page * PAGE_BYTES_U64;
+        bed.engine
+            .allocate(moment, file, mode, start, PAGE_BYTES_U64)
+            .unwrap();
+    }
+}
+
+#[test]
+fn holes_in_new_content_keep_a_block_for_each_run_that_is_left() {
+    let (mut bed, file) = committed_file();
+    bed.write(file, 0, &vec![1; 100 * PAGE_BYTES_U64 as usize]);
+    punch(&mut bed, file);
+    bed.checkpoint().iter().for_each(check);
+}
+
+#[test]
+fn holes_in_allocated_room_keep_a_block_for_each_range_that_is_left() {
+    let (mut bed, file) = committed_file();
+    let (moment, mode) = (bed.moment(), AllocateMode::Allocate { keep_size: false });
+    let bytes = 100 * PAGE_BYTES_U64;
+    bed.engine.allocate(moment, file, mode, 0, bytes).unwrap();
+    punch(&mut bed, file);
+    bed.checkpoint().iter().for_each(check);
+}
+
+#[test]
+fn a_page_that_follows_one_of_an_earlier_transaction_begins_a_run() {
+    let (mut bed, file) = committed_file();
+    let page = [1; PAGE_BYTES_U64 as usize];
+    bed.write(file, 0, &page);
+    bed.engine.close_all();
+    bed.write(file, PAGE_BYTES_U64, &page);
+    bed.engine.close_all();
+    let commits = bed.drain();
+    assert_eq!(commits.len(), 2);
+    commits.iter().for_each(check);
+}
