@@ -10,6 +10,7 @@ mod adapter;
 mod bus;
 mod config_text;
 pub mod control;
+mod daemon_end;
 mod events;
 mod failure;
 #[doc(hidden)]
@@ -37,6 +38,7 @@ pub use adapter::{
     observation_clock, postpone_takeover,
 };
 pub use config_text::ConfigText;
+pub use daemon_end::DaemonEnd;
 pub use failure::{Code, Failure};
 pub use handover::{Inherited, SupervisorLink};
 pub use limits::{LimitError, raise_limits};

@@ -112,7 +112,7 @@ fn lock_holders(store: &Path) -> Vec<u32> {
 }
 
 /// Distinguishes processes that may have the same id; 0 where the kernel does not say.
-fn own_pid_namespace() -> u64 {
+pub(crate) fn own_pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |about| about.st_ino)
 }
 

@@ -216,7 +216,12 @@ impl Inode {
     pub(crate) fn shrink_allocated(&mut self, bytes: u64, range: ByteRange) {
         let end = self.allocated_end();
         let hole = range.end.min(end) - range.start.min(end);
-        self.allocated_bytes = self.allocated_bytes.saturating_sub(bytes).min(end - hole);
+        // What was allocated after the end of the file in an earlier transaction: all that does not
+        // fit before the end. A hole takes of it what it covers.
+        let after_end = self.allocated_bytes.saturating_sub(end);
+        let after_end = after_end.saturating_sub(range.end.saturating_sub(end));
+        let most = (end - hole).saturating_add(after_end);
+        self.allocated_bytes = self.allocated_bytes.saturating_sub(bytes).min(most);
     }
 
     /// Whether content at `offset` that is in no slot reads as zero without asking

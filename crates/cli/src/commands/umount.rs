@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use mobifs_daemon::control::{
     AnswerPatience, ControlClient, ControlError, ErrorKind, Reply, Request, find_mount,
 };
-use mobifs_daemon::{Code, Failure, describe, predecessor, unmount_unused, users_of_device};
+use mobifs_daemon::{
+    Code, DaemonEnd, Failure, describe, predecessor, unmount_unused, users_of_device,
+};
 use mobifs_fuse::UnmountError;
 use mobifs_host::{MountEntry, other_mounts_of};
 use mobifs_store::StoreScope;
@@ -31,10 +33,12 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
         return unmount_here(&mount, lazy);
     }
     let mut store = store_in_table(&mount);
+    let mut end = DaemonEnd::of(None);
     let asked = ControlClient::connect(&arguments.mountpoint).and_then(|mut client| {
         if store.is_none() {
             store = ask_for_store(&mut client);
         }
+        end = DaemonEnd::of(store.as_deref());
         ask_to_unmount(client, lazy)
     });
     let (client, reply) = match asked {
@@ -53,6 +57,7 @@ pub(crate) fn run(arguments: &UmountArguments) -> Result<(), Failure> {
     match reply {
         Reply::Done => {
             client.wait_for_end(&AS_LONG_AS_IT_TAKES);
+            end.wait();
             Ok(())
         }
         Reply::Detached { used_by } => {

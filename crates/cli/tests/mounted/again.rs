@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::alone::Alone;
+use crate::filesystems::put_store_on;
 use crate::fixture::{
     Fixture, PROGRAM, as_helper, fails, message, mobifs, needs_mounts, succeeds, wait_until,
 };
@@ -48,6 +49,27 @@ fn rounds(fixture: &Fixture, mount: impl Fn()) {
         check(fixture, round);
     }
     fixture.umount();
+}
+
+/// At its exit the daemon closed the connection of the command before files of the store now and
+/// then: unmounting the filesystem under the store right after was refused.
+#[test]
+fn the_filesystem_under_the_store_can_be_unmounted_when_the_command_returns() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    if !put_store_on(&mut fixture, &["mkfs.ext4", "-q"]) {
+        return;
+    }
+    let (image, disk) = (fixture.path("image"), fixture.path("disk"));
+    for round in 0..ROUNDS {
+        fixture.mount(&[]);
+        fill(&fixture, round);
+        fixture.umount();
+        succeeds(&Command::new("umount").arg(&disk).output().unwrap());
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "loop"]).arg(&image).arg(&disk);
+        succeeds(&mount.output().unwrap());
+    }
 }
 
 /// "umount M; mobifs mount S M" was refused in 33 of 40 tries: in use by process N.

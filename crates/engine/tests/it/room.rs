@@ -68,6 +68,34 @@ fn a_zeroed_range_keeps_the_room_that_it_had() {
     assert_eq!(allocated, [whole]);
 }
 
+/// What an earlier transaction had allocated after the end counted as gone when a range before the
+/// end became a hole.
+#[test]
+fn a_hole_before_the_end_keeps_the_room_after_it() {
+    for hole in [
+        AllocateMode::PunchHole,
+        AllocateMode::ZeroRange { keep_size: true },
+    ] {
+        let mut bed = Bed::relaxed();
+        let app = bed.directory(ROOT, "app");
+        let file = bed.file(app, "file");
+        allocate(&mut bed, file, ALLOCATE, ByteRange::new(0, 65_536));
+        allocate(&mut bed, file, AHEAD, ByteRange::new(0, MIB));
+        bed.checkpoint();
+        let room = |bed: &Bed| bed.engine.attributes(file).unwrap().allocated_bytes;
+        assert_eq!(room(&bed), MIB);
+        allocate(&mut bed, file, hole, ByteRange::new(8192, 12_288));
+        // Which blocks the store has in the hole is not known here.
+        let left = MIB - 4096..=MIB;
+        assert!(left.contains(&room(&bed)), "{hole:?}: {}", room(&bed));
+        // Of what is after the end goes what the hole covers.
+        allocate(&mut bed, file, hole, ByteRange::new(65_536, MIB / 2));
+        assert!(room(&bed) <= *left.end(), "{hole:?}: {}", room(&bed));
+        truncate(&mut bed, file, 65_536);
+        assert!(room(&bed) <= 65_536, "{hole:?}: {}", room(&bed));
+    }
+}
+
 #[test]
 fn room_behind_the_end_goes_with_a_truncation_to_the_same_size() {
     let mut bed = Bed::relaxed();
