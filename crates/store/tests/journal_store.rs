@@ -274,6 +274,32 @@ fn appending_much_to_an_old_file_is_written_once() {
     assert!(content[3 * 4096..].iter().all(|&b| b == b'y'));
 }
 
+/// Zeros where a file had a hole were not committed, as they change nothing that can be read. So the
+/// room that they were promised was free again after each commit, and a full disk never refused them.
+#[test]
+fn zeros_in_a_hole_take_the_room_that_they_were_promised() {
+    const PAGES: u64 = 8;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    std::fs::write(&path, b"x").unwrap();
+    let store = open(directory.path());
+    let log = store.list_directory(ObjectId::ROOT).unwrap()[0].id;
+    let mut entries = vec![state(log, FileKind::Regular, (1 + PAGES) * 4096, false)];
+    entries.extend((1..=PAGES).map(|index| page(log, index, &[0; 4096])));
+    let zeros = entries.clone();
+    commit(&store, entries);
+    let reserved_bytes = store.pending().reserved.bytes();
+    assert!(reserved_bytes >= PAGES * 4096, "{reserved_bytes}");
+    let used_bytes = store.pending().journal_used_bytes;
+    // The same again is no change.
+    commit(&store, zeros);
+    assert_eq!(store.pending().reserved.bytes(), reserved_bytes);
+    assert!(store.pending().journal_used_bytes <= used_bytes + 4096);
+    store.apply().unwrap();
+    let blocks = path.metadata().unwrap().blocks();
+    assert!(blocks * 512 >= PAGES * 4096, "{blocks} blocks");
+}
+
 /// Appends mostly begin in the middle of a page. For that one page the journal took all pages after
 /// it, too, which wrote them to the device twice.
 #[test]

@@ -283,6 +283,35 @@ fn one_large_file_fills_a_btrfs_and_is_deleted_again() {
     one_large_file_fills_the_disk(&BTRFS, 600 * MIB);
 }
 
+/// Small writes of zeros were never refused: each one that found no room was committed by itself, and
+/// what it had been promised was free again.
+#[test]
+fn zeros_fill_an_ext4() {
+    const COMMITS_MAX: u64 = 300;
+    needs_mounts!();
+    let Some(filled) = Filled::new(&EXT4, 64 * MIB) else {
+        return;
+    };
+    let config = filled.fixture.config("journal_bytes = \"8MiB\"\n");
+    filled
+        .fixture
+        .mount(&["--config", config.to_str().unwrap()]);
+    let app = filled.app();
+    fs::create_dir(&app).unwrap();
+    let mut file = File::create(app.join("zeros")).unwrap();
+    let refused = (0..64 * MIB / 8192).find_map(|_| file.write_all(&[0; 8192]).err());
+    let refused = refused.expect("as much as the disk has, and the journal lies there, too");
+    assert_eq!(refused.kind(), ErrorKind::StorageFull);
+    let commits = filled.fixture.status()["store"]["commits"]
+        .as_u64()
+        .unwrap();
+    assert!(commits < COMMITS_MAX, "{commits}");
+    drop(file);
+    fs::remove_file(app.join("zeros")).unwrap();
+    succeeds(&filled.sync());
+    filled.fixture.umount();
+}
+
 /// The mount stayed in the tree, and with it everything that it lies on.
 #[test]
 fn a_mount_with_content_without_room_leaves_the_tree_when_asked_to_lazily() {

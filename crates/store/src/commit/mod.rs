@@ -230,8 +230,10 @@ fn page_records<L: Lower>(
                 BasePage::Unknown | BasePage::Zero => (true, diff(None, page)),
                 BasePage::Known(base) => (false, diff(Some(base), page)),
             };
-            // Nothing changed: what is committed stays.
-            if runs.is_empty() && !matches!(base, BasePage::Unknown) {
+            // Nothing changed: what is committed stays. Zeros in a hole are a change: the program
+            // gets the blocks that it has written, or else the room that they were promised would
+            // be free again after each commit, and a full disk would never refuse zeros.
+            if runs.is_empty() && matches!(base, BasePage::Known(_)) {
                 continue;
             }
             records.push(Record::Bytes {
