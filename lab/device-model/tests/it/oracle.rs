@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::expect_used,
     reason = "a helper of a test fails the test by panicking, as the test itself does"
 )]
 

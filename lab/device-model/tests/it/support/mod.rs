@@ -1,5 +1,10 @@
 //! A reference for the content of a device: what each sector may hold after a power cut,
 //! kept without any knowledge of how the device works.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a helper of a test fails the test by panicking, as the test itself does"
+)]
 
 use mobifs_device_model::{
     Completion, Config, Device, MemoryMedium, PackedPart, Preset, Sector, VirtualNs, WriteKind,

@@ -1,5 +1,6 @@
 //! What the tests that compare the simulator with a mount share: a volume whose clock moves by
 //! hand, and a device that takes no time.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
