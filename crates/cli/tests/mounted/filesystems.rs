@@ -305,7 +305,7 @@ fn what_is_committed_and_cannot_be_applied_waits_for_the_next_mount() {
     kill_process(daemon, Signal::TERM).unwrap();
     wait_for(
         &fixture,
-        "everything is committed, but could not be brought",
+        "everything is committed, but could not be applied",
     );
     drop(immutable);
     wait_until(|| mobifs(&["recover"], &fixture.store).status.success());
