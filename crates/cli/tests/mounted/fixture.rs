@@ -229,9 +229,20 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
         .any(|line| line.split(' ').nth(4) == Some(path))
 }
 
-/// Ends when the condition holds; if it never does, the runner's limit ends us.
+/// What a test waits for comes long before, on any machine.
+const WAIT_MAX: Duration = Duration::from_secs(180);
+
+/// Ends when the condition holds.
+///
+/// # Panics
+/// If it does not in [`WAIT_MAX`].
 pub(crate) fn wait_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
     while !condition() {
+        assert!(
+            start.elapsed() < WAIT_MAX,
+            "it did not come in {WAIT_MAX:?}"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -108,6 +108,11 @@ fn keep_room_for_files<L: Lower>(
 ) -> Result<(), StoreError> {
     let keep = |file, bytes| spare::keep_room(overlay, applier.reserve(), file, bytes);
     let first = epoch.next_overflow();
+    // Names move next, and directories may need a block for them, `limbo/` among others: a
+    // directory of XFS that outgrows its inode, with some 20 entries. So that much stays free.
+    let all = codec::encoded_bytes(&bind_records(staged)).saturating_add(bytes);
+    keep(first, all.saturating_add(NAMES_BYTES))?;
+    spare::give_up(overlay, applier.reserve(), first);
     let mut records = bind_records(staged);
     records.push(Record::RenameMarkInPart);
     if epoch.fits(&records, PART_RESERVE_BYTES) {
