@@ -23,9 +23,10 @@ const BTRFS: [&str; 3] = ["mkfs.btrfs", "-q", "-f"];
 /// Data and metadata share their chunks.
 const BTRFS_MIXED: [&str; 4] = ["mkfs.btrfs", "-q", "-f", "--mixed"];
 
-/// Takes every block that is free for content.
+/// Takes every block that is free for content, for a file that is there or a new one.
 pub(crate) fn fill_disk(filler: &Path) {
-    let file = File::create(filler).unwrap();
+    let options = OpenOptions::new().append(true).create(true).clone();
+    let file = options.open(filler).unwrap();
     for shift in (20..40).rev() {
         let mut size = file.metadata().unwrap().len();
         while fallocate(&file, FallocateFlags::empty(), size, 1 << shift).is_ok() {
@@ -246,6 +247,51 @@ fn deleting_on_a_full_ext4_frees_objects_that_could_not_be_applied() {
 fn deleting_on_a_full_xfs_frees_objects_that_could_not_be_applied() {
     needs_mounts!();
     deleting_frees_objects_that_could_not_be_applied(&XFS, 320 * MIB);
+}
+
+/// Each apply finishes what needs no room, however often another program takes all there is: the
+/// second one gave up the room for what is carried over, to see whether directories could grow, and
+/// did not get it back.
+fn deletions_reach_a_full_store_in_every_apply(make: &[&str], bytes: u64) {
+    const ROUNDS: usize = 5;
+    const NEW: usize = 10;
+    let Some(filled) = Filled::new(make, bytes) else {
+        return;
+    };
+    filled.mount();
+    let app = filled.app();
+    fs::create_dir(&app).unwrap();
+    for round in 0..ROUNDS {
+        File::create(app.join(format!("old{round}"))).unwrap();
+    }
+    succeeds(&filled.sync());
+    for number in 0..NEW {
+        fs::write(app.join(Filled::new_file(number)), [7; 16 << 10]).unwrap();
+    }
+    File::create(filled.filler()).unwrap();
+    take_inodes(&filled);
+    for round in 0..ROUNDS {
+        fill_disk(&filled.filler());
+        let old = format!("old{round}");
+        fs::remove_file(app.join(&old)).unwrap();
+        let refused = filled.sync();
+        assert!(message(&refused).contains("stay in .mobifs"), "{refused:?}");
+        let old = filled.fixture.store.join("app").join(old);
+        assert!(!old.exists(), "round {round}: {refused:?}");
+    }
+}
+
+#[test]
+fn deletions_reach_a_full_ext4_in_every_apply() {
+    needs_mounts!();
+    let ext4 = ["mkfs.ext4", "-q", "-m", "0", "-N", "200"];
+    deletions_reach_a_full_store_in_every_apply(&ext4, 64 * MIB);
+}
+
+#[test]
+fn deletions_reach_a_full_xfs_in_every_apply() {
+    needs_mounts!();
+    deletions_reach_a_full_store_in_every_apply(&XFS, 320 * MIB);
 }
 
 /// A program writes one large file until there is no room. The mount acknowledged more than the disk

@@ -29,6 +29,13 @@ use crate::overlay::places;
 /// Kept for names whose renaming is refused.
 const NAMES_BYTES: u64 = 64 << 10;
 
+/// What directories may take for the names that an apply moves.
+const DIRECTORIES_BYTES: u64 = 64 << 10;
+
+/// Overflow files that one apply writes at most: the inodes of new objects, and what is carried
+/// over.
+const FILES_MAX: u64 = 2;
+
 /// New objects of which no name could be attached are kept in `limbo/`, like others without a name.
 /// In `stage/` they would be made again, although directories have entries already.
 pub(super) fn park_nameless<L: Lower>(
@@ -86,13 +93,15 @@ pub(super) fn keep_room_to_carry<L: Lower>(
     loop {
         let records = left_over(overlay, epoch, work, refused, &mut HashSet::new())?;
         let bytes = codec::encoded_bytes(&records).saturating_add(NAMES_BYTES);
-        match keep_room_for_files(overlay, applier, epoch, &staged, bytes) {
-            Err(error) if error.has_no_room() => {
-                if !give_some_back(overlay, work, refused, &mut staged)? {
-                    return Err(error);
-                }
-            }
-            kept => return kept.map(|()| staged),
+        let kept = keep_room_for_files(overlay, applier, epoch, &staged, bytes);
+        let is_short = match &kept {
+            Ok(()) => !has_room_for_directories(overlay, applier, epoch),
+            Err(error) => error.has_no_room(),
+        };
+        // Directories may have room for the names as they are, so an apply goes on without room
+        // for them, but not without room for the records.
+        if !is_short || !give_some_back(overlay, work, refused, &mut staged)? {
+            return kept.map(|()| staged);
         }
     }
 }
@@ -108,14 +117,11 @@ fn keep_room_for_files<L: Lower>(
 ) -> Result<(), StoreError> {
     let keep = |file, bytes| spare::keep_room(overlay, applier.reserve(), file, bytes);
     let first = epoch.next_overflow();
-    // Names move next, and directories may need a block for them, `limbo/` among others: a
-    // directory of XFS that outgrows its inode, with some 20 entries. So that much stays free.
-    let all = codec::encoded_bytes(&bind_records(staged)).saturating_add(bytes);
-    keep(first, all.saturating_add(NAMES_BYTES))?;
-    spare::give_up(overlay, applier.reserve(), first);
     let mut records = bind_records(staged);
     records.push(Record::RenameMarkInPart);
     if epoch.fits(&records, PART_RESERVE_BYTES) {
+        // With more new objects, the attempt before needed two files.
+        spare::give_up(overlay, applier.reserve(), first + 1);
         return keep(first, bytes);
     }
     keep(first, codec::encoded_bytes(&records))?;
@@ -124,6 +130,22 @@ fn keep_room_for_files<L: Lower>(
         spare::give_up(overlay, applier.reserve(), first);
     }
     kept
+}
+
+/// Whether directories can grow when names move next, `limbo/` among others: a directory of XFS
+/// needs a block when it outgrows its inode, with some 20 entries. A file apart tries that: the
+/// room of those that hold the records must not be given up, on a full filesystem it would be lost.
+fn has_room_for_directories<L: Lower>(
+    overlay: &Overlay<L>,
+    applier: &Applier,
+    epoch: &Epoch<L::Handle>,
+) -> bool {
+    let file = epoch.next_overflow() + FILES_MAX;
+    let kept = spare::keep_room(overlay, applier.reserve(), file, DIRECTORIES_BYTES);
+    if kept.is_ok() {
+        spare::give_up(overlay, applier.reserve(), file);
+    }
+    kept.is_ok()
 }
 
 /// Reserves as much again, if there is room, for the next apply, which writes its carried records

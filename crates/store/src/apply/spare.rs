@@ -18,8 +18,9 @@ use crate::lower::{Create, Lower, LowerStat};
 use crate::overlay::Overlay;
 
 /// Names of spare files in the store's own directory: one for the file that the present epoch has
-/// begun with, one for that of the next, and one for the inodes of new objects.
-pub const NAMES: [&str; 3] = ["spare-0", "spare-1", "spare-2"];
+/// begun with, one for that of the next, one for the inodes of new objects, and one that tries whether
+/// directories can grow.
+pub const NAMES: [&str; 4] = ["spare-0", "spare-1", "spare-2", "spare-3"];
 
 /// Names without a file; none if no spare files are kept.
 fn missing<L: Lower>(overlay: &Overlay<L>, reserve: &Reserve) -> Vec<&'static str> {

@@ -83,8 +83,17 @@ pub(crate) fn keep_room<L: Lower>(
     bytes: u64,
 ) -> Result<(), StoreError> {
     let name = file_name(file);
-    let kept = create(lower, stage, &name)
-        .and_then(|handle| lower.preallocate(&handle, ByteRange::new(0, bytes)));
+    // XFS without a free block refuses to preallocate also what is allocated.
+    let has_room = |handle: &L::Handle| {
+        let there = lower.stat(handle);
+        there.is_ok_and(|stat| stat.allocated_bytes >= bytes)
+    };
+    let kept = create(lower, stage, &name).and_then(|handle| {
+        match lower.preallocate(&handle, ByteRange::new(0, bytes)) {
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && has_room(&handle) => Ok(()),
+            kept => kept,
+        }
+    });
     match kept {
         Err(error) if error.kind() != io::ErrorKind::Unsupported => {
             let action = format!("keeping room for overflow file {name}");
