@@ -64,6 +64,32 @@ fn a_store_on_fat_is_refused() {
     }
 }
 
+/// It failed at a file that could not be made, after a directory had been: in a cgroup that is
+/// another cgroup.
+#[test]
+fn a_store_on_proc_is_refused_as_such() {
+    needs_mounts!();
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    for kind in ["proc", "sysfs", "cgroup2"] {
+        if !known
+            .lines()
+            .any(|line| line.ends_with(&format!("\t{kind}")))
+        {
+            mobifs_skip::skip_part(format_args!("no {kind}"));
+            continue;
+        }
+        let mut fixture = Fixture::new();
+        let store = fixture.store.clone();
+        fixture.mount_other(&["-t", kind, "none"], &store);
+        fails(
+            &fixture.try_mount(&[]),
+            1,
+            &["the kernel's own interfaces", "ext4"],
+        );
+        assert!(!store.join(".mobifs").exists(), "{kind}");
+    }
+}
+
 #[test]
 fn directories_that_fold_case_are_refused() {
     needs_mounts!();
