@@ -9,7 +9,7 @@ use std::process::Command;
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{Fixture, fails, message, mobifs, needs_mounts, succeeds, wait_until};
 
 /// The store is on a new filesystem of this kind; false, with a message, if that cannot be.
 pub(crate) fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
@@ -88,6 +88,26 @@ fn a_store_on_proc_is_refused_as_such() {
         );
         assert!(!store.join(".mobifs").exists(), "{kind}");
     }
+}
+
+/// Nothing said that a reboot takes it.
+#[test]
+fn a_store_in_memory_is_mounted_with_a_warning() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    let store = fixture.store.clone();
+    fixture.mount_other(&["-t", "tmpfs", "-o", "size=80m", "none"], &store);
+    let small = fixture.config("journal_bytes = \"4MiB\"");
+    let mounted = fixture.try_mount(&["--config", small.to_str().unwrap()]);
+    succeeds(&mounted);
+    let said = message(&mounted);
+    assert!(
+        said.contains("warning") && said.contains("reboot"),
+        "{said}"
+    );
+    assert!(said.contains(store.to_str().unwrap()), "{said}");
+    assert!(fixture.log().contains("reboot"), "{}", fixture.log());
+    fixture.umount();
 }
 
 #[test]

@@ -44,6 +44,13 @@ pub use handle::PosixHandle;
 pub use root::PosixLower;
 pub use scope::StoreScope;
 
+/// Whether what lies at `path` is in memory only, so that a reboot takes it; false where that cannot
+/// be found out.
+#[must_use]
+pub fn is_in_memory(path: &Path) -> bool {
+    fs::statfs(path).is_ok_and(|about| magic::is_memory_filesystem(about.f_type))
+}
+
 impl PosixLower {
     /// Opens the directory at `path` as the root of a store that is all of it.
     ///
