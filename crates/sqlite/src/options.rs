@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use mobifs_volume::{Class, Config, PolicyChange, PolicySettings, class_name, parse_size};
+use mobifs_volume::{
+    Class, Config, ConfigError, PolicyChange, PolicySettings, class_name, parse_size,
+};
 use serde::Serialize;
 
 use crate::database::arena_file;
@@ -110,7 +112,8 @@ impl Options {
             defaults: &self.policy,
         };
         let text = toml::to_string(&text).map_err(|error| fault("class", &error.to_string()))?;
-        Ok(Config::parse(&text, Path::new("the database's URI"))?)
+        let config = Config::parse(&text, Path::new("the database's URI"));
+        Ok(config.map_err(ConfigError::of_parameters)?)
     }
 
     /// The parameter in which these differ from those that the database was opened with, if
@@ -264,6 +267,22 @@ mod tests {
             let message = failure.unwrap_err().to_string();
             assert!(message.contains(name), "{name}={value}: {message}");
         }
+    }
+
+    /// The message named a line, of a text that no user has written.
+    #[test]
+    fn what_is_wrong_in_a_uri_is_in_no_line() {
+        let message = |name, value| {
+            let config = read(&[(name, value)]).unwrap().config(None);
+            config.unwrap_err().to_string()
+        };
+        let said = message("memory_budget_bytes", "1");
+        let expected = "the database's URI: memory_budget_bytes: must be at least 4MiB";
+        assert_eq!(said, expected);
+        // What contradicts it is an app's default.
+        let said = message("staleness_max_bytes", "4KiB");
+        let expected = "the database's URI: staleness_min_bytes: ";
+        assert!(said.starts_with(expected), "{said}");
     }
 
     #[test]

@@ -122,16 +122,17 @@ impl OpenedStore {
     /// # Errors
     /// [`StoreError`]; a directory that was no store before is as it was.
     pub fn open(path: &Path, options: &OpenOptions<'_>) -> Result<Self, StoreError> {
+        // Before the lock is made there: the directory may be unsuitable.
+        let lower = options.lower(path)?;
         let mut lock = StoreLock::acquire(path, &options.scope, options.read_only)?;
-        let opened = options.lower(path).and_then(|lower| {
-            let journal = options.journal(path)?;
-            match options.arena {
+        let opened = options
+            .journal(path)
+            .and_then(|journal| match options.arena {
                 Some(arena) => {
                     JournalStore::open_with_sink(lower, &journal, Arc::new(arena.clone()))
                 }
                 None => JournalStore::open(lower, &journal),
-            }
-        });
+            });
         match opened {
             Ok((store, report)) => {
                 lock.keep();

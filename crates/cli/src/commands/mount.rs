@@ -86,7 +86,12 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
             None => logging::default_file(&paths.mountpoint)?,
         };
         let words = words_of_daemon(arguments, &paths, config_file.as_deref(), record.as_deref());
-        return start_in_background(&words.map_err(cannot_start)?, !options.unsupervised, &log);
+        start_in_background(&words.map_err(cannot_start)?, !options.unsupervised, &log)?;
+        warn_of_memory(&paths.store, |warning| eprintln!("mobifs: {warning}"));
+        return Ok(());
+    }
+    if takeover_state.is_none() {
+        warn_of_memory(&paths.store, |warning| tracing::warn!("{warning}"));
     }
     let plan = Plan {
         paths,
@@ -98,6 +103,17 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         record,
     };
     serve(plan, ready, supervisor, takeover_state)
+}
+
+/// Tests and containers have such stores; others should not.
+fn warn_of_memory(store: &Path, warn: impl FnOnce(&str)) {
+    if mobifs_store::is_in_memory(store) {
+        warn(&format!(
+            "warning: the store {} is in memory (tmpfs or ramfs), so a reboot takes it with all that \
+             is in it; choose a directory on a disk to keep it",
+            store.display()
+        ));
+    }
 }
 
 fn cannot_start(error: io::Error) -> Failure {

@@ -9,7 +9,7 @@ use std::process::Command;
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::fixture::{Fixture, fails, mobifs, needs_mounts, succeeds, wait_until};
+use crate::fixture::{Fixture, fails, message, mobifs, needs_mounts, succeeds, wait_until};
 
 /// The store is on a new filesystem of this kind; false, with a message, if that cannot be.
 pub(crate) fn put_store_on(fixture: &mut Fixture, make: &[&str]) -> bool {
@@ -62,6 +62,52 @@ fn a_store_on_fat_is_refused() {
         fails(&fixture.try_mount(&[]), 1, &["FAT", "ext4"]);
         assert_eq!(names(&fixture.store), 0);
     }
+}
+
+/// It failed at a file that could not be made, after a directory had been: in a cgroup that is
+/// another cgroup.
+#[test]
+fn a_store_on_proc_is_refused_as_such() {
+    needs_mounts!();
+    let known = fs::read_to_string("/proc/filesystems").unwrap();
+    for kind in ["proc", "sysfs", "cgroup2"] {
+        if !known
+            .lines()
+            .any(|line| line.ends_with(&format!("\t{kind}")))
+        {
+            mobifs_skip::skip_part(format_args!("no {kind}"));
+            continue;
+        }
+        let mut fixture = Fixture::new();
+        let store = fixture.store.clone();
+        fixture.mount_other(&["-t", kind, "none"], &store);
+        fails(
+            &fixture.try_mount(&[]),
+            1,
+            &["the kernel's own interfaces", "ext4"],
+        );
+        assert!(!store.join(".mobifs").exists(), "{kind}");
+    }
+}
+
+/// Nothing said that a reboot takes it.
+#[test]
+fn a_store_in_memory_is_mounted_with_a_warning() {
+    needs_mounts!();
+    let mut fixture = Fixture::new();
+    let store = fixture.store.clone();
+    fixture.mount_other(&["-t", "tmpfs", "-o", "size=80m", "none"], &store);
+    let small = fixture.config("journal_bytes = \"4MiB\"");
+    let mounted = fixture.try_mount(&["--config", small.to_str().unwrap()]);
+    succeeds(&mounted);
+    let said = message(&mounted);
+    assert!(
+        said.contains("warning") && said.contains("reboot"),
+        "{said}"
+    );
+    assert!(said.contains(store.to_str().unwrap()), "{said}");
+    assert!(fixture.log().contains("reboot"), "{}", fixture.log());
+    fixture.umount();
 }
 
 #[test]

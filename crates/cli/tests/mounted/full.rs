@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::filesystems::put_store_on_sized;
-use crate::fixture::{Fixture, message, mobifs, needs_mounts, succeeds};
+use crate::fixture::{Fixture, message, mobifs, needs_mounts, succeeds, wait_until};
 
 const MIB: u64 = 1 << 20;
 const FILES: usize = 100;
@@ -460,6 +460,49 @@ fn content_without_room_on_ext4_is_given_up_by_its_app() {
 fn content_without_room_on_xfs_is_given_up_by_its_app() {
     needs_mounts!();
     content_without_room_is_given_up(&XFS, 320 * MIB, delete);
+}
+
+/// A file with so many holes, and as many blocks of 4 KiB between them.
+fn make_full_of_holes(path: &Path, blocks: u64) {
+    let file = File::create(path).unwrap();
+    for block in 0..blocks {
+        let at = 2 * block * 4096;
+        fallocate(&file, FallocateFlags::empty(), at, 4096).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+/// XFS frees the blocks of deleted files in the background, and the more extents they have the longer
+/// it takes. An app that went on writing got `ENOSPC` for up to three minutes: the apply that deletes
+/// saw no room, and so waited the longer for the next one.
+#[test]
+fn what_is_deleted_on_a_full_xfs_is_free_for_the_next_write() {
+    const ROUNDS: usize = 6;
+    needs_mounts!();
+    let Some(filled) = Filled::new(&XFS, 320 * MIB) else {
+        return;
+    };
+    let below = filled.fixture.store.join("app");
+    fs::create_dir(&below).unwrap();
+    let old = |round: usize| format!("old{round}");
+    for round in 0..ROUNDS {
+        make_full_of_holes(&below.join(old(round)), 16 * MIB / 4096);
+    }
+    filled.mount();
+    fill_disk(&filled.filler());
+    // The mount does not ask all the time.
+    wait_until(|| {
+        let mount = rustix::fs::statvfs(&filled.fixture.mountpoint).unwrap();
+        mount.f_bavail < 300
+    });
+    let app = filled.app();
+    for round in 0..ROUNDS {
+        fs::remove_file(app.join(old(round))).unwrap();
+        let written = fs::write(app.join(round.to_string()), vec![7; 12 << 20]);
+        written.unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+    succeeds(&filled.sync());
+    filled.fixture.umount();
 }
 
 /// The daemon is gone when the disk is filled: there is no block, no inode, and no room for a name

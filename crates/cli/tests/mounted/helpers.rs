@@ -88,6 +88,34 @@ fn remount_changes_the_flags_of_a_mount() {
     assert_eq!(fs::read(fixture.store.join("f")).unwrap(), b"3");
 }
 
+/// As SEMANTICS.md says: the kernel takes the flag back, but not what the daemon has opened.
+#[test]
+fn a_mount_that_began_read_only_stays_so() {
+    needs_mounts!();
+    let fixture = Fixture::new();
+    fs::create_dir(fixture.store.join("app")).unwrap();
+    fixture.mount(&[]);
+    fixture.umount();
+    fixture.mount(&["-o", "ro"]);
+    let refused = || {
+        let error = fs::write(fixture.mountpoint.join("app/f"), "1").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(fixture.status()["read_only"], true);
+    };
+    refused();
+    succeeds(&as_helper(
+        "mount.fuse.mobifs",
+        &[
+            fixture.store.to_str().unwrap(),
+            fixture.mountpoint.to_str().unwrap(),
+            "-o",
+            "remount,rw",
+        ],
+    ));
+    refused();
+    fixture.umount();
+}
+
 #[test]
 fn sync_reaches_the_mount_where_the_status_says_so() {
     needs_mounts!();

@@ -22,6 +22,8 @@ mod scope;
 mod suitable;
 #[cfg(test)]
 mod tests;
+#[expect(unsafe_code, reason = "a system call that no crate wraps")]
+mod xfs;
 
 use std::fs::File;
 use std::io;
@@ -41,6 +43,13 @@ use crate::{Capabilities, StoreError};
 pub use handle::PosixHandle;
 pub use root::PosixLower;
 pub use scope::StoreScope;
+
+/// Whether what lies at `path` is in memory only, so that a reboot takes it; false where that cannot
+/// be found out.
+#[must_use]
+pub fn is_in_memory(path: &Path) -> bool {
+    fs::statfs(path).is_ok_and(|about| magic::is_memory_filesystem(about.f_type))
+}
 
 impl PosixLower {
     /// Opens the directory at `path` as the root of a store that is all of it.
@@ -84,6 +93,7 @@ impl PosixLower {
             file: None,
             apart,
             modes: RwLock::new(()),
+            removals: xfs::Removals::default(),
         })
     }
 
@@ -270,11 +280,19 @@ impl Lower for PosixLower {
     }
 
     fn space(&self) -> io::Result<SpaceInfo> {
-        let found = fs::fstatvfs(&self.root)?;
+        let mut found = fs::fstatvfs(&self.root)?;
         let unit = found.f_frsize;
-        let shown_bytes = found.f_bavail.saturating_mul(unit);
-        let magic = magic::magic(fs::fstatfs(&self.root)?.f_type);
         let total_bytes = found.f_blocks.saturating_mul(unit);
+        let magic = magic::magic(fs::fstatfs(&self.root)?.f_type);
+        let mut shown_bytes = found.f_bavail.saturating_mul(unit);
+        if magic == magic::XFS_MAGIC
+            && self
+                .removals
+                .free(self.root.as_fd(), shown_bytes, total_bytes)
+        {
+            found = fs::fstatvfs(&self.root)?;
+            shown_bytes = found.f_bavail.saturating_mul(unit);
+        }
         let room = if magic == magic::BTRFS_MAGIC {
             metadata::btrfs_room(self.root.as_fd(), total_bytes, shown_bytes)
         } else {

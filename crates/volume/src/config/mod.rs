@@ -73,6 +73,21 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// The same of a configuration that was made of parameters, each of the whole mount or of the
+    /// table `defaults`: there is no file, so no line and no table is named.
+    #[must_use]
+    pub fn of_parameters(mut self) -> Self {
+        if let Self::Value { line, key, .. } = &mut self {
+            *line = None;
+            if let Some(name) = key.strip_prefix("defaults.") {
+                *key = name.to_owned();
+            }
+        }
+        self
+    }
+}
+
 /// Keys and globs in a message are the user's, and may have line ends.
 fn in_one_line(text: &str) -> String {
     let shown = |character: char| match character.is_control() {

@@ -143,7 +143,7 @@ fn quoted(text: &str) -> String {
 fn config(keys: &Keys) -> Result<Config, Failure> {
     let text = format!("{}[defaults]\n{}", keys.mount, keys.defaults);
     let config = Config::parse(&text, Path::new("the policy"));
-    config.map_err(|error| Failure::new(Code::Usage, error.to_string()))
+    config.map_err(|error| Failure::new(Code::Usage, error.of_parameters().to_string()))
 }
 
 #[cfg(test)]
@@ -241,6 +241,12 @@ mod tests {
             let failure = contenders(&[text.to_owned()], &[]).unwrap_err();
             assert_eq!(failure.code, Code::Usage);
             assert!(failure.message.contains(word), "{}", failure.message);
+            assert!(!failure.message.contains("line "), "{}", failure.message);
+            assert!(
+                !failure.message.contains("defaults."),
+                "{}",
+                failure.message
+            );
         }
     }
 }

@@ -287,3 +287,22 @@ fn unfinished_calls_and_processes_are_followed() {
     assert_eq!(report.left_out["outside the root"], 2);
     assert_eq!(report.inexact.len(), 1);
 }
+
+/// A file in the root that was renamed was an app of its own.
+#[test]
+fn a_rename_is_of_the_app_of_its_directories() {
+    let text = "\
+7 1700000000.000100 rename(\"/r/f\", \"/r/g\") = 0 <0.000001>
+7 1700000000.000200 rename(\"/r/app/f\", \"/r/app/g\") = 0 <0.000001>
+7 1700000000.000300 +++ exited with 0 +++
+";
+    let options = LoadOptions {
+        strict: true,
+        root: Some("/r".into()),
+        ..LoadOptions::default()
+    };
+    let input = Box::new(Cursor::new(text.as_bytes()));
+    let loaded = import(Format::Strace, Path::new("file"), input, &options).unwrap();
+    let expected = [". rename f g 0", "app rename app/f app/g 0"];
+    assert_eq!(described(&loaded.trace), expected);
+}

@@ -3,7 +3,7 @@
 use super::{Limit, Measured, WorkloadError};
 use clap::ValueEnum;
 use mobifs_numerics::Random;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OpenFlags, params};
 use std::path::Path;
 use std::time::Instant;
 
@@ -148,9 +148,11 @@ fn fill(connection: &mut Connection, rows: u64) -> Result<(), WorkloadError> {
 }
 
 /// Checks a database that [`insert`] filled in order and a crash cut short: intact, and the
-/// rows are exactly 1 to n, each with its own text. Returns n.
+/// rows are exactly 1 to n, each with its own text. Returns n. A database that is not there is an
+/// error, and stays so.
 pub fn check_prefix(path: &Path) -> Result<u64, WorkloadError> {
-    let connection = Connection::open(path)?;
+    let flags = OpenFlags::default() - OpenFlags::SQLITE_OPEN_CREATE;
+    let connection = Connection::open_with_flags(path, flags)?;
     let verdict: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     if verdict != "ok" {
         return Err(WorkloadError::Wrong(format!(
@@ -180,4 +182,22 @@ pub fn check_prefix(path: &Path) -> Result<u64, WorkloadError> {
         }
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A wrong path was an intact database without rows, and one lay there from then on.
+    #[test]
+    fn a_database_that_is_checked_is_not_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let missing = directory.path().join("missing.db");
+        check_prefix(&missing).unwrap_err();
+        assert!(!missing.exists());
+        let connection = Connection::open(&missing).unwrap();
+        connection.execute_batch("CREATE TABLE other (id)").unwrap();
+        drop(connection);
+        assert_eq!(check_prefix(&missing).unwrap(), 0);
+    }
 }

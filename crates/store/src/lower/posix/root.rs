@@ -7,6 +7,7 @@ use parking_lot::RwLock;
 use rustix::fs::IFlags;
 
 use super::scope::StoreScope;
+use super::xfs::Removals;
 
 /// A directory tree of a mounted filesystem.
 ///
@@ -26,4 +27,6 @@ pub struct PosixLower {
     pub(super) apart: IFlags,
     /// Held for writing while some object's mode is raised, for reading by `stat`.
     pub(super) modes: RwLock<()>,
+    /// What XFS may have to free.
+    pub(super) removals: Removals,
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fd::AsFd;
 use rustix::fs::{self, IFlags};
 
-use super::magic::magic;
+use super::magic::{is_of_the_kernel, magic};
 use super::overlay;
 use crate::StoreError;
 
@@ -30,6 +30,12 @@ pub(super) fn check(root: impl AsFd, path: &Path) -> Result<IFlags, StoreError> 
         return Err(StoreError::Unsuitable(format!(
             "{shown} is on FAT or exFAT, where a power cut can tear a rename and files have no \
              lasting numbers; a store needs ext4, f2fs, xfs, btrfs or the like"
+        )));
+    }
+    if is_of_the_kernel(about.f_type) {
+        return Err(StoreError::Unsuitable(format!(
+            "{shown} is on a filesystem of the kernel's own interfaces, as /proc and /sys are, \
+             which keeps no files; choose a directory on ext4, f2fs, xfs, btrfs or the like"
         )));
     }
     let flags = flags_of(&root);

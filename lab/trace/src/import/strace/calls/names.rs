@@ -131,8 +131,8 @@ impl Import {
         let result = Self::result(&call.outcome, 0);
         let exchange = has_flag(flags, "RENAME_EXCHANGE");
         let places = (
-            self.place(&from, true, report),
-            self.place(&to, true, report),
+            self.place(&from, false, report),
+            self.place(&to, false, report),
         );
         let kind = match places {
             (Some(from), Some(to)) => Some((
