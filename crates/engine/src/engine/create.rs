@@ -1,6 +1,5 @@
 //! New objects.
 
-use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -112,8 +111,10 @@ impl Engine {
         (inode.app, inode.app_epoch) = self.namespace.current_app(app);
         let mut change = Change::new(ORPHAN, self.namespace.is_tracked());
         let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
-        change.xattrs.extend(inherited);
-        inode.change = Some(Box::new(change));
+        for name in inherited {
+            change.add_xattr(name);
+        }
+        inode.versions.begin_change(change);
         let node = inode.node(id);
         self.namespace.insert_inode(id, inode)?;
         Ok(node)
@@ -152,9 +153,11 @@ impl Engine {
         let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
         let inherited: Vec<_> = inherited.collect();
         if !inherited.is_empty()
-            && let Some(change) = inode.change.as_mut()
+            && let Some(change) = inode.versions.change_mut()
         {
-            change.xattrs.extend(inherited);
+            for name in inherited {
+                change.add_xattr(name);
+            }
         }
         let room = room.saturating_add(Room::INODE);
         self.charge(transaction, Charge::room(room));

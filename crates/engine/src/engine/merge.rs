@@ -1,16 +1,12 @@
 //! Merging transactions that found no room in the lower filesystem with later deletions of their
 //! apps: see [`crate::transactions::Transactions::to_merge`].
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-
-use mobifs_base::{ByteRange, ObjectId, TransactionId};
+use mobifs_base::{ObjectId, TransactionId};
 
 use super::Engine;
 use crate::FsError;
 use crate::inode::Inode;
 use crate::transactions::Merged;
-use crate::versions::{Change, ORPHAN};
 
 impl Engine {
     /// How often transactions were merged since the engine was made.
@@ -46,9 +42,9 @@ impl Engine {
         let is_tracked = self.namespace.is_tracked();
         for id in &merged.held {
             if let Some(inode) = self.namespace.get_mut(id) {
-                relabel(inode, group, merged.id);
+                inode.versions.merge(group, merged.id);
                 if merged.orphaned.contains(id) {
-                    keep_zeroed(inode, merged.id, is_tracked);
+                    inode.versions.keep_zeroed(merged.id, is_tracked);
                 }
             }
         }
@@ -72,48 +68,12 @@ impl Engine {
             let bytes = page.stored_bytes() as u64;
             let inode = self.namespace.get_mut(id);
             let inode = inode.filter(|inode| inode.is_orphan());
-            let slot = inode.and_then(|inode| inode.pages.get_mut(index));
-            match slot.filter(|slot| slot.transaction == merged.id && slot.page == *page) {
-                Some(slot) => {
-                    slot.transaction = ORPHAN;
-                    orphan_bytes += bytes;
-                }
-                None => freed_bytes += bytes,
+            if inode.is_some_and(|inode| inode.versions.orphan_page(merged.id, *index, page)) {
+                orphan_bytes += bytes;
+            } else {
+                freed_bytes += bytes;
             }
         }
         (orphan_bytes, freed_bytes)
     }
-}
-
-/// Lets an object's closed changes belong to the transaction into which theirs was merged.
-fn relabel(inode: &mut Inode, group: &[TransactionId], to: TransactionId) {
-    inode.pages.change_each(|slot| {
-        let is_merged = slot.transaction != to && group.contains(&slot.transaction);
-        if is_merged {
-            slot.transaction = to;
-        }
-        is_merged
-    });
-    for (of, _) in &mut inode.closed_zeroed {
-        if group.contains(of) {
-            *of = to;
-        }
-    }
-}
-
-/// Ranges that the transaction zeroed in a file that it deletes are never zeroed in the store,
-/// whose content would show as long as a program has the file open: they stay hidden here.
-fn keep_zeroed(inode: &mut Inode, transaction: TransactionId, is_tracked: bool) {
-    let (zeroed, others): (Vec<_>, Vec<_>) = core::mem::take(&mut inode.closed_zeroed)
-        .into_iter()
-        .partition(|(of, _)| *of == transaction);
-    inode.closed_zeroed = others;
-    let mut ranges = zeroed.into_iter().flat_map(|(_, ranges)| ranges).peekable();
-    if ranges.peek().is_none() {
-        return;
-    }
-    let new = || Box::new(Change::new(ORPHAN, is_tracked));
-    let change = inode.change.get_or_insert_with(new);
-    debug_assert_eq!(change.transaction, ORPHAN, "a deleted file is in none");
-    ranges.for_each(|range: ByteRange| change.zeroed.insert(range));
 }

@@ -13,15 +13,13 @@ mod attributes;
 mod change;
 mod commit;
 mod commit_size;
+mod content;
 mod create;
 mod limits;
 mod merge;
 mod names;
-mod range;
-mod read;
 mod rename;
 mod status;
-mod write;
 mod xattr;
 
 use alloc::boxed::Box;
@@ -35,7 +33,6 @@ use mobifs_base::{
 pub(crate) use commit::object_state;
 pub use commit::{Overdue, SyncPoint};
 pub use limits::{Limits, RemovalMemory};
-pub use read::{ReadPlan, ReadSegment};
 pub use status::{AppStatus, EngineStatus};
 
 use self::commit_size::DurableSyncs;

@@ -323,7 +323,9 @@ impl Engine {
         child: ObjectId,
         moment: Moment,
     ) -> Result<TransactionId, Stop> {
-        if self.is_own_app(parent, child)? && self.namespace.inode(parent)?.known_to_store {
+        if self.is_own_app(parent, child)?
+            && self.namespace.inode(parent)?.versions.is_known_to_store()
+        {
             self.begin(&[child], moment.now)
         } else {
             self.begin(&[child, parent], moment.now)

@@ -114,8 +114,8 @@ impl Engine {
             keep = !list.is_equivalent_to_mode();
         }
         let name: Arc<[u8]> = Arc::from(name);
-        if let Some(change) = &mut inode.change {
-            change.xattrs.insert(Arc::clone(&name));
+        if let Some(change) = inode.versions.change_mut() {
+            change.add_xattr(Arc::clone(&name));
         }
         if let Some(xattrs) = &mut *inode.xattrs {
             if keep {
