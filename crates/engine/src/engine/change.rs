@@ -17,6 +17,8 @@ use crate::versions::{Change, ORPHAN, Taken};
 /// anything; and the store takes it as a whole.
 pub(super) const MEMBERS_MAX: usize = 4096;
 
+/// The steps that operations are made of: they tie objects, apps and transactions together, and
+/// charge for it.
 impl Engine {
     /// The transaction for a change of these objects: that of their app, or, if they
     /// are of several, the apps' joined one. Fails if one of the apps may not change.

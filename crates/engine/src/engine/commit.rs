@@ -13,7 +13,7 @@ use crate::inode::{Body, Inode};
 use crate::namespace::Namespace;
 use crate::policy::schedule::Waiting;
 use crate::transactions::{
-    ClosedTransaction, ClosedUntil, Commit, Content, OpenTransaction, SizeChange,
+    ClosedTransaction, ClosedUntil, Commit, Content, Merged, OpenTransaction, SizeChange,
 };
 use crate::versions::Change;
 
@@ -39,7 +39,7 @@ pub struct Overdue {
     pub next_at: Option<MonotonicNs>,
 }
 
-/// Closing.
+/// The way of transactions out of the engine: what closes, merges or ends here leaves each part.
 impl Engine {
     /// Closes every transaction that has reached a limit; returns
     /// [when the next one will](Self::next_closing).
@@ -234,10 +234,65 @@ impl Engine {
             .collect();
         content
     }
-}
 
-/// Committing.
-impl Engine {
+    /// How often transactions were merged since the engine was made.
+    pub const fn merges(&self) -> u64 {
+        self.transactions.merges()
+    }
+
+    /// Merges transactions that found no room with those that free some, if there are any.
+    pub(super) fn merge_starved(&mut self) {
+        // It ends: each merge leaves fewer closed transactions.
+        while let Some(group) = self.transactions.to_merge()
+            && let Some(merged) = self.transactions.merge(&group)
+        {
+            self.take_over_merged(&group, &merged);
+        }
+    }
+
+    /// Lets objects and accounting follow a merge.
+    fn take_over_merged(&mut self, group: &[TransactionId], merged: &Merged) {
+        for &id in &merged.released {
+            self.namespace.release_hold(id);
+        }
+        let is_tracked = self.namespace.is_tracked();
+        for id in &merged.held {
+            if let Some(inode) = self.namespace.get_mut(id) {
+                inode.versions.merge(group, merged.id);
+                if merged.orphaned.contains(id) {
+                    inode.versions.keep_zeroed(merged.id, is_tracked);
+                }
+            }
+        }
+        let (orphan_bytes, freed_bytes) = self.let_dropped_pages_go(merged);
+        if let Some(closed) = self.transactions.closed_mut(merged.id) {
+            self.accounting
+                .shrink_merged(closed, orphan_bytes, freed_bytes);
+        }
+        self.check_accounting();
+        for &id in &merged.orphaned {
+            self.dispose_if_unused(id);
+        }
+    }
+
+    /// Pages that a merged transaction does not write any more leave memory, but for the newest
+    /// ones of deleted files, which stay readable as long as a program has the file. Returns the
+    /// memory of the latter, and that of the others.
+    fn let_dropped_pages_go(&mut self, merged: &Merged) -> (u64, u64) {
+        let (mut orphan_bytes, mut freed_bytes) = (0, 0);
+        for (id, index, page) in &merged.dropped {
+            let bytes = page.stored_bytes() as u64;
+            let inode = self.namespace.get_mut(id);
+            let inode = inode.filter(|inode| inode.is_orphan());
+            if inode.is_some_and(|inode| inode.versions.orphan_page(merged.id, *index, page)) {
+                orphan_bytes += bytes;
+            } else {
+                freed_bytes += bytes;
+            }
+        }
+        (orphan_bytes, freed_bytes)
+    }
+
     /// Whether a transaction still waits for its commit.
     pub fn is_uncommitted(&self, transaction: TransactionId) -> bool {
         self.transactions.is_closed(transaction)

@@ -13,6 +13,7 @@ use crate::inode::Inode;
 use crate::request::{AllocateMode, Moment, SetIdBits, WriteAt};
 use crate::versions::{Edited, ORPHAN, ReadPlan, Zeroed};
 
+/// Content: the versions of a file's pages, its attributes, and what the transaction is charged.
 impl Engine {
     /// Plans a read.
     ///

@@ -1,10 +1,8 @@
 //! Limits: the memory and room that an operation needs before it is acknowledged.
 
-use alloc::vec::Vec;
-
 use mobifs_base::{
-    ByteRange, DeviceNumber, FullDisk, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, Page,
-    PageIndex, Room, SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
+    ByteRange, DeviceNumber, FullDisk, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, Room,
+    SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
 };
 
 use super::Engine;
@@ -17,8 +15,6 @@ use crate::versions::Change;
 /// This fraction of the memory budget is kept for apps that use less than that; and this fraction
 /// of the room in the lower filesystem, for apps with less reserved room than that.
 const KEPT_SHARE: u64 = 8;
-/// Most pages returned by one [`Engine::spill_candidate`].
-const SPILL_PAGES_MAX: usize = 4096;
 
 /// Limits that an operation must obey before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +91,8 @@ impl Limits {
     }
 }
 
+/// Memory and room: what there is, and whether an operation fits, which depends on the object's app
+/// and its transactions.
 impl Engine {
     /// Sets how much room the lower filesystem has, and how much of it the store has reserved for
     /// committed work.
@@ -174,6 +172,16 @@ impl Engine {
         // available to other apps.
         dirty_bytes + bytes <= budget_bytes
             || self.transactions.memory_of_small_apps(kept_bytes) + bytes <= kept_bytes
+    }
+
+    /// Whether changes of an object that need room are refused: the uncommitted ones of its app
+    /// have found none. An object without a link is in no transaction.
+    fn is_starved(&mut self, id: ObjectId) -> bool {
+        if self.namespace.get(&id).is_some_and(Inode::is_orphan) {
+            return false;
+        }
+        let app = self.namespace.app_of(id, &mut self.apps);
+        self.apps.get(app).refusal == Some(FsError::NoSpace)
     }
 
     /// The charge of the uncommitted changes of an object's app.
@@ -361,27 +369,5 @@ impl Engine {
     /// filesystem.
     pub(crate) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
         self.require(id, Charge::memory(ENTRY_BYTES))
-    }
-
-    /// Pages of an object without links that may leave memory by
-    /// `Store::spill`: nothing uncommitted mentions it.
-    pub fn spill_candidate(&self) -> Option<(ObjectId, Vec<(PageIndex, Page)>)> {
-        self.namespace
-            .iter()
-            .filter(|(_, inode)| inode.is_orphan() && inode.holds == 0)
-            .map(|(&id, inode)| (id, inode.versions.spillable(SPILL_PAGES_MAX)))
-            // The choice must not depend on the order of a hash table.
-            .max_by_key(|(id, pages)| (pages.len(), id.0))
-            .filter(|(_, pages)| !pages.is_empty())
-    }
-
-    /// The store now holds these pages of an orphan.
-    pub fn spilled(&mut self, id: ObjectId, pages: &[(PageIndex, Page)]) {
-        let Some(inode) = self.namespace.get_mut(&id) else {
-            return;
-        };
-        inode.pinned = true;
-        let bytes = inode.versions.spilled(pages);
-        self.accounting.drop_orphan_pages(bytes);
     }
 }

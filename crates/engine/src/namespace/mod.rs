@@ -1,6 +1,7 @@
 //! The namespace: the objects in memory, directories and their entries, and references.
 
 mod apps;
+mod creation;
 mod entries;
 mod eviction;
 mod loading;
@@ -12,6 +13,7 @@ use alloc::vec::Vec;
 use foldhash::fast::FixedState;
 use mobifs_base::{FileKind, ObjectId, ObjectInfo};
 
+pub(crate) use creation::room_of;
 pub(crate) use eviction::OBJECT_MEMORY_BYTES;
 pub use eviction::{KernelHeld, References, Trimmed};
 use loading::Departures;
