@@ -1,6 +1,7 @@
 //! Numbers, byte strings and base types as bytes: the one codec of what MobiFS encodes itself.
 //!
-//! Integers are little-endian. A [`Reader`] checks every length against the remaining bytes, so
+//! Integers are little-endian, of a fixed length or, where most are small, as varints: LEB128, seven
+//! bits a byte, lowest first, with the top bit set on all but the last byte. A [`Reader`] checks every length against the remaining bytes, so
 //! that no input makes it allocate more than it has or read past its end.
 
 use alloc::sync::Arc;
@@ -26,6 +27,10 @@ pub enum CodecError {
     NotAName,
     /// The number stands for no [`FileKind`].
     NotAKind,
+    /// A varint of more than 64 bits.
+    LongVarint,
+    /// A varint is larger than its field.
+    LargeVarint,
 }
 
 impl CodecError {
@@ -36,6 +41,8 @@ impl CodecError {
             Self::Beyond => "a number is beyond what can be counted",
             Self::NotAName => "a name is none",
             Self::NotAKind => "a kind is none",
+            Self::LongVarint => "a number is larger than 64 bits",
+            Self::LargeVarint => "a number is larger than its field",
         }
     }
 }
@@ -47,6 +54,45 @@ impl fmt::Display for CodecError {
 }
 
 impl core::error::Error for CodecError {}
+
+/// Longest varint.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// Where encoded bytes go. Whoever must know their number first implements it by counting.
+pub trait Sink {
+    /// Takes the next bytes as they are.
+    fn put(&mut self, bytes: &[u8]);
+
+    /// A varint.
+    fn varint(&mut self, mut value: u64) {
+        let mut bytes = [0; VARINT_BYTES_MAX];
+        let mut used = 0;
+        while value >= 0x80 {
+            bytes[used] = value as u8 | 0x80;
+            value >>= 7;
+            used += 1;
+        }
+        bytes[used] = value as u8;
+        self.put(&bytes[..=used]);
+    }
+
+    /// A varint in which small magnitudes of either sign are small numbers.
+    fn signed_varint(&mut self, value: i64) {
+        self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
+    }
+
+    /// Bytes after their length as a varint.
+    fn varint_bytes(&mut self, bytes: &[u8]) {
+        self.varint(bytes.len() as u64);
+        self.put(bytes);
+    }
+}
+
+impl Sink for Vec<u8> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
 
 /// Appends values.
 #[derive(Debug, Default)]
@@ -242,6 +288,41 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// What [`Sink::varint`] wrote.
+    pub fn varint(&mut self) -> Result<u64, CodecError> {
+        let mut value = 0_u64;
+        for position in 0..VARINT_BYTES_MAX {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            let shifted = bits << (7 * position);
+            if shifted >> (7 * position) != bits {
+                break;
+            }
+            value |= shifted;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(CodecError::LongVarint)
+    }
+
+    /// A varint that fits into a smaller number.
+    pub fn varint_as<T: TryFrom<u64>>(&mut self) -> Result<T, CodecError> {
+        T::try_from(self.varint()?).map_err(|_| CodecError::LargeVarint)
+    }
+
+    /// What [`Sink::signed_varint`] wrote.
+    pub fn signed_varint(&mut self) -> Result<i64, CodecError> {
+        let folded = self.varint()?;
+        Ok((folded >> 1).cast_signed() ^ -((folded & 1).cast_signed()))
+    }
+
+    /// What [`Sink::varint_bytes`] wrote.
+    pub fn varint_bytes(&mut self) -> Result<&'a [u8], CodecError> {
+        let length = self.varint()?;
+        self.raw(usize::try_from(length).map_err(|_| CodecError::Short)?)
+    }
+
     /// A number that is incremented, or added to others: at most [`COUNT_MAX`].
     pub fn count(&mut self) -> Result<u64, CodecError> {
         self.u64().and_then(within_bounds)
@@ -399,6 +480,68 @@ mod tests {
         }
     }
 
+    /// Images and logs of earlier builds must stay readable.
+    #[test]
+    fn values_keep_their_bytes() {
+        let mut out = Writer::default();
+        out.flag(true);
+        out.u8(7);
+        out.u32(0x0403_0201);
+        out.u64(0x0807_0605_0403_0201);
+        out.bytes(b"ab");
+        out.long_bytes(b"c");
+        let fixed = [
+            &[1, 7, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8, 2, 0, 0, 0][..],
+            b"ab",
+            &[1, 0, 0, 0, 0, 0, 0, 0],
+            b"c",
+        ];
+        assert_eq!(out.as_bytes(), fixed.concat());
+        let mut out = Vec::new();
+        out.varint(0x7f);
+        out.varint(300);
+        out.varint(u64::MAX);
+        out.signed_varint(-1);
+        out.signed_varint(64);
+        out.varint_bytes(b"de");
+        let varints = [
+            &[0x7f, 0xac, 0x02][..],
+            &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1],
+            &[1, 0x80, 1, 2],
+            b"de",
+        ];
+        assert_eq!(out, varints.concat());
+    }
+
+    #[test]
+    fn varints_survive_at_every_length() {
+        for shift in 0..64 {
+            for value in [1_u64 << shift, (1 << shift) - 1, u64::MAX >> shift] {
+                let mut bytes = Vec::new();
+                bytes.varint(value);
+                assert_eq!(Reader::new(&bytes).varint(), Ok(value));
+                for value in [value.cast_signed(), value.cast_signed().wrapping_neg()] {
+                    let mut bytes = Vec::new();
+                    bytes.signed_varint(value);
+                    assert_eq!(Reader::new(&bytes).signed_varint(), Ok(value));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_varint_beyond_64_bits_or_its_field_is_refused() {
+        let mut bytes = [0xff; 11];
+        let read = |bytes: &[u8]| Reader::new(bytes).varint();
+        assert_eq!(read(&bytes), Err(CodecError::LongVarint));
+        bytes[9] = 2;
+        assert_eq!(read(&bytes), Err(CodecError::LongVarint));
+        bytes[9] = 1;
+        assert_eq!(read(&bytes), Ok(u64::MAX));
+        let narrow = Reader::new(&bytes).varint_as::<u32>();
+        assert_eq!(narrow, Err(CodecError::LargeVarint));
+    }
+
     #[test]
     fn lengths_beyond_the_input_allocate_nothing_and_fail() {
         let mut out = Writer::default();
@@ -410,6 +553,10 @@ mod tests {
         assert_eq!(list, Err(CodecError::Short));
         assert_eq!(
             Reader::new(out.as_bytes()).long_bytes(),
+            Err(CodecError::Short)
+        );
+        assert_eq!(
+            Reader::new(out.as_bytes()).varint_bytes(),
             Err(CodecError::Short)
         );
         assert_eq!(Reader::new(out.as_bytes()).count(), Err(CodecError::Beyond));

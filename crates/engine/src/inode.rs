@@ -6,14 +6,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mobifs_base::{
-    AppId, Attributes, ByteRange, ContentLayer, FileKind, Name, ObjectId, ObjectInfo,
-    PAGE_BYTES_U64, PageIndex, Room, TransactionId,
+    AppId, Attributes, ByteRange, ContentSearch, FileKind, Name, ObjectId, ObjectInfo,
+    PAGE_BYTES_U64, Page, PageIndex, Room, TransactionId, Whence,
 };
 
 use crate::directory::{Directory, Displaced, Listing};
 use crate::persist::dirty_tracking::Tracked;
 use crate::request::{Node, SetIdBits};
-use crate::versions::{Change, ORPHAN, Pages};
+use crate::versions::{Change, Edited, PageVersions, ReadPlan, Zeroed};
 
 /// Extended attributes, name to value.
 pub(crate) type Xattrs = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
@@ -47,11 +47,6 @@ pub(crate) struct Inode {
     /// A transaction with the object was closed (or it came from the store): later
     /// ones do not create it.
     pub(crate) announced: bool,
-    /// The store has a committed (or spilled) state of the object, so content that is
-    /// not in `pages` and not zeroed comes from there.
-    pub(crate) known_to_store: bool,
-    /// Size in the store: after it the store has nothing but zeros.
-    pub(crate) store_bytes: u64,
     /// Parent of a directory; of other objects a directory that had a link to it.
     pub(crate) home: ObjectId,
     /// Name in `home`; kept current for directories, to build paths.
@@ -75,14 +70,10 @@ pub(crate) struct Inode {
     /// The object lost its last link in a transaction whose commit made the store keep its
     /// content.
     pub(crate) pinned: bool,
-    /// Counts commits of this object: a page read from the store is stale after one.
-    pub(crate) version: u64,
-    pub(crate) pages: Pages,
     /// Distinguishes this stay in memory from earlier ones.
     pub(crate) stamp: u64,
-    pub(crate) change: Option<Box<Change>>,
-    /// Zeroed ranges of closed, uncommitted transactions, in the order of their closing.
-    pub(crate) closed_zeroed: Vec<(TransactionId, Vec<ByteRange>)>,
+    /// Its content in memory over the store's, and what its open transaction changes of it.
+    pub(crate) versions: PageVersions,
     /// All extended attributes; none while not loaded. They are a record of their own in the
     /// restart image, with [`Change::xattrs`]: they may be many, and seldom change.
     pub(crate) xattrs: Tracked<Option<Xattrs>>,
@@ -107,8 +98,6 @@ impl Inode {
             immutable: info.immutable,
             unnamed: false,
             announced: true,
-            known_to_store: true,
-            store_bytes: info.attributes.size,
             home,
             name,
             residents: 0,
@@ -121,11 +110,8 @@ impl Inode {
             opens: 0,
             holds: 0,
             pinned: false,
-            version: 0,
-            pages: Pages::default(),
             stamp: 0,
-            change: None,
-            closed_zeroed: Vec::new(),
+            versions: PageVersions::of_store(info.attributes.size),
             xattrs: Tracked::saved(None),
             body,
         }
@@ -146,8 +132,7 @@ impl Inode {
         };
         Self {
             announced: false,
-            known_to_store: false,
-            store_bytes: 0,
+            versions: PageVersions::created(),
             xattrs: Tracked::saved(Some(BTreeMap::new())),
             body,
             ..Self::from_store(&info, home, name)
@@ -200,21 +185,19 @@ impl Inode {
         let size = size
             .checked_next_multiple_of(PAGE_BYTES_U64)
             .unwrap_or(size);
-        let allocated = self.change.as_ref().map(|change| &change.allocated);
-        let last = allocated.and_then(|ranges| ranges.iter().next_back());
-        size.max(last.map_or(0, |range| range.end))
+        size.max(self.versions.allocated_end())
     }
 
     /// Content comes, or is allocated, somewhere before `end`. Whether the range had content
     /// already is not known, but a file without holes does not grow by it.
-    pub(crate) fn grow_allocated(&mut self, bytes: u64, end: u64) {
+    fn grow_allocated(&mut self, bytes: u64, end: u64) {
         let most = self.allocated_end().max(end).max(self.allocated_bytes);
         self.allocated_bytes = self.allocated_bytes.saturating_add(bytes).min(most);
     }
 
-    /// `range` becomes a hole, in which `bytes` at least were allocated.
-    pub(crate) fn shrink_allocated(&mut self, bytes: u64, range: ByteRange) {
-        let end = self.allocated_end();
+    /// `range` became a hole, in which `bytes` at least were allocated. `end`: that of what was
+    /// allocated.
+    fn shrink_allocated(&mut self, end: u64, bytes: u64, range: ByteRange) {
         let hole = range.end.min(end) - range.start.min(end);
         // What was allocated after the end of the file in an earlier transaction: all that does not
         // fit before the end. A hole takes of it what it covers.
@@ -224,53 +207,64 @@ impl Inode {
         self.allocated_bytes = self.allocated_bytes.saturating_sub(bytes).min(most);
     }
 
-    /// Whether content at `offset` that is in no slot reads as zero without asking
-    /// the store.
-    pub(crate) fn is_zero_below(&self, offset: u64) -> bool {
-        !self.known_to_store
-            || offset >= self.store_bytes
-            || self
-                .change
-                .as_ref()
-                .is_some_and(|change| change.zeroed.contains(offset))
-            || self
-                .closed_zeroed
-                .iter()
-                .any(|(_, ranges)| range_at(ranges, offset).is_some())
+    /// Changes a page in the transaction of the object's change; see [`PageVersions::edit`].
+    pub(crate) fn edit_page(
+        &mut self,
+        transaction: TransactionId,
+        index: PageIndex,
+        committed: impl FnOnce(u64) -> Option<Page>,
+        edit: impl FnOnce(&mut Page),
+    ) -> Edited {
+        let edited = self.versions.edit(transaction, index, committed, edit);
+        if edited.fills_hole {
+            let end = index.offset().saturating_add(PAGE_BYTES_U64);
+            self.grow_allocated(PAGE_BYTES_U64, end);
+        }
+        edited
     }
 
-    /// Whether an uncommitted change gives back room that a part of `range` has in the lower
-    /// filesystem.
-    pub(crate) fn gives_back(&self, range: ByteRange) -> bool {
-        let overlaps = |ranges: &[ByteRange]| {
-            let next = ranges.partition_point(|zeroed| zeroed.end <= range.start);
-            ranges.get(next).is_some_and(|next| next.start < range.end)
-        };
-        let change = self.change.as_ref();
-        !range.is_empty()
-            && (change.is_some_and(|change| change.zeroed.intersects(range))
-                || self
-                    .closed_zeroed
-                    .iter()
-                    .any(|(_, ranges)| overlaps(ranges)))
+    /// Drops whole pages in the transaction of the object's change; see [`PageVersions::zero`].
+    pub(crate) fn zero_pages(&mut self, transaction: TransactionId, range: ByteRange) -> Zeroed {
+        let end = self.allocated_end();
+        let zeroed = self.versions.zero(transaction, range, self.announced);
+        self.shrink_allocated(end, zeroed.pages * PAGE_BYTES_U64, range);
+        zeroed
+    }
+
+    /// The object's change allocates a range; `bytes` of it were not allocated before.
+    pub(crate) fn allocate(&mut self, range: ByteRange, bytes: u64) {
+        self.grow_allocated(bytes, range.end);
+        self.versions.allocate(range);
+    }
+
+    /// Nothing is allocated any more from the page after `size` on.
+    pub(crate) fn release_allocated_from(&mut self, size: u64) {
+        let most = size.next_multiple_of(PAGE_BYTES_U64);
+        self.allocated_bytes = self.allocated_bytes.min(most);
+        self.versions.release_allocated(ByteRange::from(size));
+    }
+
+    /// Plans a read of up to so many bytes.
+    pub(crate) fn read_plan(&self, offset: u64, length: usize) -> ReadPlan {
+        let available = self.attributes.size.saturating_sub(offset);
+        let length = usize::try_from(available).map_or(length, |available| available.min(length));
+        self.versions.read_plan(offset, length)
+    }
+
+    /// Looks for the first data or hole from `offset` on.
+    pub(crate) fn search_content(&self, offset: u64, whence: Whence) -> ContentSearch {
+        self.versions.search(self.attributes.size, offset, whence)
     }
 
     /// Room that changes take which no transaction carries yet: pages, allocated ranges and
     /// extended attributes of an object without a link.
     pub(crate) fn orphan_room(&self) -> Room {
-        let change = self.change.as_deref();
-        let Some(change) = change.filter(|change| change.transaction == ORPHAN) else {
-            return Room::NONE;
-        };
-        let pages = self.pages.iter();
-        let pages = pages.filter(|(_, slot)| slot.transaction == ORPHAN);
-        let pages = Room::of_pages(pages.map(|(&index, _)| index));
-        let allocated = change.allocated.iter().map(Room::of_range);
+        let change = self.versions.orphan_change();
+        let names = change.into_iter().flat_map(Change::xattrs);
         let known = self.xattrs.as_ref();
-        let values = change.xattrs.iter();
-        let values = values.filter_map(|name| known?.get(name));
+        let values = names.filter_map(|name| known?.get(name));
         let values = values.map(|value| Room::of_xattr(value.len()));
-        allocated.chain(values).fold(pages, Room::saturating_add)
+        values.fold(self.versions.orphan_room(), Room::saturating_add)
     }
 
     /// Takes the file capability away, which every change of content does.
@@ -285,8 +279,8 @@ impl Inode {
         if self.xattrs.is_none() {
             return Room::NONE;
         }
-        let change = self.change.as_mut();
-        let is_new = change.is_none_or(|change| change.xattrs.insert(Arc::clone(&name)));
+        let change = self.versions.change_mut();
+        let is_new = change.is_none_or(|change| change.add_xattr(Arc::clone(&name)));
         let room = if is_new {
             Room::of_xattr(value.len())
         } else {
@@ -307,19 +301,19 @@ impl Inode {
         if has_it
             && let Some(xattrs) = &mut *self.xattrs
             && let Some((name, _)) = xattrs.remove_entry(name)
-            && let Some(change) = &mut self.change
+            && let Some(change) = self.versions.change_mut()
         {
-            change.xattrs.insert(name);
+            change.add_xattr(name);
         }
     }
 
     /// Whether the record of the extended attributes is not empty.
     pub(crate) fn has_xattr_record(&self) -> bool {
-        let change = self.change.as_ref();
+        let change = self.versions.change();
         self.xattrs
             .as_ref()
             .is_some_and(|xattrs| !xattrs.is_empty())
-            || change.is_some_and(|change| !change.xattrs.is_empty())
+            || change.is_some_and(|change| !change.xattrs().is_empty())
     }
 
     /// Removes the mode bits that a change of content by an unprivileged user must remove, and a
@@ -334,59 +328,4 @@ impl Inode {
             }
         }
     }
-}
-
-/// Content in memory over the store's.
-impl ContentLayer for Inode {
-    fn size(&self) -> u64 {
-        self.attributes.size
-    }
-
-    fn has_data(&self, offset: u64) -> bool {
-        self.pages.contains_key(&PageIndex::of_offset(offset))
-    }
-
-    fn data_until(&self, offset: u64) -> Option<u64> {
-        let first = PageIndex::of_offset(offset);
-        let run = self.pages.range(first..).zip(first.0..);
-        let run = run.take_while(|((index, _), expected)| index.0 == *expected);
-        run.last()
-            .map(|((index, _), _)| index.offset() + PAGE_BYTES_U64)
-    }
-
-    fn next_data(&self, offset: u64) -> Option<u64> {
-        let after = PageIndex(PageIndex::of_offset(offset).0 + 1);
-        let (index, _) = self.pages.range(after..).next()?;
-        Some(index.offset())
-    }
-
-    fn hidden_until(&self, offset: u64) -> Option<u64> {
-        if !self.known_to_store {
-            return Some(u64::MAX);
-        }
-        let change = self.change.as_ref();
-        let open = change.and_then(|change| change.zeroed.range_at(offset));
-        let closed = self.closed_zeroed.iter();
-        let closed = closed.filter_map(|(_, ranges)| range_at(ranges, offset));
-        closed.chain(open).map(|range| range.end).max()
-    }
-
-    fn next_hidden(&self, offset: u64) -> Option<u64> {
-        let change = self.change.as_ref();
-        let open = change.and_then(|change| change.zeroed.next_after(offset));
-        let closed = self.closed_zeroed.iter().filter_map(|(_, ranges)| {
-            let next = ranges.partition_point(|range| range.start <= offset);
-            ranges.get(next).copied()
-        });
-        closed.chain(open).map(|range| range.start).min()
-    }
-}
-
-/// The range that holds the byte at `offset`, of ranges in order.
-fn range_at(ranges: &[ByteRange], offset: u64) -> Option<ByteRange> {
-    let next = ranges.partition_point(|range| range.end <= offset);
-    ranges
-        .get(next)
-        .copied()
-        .filter(|range| range.start <= offset)
 }

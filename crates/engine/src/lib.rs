@@ -28,8 +28,7 @@ mod versions;
 
 pub use app::{AppPolicy, AppRules, Class, TopLevelApps};
 pub use engine::{
-    AppStatus, Engine, EngineConfig, EngineStatus, Limits, Overdue, ReadPlan, ReadSegment,
-    RemovalMemory, SyncPoint,
+    AppStatus, Engine, EngineConfig, EngineStatus, Limits, Overdue, RemovalMemory, SyncPoint,
 };
 pub use error::{FsError, Need, Stop};
 /// What a search in a file looks for; see [`Engine::search_content`].
@@ -43,6 +42,7 @@ pub use request::{
     SetIdBits, TimeChange, WriteAt, XattrMode,
 };
 pub use transactions::{ClosedUntil, Commit, SizeChange};
+pub use versions::{ReadPlan, ReadSegment};
 
 /// Name of the store's own directory in the root; it cannot be seen or made through
 /// the mount.

@@ -5,6 +5,7 @@
 //! first), and numbers of 7 bits a byte, low ones first, the last one without the high bit;
 //! names have their length in front.
 
+use mobifs_base::codec::{Reader, Sink as _};
 use mobifs_base::{
     AttributeGroup, DeviceState, FoundObject, MonotonicNs, ObjectId, ObservedOperation, Operation,
     UserOperation,
@@ -57,11 +58,11 @@ pub(super) fn encode(observation: &Observation<'_>, output: &mut Vec<u8>) {
         }
         Observation::User { at, operation } => {
             begin(code::USER, at, output);
-            number(place(UserOperation::ALL, &operation), output);
+            output.varint(place(UserOperation::ALL, &operation));
         }
         Observation::Device { at, state } => {
             begin(code::DEVICE, at, output);
-            number(place(DeviceState::ALL, &state), output);
+            output.varint(place(DeviceState::ALL, &state));
         }
     }
 }
@@ -76,32 +77,19 @@ fn begin(code: u8, at: MonotonicNs, output: &mut Vec<u8>) {
     output.extend_from_slice(&at.0.to_le_bytes());
 }
 
-fn number(mut value: u64, output: &mut Vec<u8>) {
-    while value >= 0x80 {
-        output.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    output.push(value as u8);
-}
-
-fn name(name: &[u8], output: &mut Vec<u8>) {
-    number(name.len() as u64, output);
-    output.extend_from_slice(name);
-}
-
 /// An object and whether it is a directory; 0 stands for none.
 fn found(found: Option<FoundObject>, output: &mut Vec<u8>) {
-    number(found.map_or(0, |found| found.id.0), output);
+    output.varint(found.map_or(0, |found| found.id.0));
     output.push(found.is_some_and(|found| found.is_directory).into());
 }
 
 fn encode_operation(process: u32, observed: &ObservedOperation<'_>, output: &mut Vec<u8>) {
     begin(code_of(&observed.operation), observed.begun_at, output);
-    number(observed.duration_ns, output);
-    number(process.into(), output);
-    number(observed.thread.into(), output);
-    number(observed.object.0, output);
-    number(observed.error.into(), output);
+    output.varint(observed.duration_ns);
+    output.varint(process.into());
+    output.varint(observed.thread.into());
+    output.varint(observed.object.0);
+    output.varint(observed.error.into());
     match observed.operation {
         Operation::Look
         | Operation::RemoveXattr
@@ -125,23 +113,23 @@ fn encode_operation(process: u32, observed: &ObservedOperation<'_>, output: &mut
             length,
             moved,
         } => numbers(&[offset, target.0, target_offset, length, moved], output),
-        Operation::Truncate { size_bytes } => number(size_bytes, output),
+        Operation::Truncate { size_bytes } => output.varint(size_bytes),
         Operation::Allocate {
             mode,
             offset,
             length,
         } => numbers(&[mode.into(), offset, length], output),
-        Operation::SetAttributes { group } => number(place(&GROUPS, &group), output),
-        Operation::SetXattr { length } => number(length, output),
-        Operation::Sync { is_data_only } => number(is_data_only.into(), output),
-        Operation::Forget { lookups } => number(lookups, output),
+        Operation::SetAttributes { group } => output.varint(place(&GROUPS, &group)),
+        Operation::SetXattr { length } => output.varint(length),
+        Operation::Sync { is_data_only } => output.varint(is_data_only.into()),
+        Operation::Forget { lookups } => output.varint(lookups),
         _ => encode_names(&observed.operation, output),
     }
 }
 
 fn numbers(values: &[u64], output: &mut Vec<u8>) {
     for &value in values {
-        number(value, output);
+        output.varint(value);
     }
 }
 
@@ -151,18 +139,18 @@ fn encode_names(operation: &Operation<'_>, output: &mut Vec<u8>) {
             name: of,
             found: what,
         } => {
-            name(of, output);
+            output.varint_bytes(of);
             found(what, output);
         }
         Operation::Listed {
             name: of,
             found: what,
         } => {
-            name(of, output);
+            output.varint_bytes(of);
             found(Some(what), output);
         }
         Operation::MakeSpecial { name: of, made } => {
-            name(of, output);
+            output.varint_bytes(of);
             found(made, output);
         }
         Operation::MakeFile {
@@ -175,8 +163,8 @@ fn encode_names(operation: &Operation<'_>, output: &mut Vec<u8>) {
             mode,
             made,
         } => {
-            name(of, output);
-            number(mode.into(), output);
+            output.varint_bytes(of);
+            output.varint(mode.into());
             found(made, output);
         }
         Operation::MakeSymlink {
@@ -184,8 +172,8 @@ fn encode_names(operation: &Operation<'_>, output: &mut Vec<u8>) {
             target,
             made,
         } => {
-            name(of, output);
-            name(target, output);
+            output.varint_bytes(of);
+            output.varint_bytes(target);
             found(made, output);
         }
         Operation::MakeUnnamed { mode, flags, made } => {
@@ -193,8 +181,8 @@ fn encode_names(operation: &Operation<'_>, output: &mut Vec<u8>) {
             found(made, output);
         }
         Operation::Link { of, name: to } => {
-            number(of.0, output);
-            name(to, output);
+            output.varint(of.0);
+            output.varint_bytes(to);
         }
         Operation::Rename {
             name: of,
@@ -202,12 +190,12 @@ fn encode_names(operation: &Operation<'_>, output: &mut Vec<u8>) {
             new_name,
             is_exchange,
         } => {
-            name(of, output);
+            output.varint_bytes(of);
             numbers(&[new_directory.0, is_exchange.into()], output);
-            name(new_name, output);
+            output.varint_bytes(new_name);
         }
         Operation::Unlink { name: of } | Operation::RemoveDirectory { name: of } => {
-            name(of, output);
+            output.varint_bytes(of);
         }
         _ => {}
     }
@@ -244,49 +232,25 @@ const fn code_of(operation: &Operation<'_>) -> u8 {
 }
 
 /// Walks over observations.
-pub struct Decoder<'a>(&'a [u8]);
+pub struct Decoder<'a>(Reader<'a>);
 
 impl<'a> Decoder<'a> {
     /// Of the payload of a frame of observations, or of its end from where an observation begins.
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
+        Self(Reader::new(bytes))
     }
 
     /// Bytes that no observation was read from.
     pub const fn rest(&self) -> &'a [u8] {
-        self.0
-    }
-
-    fn byte(&mut self) -> Option<u8> {
-        let (&byte, rest) = self.0.split_first()?;
-        self.0 = rest;
-        Some(byte)
-    }
-
-    fn bytes(&mut self, length: u64) -> Option<&'a [u8]> {
-        let (bytes, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
-        self.0 = rest;
-        Some(bytes)
+        self.0.rest()
     }
 
     fn number(&mut self) -> Option<u64> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            let bits = u64::from(byte & 0x7f);
-            if bits << shift >> shift != bits {
-                return None;
-            }
-            value |= bits << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
+        self.0.varint().ok()
     }
 
     fn small(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
+        self.0.varint_as().ok()
     }
 
     fn flag(&mut self) -> Option<bool> {
@@ -298,8 +262,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn name(&mut self) -> Option<&'a [u8]> {
-        let length = self.number()?;
-        self.bytes(length)
+        self.0.varint_bytes().ok()
     }
 
     fn found(&mut self) -> Option<Option<FoundObject>> {
@@ -310,9 +273,8 @@ impl<'a> Decoder<'a> {
 
     /// The next observation; none if the bytes are not one.
     pub fn observation(&mut self) -> Option<Observation<'a>> {
-        let code = self.byte()?;
-        let at = self.bytes(8)?.try_into().ok().map(u64::from_le_bytes)?;
-        let at = MonotonicNs(at);
+        let code = self.0.u8().ok()?;
+        let at = MonotonicNs(self.0.u64().ok()?);
         match code {
             code::USER => {
                 let place = usize::try_from(self.number()?).ok()?;

@@ -93,3 +93,52 @@ proptest! {
         prop_assert!(decoder.rest().is_empty());
     }
 }
+
+/// Logs of earlier builds must stay readable: this changes only with the version in
+/// [`crate::MAGIC`].
+#[test]
+fn observations_keep_their_bytes() {
+    let observed = |operation| Observation::Operation {
+        process: 70_000,
+        observed: ObservedOperation {
+            begun_at: MonotonicNs(0x0102_0304_0506_0708),
+            duration_ns: 1 << 35,
+            thread: 127,
+            object: ObjectId(128),
+            operation,
+            error: 2,
+        },
+    };
+    let all = [
+        observed(Operation::Lookup {
+            name: b"name",
+            found: Some(file(u64::MAX)),
+        }),
+        observed(Operation::Rename {
+            name: b"old",
+            new_directory: ObjectId(1),
+            new_name: b"new",
+            is_exchange: true,
+        }),
+        observed(Operation::Write {
+            offset: 4096,
+            length: 4096,
+            moved: 0,
+        }),
+        Observation::User {
+            at: MonotonicNs(1),
+            operation: UserOperation::Key,
+        },
+        Observation::Device {
+            at: MonotonicNs(2),
+            state: DeviceState::BatteryOk,
+        },
+    ];
+    let mut bytes = Vec::new();
+    all.iter().for_each(|one| encode(one, &mut bytes));
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let golden = "010807060504030201808080808001f0a2047f800102046e616d65ffffffffffffffffff01000c08\
+        07060504030201808080808001f0a2047f800102036f6c640101036e65770e080706050403020180\
+        8080808001f0a2047f80010280208020001a0100000000000000011b020000000000000005";
+    assert_eq!(hex, golden);
+}

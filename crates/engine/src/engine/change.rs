@@ -1,6 +1,5 @@
 //! Changing things inside open transactions.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use mobifs_base::{AppId, MonotonicNs, Name, ObjectId, Room, TransactionId};
@@ -11,13 +10,15 @@ use crate::apps::App;
 use crate::error::{FsError, Stop};
 use crate::policy::transactioning::Closing;
 use crate::transactions::OpenTransaction;
-use crate::versions::{Change, ORPHAN};
+use crate::versions::{Change, ORPHAN, Taken};
 
 /// A transaction that mentions so many objects closes, whatever its policy says. Closing it and
 /// dropping it when it is committed take time for each of them, in which no other thread can do
 /// anything; and the store takes it as a whole.
 pub(super) const MEMBERS_MAX: usize = 4096;
 
+/// The steps that operations are made of: they tie objects, apps and transactions together, and
+/// charge for it.
 impl Engine {
     /// The transaction for a change of these objects: that of their app, or, if they
     /// are of several, the apps' joined one. Fails if one of the apps may not change.
@@ -96,9 +97,7 @@ impl Engine {
         let is_tracked = self.namespace.is_tracked();
         let inode = self.namespace.inode_mut(id)?;
         if inode.is_orphan() {
-            inode
-                .change
-                .get_or_insert_with(|| Box::new(Change::new(ORPHAN, is_tracked)));
+            inode.versions.begin_orphan_change(is_tracked);
             return Ok(ORPHAN);
         }
         let transaction = self.begin(&[id], now)?;
@@ -178,8 +177,10 @@ impl Engine {
         let Some(absorbed) = self.transactions.take_open(gone) else {
             return stays;
         };
-        for &id in absorbed.held.iter() {
-            self.relabel(id, gone, stays);
+        for id in absorbed.held.iter() {
+            if let Some(inode) = self.namespace.get_mut(id) {
+                inode.versions.join(gone, stays);
+            }
         }
         self.apps.set_open(&absorbed.apps, stays);
         if absorbed.is_everywhere {
@@ -207,28 +208,6 @@ impl Engine {
         stays
     }
 
-    /// Lets an object's uncommitted change and pages belong to another transaction.
-    fn relabel(&mut self, id: ObjectId, from: TransactionId, to: TransactionId) {
-        let Some(inode) = self.namespace.get_mut(&id) else {
-            return;
-        };
-        let Some(change) = inode
-            .change
-            .as_mut()
-            .filter(|change| change.transaction == from)
-        else {
-            return;
-        };
-        change.transaction = to;
-        for index in &change.log {
-            if let Some(slot) = inode.pages.get_mut(index)
-                && slot.transaction == from
-            {
-                slot.transaction = to;
-            }
-        }
-    }
-
     /// Keeps an object in memory until the transaction is committed.
     pub(super) fn hold(&mut self, transaction: TransactionId, id: ObjectId) {
         if let Some(open) = self.transactions.open_mut(transaction)
@@ -249,7 +228,7 @@ impl Engine {
     ) -> Result<TransactionId, Stop> {
         let inode = self.namespace.inode(id)?;
         let mut transaction = transaction;
-        match inode.change.as_ref().map(|change| change.transaction) {
+        match inode.versions.change().map(Change::transaction) {
             Some(ORPHAN) => return Ok(transaction),
             Some(current) if current == transaction => {}
             Some(other) => transaction = self.join(transaction, other),
@@ -260,7 +239,7 @@ impl Engine {
                     transaction
                 };
                 let change = Change::new(change_of, self.namespace.is_tracked());
-                self.namespace.inode_mut(id)?.change = Some(Box::new(change));
+                self.namespace.inode_mut(id)?.versions.begin_change(change);
                 if change_of == ORPHAN {
                     return Ok(transaction);
                 }
@@ -347,19 +326,8 @@ impl Engine {
         };
         open.orphaned.insert(id);
         if open.dirty.remove(&id)
-            && let Some(change) = inode.change.as_mut()
+            && let Some(Taken { pages, bytes }) = inode.versions.orphan(transaction)
         {
-            let (mut pages, mut bytes) = (0, 0);
-            for index in &change.log {
-                if let Some(slot) = inode.pages.get_mut(index)
-                    && slot.transaction == transaction
-                {
-                    slot.transaction = ORPHAN;
-                    pages += 1;
-                    bytes += slot.page.stored_bytes() as u64;
-                }
-            }
-            change.transaction = ORPHAN;
             open.closing.pages_dropped(pages);
             self.accounting.orphan(open, bytes);
             self.accounting.refund_room(open, Room::of_blocks(pages));
@@ -379,24 +347,9 @@ impl Engine {
     ) -> Result<TransactionId, Stop> {
         let inode = self.namespace.inode_mut(id)?;
         let room = inode.orphan_room();
-        let Some(change) = inode
-            .change
-            .as_mut()
-            .filter(|change| change.transaction == ORPHAN)
-        else {
-            return self.touch(transaction, id);
-        };
-        change.transaction = transaction;
-        let mut bytes = 0;
-        inode.pages.change_each(|slot| {
-            let is_adopted = slot.transaction == ORPHAN;
-            if is_adopted {
-                slot.transaction = transaction;
-                bytes += slot.page.stored_bytes() as u64;
-            }
-            is_adopted
-        });
-        if let Some(open) = self.transactions.open_mut(transaction) {
+        if let Some(Taken { bytes, .. }) = inode.versions.adopt(transaction)
+            && let Some(open) = self.transactions.open_mut(transaction)
+        {
             self.accounting.adopt(open, Charge::of(bytes, room));
         }
         self.touch(transaction, id)

@@ -13,9 +13,13 @@ use crate::inode::{Body, Inode};
 use crate::namespace::Namespace;
 use crate::policy::schedule::Waiting;
 use crate::transactions::{
-    ClosedTransaction, ClosedUntil, Commit, Content, OpenTransaction, SizeChange,
+    ClosedTransaction, ClosedUntil, Commit, Content, Merged, OpenTransaction, SizeChange,
 };
 use crate::versions::Change;
+
+/// The pages of objects without a link are counted anew, in debug builds, if no more objects are
+/// in memory.
+const CHECKED_OBJECTS_MAX: usize = 256;
 
 /// What a caller of `fsync` has to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +39,7 @@ pub struct Overdue {
     pub next_at: Option<MonotonicNs>,
 }
 
-/// Closing.
+/// The way of transactions out of the engine: what closes, merges or ends here leaves each part.
 impl Engine {
     /// Closes every transaction that has reached a limit; returns
     /// [when the next one will](Self::next_closing).
@@ -171,6 +175,10 @@ impl Engine {
         };
         self.apps.closed(&open.apps, id, open.written_bytes);
         let content = self.take_content(id, &open);
+        debug_assert!(
+            content.page_bytes() <= open.charged.memory_bytes(),
+            "a transaction is charged for all of its pages"
+        );
         let is_empty = content.is_empty();
         self.transactions.insert_closed(id, open, content);
         self.check_accounting();
@@ -181,10 +189,16 @@ impl Engine {
         self.merge_starved();
     }
 
-    /// Asserts, in debug builds, that what is charged in total is charged to some transaction.
+    /// Asserts, in debug builds, that what is charged in total is charged to some transaction, or
+    /// is a page of an object without a link.
     pub(super) fn check_accounting(&self) {
         if cfg!(debug_assertions) {
             self.accounting.check(&self.transactions);
+            if self.namespace.len() <= CHECKED_OBJECTS_MAX {
+                let files = self.namespace.values();
+                let orphan_bytes: u64 = files.map(|inode| inode.versions.orphan_bytes()).sum();
+                assert_eq!(self.accounting.orphan_bytes(), orphan_bytes);
+            }
         }
     }
 
@@ -195,34 +209,22 @@ impl Engine {
             pages: Vec::new(),
         };
         for &id in open.dirty.iter() {
-            let Some(mut change) = self.namespace.take_change(id) else {
+            let Some(change) = self.namespace.take_change(id) else {
                 continue;
             };
             let Some(inode) = self.namespace.get_mut(&id) else {
                 continue;
             };
             debug_assert_eq!(
-                change.transaction, transaction,
+                change.transaction(),
+                transaction,
                 "a dirty object's change is in its transaction"
             );
-            // A page may be named twice: dropped, then written again.
-            change.log.sort_unstable();
-            change.log.dedup();
-            for &index in &change.log {
-                if let Some(slot) = inode
-                    .pages
-                    .get(&index)
-                    .filter(|slot| slot.transaction == transaction)
-                {
-                    content.pages.push((id, index, slot.page.clone()));
-                }
-            }
             content.objects.push(object_state(id, inode, &change));
             inode.announced = true;
-            let zeroed: Vec<_> = change.zeroed.iter().collect();
-            if !zeroed.is_empty() {
-                inode.closed_zeroed.push((transaction, zeroed));
-            }
+            inode.versions.close(*change, |index, page| {
+                content.pages.push((id, index, page.clone()));
+            });
         }
         content.dentries = open
             .dentries
@@ -232,10 +234,65 @@ impl Engine {
             .collect();
         content
     }
-}
 
-/// Committing.
-impl Engine {
+    /// How often transactions were merged since the engine was made.
+    pub const fn merges(&self) -> u64 {
+        self.transactions.merges()
+    }
+
+    /// Merges transactions that found no room with those that free some, if there are any.
+    pub(super) fn merge_starved(&mut self) {
+        // It ends: each merge leaves fewer closed transactions.
+        while let Some(group) = self.transactions.to_merge()
+            && let Some(merged) = self.transactions.merge(&group)
+        {
+            self.take_over_merged(&group, &merged);
+        }
+    }
+
+    /// Lets objects and accounting follow a merge.
+    fn take_over_merged(&mut self, group: &[TransactionId], merged: &Merged) {
+        for &id in &merged.released {
+            self.namespace.release_hold(id);
+        }
+        let is_tracked = self.namespace.is_tracked();
+        for id in &merged.held {
+            if let Some(inode) = self.namespace.get_mut(id) {
+                inode.versions.merge(group, merged.id);
+                if merged.orphaned.contains(id) {
+                    inode.versions.keep_zeroed(merged.id, is_tracked);
+                }
+            }
+        }
+        let (orphan_bytes, freed_bytes) = self.let_dropped_pages_go(merged);
+        if let Some(closed) = self.transactions.closed_mut(merged.id) {
+            self.accounting
+                .shrink_merged(closed, orphan_bytes, freed_bytes);
+        }
+        self.check_accounting();
+        for &id in &merged.orphaned {
+            self.dispose_if_unused(id);
+        }
+    }
+
+    /// Pages that a merged transaction does not write any more leave memory, but for the newest
+    /// ones of deleted files, which stay readable as long as a program has the file. Returns the
+    /// memory of the latter, and that of the others.
+    fn let_dropped_pages_go(&mut self, merged: &Merged) -> (u64, u64) {
+        let (mut orphan_bytes, mut freed_bytes) = (0, 0);
+        for (id, index, page) in &merged.dropped {
+            let bytes = page.stored_bytes() as u64;
+            let inode = self.namespace.get_mut(id);
+            let inode = inode.filter(|inode| inode.is_orphan());
+            if inode.is_some_and(|inode| inode.versions.orphan_page(merged.id, *index, page)) {
+                orphan_bytes += bytes;
+            } else {
+                freed_bytes += bytes;
+            }
+        }
+        (orphan_bytes, freed_bytes)
+    }
+
     /// Whether a transaction still waits for its commit.
     pub fn is_uncommitted(&self, transaction: TransactionId) -> bool {
         self.transactions.is_closed(transaction)
@@ -349,7 +406,7 @@ impl Engine {
             // object's.
             if let Some(inode) = self.namespace.get_mut(&id)
                 && inode.is_orphan()
-                && inode.known_to_store
+                && inode.versions.is_known_to_store()
                 && (inode.lookups > 0 || inode.opens > 0 || inode.residents > 0)
             {
                 inode.pinned = true;
@@ -376,22 +433,16 @@ impl Engine {
         };
         self.accounting.committed(&closed);
         self.check_accounting();
-        let mut page_bytes = 0;
-        for (id, index, page) in &closed.content.pages {
-            page_bytes += page.stored_bytes() as u64;
-            if let Some(inode) = self.namespace.get_mut(id)
-                && let Some(slot) = inode.pages.get(index)
-                && slot.transaction == transaction
-            {
-                inode.pages.remove(index);
+        let page_bytes = closed.content.page_bytes();
+        for (id, index, _) in &closed.content.pages {
+            if let Some(inode) = self.namespace.get_mut(id) {
+                inode.versions.page_committed(transaction, *index);
             }
         }
         for state in &closed.content.objects {
             if let Some(inode) = self.namespace.get_mut(&state.id) {
-                inode.known_to_store = true;
-                inode.store_bytes = state.attributes.size;
-                inode.version += 1;
-                inode.closed_zeroed.retain(|(of, _)| *of != transaction);
+                let size = state.attributes.size;
+                inode.versions.committed(transaction, size);
             }
         }
         let transactions = &self.transactions;
@@ -432,8 +483,8 @@ impl Engine {
 fn size_changes(closed: &ClosedTransaction, namespace: &Namespace) -> Vec<SizeChange> {
     // The store's size of a file; zero for a new one.
     let stored_bytes = |id: &ObjectId| {
-        let inode = namespace.get(id).filter(|inode| inode.known_to_store);
-        inode.map_or(0, |inode| inode.store_bytes)
+        let inode = namespace.get(id);
+        inode.map_or(0, |inode| inode.versions.stored_bytes())
     };
     let deleted = closed.orphaned.iter().map(|id| {
         let allocated_bytes = namespace.get(id).map_or(0, |inode| inode.allocated_bytes);
@@ -473,7 +524,7 @@ pub(crate) fn object_state(id: ObjectId, inode: &Inode, change: &Change) -> Obje
         _ => None,
     };
     let xattrs = change
-        .xattrs
+        .xattrs()
         .iter()
         .map(|name| {
             let value = inode
@@ -488,8 +539,8 @@ pub(crate) fn object_state(id: ObjectId, inode: &Inode, change: &Change) -> Obje
         created: !inode.announced,
         attributes: inode.attributes,
         symlink_target,
-        zeroed: change.zeroed.iter().collect(),
-        allocated: change.allocated.iter().collect(),
+        zeroed: change.zeroed().iter().collect(),
+        allocated: change.allocated().iter().collect(),
         xattrs,
     }
 }

@@ -1,10 +1,8 @@
 //! Limits: the memory and room that an operation needs before it is acknowledged.
 
-use alloc::vec::Vec;
-
 use mobifs_base::{
-    ByteRange, DeviceNumber, FullDisk, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES, PAGE_BYTES_U64,
-    Page, PageIndex, Room, SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
+    ByteRange, DeviceNumber, FullDisk, NAME_BYTES_MAX, Name, ObjectId, PAGE_BYTES_U64, Room,
+    SYMLINK_BYTES_MAX, SpaceInfo, TransactionId, dentry_room_bytes,
 };
 
 use super::Engine;
@@ -12,13 +10,11 @@ use crate::accounting::{Charge, Charged, ENTRY_BYTES, Fit};
 use crate::error::{FsError, Need, Stop};
 use crate::inode::Inode;
 use crate::namespace::OBJECT_MEMORY_BYTES;
-use crate::versions::ORPHAN;
+use crate::versions::Change;
 
 /// This fraction of the memory budget is kept for apps that use less than that; and this fraction
 /// of the room in the lower filesystem, for apps with less reserved room than that.
 const KEPT_SHARE: u64 = 8;
-/// Most pages returned by one [`Engine::spill_candidate`].
-const SPILL_PAGES_MAX: usize = 4096;
 
 /// Limits that an operation must obey before it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +91,8 @@ impl Limits {
     }
 }
 
+/// Memory and room: what there is, and whether an operation fits, which depends on the object's app
+/// and its transactions.
 impl Engine {
     /// Sets how much room the lower filesystem has, and how much of it the store has reserved for
     /// committed work.
@@ -174,6 +172,16 @@ impl Engine {
         // available to other apps.
         dirty_bytes + bytes <= budget_bytes
             || self.transactions.memory_of_small_apps(kept_bytes) + bytes <= kept_bytes
+    }
+
+    /// Whether changes of an object that need room are refused: the uncommitted ones of its app
+    /// have found none. An object without a link is in no transaction.
+    fn is_starved(&mut self, id: ObjectId) -> bool {
+        if self.namespace.get(&id).is_some_and(Inode::is_orphan) {
+            return false;
+        }
+        let app = self.namespace.app_of(id, &mut self.apps);
+        self.apps.get(app).refusal == Some(FsError::NoSpace)
     }
 
     /// The charge of the uncommitted changes of an object's app.
@@ -300,11 +308,13 @@ impl Engine {
         }
         let inode = self.namespace.inode(id)?;
         let fits = self.accounting.has_journal_for(bytes);
-        let is_known = inode.known_to_store && !inode.is_orphan() && !inode.gives_back(range);
+        let is_known = inode.versions.is_known_to_store()
+            && !inode.is_orphan()
+            && !inode.versions.gives_back(range);
         if stop != Stop::Need(Need::Space) || !fits || !is_known {
             return Err(stop);
         }
-        let version = inode.version;
+        let version = inode.versions.version();
         let asked = (id, range, version);
         match self.arrivals.is_in_place(asked) {
             Some(true) => self.require(id, Charge::memory(bytes)),
@@ -319,18 +329,11 @@ impl Engine {
 
     /// Whether the transaction that is open has all of these pages, and they can become no larger.
     fn is_in_open_transaction(&self, id: ObjectId, range: ByteRange) -> bool {
-        let inode = self.namespace.get(&id);
-        let Some((inode, change)) = inode.and_then(|it| Some((it, it.change.as_ref()?))) else {
-            return false;
-        };
-        let is_whole = |index| {
-            let slot = inode.pages.get(&PageIndex(index));
-            slot.is_some_and(|slot| {
-                slot.transaction == change.transaction && slot.page.stored_bytes() == PAGE_BYTES
-            })
-        };
-        let mut pages = range.start / PAGE_BYTES_U64..range.end.div_ceil(PAGE_BYTES_U64);
-        self.transactions.is_open(change.transaction) && pages.all(is_whole)
+        let versions = self.namespace.get(&id).map(|inode| &inode.versions);
+        let is_open = |change: &Change| self.transactions.is_open(change.transaction());
+        versions.is_some_and(|versions| {
+            versions.change().is_some_and(is_open) && versions.has_whole(range)
+        })
     }
 
     /// Checks that an entry may be removed.
@@ -366,51 +369,5 @@ impl Engine {
     /// filesystem.
     pub(crate) fn require_change(&mut self, id: ObjectId) -> Result<(), Stop> {
         self.require(id, Charge::memory(ENTRY_BYTES))
-    }
-
-    /// Pages of an object without links that may leave memory by
-    /// `Store::spill`: nothing uncommitted mentions it.
-    pub fn spill_candidate(&self) -> Option<(ObjectId, Vec<(PageIndex, Page)>)> {
-        self.namespace
-            .iter()
-            .filter(|(_, inode)| inode.is_orphan() && inode.holds == 0)
-            .map(|(&id, inode)| {
-                let pages: Vec<_> = inode
-                    .pages
-                    .iter()
-                    .filter(|(_, slot)| slot.transaction == ORPHAN)
-                    .take(SPILL_PAGES_MAX)
-                    .map(|(&index, slot)| (index, slot.page.clone()))
-                    .collect();
-                (id, pages)
-            })
-            // The choice must not depend on the order of a hash table.
-            .max_by_key(|(id, pages)| (pages.len(), id.0))
-            .filter(|(_, pages)| !pages.is_empty())
-    }
-
-    /// The store now holds these pages of an orphan.
-    pub fn spilled(&mut self, id: ObjectId, pages: &[(PageIndex, Page)]) {
-        let Some(inode) = self.namespace.get_mut(&id) else {
-            return;
-        };
-        inode.known_to_store = true;
-        inode.pinned = true;
-        inode.version += 1;
-        for (index, page) in pages {
-            let end = index.offset() + PAGE_BYTES_U64;
-            inode.store_bytes = inode.store_bytes.max(end);
-            let unchanged = inode
-                .pages
-                .get(index)
-                .is_some_and(|slot| slot.transaction == ORPHAN && slot.page == *page);
-            if unchanged && let Some(slot) = inode.pages.remove(index) {
-                let bytes = slot.page.stored_bytes() as u64;
-                self.accounting.drop_orphan_pages(bytes);
-                if let Some(change) = &mut inode.change {
-                    change.zeroed.remove(ByteRange::new(index.offset(), end));
-                }
-            }
-        }
     }
 }

@@ -1,18 +1,22 @@
-//! Names: lookup, listing, links and removal.
+//! Names: lookup, listing, new objects, links and removal.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use mobifs_base::{FileKind, ObjectId, Room, TransactionId};
 
+use super::rename::Side;
 use super::{Engine, RemovalMemory};
 use crate::RESERVED_NAME;
 use crate::accounting::Charge;
 use crate::directory::Slot;
 use crate::error::{FsError, Need, Stop};
-use crate::inode::Body;
-use crate::request::{Moment, Node, ReadDirEntry};
+use crate::inode::{Body, Inode};
+use crate::namespace::room_of;
+use crate::request::{Caller, Moment, Node, NodeSpec, ReadDirEntry};
+use crate::versions::{Change, ORPHAN};
 
+/// Entries of directories, and the objects that they name.
 impl Engine {
     /// Finds an entry and counts a reference to its object
     /// (given back by [`Engine::forget`]).
@@ -103,6 +107,163 @@ impl Engine {
         }
     }
 
+    /// Creates a file, directory, symlink or node and counts a reference to it.
+    ///
+    /// # Errors
+    /// `Exists`, `NotFound` if the directory was removed, `NotDirectory`,
+    /// `NameTooLong`, `NotPermitted` for devices where the lower filesystem gives us
+    /// none, `ReadOnly`, or a [`Need`].
+    pub fn create(
+        &mut self,
+        caller: &Caller,
+        moment: Moment,
+        parent: ObjectId,
+        name: &[u8],
+        spec: &NodeSpec<'_>,
+    ) -> Result<Node, Stop> {
+        self.namespace.check_directory(parent)?;
+        if self.namespace.entry(parent, name)?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        let name = self.limits.new_name(parent, name)?;
+        self.limits.check_spec(spec)?;
+        let inheritance = self.namespace.inherit(&self.limits, caller, parent, spec)?;
+        self.require_entry(parent, &name)?;
+        let target = spec
+            .symlink_target
+            .filter(|_| spec.kind == FileKind::Symlink);
+        let target_bytes = target.map_or(0, |target| target.len() as u64);
+        let inherited = inheritance.room();
+        self.require_new(parent, Charge::of(target_bytes, inherited))?;
+        // Checks that can still fail (an app that is read-only) come before anything is in memory.
+        self.check_apps(parent, name.as_bytes(), spec.kind)?;
+        let id = self.namespace.new_object_id();
+        let is_directory = spec.kind == FileKind::Directory;
+        let nlink = if is_directory { 2 } else { 1 };
+        let mut inode = self
+            .namespace
+            .new_inode(caller, moment, parent, spec, inheritance, nlink);
+        inode.name = Some(name.clone());
+        inode.lookups = 1;
+        self.namespace.insert_inode(id, inode)?;
+        let transaction = self.begin_entry(parent, id, moment)?;
+        let transaction = self.touch_new(transaction, id)?;
+        self.charge(transaction, Charge::memory(target_bytes));
+        let (transaction, parent_transaction) =
+            self.touch_parent(transaction, parent, moment, i32::from(is_directory))?;
+        self.namespace.set_entry(parent, &name, id, spec.kind)?;
+        let transaction = self.record_dentry(transaction, (parent, &name), None, Some(id));
+        let node = self.namespace.inode(id)?.node(id);
+        self.finish(parent_transaction, moment.now);
+        self.finish(transaction, moment.now);
+        Ok(node)
+    }
+
+    /// Creates a file without a name (`O_TMPFILE`), with a reference counted, which is all
+    /// that keeps it. [`Engine::link`] may give it a name.
+    ///
+    /// # Errors
+    /// `NotFound` if the directory was removed, `NotDirectory`, `ReadOnly`, or a
+    /// [`Need`].
+    pub fn create_unnamed(
+        &mut self,
+        caller: &Caller,
+        moment: Moment,
+        parent: ObjectId,
+        mode: u16,
+    ) -> Result<Node, Stop> {
+        self.namespace.check_directory(parent)?;
+        let spec = NodeSpec {
+            kind: FileKind::Regular,
+            mode,
+            rdev: mobifs_base::DeviceNumber(0),
+            symlink_target: None,
+        };
+        let inheritance = self
+            .namespace
+            .inherit(&self.limits, caller, parent, &spec)?;
+        let inherited = inheritance.room();
+        self.require_entries(parent, 1, inherited.saturating_add(Room::INODE))?;
+        let id = self.namespace.new_object_id();
+        let mut inode = self
+            .namespace
+            .new_inode(caller, moment, parent, &spec, inheritance, 0);
+        inode.unnamed = true;
+        inode.lookups = 1;
+        let app = self.namespace.app_of(parent, &mut self.apps);
+        (inode.app, inode.app_epoch) = self.namespace.current_app(app);
+        let mut change = Change::new(ORPHAN, self.namespace.is_tracked());
+        let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
+        for name in inherited {
+            change.add_xattr(name);
+        }
+        inode.versions.begin_change(change);
+        let node = inode.node(id);
+        self.namespace.insert_inode(id, inode)?;
+        Ok(node)
+    }
+
+    /// What [`RenameMode::Whiteout`](crate::RenameMode::Whiteout) leaves in a directory, which the
+    /// kernel does not know yet.
+    pub(super) fn whiteout(
+        &self,
+        caller: &Caller,
+        moment: Moment,
+        side: &Side,
+    ) -> Result<Inode, Stop> {
+        let spec = NodeSpec {
+            kind: FileKind::CharDevice,
+            mode: 0,
+            rdev: mobifs_base::DeviceNumber(0),
+            symlink_target: None,
+        };
+        self.limits.check_spec(&spec)?;
+        let inheritance = self
+            .namespace
+            .inherit(&self.limits, caller, side.parent, &spec)?;
+        let mut inode =
+            self.namespace
+                .new_inode(caller, moment, side.parent, &spec, inheritance, 1);
+        inode.name = Some(side.name.clone());
+        Ok(inode)
+    }
+
+    /// A new object takes part in a transaction, with the attributes that it inherited.
+    pub(super) fn touch_new(
+        &mut self,
+        transaction: TransactionId,
+        id: ObjectId,
+    ) -> Result<TransactionId, Stop> {
+        let transaction = self.touch(transaction, id)?;
+        let inode = self.namespace.inode_mut(id)?;
+        let room = room_of(inode.xattrs.iter().flatten().map(|(_, value)| value));
+        let inherited = inode.xattrs.iter().flatten().map(|(key, _)| key.clone());
+        let inherited: Vec<_> = inherited.collect();
+        if !inherited.is_empty()
+            && let Some(change) = inode.versions.change_mut()
+        {
+            for name in inherited {
+                change.add_xattr(name);
+            }
+        }
+        let room = room.saturating_add(Room::INODE);
+        self.charge(transaction, Charge::room(room));
+        Ok(transaction)
+    }
+
+    /// Whether the apps that a new entry would belong to accept changes.
+    fn check_apps(&mut self, parent: ObjectId, name: &[u8], kind: FileKind) -> Result<(), Stop> {
+        let app = self.namespace.app_of(parent, &mut self.apps);
+        self.check_app(app)?;
+        if kind == FileKind::Directory
+            && let Some(path) = self.namespace.app_place(parent, name, &self.apps)
+        {
+            let app = self.apps.at(path);
+            self.check_app(app)?;
+        }
+        Ok(())
+    }
+
     /// Gives an object another name.
     ///
     /// # Errors
@@ -117,7 +278,7 @@ impl Engine {
         name: &[u8],
     ) -> Result<Node, Stop> {
         self.namespace.check_directory(parent)?;
-        let name = self.new_name(parent, name)?;
+        let name = self.limits.new_name(parent, name)?;
         if self.namespace.entry(parent, name.as_bytes())?.is_some() {
             return Err(FsError::Exists.into());
         }
@@ -275,7 +436,7 @@ impl Engine {
         if directory && !self.namespace.entries(id)?.is_empty() {
             return Err(FsError::NotEmpty.into());
         }
-        let name = self.new_name(parent, name)?;
+        let name = self.limits.new_name(parent, name)?;
         // Removing frees room in the lower filesystem, so only missing room for the commit itself
         // could prevent it.
         self.require_removal(parent, memory)?;
@@ -323,7 +484,9 @@ impl Engine {
         child: ObjectId,
         moment: Moment,
     ) -> Result<TransactionId, Stop> {
-        if self.is_own_app(parent, child)? && self.namespace.inode(parent)?.known_to_store {
+        if self.is_own_app(parent, child)?
+            && self.namespace.inode(parent)?.versions.is_known_to_store()
+        {
             self.begin(&[child], moment.now)
         } else {
             self.begin(&[child, parent], moment.now)

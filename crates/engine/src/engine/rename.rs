@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 use mobifs_base::{AppId, FileKind, Name, ObjectId, Room, TransactionId};
 
 use super::Engine;
-use super::create::room_of;
 use crate::directory::Slot;
 use crate::error::{FsError, Stop};
 use crate::inode::Inode;
+use crate::namespace::room_of;
 use crate::request::{Moment, RenameMode};
 
 /// One side of a rename, all checked and in memory.
@@ -17,6 +17,7 @@ pub(super) struct Side {
     pub(super) name: Name,
 }
 
+/// Renaming: two entries, their objects, and all apps that these belong to.
 impl Engine {
     /// Renames an entry (`renameat2`).
     ///
@@ -41,11 +42,11 @@ impl Engine {
             .ok_or(FsError::NotFound)?;
         let from = Side {
             parent: from.0,
-            name: self.new_name(from.0, from.1)?,
+            name: self.limits.new_name(from.0, from.1)?,
         };
         let to = Side {
             parent: to.0,
-            name: self.new_name(to.0, to.1)?,
+            name: self.limits.new_name(to.0, to.1)?,
         };
         let target = self.namespace.entry(to.parent, to.name.as_bytes())?;
         let moved = self.adopt(from.parent, from.name.as_bytes(), source)?;

@@ -53,6 +53,7 @@ pub struct EngineStatus {
     pub objects: u64,
 }
 
+/// What each app has uncommitted, and whether it accepts changes.
 impl Engine {
     /// Objects in memory that have a place in the tree, each with the directory that it was found
     /// in last; in no order, without the root.

@@ -14,7 +14,6 @@ use super::Namespace;
 use crate::accounting::Accounting;
 use crate::directory::Directory;
 use crate::inode::Inode;
-use crate::versions::ORPHAN;
 
 /// What an object takes in memory without its content, roughly: here, in the arena, and what
 /// the store knows of it.
@@ -110,15 +109,7 @@ impl Namespace {
         if !inode.is_orphan() || inode.lookups > 0 || inode.opens > 0 || id == ObjectId::ROOT {
             return false;
         }
-        let mut freed_bytes = 0;
-        inode.pages.retain(|slot| {
-            let keep = slot.transaction != ORPHAN;
-            if !keep {
-                freed_bytes += slot.page.stored_bytes() as u64;
-            }
-            keep
-        });
-        accounting.drop_orphan_pages(freed_bytes);
+        accounting.drop_orphan_pages(inode.versions.drop_orphans());
         inode.holds == 0 && inode.residents == 0
     }
 
@@ -317,9 +308,7 @@ fn is_only_looked_up(inode: &Inode) -> bool {
     inode.opens == 0
         && inode.holds == 0
         && inode.residents == 0
-        && inode.change.is_none()
-        && inode.pages.is_empty()
-        && inode.known_to_store
+        && inode.versions.is_all_in_store()
         && !inode.is_orphan()
 }
 
@@ -327,8 +316,7 @@ fn is_only_looked_up(inode: &Inode) -> bool {
 fn is_idle(inode: &Inode) -> bool {
     inode.residents == 0
         && inode.holds == 0
-        && inode.change.is_none()
-        && inode.known_to_store
+        && inode.versions.is_all_in_store()
         && !inode.is_orphan()
         && inode.directory().is_some()
 }

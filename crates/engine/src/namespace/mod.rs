@@ -1,6 +1,7 @@
 //! The namespace: the objects in memory, directories and their entries, and references.
 
 mod apps;
+mod creation;
 mod entries;
 mod eviction;
 mod loading;
@@ -12,6 +13,7 @@ use alloc::vec::Vec;
 use foldhash::fast::FixedState;
 use mobifs_base::{FileKind, ObjectId, ObjectInfo};
 
+pub(crate) use creation::room_of;
 pub(crate) use eviction::OBJECT_MEMORY_BYTES;
 pub use eviction::{KernelHeld, References, Trimmed};
 use loading::Departures;
@@ -127,12 +129,8 @@ impl Namespace {
     pub(crate) fn mark_all_unsaved(&mut self) {
         for (id, inode) in &mut self.map {
             self.unsaved.mark(*id);
-            inode.pages.mark_all_unsaved();
+            inode.versions.mark_all_unsaved();
             inode.xattrs.mark_unsaved();
-            if let Some(change) = &mut inode.change {
-                change.zeroed.mark_all_unsaved();
-                change.allocated.mark_all_unsaved();
-            }
             if let Some(directory) = inode.directory_mut() {
                 directory.mark_all_unsaved();
             }
@@ -151,7 +149,7 @@ impl Namespace {
     }
 
     fn insert(&mut self, id: ObjectId, mut inode: Inode) {
-        inode.pages.track(self.is_tracked);
+        inode.versions.track(self.is_tracked);
         self.unsaved.mark(id);
         inode.stamp = self.next_stamp;
         self.turns.push_back((id, inode.stamp));
@@ -204,20 +202,14 @@ impl Namespace {
     /// The change that an open transaction had of an object ends.
     pub(crate) fn take_change(&mut self, id: ObjectId) -> Option<Box<Change>> {
         let inode = self.get_mut(&id)?;
-        let mut change = inode.change.take()?;
-        if !change.xattrs.is_empty() {
+        let mut change = inode.versions.take_change()?;
+        if !change.xattrs().is_empty() {
             inode.xattrs.mark_unsaved();
         }
         if self.is_tracked {
-            let ranges = [
-                (Kind::Zeroed, &mut change.zeroed),
-                (Kind::Allocated, &mut change.allocated),
-            ];
-            for (kind, ranges) in ranges {
-                ranges.mark_all_unsaved();
-                let gone = &mut self.gone;
-                ranges.take_changes(|start, _| gone.push((kind, id, start)));
-            }
+            change.mark_ranges_unsaved();
+            let gone = &mut self.gone;
+            change.take_unsaved_ranges(|kind, start, _| gone.push((kind, id, start)));
         }
         Some(change)
     }
@@ -227,12 +219,10 @@ impl Namespace {
         self.take_change(*id);
         self.unsaved.mark(*id);
         let mut inode = self.map.remove(id)?;
-        let mut pages = core::mem::take(&mut inode.pages);
         if self.is_tracked {
-            let marked = pages.unsaved.take();
-            let all = pages.keys().copied().chain(marked);
+            let pages = inode.versions.take_page_records();
             self.gone
-                .extend(all.map(|index| (Kind::Page, *id, index.0)));
+                .extend(pages.map(|index| (Kind::Page, *id, index.0)));
             if inode.xattrs.take_unsaved() || inode.has_xattr_record() {
                 self.gone.push((Kind::Xattrs, *id, 0));
             }

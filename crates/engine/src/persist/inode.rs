@@ -1,6 +1,6 @@
 //! An object as a record. Not in it: its pages, the ranges of its change, its extended attributes
 //! and its directory's entries, which are records of their own, so that an operation writes no more
-//! than it changes; and derived values (`residents`, `holds`, `closed_zeroed`).
+//! than it changes; and derived values (`residents`, `holds`, what closed transactions zero).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -9,11 +9,11 @@ use alloc::sync::Arc;
 use foldhash::fast::FixedState;
 use mobifs_base::{AppId, ByteRange, ObjectId, ObjectInfo};
 
-use super::{Key, Kind, RestartImageError};
+use super::{Key, RestartImageError};
 use crate::directory::{Directory, Displaced, Listing, check_cookie};
 use crate::inode::{Body, Inode, Xattrs};
 use crate::persist::dirty_tracking::Tracked;
-use crate::versions::Change;
+use crate::versions::{Change, PageVersions, SavedVersions};
 use mobifs_base::codec::{CodecError, Reader, Writer};
 
 /// Which [`Body`].
@@ -31,8 +31,6 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         immutable,
         unnamed,
         announced,
-        known_to_store,
-        store_bytes,
         home,
         name,
         residents: _,
@@ -45,14 +43,17 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         opens,
         holds: _,
         pinned,
-        version,
-        pages: _,
         stamp: _,
-        change,
-        closed_zeroed: _,
+        versions,
         xattrs,
         body,
     } = inode;
+    let SavedVersions {
+        known_to_store,
+        store_bytes,
+        version,
+        change,
+    } = versions.saved();
     for count in parts_of(inode) {
         out.u32(count);
     }
@@ -63,14 +64,14 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
         immutable,
         unnamed,
         announced,
-        known_to_store,
+        &known_to_store,
         has_unknown_names,
         had_several_names,
         pinned,
     ] {
         out.flag(*flag);
     }
-    out.u64(*store_bytes);
+    out.u64(store_bytes);
     out.u64(home.0);
     out.option(name.as_ref(), |out, name| out.bytes(name.as_bytes()));
     out.u32(app.0);
@@ -78,23 +79,16 @@ pub(crate) fn write(out: &mut Writer, inode: &Inode) {
     out.list(linked_apps.iter(), |out, app| out.u32(app.0));
     out.u64(*lookups);
     out.u64(*opens);
-    out.u64(*version);
-    out.option(change.as_deref(), write_change);
+    out.u64(version);
+    out.option(change, write_change);
     out.flag(xattrs.is_some());
     write_body(out, body);
 }
 
 /// The write log is not written: the pages that it names have their own records. So have the
-/// ranges.
+/// ranges and the extended attributes.
 fn write_change(out: &mut Writer, change: &Change) {
-    let Change {
-        transaction,
-        zeroed: _,
-        allocated: _,
-        log: _,
-        xattrs: _,
-    } = change;
-    out.u64(transaction.0);
+    out.u64(change.transaction().0);
 }
 
 fn write_body(out: &mut Writer, body: &Body) {
@@ -139,11 +133,11 @@ pub(crate) fn read(
     let mut inode = Inode::from_store(&info, ObjectId::ROOT, None);
     inode.unnamed = from.flag()?;
     inode.announced = from.flag()?;
-    inode.known_to_store = from.flag()?;
+    let known_to_store = from.flag()?;
     inode.has_unknown_names = from.flag()?;
     inode.had_several_names = from.flag()?;
     inode.pinned = from.flag()?;
-    inode.store_bytes = from.count()?;
+    let store_bytes = from.count()?;
     inode.home = from.id()?;
     inode.name = from.option(Reader::name)?;
     inode.app = AppId(from.u32()?);
@@ -151,9 +145,9 @@ pub(crate) fn read(
     inode.linked_apps = from.list(Reader::app)?;
     inode.lookups = from.count()?;
     inode.opens = from.count()?;
-    inode.version = from.count()?;
+    let version = from.count()?;
     let change = from.option(|from| read_change(from, is_tracked))?;
-    inode.change = change.map(Box::new);
+    inode.versions = PageVersions::restore(known_to_store, store_bytes, version, change);
     inode.xattrs = Tracked::saved(from.flag()?.then(Xattrs::new));
     inode.body = read_body(from, hasher, is_tracked)?;
     Ok(inode)
@@ -167,9 +161,9 @@ pub(crate) fn write_xattrs(out: &mut Writer, inode: &Inode) {
         out.bytes(name);
         out.bytes(value);
     });
-    let change = inode.change.as_ref();
-    out.u32(change.map_or(0, |change| change.xattrs.len()) as u32);
-    for name in change.iter().flat_map(|change| change.xattrs.iter()) {
+    let change = inode.versions.change();
+    out.u32(change.map_or(0, |change| change.xattrs().len()) as u32);
+    for name in change.into_iter().flat_map(Change::xattrs) {
         out.bytes(name);
     }
 }
@@ -186,8 +180,8 @@ pub(crate) fn restore_xattrs(
     } else if !xattrs.is_empty() {
         return Err(RestartImageError("extended attributes are not loaded"));
     }
-    match &mut inode.change {
-        Some(change) => *change.xattrs = names,
+    match inode.versions.change_mut() {
+        Some(change) => change.restore_xattrs(names),
         None if names.is_empty() => {}
         None => return Err(RestartImageError("extended attributes are of no change")),
     }
@@ -199,9 +193,9 @@ pub(crate) fn restore_xattrs(
 /// attributes, and those of them that the change carries.
 fn parts_of(inode: &Inode) -> [u32; 4] {
     let xattrs = inode.xattrs.as_ref().map_or(0, |xattrs| xattrs.len());
-    let of_change = inode.change.as_ref().map_or([0; 3], |change| {
-        let ranges = [change.zeroed.len(), change.allocated.len()];
-        [ranges[0], ranges[1], change.xattrs.len()]
+    let of_change = inode.versions.change().map_or([0; 3], |change| {
+        let ranges = [change.zeroed().len(), change.allocated().len()];
+        [ranges[0], ranges[1], change.xattrs().len()]
     });
     [of_change[0], of_change[1], xattrs, of_change[2]].map(|count| count as u32)
 }
@@ -223,22 +217,19 @@ pub(crate) fn write_range_end(out: &mut Writer, end: u64) {
     out.u64(end);
 }
 
-/// Puts a range back where [`Kind::Zeroed`] and [`Kind::Allocated`] say.
+/// Puts a range back where its key says.
 pub(crate) fn restore_range(
     inode: &mut Inode,
     key: Key,
     from: &mut Reader<'_>,
 ) -> Result<(), RestartImageError> {
-    let change = inode.change.as_mut();
+    let change = inode.versions.change_mut();
     let change = change.ok_or(RestartImageError("a range is of no change"))?;
     let range = ByteRange::new(key.second, from.u64()?);
     if range.is_empty() {
         return Err(RestartImageError("a range is empty"));
     }
-    match key.kind {
-        Kind::Zeroed => change.zeroed.insert(range),
-        _ => change.allocated.insert(range),
-    }
+    change.restore_range(key.kind, range);
     Ok(())
 }
 

@@ -1,9 +1,8 @@
 //! Restoring: makes an engine of the restart image of one that was killed.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use mobifs_base::{ByteRange, ObjectId, TransactionId};
+use mobifs_base::{ObjectId, TransactionId};
 
 use super::transaction::{self, DIRTY, HELD, ORPHANED, PageAt};
 use super::{Key, Kind, RestartImageError, inode};
@@ -12,7 +11,6 @@ use crate::apps::{App, Apps, NO_APP};
 use crate::inode::Inode;
 use crate::namespace::Namespace;
 use crate::transactions::Transactions;
-use crate::versions::{Change, ORPHAN, PageSlot};
 use mobifs_base::codec::{Reader, page_index, within_bounds};
 
 /// The parts of an engine that are in a restart image.
@@ -142,11 +140,8 @@ impl Parts<'_> {
         self.count_references()?;
         self.namespace.restore_several_names();
         self.hide_what_is_zeroed();
-        let pages = self.namespace.values().flat_map(|i| i.pages.values());
-        let orphan_bytes: u64 = pages
-            .filter(|slot| slot.transaction == ORPHAN)
-            .map(|slot| slot.page.stored_bytes() as u64)
-            .sum();
+        let files = self.namespace.values();
+        let orphan_bytes = files.map(|inode| inode.versions.orphan_bytes()).sum();
         self.accounting.restore_orphans(orphan_bytes)
     }
 
@@ -175,7 +170,7 @@ impl Parts<'_> {
             let states = closed.content.objects.iter();
             for state in states.filter(|state| !state.zeroed.is_empty()) {
                 if let Some(inode) = self.namespace.get_mut(&state.id) {
-                    inode.closed_zeroed.push((id, state.zeroed.clone()));
+                    inode.versions.hide_closed(id, state.zeroed.clone());
                 }
             }
         }
@@ -189,15 +184,9 @@ impl Parts<'_> {
         let Some(inode) = self.namespace.get_mut(&id) else {
             return;
         };
-        if inode.known_to_store {
-            return;
+        if inode.versions.take_back_spilled(is_tracked) {
+            inode.pinned = true;
         }
-        inode.known_to_store = true;
-        inode.pinned = true;
-        let change = inode
-            .change
-            .get_or_insert_with(|| Box::new(Change::new(ORPHAN, is_tracked)));
-        change.zeroed.insert(ByteRange::from(0));
     }
 }
 
@@ -236,12 +225,7 @@ fn restore_object_record(
             let transaction = from.transaction()?;
             let page = transaction::read_page(from, page_at)?;
             let index = page_index(key.second)?;
-            inode.pages.insert(index, PageSlot { page, transaction });
-            if let Some(change) = &mut inode.change
-                && change.transaction == transaction
-            {
-                change.log.push(index);
-            }
+            inode.versions.restore_page(transaction, index, page);
         }
         Kind::Zeroed | Kind::Allocated => {
             let inode = namespace.get_mut(&id);
@@ -281,6 +265,7 @@ mod tests {
     use crate::accounting::{Charge, Charged};
     use crate::policy::transactioning::Closing;
     use crate::transactions::OpenTransaction;
+    use crate::versions::ORPHAN;
     use crate::{Engine, EngineConfig};
     use mobifs_base::codec::{COUNT_MAX, CodecError, Writer};
 

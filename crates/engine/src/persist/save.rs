@@ -15,6 +15,7 @@ use crate::apps::{App, Apps};
 use crate::inode::Inode;
 use crate::namespace::Namespace;
 use crate::transactions::{ClosedTransaction, Content, OpenTransaction, Transactions};
+use crate::versions::Change;
 use mobifs_base::codec::Writer;
 
 /// State between two saves.
@@ -126,47 +127,39 @@ fn save_object(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dy
 }
 
 fn save_pages(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
-    let indexes = inode.pages.unsaved.take();
-    for &index in &indexes {
+    inode.versions.take_unsaved_pages(|index, newest| {
         let key = Key::new(Kind::Page, id.0, index.0);
-        let Some(slot) = inode.pages.get_mut_untracked(&index) else {
+        let Some((page, transaction)) = newest else {
             image.remove(key);
-            continue;
+            return;
         };
-        image.keep(&mut slot.page);
+        image.keep(page);
         out.clear();
-        out.u64(slot.transaction.0);
-        transaction::write_page(out, &slot.page);
+        out.u64(transaction.0);
+        transaction::write_page(out, page);
         image.put(key, out.as_bytes());
-    }
-    inode.pages.unsaved.recycle(indexes);
+    });
 }
 
 fn save_ranges(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
-    let Some(change) = &mut inode.change else {
+    let Some(change) = inode.versions.change_mut() else {
         return;
     };
-    let ranges = [
-        (Kind::Zeroed, &mut change.zeroed),
-        (Kind::Allocated, &mut change.allocated),
-    ];
-    for (kind, ranges) in ranges {
-        ranges.take_changes(|start, end| {
-            let key = Key::new(kind, id.0, start);
-            let Some(end) = end else {
-                image.remove(key);
-                return;
-            };
-            out.clear();
-            inode::write_range_end(out, end);
-            image.put(key, out.as_bytes());
-        });
-    }
+    change.take_unsaved_ranges(|kind, start, end| {
+        let key = Key::new(kind, id.0, start);
+        let Some(end) = end else {
+            image.remove(key);
+            return;
+        };
+        out.clear();
+        inode::write_range_end(out, end);
+        image.put(key, out.as_bytes());
+    });
 }
 
 fn save_xattrs(id: ObjectId, inode: &mut Inode, out: &mut Writer, image: &mut dyn RestartImage) {
-    let change = inode.change.as_mut();
-    let is_changed = change.is_some_and(|change| change.xattrs.take_unsaved());
+    let change = inode.versions.change_mut();
+    let is_changed = change.is_some_and(Change::take_unsaved_xattrs);
     if !(inode.xattrs.take_unsaved() || is_changed) {
         return;
     }
@@ -301,6 +294,6 @@ fn newest_of(
     index: PageIndex,
     transaction: TransactionId,
 ) -> Option<Page> {
-    let slot = namespace.get(&id)?.pages.get(&index)?;
-    (slot.transaction == transaction).then(|| slot.page.clone())
+    let versions = &namespace.get(&id)?.versions;
+    versions.newest_of(transaction, index).cloned()
 }

@@ -176,9 +176,9 @@ fn read_open(
         match read_object(records, id).and_then(|object| with_parts(records, id, object)) {
             Ok(object) => {
                 let Some(change) = object
-                    .change
-                    .as_ref()
-                    .filter(|c| c.transaction == uncommitted.transaction)
+                    .versions
+                    .change()
+                    .filter(|change| change.transaction() == uncommitted.transaction)
                 else {
                     continue;
                 };

@@ -33,6 +33,12 @@ impl Content {
         pages.fold(names, Room::saturating_add)
     }
 
+    /// Memory of its pages.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        let pages = self.pages.iter();
+        pages.map(|(.., page)| page.stored_bytes() as u64).sum()
+    }
+
     /// Whether everything that happened in the transaction was undone in it.
     pub(crate) const fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.dentries.is_empty()

@@ -1,23 +1,31 @@
 //! Records as bytes. `docs/FORMAT.md` describes them; keep it true.
 
+mod sink;
 #[cfg(test)]
 pub(crate) mod tests;
-mod wire;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use mobifs_base::codec::{CodecError, Reader, Sink};
 use mobifs_base::{
     Attributes, ByteRange, DeviceNumber, FileKind, Name, ObjectId, ObjectState, PAGE_BYTES,
     PAGE_BYTES_U64, PageIndex, Timestamp, XattrChange,
 };
 
-use crate::log::codec::wire::{
-    Counter, Cursor, Filler, Sink, put_bytes, put_signed, put_u8, put_varint,
-};
+use crate::log::codec::sink::{Counter, Filler};
 use crate::log::record::Record;
 
-pub(crate) use crate::log::codec::wire::Malformed;
+/// Why bytes are not what this program writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+impl From<CodecError> for Malformed {
+    fn from(error: CodecError) -> Self {
+        Self(error.as_str())
+    }
+}
 
 const KNOWN: u8 = 1;
 const OBJECT: u8 = 2;
@@ -84,13 +92,13 @@ pub(crate) fn is_encodable(record: &Record) -> bool {
 
 /// Decodes exactly `count` records that fill `bytes`.
 pub(crate) fn decode(bytes: &[u8], count: u32) -> Result<Vec<Record>, Malformed> {
-    let mut cursor = Cursor::new(bytes);
+    let mut cursor = Reader::new(bytes);
     // The vector grows as records are decoded: `count` may be forged.
     let mut records = Vec::new();
     for _ in 0..count {
         records.push(take_record(&mut cursor)?);
     }
-    if !cursor.is_empty() {
+    if !cursor.rest().is_empty() {
         return Err(Malformed("bytes are left after the last record"));
     }
     Ok(records)
@@ -109,12 +117,12 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             parent,
             name,
         } => {
-            put_u8(sink, KNOWN);
+            sink.put(&[KNOWN]);
             put_id(sink, *id);
-            put_varint(sink, *inode);
-            put_u8(sink, kind_number(*kind));
+            sink.varint(*inode);
+            sink.put(&[kind_number(*kind)]);
             put_id(sink, *parent);
-            put_bytes(sink, name);
+            sink.varint_bytes(name);
         }
         Record::Object(state) => put_object(sink, state),
         Record::Dentry {
@@ -128,17 +136,17 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             fresh,
             runs,
         } => {
-            put_u8(sink, if *fresh { BYTES_FRESH } else { BYTES });
+            sink.put(&[if *fresh { BYTES_FRESH } else { BYTES }]);
             put_id(sink, *object);
-            put_varint(sink, index.0);
-            put_varint(sink, runs.len() as u64);
+            sink.varint(index.0);
+            sink.varint(runs.len() as u64);
             for (offset, bytes) in runs {
-                put_varint(sink, u64::from(*offset));
-                put_bytes(sink, bytes);
+                sink.varint(u64::from(*offset));
+                sink.varint_bytes(bytes);
             }
         }
         Record::Direct { object, range } => {
-            put_u8(sink, DIRECT);
+            sink.put(&[DIRECT]);
             put_id(sink, *object);
             put_range(sink, *range);
         }
@@ -148,23 +156,23 @@ fn put_record(sink: &mut impl Sink, record: &Record) {
             records,
             crc32c,
         } => {
-            put_u8(sink, EXTERNAL);
-            put_varint(sink, *file);
-            put_varint(sink, *bytes);
-            put_varint(sink, u64::from(*records));
-            put_varint(sink, u64::from(*crc32c));
+            sink.put(&[EXTERNAL]);
+            sink.varint(*file);
+            sink.varint(*bytes);
+            sink.varint(u64::from(*records));
+            sink.varint(u64::from(*crc32c));
         }
         Record::Bind { id, inode } => {
-            put_u8(sink, BIND);
+            sink.put(&[BIND]);
             put_id(sink, *id);
-            put_varint(sink, *inode);
+            sink.varint(*inode);
         }
-        Record::RenameMark => put_u8(sink, RENAME_MARK),
-        Record::RenameMarkInPart => put_u8(sink, RENAME_MARK_IN_PART),
+        Record::RenameMark => sink.put(&[RENAME_MARK]),
+        Record::RenameMarkInPart => sink.put(&[RENAME_MARK_IN_PART]),
         Record::Found { id, inode } => {
-            put_u8(sink, FOUND);
+            sink.put(&[FOUND]);
             put_id(sink, *id);
-            put_varint(sink, inode.map_or(0, NonZeroU64::get));
+            sink.varint(inode.map_or(0, NonZeroU64::get));
         }
     }
 }
@@ -174,27 +182,27 @@ fn put_dentry(sink: &mut impl Sink, parent: ObjectId, name: &Name, child: Option
         Some(_) => DENTRY,
         None => DENTRY_REMOVED,
     };
-    put_u8(sink, tag);
+    sink.put(&[tag]);
     put_id(sink, parent);
-    put_bytes(sink, name.as_bytes());
+    sink.varint_bytes(name.as_bytes());
     if let Some(child) = child {
         put_id(sink, child);
     }
 }
 
-fn take_record(cursor: &mut Cursor<'_>) -> Result<Record, Malformed> {
+fn take_record(cursor: &mut Reader<'_>) -> Result<Record, Malformed> {
     Ok(match cursor.u8()? {
         KNOWN => Record::Known {
             id: take_id(cursor)?,
             inode: cursor.varint()?,
             kind: take_kind(cursor)?,
             parent: take_id(cursor)?,
-            name: cursor.bytes()?.to_vec(),
+            name: cursor.varint_bytes()?.to_vec(),
         },
         OBJECT => Record::Object(take_object(cursor)?),
         tag @ (DENTRY | DENTRY_REMOVED) => Record::Dentry {
             parent: take_id(cursor)?,
-            name: Name::new(cursor.bytes()?)
+            name: Name::new(cursor.varint_bytes()?)
                 .map_err(|_| Malformed("a directory entry has an impossible name"))?,
             child: (tag == DENTRY).then(|| take_id(cursor)).transpose()?,
         },
@@ -211,8 +219,8 @@ fn take_record(cursor: &mut Cursor<'_>) -> Result<Record, Malformed> {
         EXTERNAL => Record::External {
             file: cursor.varint()?,
             bytes: cursor.varint()?,
-            records: take_u32(cursor)?,
-            crc32c: take_u32(cursor)?,
+            records: cursor.varint_as()?,
+            crc32c: cursor.varint_as()?,
         },
         BIND => Record::Bind {
             id: take_id(cursor)?,
@@ -241,16 +249,16 @@ fn put_object(sink: &mut impl Sink, state: &ObjectState) {
         0,
         |flags, &(flag, set)| if set { flags | flag } else { flags },
     );
-    put_u8(sink, OBJECT);
+    sink.put(&[OBJECT]);
     put_id(sink, state.id);
-    put_u8(sink, flags);
-    put_u8(sink, kind_number(attributes.kind));
-    put_varint(sink, u64::from(attributes.mode));
-    put_varint(sink, u64::from(attributes.uid));
-    put_varint(sink, u64::from(attributes.gid));
-    put_varint(sink, u64::from(attributes.rdev.0));
-    put_varint(sink, attributes.size);
-    put_varint(sink, u64::from(attributes.nlink));
+    sink.put(&[flags]);
+    sink.put(&[kind_number(attributes.kind)]);
+    sink.varint(u64::from(attributes.mode));
+    sink.varint(u64::from(attributes.uid));
+    sink.varint(u64::from(attributes.gid));
+    sink.varint(u64::from(attributes.rdev.0));
+    sink.varint(attributes.size);
+    sink.varint(u64::from(attributes.nlink));
     put_time(sink, attributes.atime);
     if flags & MTIME_IS_ATIME == 0 {
         put_time(sink, attributes.mtime);
@@ -259,27 +267,24 @@ fn put_object(sink: &mut impl Sink, state: &ObjectState) {
         put_time(sink, attributes.ctime);
     }
     if let Some(target) = &state.symlink_target {
-        put_bytes(sink, target);
+        sink.varint_bytes(target);
     }
     for ranges in [&state.zeroed, &state.allocated] {
-        put_varint(sink, ranges.len() as u64);
+        sink.varint(ranges.len() as u64);
         ranges.iter().for_each(|&range| put_range(sink, range));
     }
-    put_varint(sink, state.xattrs.len() as u64);
+    sink.varint(state.xattrs.len() as u64);
     for (name, value) in &state.xattrs {
-        put_bytes(sink, name);
+        sink.varint_bytes(name);
         // One more than the length, because 0 means "removed".
-        put_varint(
-            sink,
-            value.as_ref().map_or(0, |value| value.len() as u64 + 1),
-        );
+        sink.varint(value.as_ref().map_or(0, |value| value.len() as u64 + 1));
         if let Some(value) = value {
             sink.put(value);
         }
     }
 }
 
-fn take_object(cursor: &mut Cursor<'_>) -> Result<ObjectState, Malformed> {
+fn take_object(cursor: &mut Reader<'_>) -> Result<ObjectState, Malformed> {
     let id = take_id(cursor)?;
     let flags = cursor.u8()?;
     if flags & !OBJECT_FLAGS != 0 {
@@ -289,7 +294,7 @@ fn take_object(cursor: &mut Cursor<'_>) -> Result<ObjectState, Malformed> {
     let symlink_target = if flags & HAS_TARGET == 0 {
         None
     } else {
-        Some(Arc::from(cursor.bytes()?))
+        Some(Arc::from(cursor.varint_bytes()?))
     };
     Ok(ObjectState {
         id,
@@ -302,7 +307,7 @@ fn take_object(cursor: &mut Cursor<'_>) -> Result<ObjectState, Malformed> {
     })
 }
 
-fn take_attributes(cursor: &mut Cursor<'_>, flags: u8) -> Result<Attributes, Malformed> {
+fn take_attributes(cursor: &mut Reader<'_>, flags: u8) -> Result<Attributes, Malformed> {
     let kind = take_kind(cursor)?;
     let mode = cursor.varint_as()?;
     let uid = cursor.varint_as()?;
@@ -335,20 +340,25 @@ fn take_attributes(cursor: &mut Cursor<'_>, flags: u8) -> Result<Attributes, Mal
     })
 }
 
-fn take_xattr(cursor: &mut Cursor<'_>) -> Result<XattrChange, Malformed> {
-    let name = Arc::from(cursor.bytes()?);
+fn take_xattr(cursor: &mut Reader<'_>) -> Result<XattrChange, Malformed> {
+    let name = Arc::from(cursor.varint_bytes()?);
     let value = match cursor.varint()? {
         0 => None,
-        more => Some(Arc::from(cursor.take(more - 1)?)),
+        more => Some(Arc::from(take_bytes(cursor, more - 1)?)),
     };
     Ok((name, value))
+}
+
+fn take_bytes<'a>(cursor: &mut Reader<'a>, bytes: u64) -> Result<&'a [u8], CodecError> {
+    let bytes = usize::try_from(bytes).map_err(|_| CodecError::Short)?;
+    cursor.raw(bytes)
 }
 
 /// A count, then that many items. Every item consumes input, so a wrong count ends in an error
 /// after at most as many items as there are bytes.
 fn take_list<'a, T>(
-    cursor: &mut Cursor<'a>,
-    take: impl Fn(&mut Cursor<'a>) -> Result<T, Malformed>,
+    cursor: &mut Reader<'a>,
+    take: impl Fn(&mut Reader<'a>) -> Result<T, Malformed>,
 ) -> Result<Vec<T>, Malformed> {
     let count = cursor.varint()?;
     let mut items = Vec::new();
@@ -358,16 +368,16 @@ fn take_list<'a, T>(
     Ok(items)
 }
 
-fn take_run(cursor: &mut Cursor<'_>) -> Result<(u16, Vec<u8>), Malformed> {
+fn take_run(cursor: &mut Reader<'_>) -> Result<(u16, Vec<u8>), Malformed> {
     let offset: u16 = cursor.varint_as()?;
-    let bytes = cursor.bytes()?;
+    let bytes = cursor.varint_bytes()?;
     if usize::from(offset) + bytes.len() > PAGE_BYTES {
         return Err(Malformed("changed bytes lie outside their page"));
     }
     Ok((offset, bytes.to_vec()))
 }
 
-fn take_page_index(cursor: &mut Cursor<'_>) -> Result<PageIndex, Malformed> {
+fn take_page_index(cursor: &mut Reader<'_>) -> Result<PageIndex, Malformed> {
     let index = PageIndex(cursor.varint()?);
     if !is_page(index) {
         return Err(Malformed("a page lies after the largest offset"));
@@ -380,35 +390,31 @@ fn take_page_index(cursor: &mut Cursor<'_>) -> Result<PageIndex, Malformed> {
 fn put_id(sink: &mut impl Sink, id: ObjectId) {
     const FIRST_NEW: u64 = ObjectId::FIRST_NEW.0;
     match id.0 / FIRST_NEW {
-        high @ (0 | 1) => put_varint(sink, (id.0 % FIRST_NEW) << 1 | high),
+        high @ (0 | 1) => sink.varint((id.0 % FIRST_NEW) << 1 | high),
         _ => {
-            put_varint(sink, ID_LONG);
+            sink.varint(ID_LONG);
             sink.put(&id.0.to_le_bytes());
         }
     }
 }
 
-fn take_id(cursor: &mut Cursor<'_>) -> Result<ObjectId, Malformed> {
+fn take_id(cursor: &mut Reader<'_>) -> Result<ObjectId, Malformed> {
     match cursor.varint()? {
         short if short < ID_LONG => {
             Ok(ObjectId((short >> 1) + (short & 1) * ObjectId::FIRST_NEW.0))
         }
-        ID_LONG => {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(cursor.take(8)?);
-            Ok(ObjectId(u64::from_le_bytes(bytes)))
-        }
+        ID_LONG => Ok(cursor.id()?),
         _ => Err(Malformed("an object id has an unknown form")),
     }
 }
 
 /// Start, then one more than the end, so that "without end" is 0.
 fn put_range(sink: &mut impl Sink, range: ByteRange) {
-    put_varint(sink, range.start);
-    put_varint(sink, range.end.wrapping_add(1));
+    sink.varint(range.start);
+    sink.varint(range.end.wrapping_add(1));
 }
 
-fn take_range(cursor: &mut Cursor<'_>) -> Result<ByteRange, Malformed> {
+fn take_range(cursor: &mut Reader<'_>) -> Result<ByteRange, Malformed> {
     Ok(ByteRange {
         start: cursor.varint()?,
         end: cursor.varint()?.wrapping_sub(1),
@@ -416,19 +422,15 @@ fn take_range(cursor: &mut Cursor<'_>) -> Result<ByteRange, Malformed> {
 }
 
 fn put_time(sink: &mut impl Sink, time: Timestamp) {
-    put_signed(sink, time.seconds);
-    put_varint(sink, u64::from(time.nanoseconds));
+    sink.signed_varint(time.seconds);
+    sink.varint(u64::from(time.nanoseconds));
 }
 
-fn take_time(cursor: &mut Cursor<'_>) -> Result<Timestamp, Malformed> {
+fn take_time(cursor: &mut Reader<'_>) -> Result<Timestamp, Malformed> {
     Ok(Timestamp {
-        seconds: cursor.signed()?,
+        seconds: cursor.signed_varint()?,
         nanoseconds: cursor.varint_as()?,
     })
-}
-
-fn take_u32(cursor: &mut Cursor<'_>) -> Result<u32, Malformed> {
-    u32::try_from(cursor.varint()?).map_err(|_| Malformed("a number is too large"))
 }
 
 fn kind_number(kind: FileKind) -> u8 {
@@ -443,7 +445,7 @@ fn kind_number(kind: FileKind) -> u8 {
     }
 }
 
-fn take_kind(cursor: &mut Cursor<'_>) -> Result<FileKind, Malformed> {
+fn take_kind(cursor: &mut Reader<'_>) -> Result<FileKind, Malformed> {
     Ok(match cursor.u8()? {
         1 => FileKind::Regular,
         2 => FileKind::Directory,

@@ -30,7 +30,6 @@ pub use counters::{CauseCounters, FlashCounters};
 pub(crate) use geometry::{Geometry, Owner, Pool};
 pub(crate) use resources::{Bus, Ns, ns_of_us};
 pub use save::LoadError;
-pub(crate) use save::{Reader, Writer};
 
 use crate::config::{Config, ConfigError, VictimPolicy};
 use cells::{BlockState, Cells, Generation};

@@ -1,5 +1,6 @@
 //! The cells as bytes. What RAM had is not saved: loading is a power-on.
 
+use mobifs_base::codec::{CodecError, Reader, Writer};
 use thiserror::Error;
 
 use super::cells::Block;
@@ -39,72 +40,20 @@ pub enum LoadError {
     },
 }
 
-/// Appends numbers, little-endian.
-#[derive(Default)]
-pub(crate) struct Writer(pub(crate) Vec<u8>);
-
-impl Writer {
-    pub(crate) fn u8(&mut self, value: u8) {
-        self.0.push(value);
-    }
-
-    pub(crate) fn u32(&mut self, value: u32) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(crate) fn u64(&mut self, value: u64) {
-        self.0.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        self.u64(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
+impl From<CodecError> for LoadError {
+    fn from(_: CodecError) -> Self {
+        Self::Damaged("it is cut short")
     }
 }
 
-/// Takes numbers off, little-endian.
-pub(crate) struct Reader<'b>(pub(crate) &'b [u8]);
-
-impl<'b> Reader<'b> {
-    pub(crate) fn take(&mut self, count: usize) -> Result<&'b [u8], LoadError> {
-        let short = LoadError::Damaged("it is cut short");
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(short)?;
-        self.0 = rest;
-        Ok(taken)
+/// A count of items that take at least `item_bytes` each, so that damage cannot ask for more memory
+/// than there are bytes.
+fn count(saved: &mut Reader<'_>, item_bytes: usize) -> Result<usize, LoadError> {
+    let count = saved.u32()? as usize;
+    if count.saturating_mul(item_bytes) > saved.rest().len() {
+        return Err(LoadError::Damaged("a count is too large"));
     }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], LoadError> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N)?);
-        Ok(array)
-    }
-
-    pub(crate) fn u8(&mut self) -> Result<u8, LoadError> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    pub(crate) fn u32(&mut self) -> Result<u32, LoadError> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    pub(crate) fn u64(&mut self) -> Result<u64, LoadError> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    pub(crate) fn bytes(&mut self) -> Result<&'b [u8], LoadError> {
-        let count = usize::try_from(self.u64()?);
-        self.take(count.map_err(|_| LoadError::Damaged("a length is too large"))?)
-    }
-
-    /// A count of items that take at least `item_bytes` each, so that damage cannot ask
-    /// for more memory than there are bytes.
-    fn count(&mut self, item_bytes: usize) -> Result<usize, LoadError> {
-        let count = self.u32()? as usize;
-        if count.saturating_mul(item_bytes) > self.0.len() {
-            return Err(LoadError::Damaged("a count is too large"));
-        }
-        Ok(count)
-    }
+    Ok(count)
 }
 
 impl Ftl {
@@ -112,7 +61,7 @@ impl Ftl {
     pub(crate) fn save(&self, out: &mut Writer) {
         out.u64(self.resources.random_state());
         out.u64(self.cells.next_seq());
-        out.bytes(self.cells.owners_bytes());
+        out.long_bytes(self.cells.owners_bytes());
         for block in &self.cells.blocks {
             out.u8(block.stream as u8);
             out.u8(u8::from(block.mode == CellMode::Multi));
@@ -130,7 +79,7 @@ impl Ftl {
             out.u32(sequences.len() as u32);
             sequences.iter().for_each(|&seq| out.u64(seq));
         }
-        out.bytes(self.map.entries_bytes());
+        out.long_bytes(self.map.entries_bytes());
         self.map.written_seq.iter().for_each(|&seq| out.u64(seq));
         let changed: Vec<u32> = (0..self.geometry.map_pages)
             .filter(|&page| self.map.is_changed(page))
@@ -168,7 +117,7 @@ impl Ftl {
         };
         self.load_cells(saved, limits)?;
         self.load_mapping(saved, limits)?;
-        for _ in 0..saved.count(8)? {
+        for _ in 0..count(saved, 8)? {
             let (number, page) = load_log_page(saved, limits)?;
             let is_possible = number < self.geometry.log_numbers
                 && page.entries <= self.policy.log_entries_per_page;
@@ -185,7 +134,7 @@ impl Ftl {
     }
 
     fn load_cells(&mut self, saved: &mut Reader<'_>, limits: Limits) -> Result<(), LoadError> {
-        let restored = self.cells.restore_owners(saved.bytes()?);
+        let restored = self.cells.restore_owners(saved.long_bytes()?);
         possible(restored, "its flash has another size")?;
         let known = self.cells.owners_are_below(self.geometry.owners());
         possible(known, "a page has no owner")?;
@@ -198,9 +147,9 @@ impl Ftl {
             possible(is_possible, "a block has impossible numbers")?;
             self.cells.blocks[number] = block;
         }
-        for _ in 0..saved.count(8)? {
+        for _ in 0..count(saved, 8)? {
             let number = saved.u32()?;
-            let count = saved.count(8)?;
+            let count = count(saved, 8)?;
             let block = self.cells.blocks.get(number as usize);
             let exists = block.is_some_and(|block| count <= block.next_slot as usize);
             possible(exists, "there are sequence numbers of no pages")?;
@@ -212,19 +161,19 @@ impl Ftl {
     }
 
     fn load_mapping(&mut self, saved: &mut Reader<'_>, limits: Limits) -> Result<(), LoadError> {
-        let restored = self.map.restore_entries(saved.bytes()?);
+        let restored = self.map.restore_entries(saved.long_bytes()?);
         possible(restored, "its mapping has another size")?;
         for page in 0..self.map.written_seq.len() {
             self.map.written_seq[page] = saved.u64()?;
         }
-        for _ in 0..saved.count(8)? {
+        for _ in 0..count(saved, 8)? {
             let page = saved.u32()?;
             possible(
                 page < self.geometry.map_pages,
                 "a mapping page does not exist",
             )?;
             let mut changes = super::Changes::default();
-            for _ in 0..saved.count(8)? {
+            for _ in 0..count(saved, 8)? {
                 let entry = saved.u32()?;
                 let lpn = u64::from(page) * u64::from(ENTRIES_PER_MAP_PAGE) + u64::from(entry);
                 let exists = entry < ENTRIES_PER_MAP_PAGE && lpn < limits.logical_pages.into();
@@ -344,12 +293,12 @@ fn load_log_page(saved: &mut Reader<'_>, limits: Limits) -> Result<(u32, LogPage
         entries: saved.u32()?,
         ..LogPage::default()
     };
-    for _ in 0..saved.count(9)? {
+    for _ in 0..count(saved, 9)? {
         page.records.push(match saved.u8()? {
             0 => {
                 let seq = limits.seq(saved)?;
                 let (from, to) = (saved.u32()?, saved.u32()?);
-                let count = saved.count(4)?;
+                let count = count(saved, 4)?;
                 let slots = (0..count).map(|_| limits.place(saved));
                 let slots: Vec<u32> = slots.collect::<Result<_, _>>()?;
                 Record::Moved {

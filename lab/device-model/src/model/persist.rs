@@ -1,12 +1,13 @@
 //! Power cuts, power-on, and the state as bytes.
 
 use mobifs_base::VirtualNs;
+use mobifs_base::codec::{Reader, Writer};
 use thiserror::Error;
 
 use super::Model;
 use crate::address::Lpn;
 use crate::config::{Config, ConfigError};
-use crate::ftl::{Cause, LoadError, Reader, Stream, Writer};
+use crate::ftl::{Cause, LoadError, Stream};
 
 const MAGIC: &[u8; 8] = b"MOBIFLSH";
 const VERSION: u32 = 1;
@@ -92,14 +93,14 @@ impl Model {
             return Err(SaveError::NotFlushed);
         }
         let mut out = Writer::default();
-        out.0.extend_from_slice(MAGIC);
+        out.raw(MAGIC);
         out.u32(VERSION);
         out.u32(self.config.digest());
         out.u64(self.capacity_bytes);
         self.ftl.save(&mut out);
-        let checksum = crc32c::crc32c(&out.0);
+        let checksum = crc32c::crc32c(out.as_bytes());
         out.u32(checksum);
-        Ok(out.0)
+        Ok(out.into_bytes())
     }
 
     /// A device from what [`Model::save`] wrote with the same configuration. Its time
@@ -113,11 +114,11 @@ impl Model {
         let (body, checksum) = saved
             .split_last_chunk::<4>()
             .ok_or_else(|| damaged("it is too short"))?;
-        let mut reader = Reader(body);
-        if reader.take(MAGIC.len())? != MAGIC {
+        let mut reader = Reader::new(body);
+        if reader.raw(MAGIC.len()).map_err(LoadError::from)? != MAGIC {
             return Err(damaged("it does not begin as one"));
         }
-        let found = reader.u32()?;
+        let found = reader.u32().map_err(LoadError::from)?;
         if found != VERSION {
             let expected = VERSION;
             return Err(LoadError::Version { found, expected }.into());
@@ -125,10 +126,10 @@ impl Model {
         if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
             return Err(damaged("its checksum is wrong"));
         }
-        if reader.u32()? != config.digest() {
+        if reader.u32().map_err(LoadError::from)? != config.digest() {
             return Err(LoadError::OtherConfig.into());
         }
-        let found = reader.u64()?;
+        let found = reader.u64().map_err(LoadError::from)?;
         if found != capacity_bytes {
             let expected = capacity_bytes;
             return Err(LoadError::OtherCapacity { found, expected }.into());

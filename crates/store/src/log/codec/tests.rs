@@ -344,3 +344,95 @@ fn ordinary_records_are_small() {
     };
     assert_eq!(encoded_bytes(&[bytes]), 1 + 1 + 1 + 1 + 2 + 4 + 2 + 8);
 }
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn state_of_all_fields() -> ObjectState {
+    let time = |seconds| Timestamp {
+        seconds,
+        nanoseconds: 999_999_999,
+    };
+    ObjectState {
+        id: ObjectId(ObjectId::FIRST_NEW.0 + 300),
+        created: true,
+        attributes: Attributes {
+            kind: FileKind::Symlink,
+            mode: 0o7777,
+            uid: 1000,
+            gid: u32::MAX,
+            rdev: DeviceNumber(0x0803),
+            size: 6,
+            nlink: 1,
+            atime: time(-1),
+            mtime: time(1_700_000_000),
+            ctime: time(1_700_000_001),
+        },
+        symlink_target: Some(Arc::from(&b"target"[..])),
+        zeroed: vec![ByteRange::new(0, 4096), ByteRange::from(8192)],
+        allocated: vec![ByteRange::new(4096, 8192)],
+        xattrs: vec![
+            (Arc::from(&b"user.a"[..]), Some(Arc::from(&b"value"[..]))),
+            (Arc::from(&b"user.b"[..]), None),
+        ],
+    }
+}
+
+/// Journals of earlier builds must stay readable: this changes only with the format's version.
+#[test]
+fn records_keep_their_bytes() {
+    let name = |bytes: &[u8]| Name::new(bytes).unwrap();
+    let records = [
+        Record::Known {
+            id: ObjectId(7),
+            inode: 1 << 40,
+            kind: FileKind::Directory,
+            parent: ObjectId::ROOT,
+            name: b"dir".to_vec(),
+        },
+        Record::Object(state_of_all_fields()),
+        Record::Dentry {
+            parent: ObjectId(7),
+            name: name(b"entry"),
+            child: Some(ObjectId(u64::MAX)),
+        },
+        Record::Dentry {
+            parent: ObjectId(7),
+            name: name(b"gone"),
+            child: None,
+        },
+        Record::Bytes {
+            object: ObjectId(300),
+            index: PageIndex(129),
+            fresh: true,
+            runs: vec![(0, b"abc".to_vec()), (4000, vec![0xff])],
+        },
+        Record::Direct {
+            object: ObjectId(300),
+            range: ByteRange::new(4096, 1 << 33),
+        },
+        Record::External {
+            file: 5,
+            bytes: 1 << 20,
+            records: 70_000,
+            crc32c: 0xdead_beef,
+        },
+        Record::Bind {
+            id: ObjectId(300),
+            inode: 77,
+        },
+        Record::RenameMark,
+        Record::RenameMarkInPart,
+        Record::Found {
+            id: ObjectId(300),
+            inode: NonZeroU64::new(78),
+        },
+    ];
+    let golden = "010e80808080802002020364697202d9040303ff1fe807ffffffff0f8310060101ff93ebdc0380c4\
+        9fd50cff93ebdc0382c49fd50cff93ebdc0306746172676574020081208040000180208140020675\
+        7365722e610676616c756506757365722e6200030e05656e7472798080808080808001ffffffffff\
+        ffffff040e04676f6e6506d8048101020003616263a01f01ff07d804802081808080200805808040\
+        f0a204effdb6f50d09d8044d0a0c0bd8044e";
+    assert_eq!(hex(&encoded(&records)), golden);
+}
