@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Becomes the laboratory's program. Returns only if that fails.
 use mobifs_daemon::laboratory::{PROGRAM, installed};
 use mobifs_daemon::{Code, Failure};
 
+/// Becomes the laboratory's program. Returns only if that fails.
 pub(crate) fn run(command: Option<&str>, words: &[OsString]) -> Result<(), Failure> {
     let Some(program) = installed() else {
         return Err(Failure::new(
@@ -19,7 +19,13 @@ pub(crate) fn run(command: Option<&str>, words: &[OsString]) -> Result<(), Failu
             ),
         ));
     };
-    let error = Command::new(&program).args(command).args(words).exec();
+    // Its help calls it what the user has typed.
+    let name = match command {
+        Some(_) => "mobifs",
+        None => "mobifs lab",
+    };
+    let mut laboratory = Command::new(&program);
+    let error = laboratory.arg0(name).args(command).args(words).exec();
     Err(Failure::new(
         Code::Failed,
         format!("{} cannot be run: {error}", program.display()),

@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use crate::fixture::{
-    Fixture, IN_USE, fails, message, mobifs, needs_mounts, snapshot, succeeds, try_mount_at,
+    Fixture, IN_USE, PROGRAM, fails, message, mobifs, needs_laboratory, needs_mounts, snapshot,
+    succeeds, try_mount_at,
 };
 
 #[test]
@@ -33,6 +35,25 @@ fn stores_that_are_no_directory() {
         fails(&output, 1, &["does not exist"]);
         // It said to make the directory first, as for a mount.
         assert!(!message(&output).contains("mkdir"), "{output:?}");
+    }
+}
+
+/// The usage said `mobifs-lab`, which the user had not typed.
+#[test]
+fn the_laboratory_is_called_as_it_was_typed() {
+    needs_laboratory!();
+    for (typed, usage) in [
+        (&["flash"][..], "Usage: mobifs flash <COMMAND>"),
+        (&["trace"], "Usage: mobifs trace <COMMAND>"),
+        (&["trace", "record"], "Usage: mobifs trace record "),
+        (&["sim"], "Usage: mobifs sim "),
+        (&["lab"], "Usage: mobifs lab <COMMAND>"),
+        (&["lab", "workload"], "Usage: mobifs lab workload "),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        let output = command.args(typed).arg("--help").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(usage), "{typed:?}: {said}");
     }
 }
 

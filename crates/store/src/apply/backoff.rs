@@ -20,9 +20,18 @@ use rustix::io::Errno;
 
 /// After so many refusals in a row the filesystem is taken to be full; fewer may concern single
 /// objects.
-pub(super) const IN_A_ROW_MAX: u32 = 16;
+const IN_A_ROW_MAX: u32 = 16;
 /// Gaps double up to this power of two.
 const GAP_POWER_MAX: u32 = 20;
+
+/// Brings the steps of an apply into the order of its turn: each begins after the ones that the turn
+/// before surely tried.
+pub(super) fn begin_with_turn<T>(steps: &mut [T], turn: u64) {
+    let begin = turn.saturating_mul(u64::from(IN_A_ROW_MAX));
+    if let Some(begin) = begin.checked_rem(steps.len() as u64) {
+        steps.rotate_left(begin as usize);
+    }
+}
 
 /// The results of the steps of one kind so far.
 #[derive(Debug, Default)]
@@ -143,5 +152,57 @@ mod tests {
         });
         let after = tried.iter().filter(|&&number| number >= 100).count();
         assert!(after > 2800, "{after}");
+    }
+
+    /// Which of so many objects an apply asks for, in order, where all but `possible` are refused.
+    fn asked_for(objects: usize, turn: u64, possible: Option<usize>) -> Vec<usize> {
+        let mut steps: Vec<usize> = (0..objects).collect();
+        begin_with_turn(&mut steps, turn);
+        let mut backoff = Backoff::default();
+        let mut asked = Vec::new();
+        for object in steps {
+            let _refused = backoff.attempt(|| {
+                asked.push(object);
+                if possible == Some(object) {
+                    Ok(())
+                } else {
+                    Err(Errno::NOSPC.into())
+                }
+            });
+        }
+        asked
+    }
+
+    #[test]
+    fn the_apply_after_refusals_begins_with_the_objects_that_were_left_out() {
+        let first = asked_for(100, 0, None);
+        assert_eq!(first[..16], (0..16).collect::<Vec<_>>());
+        assert_eq!(first[16..], [17, 20, 25, 34, 51, 84]);
+        let second = asked_for(100, 1, None);
+        assert_eq!(second[..16], (16..32).collect::<Vec<_>>());
+        assert_eq!(second[16..], [33, 36, 41, 50, 67, 0]);
+        // After the last one comes the first.
+        let seventh = asked_for(100, 6, None);
+        let ring: Vec<usize> = (96..100).chain(0..12).collect();
+        assert_eq!(seventh[..16], ring);
+        // Fewer than are tried in a row: each apply asks for all.
+        for turn in [0, 1, 7, u64::MAX] {
+            let mut few = asked_for(5, turn, None);
+            few.sort_unstable();
+            assert_eq!(few, [0, 1, 2, 3, 4], "turn {turn}");
+        }
+        assert_eq!(asked_for(0, 3, None), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn every_object_is_asked_for_after_some_applies_whatever_is_refused_before() {
+        for objects in [17, 100, 160, 1000] {
+            let turns = (objects as u64).div_ceil(u64::from(IN_A_ROW_MAX));
+            for possible in 0..objects {
+                let asked = (0..turns)
+                    .any(|turn| asked_for(objects, turn, Some(possible)).contains(&possible));
+                assert!(asked, "object {possible} of {objects}");
+            }
+        }
     }
 }

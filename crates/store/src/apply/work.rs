@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mobifs_base::{Name, ObjectId};
 use parking_lot::MutexGuard;
 
-use crate::apply::backoff::IN_A_ROW_MAX;
+use crate::apply::backoff::begin_with_turn;
 use crate::apply::reserve::Reserve;
 use crate::locks::{Order, Rank, Ranked, RankedMutex};
 use crate::lower::Lower;
@@ -135,10 +135,7 @@ impl Work {
     /// entries that it skips differ from apply to apply.
     pub(super) fn begin_elsewhere(&mut self, applier: &Applier) {
         let turn = applier.turns.fetch_add(1, Ordering::Relaxed);
-        let begin = turn.saturating_mul(u64::from(IN_A_ROW_MAX));
-        if let Some(begin) = begin.checked_rem(self.dentries.len() as u64) {
-            self.dentries.rotate_left(begin as usize);
-        }
+        begin_with_turn(&mut self.dentries, turn);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

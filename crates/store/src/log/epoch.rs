@@ -134,7 +134,7 @@ impl<H> Epoch<H> {
         self.next_overflow
     }
 
-    /// The number of an overflow file that does not exist yet.
+    /// The number of the next overflow file, which nothing refers to yet.
     pub(crate) fn take_overflow(&mut self) -> u64 {
         let number = self.next_overflow;
         self.next_overflow += 1;
@@ -198,11 +198,12 @@ impl<H> Epoch<H> {
         let written = if self.fits(records, reserve_bytes) {
             self.log.append(lower, records)?
         } else {
-            let file = self.take_overflow();
-            let written = overflow::write(lower, stage, file, records).inspect_err(|_| {
-                let _gone = lower.unlink(stage, overflow::file_name(file).as_bytes());
-            });
+            // Where this fails, the number stays that of the next file.
+            let file = self.next_overflow;
+            let written = overflow::write(lower, stage, file, records)
+                .inspect_err(|_| overflow::give_up(lower, stage, file));
             let (written, bytes) = written?;
+            self.next_overflow += 1;
             bytes + self.log.append(lower, &[written.into()])?
         };
         debug_assert_eq!(

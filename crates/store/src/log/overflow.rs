@@ -74,6 +74,23 @@ pub(crate) fn write<L: Lower>(
     Ok((written, length.next_multiple_of(PAGE_BYTES) as u64))
 }
 
+/// After a failure to write overflow file number `file`: releases its blocks, but not its inode. It
+/// may have been a spare file, and no other may be made where inodes have run out. It is there for
+/// the next attempt, or becomes spare again when `stage` is swept.
+pub(crate) fn give_up<L: Lower>(lower: &L, stage: &L::Handle, file: u64) {
+    let name = file_name(file);
+    let emptied = lower
+        .open(stage, name.as_bytes(), true)
+        .and_then(|handle| lower.truncate(&handle, 0));
+    match emptied {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::debug!(%error, "overflow file {name} is deleted");
+            let _gone = lower.unlink(stage, name.as_bytes());
+        }
+        _ => {}
+    }
+}
+
 /// Makes overflow file number `file`, with room for so many bytes of records, if this filesystem
 /// allocates ahead. Where that fails, what there is of the file means nothing.
 pub(crate) fn keep_room<L: Lower>(

@@ -129,6 +129,7 @@ const STOP: &str = "\u{1}stop";
 
 pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
     // The command may take hours: a problem with the output is reported before.
+    let is_new = !arguments.out.exists();
     let made = OpenOptions::new()
         .write(true)
         .create(true)
@@ -154,6 +155,11 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         ..LoadOptions::default()
     };
     let mut loaded = load(output.path(), &options)?;
+    if loaded.trace.events.is_empty()
+        && let Some(root) = &arguments.root
+    {
+        check_root(root, is_new.then_some(arguments.out.as_path()))?;
+    }
     input::report(&loaded.report);
     let words = arguments.command.iter().map(|word| word.to_string_lossy());
     let command: Vec<_> = words.collect();
@@ -163,28 +169,30 @@ pub(super) fn run(arguments: &RecordArguments) -> Result<ExitCode, Failure> {
         .notes
         .insert(0, format!("command: {}", command.join(" ")));
     write_file(&loaded.trace, &arguments.out)?;
-    if let Some(root) = arguments
-        .root
-        .as_deref()
-        .filter(|_| loaded.trace.events.is_empty())
-    {
-        // The command may have made it, so this is known only now.
-        let fault = if root.is_dir() {
-            ""
-        } else {
-            ", which is no directory"
-        };
-        eprintln!(
-            "mobifs-lab: warning: the command did nothing below {}{fault}",
-            root.display()
-        );
-    }
     eprintln!(
         "mobifs-lab: recorded {} events in {:.1} s",
         loaded.trace.events.len(),
         loaded.trace.duration_ns() as f64 / 1e9
     );
     Ok(exit_code(status))
+}
+
+/// Nothing was recorded below `root`: an error if it is no directory. The command may have made it,
+/// so this is known only afterwards.
+fn check_root(root: &Path, made: Option<&Path>) -> Result<(), Failure> {
+    let shown = root.display();
+    if root.is_dir() {
+        eprintln!("mobifs-lab: warning: the command did nothing below {shown}");
+        return Ok(());
+    }
+    if let Some(made) = made {
+        let _removed = std::fs::remove_file(made);
+    }
+    let message = format!(
+        "nothing was recorded: --root {shown} is not a directory; name the one in which the \
+         command works"
+    );
+    Err(Failure::new(Code::Failed, message))
 }
 
 fn of_path(path: &Path, error: &io::Error) -> Failure {

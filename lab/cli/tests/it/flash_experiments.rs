@@ -25,6 +25,25 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Of the root, and of other mounts, it said "No such file or directory".
+#[test]
+fn what_lies_on_no_served_device_is_refused_in_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    for place in ["/", "/proc", directory.path().to_str().unwrap()] {
+        let output = flash(&["stats", place]);
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        for needle in [place, "served", "`mobifs flash serve`"] {
+            assert!(said.contains(needle), "{said}");
+        }
+    }
+    let missing = directory.path().join("missing");
+    let output = flash(&["stats", missing.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(errors(&output).contains("No such file"), "{output:?}");
+}
+
 fn replayed(content: &str, options: &[&str]) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.csv");

@@ -237,22 +237,28 @@ fn a_recording_of_nothing_says_why() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let (root, out) = (directory.path().join("missing"), directory.path().join("t"));
-    let output = Command::new(env!("CARGO_BIN_EXE_mobifs-lab"))
-        .args([
-            "trace",
-            "record",
-            "--root",
-            text(&root),
-            "--out",
-            text(&out),
-        ])
-        .args(["--", "true"])
-        .output()
-        .unwrap();
-    let said = errors(&output);
+    let (missing, out) = (directory.path().join("missing"), directory.path().join("t"));
+    let record = |root: &Path| {
+        let words = ["record", "--root", text(root), "--out", text(&out), "--"];
+        trace(&[&words[..], &["true"]].concat())
+    };
+    let refused = record(&missing);
+    let said = errors(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("missing is not a directory"), "{said}");
+    assert!(!out.exists(), "an empty trace would look like a good one");
+    std::fs::write(&out, "precious").unwrap();
+    assert!(!record(&missing).status.success());
+    assert_eq!(std::fs::read(&out).unwrap(), b"precious");
+    std::fs::remove_file(&out).unwrap();
+
+    std::fs::create_dir(&missing).unwrap();
+    let empty = record(&missing);
+    let said = errors(&empty);
     assert!(
-        said.contains("did nothing below") && said.contains("no directory"),
+        empty.status.success() && said.contains("did nothing below"),
         "{said}"
     );
+    assert!(out.exists());
 }

@@ -23,7 +23,8 @@ pub enum ControlError {
     },
     /// No server has it.
     #[error(
-        "{} is not a flash device that is being served; `mobifs flash serve` serves one",
+        "{} neither is nor lies on a flash device that is being served; name the image, the mount \
+         or the loop device of one, or serve one with `mobifs flash serve`",
         .0.display()
     )]
     NotServed(PathBuf),
@@ -50,6 +51,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Reply, ControlError> {
         path: path.to_owned(),
         source,
     })?;
+    let image = image.ok_or_else(|| ControlError::NotServed(path.to_owned()))?;
     let failed = |source| ControlError::Io {
         path: image.clone(),
         source,

@@ -29,26 +29,52 @@ pub(crate) fn private_mountpoint(image: &Path) -> io::Result<PathBuf> {
 }
 
 /// The image that `path` leads to: an image, a mount of one, the file in such a mount, a
-/// loop device over that, or a filesystem mounted from the loop device.
-pub(super) fn image_of(path: &Path) -> io::Result<PathBuf> {
+/// loop device over that, or a filesystem mounted from the loop device; none if it is on something
+/// else.
+///
+/// # Errors
+/// `path` itself cannot be looked at.
+pub(super) fn image_of(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut path = absolute_without_touching(path)?;
+    let mut is_given = true;
     for _ in 0..DEPTH_MAX {
         if let Some(mount) = mount_at(&path)? {
             if mount.has_subtype(SUBTYPE) {
-                return Ok(mount.source);
+                return Ok(Some(mount.source));
             }
-            path = mount.source;
+            // What a mount calls its source may be no path.
+            if !mount.source.is_absolute() {
+                return Ok(None);
+            }
+            (path, is_given) = (mount.source, false);
         }
         if let Some(mount) = mount_of_file(&path)? {
-            return Ok(mount.source);
+            return Ok(Some(mount.source));
         }
-        let found = path.metadata()?;
+        let found = match path.metadata() {
+            Err(error) if is_given => return Err(error),
+            found => there(found)?,
+        };
+        let Some(found) = found else {
+            return Ok(None);
+        };
         if !found.file_type().is_block_device() {
-            return path.canonicalize();
+            return there(path.canonicalize());
         }
-        path = backing_file(found.rdev())?;
+        let Some(below) = there(backing_file(found.rdev()))? else {
+            return Ok(None);
+        };
+        (path, is_given) = (below, false);
     }
     Err(io::Error::other("it lies too deep below other devices"))
+}
+
+/// None where that is not there.
+fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// The mount whose file `path` is. The file is not touched: after a cut it answers with

@@ -66,7 +66,7 @@ fn a_device_is_found_by_everything_that_leads_to_it() {
         assert!(matches!(reply, Reply::Stats { .. }), "{}", place.display());
     }
     let elsewhere = ask(disk.directory.path(), &Request::Stats).unwrap_err();
-    assert!(elsewhere.to_string().contains("is not a flash device"));
+    assert!(elsewhere.to_string().contains("nor lies on a flash device"));
     let reply = disk.ask(&Request::PowerOn);
     assert!(
         matches!(

@@ -494,6 +494,47 @@ fn deletions_reach_the_store_without_inodes_wherever_an_apply_was_cut() {
     assert!(cuts > 100, "{cuts}");
 }
 
+/// An overflow file made of a spare file was deleted where writing it failed, and another program
+/// could take its inode: then nothing was applied until one was free.
+#[test]
+fn a_commit_that_finds_no_room_keeps_the_inodes_that_are_kept() {
+    const BYTES: usize = 1 << 20;
+    let (lower, volume) = start_without_inodes();
+    let file = find(&volume, "app/old0").unwrap();
+    // Goes to its place, and what overwrites it to the journal, which is too small.
+    write(&volume, file, &vec![1; BYTES]);
+    volume.sync_all().unwrap();
+    volume.sync_app(None, true).unwrap_err();
+    let kept = || {
+        let spare = names_below(&lower, ".mobifs");
+        let spare = spare.iter().filter(|name| name.starts_with("spare-"));
+        let overflow = names_below(&lower, ".mobifs/stage");
+        let overflow = overflow.iter().filter(|name| name.starts_with('t'));
+        spare.count() + overflow.count()
+    };
+    let before = kept();
+    write(&volume, file, &vec![2; BYTES]);
+    let mut failed = 0;
+    for number in 1.. {
+        lower.set_fault(Some(Fault {
+            first: lower.calls() + number,
+            count: u64::MAX,
+            calls: Calls::Growing,
+            errno: 28,
+            harm: Harm::Nothing,
+        }));
+        let done = volume.sync_all();
+        lower.set_fault(None);
+        assert!(kept() >= before, "call {number}: {} of {before}", kept());
+        if done.is_ok() {
+            break;
+        }
+        failed += 1;
+    }
+    assert!(failed > 1, "{failed}");
+    check_new(&volume);
+}
+
 /// As versions without spare files have left a store: there is no inode for a second overflow file.
 /// Nothing is applied then; one free inode is enough for everything.
 #[test]
