@@ -81,14 +81,9 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         remove_stale_files();
     }
     if !arguments.foreground {
-        let log = match &log {
-            Some(path) => std::path::absolute(path).map_err(cannot_start)?,
-            None => logging::default_file(&paths.mountpoint)?,
-        };
         let words = words_of_daemon(arguments, &paths, config_file.as_deref(), record.as_deref());
-        start_in_background(&words.map_err(cannot_start)?, !options.unsupervised, &log)?;
-        warn_of_memory(&paths.store, |warning| eprintln!("mobifs: {warning}"));
-        return Ok(());
+        let words = words.map_err(cannot_start)?;
+        return in_background(&words, &paths, !options.unsupervised, log);
     }
     if takeover_state.is_none() {
         warn_of_memory(&paths.store, |warning| tracing::warn!("{warning}"));
@@ -103,6 +98,21 @@ fn start(arguments: &MountArguments, ready: &Ready) -> Result<(), Failure> {
         record,
     };
     serve(plan, ready, supervisor, takeover_state)
+}
+
+fn in_background(
+    words: &[OsString],
+    paths: &MountPaths,
+    is_supervised: bool,
+    log: Option<PathBuf>,
+) -> Result<(), Failure> {
+    let log = match log {
+        Some(path) => std::path::absolute(path).map_err(cannot_start)?,
+        None => logging::default_file(&paths.mountpoint)?,
+    };
+    start_in_background(words, is_supervised, &log)?;
+    warn_of_memory(&paths.store, |warning| eprintln!("mobifs: {warning}"));
+    Ok(())
 }
 
 /// Tests and containers have such stores; others should not.
