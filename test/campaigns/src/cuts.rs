@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use mobifs_device_server::Scale;
 use mobifs_testkit::mount::Program;
 use mobifs_testkit::random::Random;
+use mobifs_testkit::statistics::statistics;
 use mobifs_testkit::tree::Tree;
 use tempfile::TempDir;
 
@@ -54,7 +55,7 @@ pub struct Options {
 }
 
 /// When the power is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// While programs work.
     Work,
@@ -68,44 +69,82 @@ pub enum Moment {
     RecoveryOfRecovery,
 }
 
-/// The results of a campaign.
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
+statistics! {
     /// Cuts by when they came.
-    pub cuts: BTreeMap<Moment, u64>,
-    /// Steps of histories that had returned before a cut and were checked after it.
-    pub steps: u64,
-    /// Of these, how many were promised to be there.
-    pub promised: u64,
-    /// Of these, how many were there.
-    pub found: u64,
-    /// Operations of random worlds.
-    pub operations: u64,
-    /// Cuts that the lower filesystem did not survive by itself, so that nothing could be
-    /// checked.
-    pub lower_lost: u64,
-}
-
-impl Tally {
-    /// All cuts.
-    pub fn cuts(&self) -> u64 {
-        self.cuts.values().sum()
+    pub struct MomentStatistics {
+        /// While programs worked.
+        pub work: u64,
+        /// During an apply.
+        pub apply: u64,
+        /// During an unmount.
+        pub unmount: u64,
+        /// While a mount recovered from a cut.
+        pub recovery: u64,
+        /// While a mount recovered from a cut of a recovery.
+        pub recovery_of_recovery: u64,
     }
 }
 
-impl fmt::Display for Tally {
+impl MomentStatistics {
+    /// All cuts.
+    pub const fn all(&self) -> u64 {
+        self.work + self.apply + self.unmount + self.recovery + self.recovery_of_recovery
+    }
+
+    const fn count(&mut self, moment: Moment) {
+        let count = match moment {
+            Moment::Work => &mut self.work,
+            Moment::Apply => &mut self.apply,
+            Moment::Unmount => &mut self.unmount,
+            Moment::Recovery => &mut self.recovery,
+            Moment::RecoveryOfRecovery => &mut self.recovery_of_recovery,
+        };
+        *count += 1;
+    }
+}
+
+impl fmt::Display for MomentStatistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} cuts {:?}; {} steps had returned, {} of them were promised, {} were there; \
+            "{} cuts ({} of work, {} of an apply, {} of an unmount, {} of a recovery, {} of a \
+             recovery of one)",
+            self.all(),
+            self.work,
+            self.apply,
+            self.unmount,
+            self.recovery,
+            self.recovery_of_recovery
+        )
+    }
+}
+
+statistics! {
+    /// What a campaign did.
+    pub struct CutStatistics {
+        /// Cuts.
+        pub cuts: MomentStatistics,
+        /// Steps of histories that had returned before a cut and were checked after it.
+        pub steps: u64,
+        /// Of these, how many were promised to be there.
+        pub promised: u64,
+        /// Of these, how many were there.
+        pub found: u64,
+        /// Operations of random worlds.
+        pub operations: u64,
+        /// Cuts that the lower filesystem did not survive by itself, so that nothing could be
+        /// checked.
+        pub lower_lost: u64,
+    }
+}
+
+impl fmt::Display for CutStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}; {} steps had returned, {} of them were promised, {} were there; \
              {} operations of random worlds; {} cuts destroyed the lower filesystem",
-            self.cuts(),
-            self.cuts,
-            self.steps,
-            self.promised,
-            self.found,
-            self.operations,
-            self.lower_lost
+            self.cuts, self.steps, self.promised, self.found, self.operations, self.lower_lost
         )
     }
 }
@@ -115,7 +154,7 @@ pub struct Campaign {
     options: Options,
     stack: Stack,
     scratch: TempDir,
-    tally: Tally,
+    statistics: CutStatistics,
     /// The step that each history has reached on the present filesystem.
     at: BTreeMap<String, u64>,
     /// What the present round did, for an engineer that looks for a fault.
@@ -143,7 +182,7 @@ impl Campaign {
             options,
             stack,
             scratch,
-            tally: Tally::default(),
+            statistics: CutStatistics::default(),
             at: BTreeMap::new(),
             story: Vec::new(),
         })
@@ -153,11 +192,14 @@ impl Campaign {
     ///
     /// # Errors
     /// The first thing that is wrong, with the seed of its round.
-    pub fn run(mut self, mut goes_on: impl FnMut(&Tally) -> bool) -> Result<Tally, Trouble> {
+    pub fn run(
+        mut self,
+        mut goes_on: impl FnMut(&CutStatistics) -> bool,
+    ) -> Result<CutStatistics, Trouble> {
         let mut number = 0;
         let mut known = None;
         let mut is_over = false;
-        while !is_over && self.tally.cuts() < self.options.cuts {
+        while !is_over && self.statistics.cuts.all() < self.options.cuts {
             let seed = self
                 .options
                 .seed
@@ -167,7 +209,7 @@ impl Campaign {
             number += 1;
             let tree = match round {
                 Err(Trouble::LowerLost(_)) => {
-                    self.tally.lower_lost += 1;
+                    self.statistics.lower_lost += 1;
                     continue;
                 }
                 other => other.map_err(|trouble| self.explain(trouble, seed))?,
@@ -178,14 +220,14 @@ impl Campaign {
             } else {
                 known = Some(tree);
             }
-            is_over = !goes_on(&self.tally);
+            is_over = !goes_on(&self.statistics);
         }
         if known.is_some() {
             self.stack.umount()?;
             self.stack.disk().check()?;
         }
         self.stack.end()?;
-        Ok(self.tally)
+        Ok(self.statistics)
     }
 
     fn explain(&mut self, trouble: Trouble, seed: u64) -> Trouble {
@@ -299,14 +341,14 @@ impl Campaign {
             5..8 => Moment::Apply,
             _ => Moment::Unmount,
         };
-        *self.tally.cuts.entry(moment).or_default() += 1;
+        self.statistics.cuts.count(moment);
         self.story.push(format!("cut during {moment:?}"));
         let mut world = world;
         let mut past = None;
         if moment == Moment::Unmount {
             // A running program would keep the mount busy.
             programs.iter_mut().for_each(Running::stop);
-            self.tally.operations += world.as_ref().map_or(0, World::done);
+            self.statistics.operations += world.as_ref().map_or(0, World::done);
             past = world.take().map(World::stop).transpose()?;
         }
         let places = self.stack.mount().places();
@@ -330,7 +372,7 @@ impl Campaign {
         // From here on no write reaches the device, whatever the daemon answers.
         self.stack.mount().kill().map_err(Trouble::Violation)?;
         programs.iter_mut().for_each(Running::stop);
-        self.tally.operations += world.as_ref().map_or(0, World::done);
+        self.statistics.operations += world.as_ref().map_or(0, World::done);
         past = match world {
             Some(world) => Some(world.stop()?),
             None => past,
@@ -374,7 +416,7 @@ impl Campaign {
             // A recovery that had already mounted counts as a cut of work.
             let moment = if is_in_time { moment } else { Moment::Work };
             self.story.push(format!("cut during {moment:?}"));
-            *self.tally.cuts.entry(moment).or_default() += 1;
+            self.statistics.cuts.count(moment);
         }
         Ok(())
     }
@@ -385,9 +427,9 @@ impl Campaign {
             let name = program.history().app();
             let before = self.at.get(&name).copied().unwrap_or(0);
             let checked = program.check()?;
-            self.tally.steps += checked.returned - before;
-            self.tally.promised += checked.floor - before;
-            self.tally.found += checked.found.min(checked.returned).saturating_sub(before);
+            self.statistics.steps += checked.returned - before;
+            self.statistics.promised += checked.floor - before;
+            self.statistics.found += checked.found.min(checked.returned).saturating_sub(before);
             self.at.insert(name, checked.found);
         }
         let worked: Vec<String> = programs.iter().map(|p| p.history().app()).collect();

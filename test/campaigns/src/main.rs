@@ -196,15 +196,15 @@ fn cut_all(campaigns: impl Iterator<Item = Options>) -> Result<(), Trouble> {
         let started = Instant::now();
         let mut shown = started;
         let campaign = Campaign::new(options)?;
-        let tally = campaign.run(|tally| {
+        let statistics = campaign.run(|statistics| {
             if shown.elapsed() >= PROGRESS_INTERVAL {
                 shown = Instant::now();
-                println!("{name}, {} s: {tally}", started.elapsed().as_secs());
+                println!("{name}, {} s: {statistics}", started.elapsed().as_secs());
             }
             !interrupted.load(Ordering::SeqCst)
         })?;
         let seconds = started.elapsed().as_secs();
-        summary.push(format!("{name}: {tally}; {seconds} s, no violation"));
+        summary.push(format!("{name}: {statistics}; {seconds} s, no violation"));
         if interrupted.load(Ordering::SeqCst) {
             summary.push("interrupted".to_owned());
             break;

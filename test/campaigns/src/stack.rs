@@ -39,9 +39,7 @@ impl Stack {
         let disk = Disk::serve(directory, filesystem, mebibytes, scale)?;
         let places = Places {
             store: disk.mountpoint().join("store"),
-            mountpoint: directory.join("mnt"),
-            config: directory.join("mobifs.toml"),
-            log: directory.join("daemon.log"),
+            ..Places::below(directory)
         };
         fs::create_dir(&places.mountpoint).on(&places.mountpoint)?;
         Ok(Self {

@@ -32,7 +32,7 @@ pub mod mount;
 pub mod operations;
 pub mod random;
 pub mod shrink;
-mod statistics;
+pub mod statistics;
 pub mod target;
 pub mod timeline;
 pub mod tree;

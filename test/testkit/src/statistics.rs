@@ -1,7 +1,8 @@
-//! What searches count.
+//! What searches and campaigns count.
 
 /// Declares a type of counts, all of which start at 0, and how the counts of two searches are added:
 /// field by field, so that none can be forgotten.
+#[macro_export]
 macro_rules! statistics {
     (
         $(#[$attribute:meta])*
@@ -23,7 +24,7 @@ macro_rules! statistics {
     };
 }
 
-pub(crate) use statistics;
+pub use statistics;
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mobifs_skip::can_mount;
 use mobifs_testkit::direct_io::{self, ALIGNMENT, AlignedBuffer};
-use mobifs_testkit::mount::{Mount, Places, Program};
+use mobifs_testkit::mount::{Mount, Places, Program, scratch};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use tempfile::TempDir;
@@ -28,21 +28,9 @@ struct Mounted {
 
 impl Mounted {
     fn new() -> Self {
-        let parent = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
-        let base = tempfile::Builder::new()
-            .prefix("mobifs-direct-")
-            .tempdir_in(parent)
-            .unwrap();
-        let path = |name: &str| base.path().join(name);
-        let places = Places {
-            store: path("store"),
-            mountpoint: path("mnt"),
-            config: path("mobifs.toml"),
-            log: path("log"),
-        };
-        fs::create_dir(&places.store).unwrap();
-        fs::create_dir(&places.mountpoint).unwrap();
-        fs::write(&places.config, "").unwrap();
+        let base = scratch().unwrap();
+        let places = Places::below(base.path());
+        places.make("").unwrap();
         let mut mount = Mount::new(Program::of_workspace(), places);
         mount.mount().unwrap();
         let app = mount.places().mountpoint.join("app");

@@ -8,7 +8,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use mobifs_testkit::harness::check_scripts;
-use mobifs_testkit::mount::live_mounted;
+use mobifs_testkit::mount::{live_mounted, scratch};
 use mobifs_testkit::operations::Profile;
 
 /// One mount at a time: a process that one test starts holds the files of the other for
@@ -20,11 +20,7 @@ fn agrees(profile: &Profile, cases: u32, tree_every: usize) {
         return;
     }
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let parent = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
-    let base = tempfile::Builder::new()
-        .prefix("mobifs-model-")
-        .tempdir_in(parent)
-        .unwrap();
+    let base = scratch().unwrap();
     check_scripts(profile, cases, |script| {
         let base = tempfile::tempdir_in(base.path()).unwrap();
         live_mounted(script, base.path(), tree_every)

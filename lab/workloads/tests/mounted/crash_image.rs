@@ -142,7 +142,9 @@ fn counts(done: &[Arc<AtomicU64>]) -> Vec<u64> {
 /// of its history: not older than the last sync, not newer than what it had done.
 fn check_clone(base: &Path, file: &Path, oldest: &[u64], newest: &[u64]) {
     let clone = Image::open(file.to_owned(), base.join("clone"));
-    let mount = Mount::at(clone.path().join("store"), base.join("clone-mnt"), None);
+    let below = base.join("cloned");
+    fs::create_dir_all(&below).expect("a directory for the mount");
+    let mut mount = Mount::over(&below, clone.path().join("store"), "");
     for (index, (name, _, check)) in APPS.iter().enumerate() {
         let found = check(&mount.path().join(name));
         let (low, high) = (oldest[index], newest[index] + 1);
@@ -177,14 +179,8 @@ fn every_moment_of_a_running_ext4_recovers() {
     let base = scratch();
     let outer = Image::format(base.path(), "outer", "btrfs", 2048);
     let lower = Image::format(outer.path(), "lower", "ext4", 256);
-    let config = base.path().join("config.toml");
     // Short ages, so that commits and applies go on all the time under the clones.
-    fs::write(&config, CONFIG).expect("the configuration");
-    let mount = Mount::at(
-        lower.path().join("store"),
-        base.path().join("mnt"),
-        Some(config),
-    );
+    let mut mount = Mount::over(base.path(), lower.path().join("store"), CONFIG);
 
     let stop = Arc::new(AtomicBool::new(false));
     let done: Vec<_> = APPS.iter().map(|_| Arc::new(AtomicU64::new(0))).collect();

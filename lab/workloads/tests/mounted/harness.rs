@@ -1,7 +1,7 @@
 //! A real mount for a test: the binary, a store, cleaning up.
 
 pub(crate) use mobifs_skip::can_mount;
-use mobifs_testkit::mount::{self, Program, printed};
+use mobifs_testkit::mount::{self, Places, Program};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,126 +18,63 @@ pub(crate) fn binary() -> PathBuf {
 
 /// Runs a command that must succeed; returns what it printed.
 pub(crate) fn succeed(command: &mut Command) -> String {
-    mount::succeed(command).unwrap_or_else(|problem| panic!("{problem}"))
+    done(mount::succeed(command))
 }
 
 /// A directory on a real disk that other users can enter, gone with the value.
 pub(crate) fn scratch() -> TempDir {
-    use std::os::unix::fs::PermissionsExt;
-    let parent = std::env::var_os("MOBIFS_SCRATCH").unwrap_or_else(|| "/var/tmp".into());
-    let dir = tempfile::Builder::new()
-        .prefix("mobifs-test-")
-        .tempdir_in(parent)
-        .expect("a scratch directory");
-    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
-    dir
+    mount::scratch().expect("a scratch directory")
 }
 
-/// A mounted store. Dropping it unmounts.
+/// A mounted store; dropping it unmounts. Where it cannot do something, the test fails.
 #[derive(Debug)]
-pub(crate) struct Mount {
-    store: PathBuf,
-    mountpoint: PathBuf,
-    config: Option<PathBuf>,
-}
+pub(crate) struct Mount(mount::Mount);
 
 impl Mount {
     /// Mounts `<base>/store` at `<base>/mnt`.
     pub(crate) fn new(base: &Path) -> Self {
-        Self::at(base.join("store"), base.join("mnt"), None)
+        Self::over(base, base.join("store"), "")
     }
 
-    /// Mounts `store` at `mountpoint`, with a configuration file if one is given.
-    pub(crate) fn at(store: PathBuf, mountpoint: PathBuf, config: Option<PathBuf>) -> Self {
-        fs::create_dir_all(&store).expect("the store directory");
-        fs::create_dir_all(&mountpoint).expect("the mount point");
-        let mount = Self {
+    /// Mounts `store` at `<base>/mnt`, with this configuration.
+    pub(crate) fn over(base: &Path, store: PathBuf, config: &str) -> Self {
+        let places = Places {
             store,
-            mountpoint,
-            config,
+            ..Places::below(base)
         };
+        places.make(config).expect("a store and a mount point");
+        let mut mount = Self(mount::Mount::new(Program::of_workspace(), places));
         mount.mount();
         mount
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.mountpoint
+        &self.0.places().mountpoint
     }
 
     /// Mounts again, after [`Mount::cut_power`].
-    pub(crate) fn mount(&self) {
-        let mut command = Command::new(binary());
-        command.arg("mount");
-        if let Some(config) = &self.config {
-            command.arg("--config").arg(config);
-        }
-        succeed(command.arg(&self.store).arg(&self.mountpoint));
+    pub(crate) fn mount(&mut self) {
+        done(self.0.mount());
     }
 
     /// Unmounts cleanly.
-    pub(crate) fn umount(&self) {
-        let unmounted = Program::of_workspace().umount(&self.mountpoint);
-        unmounted.unwrap_or_else(|problem| panic!("{problem}"));
+    pub(crate) fn umount(&mut self) {
+        done(self.0.umount());
     }
 
     /// Commits everything.
     pub(crate) fn sync(&self) {
-        succeed(Command::new(binary()).arg("sync").arg(&self.mountpoint));
-    }
-
-    /// The status document.
-    pub(crate) fn status(&self) -> serde_json::Value {
-        let output = Command::new(binary())
-            .args(["status", "--json"])
-            .arg(&self.mountpoint)
-            .output()
-            .expect("mobifs runs");
-        assert!(output.status.success(), "status: {}", printed(&output));
-        serde_json::from_slice(&output.stdout).expect("status prints JSON")
+        done(self.0.command(&["sync"]));
     }
 
     /// Ends the mount as a power cut would, and waits until the daemon is gone.
-    pub(crate) fn cut_power(&self) {
-        let pid = self.status()["daemon_pid"]
-            .as_u64()
-            .expect("daemon_pid in the status");
-        succeed(
-            Command::new(binary())
-                .args(["drill", "power-cut", "--yes"])
-                .arg(&self.mountpoint),
-        );
-        wait_until("the daemon ends after the power cut", || {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.is_empty() || stat.contains(") Z ")
-        });
-        self.detach();
-    }
-
-    fn is_mounted(&self) -> bool {
-        mount::is_mounted(&self.mountpoint)
-    }
-
-    fn detach(&self) {
-        while self.is_mounted() {
-            // A lazy unmount of something mounted fails for nothing but a race with its end.
-            let _raced = Command::new("umount")
-                .arg("-l")
-                .arg(&self.mountpoint)
-                .output();
-        }
+    pub(crate) fn cut_power(&mut self) {
+        done(self.0.drill());
     }
 }
 
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if self.is_mounted() {
-            let _tried = Command::new(binary())
-                .arg("umount")
-                .arg(&self.mountpoint)
-                .output();
-        }
-        self.detach();
-    }
+fn done<T>(outcome: Result<T, String>) -> T {
+    outcome.unwrap_or_else(|problem| panic!("{problem}"))
 }
 
 /// Waits for a condition that must come true.
@@ -158,7 +95,7 @@ pub(crate) fn on_both(check: impl Fn(&Path)) {
     let bare = base.path().join("bare");
     fs::create_dir(&bare).expect("a directory");
     check(&bare);
-    let mount = Mount::new(base.path());
+    let mut mount = Mount::new(base.path());
     let app = mount.path().join("app");
     fs::create_dir(&app).expect("a directory in the mount");
     check(&app);

@@ -63,7 +63,7 @@ fn holes_survive_a_sync_and_a_mount() {
         return;
     }
     let base = scratch();
-    let mount = Mount::new(base.path());
+    let mut mount = Mount::new(base.path());
     fs::create_dir(mount.path().join("app")).unwrap();
     let path = mount.path().join("app/sparse");
     create(&path).write_all_at(&[1; 4096], 1 << 30).unwrap();
@@ -183,7 +183,7 @@ fn room_shrinks_as_data_is_written() {
     }
     let base = scratch();
     let image = Image::format(base.path(), "lower", "ext4", 512);
-    let mount = Mount::at(image.path().join("store"), base.path().join("mnt"), None);
+    let mount = Mount::over(base.path(), image.path().join("store"), "");
     fs::create_dir(mount.path().join("app")).unwrap();
     let before = statvfs(mount.path()).unwrap();
     assert_eq!(before.f_namemax, 255);
@@ -223,7 +223,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
     }
     let base = scratch();
     let image = Image::format(base.path(), "lower", "ext4", 256);
-    let mount = Mount::at(image.path().join("store"), base.path().join("mnt"), None);
+    let mut mount = Mount::over(base.path(), image.path().join("store"), "");
     let app = mount.path().join("app");
     fs::create_dir(&app).unwrap();
     let mut acknowledged = Vec::new();

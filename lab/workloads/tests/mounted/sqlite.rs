@@ -103,13 +103,8 @@ fn check(root: &Path) -> [u64; 4] {
     })
 }
 
-fn cut_under_load(base: &Path, store: &Path, config: Option<&str>, durable: bool) {
-    let file = config.map(|text| {
-        let path = base.join("config.toml");
-        fs::write(&path, text).expect("the configuration");
-        path
-    });
-    let mount = Mount::at(store.to_owned(), base.join("mnt"), file);
+fn cut_under_load(base: &Path, store: &Path, config: &str, durable: bool) {
+    let mut mount = Mount::over(base, store.to_owned(), config);
     let mut kept = check(mount.path());
     for round in 0..4 {
         let writers = Writers::start(mount.path(), &kept);
@@ -171,7 +166,7 @@ fn sqlite_survives_power_cuts_on_ext4() {
     }
     let base = scratch();
     let image = Image::format(base.path(), "lower", "ext4", 512);
-    cut_under_load(base.path(), &image.path().join("store"), None, false);
+    cut_under_load(base.path(), &image.path().join("store"), "", false);
 }
 
 #[test]
@@ -186,7 +181,7 @@ fn sqlite_survives_power_cuts_on_btrfs() {
     }
     let base = scratch();
     let image = Image::format(base.path(), "lower", "btrfs", 512);
-    cut_under_load(base.path(), &image.path().join("store"), None, false);
+    cut_under_load(base.path(), &image.path().join("store"), "", false);
 }
 
 #[test]
@@ -197,5 +192,5 @@ fn durable_apps_keep_every_acknowledged_transaction() {
     let base = scratch();
     let image = Image::format(base.path(), "lower", "ext4", 512);
     let config = "[[app]]\nmatch = \"*\"\nclass = \"durable\"\n";
-    cut_under_load(base.path(), &image.path().join("store"), Some(config), true);
+    cut_under_load(base.path(), &image.path().join("store"), config, true);
 }

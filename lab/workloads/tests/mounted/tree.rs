@@ -37,7 +37,7 @@ fn a_large_directory_survives_a_power_cut() {
         return;
     }
     let base = scratch();
-    let mount = Mount::new(base.path());
+    let mut mount = Mount::new(base.path());
     let many = mount.path().join("many");
     fs::create_dir(&many).unwrap();
     for number in 0..20_000 {
@@ -63,7 +63,7 @@ fn an_existing_directory_becomes_a_store_and_is_one_no_more() {
     fs::create_dir_all(store.join("old/deep")).unwrap();
     fs::write(store.join("old/deep/file"), "before").unwrap();
     fs::hard_link(store.join("old/deep/file"), store.join("old/link")).unwrap();
-    let mount = Mount::new(base.path());
+    let mut mount = Mount::new(base.path());
     let seen = mount.path();
     assert_eq!(
         fs::read_to_string(seen.join("old/deep/file")).unwrap(),
@@ -103,7 +103,7 @@ fn nothing_synced_is_lost_and_the_cut_is_a_point_in_time() {
         return;
     }
     let base = scratch();
-    let mount = Mount::new(base.path());
+    let mut mount = Mount::new(base.path());
     // Two apps, each with a counter kept in four files that are written in turn.
     let write = |app: &str, round: u32| {
         for file in 0..4 {

@@ -1,10 +1,13 @@
 //! A mount whose daemon is our own child, so that it can be killed.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead as _, BufReader};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 use super::program::Program;
 
@@ -27,6 +30,47 @@ pub struct Places {
     pub config: PathBuf,
     /// Where the daemon logs to.
     pub log: PathBuf,
+}
+
+impl Places {
+    /// Everything in one directory; nothing is made there.
+    pub fn below(base: &Path) -> Self {
+        Self {
+            store: base.join("store"),
+            mountpoint: base.join("mnt"),
+            config: base.join("mobifs.toml"),
+            log: base.join("log"),
+        }
+    }
+
+    /// Makes the directories that are not there, and writes the configuration.
+    ///
+    /// # Errors
+    /// One of them cannot be made.
+    pub fn make(&self, config: &str) -> io::Result<()> {
+        fs::create_dir_all(&self.store)?;
+        fs::create_dir_all(&self.mountpoint)?;
+        fs::write(&self.config, config)
+    }
+}
+
+/// A directory on a real disk that other users can enter, gone with the value: in what
+/// `MOBIFS_SCRATCH` names, else in `/var/tmp`.
+///
+/// # Errors
+/// It cannot be made.
+pub fn scratch() -> io::Result<TempDir> {
+    let directory = tempfile::Builder::new()
+        .prefix("mobifs-test-")
+        .tempdir_in(scratch_parent())?;
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+    Ok(directory)
+}
+
+/// Where [`scratch`] makes directories.
+pub fn scratch_parent() -> PathBuf {
+    let parent = std::env::var_os("MOBIFS_SCRATCH");
+    parent.map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 
 /// A mount that ends with the value.
@@ -73,7 +117,7 @@ impl Mount {
     /// # Errors
     /// It does not start.
     pub fn begin(&mut self) -> Result<(), String> {
-        let failed = |error: std::io::Error| format!("no daemon: {error}");
+        let failed = |error: io::Error| format!("no daemon: {error}");
         let mut options = OpenOptions::new();
         let log: File = options
             .create(true)

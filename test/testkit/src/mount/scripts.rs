@@ -1,6 +1,5 @@
 //! Scripts on a real mount beside the model.
 
-use std::fs;
 use std::path::Path;
 
 use super::fixture::{Mount, Places};
@@ -57,15 +56,9 @@ pub fn live_mounted(script: &Script, base: &Path, tree_every: usize) -> Result<(
 }
 
 fn mount_below(base: &Path) -> Result<Mount, String> {
-    let places = Places {
-        store: base.join("store"),
-        mountpoint: base.join("mnt"),
-        config: base.join("mobifs.toml"),
-        log: base.join("log"),
-    };
-    fs::create_dir(&places.store)
-        .and_then(|()| fs::create_dir(&places.mountpoint))
-        .and_then(|()| fs::write(&places.config, [CONFIG, LAYOUT.config].concat()))
+    let places = Places::below(base);
+    places
+        .make(&[CONFIG, LAYOUT.config].concat())
         .map_err(|error| error.to_string())?;
     let mut mount = Mount::new(Program::of_workspace(), places);
     mount.mount()?;
