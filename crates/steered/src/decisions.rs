@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, RawFd};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -97,6 +97,15 @@ impl Decisions {
             .is_ok_and(|look| look.is_file() && self.is_steered(&look, &file, mount_table))
     }
 
+    /// The same as [`Self::answer`] for a descriptor that stands for the file only (`O_PATH`), of one that
+    /// is open for more: errors that are pending stay so.
+    pub fn is_relaxed_by_path(&self, file: impl AsFd, mount_table: impl Arg) -> bool {
+        let look = Look::at(&file);
+        look.is_ok_and(|look| {
+            look.is_file_or_directory() && self.is_steered(&look, &file, mount_table)
+        })
+    }
+
     /// Whether `msync` may return at once: whether all files that are mapped in the range are on
     /// steered filesystems.
     pub fn are_relaxed(&self, mapped: &MappedFiles, range: &Range<u64>) -> bool {
@@ -121,7 +130,8 @@ impl Decisions {
                 .is_some_and(|steered| steered.is_in_force())
     }
 
-    fn is_steered(&self, look: &Look, file: impl AsFd, mount_table: impl Arg) -> bool {
+    /// Whether the filesystem is steered of the descriptor that was looked at.
+    pub fn is_steered(&self, look: &Look, file: impl AsFd, mount_table: impl Arg) -> bool {
         if self.is_unsafe {
             return true;
         }
@@ -183,12 +193,53 @@ impl Slot {
 /// # Errors
 /// That error, or the kernel's refusal to ask it.
 pub fn pending_error(file: impl AsFd) -> Result<(), Errno> {
-    let number = file.as_fd().as_raw_fd();
+    // Not by the C library's function: the preloaded library stands before it, and calls this.
     // SAFETY: the descriptor is open, and the call touches no memory.
-    let answer = unsafe { libc::sync_file_range(number, PROBE_OFFSET, PROBE_BYTES, PROBE_FLAGS) };
+    let answer = unsafe { probe(file.as_fd().as_raw_fd()) };
     if answer == 0 {
         Ok(())
     } else {
         Err(last_error())
     }
+}
+
+#[cfg(target_pointer_width = "64")]
+unsafe fn probe(number: RawFd) -> libc::c_long {
+    // SAFETY: the caller's.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sync_file_range,
+            number,
+            PROBE_OFFSET,
+            PROBE_BYTES,
+            PROBE_FLAGS,
+        )
+    }
+}
+
+/// `sync_file_range2`, with numbers of 64 bits in two registers each.
+#[cfg(target_arch = "arm")]
+unsafe fn probe(number: RawFd) -> libc::c_long {
+    let low = |wide: i64| wide as u32;
+    let high = |wide: i64| (wide >> 32) as u32;
+    // SAFETY: the caller's.
+    unsafe {
+        libc::syscall(
+            341,
+            number,
+            PROBE_FLAGS,
+            low(PROBE_OFFSET),
+            high(PROBE_OFFSET),
+            low(PROBE_BYTES),
+            high(PROBE_BYTES),
+        )
+    }
+}
+
+/// On other machines errors cannot be asked for, and no call is skipped.
+#[cfg(not(any(target_pointer_width = "64", target_arch = "arm")))]
+unsafe fn probe(_number: RawFd) -> libc::c_long {
+    // SAFETY: the C library gives each thread a place for it.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
 }
