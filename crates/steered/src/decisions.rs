@@ -168,8 +168,8 @@ impl Decisions {
             return;
         }
         let claim = |slot: &&Slot| {
-            let order = Ordering::AcqRel;
-            let claimed = slot.mount_id.compare_exchange(0, BUSY, order, order);
+            let (done, not_done) = (Ordering::AcqRel, Ordering::Relaxed);
+            let claimed = slot.mount_id.compare_exchange(0, BUSY, done, not_done);
             claimed.is_ok()
         };
         if let Some(slot) = self.slots.iter().find(claim) {
@@ -242,4 +242,47 @@ unsafe fn probe(_number: RawFd) -> libc::c_long {
     // SAFETY: the C library gives each thread a place for it.
     unsafe { *libc::__errno_location() = libc::ENOSYS };
     -1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::registration::Registration;
+
+    const TABLE: &str = "/proc/self/mountinfo";
+
+    #[test]
+    fn a_decision_follows_the_promise() {
+        let base = tempfile::tempdir().unwrap();
+        let directory = Directory::at(&base.path().join("steered")).unwrap();
+        let file = tempfile::tempfile_in(base.path()).unwrap();
+        let device = Device::of(&file).unwrap();
+        let decisions = Decisions::by(directory.clone());
+        assert_eq!(decisions.answer(&file, TABLE), None);
+        for _ in 0..3 {
+            let promise = Registration::publish_in(&directory, device).unwrap();
+            for _ in 0..2 {
+                assert_eq!(decisions.answer(&file, TABLE), Some(Ok(())));
+                assert!(decisions.is_relaxed(&file, TABLE));
+            }
+            promise.withdraw().unwrap();
+            assert_eq!(decisions.answer(&file, TABLE), None);
+        }
+        let used = |slot: &&Slot| slot.mount_id.load(Ordering::Acquire) != 0;
+        assert_eq!(decisions.slots.iter().filter(used).count(), 1);
+    }
+
+    #[test]
+    fn only_files_and_directories_have_something_to_make_durable() {
+        let decisions = Decisions::for_all();
+        let directory = File::open("/").unwrap();
+        assert_eq!(decisions.answer(&directory, TABLE), Some(Ok(())));
+        assert!(!decisions.is_relaxed(&directory, TABLE));
+        let (pipe, _other) = std::io::pipe().unwrap();
+        assert_eq!(decisions.answer(&pipe, TABLE), None);
+        let path = rustix::fs::open("/", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
+        assert_eq!(decisions.answer(path.unwrap(), TABLE), None);
+    }
 }
