@@ -4,6 +4,10 @@ use mobifs_steered::{PROBE_BYTES, PROBE_FLAGS, PROBE_OFFSET};
 
 /// What a call does, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "not every architecture has each")
+)]
 pub(crate) enum Kind {
     /// `fsync(fd)`, `fdatasync(fd)`, `syncfs(fd)`.
     Descriptor,
@@ -31,6 +35,10 @@ pub(crate) enum Kind {
 
 /// When a call is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "not every architecture has each")
+)]
 pub(crate) enum Condition {
     Always,
     /// An argument has one of these bits.

@@ -300,13 +300,9 @@ fn spawn_supervisor(decisions: Decisions) -> Result<OwnedFd, Errno> {
             }
         }
         child => {
-            loop {
-                // Where the parent ignores the end of children, there is nothing to wait for.
-                match waitpid(Pid::from_raw(child), WaitOptions::empty()) {
-                    Err(Errno::INTR) => {}
-                    _ => break,
-                }
-            }
+            // Where the parent ignores the end of children, there is nothing to wait for.
+            let wait = || waitpid(Pid::from_raw(child), WaitOptions::empty());
+            while wait().is_err_and(|error| error == Errno::INTR) {}
             Ok(own)
         }
     }

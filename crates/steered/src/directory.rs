@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, open, openat};
+use rustix::fs::{Access, Dir, FileType, Mode, OFlags, access, fstat, open, openat};
 use rustix::io::Errno;
 
 use crate::mapped_record::MappedRecord;
@@ -21,6 +21,8 @@ pub const STANDARD_DIRECTORY: &str = "/run/mobifs-steered";
 pub const ENVIRONMENT: &str = "MOBIFS_STEERED_DIRECTORY";
 
 const PATH_BYTES_MAX: usize = 256;
+/// A slash, two numbers with a colon, a NUL.
+const NAME_BYTES_MAX: usize = 24;
 const ROOT: u32 = 0;
 
 /// A directory of registrations, and whose they may be.
@@ -87,11 +89,15 @@ impl Directory {
 
     /// The registration of a filesystem, if its daemon lives.
     pub fn find(&self, device: Device) -> Option<Steered> {
+        let mut path = [0; PATH_BYTES_MAX + NAME_BYTES_MAX];
+        // Ends with a NUL, as there is room for one more byte.
+        let room = path.len() - 1;
+        write!(&mut path[..room], "{}/{device}", self.path().to_str()?).ok()?;
+        let path = CStr::from_bytes_until_nul(&path).ok()?;
+        // Most filesystems are not steered: this answers for them.
+        access(path, Access::EXISTS).ok()?;
         let directory = self.open().ok()?;
-        let mut name = [0; 24];
-        // Ends with a NUL: two numbers have no more than 20 digits.
-        write!(&mut name[..23], "{device}").ok()?;
-        let name = CStr::from_bytes_until_nul(&name).ok()?;
+        let name = path.to_bytes().rsplit(|&byte| byte == b'/').next()?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = openat(&directory, name, flags, Mode::empty()).ok()?;
         let about = fstat(&file).ok()?;

@@ -167,3 +167,32 @@ fn without_safety_every_filesystem_is_skipped_and_the_user_is_told() {
         );
     }
 }
+
+/// What each mechanism costs a call; for docs/BENCHMARKS.md.
+#[test]
+#[ignore = "a measurement: cargo test -p mobifs-cli --test run -- --ignored --nocapture costs"]
+fn costs_of_the_mechanisms() {
+    needs_root!();
+    let fixture = Fixture::new();
+    let steps = [
+        "cost-getppid",
+        "cost-openat",
+        "cost-fsync",
+        "cost-raw-fsync",
+    ];
+    let shared = std::path::Path::new("/dev/shm");
+    let mut alone = std::process::Command::new("env");
+    crate::program::add_to(&mut alone, &at(shared, &steps));
+    println!("without, tmpfs: {}", crate::program::outcomes(&mut alone));
+    for by in mechanisms() {
+        let steps = if by == By::Preload {
+            &steps[..3]
+        } else {
+            &steps[..]
+        };
+        let here = fixture.outcomes(by, &at(&fixture.steered(), steps));
+        println!("{by:?}, steered: {here}");
+        let elsewhere = fixture.outcomes(by, &at(shared, steps));
+        println!("{by:?}, tmpfs: {elsewhere}");
+    }
+}

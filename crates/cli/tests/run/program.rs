@@ -53,6 +53,7 @@ fn does_steps() {
         }
         let delta = flushes(Path::new(place)).saturating_sub(before);
         let how = match result {
+            Ok(()) if name.starts_with("cost-") => cost(name, &path),
             Err(error) => format!("errno {}", error.raw_os_error().unwrap_or(-1)),
             Ok(()) if delta >= u64::from(TIMES) => "flushed".to_owned(),
             Ok(()) if delta <= STRAY_MAX => "skipped".to_owned(),
@@ -93,10 +94,11 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             std::fs::rename(path, path.with_extension(round.to_string()))?;
             File::open(path.parent().unwrap())?.sync_all()
         }
-        "bad" => check(unsafe { libc::fsync(9_999) }.into()),
-        "raw-bad" => check(unsafe { libc::syscall(libc::SYS_fsync, 9_999) } as i64),
+        "bad" => by_descriptor("fsync", 9_999),
+        "raw-bad" => by_descriptor("raw-fsync", 9_999),
         "bad-range" => {
             let file = written(path, round)?;
+            // SAFETY: the call touches no memory.
             check(unsafe { libc::sync_file_range(file.as_raw_fd(), -1, 1, 2) }.into())
         }
         "path-only" | "raw-path-only" => {
@@ -118,13 +120,36 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         "rwf" | "raw-rwf" => write_durably(name, path, round),
         "msync" | "raw-msync" | "msync-hole" => sync_memory(name, path, round),
         "aio" | "aio-write" => submit(name, path, round),
+        // Timed below.
+        name if name.starts_with("cost-") => written(path, round).map(drop),
         "rings" => {
             let mut parameters = [0_u8; 120];
             let call = libc::SYS_io_uring_setup;
+            // SAFETY: the kernel's structure is as long.
             check(unsafe { libc::syscall(call, 1, parameters.as_mut_ptr()) } as i64)
         }
         other => panic!("no such step: {other}"),
     }
+}
+
+/// How long a call takes, the least of many rounds: other work on the machine only adds.
+fn cost(name: &str, path: &Path) -> String {
+    const CALLS: u32 = 500;
+    let file = written(path, 0).unwrap();
+    let call = name.trim_start_matches("cost-");
+    let rounds = (0..200).map(|_| {
+        let start = std::time::Instant::now();
+        for _ in 0..CALLS {
+            match call {
+                "getppid" => check(unsafe { libc::syscall(libc::SYS_getppid) } as i64),
+                "openat" => File::open(path).map(drop),
+                call => by_descriptor(call, file.as_raw_fd()),
+            }
+            .unwrap();
+        }
+        start.elapsed().as_nanos() / u128::from(CALLS)
+    });
+    format!("{} ns", rounds.min().unwrap())
 }
 
 fn written(path: &Path, round: u32) -> Result<File, Error> {
@@ -139,6 +164,7 @@ fn written(path: &Path, round: u32) -> Result<File, Error> {
 }
 
 fn by_descriptor(name: &str, number: RawFd) -> Result<(), Error> {
+    // SAFETY: the calls touch no memory but a status; the child makes system calls only.
     check(unsafe {
         match name {
             "fsync" => libc::fsync(number).into(),
@@ -179,6 +205,7 @@ fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         };
         let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
         let flags = flag | libc::O_CREAT | libc::O_WRONLY | libc::O_CLOEXEC;
+        // SAFETY: the path ends with a NUL.
         let number = unsafe {
             libc::syscall(
                 libc::SYS_openat,
@@ -189,6 +216,7 @@ fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             )
         };
         check(number as i64)?;
+        // SAFETY: the kernel has just made the descriptor.
         File::from(unsafe { OwnedFd::from_raw_fd(number as RawFd) })
     } else {
         let options = &mut OpenOptions::new();
@@ -202,6 +230,7 @@ fn open_synchronous(name: &str, path: &Path, round: u32) -> Result<(), Error> {
     let mask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(mask);
     assert_eq!(mode, 0o666 & !mask.bits(), "made as the program asked");
+    // SAFETY: the call touches no memory.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFD) };
     assert_eq!(flags, libc::FD_CLOEXEC);
     file.write_all(&round.to_ne_bytes())
@@ -215,6 +244,7 @@ fn write_durably(name: &str, path: &Path, round: u32) -> Result<(), Error> {
         iov_len: bytes.len(),
     };
     let (number, piece, flags) = (file.as_raw_fd(), &raw const piece, libc::RWF_DSYNC);
+    // SAFETY: one piece of memory that lives.
     let count = unsafe {
         if name == "rwf" {
             libc::pwritev2(number, piece, 1, 123, flags) as i64
@@ -234,6 +264,7 @@ fn sync_memory(name: &str, path: &Path, round: u32) -> Result<(), Error> {
     let file = written(path, round)?;
     file.set_len(BYTES as u64)?;
     let (both, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a mapping of a file that is as long, taken away at the end.
     unsafe {
         let start = libc::mmap(null_mut(), BYTES, both, shared, file.as_raw_fd(), 0);
         start.cast::<u32>().write_volatile(round + 1);
@@ -288,6 +319,7 @@ fn submit(name: &str, path: &Path, round: u32) -> Result<(), Error> {
     let mut context = 0_u64;
     let mut event = [0_i64; 4];
     let mut requests = [&raw mut request];
+    // SAFETY: the kernel's structures, which live until the event has come.
     unsafe {
         check(libc::syscall(libc::SYS_io_setup, 4, &raw mut context) as i64)?;
         let submitted = libc::syscall(libc::SYS_io_submit, context, 1, requests.as_mut_ptr());
