@@ -168,6 +168,40 @@ fn without_safety_every_filesystem_is_skipped_and_the_user_is_told() {
     }
 }
 
+/// What the daemon's commit meets, each open file reports once, as after a commit of its own.
+#[test]
+fn errors_of_the_filesystem_are_reported() {
+    needs_root!();
+    for by in mechanisms() {
+        let mut fixture = Fixture::new();
+        let place = fixture.mount_on_too_small_a_disk();
+        let opened = std::fs::File::open(&place).unwrap();
+        let device = mobifs_steered::Device::of(&opened).unwrap();
+        let directory = fixture.directory();
+        let _promise = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        let step = if by == By::Seccomp {
+            "raw-broken"
+        } else {
+            "broken"
+        };
+        let mut command = fixture.command(&[by.word(), "--"]);
+        crate::program::add_to(&mut command, &at(&place, &[step]));
+        let child = command
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        while !fixture.path("written").exists() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        rustix::fs::syncfs(&opened).unwrap_err();
+        std::fs::write(fixture.path("committed"), "").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(told.contains("Err(Os { code: 28"), "{by:?}: {told}");
+        assert!(told.contains("Ok(())"), "{by:?}: {told}");
+    }
+}
+
 /// What each mechanism costs a call; for docs/BENCHMARKS.md.
 #[test]
 #[ignore = "a measurement: cargo test -p mobifs-cli --test run -- --ignored --nocapture costs"]

@@ -80,6 +80,34 @@ impl Fixture {
         self.mounts.push(place);
     }
 
+    /// Mounts a filesystem that is larger than what is below it.
+    pub(crate) fn mount_on_too_small_a_disk(&mut self) -> PathBuf {
+        let (disk, place) = (self.path("disk"), self.path("broken"));
+        fs::create_dir(&disk).unwrap();
+        fs::create_dir(&place).unwrap();
+        let words = [
+            "-t",
+            "tmpfs",
+            "-o",
+            "size=10m",
+            "none",
+            disk.to_str().unwrap(),
+        ];
+        does("mount", &words);
+        self.mounts.push(disk.clone());
+        let image = disk.join("image");
+        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let image = image.to_str().unwrap();
+        does(
+            "mkfs.ext4",
+            &["-q", "-F", "-E", "lazy_itable_init=1", image],
+        );
+        let options = "loop,data=journal,commit=300";
+        does("mount", &["-o", options, image, place.to_str().unwrap()]);
+        self.mounts.push(place.clone());
+        place
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.base.path().join(name)
     }
@@ -128,7 +156,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        for place in &self.mounts {
+        for place in self.mounts.iter().rev() {
             let _ended = Command::new("umount").arg("-l").arg(place).output();
         }
     }

@@ -110,6 +110,23 @@ fn do_step(name: &str, path: &Path, round: u32) -> Result<(), Error> {
             let name = name.replace("path-only", "fsync");
             by_descriptor(&name, file.as_raw_fd())
         }
+        "broken" | "raw-broken" if round > 0 => Ok(()),
+        "broken" | "raw-broken" => {
+            let file = written(path, round)?;
+            for place in 1..13 {
+                file.write_all_at(&vec![1; 1 << 20], place << 20)?;
+            }
+            let beside = path.parent().unwrap().parent().unwrap();
+            File::create(beside.join("written"))?;
+            while !beside.join("committed").exists() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let name = name.replace("broken", "fsync");
+            let first = by_descriptor(&name, file.as_raw_fd());
+            let second = by_descriptor(&name, file.as_raw_fd());
+            println!("{MARK}{first:?} {second:?}");
+            Ok(())
+        }
         "pipe" | "raw-pipe" => {
             let (read, _write) = std::io::pipe()?;
             by_descriptor(&name.replace("pipe", "fsync"), read.as_raw_fd())
@@ -141,7 +158,11 @@ fn cost(name: &str, path: &Path) -> String {
         let start = std::time::Instant::now();
         for _ in 0..CALLS {
             match call {
-                "getppid" => check(unsafe { libc::syscall(libc::SYS_getppid) } as i64),
+                "getppid" => {
+                    // SAFETY: a call without arguments.
+                    let answer = unsafe { libc::syscall(libc::SYS_getppid) };
+                    check(answer as i64)
+                }
                 "openat" => File::open(path).map(drop),
                 call => by_descriptor(call, file.as_raw_fd()),
             }
