@@ -13,6 +13,8 @@ use crate::filter::{FilterOptions, program};
 /// `SECCOMP_FILTER_FLAG_…`.
 const NEW_LISTENER: libc::c_ulong = 1 << 3;
 const WAIT_KILLABLE: libc::c_ulong = 1 << 5;
+/// This filter is no sandbox: the processor may speculate in the program as it does without.
+const SPECULATION_STAYS: libc::c_ulong = 1 << 2;
 /// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`.
 const CONTINUE: u32 = 1;
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
@@ -203,9 +205,10 @@ pub(crate) fn is_available() -> bool {
 /// whether only a deadly signal interrupts a call that has been received.
 pub(crate) fn install(options: FilterOptions) -> Result<(OwnedFd, bool), Errno> {
     let instructions = program(options);
-    match install_with(&instructions, NEW_LISTENER | WAIT_KILLABLE) {
+    let flags = NEW_LISTENER | SPECULATION_STAYS;
+    match install_with(&instructions, flags | WAIT_KILLABLE) {
         // Before Linux 5.19.
-        Err(Errno::INVAL) => install_with(&instructions, NEW_LISTENER).map(|fd| (fd, false)),
+        Err(Errno::INVAL) => install_with(&instructions, flags).map(|fd| (fd, false)),
         result => result.map(|fd| (fd, true)),
     }
 }

@@ -74,6 +74,7 @@ fn relaxed(
     };
     let table = mount_table_of(thread);
     if !decisions.is_relaxed(&file, table.as_str()) {
+        threads.discard(file);
         return None;
     }
     let mut relaxed = *request;

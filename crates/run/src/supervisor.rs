@@ -111,8 +111,11 @@ impl Shared {
         };
         let table = mount_table_of(call.thread);
         match found {
-            Found::Same(file) => match self.decisions.answer(file, table) {
-                None => Answer::Continue,
+            Found::Same(file) => match self.decisions.answer(&file, table) {
+                None => {
+                    threads.discard(file);
+                    Answer::Continue
+                }
                 Some(Ok(())) => Answer::Value(0),
                 Some(Err(error)) => Answer::Error(error),
             },

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, open, statx};
 use rustix::io::Errno;
@@ -35,9 +36,14 @@ impl AsFd for Found {
     }
 }
 
+/// How many descriptors wait to be closed.
+const DISCARDED_MAX: usize = 256;
+
 /// Threads that have made calls.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
+    /// To the thread that closes descriptors, when there is one.
+    discarded: Option<SyncSender<OwnedFd>>,
     /// A thread that has got the number of one that has ended is not taken for it: the kernel knows.
     known: HashMap<u32, OwnedFd>,
 }
@@ -53,6 +59,18 @@ impl Threads {
             Err(Errno::BADF) => None,
             Err(_) => seen(thread, number).ok().map(Found::Seen),
         }
+    }
+
+    /// Closes a descriptor of a file on any filesystem. Network filesystems and FUSE write back or ask
+    /// their server at each close, and the server may be a process that waits for an answer from here.
+    pub(crate) fn discard(&mut self, file: OwnedFd) {
+        let sender = self.discarded.get_or_insert_with(|| {
+            let (sender, receiver) = sync_channel(DISCARDED_MAX);
+            // Without the thread, descriptors are closed where they are.
+            let _closer = std::thread::Builder::new().spawn(move || receiver.iter().for_each(drop));
+            sender
+        });
+        let _closed_here = sender.try_send(file);
     }
 
     fn same(&mut self, thread: u32, number: RawFd) -> Result<OwnedFd, Errno> {
