@@ -179,6 +179,60 @@ fn without_safety_every_filesystem_is_skipped_and_the_user_is_told() {
     }
 }
 
+/// A subvolume has a device number of its own, which no registration has.
+#[test]
+fn subvolumes_of_a_steered_btrfs_are_steered() {
+    needs_root!();
+    let mut fixture = Fixture::new();
+    let found = std::process::Command::new("mkfs.btrfs")
+        .arg("--version")
+        .output();
+    if !mobifs_skip::can(found.err().map(|error| format!("mkfs.btrfs: {error}"))) {
+        return;
+    }
+    let place = fixture.mount_btrfs();
+    let flushes = || {
+        let mount = mobifs_host::mount_at(&place).unwrap().unwrap();
+        let name = mount
+            .source
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let stat = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+        stat.split_whitespace()
+            .nth(15)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let subvolume = place.join("subvolume");
+    let words = ["subvolume", "create", subvolume.to_str().unwrap()];
+    crate::fixture::does("btrfs", &words);
+    let device = mobifs_steered::Device::of(std::fs::File::open(&place).unwrap()).unwrap();
+    let inside = mobifs_steered::Device::of(std::fs::File::open(&subvolume).unwrap()).unwrap();
+    assert_eq!(device, inside);
+    for by in mechanisms() {
+        let step = if by == By::Preload {
+            "fsync"
+        } else {
+            "raw-fsync"
+        };
+        let count = |steps: &str| {
+            let before = flushes();
+            fixture.outcomes(by, steps);
+            flushes() - before
+        };
+        let steps = at(&subvolume, &[step, "msync"]);
+        assert!(count(&steps) >= 8, "{by:?}");
+        let directory = fixture.directory();
+        let promise = mobifs_steered::Registration::publish_in(&directory, device).unwrap();
+        assert!(count(&steps) <= 2, "{by:?}");
+        drop(promise);
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn programs_of_32_bits_are_reached() {

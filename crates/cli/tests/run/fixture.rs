@@ -108,6 +108,21 @@ impl Fixture {
         place
     }
 
+    pub(crate) fn mount_btrfs(&mut self) -> PathBuf {
+        let (image, place) = (self.path("btrfs.img"), self.path("btrfs"));
+        fs::File::create(&image)
+            .unwrap()
+            .set_len(128 << 20)
+            .unwrap();
+        fs::create_dir(&place).unwrap();
+        let image = image.to_str().unwrap();
+        does("mkfs.btrfs", &["-q", image]);
+        let options = "loop,flushoncommit,commit=300";
+        does("mount", &["-o", options, image, place.to_str().unwrap()]);
+        self.mounts.push(place.clone());
+        place
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.base.path().join(name)
     }
